@@ -1,0 +1,74 @@
+# Wirehare. `make demo` to see it work, `make test` to check it; both set up what they need in .venv and skip what stands.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+KERNELS := $(shell find codec -name '*.py')
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+# Two installs into one environment must not run at once.
+.NOTPARALLEL:
+.PHONY: help demo test lint types tests bench format clean java
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: java .venv/kernels  ## decode the captures in samples/ to out/ and print what was found
+	@$(BIN)/wirehare decode samples --output out --overwrite
+
+test: lint types tests  ## check style, types and behaviour
+
+lint: java .venv/dev  ## check style only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: java .venv/dev  ## check types only
+	$(BIN)/mypy
+
+tests: java .venv/dev .venv/kernels  ## run the tests only
+	$(BIN)/python -m pytest -q
+
+bench: java .venv/dev .venv/kernels  ## measure side by side with other tools (minutes)
+	$(BIN)/python -m benchmarks.run
+
+format: .venv/dev  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and all output
+	rm -rf .venv out build *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Spark runs on Java; say so before anything is downloaded.
+java:
+	@major=$$($(JAVA) -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
+	if [ "$${major:-0}" -lt 17 ]; then \
+		echo "Spark needs Java 17 or later: install it (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME." >&2; \
+		exit 1; \
+	fi
+
+.venv/bin/python:
+	@if ! "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "Wirehare needs Python 3.11 or later: install it, or name it with make PYTHON=/path/to/python3.11." >&2; \
+		exit 1; \
+	fi
+	@echo "Making .venv"
+	@"$(PYTHON)" -m venv .venv
+
+# The stamps say which set of packages stands in .venv.
+.venv/runtime: pyproject.toml | .venv/bin/python
+	@echo "Installing wirehare into .venv (pyspark is large: a minute or two)"
+	@$(PIP) install --editable .
+	@touch $@
+
+.venv/dev: pyproject.toml | .venv/bin/python
+	@echo "Installing wirehare and the tools of its tests into .venv"
+	@$(PIP) install --editable '.[dev]'
+	@touch .venv/runtime $@
+
+# Kernels are compiled once and cached beside their sources, so that the first decode is as fast as the second.
+.venv/kernels: $(KERNELS) | .venv/runtime
+	@echo "Compiling kernels"
+	@$(BIN)/python -m codec.warm
+	@touch $@

@@ -1,0 +1,229 @@
+"""Methods and content headers of the classic family (0-8, 0-9, 0-9-1): payload octets to VARIANT arguments and properties.
+
+One interpreter over the fields that `ClassicTables` lists for a method (0-9-1 specification, section 4.2.5): consecutive
+bits share octets, the first in the lowest bit. Whatever the bytes, a value is written: an object of the fields read before
+the trouble. Codes: OK; MALFORMED (the fields do not fit the payload, or octets are left over) and TOO_DEEP, both with the
+offset where; TOO_LARGE (no value is written); FULL (`rollback`, make room, again).
+"""
+
+from __future__ import annotations
+
+from codec.amqp import kinds as K
+from codec.amqp.credentials import user_span
+from codec.amqp.field_table import entries_fit, put_nested, put_scalar, value_end
+from codec.cursor import octet, u16
+from codec.kernel import inlined, kernel
+from codec.variant import (
+    MALFORMED,
+    OK,
+    TOO_LARGE,
+    begin,
+    begin_object_of,
+    end_known_object,
+    finish_known,
+    known_key,
+    load_known,
+    put_bool,
+    put_text,
+    rollback,
+)
+
+NUMBERS = 4  # octets of the class and method numbers that begin a method's payload
+HEADER_FIXED = 12  # octets of class, weight and body size that begin a content header's
+
+
+@kernel
+def classify_method(buf, start, end, t, version):
+    """Index of the method whose payload (from the class number on) is `buf[start:end]`; -1: undefined in `version`."""
+    class_id, method_id = u16(buf, start, end), u16(buf, start + 2, end)
+    if class_id < 0 or method_id < 0 or class_id >= t.lookup.shape[1] or method_id >= t.lookup.shape[2]:
+        return -1
+    return int(t.lookup[version, class_id, method_id])
+
+
+@kernel
+def decode_arguments(buf, start, end, t, version, method, w):
+    """Write the arguments `buf[start:end]` (after the method number) of method index `method`: (code, offset)."""
+    begin(w)
+    first, last = int(t.field_from[method]), int(t.field_from[method + 1])
+    begin_object_of(w, last - first, end - start + int(t.field_room[method]))
+    code, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, last)
+    return _finish(w, code, at, end, t, method)
+
+
+@inlined
+def _put_fields(w, buf, start, end, t, tags, method, first, last):
+    at, before, bit = start, start, 0
+    for i in range(first, last):
+        kind = int(t.field_kind[i])
+        if at == end and t.field_optional[i]:
+            break
+        if kind == K.BIT:
+            if bit == 0:
+                if at == end:
+                    return MALFORMED, at
+                at += 1
+            known_key(w, int(t.field_key[i]))
+            put_bool(w, (octet(buf, at - 1) >> bit) & 1)
+            bit = (bit + 1) & 7
+            continue
+        bit = 0
+        after = value_end(buf, at, end, kind)
+        if after < 0:
+            return MALFORMED, at
+        if kind < K.TABLE:
+            known_key(w, int(t.field_key[i]))
+            put_scalar(w, buf, at, after, kind)
+        else:
+            code, where = _put_special(w, buf, before, at, after, t, tags, method, i)
+            if code != OK:
+                return code, where
+        before, at = at, after
+    return OK, at
+
+
+@kernel
+def _put_special(w, buf, before, at, after, t, tags, method, i):
+    """A table, content or secret at `buf[at:after]`; the field before it begins at `before`."""
+    kind, number = int(t.field_kind[i]), int(t.field_key[i])
+    if kind == K.TABLE:
+        load_known(w, t.keys, method)
+        known_key(w, number)
+        return put_nested(w, buf, at + 4, after, kind, tags)
+    text, text_end = at + 5, after
+    if kind == K.CONTENT:
+        # octet 0: content inline, 1: name of content sent in parts (0-9, class message)
+        number += 1 if octet(buf, at) == 1 else 0
+    elif kind == K.SASL_RESPONSE:
+        text, text_end = user_span(buf, before + 1, at, at + 4, after, tags)
+    if kind != K.SECRET and text >= 0:
+        known_key(w, number)
+        put_text(w, buf, text, text_end)
+    return OK, after
+
+
+@inlined
+def _finish(w, code, at, end, t, key_set):
+    """Close the value of known keys: its code."""
+    if code == OK and at != end:
+        code = MALFORMED
+    end_known_object(w, t.keys, key_set)
+    trouble = finish_known(w, t.keys, key_set)
+    if trouble == OK:
+        return code, at
+    if trouble == TOO_LARGE:
+        rollback(w)
+    return trouble, at
+
+
+@kernel
+def decode_properties(buf, start, end, t, version, class_id, w):
+    """Write the properties `buf[start:end]` (from the property flags on) of a content header: (code, offset).
+
+    A flag word whose bit 0 is set is followed by another. Properties exist for the bits of the first word only, so a set
+    bit elsewhere is MALFORMED: nobody knows how long its value is.
+    """
+    begin(w)
+    index = int(t.class_index[version, class_id]) if class_id < t.class_index.shape[1] else -1
+    flags, at = _flags(buf, start, end)
+    if index < 0 or flags < 0:
+        begin_object_of(w, 0, 0)
+        return _finish(w, MALFORMED, start, end, t, len(t.method_name) + max(index, 0))
+    key_set = len(t.method_name) + index
+    count = 0
+    for bit in range(1, 16):
+        count += (flags >> bit) & 1
+    begin_object_of(w, count, end - at + 8 * count)
+    code = OK
+    for bit in range(15, 0, -1):
+        if not (flags >> bit) & 1:
+            continue
+        code, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit)
+        if code != OK:
+            break
+    if flags & 1:
+        code = MALFORMED
+    return _finish(w, code, at, end, t, key_set)
+
+
+@kernel
+def _flags(buf, start, end):
+    """(flags of the first word, offset after the last). Bit 0 stays set when a later word has a property; -1: cut off."""
+    first = u16(buf, start, end)
+    at, word, later = start + 2, first, 0
+    while word >= 0 and word & 1:
+        word = u16(buf, at, end)
+        later |= word
+        at += 2
+    if word < 0:
+        return -1, start
+    return (first | 1 if later >> 1 else first & ~1), at
+
+
+@inlined
+def _put_property(w, buf, at, end, t, tags, index, key_set, bit):
+    kind, number = int(t.property_kind[index, bit]), int(t.property_key[index, bit])
+    if kind == K.BIT:
+        known_key(w, number)
+        put_bool(w, True)
+        return OK, at
+    after = value_end(buf, at, end, kind)
+    if after < 0:
+        return MALFORMED, at
+    if kind == K.TABLE:
+        load_known(w, t.keys, key_set)
+        known_key(w, number)
+        return put_nested(w, buf, at + 4, after, kind, tags)
+    known_key(w, number)
+    put_scalar(w, buf, at, after, kind)
+    return OK, after
+
+
+@kernel
+def check_method(buf, start, end, t, version, method):
+    """Whether the arguments of method index `method` fill its payload `buf[start:end]` (from the class number on) exactly.
+
+    Nothing is written. Entries of tables are followed one level deep.
+    """
+    at, bit = start + NUMBERS, 0
+    for i in range(int(t.field_from[method]), int(t.field_from[method + 1])):
+        kind = int(t.field_kind[i])
+        if at == end and t.field_optional[i]:
+            break
+        if kind == K.BIT:
+            if bit == 0:
+                at += 1
+            bit = (bit + 1) & 7
+        else:
+            bit = 0
+            at = _checked(buf, at, end, kind, t.tag_kind[version])
+        if at < 0 or at > end:
+            return False
+    return at == end
+
+
+@kernel
+def _checked(buf, at, end, kind, tags):
+    after = value_end(buf, at, end, kind)
+    if kind == K.TABLE and after >= 0 and not entries_fit(buf, at + 4, after, tags):
+        return -1
+    return after
+
+
+@kernel
+def check_header(buf, start, end, t, version):
+    """Whether `buf[start:end]` is the payload of a content header frame that is filled exactly: a class with content,
+    weight 0, and the properties its flags announce."""
+    class_id = u16(buf, start, end)
+    if class_id < 0 or class_id >= t.class_index.shape[1] or u16(buf, start + 2, end) != 0:
+        return False
+    index = int(t.class_index[version, class_id])
+    flags, at = _flags(buf, start + HEADER_FIXED, end)
+    if index < 0 or flags < 0 or flags & 1:
+        return False
+    for bit in range(15, 0, -1):
+        if (flags >> bit) & 1 and t.property_kind[index, bit] != K.BIT:
+            at = _checked(buf, at, end, int(t.property_kind[index, bit]), t.tag_kind[version])
+            if at < 0:
+                return False
+    return at == end

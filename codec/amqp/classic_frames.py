@@ -1,0 +1,277 @@
+"""Frames of the classic family (0-8, 0-9, 0-9-1) out of an ordered stream: one row each.
+
+Frame (0-9-1 specification, section 4.2.3): type octet, channel short, size long, payload, end octet 0xCE. `next_frame`
+takes one whole frame from the boundary at `pos`; `tear` starts on a frame that a hole runs through, whose row is `partial`;
+`torn_row` ends it.
+"""
+
+from __future__ import annotations
+
+from codec.amqp import rows as R
+from codec.amqp.classic import classify_method
+from codec.amqp.contents import body_seen, body_torn, header_seen, method_seen
+from codec.amqp.detect import ACCEPT, FRAME_BYTES, FRAME_END, find_chain
+from codec.amqp.versions import (
+    BODY,
+    E_FRAME_END,
+    E_FRAME_TYPE,
+    E_HEARTBEAT,
+    E_METHOD,
+    E_MISSING_INSIDE,
+    E_NO_CONTENT_CLASS,
+    E_SHORT_HEADER,
+    E_SHORT_METHOD,
+    HEADER,
+    HEARTBEAT,
+    MALFORMED,
+    METHOD,
+    PARTIAL,
+    SKIPPED,
+    UNKNOWN,
+)
+from codec.kernel import kernel
+from codec.net.reassembly import FRAMES, INSIDE, LOST
+
+TAKEN, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
+OVERHEAD = 8
+HEADER_FIXED = 14  # class, weight, body size, first property flags
+
+
+@kernel
+def _u16(buf, p):
+    return (int(buf[p]) << 8) | int(buf[p + 1])
+
+
+@kernel
+def _u32(buf, p):
+    return (int(buf[p]) << 24) | (int(buf[p + 1]) << 16) | (int(buf[p + 2]) << 8) | int(buf[p + 3])
+
+
+@kernel
+def body_size_at(buf, p):
+    """The unsigned 64-bit body size at `p`; -2 when it is 2^63 or more (no LONG holds it, no content has it)."""
+    if buf[p] >= 0x80:
+        return -2
+    return (_u32(buf, p) << 32) | _u32(buf, p + 4)
+
+
+@kernel
+def frame_kind(t, version, octet):
+    """FRAME_TYPES code of a frame type octet in `version`, -1 undefined."""
+    return int(t.frame_kind[version, octet])
+
+
+@kernel
+def next_frame(c, d, direction, s, rows, contents, t):
+    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins here,
+    ROWS_FULL with nothing changed."""
+    p, end = int(d.pos), int(d.end)
+    buf = s.bytes
+    if p >= end:
+        return WAIT
+    version = int(c.version)
+    kind = frame_kind(t, version, int(buf[p]))
+    if p + 7 > end:
+        return WAIT
+    size = _u32(buf, p + 3)
+    if size + OVERHEAD > FRAME_BYTES:
+        c.size_limit = 1
+        d.mode = LOST
+        return MODE_CHANGED
+    stop = p + 7 + size
+    if kind < 0:
+        # an undefined type is a frame only if everything else says so
+        if stop + 1 > end or int(buf[stop]) != FRAME_END:
+            d.mode = LOST
+            return MODE_CHANGED
+        kind = SKIPPED
+    if stop + 1 > end:
+        return WAIT
+    if int(buf[stop]) != FRAME_END and _boundary_inside(c, buf, p, stop + 1, t):
+        d.mode = LOST
+        return MODE_CHANGED
+    offset = int(d.next) - (end - p)
+    index = R.append_row(rows, c, direction, kind, offset, size + OVERHEAD)
+    row = rows.cells[index]
+    R.set_packets(row, d, s, offset, offset + size + OVERHEAD)
+    row[R.CHANNEL] = _u16(buf, p + 1)
+    row[R.PAYLOAD_SIZE] = size
+    if int(buf[stop]) != FRAME_END:
+        row[R.STATUS] = MALFORMED
+        row[R.ERROR] = E_FRAME_END
+    if not _fill(c, direction, buf, p + 7, stop, kind, row, index, rows, contents, t):
+        R.cancel_row(rows, c)
+        return ROWS_FULL
+    d.pos = stop + 1
+    if kind == SKIPPED:
+        d.skipped_bytes += size + OVERHEAD
+    else:
+        d.frame_bytes += size + OVERHEAD
+    return TAKEN
+
+
+@kernel
+def _boundary_inside(c, buf, p, stop, t):
+    """The frame at `p` has no end octet in place: is its size a lie that hides real frames?"""
+    verdict, _ = find_chain(buf, p + 1, stop, stop > p, t, c)
+    return verdict == ACCEPT
+
+
+@kernel
+def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
+    """Decode the payload `buf[start:stop]` of a frame into its row; False when the row must be made again with more room."""
+    if kind == METHOD:
+        return _fill_method(c, direction, buf, start, stop, row, rows, contents, t)
+    if kind == HEADER:
+        return _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t)
+    if kind == BODY:
+        size = stop - start
+        if c.keep_payload and not R.keep_payload(rows, row, buf, start, stop):
+            return False
+        body_seen(contents, direction, int(row[R.CHANNEL]), buf, start, size, row, rows.digest[index])
+        return True
+    if kind == HEARTBEAT and stop > start:
+        row[R.STATUS] = MALFORMED
+        row[R.ERROR] = E_HEARTBEAT
+    if kind == SKIPPED:
+        row[R.STATUS] = UNKNOWN
+        row[R.ERROR] = E_FRAME_TYPE
+    return True
+
+
+@kernel
+def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
+    channel = int(row[R.CHANNEL])
+    if stop - start < 4:
+        row[R.STATUS] = MALFORMED
+        row[R.ERROR] = E_SHORT_METHOD
+        return True
+    row[R.CLASS] = _u16(buf, start)
+    row[R.METHOD_ID] = _u16(buf, start + 2)
+    version = int(c.version)
+    method = classify_method(buf, start, stop, t, version)
+    if method < 0:
+        row[R.STATUS] = UNKNOWN
+        row[R.ERROR] = E_METHOD
+        return True
+    row[R.NAME] = t.method_name[method]
+    row[R.DEFINITION] = method
+    if not R.keep_octets(rows, row, buf, start + 4, stop):
+        return False
+    note_method(c, direction, buf, start, stop, method, rows, t)
+    method_seen(contents, direction, channel, t.method_content[method], row)
+    return True
+
+
+@kernel
+def note_method(c, direction, buf, start, stop, method, rows, t):
+    """What a method says about its connection: who is the client, and the limits agreed on."""
+    if c.client < 0 and t.method_sender[method] >= 0:
+        R.resolve_senders(
+            rows, c, direction if t.method_sender[method] == R.CLIENT else 1 - direction, R.BY_METHOD
+        )
+    if method == t.tune_ok[int(c.version)] and stop - start >= 10:
+        c.channel_max = _u16(buf, start + 4)
+        c.frame_max = _u32(buf, start + 6)
+
+
+@kernel
+def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
+    if stop - start < HEADER_FIXED:
+        row[R.STATUS] = MALFORMED
+        row[R.ERROR] = E_SHORT_HEADER
+        return True
+    klass = _u16(buf, start)
+    row[R.CLASS] = klass
+    body_size = body_size_at(buf, start + 4)
+    row[R.BODY_SIZE] = body_size if body_size >= 0 else -1
+    version = int(c.version)
+    if klass < t.class_name.shape[1] and t.class_name[version, klass] >= 0:
+        row[R.NAME] = t.class_name[version, klass]
+        row[R.DEFINITION] = klass
+        if not R.keep_octets(rows, row, buf, start + 12, stop):
+            return False
+    else:
+        row[R.STATUS] = MALFORMED
+        row[R.ERROR] = E_NO_CONTENT_CLASS
+    header_seen(contents, direction, int(row[R.CHANNEL]), body_size, row, rows.digest[index])
+    return True
+
+
+@kernel
+def tear(c, d, s, t):
+    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they are."""
+    p, end = int(d.pos), int(d.end)
+    buf = s.bytes
+    if end - p < 7:
+        return False
+    kind = frame_kind(t, int(c.version), int(buf[p]))
+    size = _u32(buf, p + 3)
+    if kind < 0 or size + OVERHEAD > FRAME_BYTES:
+        return False
+    d.mode = INSIDE
+    d.frame_from = int(d.next) - (end - p)
+    d.frame_size = size + OVERHEAD
+    d.frame_end = d.frame_from + d.frame_size
+    d.frame_seen = end - p
+    d.frame_type = kind
+    d.frame_channel = _u16(buf, p + 1)
+    d.frame_class = -1
+    d.frame_method = -1
+    d.frame_body_size = -1
+    if kind == METHOD and end - p >= 11:
+        d.frame_class = _u16(buf, p + 7)
+        d.frame_method = _u16(buf, p + 9)
+    elif kind == HEADER and end - p >= 9:
+        d.frame_class = _u16(buf, p + 7)
+        if end - p >= 19:
+            d.frame_body_size = body_size_at(buf, p + 11)
+    return True
+
+
+@kernel
+def torn_row(c, d, direction, rows, contents, t):
+    """The row of a frame that lost bytes (its packets stand in the open span of `d`)."""
+    kind = int(d.frame_type)
+    index = R.append_row(rows, c, direction, kind, int(d.frame_from), int(d.frame_size))
+    row = rows.cells[index]
+    row[R.FIRST_PACKET] = d.span_first_packet
+    row[R.FIRST_TS] = d.span_first_ns
+    row[R.PACKET] = d.span_packet
+    row[R.TS] = d.span_ns
+    row[R.FILE] = d.span_file
+    row[R.CHANNEL] = d.frame_channel
+    row[R.CLASS] = d.frame_class
+    row[R.METHOD_ID] = d.frame_method
+    row[R.STATUS] = PARTIAL
+    row[R.ERROR] = E_MISSING_INSIDE
+    # bytes seen less the frame header; whether the end octet is among them is not worth an exact answer
+    row[R.PAYLOAD_SIZE] = max(0, min(int(d.frame_seen) - 7, int(d.frame_size) - OVERHEAD))
+    channel = int(d.frame_channel)
+    version = int(c.version)
+    if kind == METHOD and d.frame_class >= 0:
+        method = method_index(t, version, int(d.frame_class), int(d.frame_method))
+        if method >= 0:
+            row[R.NAME] = t.method_name[method]
+            method_seen(contents, direction, channel, t.method_content[method], row)
+    elif kind == METHOD:
+        method_seen(contents, direction, channel, False, row)
+    elif kind == HEADER:
+        if d.frame_body_size >= 0:
+            row[R.BODY_SIZE] = d.frame_body_size
+        if 0 <= d.frame_class < t.class_name.shape[1]:
+            row[R.NAME] = t.class_name[version, int(d.frame_class)]
+        header_seen(contents, direction, channel, int(d.frame_body_size), row, rows.digest[index])
+    elif kind == BODY:
+        body_torn(contents, direction, channel, int(d.frame_size) - OVERHEAD, row)
+    d.frame_bytes += d.frame_seen
+    d.span_from = -1
+    d.mode = FRAMES
+
+
+@kernel
+def method_index(t, version, klass, method):
+    """Index of a method by its numbers, -1 undefined."""
+    if klass >= t.lookup.shape[1] or method >= t.lookup.shape[2]:
+        return -1
+    return int(t.lookup[version, klass, method])

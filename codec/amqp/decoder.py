@@ -1,0 +1,256 @@
+"""The stream decoder for callers: flows of segments in, batches of rows and facts of connections out.
+
+    decoder = Decoder()
+    for flow_key, segments, payload in runs:            # flow by flow, each in capture order
+        for batch in decoder.feed(flow_key, segments, payload, file):
+            ...
+    for batch in decoder.finish():
+        ...
+
+The kernels of `codec.amqp.stream` do the work; this class opens and closes connections, enlarges arrays when a kernel
+asks for it, and hands out what is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it the
+bytes that wait for the end of a frame or for a missing segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from codec.amqp import rows as R
+from codec.amqp.connection import CONNECTION, OFFERS
+from codec.amqp.contents import forget_contents
+from codec.amqp.facts import connection_facts, fewest_port_is_server
+from codec.amqp.stream import ENDING, PLACE, State, end_connection, new_state, run
+from codec.amqp.tables import classic_tables
+from codec.amqp.versions import headers
+from codec.net.reassembly import (
+    CONNECTION_ENDS,
+    DIRECTION,
+    DONE,
+    NEED_BYTES,
+    NEED_MARKS,
+    NEED_PIECES,
+    NEED_POOL,
+    NEED_ROWS,
+    Stream,
+)
+from codec.net.segments import SEGMENT
+from codec.amqp.values import decode_values
+from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
+
+BATCH_ROWS = 1 << 15
+HEAP_BYTES = 1 << 22
+_STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}
+
+
+class Batch(NamedTuple):
+    """Rows that are complete. Arrays are views, valid until the decoder goes on.
+
+    `cells` int64 (rows, columns of codec.amqp.rows); `digest` uint8 (rows, 32); the heaps are uint8, the ends of each row's
+    parts stand in its cells.
+    """
+
+    cells: np.ndarray
+    digest: np.ndarray
+    arguments: np.ndarray
+    arguments_metadata: np.ndarray
+    properties: np.ndarray
+    properties_metadata: np.ndarray
+    payload: np.ndarray
+    payload_from: int  # what PAYLOAD_END counts from
+
+
+class Facts(NamedTuple):
+    """What is known of a TCP connection when it has ended: the columns it shares with frames, and the rest as a dict."""
+
+    connection_id: int
+    first_ns: int
+    version: int
+    version_known: bool
+    facts: dict[str, Any]
+
+
+def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
+    """A copy of `array` with `factor` times the room, the new part zero."""
+    fresh = np.zeros((len(array) * factor, *array.shape[1:]), array.dtype)
+    fresh[: len(array)] = array
+    return fresh.view(np.recarray) if isinstance(array, np.recarray) else fresh
+
+
+class Decoder:
+    """Decodes connections one after the other; see the module's text. `keep_payload` also hands out body bytes."""
+
+    def __init__(self, keep_payload: bool = False) -> None:
+        self.keep_payload = keep_payload
+        rows = R.new_rows(BATCH_ROWS + R.SPARE_ROWS, HEAP_BYTES, HEAP_BYTES if keep_payload else 1)
+        self.state: State = new_state(rows, headers(), classic_tables())
+        self.arguments = new_writer(HEAP_BYTES, HEAP_BYTES)
+        self.properties = new_writer(HEAP_BYTES, HEAP_BYTES)
+        self.flow: bytes | None = None
+        self.open = False
+        self.facts: list[Facts] = []
+
+    def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
+        """Decode the next segments (SEGMENT records in capture order, `file` filled in) of `flow` (36-byte key)."""
+        if flow != self.flow:
+            yield from self._close()
+            self.flow = flow
+        segments, payload = _readonly(segments.view(np.recarray)), _readonly(payload)
+        i = 0
+        while i < len(segments):
+            if not self.open:
+                self._open(segments[i])
+            code, i, direction = run(self.state, segments, payload, i)
+            if code == CONNECTION_ENDS:
+                self._collect()
+            elif code != DONE:
+                yield from self._make_room(code, direction)
+
+    def finish(self) -> Iterator[Batch]:
+        """End the connection in hand and hand out what is left."""
+        yield from self._close()
+        yield from self._take()
+
+    def take_facts(self) -> list[Facts]:
+        """Facts of the connections that have ended since the last call."""
+        facts, self.facts = self.facts, []
+        return facts
+
+    def _open(self, first: Any) -> None:
+        """A connection begins with segment `first`: forget the last one, and name this one."""
+        assert self.flow is not None
+        state = self.state
+        state.connection[:] = np.zeros(1, CONNECTION)
+        state.directions[:] = np.zeros(2, DIRECTION)
+        c = state.connection[0]
+        named = self.flow + int(first["ts_ns"]).to_bytes(8, "big", signed=True) + int(first["seq"]).to_bytes(4, "big")
+        c.connection_id = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "big") >> 1
+        c.client = -1
+        c.keep_payload = self.keep_payload
+        c.port_client = fewest_port_is_server(self.flow)
+        c.row_from = state.rows.count[0]
+        c.syn_ns = c.synack_ns = c.rtt_ns = c.tcp_end_by = -1
+        c.first_ns = c.last_ns = first["ts_ns"]
+        c.phase = PLACE
+        for direction in range(2):
+            d = state.directions[direction]
+            d.acked = d.fin_at = d.span_from = d.last_data_ns = d.doubt_at = -1
+            forget_contents(state.contents, direction)
+        state.spans.count[:] = 0
+        self.open = True
+
+    def _close(self) -> Iterator[Batch]:
+        """The flow in hand has no more segments."""
+        if not self.open:
+            return
+        self.state.connection[0].phase = ENDING
+        while (code := end_connection(self.state)) != DONE:
+            yield from self._make_room(code, -1)
+        self._collect()
+
+    def _collect(self) -> None:
+        assert self.flow is not None
+        c = self.state.connection[0]
+        facts = connection_facts(self.flow, c, self.state.directions, self.state.hello)
+        self.facts.append(
+            Facts(int(c.connection_id), int(c.first_ns), int(c.version), bool(c.version_known), facts)
+        )
+        self.open = False
+
+    def _make_room(self, code: int, direction: int) -> Iterator[Batch]:
+        """A kernel said NEED_*: enlarge that array of the direction (both when -1), or hand out rows."""
+        if code == NEED_ROWS:
+            handed = False
+            for batch in self._take():
+                handed = True
+                yield batch
+            if not handed:
+                self._enlarge_heaps()
+            return
+        name = _STREAM_ARRAY[code]
+        streams: list[Stream] = list(self.state.streams)
+        for side in (0, 1) if direction < 0 else (direction,):
+            streams[side] = streams[side]._replace(**{name: enlarged(getattr(streams[side], name))})
+        self.state = self.state._replace(streams=(streams[0], streams[1]))
+
+    def _enlarge_heaps(self) -> None:
+        """One frame does not fit into empty heaps: double them."""
+        rows = self.state.rows
+        rows = rows._replace(octets=enlarged(rows.octets), payload=enlarged(rows.payload))
+        self.state = self.state._replace(rows=rows)
+
+    def _take(self) -> Iterator[Batch]:
+        """Hand out the rows that are complete. Rows that do not know their sender yet stay, moved to the front."""
+        rows = self.state.rows
+        count = int(rows.count[0])
+        c = self.state.connection[0]
+        done = int(c.row_from) if self.open and c.client < 0 else count
+        if done == 0:
+            return
+        yield from self._decoded(rows.cells[:done], rows)
+        last = rows.cells[done - 1]
+        octets_end, payload_end = int(last[R.OCTETS_END]), int(last[R.PAYLOAD_END])
+        rest = count - done
+        rows.cells[:rest] = rows.cells[done:count].copy()
+        rows.digest[:rest] = rows.digest[done:count].copy()
+        rows.cells[:rest, R.OCTETS_END] -= octets_end
+        rows.cells[:rest, R.PAYLOAD_END] -= payload_end
+        rows.count[:] = (
+            rest,
+            _shift(rows.octets, octets_end, int(rows.count[1])),
+            _shift(rows.payload, payload_end, int(rows.count[2])),
+        )
+        c.row_from = 0
+
+    def _decoded(self, cells: np.ndarray, rows: R.Rows) -> Iterator[Batch]:
+        """Decode the values of `cells` and hand them out, in as many batches as the writers have room for."""
+        first = 0
+        while first < len(cells):
+            _empty(self.arguments)
+            _empty(self.properties)
+            stop = decode_values(cells, rows.octets, first, self.state.tables, self.arguments, self.properties)
+            if stop == first:
+                self.arguments = _roomier(self.arguments)
+                self.properties = _roomier(self.properties)
+                continue
+            part = cells[first:stop]
+            payload_from = int(cells[first - 1, R.PAYLOAD_END]) if first else 0
+            yield Batch(
+                part,
+                rows.digest[first:stop],
+                self.arguments.value[: part[-1, R.ARGUMENTS_END]],
+                self.arguments.metadata[: part[-1, R.ARGUMENTS_META_END]],
+                self.properties.value[: part[-1, R.PROPERTIES_END]],
+                self.properties.metadata[: part[-1, R.PROPERTIES_META_END]],
+                rows.payload[payload_from : part[-1, R.PAYLOAD_END]],
+                payload_from,
+            )
+            first = stop
+
+
+def _empty(writer: Writer) -> None:
+    writer.positions[VALUE] = writer.positions[METADATA] = 0
+
+
+def _roomier(writer: Writer) -> Writer:
+    return enlarge(writer) if trouble(writer) == FULL else writer
+
+
+def _readonly(array: np.ndarray) -> np.ndarray:
+    """A view nobody can write through: kernels are compiled for one kind of array."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _shift(heap: np.ndarray, start: int, end: int) -> int:
+    """Move `heap[start:end]` to the front; its new end."""
+    heap[: end - start] = heap[start:end].copy()
+    return end - start
+
+
+__all__ = ["OFFERS", "SEGMENT", "Batch", "Decoder", "Facts"]

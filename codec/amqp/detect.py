@@ -1,0 +1,133 @@
+"""Is this AMQP, and where does a frame begin? Questions asked of bytes without a known boundary.
+
+A boundary is believed where a *chain* of frames stands: each with a defined type, a plausible channel and size, its end
+octet in place, and, for methods and headers, arguments that parse exactly to the end of the frame. Evidence is counted in
+points, so that a single lucky octet never decides. Ports are never asked.
+"""
+
+from __future__ import annotations
+
+from codec.amqp.classic import check_header, check_method, classify_method
+from codec.amqp.versions import NONE, UNKNOWN_FAMILY, V0_9_1
+from codec.kernel import kernel
+from codec.limits import LIMITS
+
+REJECT, ACCEPT, UNDECIDED = range(3)
+
+# Points for a frame of a chain. A method or header parses exactly (about 60 bits of agreement), a heartbeat is eight
+# fixed octets; a body agrees in type, size and end octet only (about 28 bits).
+POINTS_PARSED, POINTS_BODY = 3, 2
+# Inside a connection known to be AMQP one parsed frame is proof enough; on a stream nobody vouches for, two are needed
+# (another protocol may well carry the bytes of one AMQP frame).
+NEED_KNOWN, NEED_UNKNOWN = 3, 6
+FRAMES_KNOWN, FRAMES_UNKNOWN = 1, 2
+
+# Before frame_max is known no broker accepts frames above 128 KiB by default; leave room for larger configurations.
+UNKNOWN_FRAME_MAX = 1 << 20
+FRAME_BYTES = LIMITS.frame_bytes
+FRAME_END = 0xCE
+
+TLS_RECORD_MAX = 16384 + 2048  # RFC 5246 section 6.2.3
+
+
+@kernel
+def tls_record(buf, p, end, ended):
+    """Does a TLS record begin at `p`? (RFC 8446 section 5.1: type 20..23, version 3.0..3.4, a bounded length.)"""
+    if p >= end or buf[p] < 20 or buf[p] > 23:
+        return REJECT
+    if p + 1 < end and buf[p + 1] != 3:
+        return REJECT
+    if p + 2 < end and buf[p + 2] > 4:
+        return REJECT
+    if p + 5 > end:
+        return REJECT if ended else UNDECIDED
+    size = (int(buf[p + 3]) << 8) | int(buf[p + 4])
+    return ACCEPT if 0 < size <= TLS_RECORD_MAX else REJECT
+
+
+@kernel
+def classic_frame(buf, p, end, t, version, frame_cap, channel_cap):
+    """Judge the bytes at `p` as one classic frame: (verdict, its size with overhead, points).
+
+    UNDECIDED: nothing speaks against it, but it reaches beyond `end`.
+    """
+    if p >= end:
+        return UNDECIDED, 0, 0
+    kind = int(buf[p])
+    if kind != 1 and kind != 2 and kind != 3 and kind != 8:
+        return REJECT, 0, 0
+    if p + 7 > end:
+        return UNDECIDED, 0, 0
+    channel = (int(buf[p + 1]) << 8) | int(buf[p + 2])
+    size = (int(buf[p + 3]) << 24) | (int(buf[p + 4]) << 16) | (int(buf[p + 5]) << 8) | int(buf[p + 6])
+    if channel > channel_cap or size + 8 > frame_cap:
+        return REJECT, 0, 0
+    if kind == 8 and (size != 0 or channel != 0):
+        return REJECT, 0, 0
+    if kind != 8 and kind != 1 and channel == 0:
+        return REJECT, 0, 0
+    if kind == 1 and size < 4 or kind == 2 and size < 14:
+        return REJECT, 0, 0
+    start, stop = p + 7, p + 7 + size
+    method = -1
+    if kind == 1 and start + 4 <= end:
+        method = classify_method(buf, start, min(stop, end), t, version)
+        if method < 0:
+            return REJECT, 0, 0
+    if stop + 1 > end:
+        return UNDECIDED, size + 8, 0
+    if int(buf[stop]) != FRAME_END:
+        return REJECT, 0, 0
+    if kind == 1:
+        if not check_method(buf, start, stop, t, version, method):
+            return REJECT, 0, 0
+        return ACCEPT, size + 8, POINTS_PARSED
+    if kind == 2:
+        if not check_header(buf, start, stop, t, version):
+            return REJECT, 0, 0
+        return ACCEPT, size + 8, POINTS_PARSED
+    if kind == 8:
+        return ACCEPT, 8, POINTS_PARSED
+    return ACCEPT, size + 8, POINTS_BODY
+
+
+@kernel
+def classic_chain(buf, p, end, ended, t, version, frame_cap, channel_cap, known):
+    """Does a chain of classic frames begin at `p`? `ended`: no byte will follow `end` (the stream or its part is over)."""
+    need = NEED_KNOWN if known else NEED_UNKNOWN
+    least = FRAMES_KNOWN if known else FRAMES_UNKNOWN
+    points, frames = 0, 0
+    while True:
+        verdict, size, more = classic_frame(buf, p, end, t, version, frame_cap, channel_cap)
+        if verdict == REJECT:
+            return REJECT
+        if verdict == UNDECIDED:
+            if not ended:
+                return UNDECIDED
+            # the last frame before a hole or the end: accept a lone body that ends exactly there
+            return ACCEPT if known and frames > 0 and p >= end else REJECT
+        points += more
+        frames += 1
+        if points >= need and frames >= least:
+            return ACCEPT
+        p += size
+
+
+@kernel
+def find_chain(buf, p, end, ended, t, c):
+    """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position not ruled out).
+
+    `c` (CONNECTION record) says whether the stream is known to be AMQP, and which limits its peers agreed on.
+    """
+    frame_cap = int(c.frame_max) if c.frame_max > 0 else UNKNOWN_FRAME_MAX
+    channel_cap = int(c.channel_max) if c.channel_max > 0 else 65535
+    known = c.family != UNKNOWN_FAMILY
+    version = int(c.version) if c.version > NONE else V0_9_1
+    while p < end:
+        verdict = classic_chain(buf, p, end, ended, t, version, frame_cap, channel_cap, known)
+        if verdict == ACCEPT:
+            return ACCEPT, p
+        if verdict == UNDECIDED:
+            return UNDECIDED, p
+        p += 1
+    return UNDECIDED, p

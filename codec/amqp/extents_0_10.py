@@ -1,0 +1,136 @@
+"""How far the values of AMQP 0-10 reach, without reading them: sizes, packing flags, entries that fit.
+
+A value is as long as its type says (fixed), or as the size before it says (variable); types nobody defines have a width by
+the range of their code. A struct without a size before it ends where its fields end.
+"""
+
+from __future__ import annotations
+
+from codec.amqp import tables_0_10 as T
+from codec.cursor import SHORT, fits, octet, u8, u16, u32
+from codec.kernel import kernel
+
+NUMBERS = T.NUMBERS
+BIT_TYPE, STRUCT32_TYPE = T.type_numbers()["bit"], T.type_numbers()["struct32"]
+
+
+@kernel
+def length_at(buf, at, end, width):
+    """The size of `width` octets (1, 2 or 4) at `at`, or SHORT."""
+    if width == 1:
+        return u8(buf, at, end)
+    return u16(buf, at, end) if width == 2 else u32(buf, at, end)
+
+
+@kernel
+def extent(buf, at, end, number, of, t):
+    """Where the value of type `number` that begins at `at` ends; SHORT when that is beyond `end`, or nobody knows. `of`: the
+    entry of a declared struct; `end` when that has no size."""
+    category, width = t.types[T.CATEGORY, number], t.types[T.WIDTH, number]
+    if category == T.FIXED:
+        return at + width if fits(at, width, end) else SHORT
+    if number == T.STRUCT_TYPE:
+        width = t.entries[of, T.SIZE_WIDTH]
+        if width == 0:
+            return end
+    elif category == T.RESERVED:
+        return SHORT
+    size = length_at(buf, at, end, width)
+    return at + width + size if size >= 0 and fits(at + width, size, end) else SHORT
+
+
+@kernel
+def entry_at(buf, at, end, kind, t):
+    """The control, command or struct whose class code and code stand at `at`; -1 when there is none."""
+    if end - at < 2 or octet(buf, at) >= NUMBERS or octet(buf, at + 1) >= NUMBERS:
+        return -1
+    return int(t.lookup[kind, octet(buf, at), octet(buf, at + 1)])
+
+
+@kernel
+def packing_flags(buf, at, end, of, t):
+    """The packing flags of entry `of` at `at`, field 0 in the lowest bit; SHORT when they do not stand before `end`, or speak
+    of fields that the entry does not have. Without flag octets all fields are there."""
+    pack = t.entries[of, T.PACK]
+    count = t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
+    if pack == 0:
+        return (1 << count) - 1
+    if end - at < pack:
+        return SHORT
+    flags = octet(buf, at)
+    if pack == 2:
+        flags |= octet(buf, at + 1) << 8
+    return SHORT if flags >> count else flags
+
+
+@kernel
+def fields_fit(buf, at, end, of, t):
+    """Whether packing flags at `at` and the fields that they announce, not looked into, reach exactly to `end`."""
+    flags = packing_flags(buf, at, end, of, t)
+    if flags < 0:
+        return False
+    at += t.entries[of, T.PACK]
+    field = int(t.entries[of, T.FIELD_FROM])
+    while flags:
+        number = int(t.fields[field, T.FIELD_TYPE])
+        if flags & 1 and number != BIT_TYPE:
+            at = extent(buf, at, end, number, int(t.fields[field, T.FIELD_OF]), t)
+            if at < 0:
+                return False
+        flags >>= 1
+        field += 1
+    return at == end
+
+
+@kernel
+def session_header_end(buf, at, end):
+    """Where the session header of a command ends: an octet with its size, then flags."""
+    size = u8(buf, at, end)
+    return at + 1 + size if size >= 0 and fits(at + 1, size, end) else SHORT
+
+
+@kernel
+def segment_fits(buf, at, end, kind, t):
+    """Whether `buf[at:end]` is the payload of a whole control (0), command (1) or header (2) segment, filled exactly."""
+    if kind == 2:
+        return sections_fit(buf, at, end, t)
+    of = entry_at(buf, at, end, kind, t)
+    if of < 0:
+        return False
+    at += 2
+    if kind == T.COMMAND_ENTRY:
+        at = session_header_end(buf, at, end)
+    return at >= 0 and fields_fit(buf, at, end, of, t)
+
+
+@kernel
+def sections_fit(buf, at, end, t):
+    """Whether `buf[at:end]` is a sequence of struct32 that are defined."""
+    if at == end:
+        return False
+    while at < end:
+        size = u32(buf, at, end)
+        if size < 0 or not fits(at + 4, size, end):
+            return False
+        of = entry_at(buf, at + 4, at + 4 + size, T.STRUCT_ENTRY, t)
+        if of < 0 or not fields_fit(buf, at + 6, at + 4 + size, of, t):
+            return False
+        at += 4 + size
+    return True
+
+
+@kernel
+def content_length(buf, at, end, t):
+    """The content-length that the message-properties of a header segment declare, their first field; -1 when they do not."""
+    while fits(at, 8, end):
+        size = u32(buf, at, end)
+        if not fits(at + 4, size, end):
+            return -1
+        if entry_at(buf, at + 4, end, T.STRUCT_ENTRY, t) == t.special[T.MESSAGE_PROPERTIES]:
+            high = u32(buf, at + 8, at + 4 + size)
+            low = u32(buf, at + 12, at + 4 + size)
+            if octet(buf, at + 6) & 1 == 0 or low < 0 or high >> 31:
+                return -1
+            return (high << 32) | low
+        at += 4 + size
+    return -1

@@ -1,0 +1,134 @@
+"""What a TCP connection was, once it has ended: the transport's facts as a plain dict, one per connection."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+from typing import Any
+
+import numpy as np
+
+from codec.amqp.connection import TCP_ENDS
+from codec.amqp.rows import KNOWN_BY
+from codec.amqp.tls import hello_facts
+from codec.amqp.versions import VERSIONS, headers
+from codec.net.reassembly import FOREIGN, START, TLS
+
+AMQP_PORTS = (5672, 5671)
+SIDES = ("client", "server")
+IPPROTO_TCP = 6
+SIDE_COUNTERS = {
+    "packets": "packets",
+    "payload_bytes": "payload_bytes",
+    "frame_bytes": "frame_bytes",
+    "skipped_bytes": "skipped_bytes",
+    "tls_bytes": "tls_bytes",
+    "foreign_bytes": "foreign_bytes",
+    "tail_bytes": "tail_bytes",
+    "missing_bytes": "missing_bytes",
+    "retransmitted_bytes": "retransmitted_bytes",
+    "out_of_order_segments": "out_of_order",
+    "max_silence_ns": "max_silence_ns",
+}
+LIMIT_NAMES = {"reorder_limit": "reorder window", "window_limit": "segment out of window"}
+
+
+def endpoints(flow: bytes) -> list[tuple[bytes, int]]:
+    """The two (address of 16 octets, port) of a flow key, low endpoint first."""
+    return [
+        (flow[0:16], int.from_bytes(flow[32:34], "big")),
+        (flow[16:32], int.from_bytes(flow[34:36], "big")),
+    ]
+
+
+def address_text(octets: bytes) -> str:
+    """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
+    address = ipaddress.IPv6Address(octets)
+    return str(address.ipv4_mapped or address)
+
+
+def fewest_port_is_server(flow: bytes) -> int:
+    """Direction of the client, judged by ports alone: the server has an AMQP port, else the lower one."""
+    ports = [port for _, port in endpoints(flow)]
+    for known in AMQP_PORTS:
+        if known in ports and ports[0] != ports[1]:
+            return 1 - ports.index(known)
+    return 0 if ports[0] > ports[1] else 1
+
+
+def community_id(flow: bytes, seed: int = 0) -> str:
+    """Community ID version 1 of a TCP flow: base64 of SHA-1 over seed, addresses, protocol and ports, low endpoint first."""
+    packed = []
+    for octets, port in endpoints(flow):
+        mapped = ipaddress.IPv6Address(octets).ipv4_mapped
+        packed.append((mapped.packed if mapped else octets, port.to_bytes(2, "big")))
+    packed.sort()
+    (low, low_port), (high, high_port) = packed
+    named = seed.to_bytes(2, "big") + low + high + bytes([IPPROTO_TCP, 0]) + low_port + high_port
+    return "1:" + base64.b64encode(hashlib.sha1(named, usedforsecurity=False).digest()).decode()
+
+
+def offered_versions(c: Any) -> list[str]:
+    """'client 0-9-1', ... in the order of the protocol headers; a header no version knows by its octets."""
+    known = {bytes(octets): int(code) for octets, code in zip(headers().octets, headers().version, strict=True)}
+    offered = []
+    for i in range(int(c.offers)):
+        direction, octets = int(c.offer[i]) >> 32, (int(c.offer[i]) & 0xFFFFFFFF).to_bytes(4, "big")
+        version = VERSIONS[known.get(octets, 0)] or ".".join(str(octet) for octet in octets)
+        offered.append(f"{SIDES[0] if direction == c.client else SIDES[1]} {version}")
+    return offered
+
+
+def _content(c: Any, directions: np.ndarray) -> str:
+    modes = [int(d.mode) for d in directions]
+    if c.family or c.offers:
+        return "amqp"
+    if TLS in modes:
+        return "tls"
+    if FOREIGN in modes:
+        return "foreign"
+    return "none" if all(mode == START for mode in modes) else "amqp"
+
+
+def connection_facts(flow: bytes, c: Any, directions: np.ndarray, hello: np.ndarray) -> dict[str, Any]:
+    """All facts of the ended connection `c` (a CONNECTION record) with its two DIRECTION records."""
+    client = int(c.client)
+    (client_ip, client_port), (server_ip, server_port) = (
+        endpoints(flow) if client == 0 else reversed(endpoints(flow))
+    )
+    facts: dict[str, Any] = {
+        "client_ip": address_text(client_ip),
+        "client_port": client_port,
+        "server_ip": address_text(server_ip),
+        "server_port": server_port,
+        "community_id": community_id(flow),
+        "opened_ts_ns": int(c.first_ns),
+        "closed_ts_ns": int(c.last_ns),
+        "tcp_rtt_ns": int(c.rtt_ns) if c.rtt_ns >= 0 else None,
+        "tcp_end": TCP_ENDS[c.tcp_end],
+        "tcp_end_by": None if c.tcp_end_by < 0 else SIDES[0 if c.tcp_end_by == client else 1],
+        "syn_seen": bool(c.syn_ns >= 0),
+        "sides_known_by": KNOWN_BY[c.known_by],
+        "content": _content(c, directions),
+        "versions_offered": offered_versions(c),
+        "tls": hello_facts(bytes(hello[client][: directions[client].hello]), bytes(hello[1 - client][: directions[1 - client].hello]))
+        if directions[0].hello or directions[1].hello
+        else None,
+        "conflicting_overlap_bytes": int(directions[0].conflicting_bytes + directions[1].conflicting_bytes),
+        "limits": limits_reached(c, directions),
+    }
+    for side, direction in ((SIDES[0], client), (SIDES[1], 1 - client)):
+        d = directions[direction]
+        facts[side] = {name: int(d[column]) for name, column in SIDE_COUNTERS.items()}
+    return facts
+
+
+def limits_reached(c: Any, directions: np.ndarray) -> list[str]:
+    """Names of the limits that this connection ran into."""
+    reached = [text for column, text in LIMIT_NAMES.items() if any(d[column] for d in directions)]
+    if c.size_limit:
+        reached.append("frame size")
+    if c.value_limit:
+        reached.append("decoded value size")
+    return reached

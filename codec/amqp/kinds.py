@@ -1,0 +1,109 @@
+"""Kinds of value in the classic family: what the arguments, properties and field-table values of 0-8, 0-9 and 0-9-1 are made of.
+
+One numbering for method fields and field-table tags, because both are the same octets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+NAMES = (
+    "undefined",
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float32",
+    "float64",
+    "decimal",
+    "shortstr",
+    "longstr",
+    "binary",
+    "character",
+    "timestamp",
+    "table",
+    "array",
+    "void",
+    "bit",
+    "content",
+    "secret",
+    "sasl-response",
+)
+(
+    UNDEFINED,
+    BOOL,
+    INT8,
+    UINT8,
+    INT16,
+    UINT16,
+    INT32,
+    UINT32,
+    INT64,
+    UINT64,
+    FLOAT32,
+    FLOAT64,
+    DECIMAL,
+    SHORTSTR,
+    LONGSTR,
+    BINARY,
+    CHARACTER,
+    TIMESTAMP,
+    TABLE,
+    ARRAY,
+    VOID,
+    BIT,
+    CONTENT,
+    SECRET,
+    SASL_RESPONSE,
+) = range(len(NAMES))
+
+# How long a value is: its octets, or the size of the length before it (1, 4) or of the octet and length (5) as a negative.
+LENGTH_8, LENGTH_32, OCTET_AND_LENGTH_32, NO_VALUE = -1, -4, -5, -9
+SIZE = np.array(
+    [NO_VALUE, 1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, LENGTH_8, LENGTH_32, LENGTH_32, 1, 8, LENGTH_32, LENGTH_32, 0]
+    + [NO_VALUE, OCTET_AND_LENGTH_32, LENGTH_32, LENGTH_32],
+    np.int64,
+)
+
+# Names in the fact tables: types of fields and properties, and types behind field-table tags.
+OF_FIELD = {
+    "bit": BIT,
+    "octet": UINT8,
+    "short": UINT16,
+    "long": UINT32,
+    "longlong": UINT64,
+    "shortstr": SHORTSTR,
+    "longstr": LONGSTR,
+    "timestamp": TIMESTAMP,
+    "table": TABLE,
+    "content": CONTENT,
+}
+OF_TAG = {
+    "bool": BOOL,
+    "int8": INT8,
+    "uint8": UINT8,
+    "int16": INT16,
+    "uint16": UINT16,
+    "int32": INT32,
+    "uint32": UINT32,
+    "int64": INT64,
+    "uint64": UINT64,
+    "float32": FLOAT32,
+    "float64": FLOAT64,
+    "decimal (uint8 scale + 32-bit value)": DECIMAL,
+    "shortstr": SHORTSTR,
+    "longstr": LONGSTR,
+    "longstr (ascii)": LONGSTR,
+    "longstr (wide)": LONGSTR,
+    "uint8 character": CHARACTER,
+    "array (uint32 byte length + tagged values)": ARRAY,
+    "binary (uint32 length + bytes)": BINARY,
+    "timestamp uint64": TIMESTAMP,
+    "table": TABLE,
+    "void": VOID,
+}

@@ -1,0 +1,98 @@
+"""The octets that `codec.amqp.described_frames` kept of a 1.0 frame, as arguments and properties.
+
+They are: one octet, the section of the message's body (NO_BODY: not known, or none); the performative; and on the frame
+that completes a delivery, the sections of its message, those of the body left out unless they are for a transaction
+coordinator. The properties are one object: the sections under their names, "body_kind", and "body" for such an operation.
+"""
+
+from __future__ import annotations
+
+from codec.amqp import tables_1_0 as T
+from codec.amqp.amqp_1_0 import decode_value
+from codec.amqp.composites_1_0 import BROKEN, DEEP, LARGE, MISFIT
+from codec.amqp.constructors_1_0 import descriptor
+from codec.amqp.rows import ERROR, STATUS
+from codec.amqp.sections_1_0 import section_head
+from codec.amqp.versions import E_DEPTH, E_FIELDS, E_SECTIONS, E_VALUE_SIZE, MALFORMED
+from codec.cursor import octet
+from codec.kernel import kernel
+from codec.variant import FULL, OK, begin, begin_object_of, end_known_object, finish_known, known_key, put_string, rollback
+
+NO_BODY = 0xFF
+
+
+@kernel
+def decode_described(octets, start, end, row, definition, t, v, s, arguments, properties):
+    """Write what was kept of a frame in `octets[start:end]`: OK, or FULL with nothing written.
+
+    `definition`: descriptor index of the performative. What does not fit its definition is noted on `row`.
+    """
+    if start >= end:
+        return OK
+    _, _, at = descriptor(octets, start + 2, end, t)
+    begin(arguments)
+    at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, int(0))
+    code = finish_known(arguments, v.keys, definition)
+    if code == FULL:
+        rollback(arguments)
+        return FULL
+    if code != OK:
+        rollback(arguments)
+        flaws |= LARGE
+    _note(row, flaws, int(E_FIELDS))
+    body = octet(octets, start)
+    if at < 0 or at >= end and body == NO_BODY:
+        return OK
+    code, flaws = _decode_message(properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body)
+    if code == FULL:
+        rollback(properties)
+        rollback(arguments)
+        return FULL
+    if code != OK:
+        rollback(properties)
+        flaws |= LARGE
+    _note(row, flaws, int(E_SECTIONS))
+    return OK
+
+
+@kernel
+def _note(row, flaws, misfit):
+    """Say on the row what is wrong with its values."""
+    if flaws:
+        row[STATUS] = MALFORMED
+        if row[ERROR] == 0:
+            row[ERROR] = misfit if flaws & (BROKEN | MISFIT) else (E_DEPTH if flaws & DEEP else E_VALUE_SIZE)
+
+
+@kernel
+def _decode_message(w, buf, at, end, t, v, s, body):
+    """Write the sections in `buf[at:end]`: (code of the writer, flaws). `body`: section of the body, -1 none."""
+    flaws, seen, key_set = 0, 0, int(v.message_set)
+    begin(w)
+    begin_object_of(w, 2 + (end - at) // 64, 2 * (end - at))
+    while at < end:
+        section, value, start, size = section_head(buf, at, end, t)
+        if section < 0 or size > end - start or seen >> section & 1:
+            flaws |= BROKEN
+            break
+        at = start + size
+        seen |= 1 << section
+        of, first = int(v.section[section, 2]), int(v.section[section, 1])
+        if section == T.VALUE:
+            known_key(w, int(v.body_key))
+        else:
+            known_key(w, int(v.section[section, 0]))
+            if of < 0 and t.constructor[octet(buf, value)].type != T.MAP:
+                flaws |= MISFIT
+        after, flaw = decode_value(w, buf, value, at, t, v, s, key_set, of, first)
+        flaws |= flaw
+        if after != at:
+            flaws |= BROKEN
+    if body >= 0:
+        known_key(w, int(v.body_kind_key))
+        kind = len(T.TYPES) + body - T.DATA
+        put_string(w, t.text, int(v.span[kind, 0]), int(v.span[kind, 1]))
+    end_known_object(w, v.keys, key_set)
+    return finish_known(w, v.keys, key_set), flaws
+
+

@@ -1,0 +1,284 @@
+"""The fact tables of the classic family (0-8, 0-9, 0-9-1): look-ups by name for people, arrays for kernels.
+
+Read once from the JSON files of `codec.amqp.spec`, with `overlay.json` for what they lack. No method is described in code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from codec.amqp import kinds
+from codec.amqp.versions import FRAME_TYPES, VERSIONS, fact_table
+from codec.variant import KnownKeys, known_keys
+
+CLASSIC_VERSIONS = ("0-8", "0-9", "0-9-1")
+SENDERS = ("client", "server")  # codes 0 and 1; -1 both
+CLASS_IDS, METHOD_IDS = 128, 544  # above every id of the fact tables (120, 530)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One argument of a method or property of a class. `key`: what it is called in a row; None for a secret."""
+
+    name: str
+    key: str | None
+    kind: int
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of one version. `name` is 'class.method'; `replies` and `reply_to` are such names; a request is a method
+    with `replies`. `sent_by` is 'client', 'server' or 'both', extensions included."""
+
+    version: str
+    class_id: int
+    method_id: int
+    name: str
+    sent_by: str
+    synchronous: bool
+    content: bool
+    replies: tuple[str, ...]
+    reply_to: tuple[str, ...]
+    fields: tuple[Field, ...]
+    extension: str | None
+
+
+@dataclass(frozen=True)
+class ContentClass:
+    """A class whose methods carry content; `properties` by flag bit (15 is the first)."""
+
+    version: str
+    class_id: int
+    name: str
+    properties: dict[int, Field]
+
+
+class ClassicTables(NamedTuple):
+    """Kernel arrays. First index `version` is a code of `codec.amqp.versions`; -1 means none.
+
+    lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name` and `method_version`,
+    `method_content` 0/1, `method_sender`, `field_from` (one more), `field_room` bytes its fields may need above their
+    size on the wire. Per field, int64: `field_kind`, `field_key` number in the key set of its method, `field_optional`.
+    class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
+    `property_kind`, `property_key` (classes, flag bit). tag_kind (versions, 256): kind of a field-table tag.
+    frame_kind (versions, 256): code of FRAME_TYPES. tune_ok (versions,): method index. `keys`: key sets of the methods, then
+    of the classes with content from set number len(method_name) on. Names index `classic_names()`.
+    """
+
+    lookup: np.ndarray
+    method_name: np.ndarray
+    method_version: np.ndarray
+    method_content: np.ndarray
+    method_sender: np.ndarray
+    field_from: np.ndarray
+    field_room: np.ndarray
+    field_kind: np.ndarray
+    field_key: np.ndarray
+    field_optional: np.ndarray
+    class_name: np.ndarray
+    class_index: np.ndarray
+    property_kind: np.ndarray
+    property_key: np.ndarray
+    tag_kind: np.ndarray
+    frame_kind: np.ndarray
+    tune_ok: np.ndarray
+    keys: KnownKeys
+
+
+@lru_cache
+def _overlay() -> dict[str, Any]:
+    text = resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8")
+    overlay: dict[str, Any] = json.loads(text)
+    return overlay
+
+
+def _field(described: dict[str, Any], secrets: dict[str, Any], optional: bool) -> Field:
+    name = described["name"]
+    renamed = _overlay()["key_names"]
+    shown = described.get("practice_name", name)
+    key: str | None = renamed.get(shown, shown).replace("-", "_")
+    kind = kinds.OF_FIELD[described["type"]]
+    if name in secrets:
+        by_mechanism = "user_from" in secrets[name]
+        key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (None, kinds.SECRET)
+    return Field(name, key, kind, optional)
+
+
+def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -> Method:
+    class_name = of_class["name"]
+    name = f"{class_name}.{described['name']}"
+    secrets = _overlay()["credentials"].get(name, {})
+    fields = [_field(field, secrets, False) for field in described["fields"]]
+    fields += [_field(field, secrets, True) for field in described.get("optional_trailing_fields", [])]
+    pairs = _overlay()["replies"].get(version, {})
+    replies = [f"{class_name}.{reply}" for reply in described["responses"]]
+    requests = [f"{class_name}.{request}" for request in described["response_to"]]
+    replies += [reply for request, reply in pairs.items() if request == name]
+    requests += [request for request, reply in pairs.items() if reply == name]
+    return Method(
+        version,
+        of_class["index"],
+        described["index"],
+        name,
+        described.get("sent_by_extension", described)["sent_by"],
+        described["synchronous"],
+        described["content"],
+        tuple(replies),
+        tuple(requests),
+        tuple(fields),
+        described.get("extension"),
+    )
+
+
+def _described_methods(version: str, described_by: str) -> dict[str, Method]:
+    table = fact_table(described_by)["classes"]
+    found = [_method(described_by, of_class, described) for of_class in table for described in of_class["methods"]]
+    found = [replace(method, version=version) for method in found]
+    return {method.name: method for method in found}
+
+
+@lru_cache
+def methods(version: str) -> tuple[Method, ...]:
+    """Every method of a classic version ('0-8', '0-9', '0-9-1'), extensions included."""
+    known = _described_methods(version, version)
+    extra = _overlay()["extra_methods"].get(version)
+    if extra:
+        others = _described_methods(version, extra["from"])
+        known.update({name: others[name] for name in extra["methods"]})
+    return tuple(known.values())
+
+
+@lru_cache
+def method_named(version: str, name: str) -> Method:
+    """The method 'class.method' of a version; KeyError when it has none."""
+    return {method.name: method for method in methods(version)}[name]
+
+
+@lru_cache
+def method_name(version: str, class_id: int, method_id: int) -> str | None:
+    """'basic.publish' for ('0-9-1', 60, 40); None when the version does not define it."""
+    return {(m.class_id, m.method_id): m.name for m in methods(version)}.get((class_id, method_id))
+
+
+@lru_cache
+def content_classes(version: str) -> tuple[ContentClass, ...]:
+    """The classes of a classic version that have content."""
+    return tuple(
+        ContentClass(
+            version,
+            of_class["index"],
+            of_class["name"],
+            {described["flag_bit"]: _field(described, {}, False) for described in of_class["properties"]},
+        )
+        for of_class in fact_table(version)["classes"]
+        if any(described["content"] for described in of_class["methods"])
+    )
+
+
+@lru_cache
+def tag_kinds(version: str) -> dict[str, int]:
+    """Field-table tag -> kind (`codec.amqp.kinds`): what is practised, else what is specified."""
+    tags = fact_table(version)["field_table"]["tags"]
+    return {tag["tag"]: kinds.OF_TAG[(tag["practice"] or tag["spec"])["type"]] for tag in tags}
+
+
+@lru_cache
+def classic_names() -> tuple[str, ...]:
+    """Names of methods ('basic.publish') and of classes with content ('basic'), each once."""
+    names = {method.name: None for version in CLASSIC_VERSIONS for method in methods(version)}
+    names.update({of_class.name: None for version in CLASSIC_VERSIONS for of_class in content_classes(version)})
+    return tuple(names)
+
+
+def key_set(fields: tuple[Field, ...]) -> list[str]:
+    """Keys of `fields` in order. A `content` argument has two: inline content under its own name, or a reference."""
+    keys: list[str] = []
+    for field in fields:
+        if field.key is not None:
+            keys.append(field.key)
+            if field.kind == kinds.CONTENT:
+                keys.append(f"{field.key}_reference")
+    return keys
+
+
+def _room(fields: tuple[Field, ...]) -> int:
+    """Bytes that the values of `fields`, tables aside, may need as VARIANT above what they have on the wire."""
+    # the widest form less the octets on the wire: an integer of n octets takes up to 1 + 2n, text up to 5 and itself
+    above = {kinds.BIT: 1, kinds.UINT64: 10, kinds.TIMESTAMP: 10}
+    return sum(above.get(field.kind, 5) for field in fields)
+
+
+@lru_cache
+def classic_tables() -> ClassicTables:
+    """The arrays of all three versions."""
+    every = [method for version in CLASSIC_VERSIONS for method in methods(version)]
+    classes = [of_class for version in CLASSIC_VERSIONS for of_class in content_classes(version)]
+    key_sets = [key_set(method.fields) for method in every]
+    key_sets += [key_set(tuple(of_class.properties.values())) for of_class in classes]
+    names = {name: number for number, name in enumerate(classic_names())}
+    fields = [(field, keys) for method, keys in zip(every, key_sets, strict=False) for field in method.fields]
+    lookup = np.full((len(VERSIONS), CLASS_IDS, METHOD_IDS), -1, np.int16)
+    tune_ok = np.full(len(VERSIONS), -1, np.int64)
+    for index, method in enumerate(every):
+        version = VERSIONS.index(method.version)
+        lookup[version, method.class_id, method.method_id] = index
+        if method.name == "connection.tune-ok":
+            tune_ok[version] = index
+    class_name, class_index, property_kind, property_key = _class_arrays(classes, names)
+    return ClassicTables(
+        lookup,
+        np.array([names[method.name] for method in every], np.int64),
+        np.array([VERSIONS.index(method.version) for method in every], np.int64),
+        np.array([method.content for method in every], np.int64),
+        np.array([SENDERS.index(m.sent_by) if m.sent_by in SENDERS else -1 for m in every], np.int64),
+        np.cumsum([0] + [len(method.fields) for method in every], dtype=np.int64),
+        np.array([_room(method.fields) for method in every], np.int64),
+        np.array([field.kind for field, _ in fields], np.int64),
+        np.array([keys.index(field.key) if field.key else -1 for field, keys in fields], np.int64),
+        np.array([field.optional for field, _ in fields], np.int64),
+        class_name,
+        class_index,
+        property_kind,
+        property_key,
+        _tag_array(),
+        _frame_array(),
+        tune_ok,
+        known_keys(key_sets),
+    )
+
+
+def _class_arrays(classes: list[ContentClass], names: dict[str, int]) -> tuple[np.ndarray, ...]:
+    class_name = np.full((len(VERSIONS), CLASS_IDS), -1, np.int64)
+    class_index = np.full((len(VERSIONS), CLASS_IDS), -1, np.int64)
+    property_kind = np.full((len(classes), 16), kinds.UNDEFINED, np.int64)
+    property_key = np.full((len(classes), 16), -1, np.int64)
+    for index, of_class in enumerate(classes):
+        place = VERSIONS.index(of_class.version), of_class.class_id
+        class_name[place], class_index[place] = names[of_class.name], index
+        for number, (bit, field) in enumerate(of_class.properties.items()):
+            property_kind[index, bit], property_key[index, bit] = field.kind, number
+    return class_name, class_index, property_kind, property_key
+
+
+def _tag_array() -> np.ndarray:
+    array = np.full((len(VERSIONS), 256), kinds.UNDEFINED, np.int64)
+    for version in CLASSIC_VERSIONS:
+        for tag, kind in tag_kinds(version).items():
+            array[VERSIONS.index(version), ord(tag)] = kind
+    return array
+
+
+def _frame_array() -> np.ndarray:
+    array = np.full((len(VERSIONS), 256), -1, np.int64)
+    for version in CLASSIC_VERSIONS:
+        for frame in fact_table(version)["frame_types"]:
+            if frame["defined"]:
+                array[VERSIONS.index(version), frame["value"]] = FRAME_TYPES.index(frame["name"])
+    return array

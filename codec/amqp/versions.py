@@ -1,0 +1,167 @@
+"""The five versions, their protocol headers, and the names of everything a row can say, as data.
+
+Codes are indexes into the tuples; `NONE` (0) is "not known". Protocol headers come from the fact tables (section
+`protocol_header` of each): eight octets, "AMQP" and four more.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+
+VERSIONS = (None, "0-8", "0-9", "0-9-1", "0-10", "1.0")
+NONE, V0_8, V0_9, V0_9_1, V0_10, V1_0 = range(6)
+
+FAMILIES = (None, "classic", "0-10", "1.0")
+UNKNOWN_FAMILY, CLASSIC, SEGMENTED, DESCRIBED = range(4)
+FAMILY_OF_VERSION = np.array([UNKNOWN_FAMILY, CLASSIC, CLASSIC, CLASSIC, SEGMENTED, DESCRIBED], np.int64)
+
+FRAME_TYPES = (
+    "protocol-header",
+    "method",
+    "header",
+    "body",
+    "oob-method",
+    "oob-header",
+    "oob-body",
+    "trace",
+    "heartbeat",
+    "control",
+    "command",
+    "amqp",
+    "sasl",
+    "empty",
+    "tls",
+    "gap",
+    "skipped",
+    "foreign",
+)
+(
+    PROTOCOL_HEADER,
+    METHOD,
+    HEADER,
+    BODY,
+    OOB_METHOD,
+    OOB_HEADER,
+    OOB_BODY,
+    TRACE,
+    HEARTBEAT,
+    CONTROL,
+    COMMAND,
+    AMQP,
+    SASL,
+    EMPTY,
+    TLS_SPAN,
+    GAP,
+    SKIPPED,
+    FOREIGN_SPAN,
+) = range(len(FRAME_TYPES))
+
+STATUSES = ("ok", "partial", "malformed", "unknown")
+OK, PARTIAL, MALFORMED, UNKNOWN = range(len(STATUSES))
+
+ERRORS = (
+    None,
+    "bytes of this frame are missing from the capture",
+    "these bytes are missing from the capture",
+    "no frame boundary found in these bytes",
+    "the capture ends inside a frame",
+    "frame end octet is not 0xCE",
+    "frame type is not defined in this version",
+    "frame size is above the decoder's limit",
+    "class and method are not defined in this version",
+    "arguments do not fit the method's definition",
+    "properties do not fit the class's definition",
+    "content header is shorter than its fixed part",
+    "method frame is shorter than its class and method",
+    "content header names a class without content",
+    "content header without the method that announces it",
+    "content body without its header",
+    "content body is longer than its header declared",
+    "protocol header of no known version",
+    "the decoded value is above the decoder's limit",
+    "heartbeat with a payload",
+    "not AMQP",
+    "encrypted with TLS",
+    "frame is shorter than its own header",
+    "values do not fit the performative's definition",
+    "no performative where one must be",
+    "values are nested above the decoder's limit",
+    "reserved bits of the frame header are not zero",
+    "track or flags of the frame do not fit its segment type",
+    "segment without the command that it belongs to",
+    "frame goes on with a segment whose beginning was not seen",
+    "bytes of this segment are missing from the capture",
+)
+(
+    NO_ERROR,
+    E_MISSING_INSIDE,
+    E_MISSING,
+    E_NO_BOUNDARY,
+    E_TAIL,
+    E_FRAME_END,
+    E_FRAME_TYPE,
+    E_FRAME_SIZE,
+    E_METHOD,
+    E_ARGUMENTS,
+    E_PROPERTIES,
+    E_SHORT_HEADER,
+    E_SHORT_METHOD,
+    E_NO_CONTENT_CLASS,
+    E_HEADER_ALONE,
+    E_BODY_ALONE,
+    E_BODY_LONG,
+    E_VERSION,
+    E_VALUE_SIZE,
+    E_HEARTBEAT,
+    E_FOREIGN,
+    E_TLS,
+    E_SHORT_FRAME,
+    E_FIELDS,
+    E_NO_PERFORMATIVE,
+    E_DEPTH,
+    E_RESERVED,
+    E_TRACK,
+    E_NO_COMMAND,
+    E_SEGMENT_ALONE,
+    E_SEGMENT_HOLE,
+) = range(len(ERRORS))
+
+
+class Headers(NamedTuple):
+    """Known protocol headers: `octets` uint8 (n, 4) after "AMQP", `version` int64 (n,)."""
+
+    octets: np.ndarray
+    version: np.ndarray
+
+
+@lru_cache
+def fact_table(version: str) -> dict:
+    """The fact table of one version ('0-8', '0-9', '0-9-1', '0-10', '1.0') as read from its JSON file."""
+    name = f"amqp-{version.replace('.', '-')}.json"
+    table: dict = json.loads(resources.files("codec.amqp.spec").joinpath(name).read_text("utf-8"))
+    return table
+
+
+@lru_cache
+def headers() -> Headers:
+    """Every version's own header, then the variants no version calls its own."""
+    own: dict[bytes, int] = {}
+    variants: dict[bytes, int] = {}
+    for code, version in enumerate(VERSIONS):
+        if version is None:
+            continue
+        described = fact_table(version)["protocol_header"]
+        for form in described.get("ids", [described]):
+            own[bytes.fromhex(form["hex"])] = code
+        for form in described.get("variants", []):
+            variants.setdefault(bytes.fromhex(form["hex"]), code)
+    known = {**variants, **own}
+    return Headers(
+        np.array([list(octets[4:]) for octets in known], np.uint8),
+        np.array(list(known.values()), np.int64),
+    )

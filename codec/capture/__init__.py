@@ -1,0 +1,59 @@
+"""Capture files as columns: bytes in, packet records out. No files, no clock.
+
+    walker = new_walker(data)
+    records, consumed = walker.walk(np.frombuffer(data, np.uint8), final=True)
+
+pcap in microseconds and nanoseconds, both byte orders, and with the longer record headers of the Linux "modified"
+variant; pcapng with any number of sections and interfaces. The magic number decides, never the name.
+"""
+
+from __future__ import annotations
+
+from codec.capture.pcap import MAGICS, PcapWalker
+from codec.capture.pcapng import SECTION_HEADER, PcapngWalker
+from codec.capture.records import NO_INTERFACE, NOT_A_PACKET, RECORD, CaptureError, Records, Walker
+
+__all__ = [
+    "NOT_A_PACKET",
+    "NO_INTERFACE",
+    "RECORD",
+    "SNIFF_BYTES",
+    "CaptureError",
+    "Records",
+    "Walker",
+    "new_walker",
+    "sniff",
+]
+
+MAGIC_BYTES = 4  # a capture is known by its first four bytes
+SNIFF_BYTES = 16  # what is no capture is shown by these
+
+
+def sniff(head: bytes) -> str:
+    """'pcap' or 'pcapng', from the first bytes of a file.
+
+    Raises CaptureError, saying what was found and what was expected.
+    """
+    magic = bytes(head[:MAGIC_BYTES])
+    if magic in MAGICS:
+        return "pcap"
+    if magic == SECTION_HEADER:
+        return "pcapng"
+    if not magic:
+        raise CaptureError("the file is empty; expected a pcap or pcapng capture")
+    if len(magic) < MAGIC_BYTES and any(known.startswith(magic) for known in (*MAGICS, SECTION_HEADER)):
+        raise CaptureError(f"the file ends after {len(magic)} bytes, inside the magic number of a capture")
+    raise CaptureError(
+        f"the file begins with {_shown(bytes(head[:SNIFF_BYTES]))}; expected the magic number of pcap or pcapng"
+    )
+
+
+def new_walker(head: bytes) -> Walker:
+    """A walker at the beginning of a file that starts with `head`. Raises CaptureError when it is no capture."""
+    return PcapWalker() if sniff(head) == "pcap" else PcapngWalker()
+
+
+def _shown(head: bytes) -> str:
+    """The first bytes as a person recognises them: text as text, else hexadecimal."""
+    printable = all(0x20 <= byte < 0x7F or byte in b"\t\r\n" for byte in head)
+    return f"the text {head.decode('ascii')!r}" if printable else f"the bytes {head[:MAGIC_BYTES].hex(' ')}"

@@ -1,0 +1,271 @@
+"""The pcapng format: blocks of (type, length, body, length again), in sections that each choose their byte order.
+
+Source: draft-ietf-opsawg-pcapng. Packet blocks (enhanced, simple, obsolete) and blocks that say nothing here are walked
+by a kernel. It stops at section headers, interface descriptions and interface statistics, which are rare: Python reads
+those and the kernel goes on.
+
+Wireshark numbers custom blocks and journal entries among the packets. They become records with link type NOT_A_PACKET,
+so that packet numbers agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from codec.capture.records import (
+    BAD_BLOCK,
+    BAD_CAPTURED,
+    BAD_TRAILER,
+    NEED_MORE,
+    NO_INTERFACE,
+    NOT_A_PACKET,
+    OTHER_BLOCK,
+    RECORD,
+    Bytes,
+    Records,
+    read32,
+    writable,
+)
+from codec.capture.times import MAX_NS, SECOND_NS, nanoseconds, time_rule
+from codec.jit import njit
+from codec.limits import LIMITS
+
+SECTION_HEADER = bytes.fromhex("0a0d0d0a")  # the same in both byte orders
+SECTION, INTERFACE, OBSOLETE_PACKET, SIMPLE_PACKET, STATISTICS, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 5, 6
+JOURNAL, CUSTOM, CUSTOM_NOT_COPIED = 9, 0x0BAD, 0x40000BAD
+BYTE_ORDER_MAGIC = 0x1A2B3C4D
+BLOCK_BYTES = 12  # type, length, length again
+SECTION_BYTES = 28  # the shortest section header
+
+END_OF_OPTIONS = 0
+IF_TSRESOL, IF_TSOFFSET = 9, 14  # options of an interface description
+ISB_IFDROP, ISB_OSDROP = 5, 7  # options of interface statistics
+MICROSECONDS = 6  # if_tsresol when it is not given: units of 10**-6 s
+
+INTERFACE_ROW = np.dtype(
+    [("link_type", "i4"), ("rule", "i4"), ("factor", "i8"), ("offset_ns", "i8"), ("snaplen", "i8")], align=True
+)
+
+
+@dataclass
+class PcapngWalker:
+    """Walks one pcapng file; see `codec.capture.records.Walker`."""
+
+    format: str = "pcapng"
+    position: int = 0
+    snaplen: int | None = None
+    dropped: int | None = None
+    truncated: bool = False
+    error: str | None = None
+    big_endian: bool = False
+    section: int = 0  # 0 until the first section header was read
+    interface_count: int = 0  # of the section
+    interfaces: np.ndarray = field(default_factory=lambda: np.zeros(4, INTERFACE_ROW))
+    last_ns: int = 0  # time of the packet before, for packets without one
+    drops: dict[tuple[int, int], int] = field(default_factory=dict)  # by section and interface, last word counts
+
+    def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
+        """Complete records of `block`, and the bytes consumed."""
+        block = writable(block)
+        records = np.empty(len(block) // BLOCK_BYTES, RECORD)
+        count = at = 0
+        outcome = OTHER_BLOCK
+        begin = self.position
+        while outcome == OTHER_BLOCK and self.error is None:
+            if self.section:
+                count, at, outcome, self.last_ns = _walk(
+                    block, at, self.big_endian, self.interfaces, self.interface_count, LIMITS.record_bytes,
+                    self.last_ns, records, count,
+                )  # fmt: skip
+                self.position = begin + at
+            if outcome == OTHER_BLOCK:
+                length = self._other_block(block, at)
+                at += length
+                self.position = begin + at
+                outcome = OTHER_BLOCK if length else NEED_MORE
+        if outcome not in (OTHER_BLOCK, NEED_MORE):
+            self.error = self._damage(block, at, outcome)
+        if final and self.error is None and at < len(block):
+            self.truncated = True
+            if not self.section:
+                self.error = f"the file ends after {len(block)} bytes, inside the section header of pcapng"
+        return records[:count], at
+
+    def _other_block(self, block: Bytes, at: int) -> int:
+        """Read the block that the kernel stopped at; returns its length, 0 when it is not complete or damaged."""
+        if block[at : at + 4].tobytes() == SECTION_HEADER or not self.section:
+            return self._section_header(block, at)
+        length = self._number(block[at + 4 : at + 8].tobytes())
+        body = block[at + 8 : at + length - 4].tobytes()
+        if self._number(block[at : at + 4].tobytes()) == INTERFACE:
+            self._interface_description(body)
+        else:
+            self._interface_statistics(body)
+        return length
+
+    def _number(self, octets: bytes) -> int:
+        return int.from_bytes(octets, "big" if self.big_endian else "little")
+
+    def _section_header(self, block: Bytes, at: int) -> int:
+        """A new section: its byte order holds from here, its interfaces are numbered anew."""
+        head = block[at : at + SECTION_BYTES].tobytes()
+        if len(head) < SECTION_BYTES:
+            return 0
+        where = f"the section header at byte {self.position}"
+        orders = {BYTE_ORDER_MAGIC.to_bytes(4, "little"): False, BYTE_ORDER_MAGIC.to_bytes(4, "big"): True}
+        if head[8:12] not in orders:
+            self.error = (
+                f"{where} has the byte-order magic {head[8:12].hex()}; expected {BYTE_ORDER_MAGIC:x} either way"
+            )
+            return 0
+        order: Literal["big", "little"] = "big" if orders[head[8:12]] else "little"
+        length, major = int.from_bytes(head[4:8], order), int.from_bytes(head[12:14], order)
+        if major != 1:
+            self.error = f"{where} names pcapng version {major}; expected version 1"
+        elif length < SECTION_BYTES or length % 4 or length > LIMITS.record_bytes:
+            self.error = f"{where} claims a length of {length} bytes; the file is damaged from there on"
+        elif at + length <= len(block):
+            self.big_endian = orders[head[8:12]]
+            self.section += 1
+            self.interface_count = 0
+            return length
+        return 0
+
+    def _interface_description(self, body: bytes) -> None:
+        """Link type (2 bytes), reserved (2), snaplen (4), options."""
+        if self.interface_count == len(self.interfaces):
+            self.interfaces = np.concatenate([self.interfaces, np.zeros_like(self.interfaces)])
+        resolution, offset_s = MICROSECONDS, 0
+        for code, value in self._options(body[8:]):
+            if code == IF_TSRESOL and len(value) == 1:
+                resolution = value[0]
+            elif code == IF_TSOFFSET and len(value) == 8:
+                offset_s = int.from_bytes(value, "big" if self.big_endian else "little", signed=True)
+        rule, factor = time_rule(resolution)
+        offset_ns = max(-MAX_NS, min(MAX_NS, offset_s * SECOND_NS))
+        snaplen = self._number(body[4:8])
+        link_type = self._number(body[:2])
+        self.interfaces[self.interface_count] = (link_type, rule, factor, offset_ns, snaplen)
+        self.interface_count += 1
+        if snaplen:
+            self.snaplen = max(snaplen, self.snaplen or 0)
+
+    def _interface_statistics(self, body: bytes) -> None:
+        """Interface (4 bytes), time (8), options. Counters grow from block to block: the last one holds."""
+        counters = [self._number(value) for code, value in self._options(body[12:]) if code in (ISB_IFDROP, ISB_OSDROP)]
+        if counters:
+            self.drops[self.section, self._number(body[:4])] = min(MAX_NS, sum(counters))
+            self.dropped = min(MAX_NS, sum(self.drops.values()))
+
+    def _options(self, octets: bytes) -> Iterator[tuple[int, bytes]]:
+        """(code, value) until the end mark, or as far as they are whole."""
+        at = 0
+        while at + 4 <= len(octets):
+            code, size = self._number(octets[at : at + 2]), self._number(octets[at + 2 : at + 4])
+            if code == END_OF_OPTIONS or at + 4 + size > len(octets):
+                return
+            yield code, octets[at + 4 : at + 4 + size]
+            at += 4 + (size + 3) // 4 * 4
+
+    def _damage(self, block: Bytes, at: int, outcome: int) -> str:
+        kind, length = self._number(block[at : at + 4].tobytes()), self._number(block[at + 4 : at + 8].tobytes())
+        wrong = {
+            BAD_BLOCK: f"claims a length of {length} bytes, which no block of its kind has",
+            BAD_TRAILER: f"does not repeat its length of {length} bytes at its end",
+            BAD_CAPTURED: f"claims more captured bytes than its {length} bytes hold",
+        }[outcome]
+        return f"the block of type {kind:#x} at byte {self.position} {wrong}; the file is damaged from there on"
+
+
+@njit
+def _walk(block, at, big, interfaces, interface_count, limit, last_ns, records, count):
+    """Fill `records[count:]` from `block[at:]`; returns (records filled, first byte not consumed, outcome, last_ns).
+
+    Stops with OTHER_BLOCK at a section header (unchecked), an interface description or statistics (whole and checked).
+    """
+    while at + BLOCK_BYTES <= len(block):
+        kind = read32(block, at, big)
+        if kind == SECTION:
+            return count, at, OTHER_BLOCK, last_ns
+        length = read32(block, at + 4, big)
+        shortest = BLOCK_BYTES
+        if kind in (ENHANCED_PACKET, OBSOLETE_PACKET):
+            shortest = 32
+        elif kind == SIMPLE_PACKET:
+            shortest = 16
+        elif kind == INTERFACE:
+            shortest = 20
+        elif kind == STATISTICS:
+            shortest = 24
+        if length < shortest or length > limit or length % 4 != 0:
+            return count, at, BAD_BLOCK, last_ns
+        if at + length > len(block):
+            break
+        if read32(block, at + length - 4, big) != length:
+            return count, at, BAD_TRAILER, last_ns
+        if kind in (INTERFACE, STATISTICS):
+            return count, at, OTHER_BLOCK, last_ns
+        if kind in (ENHANCED_PACKET, OBSOLETE_PACKET, SIMPLE_PACKET):
+            outcome, last_ns = _packet(
+                block, at, kind, length, big, interfaces, interface_count, last_ns, records, count
+            )
+            if outcome != NEED_MORE:
+                return count, at, outcome, last_ns
+            count += 1
+        elif kind in (CUSTOM, CUSTOM_NOT_COPIED, JOURNAL):
+            _fill(records, count, at + 8, 0, 0, last_ns, 0, NOT_A_PACKET)
+            count += 1
+        at += length
+    return count, at, NEED_MORE, last_ns
+
+
+@njit
+def _packet(block, at, kind, length, big, interfaces, interface_count, last_ns, records, count):
+    """One packet block into `records[count]`; returns (NEED_MORE or BAD_CAPTURED, its time)."""
+    if kind == SIMPLE_PACKET:
+        interface = 0
+        wire = read32(block, at + 8, big)
+        captured = min(wire, length - 16)
+        if interface_count > 0:
+            snaplen = int(interfaces["snaplen"][0])
+            if snaplen > 0:
+                captured = min(captured, snaplen)
+        begin = at + 12
+    else:
+        if kind == ENHANCED_PACKET:
+            interface = read32(block, at + 8, big)
+        else:  # two bytes of interface number, two of dropped packets
+            both = read32(block, at + 8, big)
+            interface = (both >> 16) if big else (both & 0xFFFF)
+        captured = read32(block, at + 20, big)
+        wire = read32(block, at + 24, big)
+        begin = at + 28
+        if captured > length - 32:
+            return BAD_CAPTURED, last_ns
+    link_type = NO_INTERFACE
+    if interface < interface_count:
+        link_type = int(interfaces["link_type"][interface])
+        if kind != SIMPLE_PACKET:
+            last_ns = nanoseconds(
+                read32(block, at + 12, big),
+                read32(block, at + 16, big),
+                int(interfaces["rule"][interface]),
+                int(interfaces["factor"][interface]),
+                int(interfaces["offset_ns"][interface]),
+            )
+    _fill(records, count, begin, captured, max(captured, wire), last_ns, min(interface, 0x7FFFFFFF), link_type)
+    return NEED_MORE, last_ns
+
+
+@njit
+def _fill(records, count, offset, captured, wire, ts_ns, interface, link_type):
+    records["offset"][count] = offset
+    records["cap_len"][count] = captured
+    records["wire_len"][count] = wire
+    records["ts_ns"][count] = ts_ns
+    records["interface"][count] = interface
+    records["link_type"][count] = link_type

@@ -1,0 +1,78 @@
+"""What all capture formats have in common: the columns of their packet records, and the reader that fills them.
+
+A `Walker` is fed like a parser without I/O: the caller gives it the bytes it has (the rest of last time in front), it
+returns the records that are complete and how many bytes it is done with. What it knows of the file (byte order,
+interfaces, how far it came) lives in the walker, which can be copied and pickled: a copy goes on where the original
+stood. Records do not depend on how the bytes are cut into blocks.
+
+Damage never raises while walking: `error` is set, records before it are returned, and the walker stays where it is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codec.cursor import octet
+from codec.jit import njit
+
+RECORD = np.dtype(
+    [
+        ("offset", "i8"),  # where the packet's bytes begin in the block that was walked
+        ("cap_len", "i8"),  # bytes captured
+        ("wire_len", "i8"),  # bytes on the wire, at least cap_len
+        ("ts_ns", "i8"),  # capture time, nanoseconds since 1970-01-01 UTC
+        ("interface", "i4"),  # interface number of a pcapng section; 0 in pcap
+        ("link_type", "i4"),  # LINKTYPE_ number, or one of the two below
+    ],
+    align=True,
+)
+
+NO_INTERFACE = -1  # link_type of a packet on an interface that the file does not describe
+NOT_A_PACKET = -2  # link_type of a block that is numbered among the packets and carries none
+
+# Outcomes of the kernels.
+NEED_MORE, OTHER_BLOCK, BAD_CAPTURED, BAD_BLOCK, BAD_TRAILER = range(5)
+
+Bytes = NDArray[np.uint8]
+Records = NDArray[np.void]
+
+
+class CaptureError(ValueError):
+    """The bytes are no capture that can be read; the text says what was found and what was expected."""
+
+
+class Walker(Protocol):
+    """Finds the packet records in the bytes of one capture file, block by block."""
+
+    format: str
+    position: int  # offset in the file of the first byte not yet consumed
+    snaplen: int | None  # largest the file declares; None when it declares no limit
+    dropped: int | None  # packets the capturing machine lost, as far as the file tells
+    truncated: bool  # the file ends inside a record
+    error: str | None  # one line: where walking stopped and why
+
+    def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
+        """Complete records of `block` (uint8, 1-D, contiguous) as a RECORD array, and the number of bytes consumed.
+
+        `block` begins at `position`; `final` says that no byte follows it in the file.
+        """
+        ...
+
+
+def writable(block: Bytes) -> Bytes:
+    """The block itself, or a copy when it is read-only: kernels are compiled for one kind of array only."""
+    if block.flags.writeable and block.flags.c_contiguous and type(block) is np.ndarray:
+        return block
+    return np.array(block, np.uint8, copy=True, order="C")
+
+
+@njit
+def read32(block, at, big):
+    """Unsigned 32-bit integer at `at`, which the caller knows to be inside the block, in either byte order."""
+    a, b, c, d = octet(block, at), octet(block, at + 1), octet(block, at + 2), octet(block, at + 3)
+    if big:
+        return (a << 24) | (b << 16) | (c << 8) | d
+    return (d << 24) | (c << 16) | (b << 8) | a

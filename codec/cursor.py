@@ -1,0 +1,125 @@
+"""Big-endian reads out of a byte buffer. The only place that checks bounds.
+
+Every read takes `buf` (uint8), the offset `at` and the offset `end` that it may not pass; whoever calls vouches only for
+`0 <= at` and `end <= len(buf)`. A read that would pass `end` gives `SHORT`, which no unsigned value equals. Results are
+64-bit signed integers when compiled (never unsigned, which numba would mix into float64) and `int` in plain Python.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.kernel import kernel
+
+SHORT = -1
+
+
+@kernel
+def octet(buf, at):
+    """The byte at `at`, which the caller knows to be inside the buffer."""
+    return int(np.int64(buf[at]))
+
+
+@kernel
+def fits(at, size, end):
+    """Whether `size` bytes stand at `at` before `end`."""
+    return 0 <= size <= end - at
+
+
+@kernel
+def u8(buf, at, end):
+    """Unsigned octet, or SHORT."""
+    if end - at < 1:
+        return SHORT
+    return octet(buf, at)
+
+
+@kernel
+def u16(buf, at, end):
+    """Unsigned 16-bit integer, or SHORT."""
+    if end - at < 2:
+        return SHORT
+    return (octet(buf, at) << 8) | octet(buf, at + 1)
+
+
+@kernel
+def u32(buf, at, end):
+    """Unsigned 32-bit integer, or SHORT."""
+    if end - at < 4:
+        return SHORT
+    return (
+        (octet(buf, at) << 24) | (octet(buf, at + 1) << 16) | (octet(buf, at + 2) << 8) | octet(buf, at + 3)
+    )
+
+
+@kernel
+def signed(value, bits):
+    """`value`, read unsigned from `bits` (at most 63) bits, as two's complement."""
+    if value >> (bits - 1):
+        return value - (1 << bits)
+    return value
+
+
+@kernel
+def i64(buf, at, end):
+    """Eight octets as a two's complement integer: signed values, bits of a double, or an unsigned value whose excess over
+    2^63-1 shows as `exceeds_i64`. 0 when they do not stand before `end`: ask `fits` first."""
+    if end - at < 8:
+        return 0
+    return (signed(u32(buf, at, end), 32) << 32) | u32(buf, at + 4, end)
+
+
+@kernel
+def exceeds_i64(bits):
+    """Whether the unsigned integer with these 64 `bits` (as `i64` reads them) is above 2^63-1."""
+    return bits < 0
+
+
+@kernel
+def f32(buf, at, end):
+    """IEEE 754 single as a double; 0.0 when it does not stand before `end`."""
+    return float(np.uint32(max(u32(buf, at, end), 0)).view(np.float32))
+
+
+@kernel
+def f64(buf, at, end):
+    """IEEE 754 double; 0.0 when it does not stand before `end`."""
+    return float(np.int64(i64(buf, at, end)).view(np.float64))
+
+
+@kernel
+def is_ascii(buf, start, end):
+    """Whether no byte of `buf[start:end]` has its high bit set."""
+    # an index that counts from 0 needs no test for negative ones, so this loop becomes vector instructions
+    octets = buf[start:end]
+    seen = 0
+    for i in range(len(octets)):
+        seen |= octets[i]
+    return seen < 0x80
+
+
+@kernel
+def is_utf8(buf, start, end):
+    """Whether `buf[start:end]` is well-formed UTF-8 (RFC 3629 section 4: no overlong forms, surrogates, or above U+10FFFF)."""
+    if is_ascii(buf, start, end):
+        return True
+    at = start
+    while at < end:
+        lead = octet(buf, at)
+        at += 1
+        if lead < 0x80:
+            continue
+        if lead < 0xC2 or lead > 0xF4:
+            return False
+        more = 1 if lead < 0xE0 else (2 if lead < 0xF0 else 3)
+        if end - at < more:
+            return False
+        low = 0xA0 if lead == 0xE0 else (0x90 if lead == 0xF0 else 0x80)
+        high = 0x9F if lead == 0xED else (0x8F if lead == 0xF4 else 0xBF)
+        if octet(buf, at) < low or octet(buf, at) > high:
+            return False
+        for i in range(at + 1, at + more):
+            if octet(buf, i) & 0xC0 != 0x80:
+                return False
+        at += more
+    return True

@@ -1,0 +1,47 @@
+"""Every bound of the decoder in one place, each with its reason.
+
+A limit that is reached shows in a row (status, error, or the `limits` fact of the connection); it never raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what wire bytes may cost. Sizes in bytes, times in nanoseconds."""
+
+    # A run is the unit of the shuffle: large enough to make rows few, small enough for many to be in flight.
+    run_bytes: int = 256 * 1024
+    run_segments: int = 8192
+    # Read block of the capture readers: one batch of work for the kernels, well inside the L2 + page cache.
+    block_bytes: int = 8 * 1024 * 1024
+    # Plain files above this are read in several splits.
+    split_bytes: int = 64 * 1024 * 1024
+    # A damaged capture may claim any record length; no link carries frames this long (Wireshark's bound is the same order).
+    record_bytes: int = 16 * 1024 * 1024
+    # Compressed captures: a bomb expands by more than this without end; a real capture compresses 3 to 30 times.
+    expansion_ratio: int = 1000
+    # Bytes of later data held while an earlier segment is awaited, per direction; a full 10 Gbit/s * 13 ms window.
+    reorder_bytes: int = 16 * 1024 * 1024
+    # Pieces held at most per direction, so that inserting in order stays cheap with 1-byte segments.
+    reorder_segments: int = 4096
+    # How long a hole that the peer has acknowledged past is still awaited: captures of several queues or interfaces swap
+    # neighbouring packets by microseconds, two sniffers of the same traffic differ by a few milliseconds ...
+    reorder_ns: int = 5_000_000
+    # ... or so many segments of the connection, whichever comes first.
+    reorder_patience: int = 32
+    # A frame is buffered whole to decode it; larger ones (frame_max above this is unknown in practice) are malformed.
+    frame_bytes: int = 16 * 1024 * 1024
+    # Nesting of field tables, arrays, maps, described values. RabbitMQ and Qpid nest fewer than 10.
+    nesting_depth: int = 64
+    # A decoded value as VARIANT; Spark refuses larger ones.
+    variant_bytes: int = 16 * 1024 * 1024
+    # How far a stream without protocol header is searched for frames before it is declared foreign.
+    detect_bytes: int = 1024 * 1024
+    # Contents open at a time per direction: one per channel number is legal in the classic family.
+    open_contents: int = 65536
+
+
+LIMITS = Limits()

@@ -1,0 +1,1 @@
+"""From packets to the ordered bytes of TCP connections: layers, runs, reassembly."""

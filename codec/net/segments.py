@@ -1,0 +1,31 @@
+"""TCP segments as columns: the record that travels from the capture readers to the stream decoder.
+
+One `SEGMENT` is one captured packet that carries TCP. A run (row of the `tcp_runs` source) holds consecutive segments of
+one flow, both directions, as the raw bytes of a SEGMENT array beside their captured payloads end to end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+SEGMENT = np.dtype(
+    [
+        ("order_ns", "i8"),  # running maximum of ts_ns over the packets of the file: never decreases within a file
+        ("ts_ns", "i8"),  # capture time, nanoseconds since 1970-01-01 UTC
+        ("packet_no", "i8"),  # 1-based position in the file, as Wireshark's frame.number
+        ("payload_at", "i8"),  # where the captured TCP payload begins in the run's payload
+        ("seq", "u4"),
+        ("ack", "u4"),
+        ("wire_len", "u4"),  # TCP payload bytes on the wire, from the IP length
+        ("cap_len", "u4"),  # of these, bytes captured (snaplen may have cut the rest)
+        ("file", "i4"),  # index into the decoder's list of capture files; 0 in a run
+        ("window", "u2"),
+        ("flags", "u2"),  # FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32
+        ("direction", "u1"),  # 0: sent by the low endpoint of the flow key, 1: by the high one
+    ],
+    align=True,
+)
+
+FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
+
+FLOW_KEY_BYTES = 36  # low ip 16, high ip 16, low port 2, high port 2; IPv4 as ::ffff:a.b.c.d

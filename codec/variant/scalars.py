@@ -1,0 +1,141 @@
+"""Scalars of a VARIANT value: primitive types and strings."""
+
+from __future__ import annotations
+
+from codec.cursor import is_utf8
+from codec.kernel import inlined, kernel
+from codec.variant.writer import VALUE, copy_bytes, put_le, take
+
+SHORT_STRING = 1  # basic type; the others here are primitive type numbers
+NULL, TRUE, FALSE, INT8, INT16, INT32, INT64, DOUBLE = range(8)
+DECIMAL4, DECIMAL8, DECIMAL16, TIMESTAMP, FLOAT, BINARY, STRING = 8, 9, 10, 12, 14, 15, 16
+SHORT_STRING_BYTES = 63
+DECIMAL_SCALE = 38  # largest scale of a DECIMAL
+
+
+@kernel
+def _put_number(w, kind, number, size):
+    at = take(w, 1 + size)
+    if at >= 0:
+        w.value[at] = kind << 2
+        put_le(w.value, at + 1, number, size)
+
+
+@kernel
+def put_null(w):
+    """NULL."""
+    _put_number(w, NULL, 0, 0)
+
+
+@kernel
+def put_bool(w, truth):
+    """BOOLEAN."""
+    _put_number(w, TRUE if truth else FALSE, 0, 0)
+
+
+@kernel
+def put_int(w, number):
+    """An integer within int64, in the smallest of 1, 2, 4, 8 octets."""
+    if -0x80 <= number < 0x80:
+        _put_number(w, INT8, number, 1)
+    elif -0x8000 <= number < 0x8000:
+        _put_number(w, INT16, number, 2)
+    elif -0x80000000 <= number < 0x80000000:
+        _put_number(w, INT32, number, 4)
+    else:
+        _put_number(w, INT64, number, 8)
+
+
+@kernel
+def put_u64(w, bits):
+    """An unsigned 64-bit integer given as two's complement `bits`; above 2^63-1 as DECIMAL(20, 0)."""
+    if bits >= 0:
+        put_int(w, bits)
+        return
+    at = take(w, 18)
+    if at >= 0:
+        w.value[at] = DECIMAL16 << 2
+        w.value[at + 1] = 0
+        put_le(w.value, at + 2, bits, 8)
+        put_le(w.value, at + 10, 0, 8)
+
+
+@kernel
+def put_decimal(w, unscaled, scale):
+    """DECIMAL `unscaled` (int64) times 10^-`scale`; `scale` 0 to 38."""
+    kind, size = DECIMAL16, 16
+    if scale <= 9 and -1_000_000_000 < unscaled < 1_000_000_000:
+        kind, size = DECIMAL4, 4
+    elif scale <= 18 and -1_000_000_000_000_000_000 < unscaled < 1_000_000_000_000_000_000:
+        kind, size = DECIMAL8, 8
+    at = take(w, 2 + size)
+    if at >= 0:
+        w.value[at] = kind << 2
+        w.value[at + 1] = scale
+        put_le(w.value, at + 2, unscaled, min(size, 8))
+        if size == 16:
+            put_le(w.value, at + 10, -1 if unscaled < 0 else 0, 8)
+
+
+@kernel
+def put_f32(w, bits):
+    """FLOAT given as its 32 bits."""
+    _put_number(w, FLOAT, bits, 4)
+
+
+@kernel
+def put_f64(w, bits):
+    """DOUBLE given as its 64 bits."""
+    _put_number(w, DOUBLE, bits, 8)
+
+
+@kernel
+def put_timestamp_us(w, microseconds):
+    """TIMESTAMP: microseconds since 1970-01-01 UTC."""
+    _put_number(w, TIMESTAMP, microseconds, 8)
+
+
+@kernel
+def _put_bytes(w, kind, buf, start, end):
+    at = take(w, 5 + end - start)
+    if at >= 0:
+        w.value[at] = kind << 2
+        put_le(w.value, at + 1, end - start, 4)
+        copy_bytes(w.value, at + 5, buf, start, end)
+
+
+@kernel
+def put_string(w, buf, start, end):
+    """STRING of `buf[start:end]`, which is UTF-8."""
+    size = end - start
+    if size > SHORT_STRING_BYTES:
+        _put_bytes(w, STRING, buf, start, end)
+        return
+    at = take(w, 1 + size)
+    if at >= 0:
+        w.value[at] = (size << 2) | SHORT_STRING
+        copy_bytes(w.value, at + 1, buf, start, end)
+
+
+@kernel
+def put_binary(w, buf, start, end):
+    """BINARY of `buf[start:end]`."""
+    _put_bytes(w, BINARY, buf, start, end)
+
+
+@inlined
+def put_text(w, buf, start, end):
+    """STRING of `buf[start:end]` when it is UTF-8, else BINARY."""
+    size = end - start
+    if size > SHORT_STRING_BYTES:
+        _put_bytes(w, STRING if is_utf8(buf, start, end) else BINARY, buf, start, end)
+        return
+    at = take(w, 1 + size)
+    if at < 0:
+        return
+    if is_utf8(buf, start, end):
+        w.value[at] = (size << 2) | SHORT_STRING
+        copy_bytes(w.value, at + 1, buf, start, end)
+    else:
+        w.positions[VALUE] = at
+        _put_bytes(w, BINARY, buf, start, end)

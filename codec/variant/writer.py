@@ -1,0 +1,166 @@
+"""The state of a VARIANT writer: heaps, positions, scratch; how room is taken and trouble noted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from codec.kernel import kernel
+from codec.limits import LIMITS
+
+OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(5)  # MALFORMED is for decoders: the value was written as far as it went
+
+# Cells of `Writer.positions`.
+VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION = range(11)
+# What a writer was short of (cell SHORT_OF), for `enlarge`.
+SHORT_VALUE, SHORT_METADATA, SHORT_SCRATCH = range(3)
+
+VARIANT_BYTES = LIMITS.variant_bytes
+KEY_TEXT = 1024  # a shortstr of 255 octets with each shown as four characters
+_GENERATIONS = 1 << 30
+
+
+class Writer(NamedTuple):
+    """`value`, `metadata` uint8 heaps, used up to `positions[VALUE]` and `positions[METADATA]`; the rest is scratch.
+
+    int64 throughout: `stack` (depth, 3) open containers: start, header room reserved, first entry; `nest` (depth, 2) free
+    for decoders that keep a stack beside it; `key_at` where each key of this value ends in the dictionary text;
+    `slots` hash table of them (generation << 32 | key); `entry_id`, `entry_at` key and position of each open entry;
+    `order` twice as long, for sorting. `text` uint8 (KEY_TEXT,) is free for whoever makes up a key.
+    """
+
+    value: np.ndarray
+    metadata: np.ndarray
+    positions: np.ndarray
+    stack: np.ndarray
+    nest: np.ndarray
+    key_at: np.ndarray
+    slots: np.ndarray
+    entry_id: np.ndarray
+    entry_at: np.ndarray
+    order: np.ndarray
+    text: np.ndarray
+
+
+def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entries: int = 1024) -> Writer:
+    """A writer with heaps of these sizes and scratch for `entries` (rounded up to a power of two) open entries and keys."""
+    depth = LIMITS.nesting_depth + 8  # what decoders wrap around the nesting that they bound
+    entries = 1 << max(entries - 1, 1).bit_length()
+    return Writer(
+        np.zeros(value_bytes, np.uint8),
+        np.zeros(metadata_bytes, np.uint8),
+        np.zeros(11, np.int64),
+        np.zeros((depth, 3), np.int64),
+        np.zeros((depth, 2), np.int64),
+        np.zeros(entries + 1, np.int64),
+        np.zeros(2 * entries, np.int64),
+        np.zeros(entries, np.int64),
+        np.zeros(entries, np.int64),
+        np.zeros(2 * entries, np.int64),
+        np.zeros(KEY_TEXT, np.uint8),
+    )
+
+
+def enlarge(w: Writer) -> Writer:
+    """A writer with twice the room of what `w` was short of at its last FULL, holding the values finished so far."""
+    rollback(w)
+    short = int(w.positions[SHORT_OF])
+    larger = new_writer(
+        len(w.value) * (2 if short == SHORT_VALUE else 1),
+        len(w.metadata) * (2 if short == SHORT_METADATA else 1),
+        len(w.entry_id) * (2 if short == SHORT_SCRATCH else 1),
+    )
+    value, metadata = int(w.positions[VALUE]), int(w.positions[METADATA])
+    larger.value[:value] = w.value[:value]
+    larger.metadata[:metadata] = w.metadata[:metadata]
+    larger.positions[VALUE] = value
+    larger.positions[METADATA] = metadata
+    return larger
+
+
+@kernel
+def begin(w):
+    """Begin a value at the end of the heaps."""
+    p = w.positions
+    p[VALUE_FROM] = p[VALUE]
+    p[METADATA_FROM] = p[METADATA]
+    p[ROOM] = min(len(w.value), int(p[VALUE]) + VARIANT_BYTES)
+    p[CODE] = OK
+    p[KEYS] = 0
+    p[DEPTH] = 0
+    p[ENTRIES] = 0
+    p[GENERATION] += 1
+    if p[GENERATION] == _GENERATIONS:
+        p[GENERATION] = 1
+        w.slots[:] = 0
+
+
+@kernel
+def rollback(w):
+    """Take back what was written since `begin`."""
+    w.positions[VALUE] = w.positions[VALUE_FROM]
+    w.positions[METADATA] = w.positions[METADATA_FROM]
+
+
+@kernel
+def trouble(w):
+    """The code that `finish` will return: OK while nothing is wrong. Lets a decoder stop early."""
+    return int(w.positions[CODE])
+
+
+@kernel
+def stop(w, code, short_of):
+    if w.positions[CODE] == OK:
+        w.positions[CODE] = code
+        w.positions[SHORT_OF] = short_of
+        w.positions[ROOM] = -1
+
+
+@kernel
+def take(w, size):
+    """Room for `size` more bytes of value: where they begin, or -1."""
+    p = w.positions
+    at = int(p[VALUE])
+    if at + size > p[ROOM]:
+        stop(w, TOO_LARGE if at + size > p[VALUE_FROM] + VARIANT_BYTES else FULL, SHORT_VALUE)
+        return -1
+    p[VALUE] = at + size
+    return at
+
+
+@kernel
+def put_le(heap, at, number, size):
+    """The low `size` octets of `number`, little-endian."""
+    for i in range(size):
+        heap[at + i] = (number >> (8 * i)) & 0xFF
+
+
+@kernel
+def copy_bytes(to, at, buf, start, end):
+    """`to[at:]` = `buf[start:end]`."""
+    # indexes that count from 0 need no test for negative ones, so these loops become vector instructions
+    source, target = buf[start:end], to[at : at + end - start]
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@kernel
+def shift(heap, start, end, distance):
+    """Move `heap[start:end]` by `distance`."""
+    if distance > 0:
+        source, target = heap[start:end], heap[start + distance : end + distance]
+        for i in range(len(source) - 1, -1, -1):
+            target[i] = source[i]
+    elif distance < 0:
+        copy_bytes(heap, start + distance, heap, start, end)
+
+
+@kernel
+def width(number):
+    """Octets that hold the unsigned `number`: 1 to 4."""
+    if number < 1 << 8:
+        return 1
+    if number < 1 << 16:
+        return 2
+    return 3 if number < 1 << 24 else 4

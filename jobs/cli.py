@@ -1,0 +1,79 @@
+"""The command `wirehare`: one sub-command a job, and the exit codes all of them share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import NoReturn
+
+OK, USAGE, UNREADABLE, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
+
+EXIT_CODES = """exit codes:
+  0  done
+  2  bad usage, or no capture found; nothing was written
+  3  done, but some captures could not be read to their end (see the table captures)
+  4  Spark or the file system failed; the previous output is as it was
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line; `commands` are the parsers of its sub-commands by name."""
+
+    commands: Mapping[str, argparse.ArgumentParser]
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+class Stopped(BaseException):
+    """The run was asked to end (SIGTERM): unwinds as an interrupt does, so that staged output is removed."""
+
+
+def command_line() -> Parser:
+    """The parser of the whole command, with one sub-parser a job."""
+    from jobs import decode, schema
+
+    parser = Parser(prog="wirehare", description="AMQP wire captures to tables, on Spark.")
+    jobs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for job in (decode, schema):
+        about = str(job.__doc__).partition("\n")[0]
+        sub = jobs.add_parser(
+            job.__name__.rpartition(".")[2],
+            help=about.rstrip("."),
+            description=about,
+            epilog=job.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        job.add_arguments(sub)
+        sub.set_defaults(run=job.run)
+    parser.commands = jobs.choices
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sub-command that `argv` names; the exit code."""
+    return ended(command_line().parse_args(argv))
+
+
+def ended(arguments: argparse.Namespace) -> int:
+    """The exit code of a run, also when it was asked to end early."""
+    with contextlib.suppress(ValueError):  # not the main thread: whoever started it decides about signals
+        signal.signal(signal.SIGTERM, stop)
+    try:
+        return int(arguments.run(arguments))
+    except (KeyboardInterrupt, Stopped):
+        print("wirehare: stopped; the previous output, if any, is as it was", file=sys.stderr)
+        return INTERRUPTED
+
+
+def stop(signal_number: int, frame: FrameType | None) -> NoReturn:
+    """The handler of SIGTERM."""
+    raise Stopped
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""Decode captures into tables of Parquet files.
+
+Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. The captures are read and decoded once, into a stage
+beside the output; every table is derived from those rows, and the stage is swapped into place when all of them stand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import re
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jobs.cli import EXIT_CODES, FAILED, OK, UNREADABLE, USAGE, main
+from jobs.console import complain, step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from pipeline.output import Place
+
+EPILOG = f"""examples:
+  wirehare decode trace.pcapng --output tables
+  wirehare decode captures/ 'more/*.pcap.gz' --output tables --overwrite
+  wirehare decode trace.pcap --output tables --host 10.0.0.7 --since 2026-01-31T08:00 --until 2026-01-31T09:00
+  wirehare schema connections          (what the columns mean)
+
+{EXIT_CODES}"""
+
+PORTS = range(1, 65536)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "captures",
+        metavar="CAPTURE",
+        nargs="+",
+        help="a pcap or pcapng file (also .gz .zst .lz4), a directory of them, a glob pattern, or a URI (s3, gs, hdfs)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        required=True,
+        help="directory for the tables, a sub-directory of Parquet files each; it is replaced as a whole, "
+        "when all tables stand",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the tables that DIR holds")
+    parser.add_argument(
+        "--payload", action="store_true", help="keep message bodies too (frames.payload, messages.body): much larger"
+    )
+    parser.add_argument(
+        "--tables",
+        metavar="A,B",
+        type=table_names,
+        help="write only these tables (default: all; `wirehare schema` lists them)",
+    )
+    parser.add_argument(
+        "--port",
+        metavar="N",
+        nargs="+",
+        type=port,
+        action="extend",
+        help="only connections from or to these ports",
+    )
+    parser.add_argument(
+        "--host", metavar="IP", nargs="+", type=host, action="extend", help="only connections of these addresses"
+    )
+    parser.add_argument(
+        "--since",
+        metavar="T",
+        type=moment,
+        help="only packets from then on: 2026-01-31T08:00 (UTC), or a number as in ts_ns",
+    )
+    parser.add_argument("--until", metavar="T", type=moment, help="only packets before then")
+
+
+def table_names(text: str) -> list[str]:
+    """The tables named in a comma-separated list."""
+    from pipeline.schemas import TABLES
+
+    names = [name for name in (part.strip() for part in text.split(",")) if name]
+    for name in names:
+        if name not in TABLES:
+            raise argparse.ArgumentTypeError(f"no table {name!r}; expected some of {','.join(TABLES)}")
+    return names
+
+
+def port(text: str) -> int:
+    """A TCP port."""
+    if not text.isdecimal() or int(text) not in PORTS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; expected a number from 1 to 65535")
+    return int(text)
+
+
+def host(text: str) -> str:
+    """An IPv4 or IPv6 address in its usual text form."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address; expected one like 10.0.0.7 or fd00::7") from None
+
+
+def moment(text: str) -> int:
+    """Nanoseconds since 1970 UTC of a time as people or the tables write it."""
+    from udfs.options import OptionError, parse_time
+
+    try:
+        return parse_time(text, "time")
+    except OptionError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("time: ")) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decode as the arguments say; the exit code."""
+    import pipeline
+    from jobs.summary import summary
+    from pipeline.output import OutputError, place, staged
+    from udfs.paths import PathError, resolve
+
+    started = time.monotonic()
+    wanted = arguments.tables or list(pipeline.TABLES)
+    try:
+        paths = [file.uri for file in resolve(arguments.captures)]
+        with staged(arguments.output, known=pipeline.TABLES, overwrite=arguments.overwrite) as stage:
+            spark = start()
+            captures = write(spark, paths, stage, wanted, arguments)
+        output = place(arguments.output)
+        print(summary(captures, {name: spark.read.parquet(output.child(name).uri) for name in wanted}))
+    except PathError as error:
+        complain(f"wirehare decode: {error}; expected pcap or pcapng files, directories of them, or patterns")
+        return USAGE
+    except OutputError as error:
+        complain(f"wirehare decode: {error}")
+        return USAGE
+    except Exception as error:  # what Spark, Java, a file system may raise; the stage is gone, the old output stands
+        complain(f"wirehare decode: {cause(error)}")
+        return FAILED
+    print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {output.path}")
+    damaged = [row for row in captures if row.error]
+    for row in damaged:
+        complain(f"wirehare decode: {row.error}")
+    return UNREADABLE if damaged else OK
+
+
+def start() -> SparkSession:
+    """The session to work in."""
+    from pipeline.session import session
+
+    with step("starting Spark", "Spark started"):
+        return session()
+
+
+def write(
+    spark: SparkSession, paths: Sequence[str], stage: Place, wanted: Sequence[str], arguments: argparse.Namespace
+) -> list[Row]:
+    """Decode the captures, write the wanted tables under `stage`; the rows of table captures."""
+    import pipeline
+    from pipeline.schemas import DECODED
+
+    rows = pipeline.decoded(
+        spark,
+        paths,
+        payload=arguments.payload,
+        ports=arguments.port,
+        hosts=arguments.host,
+        since=arguments.since,
+        until=arguments.until,
+    )
+    scratch = stage.child("decoded")
+    with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
+        rows.write.partitionBy("kind").parquet(scratch.uri)
+    # Everything else is derived from the rows as written: the captures are read and decoded once.
+    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload)
+    with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
+        captures = tables.captures.collect()
+        for name, table in tables.items():
+            if name in wanted and name != "frames":
+                status.doing = f"writing {name}"
+                table.write.parquet(stage.child(name).uri)
+        if "frames" in wanted:
+            keep_frames(scratch, stage.child("frames"), tables.frames)
+    tables.release()
+    scratch.remove()
+    return captures
+
+
+def keep_frames(scratch: Place, target: Place, frames: DataFrame) -> None:
+    """The decoded rows of kind 'frame' are the table frames already: move them there."""
+    written = scratch.child("kind=frame")
+    if written.entries() is None:  # no frame in any capture
+        frames.write.parquet(target.uri)
+    else:
+        written.move_to(target)
+
+
+def counted(number: int, noun: str) -> str:
+    """1 capture, 2 captures."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def cause(error: BaseException) -> str:
+    """One line for what went wrong at the root: the last cause in a chain that may cross Java and Python workers."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): (?!Traceback)", line)]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0].removeprefix("Caused by: ")
+
+
+if __name__ == "__main__":
+    sys.exit(main(["decode", *sys.argv[1:]]))

@@ -1,0 +1,144 @@
+"""Captures in, tables out: `decode` for notebooks, `from_decoded` and `load` for rows already written.
+
+    tables = pipeline.decode(spark, "captures/*.pcapng")
+    tables.connections.show()
+
+Everything is lazy. Works on classic Spark and over Spark Connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from pipeline.schemas import TABLES
+from pipeline.tables.captures import captures
+from pipeline.tables.channels import channels
+from pipeline.tables.connections import connections
+from pipeline.tables.events import events
+from pipeline.tables.frames import frames
+from pipeline.tables.links import links
+from pipeline.tables.messages import messages
+from pipeline.tables.methods import methods
+from pipeline.tables.settlement import settled
+from pipeline.tables.shape import shaped
+from pipeline.tables.streams import streams
+from pipeline.tables.timeline import timeline
+from udfs.schemas import DECODED
+
+__all__ = ["TABLES", "Tables", "decode", "decoded", "from_decoded", "load"]
+
+# Packets are handled one by one in this order, however the captures were split and their runs cut.
+RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables as lazy DataFrames, each with the columns of `pipeline.schemas.TABLES`."""
+
+    captures: DataFrame
+    frames: DataFrame
+    streams: DataFrame
+    connections: DataFrame
+    channels: DataFrame
+    links: DataFrame
+    methods: DataFrame
+    messages: DataFrame
+    persisted: tuple[DataFrame, ...] = field(default=(), repr=False)
+
+    def items(self) -> Iterator[tuple[str, DataFrame]]:
+        """(name, table) in the order of TABLES."""
+        return ((name, getattr(self, name)) for name in TABLES)
+
+    def release(self) -> None:
+        """Drop the rows that Spark kept; the tables can still be used, and are then computed anew."""
+        for rows in self.persisted:
+            rows.unpersist()
+
+
+def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
+    """The tables of decoded rows (`udfs.schemas.DECODED`); `payload` fills column `body` of messages.
+
+    `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share one
+    set of narrow rows that is kept once it is computed (`Tables.release` drops it).
+    """
+    all_frames = frames(decoded)
+    narrow = events(all_frames)
+    history = settled(timeline(narrow)).persist(StorageLevel.MEMORY_AND_DISK)
+    return Tables(
+        captures=captures(decoded),
+        frames=all_frames,
+        streams=streams(decoded),
+        connections=connections(decoded),
+        channels=channels(history),
+        links=links(history),
+        methods=methods(all_frames, narrow),
+        messages=messages(history, all_frames, payload=payload),
+        persisted=(history,),
+    )
+
+
+def decoded(
+    spark: SparkSession,
+    paths: str | Sequence[str],
+    *,
+    payload: bool = False,
+    ports: Sequence[int] | None = None,
+    hosts: Sequence[str] | None = None,
+    since: int | None = None,
+    until: int | None = None,
+    split_bytes: int | None = None,
+) -> DataFrame:
+    """Captures -> decoded rows (`udfs.schemas.DECODED`), lazily and each time anew.
+
+    `paths`: files, directories, globs, URIs. `ports`, `hosts`: only connections with one of them on either side. `since`
+    (inclusive), `until` (exclusive): packets of this time, ns since 1970-01-01 UTC. `split_bytes`: plain captures above
+    this size are read in several splits. A capture that cannot be read gives a row in `captures` with its error.
+    """
+    # Here, not above: the kernels behind them take a second to load, and tables already written need none.
+    from udfs.decode import decode_runs
+    from udfs.source import register
+
+    register(spark)
+    options = {
+        "ports": ports and ",".join(map(str, ports)),
+        "hosts": hosts and ",".join(hosts),
+        "since": since,
+        "until": until,
+        "splitBytes": split_bytes,
+    }
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    runs = spark.read.format("tcp_runs").options(**given).load(paths if isinstance(paths, str) else list(paths))
+    return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER).mapInArrow(decode_runs(payload), DECODED)
+
+
+def decode(spark: SparkSession, paths: str | Sequence[str], **choices: Any) -> Tables:
+    """The tables of captures, for notebooks; `choices` as for `decoded`.
+
+    Lazy: the first action decodes, and Spark keeps the decoded rows (memory, then disk) for the others until
+    `Tables.release`. What only runs once, or over more than the disk holds, writes `decoded` rows to files instead.
+    """
+    rows = decoded(spark, paths, **choices).persist(StorageLevel.MEMORY_AND_DISK)
+    tables = from_decoded(rows, payload=choices.get("payload", False))
+    return replace(tables, persisted=(*tables.persisted, rows))
+
+
+def load(spark: SparkSession, directory: str) -> Tables:
+    """The tables that a job has written under `directory`, one folder each; one that was not written is empty."""
+    found = {name: _read(spark, f"{directory.rstrip('/')}/{name}", schema) for name, schema in TABLES.items()}
+    return Tables(**found, persisted=())
+
+
+def _read(spark: SparkSession, folder: str, schema: StructType) -> DataFrame:
+    try:
+        return shaped(spark.read.parquet(folder), schema)
+    except AnalysisException as missing:
+        if missing.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return spark.createDataFrame([], schema)

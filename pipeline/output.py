@@ -1,0 +1,211 @@
+"""Write aside, then swap: a directory of tables is replaced as a whole or not at all.
+
+    with staged("out", known=TABLES, overwrite=True) as stage:
+        frames.write.parquet(stage.child("frames").uri)
+
+The stage is a hidden sibling of the output (`.wirehare-out-<started>-<random>`), so that the swap is two renames. When
+the body raises, the stage is removed and the old output stands. A run that is killed leaves its stage behind; the next
+run for the same output removes it, and puts the old output back if the kill fell between the two renames. Object stores
+have no rename: there the swap is a copy.
+
+Local paths go through `os`, every other URI through `pyarrow.fs`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import posixpath
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs
+
+# Nobody's: what Spark and desktops drop into a folder.
+IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
+# Spark and pyarrow name the same store differently.
+PYARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+# Where no lock tells whether a run is alive, its stage is left alone for this long.
+ABANDONED_NS = 24 * 3600 * 10**9
+
+
+class OutputError(Exception):
+    """The output cannot be written there; the message is one line that says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A directory: `path` as its file system `files` (a pyarrow.fs.FileSystem) names it, `uri` as Spark does."""
+
+    files: Any
+    path: str
+    uri: str
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+    @property
+    def parent(self) -> Place:
+        return Place(self.files, posixpath.dirname(self.path), posixpath.dirname(self.uri))
+
+    @property
+    def local(self) -> bool:
+        return self.uri.startswith("file://")
+
+    def child(self, name: str) -> Place:
+        return Place(self.files, posixpath.join(self.path, name), posixpath.join(self.uri, name))
+
+    def entries(self) -> list[str] | None:
+        """Names in the directory; None when there is no such directory. Raises OutputError for a file."""
+        info = self.files.get_file_info(self.path)
+        if info.type == pyarrow.fs.FileType.NotFound:
+            return None
+        if info.type == pyarrow.fs.FileType.File:
+            raise OutputError(f"{self.path}: is a file; expected a directory to write tables into")
+        return [entry.base_name for entry in self.files.get_file_info(pyarrow.fs.FileSelector(self.path))]
+
+    def create(self) -> None:
+        """Make the directory and those above it. Raises OSError."""
+        try:
+            if self.local:
+                os.makedirs(self.path)
+            else:
+                self.files.create_dir(self.path, recursive=True)
+        except OSError as error:
+            raise OSError(f"{self.parent.path}: cannot be written to ({error.strerror or error})") from error
+
+    def remove(self) -> None:
+        """Delete the directory with all in it; nothing happens when there is none."""
+        if self.local:
+            shutil.rmtree(self.path, ignore_errors=True)
+        elif self.files.get_file_info(self.path).type == pyarrow.fs.FileType.Directory:
+            self.files.delete_dir(self.path)
+
+    def move_to(self, target: Place) -> None:
+        """Rename the directory; copy and delete where the store has no rename."""
+        if self.local:
+            os.rename(self.path, target.path)
+            return
+        try:
+            self.files.move(self.path, target.path)
+        except (OSError, NotImplementedError):
+            pyarrow.fs.copy_files(self.path, target.path, self.files, target.files)
+            self.files.delete_dir(self.path)
+
+
+def place(output: str) -> Place:
+    """Where `output` (a path or a URI) is. Raises OutputError when no file system serves it."""
+    scheme = urlsplit(output).scheme if "://" in output else ""
+    if scheme in ("", "file"):
+        # The directory itself is swapped, not a link that leads to it.
+        path = os.path.realpath(unquote(urlsplit(output).path) if scheme else os.path.expanduser(output))
+        return Place(pyarrow.fs.LocalFileSystem(), path, f"file://{path}")
+    try:
+        files, path = pyarrow.fs.FileSystem.from_uri(PYARROW_SCHEMES.get(scheme, scheme) + output[len(scheme) :])
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{output}: cannot be reached ({error})") from error
+    return Place(files, path.rstrip("/"), output.partition("?")[0].rstrip("/"))
+
+
+@contextmanager
+def staged(output: str, *, known: Collection[str], overwrite: bool = False) -> Iterator[Place]:
+    """A directory to write into, which takes the place of `output` once the body ends well.
+
+    `known` are the names of sub-directories that may be ours. Raises OutputError before the body when `output` holds
+    anything else, or is not empty and `overwrite` is not given.
+    """
+    target = place(output)
+    clean(target)
+    check(target, known, overwrite)
+    stage = target.parent.child(f".wirehare-{target.name}-{time.time_ns()}-{secrets.token_hex(4)}")
+    stage.create()
+    try:
+        with held(stage):
+            yield stage
+            check(target, known, overwrite)  # somebody else may have written there meanwhile
+            swap(stage, target)
+    finally:
+        stage.remove()
+
+
+def check(target: Place, known: Collection[str], overwrite: bool) -> None:
+    """Refuse to replace what is not ours to replace."""
+    entries = sorted(set(target.entries() or ()) - IGNORED)
+    for entry in entries:
+        if entry not in known:
+            raise OutputError(
+                f"{target.path}: holds {entry}, which is not one of our tables; "
+                "expected an empty directory or the output of an earlier run"
+            )
+    if entries and not overwrite:
+        raise OutputError(f"{target.path}: already holds tables; use --overwrite to replace them, or another directory")
+
+
+def swap(stage: Place, target: Place) -> None:
+    """Put the stage where the output is. Between the two moves the old output has a name that `clean` knows."""
+    old = stage.parent.child(f"{stage.name}-old")
+    standing = target.entries() is not None
+    if standing:
+        target.move_to(old)
+    try:
+        stage.move_to(target)
+    except BaseException:
+        if standing:
+            old.move_to(target)
+        raise
+    if standing:
+        old.remove()
+
+
+def clean(target: Place) -> None:
+    """Remove what killed runs for this output left, and restore the output where one was killed within its swap."""
+    leftover = re.compile(rf"(\.wirehare-{re.escape(target.name)}-(\d+)-[0-9a-f]{{8}})(-old)?")
+    names = target.parent.entries() or ()
+    for found in filter(None, map(leftover.fullmatch, sorted(names))):
+        stage, started_ns, is_old = found.groups()
+        if alive(target.parent.child(stage), int(started_ns)):
+            continue
+        place_of_leftover = target.parent.child(found[0])
+        if is_old and target.entries() is None:
+            place_of_leftover.move_to(target)
+        else:
+            place_of_leftover.remove()
+
+
+@contextmanager
+def held(stage: Place) -> Iterator[None]:
+    """Hold a lock on a local stage. It follows the directory when that moves, and ends with the process."""
+    if not stage.local:
+        yield
+        return
+    directory = os.open(stage.path, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(directory)
+
+
+def alive(stage: Place, started_ns: int) -> bool:
+    """Whether the run that began to write to `stage` at `started_ns` may still be going on."""
+    if not stage.local:
+        return time.time_ns() - started_ns < ABANDONED_NS
+    try:
+        directory = os.open(stage.path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(directory)
+    return False

@@ -1,0 +1,269 @@
+"""Schemas of all tables: the public contract, as data.
+
+Every column carries its meaning, unit and source under the metadata key `comment`; `wirehare schema` prints them. The
+order here is the order of the columns in the tables. `*_ts` is TIMESTAMP (UTC, microseconds), `*_ts_ns` nanoseconds
+since 1970-01-01 UTC, other `*_ns` are durations. A null means that the capture does not tell.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from udfs.schemas import DECODED, FRAMES, field
+
+__all__ = ["DECODED", "FRAMES", "TABLES"]
+
+LONG, INT, STRING, BOOLEAN, BINARY = LongType(), IntegerType(), StringType(), BooleanType(), BinaryType()
+TIMESTAMP, VARIANT, STRINGS = TimestampType(), VariantType(), ArrayType(StringType())
+TLS = StructType(
+    [
+        field("mode", STRING, "'none', 'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
+        field("sni", STRING, "server name that the client asked for"),
+        field("tls_version", STRING, "version agreed on"),
+        field("alpn", STRING, "application protocol offered"),
+    ]
+)
+
+
+def table(*columns: tuple[str, DataType, str] | StructField) -> StructType:
+    """A table's schema from (name, type, documentation), or from fields that stand elsewhere."""
+    return StructType([column if isinstance(column, StructField) else field(*column) for column in columns])
+
+
+def by_sender(name: str, data_type: DataType, comment: str) -> list[tuple[str, DataType, str]]:
+    """The same measure of the client's and of the server's direction."""
+    return [(f"{sender}_{name}", data_type, f"{comment}, sent by the {sender}") for sender in ("client", "server")]
+
+
+CAPTURES = table(
+    ("capture_file", STRING, "URI of the capture, one row each"),
+    ("format", STRING, "'pcap' or 'pcapng'"),
+    ("compression", STRING, "'gzip', 'zstd', 'lz4', or null"),
+    ("link_types", STRINGS, "link types seen in it"),
+    ("byte_size", LONG, "size of the file, bytes"),
+    ("packets", LONG, "packet records read"),
+    ("first_ts", TIMESTAMP, "earliest packet"),
+    ("last_ts", TIMESTAMP, "latest packet"),
+    ("snaplen", LONG, "largest capture length the file declares, bytes"),
+    ("dropped", LONG, "packets the capturing machine reports as dropped (pcapng interface statistics)"),
+    ("truncated", BOOLEAN, "true: the file ends inside a record"),
+    ("error", STRING, "why reading stopped, when it did"),
+    ("skipped_packets", MapType(STRING, LONG), "packets that carry no TCP segment, by reason"),
+)
+
+STREAMS = table(
+    ("connection_id", LONG, "TCP connection"),
+    ("sender", STRING, "'client' or 'server': one row each"),
+    ("packets", LONG, "packets captured in this direction"),
+    ("payload_bytes", LONG, "bytes of the stream seen; the sum of the next five"),
+    ("frame_bytes", LONG, "of them in frames and protocol headers"),
+    ("skipped_bytes", LONG, "of them in no frame, between frames (a frame boundary was lost)"),
+    ("tls_bytes", LONG, "of them encrypted"),
+    ("foreign_bytes", LONG, "of them of another protocol"),
+    ("tail_bytes", LONG, "of them in a last frame that the capture does not complete"),
+    ("missing_bytes", LONG, "bytes of the stream that were sent and not captured"),
+    ("retransmitted_bytes", LONG, "bytes seen more than once"),
+    ("out_of_order_segments", LONG, "segments that came before an earlier part of the stream"),
+    ("max_silence_ns", LONG, "longest time between two packets of this direction, ns"),
+)
+
+CONNECTIONS = table(
+    ("connection_id", LONG, "TCP connection, one row each, of any protocol"),
+    ("community_id", STRING, "Community ID flow hash, version 1, as Zeek and Suricata compute it"),
+    ("client_ip", STRING, "address of the client"),
+    ("client_port", INT, "TCP port of the client"),
+    ("server_ip", STRING, "address of the server"),
+    ("server_port", INT, "TCP port of the server"),
+    ("sides_known_by", STRING, "how client and server were told apart: 'syn' 'header' 'method' 'port'"),
+    ("content", STRING, "'amqp' 'tls' 'foreign' 'none'"),
+    ("version", STRING, "AMQP version; null when none was spoken"),
+    ("versions_offered", STRINGS, "protocol headers in order, 'client 0-9-1'; more than one when the sides disagree"),
+    ("version_known", BOOLEAN, "true: from a protocol header; false: inferred from the frames"),
+    ("tls", TLS, "encryption of the connection"),
+    ("state", STRING, "furthest stage reached: tcp header start secure tune open closing closed"),
+    ("opened_ts", TIMESTAMP, "first packet"),
+    ("closed_ts", TIMESTAMP, "last packet"),
+    ("handshake_ns", LONG, "first packet to connection.open-ok, ns; only when the TCP handshake was captured"),
+    ("tcp_rtt_ns", LONG, "round trip time of the TCP handshake, ns"),
+    ("vhost", STRING, "virtual host asked for"),
+    ("user", STRING, "user name the client gave"),
+    ("mechanism", STRING, "authentication mechanism chosen"),
+    ("locale", STRING, "locale chosen"),
+    ("client_product", STRING, "client_properties: product"),
+    ("client_version", STRING, "client_properties: version"),
+    ("client_platform", STRING, "client_properties: platform"),
+    ("client_properties", VARIANT, "all that the client says of itself"),
+    ("server_product", STRING, "server_properties: product"),
+    ("server_version", STRING, "server_properties: version"),
+    ("server_properties", VARIANT, "all that the server says of itself"),
+    ("capabilities", VARIANT, "capabilities of both sides: {client, server}"),
+    ("channel_max", LONG, "highest channel number agreed on, 0: no limit"),
+    ("frame_max", LONG, "largest frame agreed on, bytes, 0: no limit"),
+    ("heartbeat_s", LONG, "heartbeat interval agreed on, s, 0: none"),
+    *by_sender("channel_max", LONG, "channel_max proposed"),
+    *by_sender("frame_max", LONG, "frame_max proposed, bytes"),
+    *by_sender("heartbeat_s", LONG, "heartbeat interval proposed, s"),
+    *by_sender("container_id", STRING, "1.0: container id"),
+    *by_sender("idle_timeout_ms", LONG, "1.0: idle time-out, ms"),
+    ("close_initiator", STRING, "who sent the first close: 'client' or 'server'"),
+    ("close_code", INT, "reply code of that close"),
+    ("close_text", STRING, "reply text of that close"),
+    ("tcp_end", STRING, "'fin' 'rst' 'none'"),
+    ("tcp_end_by", STRING, "who ended the TCP connection: 'client' or 'server'"),
+    ("blocked_ns", LONG, "time between blocked and unblocked (or the end), ns"),
+    *by_sender("packets", LONG, "packets"),
+    *by_sender("bytes", LONG, "bytes of the stream captured"),
+    *by_sender("frames", LONG, "frames"),
+    *by_sender("methods", LONG, "frames with a method, control, command or performative"),
+    *by_sender("heartbeats", LONG, "heartbeat frames"),
+    ("messages_published", LONG, "messages the client published"),
+    ("messages_delivered", LONG, "messages the server delivered, also by get"),
+    ("retransmitted_bytes", LONG, "bytes seen more than once, both directions"),
+    ("out_of_order_segments", LONG, "segments out of order, both directions"),
+    ("conflicting_overlap_bytes", LONG, "bytes seen twice with different values (the first stand)"),
+    ("missing_bytes", LONG, "bytes sent and not captured, both directions"),
+    ("undecoded_bytes", LONG, "bytes skipped, foreign, or in an unfinished last frame, both directions"),
+    *by_sender("max_silence_ns", LONG, "longest time between two packets, ns"),
+    ("limits", STRINGS, "names of the decoder's limits that this connection reached"),
+)
+
+CHANNELS = table(
+    ("connection_id", LONG, "TCP connection"),
+    ("channel", INT, "channel number"),
+    ("channel_life", LONG, "how often the number was opened so far: 1 the first; 0: open before the capture began"),
+    ("session_name", STRING, "0-10: name of the session"),
+    ("remote_channel", INT, "1.0: channel number of the other direction"),
+    ("opened_ts", TIMESTAMP, "when the opening method was sent; null if before the capture"),
+    ("closed_ts", TIMESTAMP, "when the closing method was sent; null if it ended with its connection or the capture"),
+    ("close_initiator", STRING, "who sent it: 'client' or 'server'"),
+    ("close_code", INT, "its reply code"),
+    ("close_text", STRING, "its reply text"),
+    ("mode", STRING, "'none' 'confirm' 'tx' 'dtx'"),
+    ("prefetch_count", INT, "messages, as last set; 0: no limit"),
+    ("prefetch_size", LONG, "bytes, as last set; 0: no limit"),
+    ("incoming_window", LONG, "1.0: transfers, as last announced by the side that opened"),
+    ("outgoing_window", LONG, "1.0: transfers, as last announced by the side that opened"),
+    ("published", LONG, "messages published"),
+    ("delivered", LONG, "messages delivered, also by get"),
+    ("returned", LONG, "messages returned to the publisher"),
+    ("confirmed", LONG, "published messages that the server acknowledged"),
+    ("nacked", LONG, "published messages that the server refused"),
+    ("acked", LONG, "delivered messages that the client acknowledged"),
+    ("rejected", LONG, "delivered messages that the client rejected for good"),
+    ("requeued", LONG, "delivered messages that went back to their queue"),
+    ("unsettled", LONG, "messages nobody had settled at the end"),
+)
+
+LINKS = table(
+    ("connection_id", LONG, "TCP connection"),
+    ("channel", INT, "channel number"),
+    ("channel_life", LONG, "which life of the channel number, see channels"),
+    ("kind", STRING, "'consumer' 'subscription' 'sender' 'receiver'"),
+    ("name", STRING, "consumer tag, destination, link name"),
+    ("handle", LONG, "1.0: handle"),
+    ("address", STRING, "1.0: address of the node at the far end"),
+    ("queue", STRING, "queue consumed from"),
+    ("snd_settle_mode", STRING, "1.0: 'unsettled' 'settled' 'mixed'"),
+    ("rcv_settle_mode", STRING, "1.0: 'first' 'second'"),
+    ("no_ack", BOOLEAN, "true: deliveries need no acknowledgement"),
+    ("exclusive", BOOLEAN, "true: the only consumer of its queue"),
+    ("opened_ts", TIMESTAMP, "when it was asked for; null if before the capture"),
+    ("closed_ts", TIMESTAMP, "when it was cancelled, or its channel closed; null if it ended with its connection"),
+    ("error", STRING, "why it ended, when the far end says so"),
+    ("credit", LONG, "1.0, 0-10: messages the receiver has allowed in all"),
+    ("transfers", LONG, "messages that went over it"),
+)
+
+CONTENT_COLUMNS = ("properties", "body_size", "payload", "body_sha256")
+METHODS = table(
+    *(column for column in FRAMES.fields if column.name not in CONTENT_COLUMNS),
+    ("exchange", STRING, "argument exchange"),
+    ("routing_key", STRING, "argument routing-key"),
+    ("queue", STRING, "argument queue, as written: '' means the last queue declared on the channel"),
+    ("consumer_tag", STRING, "argument consumer-tag, as written"),
+    ("delivery_tag", LONG, "argument delivery-tag"),
+    ("delivery_id", LONG, "1.0: delivery-id of a transfer"),
+    ("handle", LONG, "1.0: handle"),
+    ("link_name", STRING, "1.0: name of the link"),
+    ("reply_code", INT, "argument reply-code"),
+    ("reply_text", STRING, "argument reply-text"),
+    ("reply_frame_no", LONG, "on a request: frame_no of its reply; null when there is none in the capture"),
+    ("reply_name", STRING, "on a request: name of its reply"),
+    ("reply_latency_ns", LONG, "on a request: time until its reply, ns"),
+)
+
+MESSAGES = table(
+    ("connection_id", LONG, "TCP connection"),
+    ("channel", INT, "channel number"),
+    ("channel_life", LONG, "which life of the channel number, see channels"),
+    ("sender", STRING, "'client' or 'server'"),
+    ("operation", STRING, "'publish' 'deliver' 'get' 'return' 'transfer'"),
+    ("first_frame_no", LONG, "frame_no of the method that carries the message"),
+    ("last_frame_no", LONG, "frame_no of its last frame seen"),
+    ("packet_no", LONG, "packet that completed the first frame"),
+    ("ts", TIMESTAMP, "when the first frame was captured"),
+    ("ts_ns", LONG, "the same, ns since 1970-01-01 UTC"),
+    ("exchange", STRING, "exchange published to, '' the default one"),
+    ("routing_key", STRING, "routing key"),
+    ("queue", STRING, "queue it was delivered from, as far as the capture shows its consumer or get"),
+    ("address", STRING, "1.0: address of the link"),
+    ("link", STRING, "consumer tag, or name of the link"),
+    ("delivery_tag", LONG, "delivery tag; of a publish in confirm mode its number since confirm.select, 1-based"),
+    ("delivery_id", LONG, "1.0: delivery-id; 0-10: command id"),
+    ("redelivered", BOOLEAN, "the server says it was delivered before"),
+    ("mandatory", BOOLEAN, "publish: return it when it cannot be routed"),
+    ("immediate", BOOLEAN, "publish: return it when no consumer is ready"),
+    ("durable", BOOLEAN, "delivery mode 2; false when the property is absent"),
+    ("priority", INT, "property priority"),
+    ("ttl_ms", LONG, "property expiration, where it is a number, ms"),
+    ("expiration", STRING, "property expiration as written"),
+    ("message_id", STRING, "property message-id"),
+    ("correlation_id", STRING, "property correlation-id"),
+    ("reply_to", STRING, "property reply-to"),
+    ("content_type", STRING, "property content-type"),
+    ("content_encoding", STRING, "property content-encoding"),
+    ("type", STRING, "property type"),
+    ("user_id", STRING, "property user-id"),
+    ("app_id", STRING, "property app-id"),
+    ("timestamp", TIMESTAMP, "property timestamp"),
+    ("headers", VARIANT, "property headers"),
+    ("properties", VARIANT, "all properties by name"),
+    ("body_size", LONG, "bytes of the body as declared"),
+    ("body_seen", LONG, "bytes of the body in its frames"),
+    ("complete", BOOLEAN, "true: every byte of the body was captured"),
+    ("body_sha256", STRING, "lower-case hex; only of a complete body"),
+    ("body", BINARY, "the body; only when payloads were asked for"),
+    (
+        "outcome",
+        STRING,
+        "publish: 'confirmed' 'nacked' 'returned'; delivery: 'acked' 'rejected' 'requeued' 'released' 'modified'; "
+        "'presettled': needs no answer; 'unsettled': open at the end; 'unknown': the capture cannot tell",
+    ),
+    ("settled_ts_ns", LONG, "when that was said (in a transaction: committed), ns since 1970-01-01 UTC"),
+    ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns"),
+    ("transaction", STRING, "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement"),
+)
+
+TABLES: dict[str, StructType] = {
+    "captures": CAPTURES,
+    "frames": FRAMES,
+    "streams": STREAMS,
+    "connections": CONNECTIONS,
+    "channels": CHANNELS,
+    "links": LINKS,
+    "methods": METHODS,
+    "messages": MESSAGES,
+}

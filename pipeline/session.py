@@ -1,0 +1,158 @@
+"""The Spark session, each setting with its reason.
+
+`session()` finds the session that stands (spark-submit, a notebook, a Connect server) or starts one on this machine.
+What is right for wirehare everywhere is in `RUNTIME` and set on any session; what only the one who starts the JVM may
+decide is in `laptop()` and is left alone on a cluster. Starting takes 4 to 6 s and about 1 GB.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+RUNTIME = {
+    # Timestamps of a capture have no zone; everyone who looks at one packet should read the same time.
+    "spark.sql.session.timeZone": "UTC",
+    # A run is up to 256 KiB: rows alone would let one batch grow to gigabytes, so bytes are capped as well.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
+    # toPandas() and createDataFrame() move columns, not pickled rows: fifty times faster in a notebook.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Shredding infers one schema for the arguments of a hundred methods: writing takes twice as long, for little.
+    "spark.sql.variant.writeShredding.enabled": "false",
+    "spark.sql.variant.inferShreddingSchema": "false",
+    # The default INT96 is deprecated in Parquet, and other readers lose its statistics.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Decoded rows are written by kind (three of them): with this many files open at once the rows need no sort before.
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
+}
+
+OLDEST_JAVA = 17
+# pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
+PANDAS_NOTICE = "PySpark does not yet fully support pandas"
+# Printed by the JVM itself, before any logging can be configured: Spark starts it with that module.
+BOOT_NOTICE = b"WARNING: Using incubator modules"
+
+
+class JavaMissing(RuntimeError):
+    """There is no Java that Spark could run on; the message is one line that says what to install."""
+
+
+def session(app: str = "wirehare", **conf: str) -> SparkSession:
+    """The running session with our settings, or a new one; `conf` (full setting names) has the last word.
+
+    Where a master or a Connect server is named (spark-submit, SPARK_REMOTE, `conf`), that one is used; otherwise all
+    cores of this machine. Raises JavaMissing, or what Spark raises when it cannot start.
+    """
+    warnings.filterwarnings("ignore", message=PANDAS_NOTICE, category=FutureWarning)
+    # Spark starts `python3` from PATH otherwise, which inside a virtual environment has none of our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
+    if remote is not None and not remote.startswith("local"):
+        return configured(app, {**RUNTIME, **conf})
+    if SparkSession.getActiveSession() is not None:
+        return configured(app, {**RUNTIME, **conf})
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return configured(app, {**submitted(), **RUNTIME, **conf})
+    require_java()
+    with boot_notice_dropped(), warnings.catch_warnings():
+        # A local Connect server takes them all; pyspark then tries them on its client too.
+        warnings.filterwarnings("ignore", message="Failed to set spark.", category=UserWarning)
+        return configured(app, {**laptop(conf, remote is not None), **RUNTIME, **conf})
+
+
+def require_java() -> None:
+    """Raise JavaMissing unless Spark will find a Java that it runs on."""
+    home = os.environ.get("JAVA_HOME")
+    try:
+        version = subprocess.run(
+            [os.path.join(home, "bin", "java") if home else "java", "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+    except (OSError, subprocess.CalledProcessError):
+        version = ""
+    major = re.search(r'version "(\d+)', version)
+    if major is None or int(major[1]) < OLDEST_JAVA:
+        raise JavaMissing(
+            f"Spark needs Java {OLDEST_JAVA} or later: install it (Debian, Ubuntu: "
+            "apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
+        )
+
+
+def configured(app: str, conf: dict[str, str]) -> SparkSession:
+    """The builder's session: new with all of `conf`, or the standing one with those that may still change."""
+    builder = SparkSession.builder.appName(app)
+    for name, setting in conf.items():
+        builder = builder.config(name, setting)
+    return builder.getOrCreate()
+
+
+def laptop(conf: dict[str, str], remote: bool) -> dict[str, str]:
+    """Settings for a JVM that we start. On this machine, unless `conf` names a master or the session is `remote`."""
+    settings = {
+        # The log and the bars are Spark's; progress is reported in our own words.
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"',
+        # Nobody looks at the UI of a job of seconds; it takes a port and a second to start.
+        "spark.ui.enabled": "false",
+    }
+    if not conf.get("spark.master", "local").startswith("local"):
+        return settings
+    # All of it runs on this machine: no other address is needed, and Spark warns about the one it would guess.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if not remote:
+        # All cores: decoding is bound by them.
+        settings["spark.master"] = "local[*]"
+    if "SPARK_DRIVER_MEMORY" not in os.environ:
+        # Executors live in the driver here: shuffle blocks and Arrow buffers of all cores share this heap.
+        settings["spark.driver.memory"] = "2g"
+    # The default of 200 is for clusters: each partition is a task with a Python worker behind it.
+    settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
+    return settings
+
+
+def submitted() -> dict[str, str]:
+    """What is still ours to decide under spark-submit, which has started the JVM: how much of Spark's log is shown."""
+    SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() tells what spark-submit was given
+    # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO brings it back.
+    return {} if SparkConf().contains("spark.log.level") else {"spark.log.level": "ERROR"}
+
+
+@contextmanager
+def boot_notice_dropped() -> Iterator[None]:
+    """Start the JVM inside: its stderr reaches ours line by line, without the boot notice."""
+    try:
+        stderr = os.dup(2)
+    except OSError:  # no stderr at all: nothing to keep clean
+        yield
+        return
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    threading.Thread(target=relay, args=(reader, stderr), name="jvm-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+
+
+def relay(reader: int, writer: int) -> None:
+    """Copy lines from one file descriptor to another until the end, dropping the boot notice."""
+    with os.fdopen(reader, "rb") as lines, os.fdopen(writer, "wb", buffering=0) as out:
+        for line in lines:
+            if not line.startswith(BOOT_NOTICE):
+                out.write(line)

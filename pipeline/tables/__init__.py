@@ -1,0 +1,1 @@
+"""The tables: DataFrame -> DataFrame, one file a table, and the steps that several of them share."""

@@ -1,0 +1,52 @@
+"""Events: the narrow rows that the state of channels, links and messages is computed from.
+
+One row a method, with the arguments that matter in plain columns, and one row a loss: a place where frames of a sender
+may be missing. No shuffle; each argument object is read once.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.tables.roles import CONNECTION_CHANNEL, HOT_ARGUMENTS, METHOD_FRAMES, looked_up
+
+
+def hot_arguments(arguments: str = "arguments") -> Column:
+    """Struct of HOT_ARGUMENTS out of VARIANT column `arguments`, in one pass; a value of another type is null."""
+    fields = ", ".join(f"{name} {data_type}" for name, data_type in HOT_ARGUMENTS.items())
+    return F.expr(f"try_variant_get({arguments}, '$', 'struct<{fields}>')")
+
+
+def is_loss() -> Column:
+    """True on rows of `frames` across which nothing may be paired.
+
+    A gap that lies inside a frame names the frame's channel: framing went on behind it and no frame is missing. The
+    bytes of an unfinished last frame ('skipped', 'partial') have nothing behind them.
+    """
+    lost_boundary = (F.col("frame_type") == "gap") & F.col("channel").isNull()
+    unframed = (F.col("frame_type") == "skipped") & (F.col("status") != "partial")
+    return lost_boundary | unframed
+
+
+def events(frames: DataFrame) -> DataFrame:
+    """Rows of `frames` (or decoded rows of kind 'frame') -> events."""
+    on_connection = looked_up(CONNECTION_CHANNEL, "version").cast("int")
+    kept = F.col("frame_type").isin(list(METHOD_FRAMES)) | is_loss()
+    return (
+        frames.filter(kept)
+        .select(
+            "connection_id",
+            "frame_no",
+            "packet_no",
+            "sender",
+            "ts_ns",
+            "channel",
+            "name",
+            is_loss().alias("loss"),
+            F.coalesce(F.col("channel") == on_connection, F.lit(False)).alias("on_connection"),
+            hot_arguments().alias("hot"),
+        )
+        .select("*", "hot.*")
+        .drop("hot")
+    )

@@ -1,0 +1,134 @@
+"""What each method does in its family, as data; the table functions read these and name no method themselves.
+
+Names are unique across families ('basic.publish', 'message.transfer', 'transfer'), so that one mapping serves all: a
+further family is more entries here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import chain
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from codec.amqp.versions import fact_table
+
+METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
+SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are no frames
+
+# Life of a channel. Channel 0 carries the connection itself in the classic family.
+OPENS_CHANNEL = ("channel.open",)
+CLOSES_CHANNEL = ("channel.close",)
+CONNECTION_CHANNEL = {"0-8": "0", "0-9": "0", "0-9-1": "0"}
+MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
+TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
+SETS_PREFETCH = ("basic.qos",)
+DECLARES_QUEUE = ("queue.declare",)
+
+# Messages and what becomes of them.
+OPERATIONS = {
+    "basic.publish": "publish",
+    "basic.deliver": "deliver",
+    "basic.get-ok": "get",
+    "basic.return": "return",
+}
+OPENS_LINK = {"basic.consume": "consumer"}
+CLOSES_LINK = ("basic.cancel",)
+
+# (method, sender, requeue or None for either) -> outcome of the messages that the other side had sent.
+SETTLEMENTS = {
+    ("basic.ack", "client", None): "acked",
+    ("basic.ack", "server", None): "confirmed",
+    ("basic.nack", "client", True): "requeued",
+    ("basic.nack", "client", False): "rejected",
+    ("basic.nack", "server", None): "nacked",
+    ("basic.reject", "client", True): "requeued",
+    ("basic.reject", "client", False): "rejected",
+    ("basic.recover", "client", None): "requeued",
+    ("basic.recover-async", "client", None): "requeued",
+}
+SETTLES_ALL = ("basic.recover", "basic.recover-async")  # no tag: everything outstanding on the channel
+OUTSIDE_TRANSACTIONS = SETTLES_ALL
+
+# Stages of a connection in order; a connection is in the last of those that it reached.
+STAGES = ("tcp", "header", "start", "secure", "tune", "open", "closing", "closed")
+REACHES_STAGE = {
+    "connection.start": "start",
+    "connection.start-ok": "start",
+    "connection.secure": "secure",
+    "connection.secure-ok": "secure",
+    "connection.tune": "tune",
+    "connection.tune-ok": "tune",
+    "connection.open-ok": "open",
+    "connection.close": "closing",
+    "connection.close-ok": "closed",
+}
+
+# Column -> type of the arguments that the tables show or reason with; the argument has the column's name.
+HOT_ARGUMENTS = {
+    "exchange": "string",
+    "routing_key": "string",
+    "queue": "string",
+    "consumer_tag": "string",
+    "delivery_tag": "bigint",
+    "delivery_id": "bigint",
+    "handle": "bigint",
+    "reply_code": "int",
+    "reply_text": "string",
+    "multiple": "boolean",
+    "requeue": "boolean",
+    "no_wait": "boolean",
+    "no_ack": "boolean",
+    "exclusive": "boolean",
+    "redelivered": "boolean",
+    "mandatory": "boolean",
+    "immediate": "boolean",
+    "prefetch_count": "int",
+    "prefetch_size": "bigint",
+}
+
+# Answered by brokers although the specification lists no reply.
+ANSWERED_IN_PRACTICE = {"basic.recover": ("basic.recover-ok",)}
+
+
+@lru_cache
+def replies() -> dict[str, tuple[str, ...]]:
+    """Request -> its possible replies, of the classic family, from the fact tables of its versions."""
+    found: dict[str, set[str]] = {name: set(answers) for name, answers in ANSWERED_IN_PRACTICE.items()}
+    for version in ("0-8", "0-9", "0-9-1"):
+        for class_ in fact_table(version)["classes"]:
+            for method in class_["methods"]:
+                answers = {f"{class_['name']}.{answer}" for answer in method["responses"]}
+                if answers:
+                    found.setdefault(f"{class_['name']}.{method['name']}", set()).update(answers)
+    return {name: tuple(sorted(answers)) for name, answers in sorted(found.items())}
+
+
+@lru_cache
+def dialogue_of() -> dict[str, str]:
+    """Method -> its dialogue. Requests that share a reply share a dialogue, and are answered in the order asked."""
+    dialogue: dict[str, str] = {}
+    for request, answers in replies().items():
+        joined = {dialogue.get(name, name) for name in (request, *answers)}
+        first = min(joined)
+        dialogue.update({name: first for name in (request, *answers)})
+        dialogue.update({name: first for name, old in dialogue.items() if old in joined})
+    return dialogue
+
+
+def named(names: Iterable[str]) -> Column:
+    """True on rows whose `name` is one of `names`; false, not null, on rows without a name."""
+    return F.coalesce(F.col("name").isin(list(names)), F.lit(False))
+
+
+def looked_up(mapping: Mapping[str, str], key: str = "name") -> Column:
+    """The value of `mapping` for column `key`; null where it has none."""
+    literals = [F.lit(part) for part in chain.from_iterable(mapping.items())]
+    return F.create_map(*literals)[F.col(key)]
+
+
+def other(side: str) -> Column:
+    """The other side of column `side`."""
+    return looked_up({"client": "server", "server": "client"}, side)

@@ -1,0 +1,29 @@
+"""What all tests share: one small Spark session for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.session import session
+
+TEST_SETTINGS = {
+    # Two cores as on the smallest machine that runs the suite; more than one shows what depends on partitioning.
+    "spark.master": "local[2]",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    # Tests make hundreds of small plans; none is looked at afterwards.
+    "spark.sql.ui.retainedExecutions": "1",
+    # Several test processes may stand side by side on a small machine.
+    "spark.driver.memory": "1g",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session that every Spark test uses, started by the first of them (about 5 s)."""
+    spark = session("wirehare-tests", **TEST_SETTINGS)
+    yield spark
+    spark.stop()

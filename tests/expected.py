@@ -1,0 +1,167 @@
+"""What the `frames` table must hold for a shipped capture, worked out from its bytes and the goldens.
+
+The independent reader (independent_tcp.py) says which bytes were captured and, of the whole capture that a damaged one
+was made from, where the frames lie; tshark's goldens say what is in them. A frame is expected of a capture when every
+byte of it is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import golden
+import independent_tcp as tcp
+from golden import Capture, Endpoint, GoldenFrame
+
+HEADER_0_9_1 = b"AMQP\x00\x00\x09\x01"
+
+
+@dataclass(frozen=True)
+class ExpectedFrame:
+    """A frame at `offset` of this capture's stream. `shown` is tshark's view of it (None for protocol headers)."""
+
+    sender: Endpoint
+    offset: int
+    size: int
+    kind: int | str
+    channel: int | None
+    class_id: int | None
+    method_id: int | None
+    content: bytes
+    shown: GoldenFrame | None
+    first_packet: tcp.Packet
+    packet: tcp.Packet
+
+
+@dataclass(frozen=True)
+class ExpectedConnection:
+    """One TCP connection of a capture: its bytes, its frames in stream order, and what kind of talk it is.
+
+    Plain framing of a side that breaks the rules ends at `stops[sender]`. tshark goes on there, because it does not
+    look at the end octet: `unframed` is what it shows then.
+    """
+
+    client: Endpoint
+    server: Endpoint
+    captured: tcp.Connection
+    frames: tuple[ExpectedFrame, ...]
+    unframed: tuple[GoldenFrame, ...]
+    stops: dict[Endpoint, int]
+    content: str  # 'amqp' 'tls' 'foreign' 'none', as in the facts of a connection
+
+    def half(self, side: str) -> tcp.Half:
+        return self.captured.halves[self.client if side == "client" else self.server]
+
+    def side(self, sender: Endpoint) -> str:
+        return "client" if sender == self.client else "server"
+
+
+@cache
+def captured(name: str) -> tuple[tcp.Connection, ...]:
+    return tuple(tcp.connections(tcp.packets(golden.captures()[name].paths)))
+
+
+def is_whole(capture: Capture) -> bool:
+    """No byte of any stream is missing, from the first SYN on."""
+    return all(connection.whole for connection in captured(capture.file))
+
+
+def shown_frames(capture: Capture) -> dict[tuple[int, Endpoint], list[GoldenFrame]]:
+    """tshark's frames by (place of the connection, sender), in stream order; none where it had to decrypt them."""
+    streams: dict[tuple[int, Endpoint], list[GoldenFrame]] = {}
+    for frame in golden.golden_frames(capture.file):
+        streams.setdefault((frame.stream, frame.sender), []).append(frame)
+    return streams
+
+
+def content_of(connection: tcp.Connection, any_shown: bool) -> str:
+    halves = list(connection.halves.values())
+    starts = [bytes(half.data[:8]) for half in halves]
+    if any(start[:2] == b"\x16\x03" for start in starts):
+        return "tls"
+    if any_shown or HEADER_0_9_1 in starts:
+        return "amqp"
+    return "foreign" if connection.payload_bytes else "none"
+
+
+@cache
+def expected(name: str) -> tuple[ExpectedConnection, ...]:
+    """The connections of a capture in the order of their first packets."""
+    capture = golden.captures()[name]
+    source = capture.origin if is_whole(capture) or capture.made_from is None else capture.made_from
+    origin = golden.captures()[source]
+    shown = shown_frames(origin)
+    found = []
+    for place, (here, there) in enumerate(zip(captured(name), captured(source), strict=True)):
+        views = {end: shown.get((place, end), []) for end in there.halves}
+        content = content_of(there, any(views.values()))
+        frames: list[ExpectedFrame] = []
+        unframed: list[GoldenFrame] = []
+        stops: dict[Endpoint, int] = {}
+        if content == "amqp":
+            for sender, half in here.halves.items():
+                plain, _left = tcp.plain_frames(there.halves[sender])
+                stops[sender] = plain[-1].offset + plain[-1].size if plain else 0
+                frames += intact_frames(half, there.halves[sender], plain, views[sender])
+                unframed += views[sender][sum(frame.kind != "AMQP" for frame in plain) :]
+        client = there.client
+        assert client is not None
+        server = next(end for end in there.halves if end != client)
+        found.append(ExpectedConnection(client, server, here, tuple(frames), tuple(unframed), stops, content))
+    return tuple(found)
+
+
+def shift_between(half: tcp.Half, origin: tcp.Half) -> int:
+    """What to add to an offset of the origin's stream: a capture that begins mid-stream counts from its first byte."""
+    assert half.base is not None and origin.base is not None
+    return 0 if half.syn else (origin.base - half.base + 2**31) % 2**32 - 2**31
+
+
+def intact_frames(
+    half: tcp.Half, origin: tcp.Half, plain: list[tcp.Frame], shown: list[GoldenFrame]
+) -> list[ExpectedFrame]:
+    """The frames of `origin` whose every byte is in `half`, placed in the stream of `half`."""
+    if half.base is None:
+        return []
+    shift = shift_between(half, origin)
+    complete = completed(half)
+    views = iter(shown)
+    found = []
+    for frame in plain:
+        view = None if frame.kind == "AMQP" else next(views, None)
+        start = frame.offset + shift
+        stop = start + frame.size
+        if start < 0 or stop > len(half.arrival) or None in half.arrival[start:stop]:
+            continue
+        first, last = half.arrival[start], complete[stop - 1]
+        assert first is not None and last is not None
+        found.append(
+            ExpectedFrame(
+                frame.sender,
+                start,
+                frame.size,
+                frame.kind,
+                frame.channel,
+                frame.class_id,
+                frame.method_id,
+                frame.payload,
+                view,
+                first,
+                last,
+            )
+        )
+    return found
+
+
+def completed(half: tcp.Half) -> list[tcp.Packet | None]:
+    """For each captured byte the packet with which everything since the last hole had arrived."""
+    found: list[tcp.Packet | None] = []
+    stretch: list[tcp.Packet | None] = []
+    for packet in [*half.arrival, None]:
+        if packet is not None:
+            stretch.append(packet)
+        else:
+            found += [*tcp.completing_packets(stretch), None]
+            stretch = []
+    return found[:-1]

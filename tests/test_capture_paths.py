@@ -1,0 +1,233 @@
+"""Which captures a path means: files, directories, globs, other file systems."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pyarrow import fs
+from test_source import accounts, expected_packets, exploded, rows
+
+from udfs.files import CaptureFile, first_line, locate, public_uri
+from udfs.paths import PathError, glob_pattern, resolve
+from udfs.source import TcpRunsReader
+from udfs.splits import plan
+
+CAPTURE = (Path(__file__).parent / "captures" / "091_handshake_ok.pcap").read_bytes()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Captures, and much that is none, in nested directories."""
+    files = {
+        "a.pcap": CAPTURE,
+        "B.PCAPNG": b"",
+        "c.cap.gz": b"",
+        "rotated.pcap0": b"",
+        "rotated.pcap.1": b"",
+        "old.trc": b"",
+        "a[1].pcap": CAPTURE,
+        "with space & percent%41.pcap": CAPTURE,
+        "no-extension": CAPTURE,
+        "packed-no-extension": gzip.compress(CAPTURE),
+        "README.md": b"# Captures",
+        "notes.gz": gzip.compress(b"no capture"),
+        "empty": b"",
+        ".hidden.pcap": CAPTURE,
+        "sub/d.pcap": CAPTURE,
+        "sub/deep/e.pcap": CAPTURE,
+        "sub/deep/table.csv": b"1,2",
+        ".git/f.pcap": CAPTURE,
+    }
+    for name, data in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path
+
+
+def names(tree: Path, *paths: str) -> set[str]:
+    """What the paths resolve to, relative to the tree."""
+    return {
+        str(Path(locate(file.uri).path).relative_to(tree)) for file in resolve([str(tree / path) for path in paths])
+    }
+
+
+IN_TREE = {
+    "a.pcap", "B.PCAPNG", "c.cap.gz", "rotated.pcap0", "rotated.pcap.1", "old.trc", "a[1].pcap",
+    "with space & percent%41.pcap", "no-extension", "packed-no-extension", "sub/d.pcap", "sub/deep/e.pcap",
+}  # fmt: skip
+
+
+def test_directory_gives_captures_below_it_by_name_or_content(tree: Path) -> None:
+    assert names(tree, "") == IN_TREE
+
+
+def test_named_file_is_taken_whatever_it_is(tree: Path) -> None:
+    assert names(tree, "README.md") == {"README.md"}
+    assert names(tree, ".hidden.pcap") == {".hidden.pcap"}
+    assert names(tree, "a[1].pcap") == {"a[1].pcap"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.pcap", {"a.pcap", "a[1].pcap", "with space & percent%41.pcap"}),
+        ("?.pcap", {"a.pcap"}),
+        ("[a-c].*", {"a.pcap", "c.cap.gz"}),
+        ("*/*.pcap", {"sub/d.pcap"}),
+        ("**/*.pcap", {"a.pcap", "a[1].pcap", "with space & percent%41.pcap", "sub/d.pcap", "sub/deep/e.pcap"}),
+        ("sub/**/e.pcap", {"sub/deep/e.pcap"}),
+        ("s*", {"sub/d.pcap", "sub/deep/e.pcap"}),
+        ("**", IN_TREE),
+        ("*", IN_TREE),
+    ],
+)
+def test_glob(tree: Path, pattern: str, expected: set[str]) -> None:
+    assert names(tree, pattern) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("*.pcap", "x.pcap", True),
+        ("*.pcap", ".x.pcap", False),
+        (".*.pcap", ".x.pcap", True),
+        ("*.pcap", "d/x.pcap", False),
+        ("a?c", "abc", True),
+        ("a?c", "a/c", False),
+        ("[!a]*", "bc", True),
+        ("[!a]*", "ac", False),
+        ("a[]]b", "a]b", True),
+        ("a.b", "axb", False),
+        ("**/x", "x", True),
+        ("**/x", "a/b/x", True),
+        ("**/x", "a/.b/x", False),
+        ("a/**/x", "a/x", True),
+        ("a[", "a[", True),
+    ],
+)
+def test_glob_signs(pattern: str, path: str, matches: bool) -> None:
+    assert bool(glob_pattern(pattern).fullmatch(path)) == matches
+
+
+def test_each_file_once_in_the_order_of_uris(tree: Path) -> None:
+    found = resolve([str(tree / "sub"), str(tree / "a.pcap"), f"{tree}/sub/../a.pcap", (tree / "a.pcap").as_uri()])
+    assert [file.uri for file in found] == [
+        (tree / name).as_uri() for name in ("a.pcap", "sub/d.pcap", "sub/deep/e.pcap")
+    ]
+    assert [file.size for file in found] == [len(CAPTURE)] * 3
+
+
+def test_relative_paths_become_uris(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    assert [file.uri for file in resolve(["a.pcap", "./a.pcap", "file:a.pcap"])] == [(tree / "a.pcap").as_uri()]
+    assert resolve(["sub/*.pcap"])[0].uri == (tree / "sub/d.pcap").as_uri()
+
+
+def test_odd_names_are_read_through_their_uri(tree: Path) -> None:
+    path = tree / "with space & percent%41.pcap"
+    runs = rows(TcpRunsReader, path)
+    assert exploded(runs) == expected_packets(path)
+    assert accounts(runs)[0]["capture_file"] == path.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere", "no such file or directory"),
+        ("*.nothing", "no such file or directory"),
+        ("empty-directory", "no capture file is there"),
+        ("no[", "no such file or directory"),
+    ],
+)
+def test_nothing_found_is_one_clear_line(tree: Path, path: str, message: str) -> None:
+    (tree / "empty-directory").mkdir()
+    with pytest.raises(PathError) as error:
+        resolve([str(tree / path)])
+    assert str(error.value) == f"{tree / path}: {message}"
+
+
+def test_nothing_found_beside_something_is_a_file_with_a_problem(tree: Path) -> None:
+    found = resolve([str(tree / "nowhere"), str(tree / "a.pcap")])
+    assert [(file.size, file.problem) for file in found] == [(len(CAPTURE), None), (-1, "no such file or directory")]
+
+
+def test_unknown_scheme_is_named_without_its_password() -> None:
+    with pytest.raises(PathError) as error:
+        resolve(["quux://me:hunter2@host/x.pcap?token=abc"])
+    assert str(error.value).startswith("quux://host/x.pcap: ")
+    assert "hunter2" not in str(error.value)
+    assert "abc" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://key:secret@bucket/a/b.pcap?region=x", "s3://bucket/a/b.pcap"),
+        ("s3://bucket/a.pcap", "s3://bucket/a.pcap"),
+        ("gs://anonymous@bucket/a.pcap", "gs://anonymous@bucket/a.pcap"),
+        ("abfs://container:pw@account.dfs.core.windows.net/a", "abfs://container@account.dfs.core.windows.net/a"),
+        ("file:///a%20b.pcap", "file:///a%20b.pcap"),
+        ("plain/path?.pcap", "plain/path?.pcap"),
+    ],
+)
+def test_shown_uris_hold_no_secrets(uri: str, shown: str) -> None:
+    assert public_uri(uri) == shown
+
+
+@pytest.fixture
+def store(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An object store at s3://key:secret@bucket, whose paths begin with the bucket as in Arrow's."""
+    (tree / "bucket").mkdir()
+    for name in ("sub", "a.pcap", "README.md", "with space & percent%41.pcap"):
+        (tree / name).rename(tree / "bucket" / name)
+
+    def from_uri(uri: str) -> tuple[fs.FileSystem, str]:
+        path = fs.FileSystem.from_uri("file:///" + uri.partition("?")[0].removeprefix("s3://key:secret@"))[1]
+        return fs.SubTreeFileSystem(str(tree), fs.LocalFileSystem()), path.strip("/")
+
+    shim = SimpleNamespace(FileSystem=SimpleNamespace(from_uri=from_uri), LocalFileSystem=fs.LocalFileSystem)
+    monkeypatch.setattr("udfs.files.fs", shim)
+    return tree / "bucket"
+
+
+@pytest.mark.parametrize("end", ["", "/", "/**", "/**/*.pcap"])
+def test_other_file_systems_are_listed(store: Path, end: str) -> None:
+    found = resolve([f"s3://key:secret@bucket{end}?region=x"])
+    base = "s3://key:secret@bucket/"
+    assert [file.uri for file in found] == [
+        f"{base}{name}?region=x"
+        for name in ("a.pcap", "sub/d.pcap", "sub/deep/e.pcap", "with%20space%20%26%20percent%2541.pcap")
+    ]
+    assert found[1].name == "s3://bucket/sub/d.pcap"
+
+
+def test_other_file_systems_are_read_in_splits(store: Path) -> None:
+    expected = [packet[1:] for packet in expected_packets(store / "a.pcap")]
+    for name in ("a.pcap", "with%20space%20%26%20percent%2541.pcap"):
+        runs = rows(TcpRunsReader, Path("unused"), paths=f'["s3://key:secret@bucket/{name}?region=x"]', splitBytes=500)
+        assert [packet[1:] for packet in exploded(runs)] == expected
+        assert {run["capture_file"] for run in runs} == {f"s3://bucket/{name}"}
+        assert len(accounts(runs)) > 3
+
+
+def test_few_files_are_a_task_each_and_many_small_ones_share() -> None:
+    def files(count: int, size: int) -> list[CaptureFile]:
+        return [CaptureFile(f"file:///{n:05}.pcap", size) for n in range(count)]
+
+    assert [len(task) for task in plan(files(5, 1000), 10**6)] == [1] * 5
+    tiny = plan(files(1000, 2000), 10**6)
+    assert len(tiny) <= 40
+    assert [split.file for task in tiny for split in task] == files(1000, 2000)
+    medium = plan(files(1000, 5_000_000), 64 * 1024 * 1024)
+    assert all(sum(split.file.size for split in task) <= 32 * 1024 * 1024 for task in medium)
+    assert 150 <= len(medium) <= 200  # 5 GB in tasks of up to 32 MiB, 6 files each
+
+
+def test_errors_of_file_systems_are_one_line() -> None:
+    assert first_line(OSError("first\nsecond")) == "first"
+    assert first_line(OSError()) == "OSError"
+    assert first_line(PermissionError(13, "x")) == "permission denied"

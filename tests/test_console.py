@@ -1,0 +1,107 @@
+"""What people see: text tables, units, status lines."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from jobs import console
+from jobs.decode import cause
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_aligns_numbers_right_and_text_left() -> None:
+    rows = [("a.pcap", 7, None), ("longer.pcap", 12345, "damaged")]
+    assert console.table("Captures: 2", ("file", "packets", "remarks"), rows).splitlines() == [
+        "Captures: 2",
+        "  file         packets  remarks",
+        "  -----------  -------  -------",
+        "  a.pcap             7",
+        "  longer.pcap   12,345  damaged",
+    ]
+
+
+def test_no_rows_are_no_table() -> None:
+    assert console.table("Connections: 0", ("client",), []) == ""
+
+
+def test_text_from_the_wire_cannot_steer_the_terminal() -> None:
+    assert console.text("\x1b[2Jqueue\r\n") == ".[2Jqueue.."
+
+
+def test_times_are_shown_in_utc_to_the_second() -> None:
+    assert console.text(datetime(2026, 1, 31, 8, 0, 59, 999_999, tzinfo=UTC)) == "2026-01-31 08:00:59"
+
+
+@pytest.mark.parametrize(
+    ("octets", "shown"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 * 1024**3, "5.0 GB"), (3 * 1024**4, "3.0 TB")],
+)
+def test_sizes(octets: int, shown: str) -> None:
+    assert console.size(octets) == shown
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "shown"),
+    [(None, None), (999, "999 ns"), (1_500, "1.5 us"), (2_000_000, "2.0 ms"), (90_000_000_000, "90.0 s")],
+)
+def test_durations(nanoseconds: int | None, shown: str | None) -> None:
+    assert console.duration(nanoseconds) == shown
+
+
+def test_a_step_is_one_line_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        pass
+    assert capsys.readouterr() == ("", "2 captures decoded in 0.0 s\n")
+
+
+def test_a_step_that_fails_does_not_say_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError, match="full"), console.step("decoding", "decoded"):
+        raise OSError("full")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_a_step_shows_itself_and_clears_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "REFRESH_SECONDS", 0.01)
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        time.sleep(0.1)
+    shown = terminal.getvalue()
+    assert "\r\x1b[Kdecoding 2 captures ... 0 s" in shown
+    assert shown.endswith("\r\x1b[K2 captures decoded in 0.1 s\n")
+
+
+JAVA_CHAIN = r"""An error occurred while calling o1.parquet.
+: org.apache.spark.SparkException: Job aborted
+    at org.apache.Writer.write(Writer.scala:1)
+Caused by: java.io.IOException: No space left on device
+    at a.b
+"""
+PYTHON_WITHIN_JAVA = r"""[PYTHON_DATA_SOURCE_ERROR] it failed: Traceback (most recent call last):
+  File "x.py", line 1
+ValueError: no such thing
+
+    at org.apache.spark.api.python.Runner.read(Runner.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("disk full", "disk full"),
+        ("", "Exception"),
+        (JAVA_CHAIN, "java.io.IOException: No space left on device"),
+        (PYTHON_WITHIN_JAVA, "ValueError: no such thing"),
+    ],
+)
+def test_an_error_is_told_by_its_root_cause(message: str, shown: str) -> None:
+    assert cause(Exception(message)) == shown

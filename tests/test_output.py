@@ -1,0 +1,159 @@
+"""Write aside and swap: whatever happens to a run, a directory of tables is the old one or the new one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.fs
+import pytest
+
+from pipeline import output
+from pipeline.output import OutputError, Place, staged
+
+KNOWN = ("frames", "messages")
+
+
+def fill(directory: Path, table: str, text: str) -> None:
+    (directory / table).mkdir(parents=True)
+    (directory / table / "part-0").write_text(text)
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {str(file.relative_to(directory)): file.read_text() for file in directory.rglob("*") if file.is_file()}
+
+
+def hidden(directory: Path) -> list[str]:
+    return [entry.name for entry in directory.iterdir() if entry.name.startswith(".wirehare-")]
+
+
+def test_the_stage_becomes_the_output(tmp_path: Path) -> None:
+    with staged(str(tmp_path / "a b" / "out"), known=KNOWN) as stage:
+        fill(Path(stage.path), "frames", "new")
+        assert not (tmp_path / "a b" / "out").exists()
+    assert contents(tmp_path / "a b" / "out") == {"frames/part-0": "new"}
+    assert hidden(tmp_path / "a b") == []
+
+
+def test_an_empty_directory_may_be_filled_without_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with staged(str(tmp_path / "out"), known=KNOWN) as stage:
+        fill(Path(stage.path), "frames", "new")
+    assert contents(tmp_path / "out") == {"frames/part-0": "new"}
+
+
+def test_tables_are_replaced_as_a_whole(tmp_path: Path) -> None:
+    fill(tmp_path / "out", "messages", "old")
+    with staged(str(tmp_path / "out"), known=KNOWN, overwrite=True) as stage:
+        fill(Path(stage.path), "frames", "new")
+    assert contents(tmp_path) == {"out/frames/part-0": "new"}
+
+
+def test_a_failure_leaves_the_old_output_and_nothing_else(tmp_path: Path) -> None:
+    fill(tmp_path / "out", "frames", "old")
+    with pytest.raises(ZeroDivisionError), staged(str(tmp_path / "out"), known=KNOWN, overwrite=True) as stage:
+        fill(Path(stage.path), "frames", "half")
+        _ = 1 / 0
+    assert contents(tmp_path) == {"out/frames/part-0": "old"}
+
+
+def test_tables_are_not_replaced_unasked(tmp_path: Path) -> None:
+    fill(tmp_path / "out", "frames", "old")
+    with (
+        pytest.raises(OutputError, match="already holds tables; use --overwrite"),
+        staged(str(tmp_path / "out"), known=KNOWN),
+    ):
+        pytest.fail("the body must not run")
+    assert contents(tmp_path) == {"out/frames/part-0": "old"}
+
+
+def test_a_directory_with_anything_else_is_never_replaced(tmp_path: Path) -> None:
+    fill(tmp_path / "out", "frames", "old")
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with (
+        pytest.raises(OutputError, match=r"holds thesis\.tex"),
+        staged(str(tmp_path / "out"), known=KNOWN, overwrite=True),
+    ):
+        pytest.fail("the body must not run")
+    assert (tmp_path / "out" / "thesis.tex").exists()
+
+
+def test_a_file_is_no_output(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with (
+        pytest.raises(OutputError, match="is a file; expected a directory"),
+        staged(str(tmp_path / "out"), known=KNOWN),
+    ):
+        pytest.fail("the body must not run")
+
+
+def test_a_link_keeps_leading_to_the_output(tmp_path: Path) -> None:
+    fill(tmp_path / "disk" / "real", "frames", "old")
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "real")
+    with staged(str(tmp_path / "out"), known=KNOWN, overwrite=True) as stage:
+        fill(Path(stage.path), "frames", "new")
+    assert (tmp_path / "out").is_symlink()
+    assert contents(tmp_path / "disk" / "real") == {"frames/part-0": "new"}
+
+
+KILLED_RUN = """
+import os, signal, sys
+from pathlib import Path
+from pipeline import output
+with output.staged(sys.argv[1], known=("frames",), overwrite=True) as stage:
+    (Path(stage.path) / "frames").mkdir()
+    if sys.argv[2] == "swap":
+        Path(sys.argv[1]).rename(stage.path + "-old")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("moment", ["decode", "swap"])
+def test_the_next_run_clears_up_after_a_killed_one(tmp_path: Path, moment: str) -> None:
+    out = tmp_path / "out"
+    fill(out, "frames", "old")
+    root = Path(output.__file__).parents[1]
+    killed = subprocess.run([sys.executable, "-c", KILLED_RUN, str(out), moment], cwd=root, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert hidden(tmp_path) != []
+    assert out.exists() is (moment == "decode")
+
+    with pytest.raises(ZeroDivisionError), staged(str(out), known=KNOWN, overwrite=True):
+        assert contents(out) == {"frames/part-0": "old"}
+        _ = 1 / 0
+    assert contents(tmp_path) == {"out/frames/part-0": "old"}
+    assert hidden(tmp_path) == []
+
+
+def test_a_run_in_progress_is_left_alone(tmp_path: Path) -> None:
+    """And of two runs that were told not to overwrite, the later to finish gives up."""
+    out = str(tmp_path / "out")
+    with pytest.raises(OutputError, match="already holds tables"), staged(out, known=KNOWN) as slow:
+        fill(Path(slow.path), "frames", "slow")
+        with staged(out, known=KNOWN) as fast:
+            fill(Path(fast.path), "frames", "fast")
+        assert contents(Path(slow.path)) == {"frames/part-0": "slow"}
+    assert contents(tmp_path) == {"out/frames/part-0": "fast"}
+
+
+def test_a_store_without_local_paths_is_swapped_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    monkeypatch.setattr(output, "place", lambda _: Place(store, "bucket/out", "store://bucket/out"))
+    for text in ("first", "second"):
+        with staged("store://bucket/out", known=KNOWN, overwrite=True) as stage:
+            assert stage.uri.startswith("store://bucket/.wirehare-out-")
+            fill(tmp_path / stage.path, "frames", text)
+        assert contents(tmp_path) == {"bucket/out/frames/part-0": text}
+    (tmp_path / "bucket/.wirehare-out-1-0123abcd").mkdir()  # begun in 1970
+    with staged("store://bucket/out", known=KNOWN, overwrite=True):
+        assert len(hidden(tmp_path / "bucket")) == 1
+
+
+def test_an_unknown_file_system_is_named() -> None:
+    with (
+        pytest.raises(OutputError, match="gopher://host/out: cannot be reached"),
+        staged("gopher://host/out", known=KNOWN),
+    ):
+        pytest.fail("the body must not run")

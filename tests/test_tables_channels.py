@@ -1,0 +1,112 @@
+"""Tables channels and links: lives of channel numbers, and consumers."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+from tables_support import Read, Script, at
+
+
+def number_used_again() -> Script:
+    script = Script().open()  # 1, 2
+    script.asks("basic.qos", prefetch_size=0, prefetch_count=10, **{"global": False})  # 3
+    script.asks("basic.qos", prefetch_size=0, prefetch_count=5, **{"global": False})  # 5
+    script.server("channel.close", reply_code=404, reply_text="NOT_FOUND - no queue 'x'", class_id=50, method_id=10)  # 7
+    script.client("channel.close-ok")
+    script.open()  # 9
+    script.asks("confirm.select", no_wait=False)
+    script.asks("channel.close", reply_code=200, reply_text="Normal shutdown")  # 13
+    return script
+
+
+def open_before_the_capture() -> Script:
+    script = Script()
+    script.publish(channel=3)
+    script.asks("queue.purge", channel=4, reply={"message_count": 1}, queue="q", no_wait=False)
+    script.asks("connection.close", channel=0, reply_code=200, reply_text="bye")
+    return script
+
+
+def consumers() -> Script:
+    script = Script().open()
+    script.consume(queue="a", tag="mine")  # 3
+    script.asks("basic.consume", reply={"consumer_tag": "amq.ctag-1"}, queue="b", consumer_tag="", no_ack=True, exclusive=True)  # 5
+    script.client("basic.consume", queue="c", consumer_tag="quick", no_wait=True, no_ack=False, exclusive=False)  # 7
+    script.deliver(1, consumer_tag="mine")  # 8
+    script.deliver(2, consumer_tag="amq.ctag-1")  # 11
+    script.deliver(3, consumer_tag="mine")  # 14
+    script.server("basic.cancel", consumer_tag="mine", no_wait=True)  # 17
+    script.asks("basic.cancel", reply={"consumer_tag": "amq.ctag-1"}, consumer_tag="amq.ctag-1", no_wait=False)  # 18
+    script.asks("channel.close", reply_code=200, reply_text="")  # 20
+    return script
+
+
+def consumer_refused() -> Script:
+    script = Script().open()
+    script.client("basic.consume", queue="none", consumer_tag="c", no_wait=False, no_ack=False)
+    script.server("channel.close", reply_code=404, reply_text="NOT_FOUND")
+    return script
+
+
+def consumer_before_the_capture() -> Script:
+    script = Script()
+    script.deliver(10, consumer_tag="old")
+    script.deliver(11, consumer_tag="old")
+    return script
+
+
+@pytest.fixture(scope="module")
+def read(spark: SparkSession) -> Read:
+    scripts = (number_used_again, open_before_the_capture, consumers, consumer_refused, consumer_before_the_capture)
+    return Read(spark, {make.__name__: make() for make in scripts})
+
+
+def test_each_opening_of_a_channel_number_is_a_row(read: Read) -> None:
+    assert read.rows("channels", "number_used_again", "channel", "channel_life", "opened_ts", "closed_ts") == [
+        (1, 1, at(1), at(7)),
+        (1, 2, at(9), at(13)),
+    ]
+
+
+def test_channel_says_who_closed_it_and_why(read: Read) -> None:
+    assert read.rows("channels", "number_used_again", "close_initiator", "close_code", "close_text") == [
+        ("server", 404, "NOT_FOUND - no queue 'x'"),
+        ("client", 200, "Normal shutdown"),
+    ]
+
+
+def test_prefetch_is_the_last_one_set_and_mode_that_of_the_life(read: Read) -> None:
+    assert read.rows("channels", "number_used_again", "prefetch_count", "prefetch_size", "mode") == [
+        (5, 0, "none"),
+        (None, None, "confirm"),
+    ]
+
+
+def test_channel_that_was_open_before_the_capture_has_life_0(read: Read) -> None:
+    assert read.rows("channels", "open_before_the_capture", "channel", "channel_life", "opened_ts", "published") == [
+        (3, 0, None, 1),
+        (4, 0, None, 0),
+    ]
+
+
+def test_consumers_are_links(read: Read) -> None:
+    rows = read.rows("links", "consumers", "name", "queue", "no_ack", "exclusive", "opened_ts", "closed_ts", "transfers")
+    assert rows == [
+        ("mine", "a", False, False, at(3), at(17), 2),
+        ("amq.ctag-1", "b", True, True, at(5), at(18), 1),
+        ("quick", "c", False, False, at(7), at(20), 0),
+    ]
+
+
+def test_consumer_cancelled_by_the_server_has_an_error(read: Read) -> None:
+    errors = dict(read.rows("links", "consumers", "name", "error"))
+    assert errors == {"mine": "basic.cancel by the server", "amq.ctag-1": None, "quick": None}
+
+
+def test_consumer_that_was_refused_is_no_link(read: Read) -> None:
+    assert read.rows("links", "consumer_refused", "name") == []
+
+
+def test_consumer_known_by_its_deliveries_only(read: Read) -> None:
+    row = read.one("links", "consumer_before_the_capture", "kind", "name", "queue", "opened_ts", "transfers")
+    assert row == ("consumer", "old", None, None, 2)

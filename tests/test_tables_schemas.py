@@ -1,0 +1,59 @@
+"""Every table has exactly the columns and types that the schemas promise, and every column says what it is."""
+
+from __future__ import annotations
+
+import pytest
+from chispa import assert_df_equality
+from chispa.schema_comparer import assert_schema_equality
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from tables_support import Read, Script
+
+import pipeline
+from pipeline.schemas import DECODED, FRAMES, TABLES
+
+
+def conversation() -> Script:
+    script = Script().open()
+    script.publish(b"body")
+    return script
+
+
+@pytest.fixture(scope="module")
+def read(spark: SparkSession) -> Read:
+    return Read(spark, {"conversation": conversation()})
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table_has_its_schema(read: Read, name: str) -> None:
+    assert_schema_equality(getattr(read.tables, name).schema, TABLES[name], ignore_nullable=True)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_column_is_documented(name: str) -> None:
+    assert [column.name for column in TABLES[name].fields if not column.metadata.get("comment")] == []
+
+
+def test_tables_come_in_the_order_of_the_schemas(read: Read) -> None:
+    assert [name for name, _ in read.tables.items()] == list(TABLES)
+
+
+def test_decoded_rows_are_frames_with_a_kind_in_front() -> None:
+    assert DECODED.fields[0].name == "kind"
+    assert StructType(DECODED.fields[1:]) == FRAMES
+
+
+def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:
+    shown = ["connection_id", "frame_no", "ts", "frame_type", "name", "body_size", "body_sha256"]
+    expected = read.decoded.filter(F.col("kind") == "frame").select(shown)
+    assert_df_equality(read.tables.frames.select(shown), expected, ignore_row_order=True, ignore_metadata=True)
+
+
+def test_written_tables_are_read_back(read: Read, spark: SparkSession, tmp_path: object) -> None:
+    for name, table in read.tables.items():
+        table.coalesce(1).write.parquet(f"{tmp_path}/{name}")
+    loaded = pipeline.load(spark, f"{tmp_path}/")
+    for name, table in loaded.items():
+        assert_schema_equality(table.schema, TABLES[name], ignore_nullable=True)
+    assert loaded.messages.select("operation", "body_size").collect() == [("publish", 4)]

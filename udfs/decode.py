@@ -1,0 +1,284 @@
+"""Runs in, decoded rows out: the function that `mapInArrow` calls on every partition of sorted runs.
+
+Input: batches of `TCP_RUNS` rows, flow by flow, each flow ordered by (order_ns, capture_file, first_packet_no). Output:
+batches of `DECODED` rows: frames, the facts of every TCP connection, and the accounts of the splits, which pass through.
+
+Runs of one flow may overlap in time when several files captured it: a run is decoded only up to the first packet of the
+run that follows, so that packets are taken strictly in the order (order_ns, file, packet_no) however they were cut. Nothing
+is held but the connection at hand and the runs that overlap. Cost per run, not per packet: the kernels do the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from codec.amqp import rows as R
+from codec.amqp.decoder import Batch, Decoder, Facts
+from codec.amqp.names import NAMES
+from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
+from codec.net.segments import SEGMENT
+from codec.variant import encode
+
+METADATA_FIELD = pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})
+VARIANT = pa.struct([pa.field("value", pa.binary(), nullable=False), METADATA_FIELD])
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+ARROW_DECODED = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("connection_id", pa.int64()),
+        ("frame_no", pa.int64()),
+        ("sender", pa.string()),
+        ("ts", TIMESTAMP),
+        ("ts_ns", pa.int64()),
+        ("first_ts_ns", pa.int64()),
+        ("capture_file", pa.string()),
+        ("first_packet_no", pa.int64()),
+        ("packet_no", pa.int64()),
+        ("stream_offset", pa.int64()),
+        ("size", pa.int64()),
+        ("version", pa.string()),
+        ("version_known", pa.bool_()),
+        ("channel", pa.int32()),
+        ("frame_type", pa.string()),
+        ("class_id", pa.int32()),
+        ("method_id", pa.int32()),
+        ("code", pa.int64()),
+        ("name", pa.string()),
+        ("arguments", VARIANT),
+        ("properties", VARIANT),
+        ("body_size", pa.int64()),
+        ("payload_size", pa.int64()),
+        ("payload", pa.binary()),
+        ("status", pa.string()),
+        ("error", pa.string()),
+        ("content_frame_no", pa.int64()),
+        ("body_sha256", pa.string()),
+    ]
+)
+
+_SENDERS = pa.array(["client", "server"])
+_LOW_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+class Files:
+    """Capture files met so far, by number."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> int:
+        """The number of `name`, given on first sight."""
+        number = self.numbers.setdefault(name, len(self.names))
+        if number == len(self.names):
+            self.names.append(name)
+        return number
+
+
+def _integers(cells: np.ndarray, column: int, kind: pa.DataType, nullable: bool = True) -> pa.Array:
+    values = np.ascontiguousarray(cells[:, column])
+    return pa.array(values, pa.int64(), mask=values < 0 if nullable else None).cast(kind, safe=False)
+
+
+def _named(cells: np.ndarray, column: int, names: pa.Array) -> pa.Array:
+    values = np.ascontiguousarray(cells[:, column])
+    return names.take(pa.array(values, pa.int64(), mask=values < 0))
+
+
+def _binary(heap: np.ndarray, ends: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+    """Binary array over a heap of values end to end; `valid` False: null."""
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(heap.tobytes())]
+    if valid is not None:
+        buffers[0] = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
+
+
+def _variant(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, at: int) -> pa.Array:
+    """VARIANT column from the heaps of a writer: null where a row wrote nothing."""
+    ends = np.ascontiguousarray(cells[:, at])
+    valid = np.diff(ends, prepend=0) > 0
+    children = [_binary(value, ends, None), _binary(metadata, np.ascontiguousarray(cells[:, at + 1]), None)]
+    return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=pa.array(~valid))
+
+
+def _digests(batch: Batch) -> pa.Array:
+    """SHA-256 in hex for the rows that have one."""
+    valid = batch.cells[:, R.DIGEST] == 1
+    octets = batch.digest[valid]
+    text = np.empty((len(octets), 64), np.uint8)
+    text[:, 0::2] = _LOW_DIGITS[octets >> 4]
+    text[:, 1::2] = _LOW_DIGITS[octets & 15]
+    ends = np.cumsum(np.where(valid, 64, 0), dtype=np.int64)
+    return _binary(text.reshape(-1), ends, valid).cast(pa.string())
+
+
+def frame_rows(batch: Batch, files: list[str], keep_payload: bool) -> pa.RecordBatch:
+    """A batch of the stream decoder as DECODED rows of kind 'frame'."""
+    cells = batch.cells
+    n = len(cells)
+    ts_ns = np.ascontiguousarray(cells[:, R.TS])
+    is_body = (cells[:, R.TYPE] == BODY) & keep_payload
+    columns = {
+        "kind": pa.repeat(pa.scalar("frame"), n),
+        "connection_id": _integers(cells, R.CONNECTION, pa.int64(), False),
+        "frame_no": _integers(cells, R.FRAME_NO, pa.int64(), False),
+        "sender": _named(cells, R.SENDER, _SENDERS),
+        "ts": pa.array(ts_ns // 1000, pa.int64()).cast(TIMESTAMP),
+        "ts_ns": pa.array(ts_ns),
+        "first_ts_ns": _integers(cells, R.FIRST_TS, pa.int64(), False),
+        "capture_file": _named(cells, R.FILE, pa.array(files, pa.string())),
+        "first_packet_no": _integers(cells, R.FIRST_PACKET, pa.int64()),
+        "packet_no": _integers(cells, R.PACKET, pa.int64()),
+        "stream_offset": _integers(cells, R.OFFSET, pa.int64()),
+        "size": _integers(cells, R.SIZE, pa.int64()),
+        "version": _named(cells, R.VERSION, pa.array(VERSIONS, pa.string())),
+        "version_known": pa.array(cells[:, R.KNOWN] == 1),
+        "channel": _integers(cells, R.CHANNEL, pa.int32()),
+        "frame_type": _named(cells, R.TYPE, pa.array(FRAME_TYPES)),
+        "class_id": _integers(cells, R.CLASS, pa.int32()),
+        "method_id": _integers(cells, R.METHOD_ID, pa.int32()),
+        "code": _integers(cells, R.CODE, pa.int64()),
+        "name": _named(cells, R.NAME, pa.array(NAMES, pa.string())),
+        "arguments": _variant(batch.arguments, batch.arguments_metadata, cells, R.ARGUMENTS_END),
+        "properties": _variant(batch.properties, batch.properties_metadata, cells, R.PROPERTIES_END),
+        "body_size": _integers(cells, R.BODY_SIZE, pa.int64()),
+        "payload_size": _integers(cells, R.PAYLOAD_SIZE, pa.int64()),
+        "payload": _binary(batch.payload, cells[:, R.PAYLOAD_END] - batch.payload_from, is_body),
+        "status": _named(cells, R.STATUS, pa.array(STATUSES)),
+        "error": _named(cells, R.ERROR, pa.array(ERRORS, pa.string())),
+        "content_frame_no": _integers(cells, R.CONTENT, pa.int64()),
+        "body_sha256": _digests(batch),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_DECODED.names], schema=ARROW_DECODED)
+
+
+def fact_rows(kind: str, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """DECODED rows of kind 'connection' or 'capture': `facts` as VARIANT in arguments, other columns by name."""
+    columns = []
+    for column in ARROW_DECODED:
+        if column.name == "kind":
+            columns.append(pa.repeat(pa.scalar(kind), len(rows)))
+        elif column.name == "arguments":
+            encoded = [encode(row["facts"]) for row in rows]
+            children = [pa.array([part[i] for part in encoded], pa.binary()) for i in (0, 1)]
+            columns.append(pa.StructArray.from_arrays(children, fields=list(VARIANT)))
+        else:
+            columns.append(pa.array([row.get(column.name) for row in rows], column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_DECODED)
+
+
+def connection_rows(ended: list[Facts]) -> pa.RecordBatch:
+    """The facts of connections that have ended as DECODED rows of kind 'connection'."""
+    return fact_rows(
+        "connection",
+        [
+            {
+                "connection_id": fact.connection_id,
+                "ts": fact.first_ns // 1000,
+                "ts_ns": fact.first_ns,
+                "version": VERSIONS[fact.version],
+                "version_known": fact.version_known,
+                "facts": fact.facts,
+            }
+            for fact in ended
+        ],
+    )
+
+
+class FlowOrder:
+    """Puts the segments of one flow in their order (order_ns, file, packet_no) across runs that overlap in time."""
+
+    def __init__(self) -> None:
+        self.segments = np.zeros(0, SEGMENT)
+        self.payload = np.zeros(0, np.uint8)
+        self.names: list[str] = []
+
+    def add(self, segments: np.ndarray, payload: np.ndarray, file: int, names: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Take the next run; gives what comes before its first packet: nothing that follows can precede that."""
+        self.names = names
+        segments = segments.copy()
+        segments["file"] = file
+        if len(self.segments) and len(segments):
+            ready = self._before(segments[0])
+            if ready:
+                yield self.segments[:ready], self.payload
+                self.segments = self.segments[ready:]
+        if not len(self.segments):
+            self.segments, self.payload = segments, payload
+            return
+        used = int(self.segments["payload_at"].min())
+        self.segments["payload_at"] -= used
+        segments["payload_at"] += len(self.payload) - used
+        self.payload = np.concatenate([self.payload[used:], payload])
+        merged = np.concatenate([self.segments, segments])
+        rank = {number: place for place, number in enumerate(sorted(range(len(names)), key=names.__getitem__))}
+        places = np.array([rank[i] for i in range(len(names))])[merged["file"]]
+        self.segments = merged[np.lexsort((merged["packet_no"], places, merged["order_ns"]))]
+
+    def rest(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The flow has no more runs."""
+        if len(self.segments):
+            yield self.segments, self.payload
+        self.segments = np.zeros(0, SEGMENT)
+
+    def _before(self, first: Any) -> int:
+        """How many waiting segments come before `first`."""
+        waiting = self.segments
+        earlier = int(np.searchsorted(waiting["order_ns"], first["order_ns"], "left"))
+        name = self.names[first["file"]]
+        while earlier < len(waiting) and waiting["order_ns"][earlier] == first["order_ns"]:
+            other = self.names[waiting["file"][earlier]]
+            if (other, waiting["packet_no"][earlier]) >= (name, first["packet_no"]):
+                break
+            earlier += 1
+        return earlier
+
+
+def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow` over sorted runs; `payload`: also hand out the bytes of content bodies."""
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = Decoder(payload)
+        files = Files()
+        order = FlowOrder()
+        flow: bytes | None = None
+
+        def feed(parts: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[pa.RecordBatch]:
+            for segments, octets in parts:
+                assert flow is not None
+                for rows in decoder.feed(flow, segments, octets):
+                    yield frame_rows(rows, files.names, payload)
+
+        for batch in batches:
+            for i in range(batch.num_rows):
+                account = batch["account"][i].as_py()
+                if account is not None:
+                    facts = json.loads(account)
+                    yield fact_rows("capture", [{"capture_file": facts["capture_file"], "facts": facts}])
+                key = batch["flow"][i].as_py()
+                if key is None:
+                    continue
+                if key != flow:
+                    yield from feed(order.rest())
+                    flow = key
+                run = np.frombuffer(batch["segments"][i].as_buffer(), SEGMENT)
+                octets = np.frombuffer(batch["payload"][i].as_buffer(), np.uint8)
+                file = files.number(batch["capture_file"][i].as_py())
+                yield from feed(order.add(run, octets, file, files.names))
+            if len(decoder.facts) > 1000:
+                yield connection_rows(decoder.take_facts())
+        yield from feed(order.rest())
+        for rows in decoder.finish():
+            yield frame_rows(rows, files.names, payload)
+        if decoder.facts:
+            yield connection_rows(decoder.take_facts())
+
+    return decode

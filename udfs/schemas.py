@@ -1,0 +1,112 @@
+"""Schemas of what crosses from Python workers to Spark: the rows of the data sources and of the decoder.
+
+Every field carries its meaning, unit and source under the metadata key `comment`; `pipeline.schemas` shows them to
+people. No session is needed to import this.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+
+def field(name: str, data_type: DataType, comment: str) -> StructField:
+    """A nullable column with its documentation."""
+    return StructField(name, data_type, True, {"comment": comment})
+
+
+# One row a frame, or a span of bytes that is in no frame. The decoder fills the columns in this order.
+FRAMES = StructType(
+    [
+        field("connection_id", LongType(), "TCP connection, the same number for any partitioning; joins all tables"),
+        field("frame_no", LongType(), "1-based order in which frames completed within the connection, both directions"),
+        field("sender", StringType(), "'client' or 'server'"),
+        field("ts", TimestampType(), "when the packet that completed the frame was captured, UTC, microseconds"),
+        field("ts_ns", LongType(), "the same, nanoseconds since 1970-01-01 UTC"),
+        field("first_ts_ns", LongType(), "capture time of the packet that began the frame, ns since 1970-01-01 UTC"),
+        field("capture_file", StringType(), "URI of the capture that holds packet_no"),
+        field("first_packet_no", LongType(), "packet that began the frame, 1-based as Wireshark's frame.number"),
+        field("packet_no", LongType(), "packet that completed the frame, 1-based as Wireshark's frame.number"),
+        field("stream_offset", LongType(), "where the frame begins among the sender's bytes, 0-based"),
+        field("size", LongType(), "bytes of the whole frame with its overhead; missing bytes of a 'gap'"),
+        field("version", StringType(), "'0-8' '0-9' '0-9-1' '0-10' '1.0'; null when not known"),
+        field("version_known", BooleanType(), "true: from a protocol header; false: inferred from the frames"),
+        field("channel", IntegerType(), "channel number as on the wire; null outside of frames"),
+        field(
+            "frame_type",
+            StringType(),
+            "protocol-header method header body heartbeat oob-method oob-header oob-body trace | 0-10 control command "
+            "header body | 1.0 amqp sasl empty | spans: tls gap skipped foreign",
+        ),
+        field("class_id", IntegerType(), "class of a method or content header; null elsewhere"),
+        field("method_id", IntegerType(), "method within its class; null elsewhere"),
+        field("code", LongType(), "numeric descriptor of a 1.0 performative; null elsewhere"),
+        field("name", StringType(), "'basic.publish', 'message.transfer', 'transfer'; the class name on content headers"),
+        field("arguments", VariantType(), "decoded arguments by field name, '_' for '-'; credentials left out"),
+        field("properties", VariantType(), "decoded content properties by name; on content headers"),
+        field("body_size", LongType(), "content bytes that a content header declares"),
+        field("payload_size", LongType(), "bytes inside the frame: content bytes of a body"),
+        field("payload", BinaryType(), "the content bytes themselves; only when payloads were asked for"),
+        field("status", StringType(), "'ok' 'partial' (bytes missing) 'malformed' (octets break the rules) 'unknown'"),
+        field("error", StringType(), "what is wrong, when status is not 'ok'"),
+        field("content_frame_no", LongType(), "frame_no of the method whose content this frame carries or announces"),
+        field("body_sha256", StringType(), "lower-case hex, on the frame that completes a content seen whole"),
+    ]
+)
+
+# What the decoder emits: frames, one row of facts a TCP connection, and the accounts of the splits that were read.
+DECODED = StructType(
+    [
+        field("kind", StringType(), "'frame', 'connection' (facts in arguments) or 'capture' (account in arguments)"),
+        *FRAMES.fields,
+    ]
+)
+
+# Source "pcap": one row a packet, for people.
+PACKETS = StructType(
+    [
+        field("capture_file", StringType(), "URI of the capture"),
+        field("packet_no", LongType(), "1-based position in the file, as Wireshark's frame.number"),
+        field("ts", TimestampType(), "when the packet was captured, UTC, microseconds"),
+        field("ts_ns", LongType(), "the same, nanoseconds since 1970-01-01 UTC"),
+        field("link_type", IntegerType(), "LINKTYPE_ number of the interface; null when the file does not describe it"),
+        field("packet_len", LongType(), "bytes of the packet on the wire"),
+        field("captured_len", LongType(), "of these, bytes captured"),
+        field("src_ip", StringType(), "address of the sender; null without an IP header"),
+        field("src_port", IntegerType(), "TCP port of the sender; null without TCP, like the columns below"),
+        field("dst_ip", StringType(), "address of the receiver"),
+        field("dst_port", IntegerType(), "TCP port of the receiver"),
+        field("tcp_flags", IntegerType(), "FIN 1, SYN 2, RST 4, PSH 8, ACK 16, URG 32, ECE 64, CWR 128, NS 256"),
+        field("seq", LongType(), "sequence number as on the wire"),
+        field("ack", LongType(), "acknowledgement number as on the wire"),
+        field("window", IntegerType(), "window as on the wire, not scaled"),
+        field("wire_len", LongType(), "TCP payload bytes on the wire, from the IP length"),
+        field("cap_len", LongType(), "of these, bytes captured"),
+        field("payload", BinaryType(), "TCP payload captured"),
+        field("skipped", StringType(), "why there is no TCP segment: 'udp', 'arp', 'ip-fragment' ...; null with TCP"),
+        field("error", StringType(), "why reading stopped: a last row of the file, with nothing else but capture_file"),
+    ]
+)
+
+# Source "tcp_runs": segments of a flow, coalesced for the shuffle; and the account of each split of a capture.
+TCP_RUNS = StructType(
+    [
+        field("flow", BinaryType(), "flow key: low IP 16, high IP 16, low port 2, high port 2 bytes; null on accounts"),
+        field("order_ns", LongType(), "running maximum of capture times at the first segment; null on accounts"),
+        field("capture_file", StringType(), "URI of the capture"),
+        field("first_packet_no", LongType(), "packet number of the first segment; null on accounts"),
+        field("segments", BinaryType(), "records of codec.net.segments.SEGMENT end to end, both directions"),
+        field("payload", BinaryType(), "captured TCP payloads end to end"),
+        field("account", StringType(), "JSON of what the split held; null on runs"),
+    ]
+)

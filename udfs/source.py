@@ -1,0 +1,125 @@
+"""Captures as Spark data sources: `pcap`, one row a packet, and `tcp_runs`, what the decoder eats.
+
+    register(spark)
+    spark.read.format("pcap").load("captures/").where("dst_port = 5672").show()
+
+Options, all text: `path` or `paths` (as `load` sets them), `ports`, `hosts`, `since`, `until` to keep only some packets
+(see `udfs.options`), and sizes in bytes that change nothing in the packets: `splitBytes`, `blockBytes`, `runBytes`. A
+capture that cannot be read is a row that says so. Paths that lead nowhere raise PathError on the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from udfs.schemas import PACKETS, TCP_RUNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from udfs.options import Options
+    from udfs.splits import Split
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats `pcap` and `tcp_runs` known to a session, classic or Connect."""
+    spark.dataSource.register(PcapSource)
+    spark.dataSource.register(TcpRunsSource)
+
+
+class SplitsPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, splits: list[Split]) -> None:
+        super().__init__(None)
+        self.splits = splits
+
+
+@dataclass
+class CaptureReader(DataSourceReader):
+    """Finds the captures and deals them out to tasks."""
+
+    options: Options
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each task. Raises PathError when no capture is found."""
+        from udfs.paths import resolve
+        from udfs.splits import plan
+
+        return [SplitsPartition(splits) for splits in plan(resolve(self.options.paths), self.options.split_bytes)]
+
+
+class PcapReader(CaptureReader):
+    """Rows of `pcap`."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Packets of the partition's splits, and a row for each error."""
+        from codec.net.filters import Filter
+        from udfs.columns import error_batch, packet_batches
+        from udfs.splits import Account, read_blocks
+
+        assert isinstance(partition, SplitsPartition)
+        wanted = self.options.wanted
+        for split in partition.splits:
+            account = Account(split.file.name, split.file.size)
+            for block in read_blocks(split, account, self.options.block_bytes, Filter()):
+                keep = None if wanted.passes_all else wanted.matches(block.packets)
+                yield from packet_batches(block, account.capture_file, keep)
+            if account.error:
+                yield error_batch(account)
+
+
+class TcpRunsReader(CaptureReader):
+    """Rows of `tcp_runs`."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs of the partition's splits, and the account of each split after its runs."""
+        from codec.net.runs import gather_runs
+        from udfs.columns import account_batch, run_batches
+        from udfs.splits import Account, read_blocks
+
+        assert isinstance(partition, SplitsPartition)
+        for split in partition.splits:
+            account = Account(split.file.name, split.file.size)
+            for block in read_blocks(split, account, self.options.block_bytes, self.options.wanted):
+                runs = gather_runs(block.octets, block.packets, self.options.run_bytes)
+                yield from run_batches(runs, account.capture_file)
+            yield account_batch(account)
+
+
+class PcapSource(DataSource):
+    """Packets, for people."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pcap"
+
+    def schema(self) -> StructType:
+        return PACKETS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from udfs.options import parse_options
+
+        return PcapReader(parse_options(self.options))
+
+
+class TcpRunsSource(DataSource):
+    """TCP segments by flow, for the decoder."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tcp_runs"
+
+    def schema(self) -> StructType:
+        return TCP_RUNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from udfs.options import parse_options
+
+        return TcpRunsReader(parse_options(self.options))
