@@ -1,6 +1,6 @@
 """Big-endian reads out of a byte buffer. The only place that checks bounds.
 
-Every read takes `buf` (uint8), the offset `at` and the offset `end` that it may not pass; whoever calls vouches only for
+Every read takes `buf` (uint8), the offset `at` and the offset `end` that it may not pass; the caller vouches only for
 `0 <= at` and `end <= len(buf)`. A read that would pass `end` gives `SHORT`, which no unsigned value equals. Results are
 64-bit signed integers when compiled (never unsigned, which numba would mix into float64) and `int` in plain Python.
 """
@@ -47,9 +47,7 @@ def u32(buf, at, end):
     """Unsigned 32-bit integer, or SHORT."""
     if end - at < 4:
         return SHORT
-    return (
-        (octet(buf, at) << 24) | (octet(buf, at + 1) << 16) | (octet(buf, at + 2) << 8) | octet(buf, at + 3)
-    )
+    return (octet(buf, at) << 24) | (octet(buf, at + 1) << 16) | (octet(buf, at + 2) << 8) | octet(buf, at + 3)
 
 
 @kernel
@@ -62,8 +60,8 @@ def signed(value, bits):
 
 @kernel
 def i64(buf, at, end):
-    """Eight octets as a two's complement integer: signed values, bits of a double, or an unsigned value whose excess over
-    2^63-1 shows as `exceeds_i64`. 0 when they do not stand before `end`: ask `fits` first."""
+    """Eight octets as a two's complement integer: signed values, bits of a double, or an unsigned value whose excess
+    over 2^63-1 shows as `exceeds_i64`. 0 when they do not stand before `end`: ask `fits` first."""
     if end - at < 8:
         return 0
     return (signed(u32(buf, at, end), 32) << 32) | u32(buf, at + 4, end)
@@ -100,7 +98,8 @@ def is_ascii(buf, start, end):
 
 @kernel
 def is_utf8(buf, start, end):
-    """Whether `buf[start:end]` is well-formed UTF-8 (RFC 3629 section 4: no overlong forms, surrogates, or above U+10FFFF)."""
+    """Whether `buf[start:end]` is well-formed UTF-8 (RFC 3629 section 4: no overlong forms, surrogates, or above
+    U+10FFFF)."""
     if is_ascii(buf, start, end):
         return True
     at = start

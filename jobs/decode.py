@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
             spark = start()
             captures = write(spark, paths, stage, wanted, arguments)
         output = place(arguments.output)
-        print(summary(captures, {name: spark.read.parquet(output.child(name).uri) for name in wanted}))
+        print(summary(captures, {name: output.child(name).dataset() for name in wanted}))
     except PathError as error:
         complain(f"wirehare decode: {error}; expected pcap or pcapng files, directories of them, or patterns")
         return USAGE

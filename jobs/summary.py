@@ -1,29 +1,39 @@
-"""What a decode found, as tables of text: captures, connections, messages, errors that peers reported, and files."""
+"""What a decode found, as tables of text: captures, connections, messages, errors that peers reported, and files.
+
+Reads the written files through Arrow: groups are formed as the files stream by, so that a summary of a billion messages
+needs no more memory than one of ten, and a small one no Spark job.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero
+from pyarrow.dataset import Dataset
+from pyspark.sql import Row
 
 from jobs.console import duration, size, table
 
 # A summary is read on one screen; the tables have the rest.
 SHOWN = 20
-NAME_WIDTH = 60
+TEXT_WIDTH = 60
+# Reply codes of the classic versions and 0-10: 200 is success, errors begin with 3 (0-9-1, section 1.1 constants).
+FIRST_ERROR = 300
 
 
-def summary(captures: Sequence[Row], tables: Mapping[str, DataFrame]) -> str:
-    """Everything worth a glance, from the rows of table captures and those tables that were written."""
+def summary(captures: Sequence[Row], tables: Mapping[str, Dataset]) -> str:
+    """Everything worth a glance, from the rows of table captures and the files of those tables that were written."""
     parts = [captures_found(captures)]
     if "connections" in tables:
         parts.append(connections_found(tables["connections"]))
     if "messages" in tables:
         parts.append(messages_found(tables["messages"]))
-    if "connections" in tables and "channels" in tables:
-        parts.append(errors_found(tables["connections"], tables["channels"]))
-    parts.append(files_written(tables))
+    parts.append(errors_found({name: tables[name] for name in ("connections", "channels") if name in tables}))
+    counts = [(name, rows.count_rows()) for name, rows in tables.items()]
+    parts.append(table("Tables written", ("table", "rows"), counts))
     return "\n".join(part for part in parts if part)
 
 
@@ -56,83 +66,86 @@ def remarks(capture: Row) -> str:
     return ", ".join(notes)
 
 
-def connections_found(connections: DataFrame) -> str:
+CONNECTION_COLUMNS = [
+    *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_product"),
+    *("state", "client_frames", "server_frames", "messages_published", "messages_delivered", "opened_ts"),
+]
+
+
+def connections_found(connections: Dataset) -> str:
     """One row a connection: who spoke to whom, how far it came, how much it carried."""
-    rows = connections.orderBy("opened_ts", "connection_id").limit(SHOWN).collect()
+    order = acero.Declaration("order_by", acero.OrderByNodeOptions([("opened_ts", "ascending")]))
+    first = acero.Declaration("fetch", acero.FetchNodeOptions(0, SHOWN))
     columns = ("client", "server", "version", "vhost", "user", "product", "state", "frames", "published", "delivered")
     cells = [
         (
-            endpoint(row.client_ip, row.client_port),
-            endpoint(row.server_ip, row.server_port),
-            row.version or row.content,
-            row.vhost,
-            row.user,
-            row.client_product,
-            row.state,
-            (row.client_frames or 0) + (row.server_frames or 0),
-            row.messages_published,
-            row.messages_delivered,
+            endpoint(row["client_ip"], row["client_port"]),
+            endpoint(row["server_ip"], row["server_port"]),
+            row["version"] or row["content"],
+            row["vhost"],
+            row["user"],
+            row["client_product"],
+            row["state"],
+            (row["client_frames"] or 0) + (row["server_frames"] or 0),
+            row["messages_published"],
+            row["messages_delivered"],
         )
-        for row in rows
+        for row in streamed(connections, CONNECTION_COLUMNS, order, first)
     ]
-    count = connections.count()
+    count = connections.count_rows()
     return table(f"Connections: {count}", columns, cells) + more(count)
 
 
-def messages_found(messages: DataFrame) -> str:
+def messages_found(messages: Dataset) -> str:
     """Messages by the way they went and how they ended."""
-    groups = (
-        messages.groupBy("operation", "outcome")
-        .agg(
-            F.count(F.lit(1)).alias("messages"),
-            F.sum("body_seen").alias("octets"),
-            F.percentile_approx("settle_latency_ns", 0.5).alias("median_ns"),
-            F.max("settle_latency_ns").alias("longest_ns"),
-        )
-        .orderBy("operation", "outcome")
-        .collect()
-    )
-    columns = ("operation", "outcome", "messages", "bodies", "settled after (median)", "(longest)")
+    keys = ["operation", "outcome"]
+    measures = [
+        ("operation", "hash_count", pc.CountOptions(mode="all"), "messages"),
+        ("body_seen", "hash_sum", None, "octets"),
+        ("settle_latency_ns", "hash_approximate_median", None, "median_ns"),
+        ("settle_latency_ns", "hash_max", None, "longest_ns"),
+    ]
+    group = acero.Declaration("aggregate", acero.AggregateNodeOptions(measures, keys=keys))
+    rows = streamed(messages, [*keys, "body_seen", "settle_latency_ns"], group)
     cells = [
         (
-            row.operation,
-            row.outcome,
-            row.messages,
-            size(row.octets or 0),
-            duration(row.median_ns),
-            duration(row.longest_ns),
+            row["operation"],
+            row["outcome"],
+            row["messages"],
+            size(row["octets"] or 0),
+            duration(row["median_ns"]),
+            duration(row["longest_ns"]),
         )
-        for row in groups
+        for row in sorted(rows, key=lambda row: (row["operation"], row["outcome"] or ""))
     ]
-    return table(f"Messages: {sum(row.messages for row in groups)}", columns, cells)
+    columns = ("operation", "outcome", "messages", "bodies", "settled after (median)", "(longest)")
+    return table(f"Messages: {messages.count_rows()}", columns, cells)
 
 
-def errors_found(connections: DataFrame, channels: DataFrame) -> str:
-    """Reasons that peers gave for closing, other than being done."""
-    both = closings(connections, F.lit("connection")).unionByName(closings(channels, F.lit("channel")))
-    rows = both.groupBy("what", "by", "code", "text").count().orderBy(F.desc("count"), "code", "text")
-    cells = [(row["count"], row.what, row.by, row.code, clipped(row.text)) for row in rows.limit(SHOWN).collect()]
-    return table("Closed with an error", ("times", "what", "by", "code", "text"), cells)
-
-
-def closings(rows: DataFrame, what: Column) -> DataFrame:
-    """The closings with an error among connections or channels: (what, by, code, text)."""
-    return rows.filter("close_code >= 300").select(
-        what.alias("what"),
-        F.col("close_initiator").alias("by"),
-        F.col("close_code").alias("code"),
-        F.col("close_text").alias("text"),
+def errors_found(closings: Mapping[str, Dataset]) -> str:
+    """Reasons that peers gave for closing connections and channels, other than being done; the most frequent first."""
+    keys = ["close_initiator", "close_code", "close_text"]
+    errors = acero.Declaration("filter", acero.FilterNodeOptions(pc.field("close_code") >= FIRST_ERROR))
+    group = acero.Declaration(
+        "aggregate", acero.AggregateNodeOptions([("close_code", "hash_count", None, "times")], keys=keys)
     )
+    cells = [
+        (row["times"], name.removesuffix("s"), row["close_initiator"], row["close_code"], clipped(row["close_text"]))
+        for name, rows in closings.items()
+        for row in streamed(rows, keys, errors, group)
+    ]
+    cells.sort(key=lambda cell: (-cell[0], cell[3], cell[4]))
+    return table("Closed with an error", ("times", "what", "by", "code", "text"), cells[:SHOWN]) + more(len(cells))
 
 
-def files_written(tables: Mapping[str, DataFrame]) -> str:
-    """One row a table written, with its number of rows; counted in one job, from the Parquet footers."""
-    counts: DataFrame | None = None
-    for name, rows in tables.items():
-        one = rows.agg(F.count(F.lit(1)).alias("rows")).select(F.lit(name).alias("name"), "rows")
-        counts = one if counts is None else counts.union(one)
-    found = {row["name"]: row["rows"] for row in counts.collect()} if counts is not None else {}
-    return table("Tables written", ("table", "rows"), [(name, found[name]) for name in tables])
+def streamed(rows: Dataset, columns: Sequence[str], *steps: acero.Declaration) -> list[dict[str, Any]]:
+    """The rows that come out of `steps` over some columns of files, which are read as they are needed."""
+    scan = acero.Declaration("scan", acero.ScanNodeOptions(rows, columns=list(columns)))
+    project = acero.Declaration(
+        "project", acero.ProjectNodeOptions([pc.field(name) for name in columns], list(columns))
+    )
+    found: pa.Table = acero.Declaration.from_sequence([scan, project, *steps]).to_table()
+    return list(found.to_pylist())
 
 
 def endpoint(ip: str | None, port: int | None) -> str | None:
@@ -148,7 +161,7 @@ def short(uri: str) -> str:
 def clipped(text: str | None) -> str:
     """Text that fits a column."""
     text = text or ""
-    return text if len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 3]}..."
+    return text if len(text) <= TEXT_WIDTH else f"{text[: TEXT_WIDTH - 3]}..."
 
 
 def more(count: int) -> str:

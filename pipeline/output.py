@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow.dataset
 import pyarrow.fs
 
 # Nobody's: what Spark and desktops drop into a folder.
@@ -71,6 +72,10 @@ class Place:
         if info.type == pyarrow.fs.FileType.File:
             raise OutputError(f"{self.path}: is a file; expected a directory to write tables into")
         return [entry.base_name for entry in self.files.get_file_info(pyarrow.fs.FileSelector(self.path))]
+
+    def dataset(self) -> Any:
+        """The Parquet files in the directory, as a pyarrow.dataset.Dataset."""
+        return pyarrow.dataset.dataset(self.path, filesystem=self.files, format="parquet")
 
     def create(self) -> None:
         """Make the directory and those above it. Raises OSError."""

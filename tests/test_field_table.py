@@ -88,7 +88,11 @@ TAGS: list[tuple[str, bytes, Any]] = [
     ("C", b"\x00\x00\x00\x02ab", "ab"),
     ("k", b"A", "A"),
     ("k", b"\xe9", b"\xe9"),
-    ("T", b"\x00\x00\x00\x00\x65\x54\x0f\x00", datetime(2023, 11, 15, 0, 21, 20, tzinfo=UTC)),  # 0x65540f00 = 1700007680
+    (
+        "T",
+        b"\x00\x00\x00\x00\x65\x54\x0f\x00",
+        datetime(2023, 11, 15, 0, 21, 20, tzinfo=UTC),
+    ),  # 0x65540f00 = 1700007680
     ("T", b"\x00" * 8, datetime(1970, 1, 1, tzinfo=UTC)),
     ("T", struct.pack(">Q", 253402300799), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
     ("T", struct.pack(">Q", 253402300800), 253402300800),  # year 10000
@@ -178,7 +182,9 @@ def test_decimals_of_both_encoders_are_signed(number: Decimal) -> None:
 
 @pytest.mark.parametrize("tag", ["t", "b", "B", "u", "I", "i", "L", "l", "d", "S", "D", "V", "F", "A"])
 def test_tags_mean_what_pika_and_py_amqp_read(tag: str) -> None:
-    for octets in [octets for name, octets, _ in TAGS if name == tag and octets[:1] not in (b"\x26", b"\x27")]:
+    for octets in [octets for name, octets, _ in TAGS if name == tag]:
+        if tag == "D" and octets[0] > 38:  # a scale that is ours to show in another way
+            continue
         data = entry(b"k", tag.encode(), octets)
         ours = table_of(data)
         if tag != "d":  # which pika rounds to an integer
@@ -200,7 +206,10 @@ def test_a_name_of_255_bad_octets() -> None:
 
 
 def test_of_equal_names_the_last_wins() -> None:
-    assert table_of(entry(b"k", b"b", b"\x01") + entry(b"x", b"V", b"") + entry(b"k", b"b", b"\x02")) == {"k": 2, "x": None}
+    assert table_of(entry(b"k", b"b", b"\x01") + entry(b"x", b"V", b"") + entry(b"k", b"b", b"\x02")) == {
+        "k": 2,
+        "x": None,
+    }
 
 
 def test_an_empty_name() -> None:

@@ -31,7 +31,8 @@ def contents() -> Script:
     script.publish(b"three parts", parts=3, properties=PROPERTIES, exchange="x", routing_key="k")  # 3 to 7
     script.publish(b"", properties={"expiration": "soon"})  # 8, 9
     script.publish(b"half of it", parts=2, seen=False)  # 10 to 13, the last a gap
-    script.client("basic.publish", exchange="", routing_key="bare")  # 14: nothing follows
+    bare = script.client("basic.publish", exchange="", routing_key="bare")  # 14: nothing follows
+    script.frames[-1]["content_frame_no"] = bare
     return script
 
 

@@ -78,7 +78,11 @@ def test_bit_casts_give_the_float(single: float, double: float) -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.one_of(st.binary(max_size=12), st.text(max_size=6).map(str.encode), st.binary(max_size=4).map(lambda b: b"\xf0" + b)))
+@given(
+    st.one_of(
+        st.binary(max_size=12), st.text(max_size=6).map(str.encode), st.binary(max_size=4).map(lambda b: b"\xf0" + b)
+    )
+)
 def test_utf8_is_judged_as_python_judges_it(data: bytes) -> None:
     try:
         data.decode()
@@ -105,8 +109,10 @@ def test_utf8_second_octet_bounds(lead: int) -> None:
 
 @pytest.mark.parametrize(
     ("number", "size"),
-    [(0, 2), (127, 2), (-128, 2), (128, 3), (-129, 3), (32767, 3), (-32768, 3), (32768, 5), (-32769, 5)]
-    + [(2**31 - 1, 5), (-(2**31), 5), (2**31, 9), (-(2**31) - 1, 9), (2**63 - 1, 9), (-(2**63), 9)],
+    [
+        *((0, 2), (127, 2), (-128, 2), (128, 3), (-129, 3), (32767, 3), (-32768, 3), (32768, 5), (-32769, 5)),
+        *((2**31 - 1, 5), (-(2**31), 5), (2**31, 9), (-(2**31) - 1, 9), (2**63 - 1, 9), (-(2**63), 9)),
+    ],
 )
 def test_integers_take_the_least_width(number: int, size: int) -> None:
     value, metadata = v.encode(number)
@@ -128,7 +134,9 @@ def test_unsigned_within_int64_is_an_integer() -> None:
 @pytest.mark.parametrize("scale", [0, 1, 9, 10, 18, 19, 38])
 @pytest.mark.parametrize("unscaled", [0, 1, -1, 999_999_999, 10**9, -(10**9), 10**18 - 1, 10**18, -(2**63), 2**63 - 1])
 def test_decimals_are_exact(unscaled: int, scale: int) -> None:
-    assert written(v.put_decimal, unscaled, scale) == Decimal((unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale))
+    assert written(v.put_decimal, unscaled, scale) == Decimal(
+        (unscaled < 0, tuple(map(int, str(abs(unscaled)))), -scale)
+    )
 
 
 @settings(deadline=None)
@@ -342,8 +350,8 @@ def build_sample(w: v.Writer) -> int:
 def test_a_full_heap_is_reported_and_never_overrun() -> None:
     expected_value, expected_metadata = v.encode(SAMPLE)
     full = 0
-    for value_room in (*range(0, len(expected_value)), 1000):
-        for metadata_room in (*range(0, len(expected_metadata)), 1000) if value_room == 1000 else (1000,):
+    for value_room in (*range(len(expected_value)), 1000):
+        for metadata_room in (*range(len(expected_metadata)), 1000) if value_room == 1000 else (1000,):
             whole = v.new_writer(value_room + 64, metadata_room + 64)
             w = whole._replace(value=whole.value[:value_room], metadata=whole.metadata[:metadata_room])
             code = build_sample(w)
@@ -398,12 +406,19 @@ def test_nesting_beyond_the_stack_is_too_deep() -> None:
     assert v.finish(w) == v.TOO_DEEP
 
 
-@pytest.mark.parametrize(("thing", "error"), [(2**64, OverflowError), (-(2**63) - 1, OverflowError), ({1, 2}, TypeError)])
+@pytest.mark.parametrize(
+    ("thing", "error"), [(2**64, OverflowError), (-(2**63) - 1, OverflowError), ({1, 2}, TypeError)]
+)
 def test_what_has_no_variant_type_is_refused(thing: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         v.encode(thing)
 
 
 def test_encode_of_facts() -> None:
-    facts = {"ip": "10.0.0.1", "rtt": None, "at": datetime(2024, 2, 29, tzinfo=UTC) + timedelta(microseconds=1), "n": 2**63}
+    facts = {
+        "ip": "10.0.0.1",
+        "rtt": None,
+        "at": datetime(2024, 2, 29, tzinfo=UTC) + timedelta(microseconds=1),
+        "n": 2**63,
+    }
     assert VariantUtils.to_python(*v.encode(facts)) == facts

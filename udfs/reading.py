@@ -98,9 +98,9 @@ class CaptureBytes:
         count = 0
         try:
             left = self._position
-            while left:
-                left -= len(self._stream.read(min(left, PIECE_BYTES)))
-            while count < len(room) and self._stream.readinto(room[count : count + 1]):
+            while left and (piece := self._stream.read(min(left, PIECE_BYTES))):
+                left -= len(piece)
+            while not left and count < len(room) and self._stream.readinto(room[count : count + 1]):
                 count += 1
         except (OSError, pa.ArrowException):
             pass

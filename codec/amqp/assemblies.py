@@ -35,7 +35,7 @@ SEGMENT = np.dtype(
         ("code", "i8"),
         ("entry", "i8"),
         ("command_id", "i8"),
-        ("size", "i8"),  # bytes so far, in a chain of blocks
+        ("length", "i8"),  # bytes so far, in a chain of blocks
         ("head", "i8"),
         ("tail", "i8"),
     ],
@@ -104,7 +104,7 @@ def session_slot(a, epochs, direction, channel):
 def release(a, slot):
     """The segment ends: its blocks are free, if it has any."""
     segment = a.segments[slot]
-    if segment.state == GROWING and segment.size > 0:
+    if segment.state == GROWING and segment.length > 0:
         a.blocks[segment.tail, 0] = a.numbers[FREE]
         a.numbers[FREE] = segment.head
         block = int(segment.head)
@@ -114,7 +114,7 @@ def release(a, slot):
                 break
             block = int(a.blocks[block, 0])
     segment.state = NOTHING
-    segment.size = 0
+    segment.length = 0
 
 
 @kernel
@@ -148,7 +148,7 @@ def append(a, epochs, slot, buf, start, end):
     """Add `buf[start:end]` to the segment; when the pool has no room for it, it is TOO_LARGE from then on."""
     segment = a.segments[slot]
     while start < end and segment.state == GROWING:
-        used = int(segment.size) % BLOCK
+        used = int(segment.length) % BLOCK
         if used == 0:
             block = _new_block(a, epochs)
             if block < 0:
@@ -156,14 +156,14 @@ def append(a, epochs, slot, buf, start, end):
                 segment.state = TOO_LARGE
                 return
             a.blocks[block, 1] = slot
-            if segment.size == 0:
+            if segment.length == 0:
                 segment.head = block
             else:
                 a.blocks[segment.tail, 0] = block
             segment.tail = block
         size = min(BLOCK - used, end - start)
         copy_bytes(a.pool, int(segment.tail) * BLOCK + used, buf, start, start + size)
-        segment.size += size
+        segment.length += size
         start += size
 
 
@@ -171,7 +171,7 @@ def append(a, epochs, slot, buf, start, end):
 def gather(a, slot, heap, at):
     """Copy the segment so far to `heap[at:]`: the offset after it."""
     segment = a.segments[slot]
-    block, left = int(segment.head), int(segment.size)
+    block, left = int(segment.head), int(segment.length)
     while left > 0:
         size = min(BLOCK, left)
         copy_bytes(heap, at, a.pool, block * BLOCK, block * BLOCK + size)

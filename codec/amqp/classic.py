@@ -1,9 +1,9 @@
-"""Methods and content headers of the classic family (0-8, 0-9, 0-9-1): payload octets to VARIANT arguments and properties.
+"""Methods and content headers of 0-8, 0-9 and 0-9-1: payload octets to VARIANT arguments and properties.
 
-One interpreter over the fields that `ClassicTables` lists for a method (0-9-1 specification, section 4.2.5): consecutive
-bits share octets, the first in the lowest bit. Whatever the bytes, a value is written: an object of the fields read before
-the trouble. Codes: OK; MALFORMED (the fields do not fit the payload, or octets are left over) and TOO_DEEP, both with the
-offset where; TOO_LARGE (no value is written); FULL (`rollback`, make room, again).
+One interpreter over the fields that `ClassicTables` lists for a method (0-9-1 specification, section 4.2.5):
+consecutive bits share octets, the first in the lowest bit. Whatever the bytes, a value is written: an object of the
+fields read before the trouble. Codes: OK; MALFORMED (the fields do not fit the payload, or octets are left over) and
+TOO_DEEP, both with the offset where; TOO_LARGE (no value is written); FULL (`rollback`, make room, again).
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _finish(w, code, at, end, t, key_set):
 def decode_properties(buf, start, end, t, version, class_id, w):
     """Write the properties `buf[start:end]` (from the property flags on) of a content header: (code, offset).
 
-    A flag word whose bit 0 is set is followed by another. Properties exist for the bits of the first word only, so a set
-    bit elsewhere is MALFORMED: nobody knows how long its value is.
+    A flag word whose bit 0 is set is followed by another. Properties exist for the bits of the first word only, so a
+    set bit elsewhere is MALFORMED: nobody knows how long its value is.
     """
     begin(w)
     index = int(t.class_index[version, class_id]) if class_id < t.class_index.shape[1] else -1
@@ -148,7 +148,7 @@ def decode_properties(buf, start, end, t, version, class_id, w):
 
 @kernel
 def _flags(buf, start, end):
-    """(flags of the first word, offset after the last). Bit 0 stays set when a later word has a property; -1: cut off."""
+    """(flags of the first word, offset after the last); -1: cut off. Bit 0 stays if a later word has a property."""
     first = u16(buf, start, end)
     at, word, later = start + 2, first, 0
     while word >= 0 and word & 1:
@@ -181,7 +181,7 @@ def _put_property(w, buf, at, end, t, tags, index, key_set, bit):
 
 @kernel
 def check_method(buf, start, end, t, version, method):
-    """Whether the arguments of method index `method` fill its payload `buf[start:end]` (from the class number on) exactly.
+    """Whether the arguments of `method` fill its payload `buf[start:end]` (from the class number on) exactly.
 
     Nothing is written. Entries of tables are followed one level deep.
     """

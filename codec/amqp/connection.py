@@ -142,9 +142,9 @@ def extend_span(d, s, end):
     while i + 1 < d.mark_end and s.marks[i].end < end:
         i += 1
     d.mark_from = i
-    d.span_packet = s.marks[i].packet_no
-    d.span_ns = s.marks[i].ts_ns
-    d.span_file = s.marks[i].file
+    d.span_packet = s.marks[i].ready_packet_no
+    d.span_ns = s.marks[i].ready_ns
+    d.span_file = s.marks[i].ready_file
     d.pos += end - start
 
 

@@ -66,8 +66,8 @@ def compound(buf, at, end, code, t):
 
 @kernel
 def text_span(buf, at, end, t):
-    """The string or symbol whose constructor is at `at`: (start, end), or (-1, -1)."""
-    code = u8(buf, at, end)
+    """The string or symbol whose constructor is at `at` (-1: nothing has): (start, end), or (-1, -1)."""
+    code = u8(buf, at, end) if at >= 0 else -1
     if code < 0 or (t.constructor[code].type != T.STRING and t.constructor[code].type != T.SYMBOL):
         return -1, -1
     width = int(t.constructor[code].width)
@@ -80,8 +80,8 @@ def text_span(buf, at, end, t):
 
 @kernel
 def unsigned_value(buf, at, end, t):
-    """The ubyte, ushort, uint or ulong whose constructor is at `at`, or -1; also for those above 2^63-1."""
-    code = u8(buf, at, end)
+    """The ubyte, ushort, uint or ulong whose constructor is at `at`, or -1; also for those above 2^63-1, and `at` -1."""
+    code = u8(buf, at, end) if at >= 0 else -1
     if code <= 0 or t.constructor[code].type < T.UBYTE or t.constructor[code].type > T.ULONG:
         return -1
     width = int(t.constructor[code].width)
@@ -97,8 +97,8 @@ def unsigned_value(buf, at, end, t):
 
 @kernel
 def is_true(buf, at, end, t):
-    """Whether a boolean with the value true has its constructor at `at`."""
-    code = u8(buf, at, end)
+    """Whether a boolean with the value true has its constructor at `at` (-1: nothing has)."""
+    code = u8(buf, at, end) if at >= 0 else -1
     if code < 0 or t.constructor[code].type != T.BOOLEAN:
         return False
     return t.constructor[code].constant != 0 if t.constructor[code].width == 0 else u8(buf, at + 1, end) > 0

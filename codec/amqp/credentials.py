@@ -1,7 +1,7 @@
 """Who authenticates, read out of a SASL response without letting the secret through.
 
-Only the bytes of the user name are ever written. PLAIN (RFC 4616): authzid NUL authcid NUL passwd. AMQPLAIN: a field table
-without its length, the user under LOGIN. Any other mechanism, and anything that does not parse: no user.
+Only the bytes of the user name are ever written. PLAIN (RFC 4616): authzid NUL authcid NUL passwd. AMQPLAIN: a field
+table without its length, the user under LOGIN. Any other mechanism, and anything that does not parse: no user.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOBODY = -1
 def _is(buf, start, end, text):
     if end - start != len(text):
         return False
-    for i in range(len(text)):
+    for i in range(len(text)):  # noqa: SIM110 (no generators in kernels)
         if buf[start + i] != text[i]:
             return False
     return True

@@ -22,8 +22,8 @@ import numpy as np
 
 from codec.amqp import rows as R
 from codec.amqp.connection import CONNECTION, OFFERS
-from codec.amqp.contents import forget_contents
 from codec.amqp.facts import connection_facts, fewest_port_is_server
+from codec.amqp.framing import forget
 from codec.amqp.stream import ENDING, PLACE, State, end_connection, new_state, run
 from codec.amqp.tables import classic_tables
 from codec.amqp.versions import headers
@@ -39,7 +39,7 @@ from codec.net.reassembly import (
     Stream,
 )
 from codec.net.segments import SEGMENT
-from codec.amqp.values import decode_values
+from codec.amqp.values import decode_values, definitions
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
 
 BATCH_ROWS = 1 << 15
@@ -90,6 +90,7 @@ class Decoder:
         self.state: State = new_state(rows, headers(), classic_tables())
         self.arguments = new_writer(HEAP_BYTES, HEAP_BYTES)
         self.properties = new_writer(HEAP_BYTES, HEAP_BYTES)
+        self.definitions = definitions()
         self.flow: bytes | None = None
         self.open = False
         self.facts: list[Facts] = []
@@ -139,7 +140,7 @@ class Decoder:
         for direction in range(2):
             d = state.directions[direction]
             d.acked = d.fin_at = d.span_from = d.last_data_ns = d.doubt_at = -1
-            forget_contents(state.contents, direction)
+            forget(state, direction)
         state.spans.count[:] = 0
         self.open = True
 
@@ -212,7 +213,7 @@ class Decoder:
         while first < len(cells):
             _empty(self.arguments)
             _empty(self.properties)
-            stop = decode_values(cells, rows.octets, first, self.state.tables, self.arguments, self.properties)
+            stop = decode_values(cells, rows.octets, first, self.definitions, self.arguments, self.properties)
             if stop == first:
                 self.arguments = _roomier(self.arguments)
                 self.properties = _roomier(self.properties)

@@ -23,7 +23,7 @@ from codec.amqp.deliveries import (
     transfer_seen,
     transfer_torn,
 )
-from codec.amqp.detect import ACCEPT, FRAME_BYTES
+from codec.amqp.detect import ACCEPT, FRAME_BYTES, tls_record
 from codec.amqp.detect_1_0 import AMQP_FRAME, FRAME_HEADER, SASL_FRAME, WORD, find_described, is_list, performative
 from codec.amqp.message_1_0 import NO_BODY
 from codec.amqp.versions import (
@@ -42,7 +42,7 @@ from codec.amqp.versions import (
 )
 from codec.cursor import octet, u16, u32
 from codec.kernel import kernel
-from codec.net.reassembly import FRAMES, INSIDE, LOST
+from codec.net.reassembly import FRAMES, INSIDE, LOST, TLS
 
 
 @kernel
@@ -54,6 +54,9 @@ def next_frame(c, d, direction, s, rows, dl, t):
     if end - p < FRAME_HEADER:
         return WAIT
     size, doff, kind = u32(buf, p, end), octet(buf, p + WORD), octet(buf, p + 5)
+    if size > FRAME_BYTES and tls_record(buf, p, end, size > 0) == ACCEPT:
+        d.mode = TLS  # what the protocol header with id 2 announced
+        return MODE_CHANGED
     if size < FRAME_HEADER or size > FRAME_BYTES:
         c.size_limit |= size > FRAME_BYTES
         d.mode = LOST

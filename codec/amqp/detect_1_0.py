@@ -20,7 +20,7 @@ from codec.amqp.detect import (
     UNDECIDED,
     UNKNOWN_FRAME_MAX,
 )
-from codec.amqp.versions import AMQP, SASL
+from codec.amqp.versions import AMQP, SASL, UNKNOWN_FAMILY
 from codec.cursor import octet, u8, u16, u32
 from codec.kernel import kernel
 
@@ -127,10 +127,14 @@ def described_chain(buf, p, end, ended, t, frame_cap, channel_cap, known):
 
 
 @kernel
-def find_described(buf, p, end, ended, t, frame_max, channel_max, known):
-    """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position not ruled out)."""
-    frame_cap = frame_max if frame_max > 0 else UNKNOWN_FRAME_MAX
-    channel_cap = channel_max if channel_max > 0 else 65535
+def find_described(buf, p, end, ended, t, c):
+    """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position not ruled out).
+
+    `c` (CONNECTION record) says whether the stream is known to be AMQP, and which limits its peers agreed on.
+    """
+    frame_cap = int(c.frame_max) if c.frame_max > 0 else UNKNOWN_FRAME_MAX
+    channel_cap = int(c.channel_max) if c.channel_max > 0 else 65535
+    known = c.family != UNKNOWN_FAMILY
     while p < end:
         if octet(buf, p) <= frame_cap >> 24:  # the first octet of the size
             verdict = described_chain(buf, p, end, ended, t, frame_cap, channel_cap, known)

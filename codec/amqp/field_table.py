@@ -1,4 +1,4 @@
-"""Values of the classic family into VARIANT: scalars, field tables and field arrays (0-9-1 specification, section 4.2.5).
+"""Values of the classic family into VARIANT: scalars, field tables, field arrays (0-9-1, section 4.2.5).
 
 A table is a sequence of (name shortstr, tag octet, value), an array one of (tag octet, value), both after a length in
 bytes. Which kind of value a tag stands for is data (`ClassicTables.tag_kind`, a row per version): the brokers' practice
@@ -116,8 +116,8 @@ def _put_timestamp(w, seconds):
 
 @kernel
 def _put_decimal(w, buf, at, end):
-    """Scale octet and 32-bit value. The grammar says unsigned, the prose signed: read signed, as every client writes it.
-    A scale that DECIMAL does not have is kept as {scale, value}."""
+    """Scale octet and 32-bit value. The grammar says unsigned, the prose signed: read signed, as every client writes
+    it. A scale that DECIMAL does not have is kept as {scale, value}."""
     scale = u8(buf, at, end)
     unscaled = signed(u32(buf, at + 1, end), 32)
     if scale <= DECIMAL_SCALE:
@@ -133,8 +133,8 @@ def _put_decimal(w, buf, at, end):
 
 @kernel
 def _put_name(w, buf, start, end):
-    """The key of a table entry. A name that is not UTF-8 is shown with backslashes: octets from 0x80 as \\xHH, and \\ as
-    \\x5c, so that different names stay different."""
+    """The key of a table entry. A name that is not UTF-8 is shown with backslashes: octets from 0x80 as \\xHH, and \\
+    as \\x5c, so that different names stay different."""
     if is_utf8(buf, start, end):
         key(w, buf, start, end)
         return
@@ -176,8 +176,8 @@ def _close(w, depth):
 def put_nested(w, buf, start, end, kind, tags):
     """Write the entries `buf[start:end]` (after the length) of a field TABLE as OBJECT or a field ARRAY as ARRAY.
 
-    `tags` is the row of `tag_kind` of the version. Returns (OK, end), or (MALFORMED or TOO_DEEP, offset of what does not
-    fit), or the writer's trouble.
+    `tags` is the row of `tag_kind` of the version. Returns (OK, end), or (MALFORMED or TOO_DEEP, offset of what does
+    not fit), or the writer's trouble.
     """
     _open(w, 0, kind, end)
     depth, at, code = 0, start, OK

@@ -1,4 +1,4 @@
-"""Kinds of value in the classic family: what the arguments, properties and field-table values of 0-8, 0-9 and 0-9-1 are made of.
+"""Kinds of value in 0-8, 0-9 and 0-9-1: what arguments, properties and field-table values are made of.
 
 One numbering for method fields and field-table tags, because both are the same octets.
 """
@@ -62,11 +62,13 @@ NAMES = (
     SASL_RESPONSE,
 ) = range(len(NAMES))
 
-# How long a value is: its octets, or the size of the length before it (1, 4) or of the octet and length (5) as a negative.
+# How long a value is: its octets; or, negative, the octets of its length (1, 4), or of an octet and a length (5).
 LENGTH_8, LENGTH_32, OCTET_AND_LENGTH_32, NO_VALUE = -1, -4, -5, -9
 SIZE = np.array(
-    [NO_VALUE, 1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, LENGTH_8, LENGTH_32, LENGTH_32, 1, 8, LENGTH_32, LENGTH_32, 0]
-    + [NO_VALUE, OCTET_AND_LENGTH_32, LENGTH_32, LENGTH_32],
+    [
+        *(NO_VALUE, 1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, LENGTH_8, LENGTH_32, LENGTH_32, 1, 8, LENGTH_32, LENGTH_32, 0),
+        *(NO_VALUE, OCTET_AND_LENGTH_32, LENGTH_32, LENGTH_32),
+    ],
     np.int64,
 )
 

@@ -69,10 +69,10 @@ def _decode_message(w, buf, at, end, t, v, s, body):
     """Write the sections in `buf[at:end]`: (code of the writer, flaws). `body`: section of the body, -1 none."""
     flaws, seen, key_set = 0, 0, int(v.message_set)
     begin(w)
-    begin_object_of(w, 2 + (end - at) // 64, 2 * (end - at))
+    begin_object_of(w, int(4), 2 * (end - at))
     while at < end:
         section, value, start, size = section_head(buf, at, end, t)
-        if section < 0 or size > end - start or seen >> section & 1:
+        if section < 0 or size > end - start or seen >> section & 1 or section == T.DATA or section == T.SEQUENCE:
             flaws |= BROKEN
             break
         at = start + size

@@ -197,20 +197,15 @@ def cancel_row(rows, c):
 
 @kernel
 def set_packets(row, d, s, start, end):
-    """Which packets brought stream offsets `[start, end)`: the first byte's, and the latest of all of them."""
+    """Which packet brought the byte at stream offset `start`, and with which all bytes before `end` were there in order."""
     i = int(d.mark_from)
     while i + 1 < d.mark_end and s.marks[i].end <= start:
         i += 1
     d.mark_from = i
-    first = s.marks[i]
-    row[FIRST_PACKET] = first.packet_no
-    row[FIRST_TS] = first.ts_ns
-    latest = i
+    row[FIRST_PACKET] = s.marks[i].packet_no
+    row[FIRST_TS] = s.marks[i].ts_ns
     while i + 1 < d.mark_end and s.marks[i].end < end:
         i += 1
-        if s.marks[i].arrival > s.marks[latest].arrival:
-            latest = i
-    last = s.marks[latest]
-    row[PACKET] = last.packet_no
-    row[TS] = last.ts_ns
-    row[FILE] = last.file
+    row[PACKET] = s.marks[i].ready_packet_no
+    row[TS] = s.marks[i].ready_ns
+    row[FILE] = s.marks[i].ready_file

@@ -11,7 +11,6 @@ import numpy as np
 from codec.amqp import kinds as K
 from codec.amqp import tables_0_10 as T
 from codec.amqp.field_table import put_scalar as put_classic
-from codec.amqp.scalars_1_0 import put_char, put_uuid
 from codec.cursor import i64, octet, u8, u32
 from codec.kernel import kernel
 from codec.variant import (
@@ -38,22 +37,25 @@ from codec.variant.writer import put_le, take
 
 LATIN9 = np.array([ord(character) for character in bytes(range(256)).decode("iso-8859-15")], np.int64)
 SURROGATES, LOW_SURROGATES, AFTER_SURROGATES = 0xD800, 0xDC00, 0xE000
+LAST_CHARACTER = 0x10FFFF
+DIGITS = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
+HYPHEN, DOT = 0x2D, 0x2E
 BIG_ENDIAN_MARK, LITTLE_ENDIAN_MARK = 0xFEFF, 0xFFFE
 
 
 @kernel
-def word(w, t, number, key_set):
+def word(w, t, keys, number, key_set):
     """The value that follows belongs to the key WORDS[number]."""
-    load_known(w, t.keys, key_set)
-    at = int(t.keys.first[t.word_set]) + number
-    key(w, t.keys.text, int(t.keys.text_at[at]), int(t.keys.text_at[at + 1]))
+    load_known(w, keys, key_set)
+    at = int(keys.first[t.special[T.WORD_SET]]) + number
+    key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
 @kernel
-def put_name(w, t, name_set, number):
-    """Name of a struct or type (`name_set`: which) as STRING."""
-    at = int(t.keys.first[name_set]) + number
-    put_string(w, t.keys.text, int(t.keys.text_at[at]), int(t.keys.text_at[at + 1]))
+def put_name(w, keys, name_set, number):
+    """Name of an entry or type (`name_set`: which) as STRING."""
+    at = int(keys.first[name_set]) + number
+    put_string(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
 @kernel
@@ -69,6 +71,9 @@ def _character(buf, at, end, form, little):
     """(code of the character at `at`, -1 when it is none; its octets)."""
     if form == T.LATIN:
         return LATIN9[octet(buf, at)], 1
+    if form == T.UTF32:
+        code = u32(buf, at, end)
+        return (-1 if code > LAST_CHARACTER or SURROGATES <= code < AFTER_SURROGATES else code), 4
     if end - at < 2:
         return -1, 2
     unit = _unit(buf, at, little)
@@ -109,13 +114,13 @@ def _string_room(w, size):
 
 @kernel
 def put_recoded(w, buf, start, end, form):
-    """STRING of text in ISO 8859-15 (LATIN) or UTF-16 (big-endian unless a byte order mark says otherwise)."""
+    """STRING of text in ISO 8859-15 (LATIN), UTF-16 (big-endian unless a byte order mark says otherwise) or UTF-32BE."""
     little = False
     at = start
     if form == T.UTF16 and end - start >= 2:
         mark = _unit(buf, start, little)
         little = mark == LITTLE_ENDIAN_MARK
-        if mark == BIG_ENDIAN_MARK or mark == LITTLE_ENDIAN_MARK:
+        if mark in (BIG_ENDIAN_MARK, LITTLE_ENDIAN_MARK):
             start += 2
     size, at = 0, start
     while at < end:
@@ -138,22 +143,36 @@ def put_recoded(w, buf, start, end, form):
 
 
 @kernel
-def _put_decimal64(w, buf, at, t, key_set):
+def _put_uuid(w, buf, at):
+    """The text of a UUID (RFC 4122 section 3)."""
+    size = 0
+    for i in range(16):
+        if i in (4, 6, 8, 10):
+            w.text[size] = HYPHEN
+            size += 1
+        w.text[size] = DIGITS[octet(buf, at + i) >> 4]
+        w.text[size + 1] = DIGITS[octet(buf, at + i) & 15]
+        size += 2
+    put_string(w, w.text, int(0), size)
+
+
+@kernel
+def _put_decimal64(w, buf, at, t, keys, key_set):
     """An octet with the number of decimal places, then a signed 64-bit integer. More places than DECIMAL has: {scale, value}."""
     scale, unscaled = u8(buf, at, at + 1), i64(buf, at + 1, at + 9)
     if scale <= DECIMAL_SCALE:
         put_decimal(w, unscaled, scale)
         return
     begin_object(w)
-    word(w, t, T.SCALE_WORD, key_set)
+    word(w, t, keys, int(T.SCALE_WORD), key_set)
     put_int(w, scale)
-    word(w, t, T.VALUE_WORD, key_set)
+    word(w, t, keys, int(T.VALUE_WORD), key_set)
     put_int(w, unscaled)
     end_object(w)
 
 
 @kernel
-def put_scalar(w, buf, at, end, number, t, key_set):
+def put_scalar(w, buf, at, end, number, t, keys, key_set):
     """Write the value `buf[at:end]` of type `number`, which holds no others."""
     form = t.types[T.FORM, number]
     start = at + t.types[T.WIDTH, number] if t.types[T.CATEGORY, number] == T.VARIABLE else at
@@ -167,17 +186,15 @@ def put_scalar(w, buf, at, end, number, t, key_set):
         else:
             put_classic(w, buf, at, end, form)
     elif form == T.UUID:
-        put_uuid(w, buf, at, w)
-    elif form == T.UTF32:
-        put_char(w, buf, at, w)
+        _put_uuid(w, buf, at)
     elif form == T.DECIMAL64:
-        _put_decimal64(w, buf, at, t, key_set)
+        _put_decimal64(w, buf, at, t, keys, key_set)
     else:
         put_recoded(w, buf, start, end, form)
 
 
 @kernel
-def put_ranges(w, buf, at, end, number, base, t, key_set):
+def put_ranges(w, buf, at, end, number, base, t, keys, key_set):
     """A sequence-set (pairs of 32 bits) or byte-ranges (of 64): ARRAY of {lower, upper}, whose keys are known from `base` on
     (-1: not). False when the octets are not pairs; nothing is written then."""
     width = 8 if number == T.BYTE_RANGES else 4
@@ -192,14 +209,14 @@ def put_ranges(w, buf, at, end, number, base, t, key_set):
             if base >= 0:
                 known_key(w, base + bound)
             else:
-                word(w, t, T.LOWER_WORD + bound, key_set)
+                word(w, t, keys, T.LOWER_WORD + bound, key_set)
             if width == 4:
                 put_int(w, u32(buf, at, end))
             else:
                 put_u64(w, i64(buf, at, end))
             at += width
         if base >= 0:
-            end_known_object(w, t.keys, key_set)
+            end_known_object(w, keys, key_set)
         else:
             end_object(w)
     end_array(w)
@@ -218,6 +235,6 @@ def put_code(w, buf, at):
             number //= 10
         size += digits
         if i == 0:
-            w.text[size] = 0x2E
+            w.text[size] = DOT
             size += 1
     return size

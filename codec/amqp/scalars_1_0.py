@@ -70,7 +70,7 @@ def put_type(w, t, v, kind):
 
 @kernel
 def _put_hex(w, buf, at, size, uuid):
-    """The octets as lower-case hex; with the hyphens of a UUID (RFC 4122 section 3)."""
+    """The octets as lower-case hex; `uuid` 1: with the hyphens of a UUID (RFC 4122 section 3)."""
     n = 0
     for i in range(size):
         if uuid and (i == 4 or i == 6 or i == 8 or i == 10):
@@ -84,7 +84,13 @@ def _put_hex(w, buf, at, size, uuid):
 
 
 @kernel
-def _put_char(w, buf, at):
+def put_uuid(w, buf, at):
+    """The text of a UUID."""
+    _put_hex(w, buf, at, int(16), int(1))
+
+
+@kernel
+def put_char(w, buf, at):
     """A UTF-32BE character as STRING; four octets that are none as BINARY."""
     code = u32(buf, at, at + 4)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
@@ -114,7 +120,7 @@ def _put_decimal_float(w, buf, at, kind, size, t, v, s, key_set):
     word(w, v, int(T.TYPE_WORD), key_set)
     put_type(w, t, v, kind)
     word(w, v, int(T.HEX_WORD), key_set)
-    _put_hex(w, buf, at, size, kind == T.UUID)
+    _put_hex(w, buf, at, size, int(0))
     end_object(w)
 
 
@@ -126,7 +132,7 @@ def _put_rare(w, buf, at, kind, size, t, v, s, key_set):
     elif kind == T.DOUBLE:
         put_f64(w, i64(buf, at, at + 8))
     elif kind == T.CHAR:
-        _put_char(w, buf, at)
+        put_char(w, buf, at)
     elif kind == T.TIMESTAMP:
         ms = i64(buf, at, at + 8)
         if FIRST_MS <= ms <= LAST_MS:
@@ -134,7 +140,7 @@ def _put_rare(w, buf, at, kind, size, t, v, s, key_set):
         else:
             put_int(w, ms)
     elif kind == T.UUID:
-        _put_hex(w, buf, at, size, kind == T.UUID)
+        put_uuid(w, buf, at)
     else:
         _put_decimal_float(w, buf, at, kind, size, t, v, s, key_set)
 

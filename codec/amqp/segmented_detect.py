@@ -49,7 +49,7 @@ def header_flaw(buf, p, end):
     flags, kind = octet(buf, p), octet(buf, p + 1)
     if have >= 6 and octet(buf, p + 5) != (0 if kind == CONTROL_SEGMENT else 1):
         return E_TRACK
-    begins = FIRST_SEGMENT if kind == CONTROL_SEGMENT or kind == COMMAND_SEGMENT else 0
+    begins = FIRST_SEGMENT if kind <= COMMAND_SEGMENT else 0
     if flags & FIRST_SEGMENT != begins or (kind == CONTROL_SEGMENT and not flags & LAST_SEGMENT):
         return E_TRACK
     return NO_ERROR

@@ -126,7 +126,7 @@ def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
         body_bytes(a, contents.digests, session, buf, start, stop, row)
     else:
         slot = segment_slot(a, contents.epochs, direction, channel, 0 if kind == CONTROL_SEGMENT else 1)
-        size = stop - start + (0 if flags & FIRST_FRAME else int(a.segments[slot].size))
+        size = stop - start + (0 if flags & FIRST_FRAME else int(a.segments[slot].length))
         if flags & LAST_FRAME and int(rows.count[1]) + COMMAND_ID_OCTETS + size > len(rows.octets):
             return False
         if flags & FIRST_FRAME:
@@ -190,7 +190,7 @@ def _segment(c, direction, buf, start, stop, flags, kind, slot, session, row, ro
         for i in range(COMMAND_ID_OCTETS):
             rows.octets[at + i] = (segment.command_id >> (56 - 8 * i)) & 0xFF
         at += COMMAND_ID_OCTETS
-    state, size = int(segment.state), int(segment.size)
+    state, size = int(segment.state), int(segment.length)
     codes = CODES if kind <= COMMAND_SEGMENT else 0
     if state == BROKEN:
         row[R.STATUS] = UNKNOWN
@@ -215,7 +215,7 @@ def _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a,
     """Keep the octets of a whole segment, from `rows.octets[at]` on, and note what it says about the session."""
     segment = a.segments[slot]
     heap = rows.octets
-    if segment.size == 0:
+    if segment.length == 0:
         if kind <= COMMAND_SEGMENT:
             start += CODES
         copy_bytes(heap, at, buf, start, stop)
@@ -231,7 +231,7 @@ def _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a,
             _name_row(row, segment, t)
             copy_bytes(heap, at, heap, at + CODES, end)
             end -= CODES
-    row[R.DEFINITION] = segment.entry if kind <= COMMAND_SEGMENT else t.header_set
+    row[R.DEFINITION] = segment.entry if kind <= COMMAND_SEGMENT else int(t.special[T.HEADER_SET])
     if row[R.DEFINITION] < 0:
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_METHOD
@@ -332,7 +332,7 @@ def _torn_effects(d, direction, row, digest, contents, a, t):
                 segment.entry = t.lookup[segment.kind, d.frame_class, d.frame_method]
             if d.frame_type == COMMAND:
                 command_begins(a, contents.digests, session, row, _opens(flags, int(segment.entry), t))
-        if d.frame_type != HEADER and segment.state != NOTHING or flags & FIRST_FRAME:
+        if flags & FIRST_FRAME or (d.frame_type != HEADER and segment.state != NOTHING):
             _name_row(row, segment, t)
         if is_control and (segment.entry < 0 or segment.entry == t.special[T.COMMAND_POINT]):
             a.sessions[session].next_id = -1

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.classic_frames import MODE_CHANGED, ROWS_FULL, TAKEN, next_frame, tear, torn_row
+from codec.amqp.classic_frames import MODE_CHANGED, ROWS_FULL, TAKEN
 from codec.amqp.connection import (
     CONNECTION,
     END_FIN,
@@ -41,16 +41,18 @@ from codec.amqp.connection import (
     span_row,
     tail_row,
 )
-from codec.amqp.contents import Contents, forget_contents, new_contents
-from codec.amqp.detect import ACCEPT, REJECT, UNDECIDED, find_chain, tls_record
+from codec.amqp.contents import Contents, new_contents
+from codec.amqp.deliveries import Deliveries, new_deliveries
+from codec.amqp.detect import ACCEPT, REJECT, UNDECIDED, tls_record
+from codec.amqp.framing import ASSUMED_VERSION, find_frames, forget, next_frame, tear, torn_row
 from codec.amqp.tables import ClassicTables
+from codec.amqp.tables_1_0 import WireTables, described_tables
 from codec.amqp.versions import (
-    CLASSIC,
     FOREIGN_SPAN,
+    SEGMENTED,
     SKIPPED,
     TLS_SPAN,
     UNKNOWN_FAMILY,
-    V0_9_1,
     Headers,
 )
 from codec.kernel import kernel
@@ -103,6 +105,8 @@ class State(NamedTuple):
     hello: np.ndarray
     headers: Headers
     tables: ClassicTables
+    deliveries: Deliveries
+    wire: WireTables
 
 
 def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables) -> State:
@@ -117,6 +121,8 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables) -> State:
         np.zeros((2, HELLO_BYTES), np.uint8),
         headers,
         tables,
+        new_deliveries(),
+        described_tables()[0],
     )
 
 
@@ -322,14 +328,14 @@ def step_over(state, c, d, s, direction, gap):
         d.pos = d.end
         return
     if d.mode == FRAMES:
-        if d.end > d.pos and c.family == CLASSIC and tear(c, d, s, state.tables):
+        if d.end > d.pos and tear(state, c, d, s):
             extend_span(d, s, int(d.next))
         else:
             d.mode = LOST
     if d.mode == INSIDE:
         gap_span(rows, c, direction, d, s, spans, gap, False)
         if hole_end >= d.frame_end:
-            torn_row(c, d, direction, rows, state.contents, state.tables)
+            torn_row(state, c, d, direction)
             if hole_end > d.frame_end:
                 d.mode = LOST
     else:
@@ -337,7 +343,7 @@ def step_over(state, c, d, s, direction, gap):
         close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
         gap_span(rows, c, direction, d, s, spans, gap, False)
     if d.mode == LOST:
-        forget_contents(state.contents, direction)
+        forget(state, direction)
     declare_missing(d, gap)
     d.scanned = d.next
 
@@ -395,7 +401,7 @@ def consume(state, direction):
                 continue
             if magic > 0 and d.end - d.pos < 8 and not ended:
                 return DONE
-            if c.family != CLASSIC:
+            if c.family == UNKNOWN_FAMILY or c.family == SEGMENTED:
                 if c.family == UNKNOWN_FAMILY and tls_record(s.bytes, int(d.pos), int(d.end), ended) == UNDECIDED:
                     return DONE
                 is_tls = tls_record(s.bytes, int(d.pos), int(d.end), ended) == ACCEPT
@@ -403,7 +409,7 @@ def consume(state, direction):
                 continue
             taken = TAKEN
             while taken == TAKEN and not R.rows_full(rows):
-                taken = next_frame(c, d, direction, s, rows, state.contents, state.tables)
+                taken = next_frame(state, c, d, direction, s)
                 if d.pos < d.end and s.bytes[d.pos] == 0x41:
                     break  # perhaps a protocol header
             if taken == ROWS_FULL:
@@ -411,7 +417,7 @@ def consume(state, direction):
             if taken == MODE_CHANGED:
                 d.scanned = int(d.next) - (int(d.end) - int(d.pos))
                 if d.mode == LOST:
-                    forget_contents(state.contents, direction)
+                    forget(state, direction)
             elif taken != TAKEN:
                 return DONE
         elif mode == INSIDE:
@@ -419,7 +425,7 @@ def consume(state, direction):
             d.frame_seen += size
             extend_span(d, s, int(d.next) - (int(d.end) - int(d.pos)) + size)
             if int(d.next) - (int(d.end) - int(d.pos)) == d.frame_end:
-                torn_row(c, d, direction, rows, state.contents, state.tables)
+                torn_row(state, c, d, direction)
         elif mode == LOST:
             if not search(state, direction):
                 return DONE
@@ -450,7 +456,7 @@ def search(state, direction):
     s = state.streams[direction]
     here = int(d.next) - (int(d.end) - int(d.pos))
     skip = max(0, int(d.scanned) - here)
-    verdict, at = find_chain(s.bytes, int(d.pos) + skip, int(d.end), ended, state.tables, c)
+    verdict, at, _ = find_frames(state, c, s.bytes, int(d.pos) + skip, int(d.end), ended)
     found = here + at - int(d.pos)
     d.scanned = found
     extend_span(d, s, found)
@@ -495,11 +501,11 @@ def recognise(state, direction):
         return True
     here = int(d.next) - (end - p)
     skip = max(0, int(d.scanned) - here)
-    verdict, at = find_chain(s.bytes, p + skip, end, ended, state.tables, c)
+    verdict, at, family = find_frames(state, c, s.bytes, p + skip, end, ended)
     d.scanned = here + at - p
     if verdict == ACCEPT:
-        c.family = CLASSIC
-        c.version = V0_9_1
+        c.family = family
+        c.version = ASSUMED_VERSION[family]
         c.version_known = 0
         enter(state, direction, LOST)
         return True
@@ -564,7 +570,7 @@ def close_direction(state, c, d, s, direction):
     if d.mode == FRAMES:
         tail_row(rows, c, direction, d, s, spans)
     elif d.mode == INSIDE:
-        torn_row(c, d, direction, rows, state.contents, state.tables)
+        torn_row(state, c, d, direction)
     elif d.mode == LOST:
         extend_span(d, s, int(d.next))
         close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))

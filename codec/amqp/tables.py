@@ -1,6 +1,7 @@
 """The fact tables of the classic family (0-8, 0-9, 0-9-1): look-ups by name for people, arrays for kernels.
 
-Read once from the JSON files of `codec.amqp.spec`, with `overlay.json` for what they lack. No method is described in code.
+Read once from the JSON files of `codec.amqp.spec`, with `overlay.json` for what they lack. No method is described in
+code.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Method:
-    """One method of one version. `name` is 'class.method'; `replies` and `reply_to` are such names; a request is a method
-    with `replies`. `sent_by` is 'client', 'server' or 'both', extensions included."""
+    """One method of one version. `name` is 'class.method'; `replies` and `reply_to` are such names; a request is a
+    method with `replies`. `sent_by` is 'client', 'server' or 'both', extensions included."""
 
     version: str
     class_id: int
@@ -68,8 +69,8 @@ class ClassicTables(NamedTuple):
     size on the wire. Per field, int64: `field_kind`, `field_key` number in the key set of its method, `field_optional`.
     class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
     `property_kind`, `property_key` (classes, flag bit). tag_kind (versions, 256): kind of a field-table tag.
-    frame_kind (versions, 256): code of FRAME_TYPES. tune_ok (versions,): method index. `keys`: key sets of the methods, then
-    of the classes with content from set number len(method_name) on. Names index `classic_names()`.
+    frame_kind (versions, 256): code of FRAME_TYPES. tune_ok (versions,): method index. `keys`: key sets of the
+    methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
     """
 
     lookup: np.ndarray

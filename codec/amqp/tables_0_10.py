@@ -115,12 +115,10 @@ class SegmentedTables(NamedTuple):
 
     `types` (3, type number): form, category, width of the value (FIXED) or of the size before it. `lookup` (kind, class
     code, code): entry. `entries` (n, 12): number of its name among those of rows, fields from and to, octets of packing
-    flags and size, class code, code, sender, content, first field's key in its own key set, and in that of header segments
-    its own key and its first field's. `fields` (m, 4): type, entry of the declared struct, what is shown, key from which
-    on the keys of a nested value stand in the key set of its entry (for fields of a section: in that of header segments).
-    `special` (5,): the entries that the framing looks into.
-    `keys`: a set per entry, then that of header segments (`header_set`), WORDS (`word_set`), names of structs
-    (`name_set`, by entry) and names of types (`type_set`, by type number).
+    flags and size, class code, code, sender, content, key of its first field in its own key set; in the key set of header
+    segments its own key and that of its first field. `fields` (m, 4): type, entry of the declared struct, what is shown,
+    from which key on the keys of a nested value stand in the key set of the entry (of header segments, for their structs).
+    `special` (9,): the entries that the framing looks into, then numbers of key sets (`segmented_keys`).
     """
 
     types: np.ndarray
@@ -128,11 +126,6 @@ class SegmentedTables(NamedTuple):
     entries: np.ndarray
     fields: np.ndarray
     special: np.ndarray
-    keys: KnownKeys
-    header_set: int
-    word_set: int
-    name_set: int
-    type_set: int
 
 
 _SPECIAL = (
@@ -140,6 +133,7 @@ _SPECIAL = (
     "message.message-properties",
 )
 TUNE_OK, COMMAND_POINT, ATTACH, ATTACHED, MESSAGE_PROPERTIES = range(len(_SPECIAL))
+HEADER_SET, WORD_SET, NAME_SET, TYPE_SET = range(len(_SPECIAL), len(_SPECIAL) + 4)
 
 
 @lru_cache
@@ -329,10 +323,13 @@ def segmented_tables() -> SegmentedTables:
         lookup,
         np.array(rows, np.int64),
         np.array(fields, np.int64),
-        np.array([index[name] for name in _SPECIAL], np.int64),
-        known_keys([*sets, header_keys, list(WORDS), [entry.name for entry in every], _type_names()]),
-        n,
-        n + 1,
-        n + 2,
-        n + 3,
+        np.array([*(index[name] for name in _SPECIAL), n, n + 1, n + 2, n + 3], np.int64),
     )
+
+
+@lru_cache
+def segmented_keys() -> KnownKeys:
+    """A key set per entry, then that of header segments, WORDS, the names of entries, and the names of types by number."""
+    every = entries()
+    sets = [_key_set(entry) for entry in every]
+    return known_keys([*sets, _header_keys(), list(WORDS), [entry.name for entry in every], _type_names()])

@@ -6,12 +6,19 @@ room left, and goes on from that row when it is called again.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from codec.amqp import rows as R
 from codec.amqp.classic import decode_arguments, decode_properties
+from codec.amqp.message_1_0 import decode_described
+from codec.amqp.scalars_1_0 import Scratch, new_scratch
+from codec.amqp.tables import ClassicTables, classic_tables
+from codec.amqp.tables_1_0 import ValueTables, WireTables, described_tables
 from codec.amqp.versions import (
     CLASSIC,
+    DESCRIBED,
     E_ARGUMENTS,
     E_DEPTH,
     E_PROPERTIES,
@@ -28,6 +35,20 @@ from codec.variant.writer import METADATA, VALUE
 
 HEADER_KEYS = np.frombuffer(b"protocol_idmajorminorrevision", np.uint8).copy()
 HEADER_KEY_AT = np.array([0, 11, 16, 21, 29], np.int64)
+
+
+class Definitions(NamedTuple):
+    """What the octets of each family are decoded by."""
+
+    classic: ClassicTables
+    wire: WireTables
+    values: ValueTables
+    scratch: Scratch
+
+
+def definitions() -> Definitions:
+    """The tables of all versions."""
+    return Definitions(classic_tables(), *described_tables(), new_scratch())
 
 
 @kernel
@@ -55,7 +76,7 @@ def note_code(row, code, misfit):
 
 
 @kernel
-def decode_values(cells, octets, first, tables, arguments, properties):
+def decode_values(cells, octets, first, t, arguments, properties):
     """Decode rows `first` to the end of `cells`: the row at which a writer is full (to be done again), or their number."""
     for index in range(first, cells.shape[0]):
         row = cells[index]
@@ -69,10 +90,14 @@ def decode_values(cells, octets, first, tables, arguments, properties):
         elif definition >= 0 and FAMILY_OF_VERSION[row[R.VERSION]] == CLASSIC:
             version = int(row[R.VERSION])
             if kind == METHOD:
-                code, _ = decode_arguments(octets, start, stop, tables, version, definition, arguments)
+                code, _ = decode_arguments(octets, start, stop, t.classic, version, definition, arguments)
             elif kind == HEADER:
                 misfit = E_PROPERTIES
-                code, _ = decode_properties(octets, start, stop, tables, version, definition, properties)
+                code, _ = decode_properties(octets, start, stop, t.classic, version, definition, properties)
+        elif definition >= 0 and FAMILY_OF_VERSION[row[R.VERSION]] == DESCRIBED:
+            code = decode_described(
+                octets, start, stop, row, definition, t.wire, t.values, t.scratch, arguments, properties
+            )
         if code == FULL:
             rollback(properties if kind == HEADER else arguments)
             return index

@@ -96,6 +96,7 @@ ERRORS = (
     "segment without the command that it belongs to",
     "frame goes on with a segment whose beginning was not seen",
     "bytes of this segment are missing from the capture",
+    "the sections of the message do not fit their definitions",
 )
 (
     NO_ERROR,
@@ -129,6 +130,7 @@ ERRORS = (
     E_NO_COMMAND,
     E_SEGMENT_ALONE,
     E_SEGMENT_HOLE,
+    E_SECTIONS,
 ) = range(len(ERRORS))
 
 

@@ -56,6 +56,10 @@ DIRECTION = np.dtype(
         ("kept", "i8"),  # bytes[kept:pos] were consumed and are kept to compare late copies with
         ("pos", "i8"),  # bytes[pos:end] wait for the framing; bytes[end] will be the byte at `next`
         ("end", "i8"),
+        ("latest_arrival", "i8"),  # of the packets that brought the bytes since the last hole: the last one to arrive
+        ("latest_packet_no", "i8"),
+        ("latest_ns", "i8"),
+        ("latest_file", "i4"),
         ("mark_from", "i8"),
         ("mark_end", "i8"),
         ("piece_from", "i8"),  # pieces[piece_from:piece_end] wait, sorted by start, disjoint
@@ -107,7 +111,16 @@ DIRECTION = np.dtype(
 )
 
 MARK = np.dtype(
-    [("end", "i8"), ("arrival", "i8"), ("packet_no", "i8"), ("ts_ns", "i8"), ("file", "i4")], align=True
+    [
+        ("end", "i8"),  # stream offset after the bytes that this packet brought
+        ("packet_no", "i8"),
+        ("ts_ns", "i8"),
+        ("ready_packet_no", "i8"),  # the packet with which they, and all before them, were there in order
+        ("ready_ns", "i8"),
+        ("file", "i4"),
+        ("ready_file", "i4"),
+    ],
+    align=True,
 )
 PIECE = np.dtype(
     [
@@ -200,10 +213,17 @@ def deliver(d, s, source, at, size, arrival, packet_no, ts_ns, file):
     d.payload_bytes += size
     m = s.marks[d.mark_end]
     m.end = d.next
-    m.arrival = arrival
     m.packet_no = packet_no
     m.ts_ns = ts_ns
     m.file = file
+    if arrival > d.latest_arrival:
+        d.latest_arrival = arrival
+        d.latest_packet_no = packet_no
+        d.latest_ns = ts_ns
+        d.latest_file = file
+    m.ready_packet_no = d.latest_packet_no
+    m.ready_ns = d.latest_ns
+    m.ready_file = d.latest_file
     d.mark_end += 1
 
 
@@ -222,6 +242,7 @@ def declare_missing(d, size):
     d.seq = (int(d.seq) + size) % WRAP
     d.missing_bytes += size
     d.holes += 1
+    d.latest_arrival = -1
     d.kept = d.end
 
 

@@ -1,8 +1,8 @@
 """Spark VARIANT values, built inside kernels.
 
 A value is two byte strings (Parquet's "Variant Binary Encoding"; pyspark/sql/variant_utils.py reads it): `value`, where
-containers begin with a header of key numbers and offsets, and `metadata`, the dictionary of keys. A `Writer` appends both
-to heaps, value after value, so that the heaps are the data buffers of an Arrow column.
+containers begin with a header of key numbers and offsets, and `metadata`, the dictionary of keys. A `Writer` appends
+both to heaps, value after value, so that the heaps are the data buffers of an Arrow column.
 
     begin(w)                                  begin(w)                  with keys known beforehand (`KnownKeys`)
     begin_object(w)                           begin_object_of(w, 2, 9)
@@ -13,12 +13,13 @@ to heaps, value after value, so that the heaps are the data buffers of an Arrow 
     begin_array(w); element(w); put_null(w); element(w); put_bool(w, True); end_array(w)
 
 Trouble is sticky: once something does not fit, every call until `finish` does nothing, and `finish` returns
- - FULL: a heap or the scratch has no room. `rollback(w)`, make room (empty the heaps, or `enlarge`), write the value again;
+ - FULL: a heap or the scratch has no room. `rollback(w)`, make room (empty the heaps, or `enlarge`), write it again;
  - TOO_LARGE: value or dictionary above `LIMITS.variant_bytes`; TOO_DEEP: nested deeper than the stack. `rollback(w)`.
 
-Cost: linear in the bytes written, times log n for sorting the n keys of an object. Keys are put in order of their bytes;
-of equal keys in an object the last wins (the bytes of the others stay unreferenced in the value). A key is
-stored once in a dictionary, except that after `PROBES` hash collisions it is stored again rather than searched for longer.
+Cost: linear in the bytes written, times log n for sorting the n keys of an object. Keys are put in order of their
+bytes; of equal keys in an object the last wins (the bytes of the others stay unreferenced in the value). A key is
+stored once in a dictionary, except that after `PROBES` hash collisions it is stored again rather than searched for
+longer.
 """
 
 from codec.variant.containers import (

@@ -1,7 +1,8 @@
 """Objects and arrays of a VARIANT value.
 
-What a container holds is written first; its header (count, key numbers in the order of their bytes, offsets) is put before
-it at the end, into the room reserved by `begin_object_of` when the guess was right, else by moving the contents.
+What a container holds is written first; its header (count, key numbers in the order of their bytes, offsets) is put
+before it at the end, into the room reserved by `begin_object_of` when the guess was right, else by moving the
+contents.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def begin_object(w):
 
 @kernel
 def begin_object_of(w, count, size):
-    """`begin_object` for what probably is `count` known keys (`known_key`, `end_known_object`) and up to `size` bytes."""
+    """`begin_object` for what probably is `count` known keys (`known_key`, `end_known_object`) and up to `size`
+    bytes."""
     _begin(w, 2 + count + (count + 1) * width(size))
 
 

@@ -32,17 +32,18 @@ from codec.variant.writer import (
     width,
 )
 
-# A key not found after this many occupied slots is stored again: nobody can make a search long by choosing colliding keys.
+# A key not found after this many slots is stored again: nobody makes a search long by choosing colliding keys.
 PROBES = 32
 _VERSION = 1
 _SLOT = (1 << 32) - 1
 
 
 class KnownKeys(NamedTuple):
-    """Key sets known beforehand; the id of a key is its place in its set. Set `s` has the keys `first[s]` to `first[s+1]`.
+    """Key sets known beforehand; the id of a key is its place in its set. Set `s` has the keys `first[s]` to
+    `first[s+1]`.
 
-    Per key int64: `text_at` (one more) into `text` uint8, `hash`, `rank` in its set's byte order, and the reverse, `by_rank`.
-    Per set: `block_at` (one more) into `block` uint8, the finished metadata.
+    Per key int64: `text_at` (one more) into `text` uint8, `hash`, `rank` in its set's byte order, and the reverse,
+    `by_rank`. Per set: `block_at` (one more) into `block` uint8, the finished metadata.
     """
 
     first: np.ndarray
@@ -102,7 +103,7 @@ def _holds(w, number, buf, start, end):
     if int(w.key_at[number + 1]) - at != end - start:
         return False
     at += int(w.positions[METADATA])
-    for i in range(end - start):
+    for i in range(end - start):  # noqa: SIM110 (no generators in kernels)
         if w.metadata[at + i] != buf[start + i]:
             return False
     return True
@@ -157,7 +158,8 @@ def key_id(w, buf, start, end):
 
 @kernel
 def load_known(w, keys, key_set):
-    """Put the known keys into the dictionary, ids unchanged, because other keys will follow. Once; again does nothing."""
+    """Put the known keys into the dictionary, ids unchanged, because other keys will follow. Once; again does
+    nothing."""
     p = w.positions
     if p[KEYS] > 0 or p[CODE] != OK:
         return

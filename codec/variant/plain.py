@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def decode(value: bytes, metadata: bytes) -> Any:
     count = _le(metadata, 1, width)
     offsets = [_le(metadata, 1 + (i + 1) * width, width) for i in range(count + 1)]
     text = metadata[1 + (count + 2) * width :]
-    return _decode(value, 0, [text[a:b].decode() for a, b in zip(offsets, offsets[1:], strict=False)])
+    return _decode(value, 0, [text[a:b].decode() for a, b in pairwise(offsets)])
 
 
 def _le(data: bytes, at: int, size: int, signed: bool = False) -> int:

@@ -9,7 +9,9 @@ import numpy as np
 from codec.kernel import kernel
 from codec.limits import LIMITS
 
-OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(5)  # MALFORMED is for decoders: the value was written as far as it went
+OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(
+    5
+)  # MALFORMED is for decoders: the value was written as far as it went
 
 # Cells of `Writer.positions`.
 VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION = range(11)
@@ -24,8 +26,8 @@ _GENERATIONS = 1 << 30
 class Writer(NamedTuple):
     """`value`, `metadata` uint8 heaps, used up to `positions[VALUE]` and `positions[METADATA]`; the rest is scratch.
 
-    int64 throughout: `stack` (depth, 3) open containers: start, header room reserved, first entry; `nest` (depth, 2) free
-    for decoders that keep a stack beside it; `key_at` where each key of this value ends in the dictionary text;
+    int64 throughout: `stack` (depth, 3) open containers: start, header room reserved, first entry; `nest` (depth, 2)
+    free for decoders that keep a stack beside it; `key_at` where each key of this value ends in the dictionary text;
     `slots` hash table of them (generation << 32 | key); `entry_id`, `entry_at` key and position of each open entry;
     `order` twice as long, for sorting. `text` uint8 (KEY_TEXT,) is free for whoever makes up a key.
     """
@@ -44,7 +46,8 @@ class Writer(NamedTuple):
 
 
 def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entries: int = 1024) -> Writer:
-    """A writer with heaps of these sizes and scratch for `entries` (rounded up to a power of two) open entries and keys."""
+    """A writer with heaps of these sizes and scratch for `entries` (rounded up to a power of two) open entries and
+    keys."""
     depth = LIMITS.nesting_depth + 8  # what decoders wrap around the nesting that they bound
     entries = 1 << max(entries - 1, 1).bit_length()
     return Writer(

@@ -16,9 +16,9 @@ COUNTED_OUTCOMES = ("confirmed", "nacked", "acked", "rejected", "requeued", "uns
 
 def channels(settled: DataFrame) -> DataFrame:
     """`settled` timeline -> table channels."""
-    earliest = F.struct("frame_no", "ts_ns", "sender", "reply_code", "reply_text")
+    earliest = F.struct("frame_no", "ts_ns", "sender", "details.reply_code", "details.reply_text")
     modes = F.struct("frame_no", looked_up(MODES).alias("mode"))
-    prefetch = F.struct("frame_no", "prefetch_count", "prefetch_size")
+    prefetch = F.struct("frame_no", "details.prefetch_count", "details.prefetch_size")
     counts = {name: _count(F.col("operation").isin(values)) for name, values in COUNTED_OPERATIONS.items()}
     counts |= {name: _count(F.col("outcome") == name) for name in COUNTED_OUTCOMES}
     rows = (

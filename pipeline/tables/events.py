@@ -1,21 +1,27 @@
 """Events: the narrow rows that the state of channels, links and messages is computed from.
 
 One row a method, with the arguments that matter in plain columns, and one row a loss: a place where frames of a sender
-may be missing. No shuffle; each argument object is read once.
+may be missing. No shuffle; each argument object is read once. These rows are sorted several times: what only few of them
+have is in `details`, and what no state depends on (exchange, routing key, ...) is left in `frames`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.tables.roles import CONNECTION_CHANNEL, HOT_ARGUMENTS, METHOD_FRAMES, looked_up
+from pipeline.tables.roles import CONNECTION_CHANNEL, HOT_ARGUMENTS, METHOD_FRAMES, SPEAKS_DETAILS, looked_up, named
+
+STATEFUL = ("consumer_tag", "queue", "delivery_tag", "multiple", "requeue", "no_wait", "no_ack")
+DETAILS = ("no_wait", "exclusive", "prefetch_count", "prefetch_size", "reply_code", "reply_text")
 
 
-def hot_arguments(arguments: str = "arguments") -> Column:
-    """Struct of HOT_ARGUMENTS out of VARIANT column `arguments`, in one pass; a value of another type is null."""
-    fields = ", ".join(f"{name} {data_type}" for name, data_type in HOT_ARGUMENTS.items())
-    return F.expr(f"try_variant_get({arguments}, '$', 'struct<{fields}>')")
+def hot_arguments(names: Iterable[str] = tuple(HOT_ARGUMENTS)) -> Column:
+    """Struct of the named HOT_ARGUMENTS out of VARIANT `arguments`, in one pass; a value of another type is null."""
+    fields = ", ".join(f"{name} {HOT_ARGUMENTS[name]}" for name in names)
+    return F.expr(f"try_variant_get(arguments, '$', 'struct<{fields}>')")
 
 
 def is_loss() -> Column:
@@ -32,20 +38,19 @@ def is_loss() -> Column:
 def events(frames: DataFrame) -> DataFrame:
     """Rows of `frames` (or decoded rows of kind 'frame') -> events."""
     on_connection = looked_up(CONNECTION_CHANNEL, "version").cast("int")
-    kept = F.col("frame_type").isin(list(METHOD_FRAMES)) | is_loss()
     return (
-        frames.filter(kept)
+        frames.filter(F.col("frame_type").isin(list(METHOD_FRAMES)) | is_loss())
         .select(
             "connection_id",
             "frame_no",
-            "packet_no",
             "sender",
             "ts_ns",
             "channel",
             "name",
             is_loss().alias("loss"),
             F.coalesce(F.col("channel") == on_connection, F.lit(False)).alias("on_connection"),
-            hot_arguments().alias("hot"),
+            hot_arguments(STATEFUL).alias("hot"),
+            F.when(named(SPEAKS_DETAILS), hot_arguments(DETAILS)).alias("details"),
         )
         .select("*", "hot.*")
         .drop("hot")

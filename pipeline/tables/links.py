@@ -17,8 +17,8 @@ def links(settled: DataFrame) -> DataFrame:
     A consumer is there when the server answered, no answer was wanted, or messages came; one that was refused is not.
     """
     kind = looked_up(OPENS_LINK)
-    opening = F.struct("ts_ns", kind.alias("kind"), "link_queue", "no_ack", "exclusive")
-    accepted = named(OPENS_LINK) & (F.col("reply").isNotNull() | F.coalesce("no_wait", F.lit(False)))
+    opening = F.struct("ts_ns", kind.alias("kind"), "queue", "no_ack", "details.exclusive")
+    accepted = named(OPENS_LINK) & (F.col("reply").isNotNull() | F.coalesce("details.no_wait", F.lit(False)))
     closing = F.struct("frame_no", "ts_ns", "sender", "name")
     rows = (
         settled.filter(F.col("link").isNotNull())
@@ -40,7 +40,7 @@ def links(settled: DataFrame) -> DataFrame:
             {
                 "kind": F.coalesce("opening.kind", F.lit("consumer")),
                 "name": F.col("link"),
-                "queue": F.col("opening.link_queue"),
+                "queue": F.col("opening.queue"),
                 "no_ack": F.col("opening.no_ack"),
                 "exclusive": F.col("opening.exclusive"),
                 "opened_ts": timestamp("opening.ts_ns"),

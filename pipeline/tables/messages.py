@@ -10,28 +10,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import MESSAGES
+from pipeline.tables.events import hot_arguments
 from pipeline.tables.returns import returned
 from pipeline.tables.shape import shaped, timestamp
 
-HEAD = (
-    "channel",
-    "channel_life",
-    "sender",
-    "operation",
-    "packet_no",
-    "ts_ns",
-    "exchange",
-    "routing_key",
-    "queue",
-    "link",
-    "delivery_tag",
-    "redelivered",
-    "mandatory",
-    "immediate",
-    "outcome",
-    "settled_ts_ns",
-    "transaction",
-)
+# Out of the settled timeline, out of the frame of the method, out of that method's arguments.
+STATE = ("channel_life", "operation", "queue", "link", "tag", "outcome", "settled_ts_ns", "transaction")
+METHOD = ("channel", "sender", "packet_no", "ts_ns")
+ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
 # Property -> type in the table; read from the VARIANT in one pass.
 PROPERTIES = {
     "delivery_mode": "int",
@@ -54,54 +40,45 @@ KEY = ("connection_id", "content_frame_no")
 
 def messages(settled: DataFrame, frames: DataFrame, *, payload: bool = False) -> DataFrame:
     """`settled` timeline and `frames` -> table messages; `payload` brings column `body`."""
-    heads = settled.filter(F.col("operation").isNotNull())
-    head_rows = _heads(heads).select("connection_id", "content_frame_no", F.struct(*HEAD).alias("head"))
-    rows = head_rows.unionByName(_contents(frames, payload), allowMissingColumns=True).unionByName(
-        returned(heads, frames), allowMissingColumns=True
+    states = settled.filter(F.col("operation").isNotNull()).select(
+        "connection_id", F.col("frame_no").alias("content_frame_no"), F.struct(*STATE).alias("state")
     )
+    rows = _contents(frames, payload)
+    for part in (states, returned(frames)):
+        rows = rows.unionByName(part, allowMissingColumns=True)
     return shaped(_described(_assembled(rows, payload), payload), MESSAGES)
 
 
-def _heads(heads: DataFrame) -> DataFrame:
-    """Columns of HEAD: the queue a delivery came from, and the tag the broker counts for a publish."""
-    got = F.col("request.queue")
-    queue = F.when(F.col("operation") == "deliver", F.col("link_queue")).when(
-        F.col("operation") == "get", F.when(got == "", F.col("declared_queue")).otherwise(got)
-    )
-    return heads.withColumns(
-        {"queue": queue, "delivery_tag": F.col("tag"), "content_frame_no": F.col("frame_no")},
-    )
-
-
 def _contents(frames: DataFrame, payload: bool) -> DataFrame:
-    """Content headers and bodies of `frames`, by the frame_no of their method."""
-    kept = ["frame_no", "payload_size", "body_sha256", *(["payload"] if payload else [])]
-    is_header = F.col("body_size").isNotNull() | F.col("properties").isNotNull()
-    carries_content = F.col("content_frame_no").isNotNull() & (F.col("content_frame_no") != F.col("frame_no"))
-    return frames.filter(carries_content).select(
+    """The methods with content in `frames`, their headers and bodies; all by the frame_no of the method."""
+    is_method = F.col("content_frame_no") == F.col("frame_no")
+    is_header = ~is_method & (F.col("body_size").isNotNull() | F.col("properties").isNotNull())
+    method = F.struct(*METHOD, hot_arguments(ARGUMENTS).alias("argument"))
+    kept = ("frame_no", "body_sha256", *(("payload",) if payload else ()))
+    return frames.filter(F.col("content_frame_no").isNotNull()).select(
         *KEY,
         *kept,
+        F.when(is_method, method).alias("method"),
         F.when(is_header, F.struct("properties", "body_size")).alias("header"),
+        F.when(~is_method & ~is_header, F.col("payload_size")).alias("body_bytes"),
     )
 
 
 def _assembled(rows: DataFrame, payload: bool) -> DataFrame:
-    in_body = F.when(F.col("header").isNull(), F.col("payload_size"))
     body = F.expr("listagg(payload) within group (order by frame_no)") if payload else F.lit(None).cast("binary")
     return (
         rows.groupBy(*KEY)
         .agg(
-            F.any_value("head", True).alias("head"),
-            F.any_value("header", True).alias("header"),
-            F.max("frame_no").alias("last_content_frame_no"),
-            F.sum(in_body).alias("body_seen"),
+            *(F.any_value(part, True).alias(part) for part in ("state", "method", "header")),
+            F.max("frame_no").alias("last_frame_no"),
+            F.sum("body_bytes").alias("body_seen"),
             F.max("body_sha256").alias("body_sha256"),
             F.max("returned_ts_ns").alias("returned_ts_ns"),
             body.alias("body"),
         )
-        .filter(F.col("head").isNotNull())
-        .select("*", "head.*", "header.*")
-        .drop("head", "header")
+        .filter(F.col("method").isNotNull() & F.col("state").isNotNull())
+        .select("*", "state.*", "method.*", "method.argument.*", "header.*")
+        .drop("state", "method", "header")
     )
 
 
@@ -119,7 +96,7 @@ def _described(rows: DataFrame, payload: bool) -> DataFrame:
         .withColumns(
             {
                 "first_frame_no": F.col("content_frame_no"),
-                "last_frame_no": F.coalesce("last_content_frame_no", "content_frame_no"),
+                "delivery_tag": F.col("tag"),
                 "ts": timestamp("ts_ns"),
                 "durable": F.when(seen_header, F.coalesce(F.col("delivery_mode") == PERSISTENT, F.lit(False))),
                 "ttl_ms": F.expr("try_cast(expiration as bigint)"),

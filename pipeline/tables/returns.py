@@ -10,22 +10,29 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.tables.timeline import LIFE
+from pipeline.tables.events import hot_arguments
+from pipeline.tables.roles import OPERATIONS, looked_up
+
+ADDRESS = ("exchange", "routing_key", "mandatory", "immediate")
 
 
-def returned(messages: DataFrame, frames: DataFrame) -> DataFrame:
-    """Settled messages and `frames` -> (connection_id, content_frame_no, returned_ts_ns), one row a returned publish."""
-    may_return = (F.col("operation") == "publish") & (F.col("mandatory") | F.col("immediate"))
-    candidates = messages.filter(may_return | (F.col("operation") == "return")).select(
-        *LIFE, F.col("frame_no").alias("content_frame_no"), "ts_ns", "operation", "exchange", "routing_key"
+def returned(frames: DataFrame) -> DataFrame:
+    """`frames` -> (connection_id, content_frame_no, returned_ts_ns), one row a returned publish."""
+    operation = looked_up(OPERATIONS)
+    may_return = (F.col("operation") == "return") | F.col("address.mandatory") | F.col("address.immediate")
+    candidates = (
+        frames.filter((F.col("content_frame_no") == F.col("frame_no")) & operation.isin("publish", "return"))
+        .select("connection_id", "channel", "content_frame_no", "ts_ns", operation.alias("operation"), hot_arguments(ADDRESS).alias("address"))
+        .filter(may_return)
+        .select("*", "address.exchange", "address.routing_key")
     )
     digests = frames.filter(F.col("body_sha256").isNotNull()).select("connection_id", "content_frame_no", "body_sha256")
     rows = candidates.join(digests, ["connection_id", "content_frame_no"], "left")
-    same = (*LIFE, "exchange", "routing_key", "body_sha256")
-    in_order = Window.partitionBy(*same).orderBy("content_frame_no")
+    same = ("connection_id", "channel", "exchange", "routing_key", "body_sha256")
+    so_far = Window.partitionBy(*same).orderBy("content_frame_no")
     publishes = F.col("operation") == "publish"
-    height = F.sum(F.when(publishes, 1).otherwise(-1)).over(in_order)
-    # A return at the height its publish began closes it; below the lowest height so far there is no publish left.
+    height = F.sum(F.when(publishes, 1).otherwise(-1)).over(so_far)
+    # A return stands at the height that its publish raised: next to it among the rows of that level.
     level = F.when(publishes, F.col("height")).otherwise(F.col("height") + 1)
     bracket = Window.partitionBy(*same, "level").orderBy("content_frame_no")
     return (

@@ -37,6 +37,8 @@ OPERATIONS = {
 OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)
 
+SPEAKS_DETAILS = (*CLOSES_CHANNEL, *SETS_PREFETCH, *OPENS_LINK)
+
 # (method, sender, requeue or None for either) -> outcome of the messages that the other side had sent.
 SETTLEMENTS = {
     ("basic.ack", "client", None): "acked",

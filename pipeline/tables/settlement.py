@@ -3,8 +3,8 @@
 On one life of a channel the messages of one side are settled by methods of the other: of one tag, of all tags up to one
 (`multiple`), or of everything outstanding. A settlement of many is brought to its effective tag, the highest it covers
 among the tags so far; then a message is settled by the earliest of (a) settlements of its own tag, (b) settlements of
-many whose effective tag is not below its own. Over rows sorted by falling tag (b) is a running minimum and (a) one over
-equal tags: n log n also with a million messages outstanding.
+many whose effective tag is not below its own. Over rows sorted by falling tag (b) is a running minimum, and (a) stands
+right before the message: n log n also with a million messages outstanding.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from pyspark.sql import functions as F
 from pipeline.tables.roles import OUTSIDE_TRANSACTIONS, SETTLEMENTS, SETTLES_ALL, named, other
 from pipeline.tables.timeline import LIFE
 
+WORKING_COLUMNS = ("settles", "many", "side", "end", "confirm_tag", "confirm_tag_sure", "highest_tag", "delivery_tag", "multiple")
+NO_LONGER_NEEDED = ("requeue", "settlement", "undone", "client_losses_later", "server_losses_later")
+
 
 def settled(timeline: DataFrame) -> DataFrame:
     """`timeline` with, on messages, `tag`, `outcome`, `settled_ts_ns`, `transaction`; acknowledgements are gone."""
@@ -25,8 +28,10 @@ def settled(timeline: DataFrame) -> DataFrame:
         .withColumn("many", F.col("settles").isNotNull() & (F.coalesce("multiple", F.lit(False)) | named(SETTLES_ALL)))
         .withColumn("side", F.when(F.col("settles").isNotNull(), other("sender")).otherwise(F.col("sender")))
         .withColumn("tag", _tag())
+        .withColumns(_effects())
     )
-    return _with_outcome(_with_settlement(rows)).filter(F.col("settles").isNull()).drop("settles", "many", "side", "end")
+    messages = _with_settlement(rows).filter(F.col("settles").isNull()).drop(*WORKING_COLUMNS)
+    return _with_outcome(messages).drop(*NO_LONGER_NEEDED)
 
 
 def _outcome_of_method() -> Column:
@@ -46,8 +51,7 @@ def _outcome_of_method() -> Column:
 
 def _tag() -> Column:
     """Tag of a message, or (effective) tag of a settlement."""
-    confirming = F.col("side") == "client"
-    so_far = F.when(confirming, F.col("confirm_tag")).otherwise(F.col("highest_tag"))
+    so_far = F.when(F.col("side") == "client", F.col("confirm_tag")).otherwise(F.col("highest_tag"))
     whole = named(SETTLES_ALL) | (F.col("delivery_tag") == 0)
     effective = F.when(whole, so_far).otherwise(F.least(so_far, "delivery_tag"))
     counted = F.when(F.col("confirm_tag_sure"), F.col("confirm_tag"))
@@ -58,12 +62,12 @@ def _tag() -> Column:
     )
 
 
-def _with_settlement(rows: DataFrame) -> DataFrame:
-    """`settlement` struct (frame_no, ts_ns, outcome, transaction) of each row's tag, and `undone`: one was rolled back."""
-    by_tag = Window.partitionBy(*LIFE, "side").orderBy(F.desc("tag"))
-    up_to_here = by_tag.rangeBetween(Window.unboundedPreceding, Window.currentRow)
-    same_tag = by_tag.rangeBetween(Window.currentRow, Window.currentRow)
-    settles, many = F.col("settles").isNotNull(), F.col("many")
+def _effects() -> dict[str, Column]:
+    """On settlements: `one` or `many_`, the settlement it makes, and `undone`, that it was rolled back.
+
+    `end` becomes the result of the transaction that a publish is in.
+    """
+    settles = F.col("settles").isNotNull()
     in_transaction = (F.col("mode") == "tx") & ~named(OUTSIDE_TRANSACTIONS)
     effective = settles & (~in_transaction | F.coalesce(F.col("end.result") == "committed", F.lit(False)))
     undone = settles & in_transaction & F.coalesce(F.col("end.result") == "rolled-back", F.lit(False))
@@ -73,30 +77,53 @@ def _with_settlement(rows: DataFrame) -> DataFrame:
         F.col("settles").alias("outcome"),
         F.when(in_transaction, F.col("end.result")).alias("transaction"),
     )
-    return rows.withColumns(
-        {
-            "settlement": F.least(
-                F.min(F.when(effective & ~many, settlement)).over(same_tag),
-                F.min(F.when(effective & many, settlement)).over(up_to_here),
-            ),
-            "undone": F.coalesce(
-                F.max(F.when(undone & ~many, F.col("frame_no"))).over(same_tag),
-                F.max(F.when(undone & many, F.col("frame_no"))).over(up_to_here),
-            ),
-        }
+    of_one = F.struct("tag", settlement.alias("settlement"))
+    return {
+        "one": F.when(effective & ~F.col("many"), of_one),
+        "every": F.when(effective & F.col("many"), settlement),
+        "one_undone": F.when(undone & ~F.col("many"), F.struct("tag", "frame_no")),
+        "every_undone": F.when(undone & F.col("many"), F.col("frame_no")),
+        "transaction": F.when(F.col("operation") == "publish", F.col("end.result")),
+    }
+
+
+def _with_settlement(rows: DataFrame) -> DataFrame:
+    """`settlement` struct (frame_no, ts_ns, outcome, transaction) of each message's tag, and `undone`: one was rolled back.
+
+    Among equal tags the settlements come first, the earliest of them last: right before the messages.
+    """
+    message = F.col("settles").isNull()
+    by_tag = (
+        Window.partitionBy(*LIFE, "side")
+        .orderBy(F.desc("tag"), message, F.desc("frame_no"))
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    windows = {
+        "one": F.last("one", ignorenulls=True).over(by_tag),
+        "every": F.min("every").over(by_tag),
+        "one_undone": F.last("one_undone", ignorenulls=True).over(by_tag),
+        "every_undone": F.max("every_undone").over(by_tag),
+    }
+    of_tag = {name: F.col(f"{name}.tag") == F.col("tag") for name in ("one", "one_undone")}
+    return (
+        rows.withColumns(windows)
+        .withColumn("settlement", F.least(F.when(of_tag["one"], F.col("one.settlement")), "every"))
+        .withColumn("undone", F.coalesce(F.when(of_tag["one_undone"], F.col("one_undone.frame_no")), "every_undone"))
+        .drop(*windows)
     )
 
 
 def _with_outcome(rows: DataFrame) -> DataFrame:
     message, sent = F.col("operation").isNotNull(), F.col("operation") == "publish"
-    answered = message & F.col("tag").isNotNull() & (F.col("settlement.frame_no") > F.col("frame_no"))
-    answered = F.coalesce(answered, F.lit(False))
-    needs_no_answer = F.when(F.col("operation") == "deliver", F.col("link_no_ack")).otherwise(F.col("request.no_ack"))
-    unanswered = F.when(_answer_may_be_lost(), "unknown").otherwise("unsettled")
+    answered = F.col("tag").isNotNull() & (F.col("settlement.frame_no") > F.col("frame_no"))
+    answered = message & F.coalesce(answered, F.lit(False))
+    # An answer may be missing where, later and before the channel closed, frames of the settling side may be.
+    lost = F.when(F.col("sender") == "client", F.col("server_losses_later")).otherwise(F.col("client_losses_later"))
+    unanswered = F.when(lost, "unknown").otherwise("unsettled")
     delivery = (
-        F.when(needs_no_answer, "presettled")
+        F.when(F.col("no_ack"), "presettled")
         .when(answered, F.col("settlement.outcome"))
-        .when(needs_no_answer.isNull(), "unknown")
+        .when(F.col("no_ack").isNull(), "unknown")
         .otherwise(unanswered)
     )
     publish = (
@@ -111,15 +138,5 @@ def _with_outcome(rows: DataFrame) -> DataFrame:
     return (
         rows.withColumn("outcome", F.when(message, outcome))
         .withColumn("settled_ts_ns", F.when(by_answer, F.col("settlement.ts_ns")))
-        .withColumn("transaction", F.when(sent, F.col("end.result")).when(message, of_delivery))
-        .drop("settlement", "undone")
+        .withColumn("transaction", F.when(sent, F.col("transaction")).when(message, of_delivery))
     )
-
-
-def _answer_may_be_lost() -> Column:
-    """True when, after the row and before its channel closed, frames of the settling side may be missing."""
-    later = [
-        F.coalesce(f"{side}_losses_at_close", f"{side}_losses_in_all") > F.col(f"{side}_losses")
-        for side in ("server", "client")
-    ]
-    return F.when(F.col("sender") == "client", later[0]).otherwise(later[1])

@@ -16,6 +16,7 @@ from pipeline.tables.roles import (
     CLOSES_LINK,
     DECLARES_QUEUE,
     MODES,
+    OPENS_CHANNEL,
     OPENS_LINK,
     OPERATIONS,
     SETTLEMENTS,
@@ -36,65 +37,91 @@ def timeline(events: DataFrame) -> DataFrame:
     return _with_links(_with_modes(_with_losses(rows)))
 
 
-def of_this_life(state: str) -> Column:
-    """Struct column `state` if it was noted in the row's own life of the channel, else null."""
-    return F.when(F.col(f"{state}.channel_life") == F.col("channel_life"), F.col(state))
-
-
 def _with_losses(rows: DataFrame) -> DataFrame:
     """`client_losses`, `server_losses` so far, and `*_in_all` of the connection: where what a side sent may be missing."""
-    everything = Window.partitionBy("connection_id")
-    for side in ("client", "server"):
-        lost = (F.col("loss") & (F.col("sender") == side)).cast("bigint")
-        rows = rows.withColumn(f"{side}_losses", F.sum(lost).over(in_order("connection_id")))
-        rows = rows.withColumn(f"{side}_losses_in_all", F.max(f"{side}_losses").over(everything))
-    return rows.filter(~F.col("loss")).drop("loss")
+    so_far = in_order("connection_id")
+    in_all = so_far.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    lost = {side: (F.col("loss") & (F.col("sender") == side)).cast("int") for side in ("client", "server")}
+    counts = {f"{side}_losses": F.sum(value).over(so_far) for side, value in lost.items()}
+    counts |= {f"{side}_losses_in_all": F.sum(value).over(in_all) for side, value in lost.items()}
+    return rows.withColumns(counts).filter(~F.col("loss")).drop("loss", "no_wait")
 
 
 def _noted(condition: Column, *values: Column | str) -> Column:
-    """A struct of the row's life and `values` on rows that meet `condition`; null elsewhere."""
-    return F.when(condition, F.struct("channel_life", *values))
-
-
-def _latest(condition: Column, *values: Column | str) -> Column:
-    return F.last(_noted(condition, *values), ignorenulls=True).over(in_order("connection_id", "channel"))
+    """A struct of `values` on rows that meet `condition`; null elsewhere."""
+    return F.when(condition, F.struct(*values))
 
 
 def _with_modes(rows: DataFrame) -> DataFrame:
-    """`mode`, `confirm_tag`, `highest_tag`, `declared_queue` and the transaction's end, as of each row.
+    """`mode`, `confirm_tag`, `highest_tag`, `declared_queue`, the end of the transaction and of the channel, as of each row.
 
-    All windows run over (connection, channel) so that one sort serves them; what was noted in an earlier life of the
-    channel is dropped again (`of_this_life`).
+    All windows run over (connection, channel) so that one sort serves them; what was noted before the channel was opened
+    anew is dropped again. Delivery tags rise, so the last is the highest.
     """
+    channel = in_order("connection_id", "channel")
     mode = looked_up(MODES)
-    published = F.col("operation") == "publish"
-    delivered = F.col("operation").isin("deliver", "get")
     queue = F.coalesce("reply.queue", F.nullif(F.col("queue"), F.lit("")))
+    notes = {
+        "select": _noted(mode.isNotNull(), "frame_no", mode.alias("mode")),
+        "highest": _noted(F.col("operation").isin("deliver", "get"), "frame_no", "delivery_tag"),
+        "declared": _noted(named(DECLARES_QUEUE) & queue.isNotNull(), "frame_no", queue.alias("queue")),
+    }
+    rows = rows.withColumn("operation", looked_up(OPERATIONS)).withColumns(
+        {
+            "channel_life": channel_life(),
+            "opened_at": F.max(F.when(named(OPENS_CHANNEL), F.col("frame_no"))).over(channel),
+            "published": F.count(F.when(F.col("operation") == "publish", 1)).over(channel),
+            **{name: F.last(note, ignorenulls=True).over(channel) for name, note in notes.items()},
+        }
+    )
+
+    def of_this_life(state: str, value: str) -> Column:
+        return F.when(F.col(f"{state}.frame_no") >= F.coalesce("opened_at", F.lit(0)), F.col(f"{state}.{value}"))
+
+    rows = rows.withColumns(
+        {
+            "mode": F.coalesce(of_this_life("select", "mode"), F.lit("none")),
+            "highest_tag": of_this_life("highest", "delivery_tag"),
+            "declared_queue": of_this_life("declared", "queue"),
+        }
+    ).drop("opened_at", "select", "highest", "declared")
+    return _with_ends(rows)
+
+
+def _with_ends(rows: DataFrame) -> DataFrame:
+    """What needs the life of the channel: the tag that the broker counts, and what comes later in the same life."""
+    mode = looked_up(MODES)
     # Of repeated selects the first counts: in a maximum it is the one with the highest negative frame_no.
-    first_select = _noted(mode == "confirm", (-F.col("frame_no")).alias("order"), "published_so_far", "client_losses")
-    ends = "(partition by connection_id, channel order by frame_no)"
-    rows = (
-        rows.withColumn("channel_life", channel_life())
-        .withColumn("operation", looked_up(OPERATIONS))
-        .withColumn("published_so_far", F.count(F.when(published, 1)).over(in_order("connection_id", "channel")))
-        .withColumn("select", _latest(mode.isNotNull(), mode.alias("mode")))
-        .withColumn("confirm", F.max(first_select).over(in_order("connection_id", "channel")))
-        .withColumn("highest", F.max(_noted(delivered, "delivery_tag")).over(in_order("connection_id", "channel")))
-        .withColumn("declared", _latest(named(DECLARES_QUEUE) & queue.isNotNull(), queue.alias("queue")))
-        .withColumn("end", _noted(named(TRANSACTION_ENDS), "ts_ns", _transaction_result().alias("result")))
-        .withColumn("end", F.expr(f"lead(end, 1) ignore nulls over {ends}"))
+    order = (-F.col("frame_no")).alias("order")
+    select = _noted(mode == "confirm", "channel_life", order, "published", "client_losses")
+    end = _noted(named(TRANSACTION_ENDS), "channel_life", "ts_ns", _transaction_result().alias("result"))
+    close = _noted(named(CLOSES_CHANNEL), "channel_life", "client_losses", "server_losses")
+    following = "over (partition by connection_id, channel order by frame_no)"
+    rows = rows.withColumns({"end": end, "close": close}).withColumns(
+        {
+            "confirm": F.max(select).over(in_order("connection_id", "channel")),
+            "end": F.expr(f"lead(end, 1) ignore nulls {following}"),
+            "close": F.expr(f"lead(close, 1) ignore nulls {following}"),
+        }
     )
-    for state in ("select", "confirm", "highest", "declared", "end"):
-        rows = rows.withColumn(state, of_this_life(state))
-    return (
-        rows.withColumn("mode", F.coalesce("select.mode", F.lit("none")))
-        .withColumn("highest_tag", F.col("highest.delivery_tag"))
-        .withColumn("declared_queue", F.col("declared.queue"))
-        .withColumn("confirm_tag", F.col("published_so_far") - F.col("confirm.published_so_far"))
-        .withColumn("confirm_tag_sure", F.col("client_losses") == F.col("confirm.client_losses"))
-        .withColumn("end", F.when(F.col("mode") == "tx", F.col("end")))
-        .drop("select", "confirm", "highest", "declared", "published_so_far")
-    )
+
+    def of_this_life(state: str) -> Column:
+        return F.col(f"{state}.channel_life") == F.col("channel_life")
+
+    confirming = of_this_life("confirm") & (F.col("mode") == "confirm")
+    losses = {
+        f"{side}_losses_later": F.coalesce(F.when(of_this_life("close"), F.col(f"close.{side}_losses")), f"{side}_losses_in_all")
+        > F.col(f"{side}_losses")
+        for side in ("client", "server")
+    }
+    return rows.withColumns(
+        {
+            "confirm_tag": F.when(confirming, F.col("published") - F.col("confirm.published")),
+            "confirm_tag_sure": F.col("client_losses") == F.col("confirm.client_losses"),
+            "end": F.when(of_this_life("end") & (F.col("mode") == "tx"), F.struct("end.ts_ns", "end.result")),
+            **losses,
+        }
+    ).drop("confirm", "close", "published", "client_losses", "server_losses", "client_losses_in_all", "server_losses_in_all")
 
 
 def _transaction_result() -> Column:
@@ -103,24 +130,20 @@ def _transaction_result() -> Column:
 
 
 def _with_links(rows: DataFrame) -> DataFrame:
-    """`link` (tag as the server knows it), `link_no` (how often that tag was opened), `link_queue`, `link_no_ack`."""
+    """`link` (tag as the server knows it), `link_no` (how often it was opened); `queue`, `no_ack` that a delivery is under."""
     link_life = in_order(*LIFE, "link")
-    opens = named(OPENS_LINK)
-    takes_part = opens | named(CLOSES_LINK) | (F.col("operation") == "deliver")
+    opens, delivers = named(OPENS_LINK), F.col("operation") == "deliver"
+    takes_part = opens | named(CLOSES_LINK) | F.coalesce(delivers, F.lit(False))
     tag = F.coalesce(F.nullif(F.col("consumer_tag"), F.lit("")), F.col("reply.consumer_tag"))
-    queue = F.when(F.col("queue") == "", F.col("declared_queue")).otherwise(F.col("queue"))
-    opened = F.when(opens, F.struct(queue.alias("queue"), "no_ack"))
-    in_life = Window.partitionBy(*LIFE)
-    closed_with = {
-        f"{side}_losses_at_close": F.max(F.when(named(CLOSES_CHANNEL), F.col(f"{side}_losses"))).over(in_life)
-        for side in ("client", "server")
-    }
-    return (
-        rows.withColumn("link", F.when(takes_part, tag))
-        .withColumn("link_no", F.when(takes_part, F.sum(opens.cast("bigint")).over(link_life)))
-        .withColumn("opened", F.last(opened, ignorenulls=True).over(link_life))
-        .withColumn("link_queue", F.when(F.col("link").isNotNull(), F.col("opened.queue")))
-        .withColumn("link_no_ack", F.when(F.col("link").isNotNull(), F.col("opened.no_ack")))
-        .drop("opened")
-        .withColumns(closed_with)
+    meant = F.coalesce("request.queue", "queue")
+    queue = F.when(meant == "", F.col("declared_queue")).otherwise(meant)
+    rows = rows.withColumns(
+        {"link": F.when(takes_part, tag), "queue": queue, "no_ack": F.coalesce("request.no_ack", "no_ack")}
+    ).drop("consumer_tag", "declared_queue", "request")
+    opened = F.last(F.when(opens, F.struct("queue", "no_ack")), ignorenulls=True).over(link_life)
+    rows = rows.withColumns(
+        {"opened": opened, "link_no": F.when(takes_part, F.sum(opens.cast("bigint")).over(link_life))}
     )
+    return rows.withColumns(
+        {name: F.when(delivers, F.col(f"opened.{name}")).otherwise(F.col(name)) for name in ("queue", "no_ack")}
+    ).drop("opened")

@@ -1,0 +1,156 @@
+"""Content headers of 0-8, 0-9 and 0-9-1: every property by hand, pika and py-amqp as encoders, damage."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import amqp
+import pika.spec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.amqp.classic import check_header
+from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, content_classes
+from codec.amqp.versions import VERSIONS
+from codec.variant import MALFORMED, OK
+from tests.classic_support import (
+    example,
+    fact_table,
+    header_fits,
+    padded,
+    properties,
+    shortstr,
+    tables,
+    texts,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_properties_of_pika(data: st.DataObject) -> None:
+    drawn = {
+        "content_type": texts,
+        "content_encoding": texts,
+        "headers": tables,
+        "delivery_mode": st.integers(1, 255),
+        "priority": st.integers(0, 255),
+        "correlation_id": texts,
+        "reply_to": texts,
+        "expiration": texts,
+        "message_id": texts,
+        "timestamp": st.integers(0, 253402300799),
+        "type": texts,
+        "user_id": texts,
+        "app_id": texts,
+        "cluster_id": texts,
+    }
+    chosen = data.draw(st.fixed_dictionaries({}, optional=drawn))
+    encoded = b"".join(pika.spec.BasicProperties(**chosen).encode())
+    if "timestamp" in chosen:
+        chosen["timestamp"] = datetime.fromtimestamp(chosen["timestamp"], UTC)
+    assert properties("0-9-1", 60, encoded) == (OK, len(encoded), chosen)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "content_type": texts,
+            "content_encoding": texts,
+            "application_headers": tables,
+            "delivery_mode": st.integers(0, 255),
+            "priority": st.integers(0, 255),
+            "correlation_id": texts,
+            "reply_to": texts,
+            "expiration": texts,
+            "message_id": texts,
+            "timestamp": st.integers(0, 2**31 - 1),
+            "type": texts,
+            "user_id": texts,
+            "app_id": texts,
+            "cluster_id": texts,
+        },
+    )
+)
+def test_properties_of_py_amqp(chosen: dict[str, Any]) -> None:
+    encoded = amqp.Message("", **chosen)._serialize_properties()
+    expected = {key.replace("application_", ""): value for key, value in chosen.items()}
+    if "timestamp" in chosen:
+        expected["timestamp"] = datetime.fromtimestamp(chosen["timestamp"], UTC)
+    assert properties("0-8", 60, encoded) == (OK, len(encoded), expected)
+
+
+# Content headers
+
+
+def test_no_properties() -> None:
+    assert properties("0-9-1", 60, b"\x00\x00") == (OK, 2, {})
+
+
+@pytest.mark.parametrize("version", CLASSIC_VERSIONS)
+def test_every_property_of_every_class(version: str) -> None:
+    by_name = {c["name"]: c for c in fact_table(version)["classes"]}
+    for of_class in content_classes(version):
+        described = by_name[of_class.name]["properties"]
+        for turn in (0, 1):
+            data, meaning = example(described, turn)
+            flags = sum(1 << field["flag_bit"] for field in described)
+            data = struct.pack(">H", flags) + data
+            assert properties(version, of_class.class_id, data) == (OK, len(data), meaning)
+
+
+def test_a_second_flag_word_without_properties() -> None:
+    data = struct.pack(">HH", 0x1001, 0) + b"\x02"
+    assert properties("0-9-1", 60, data) == (OK, 5, {"delivery_mode": 2})
+
+
+def test_a_property_of_a_second_flag_word_is_nobodys() -> None:
+    data = struct.pack(">HH", 0x1001, 0x8000) + b"\x02\x03abc"
+    assert properties("0-9-1", 60, data) == (MALFORMED, 5, {"delivery_mode": 2})
+    assert not header_fits("0-9-1", 60, data)
+
+
+def test_flag_words_without_end() -> None:
+    assert properties("0-9-1", 60, b"\x00\x01" * 500) == (MALFORMED, 0, {})
+
+
+def test_an_undefined_flag_stops_the_properties() -> None:
+    data = struct.pack(">H", 0x8000 | 0x0002) + shortstr(b"text/plain") + b"xyz"  # bit 1 of basic is undefined
+    assert properties("0-9-1", 60, data) == (MALFORMED, 13, {"content_type": "text/plain"})
+
+
+def test_properties_cut_short_or_too_long() -> None:
+    data = struct.pack(">H", 0x9000) + shortstr(b"text/plain") + b"\x02"
+    for size in range(len(data)):
+        assert properties("0-9-1", 60, data[:size])[0] == MALFORMED
+        assert not header_fits("0-9-1", 60, data[:size])
+    assert not header_fits("0-9-1", 60, data + b"!")
+    assert properties("0-9-1", 60, data + b"!") == (
+        MALFORMED,
+        len(data),
+        {"content_type": "text/plain", "delivery_mode": 2},
+    )
+
+
+@pytest.mark.parametrize("class_id", [0, 10, 59, 127, 128, 65535])
+def test_a_class_without_content_has_no_properties(class_id: int) -> None:
+    assert properties("0-9-1", class_id, b"\x80\x00\x01a") == (MALFORMED, 0, {})
+    assert not header_fits("0-9-1", class_id, b"\x00\x00")
+
+
+def test_a_weight_speaks_against_a_header() -> None:
+    t, version = classic_tables(), VERSIONS.index("0-9-1")
+    assert check_header(padded(struct.pack(">HHQH", 60, 0, 5, 0)), 3, 17, t, version)
+    assert not check_header(padded(struct.pack(">HHQH", 60, 1, 5, 0)), 3, 17, t, version)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([60, 70, 80, 110, 120]), st.binary(max_size=80))
+def test_any_bytes_give_properties(class_id: int, data: bytes) -> None:
+    code, at, shown = properties("0-8", class_id, data)
+    assert isinstance(shown, dict)
+    assert code != OK or at == len(data)
