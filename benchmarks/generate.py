@@ -139,8 +139,8 @@ def exchange(steps: list[tuple[int, bytes, int]]) -> Packets:
         [len(data) for _, data, _ in steps],
         [flags for _, _, flags in steps],
     )
-    side, start, length, flags = (np.array(column, np.int64) for column in columns)
-    return Packets(side, start, length, flags, (streams[0], streams[1]))
+    sides, start, length, flags = (np.array(column, np.int64) for column in columns)
+    return Packets(sides, start, length, flags, (streams[0], streams[1]))
 
 
 def lay_out(talk: Talk, packets: Packets, rng: np.random.Generator) -> Laid:

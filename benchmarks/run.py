@@ -80,7 +80,8 @@ def read_runs(path: Path) -> list[pa.RecordBatch]:
 def in_flow_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     keys = ["flow", "order_ns", "capture_file", "first_packet_no"]
     table = pa.Table.from_batches(batches).sort_by([(key, "ascending") for key in keys])
-    return table.combine_chunks().to_batches(max_chunksize=64)
+    ordered: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=64)
+    return ordered
 
 
 def decode(batches: list[pa.RecordBatch]) -> int:

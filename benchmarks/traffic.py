@@ -41,7 +41,7 @@ def content(channel: int, opening: object, body: bytes, number: int) -> bytes:
         headers={"tenant": "acme", "attempt": number % 5, "trace": f"{number * 2654435761 % 2**32:08x}"},
     )
     header = frame.Header(channel, len(body), properties).marshal()
-    return method(channel, opening) + header + frame.Body(channel, body).marshal()
+    return method(channel, opening) + bytes(header + frame.Body(channel, body).marshal())
 
 
 def body_text(rng: np.random.Generator, size: int) -> bytes:

@@ -74,18 +74,6 @@ def exceeds_i64(bits):
 
 
 @kernel
-def f32(buf, at, end):
-    """IEEE 754 single as a double; 0.0 when it does not stand before `end`."""
-    return float(np.uint32(max(u32(buf, at, end), 0)).view(np.float32))
-
-
-@kernel
-def f64(buf, at, end):
-    """IEEE 754 double; 0.0 when it does not stand before `end`."""
-    return float(np.int64(i64(buf, at, end)).view(np.float64))
-
-
-@kernel
 def is_ascii(buf, start, end):
     """Whether no byte of `buf[start:end]` has its high bit set."""
     # an index that counts from 0 needs no test for negative ones, so this loop becomes vector instructions

@@ -3,10 +3,11 @@
 `njit` compiles in nopython mode without the GIL. With NUMBA_DISABLE_JIT=1 the same functions run as plain Python: that is
 the reference which the tests compare with, so kernels use no construct that only the compiler understands.
 
-Machine code is cached in a directory named after a digest of all sources of this package: numba itself only looks at the
-file of the function at hand, and would go on using a kernel whose callee in another file has changed. The directory is
-`__pycache__/kernels-DIGEST` beside this file, or below the user's cache directory where that cannot be written (an
-installed package on a cluster executor); NUMBA_CACHE_DIR overrides both.
+Machine code is cached in a directory named after a digest of the sources that a kernel is made of: its own file and all
+files of this package that it imports, directly or not. (numba itself only looks at the file of the function at hand, and
+would go on using a kernel whose callee in another file has changed.) The directory is `__pycache__/kernels-DIGEST` beside
+this file, or below the user's cache directory where that cannot be written (an installed package on a cluster executor);
+NUMBA_CACHE_DIR overrides both.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,9 @@ from typing import Any, TypeVar
 import numba
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+PACKAGE = Path(__file__).resolve().parent
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+(codec(?:\.\w+)+)", re.MULTILINE)
 
 
 def _writable(directory: Path) -> bool:
@@ -33,17 +38,40 @@ def _writable(directory: Path) -> bool:
         return False
 
 
+def imported(source: Path) -> list[Path]:
+    """The files of this package that `source` names in import statements."""
+    found = []
+    for name in _IMPORT.findall(source.read_text("utf-8")):
+        path = PACKAGE.joinpath(*name.split(".")[1:])
+        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+            if candidate.is_file():
+                found.append(candidate)
+    return found
+
+
 @functools.lru_cache
-def cache_directory() -> str:
-    """Where compiled kernels of exactly these sources are kept."""
-    package = Path(__file__).parent
+def sources_digest(source: Path) -> str:
+    """Digest of `source` and of every file of this package that it is made of."""
+    made_of: set[Path] = set()
+    pending = [source]
+    while pending:
+        path = pending.pop()
+        if path not in made_of:
+            made_of.add(path)
+            pending += imported(path)
     digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        digest.update(source.relative_to(package).as_posix().encode())
-        digest.update(source.read_bytes())
-    name = f"kernels-{digest.hexdigest()[:16]}"
+    for path in sorted(made_of):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@functools.lru_cache
+def cache_directory(source: Path) -> str:
+    """Where the compiled kernels of exactly this `source` file, and what it imports, are kept."""
+    name = f"kernels-{sources_digest(source)}"
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for parent in (package / "__pycache__", user_cache / "wirehare"):
+    for parent in (PACKAGE / "__pycache__", user_cache / "wirehare"):
         if _writable(parent / name):
             return str(parent / name)
     return str(Path(tempfile.gettempdir()) / f"wirehare-{os.getuid()}" / name)
@@ -54,7 +82,9 @@ def compile_cached(**options: Any) -> Callable[[Kernel], Kernel]:
 
     def compile_one(function: Kernel) -> Kernel:
         before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = before or cache_directory()  # read when the function is decorated
+        source = Path(function.__code__.co_filename)
+        if not before and PACKAGE in source.parents:
+            numba.config.CACHE_DIR = cache_directory(source)  # read when the function is decorated
         try:
             compiled: Kernel = numba.njit(cache=True, nogil=True, **options)(function)
         finally:

@@ -7,6 +7,7 @@ beside the output; every table is derived from those rows, and the stage is swap
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import re
 import sys
@@ -18,7 +19,7 @@ from jobs.cli import EXIT_CODES, FAILED, OK, UNREADABLE, USAGE, main
 from jobs.console import complain, step
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from pipeline.output import Place
 
@@ -126,7 +127,15 @@ def run(arguments: argparse.Namespace) -> int:
         paths = [file.uri for file in resolve(arguments.captures)]
         with staged(arguments.output, known=pipeline.TABLES, overwrite=arguments.overwrite) as stage:
             spark = start()
-            captures = write(spark, paths, stage, wanted, arguments)
+            try:
+                write(spark, paths, stage, wanted, arguments)
+            except BaseException:
+                with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
+                    spark.interruptAll()  # they would go on writing to a stage that is being removed
+                raise
+            captures = stage.child("captures").dataset().to_table().to_pylist()
+            if "captures" not in wanted:
+                stage.child("captures").remove()
         output = place(arguments.output)
         print(summary(captures, {name: output.child(name).dataset() for name in wanted}))
     except PathError as error:
@@ -139,9 +148,9 @@ def run(arguments: argparse.Namespace) -> int:
         complain(f"wirehare decode: {cause(error)}")
         return FAILED
     print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {output.path}")
-    damaged = [row for row in captures if row.error]
-    for row in damaged:
-        complain(f"wirehare decode: {row.error}")
+    damaged = [row["error"] for row in captures if row["error"]]
+    for line in damaged:
+        complain(f"wirehare decode: {line}")
     return UNREADABLE if damaged else OK
 
 
@@ -155,36 +164,34 @@ def start() -> SparkSession:
 
 def write(
     spark: SparkSession, paths: Sequence[str], stage: Place, wanted: Sequence[str], arguments: argparse.Namespace
-) -> list[Row]:
-    """Decode the captures, write the wanted tables under `stage`; the rows of table captures."""
+) -> None:
+    """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     import pipeline
     from pipeline.schemas import DECODED
 
-    rows = pipeline.decoded(
-        spark,
-        paths,
-        payload=arguments.payload,
-        ports=arguments.port,
-        hosts=arguments.host,
-        since=arguments.since,
-        until=arguments.until,
-    )
     scratch = stage.child("decoded")
     with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
+        rows = pipeline.decoded(
+            spark,
+            paths,
+            payload=arguments.payload,
+            ports=arguments.port,
+            hosts=arguments.host,
+            since=arguments.since,
+            until=arguments.until,
+        )
         rows.write.partitionBy("kind").parquet(scratch.uri)
-    # Everything else is derived from the rows as written: the captures are read and decoded once.
-    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload)
-    with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
-        captures = tables.captures.collect()
+    with step("planning tables", f"{counted(len(wanted), 'table')} written", spark) as status:
+        # Everything else is derived from the rows as written: the captures are read and decoded once.
+        tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload)
         for name, table in tables.items():
-            if name in wanted and name != "frames":
+            if name in (*wanted, "captures") and name != "frames":
                 status.doing = f"writing {name}"
                 table.write.parquet(stage.child(name).uri)
         if "frames" in wanted:
             keep_frames(scratch, stage.child("frames"), tables.frames)
     tables.release()
     scratch.remove()
-    return captures
 
 
 def keep_frames(scratch: Place, target: Place, frames: DataFrame) -> None:

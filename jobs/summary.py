@@ -7,13 +7,13 @@ needs no more memory than one of ten, and a small one no Spark job.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 from pyarrow.dataset import Dataset
-from pyspark.sql import Row
 
 from jobs.console import duration, size, table
 
@@ -24,7 +24,7 @@ TEXT_WIDTH = 60
 FIRST_ERROR = 300
 
 
-def summary(captures: Sequence[Row], tables: Mapping[str, Dataset]) -> str:
+def summary(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Dataset]) -> str:
     """Everything worth a glance, from the rows of table captures and the files of those tables that were written."""
     parts = [captures_found(captures)]
     if "connections" in tables:
@@ -37,45 +37,51 @@ def summary(captures: Sequence[Row], tables: Mapping[str, Dataset]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def captures_found(captures: Sequence[Row]) -> str:
+def captures_found(captures: Sequence[Mapping[str, Any]]) -> str:
     """One row a capture: what it is and what in it could not be used."""
     rows = [
         (
-            short(row.capture_file),
-            row.format,
-            size(row.byte_size) if row.byte_size is not None else None,
-            row.packets,
-            row.first_ts,
-            f"{(row.last_ts - row.first_ts).total_seconds():.1f} s" if row.first_ts and row.last_ts else None,
+            short(row["capture_file"]),
+            row["format"],
+            size(max(row["byte_size"] or 0, 0)),
+            row["packets"],
+            row["first_ts"],
+            spanned(row["first_ts"], row["last_ts"]),
             remarks(row),
         )
-        for row in sorted(captures, key=lambda row: row.capture_file)
+        for row in sorted(captures, key=lambda row: row["capture_file"])
     ]
     columns = ("file", "format", "size", "packets", "first packet (UTC)", "spans", "remarks")
     return table(f"Captures: {len(rows)}", columns, rows[:SHOWN]) + more(len(rows))
 
 
-def remarks(capture: Row) -> str:
+def spanned(first: datetime | None, last: datetime | None) -> str | None:
+    """The time between two packets."""
+    return None if first is None or last is None else duration(round((last - first).total_seconds() * 1e9))
+
+
+def remarks(capture: Mapping[str, Any]) -> str:
     """What a reader should know before trusting the numbers."""
-    notes = ["damaged, see below"] if capture.error else []
-    if capture.truncated:
+    notes = ["damaged, see below"] if capture["error"] else []
+    if capture["truncated"]:
         notes.append("ends inside a packet")
-    if capture.dropped:
-        notes.append(f"{capture.dropped} packets dropped while capturing")
-    notes += [f"{count} {name}" for name, count in sorted((capture.skipped_packets or {}).items())]
+    if capture["dropped"]:
+        notes.append(f"{capture['dropped']} packets dropped while capturing")
+    notes += [f"{count} {name}" for name, count in sorted(capture["skipped_packets"] or ())]
     return ", ".join(notes)
 
 
 CONNECTION_COLUMNS = [
     *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_product"),
-    *("state", "client_frames", "server_frames", "messages_published", "messages_delivered", "opened_ts"),
+    *("state", "client_frames", "server_frames", "messages_published", "messages_delivered"),
+    *("opened_ts", "connection_id"),
 ]
 
 
 def connections_found(connections: Dataset) -> str:
     """One row a connection: who spoke to whom, how far it came, how much it carried."""
-    order = acero.Declaration("order_by", acero.OrderByNodeOptions([("opened_ts", "ascending")]))
-    first = acero.Declaration("fetch", acero.FetchNodeOptions(0, SHOWN))
+    rows = connections.to_table(columns=CONNECTION_COLUMNS)
+    first = pc.select_k_unstable(rows, SHOWN, [("opened_ts", "ascending"), ("connection_id", "ascending")])
     columns = ("client", "server", "version", "vhost", "user", "product", "state", "frames", "published", "delivered")
     cells = [
         (
@@ -90,10 +96,9 @@ def connections_found(connections: Dataset) -> str:
             row["messages_published"],
             row["messages_delivered"],
         )
-        for row in streamed(connections, CONNECTION_COLUMNS, order, first)
+        for row in rows.take(first).to_pylist()
     ]
-    count = connections.count_rows()
-    return table(f"Connections: {count}", columns, cells) + more(count)
+    return table(f"Connections: {len(rows)}", columns, cells) + more(len(rows))
 
 
 def messages_found(messages: Dataset) -> str:

@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import golden
 import pyarrow as pa
 from pyspark.sql.variant_utils import VariantUtils
 
-import golden
 from udfs.decode import ARROW_DECODED, decode_runs
 from udfs.source import TcpRunsSource
 
@@ -64,7 +64,7 @@ def variants(column: pa.ChunkedArray) -> list[Any]:
 
 def rows_of(table: pa.Table) -> list[Row]:
     """Plain Python rows; VARIANT as Python values, `capture_file` also as the bare name `file`."""
-    plain = table.drop_columns(["arguments", "properties"]).to_pylist()
+    plain: list[Row] = table.drop_columns(["arguments", "properties"]).to_pylist()
     for name in ("arguments", "properties"):
         for row, value in zip(plain, variants(table[name]), strict=True):
             row[name] = value

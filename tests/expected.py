@@ -114,7 +114,8 @@ def expected(name: str) -> tuple[ExpectedConnection, ...]:
 
 def shift_between(half: tcp.Half, origin: tcp.Half) -> int:
     """What to add to an offset of the origin's stream: a capture that begins mid-stream counts from its first byte."""
-    assert half.base is not None and origin.base is not None
+    assert half.base is not None
+    assert origin.base is not None
     return 0 if half.syn else (origin.base - half.base + 2**31) % 2**32 - 2**31
 
 
@@ -135,7 +136,8 @@ def intact_frames(
         if start < 0 or stop > len(half.arrival) or None in half.arrival[start:stop]:
             continue
         first, last = half.arrival[start], complete[stop - 1]
-        assert first is not None and last is not None
+        assert first is not None
+        assert last is not None
         found.append(
             ExpectedFrame(
                 frame.sender,

@@ -114,7 +114,8 @@ def golden_frame(row: dict[str, Any]) -> GoldenFrame:
         return int(nodes[name]["s"]) if name in nodes else None
 
     kind, channel = number("amqp.type"), number("amqp.channel")
-    assert kind is not None and channel is not None
+    assert kind is not None
+    assert channel is not None
     return GoldenFrame(
         stream=row["stream"],
         packet_no=row["frame"],

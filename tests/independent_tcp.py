@@ -64,7 +64,8 @@ def pcap_records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def pcapng_records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    order, interfaces, at = "<", [], 0
+    order, at = "<", 0
+    interfaces: list[tuple[int, int]] = []  # link type, ticks per second
     while at + 12 <= len(data):
         if data[at : at + 4] == b"\x0a\x0d\x0d\x0a":
             order = "<" if data[at + 8 : at + 12] == b"\x4d\x3c\x2b\x1a" else ">"
@@ -86,7 +87,7 @@ def ticks_per_second(order: str, interface_block: bytes) -> int:
         code, length = struct.unpack_from(order + "HH", interface_block, at)
         if code == 9:  # if_tsresol
             value = interface_block[at + 4]
-            return 2 ** (value & 0x7F) if value & 0x80 else 10**value
+            return int(2 ** (value & 0x7F)) if value & 0x80 else int(10**value)
         at += 4 + (length + 3) // 4 * 4
     return 1_000_000
 

@@ -6,10 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
 import golden
 import independent_tcp as tcp
+import pytest
 from decoding import decoded
 from expected import ExpectedConnection, captured, expected, is_whole, shift_between
 from golden import Capture

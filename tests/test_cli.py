@@ -52,7 +52,7 @@ def complaint(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[
 
 def rows(table: Path, *columns: str) -> list[dict[str, object]]:
     """Rows of a written table, read without Spark."""
-    found: list[dict[str, object]] = pq.read_table(table, columns=list(columns)).to_pylist()
+    found: list[dict[str, object]] = pq.read_table(table, columns=list(columns) or None).to_pylist()
     return found
 
 

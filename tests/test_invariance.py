@@ -11,17 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import golden
 import pyarrow as pa
 import pytest
+from decoding import decode_batches, decode_table, decoded, dump, in_flow_order, rows_of, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import golden
 import pipeline
 from benchmarks.generate import generate
-from decoding import decode_batches, decode_table, decoded, dump, in_flow_order, rows_of, runs
 
 ROTATED = "091_rotated_*.pcap"
 # Damage of each kind, and streams long enough to be cut into many runs.
@@ -131,7 +131,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_tables_are_the_same_for_any_split_and_partition_count(spark: SparkSession, generated: Path) -> None:
     found = []
-    before = spark.conf.get("spark.sql.shuffle.partitions")
+    before = spark.conf.get("spark.sql.shuffle.partitions") or ""
     try:
         for split_bytes, partitions in [(64_000_000, 1), (150_000, 3), (31_111, 7)]:
             spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
@@ -140,7 +140,8 @@ def test_all_tables_are_the_same_for_any_split_and_partition_count(spark: SparkS
             tables.release()
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
-    assert found[0]["messages"] and found[0] == found[1] == found[2]
+    assert found[0]["messages"]
+    assert found[0] == found[1] == found[2]
 
 
 def test_in_process_rows_are_those_of_spark(spark: SparkSession) -> None:

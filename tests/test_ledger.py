@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import golden
 import independent_tcp as tcp
+import pytest
 from decoding import decoded
 from expected import expected
 from golden import Capture

@@ -15,6 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.cli import main
+from jobs.summary import summary
+from pipeline.output import place
 from pipeline.schemas import TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -46,16 +48,28 @@ def test_the_list_of_tables_is_complete() -> None:
     assert re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE) == list(TABLES)
 
 
-def test_the_commands_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(scope="module")
+def outputs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What the commands of the README write, in order; `out` is another directory for each."""
     ours = [words[1:] for words in commands() if words[0].endswith("bin/wirehare")]
-    assert len(ours) == 3
-    monkeypatch.chdir(ROOT)
-    for words in ours:
-        assert main([str(tmp_path / word) if word == "out" else word for word in words]) == 0
-    assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == ["connections", "frames"]
-    capsys.readouterr()
+    written = [tmp_path_factory.mktemp("readme") / "out" for _ in ours]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for words, out in zip(ours, written, strict=True):
+            assert main([str(out) if word == "out" else word for word in words]) == 0
+    return [out for out in written if out.exists()]
+
+
+def test_the_commands_write_what_they_say(outputs: list[Path]) -> None:
+    everything, some = outputs
+    assert sorted(entry.name for entry in everything.iterdir()) == sorted(TABLES)
+    assert sorted(entry.name for entry in some.iterdir()) == ["connections", "frames"]
+
+
+def test_the_demo_prints_what_is_shown(outputs: list[Path]) -> None:
+    (shown,) = blocks("text")
+    tables = {name: place(str(outputs[0])).child(name).dataset() for name in TABLES}
+    assert shown in summary(tables["captures"].to_table().to_pylist(), tables)
 
 
 def test_the_spark_submit_line_runs(tmp_path: Path) -> None:
@@ -96,14 +110,12 @@ def test_the_command_prints_only_our_lines(tmp_path: Path) -> None:
 
 
 def test_the_snippets_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    outputs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    assert main(["decode", "samples", "--output", str(tmp_path / "out")]) == 0
-    capsys.readouterr()
     names: dict[str, object] = {}
     for snippet in blocks("python"):
-        exec(compile(snippet.replace('"out"', f'"{tmp_path}/out"'), "README.md", "exec"), names)
+        exec(compile(snippet.replace('"out"', f'"{outputs[0]}"'), "README.md", "exec"), names)
     printed = capsys.readouterr().out
-    assert "| operation|" in printed
+    assert "|operation|" in printed
     assert "|queue.declare|" in printed

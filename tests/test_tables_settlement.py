@@ -50,6 +50,17 @@ def tag_beyond_the_deliveries() -> Script:
     return script
 
 
+def direct_replies_between() -> Script:
+    """Deliveries of the direct reply-to consumer all carry tag 1; the highest tag stays that of the other consumer."""
+    script = consuming()
+    script.consume(queue="amq.rabbitmq.reply-to", tag="direct", no_ack=True)  # 5
+    for tag in (1, 2):
+        script.deliver(tag)  # 7 10
+    script.deliver(1, consumer_tag="direct")  # 13
+    script.client("basic.ack", delivery_tag=2, multiple=True)  # 16
+    return script
+
+
 def refusals() -> Script:
     script = consuming()
     for tag in (1, 2, 3, 4):
@@ -193,7 +204,7 @@ def commit_without_answer() -> Script:
 
 
 SCRIPTS = (
-    acks_of_one_and_of_many, ack_of_all_so_far, tag_beyond_the_deliveries, refusals, recover, nothing_to_acknowledge,
+    acks_of_one_and_of_many, ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover, nothing_to_acknowledge,
     consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side, tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
     ack_rolled_back_then_committed, commit_without_answer,
@@ -210,6 +221,7 @@ OUTCOMES = {
     "acks_of_one_and_of_many": [(5, "acked", 21), (8, "acked", 21), (11, "acked", 20), (14, "acked", 21), (17, "unsettled", None)],
     "ack_of_all_so_far": [(5, "acked", 11), (8, "acked", 11), (12, "unsettled", None)],
     "tag_beyond_the_deliveries": [(5, "acked", 8), (9, "unsettled", None)],
+    "direct_replies_between": [(7, "acked", 16), (10, "acked", 16), (13, "presettled", None)],
     "refusals": [(5, "requeued", 17), (8, "rejected", 18), (11, "requeued", 19), (14, "rejected", 20)],
     "recover": [(5, "acked", 11), (8, "requeued", 12), (14, "unsettled", None)],
     "nothing_to_acknowledge": [(5, "presettled", None), (9, "presettled", None), (13, "unsettled", None)],

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
 from codec import variant as v
-from codec.cursor import SHORT, exceeds_i64, f32, f64, i64, is_utf8, signed, u8, u16, u32
+from codec.cursor import SHORT, exceeds_i64, i64, is_utf8, signed, u8, u16, u32
 from codec.limits import LIMITS
 from codec.variant import writer as cells
 from codec.variant.dictionary import PROBES, key_hash
@@ -68,13 +68,6 @@ def test_unsigned_64_bits_above_the_signed_range_are_told() -> None:
 def test_signed_is_twos_complement(number: int, bits: int) -> None:
     pattern = number % (1 << bits)
     assert signed(pattern, bits) == int.from_bytes(pattern.to_bytes(bits // 8, "big"), "big", signed=True)
-
-
-@settings(deadline=None)
-@given(st.floats(width=32), st.floats())
-def test_bit_casts_give_the_float(single: float, double: float) -> None:
-    assert repr(f32(octets(struct.pack(">f", single)), 0, 4)) == repr(single)
-    assert repr(f64(octets(struct.pack(">d", double)), 0, 8)) == repr(double)
 
 
 @settings(max_examples=500, deadline=None)

@@ -4,8 +4,8 @@ A value is a constructor octet and what it says (OASIS AMQP 1.0, part 1). Contai
 stack, one row each; the loop of `decode_value` takes the next item of the innermost one.
 
 * list, array -> ARRAY; map -> OBJECT when all keys are text, else ARRAY of {key, value}
-* composite -> OBJECT of its fields that are not null, with "type": its name (not for the body of a frame, nor a section);
-  a field that may be multiple is always an ARRAY
+* composite -> OBJECT of its fields that are not null, with "type": its name (not for the body of a frame, nor a
+  section); a field that may be multiple is always an ARRAY
 * any other described value -> {descriptor, value}; an array of described values -> {descriptor, value: [...]}
 * an array whose elements have no octets -> {type, count}, never expanded
 * a container nested too deep or with too many entries -> BINARY, its octets as they stand
@@ -15,6 +15,8 @@ goes on. Cost: linear in the octets.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from codec.amqp import tables_1_0 as T
 from codec.amqp.composites_1_0 import (
@@ -41,7 +43,7 @@ from codec.amqp.composites_1_0 import (
     next_field,
     put_name,
 )
-from codec.amqp.constructors_1_0 import DESCRIBED, compound, descriptor, has_no_octets, is_text_map, skip, text_span
+from codec.amqp.constructors_1_0 import DESCRIBED, compound, descriptor, is_text_map, skip, text_span
 from codec.amqp.scalars_1_0 import DEPTH, put_scalar, put_type, word
 from codec.cursor import u8
 from codec.kernel import kernel
@@ -67,6 +69,7 @@ from codec.variant.writer import ENTRIES as OPEN_ENTRIES
 
 # An entry costs 6 or more octets of VARIANT, and far more of scratch memory while its container is open.
 ENTRIES = LIMITS.variant_bytes // 16
+EMPTY, PAIR, NONE = np.array([0, 2, -1])  # numpy integers, see `codec.amqp.tables_1_0.WORDS`
 NOTHING, ELEMENTS = -2, -3  # instead of a constructor: nothing to write; the rest of an array of described values
 
 
@@ -74,8 +77,8 @@ NOTHING, ELEMENTS = -2, -3  # instead of a constructor: nothing to write; the re
 def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
     """Write the value whose constructor is at `at`: (offset after it or -1, flaws).
 
-    `key_set`: the set that the value in the writer begins with. `top` is the descriptor index when the value is known to
-    be the list of that composite, whose keys stand in `key_set` from number `base` on. Otherwise `top` is -1.
+    `key_set`: the set that the value in the writer begins with. `top` is the descriptor index when the value is known
+    to be the list of that composite, whose keys stand in `key_set` from number `base` on. Otherwise `top` is -1.
     """
     depth, flaws, code, of, wrapped = 0, 0, u8(buf, at, end), -1, False
     if top >= 0:
@@ -177,13 +180,14 @@ def _begin_top(w, buf, at, end, code, top, t, s):
     if start < 0 or count > stop - start:
         return -1, 0, BROKEN
     begin_object_of(w, min(count, 16), 2 * (stop - start))
-    return start, _push(s, int(0), int(IN_FRAME), stop, count, int(-1), top), 0
+    return start, _push(s, EMPTY, IN_FRAME, stop, count, NONE, top), 0
 
 
 @kernel
 def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
-    """A value that is no scalar, with constructor `code` and octets from `at` on: (offset after what was taken, new depth,
-    flaws). The offset is -1 when nothing was written. `of`: descriptor index when it is known to be a composite, else -1."""
+    """A value that is no scalar, with constructor `code` and octets from `at` on: (offset after what was taken, new
+    depth, flaws). The offset is -1 when nothing was written. `of`: descriptor index when it is known to be a
+    composite, else -1."""
     if code == DESCRIBED:
         index, _, after = descriptor(buf, at, end, t)
         inner = u8(buf, after, end) if after >= 0 else -1
@@ -191,9 +195,9 @@ def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
             return -1, depth, BROKEN
         if index < 0 or not t.descriptor[index].composite or t.constructor[inner].type != T.LIST:
             if w.positions[OPEN_CONTAINERS] >= DEPTH:
-                return _raw(w, buf, at, skip(buf, at - 1, end, t), depth, int(DEEP))
+                return _raw(w, buf, at, skip(buf, at - 1, end, t), depth, DEEP)
             begin_object(w)
-            return at, _push(s, depth, int(IN_DESCRIBED), end, int(2), int(-1), int(-1)), 0
+            return at, _push(s, depth, IN_DESCRIBED, end, PAIR, NONE, NONE), 0
         at, code, of = after + 1, inner, index
     if code < 0 or t.constructor[code].type < 0:
         return -1, depth, BROKEN
@@ -206,23 +210,22 @@ def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
     start, stop, count = compound(buf, at, end, code, t)
     if start < 0:
         return -1, depth, BROKEN
-    unsized = kind == T.ARRAY and has_no_octets(buf, start, stop, t)
     if w.positions[OPEN_CONTAINERS] >= DEPTH:
-        return _raw(w, buf, at, stop, depth, int(DEEP))
-    if w.positions[OPEN_ENTRIES] + count > ENTRIES and not unsized:
-        return _raw(w, buf, at, stop, depth, int(LARGE))
+        return _raw(w, buf, at, stop, depth, DEEP)
     if kind == T.ARRAY:
         return _array(w, buf, start, stop, count, t, v, s, depth, key_set)
-    if count > stop - start or kind == T.MAP and count & 1:  # every item has a constructor, every key a value
+    if w.positions[OPEN_ENTRIES] + count > ENTRIES:
+        return _raw(w, buf, at, stop, depth, LARGE)
+    if count > stop - start or (kind == T.MAP and count & 1):  # every item has a constructor, every key a value
         return -1, depth, BROKEN
     if kind == T.LIST and of >= 0:
         begin_composite(w, t, v, of, count, key_set)
-        return start, _push(s, depth, int(IN_COMPOSITE), stop, count, int(-1), of), 0
+        return start, _push(s, depth, IN_COMPOSITE, stop, count, NONE, of), 0
     if kind == T.MAP and is_text_map(buf, start, stop, count, t):
         begin_object(w)
-        return start, _push(s, depth, int(IN_MAP), stop, count, int(-1), int(-1)), 0
+        return start, _push(s, depth, IN_MAP, stop, count, NONE, NONE), 0
     begin_array(w)
-    return start, _push(s, depth, IN_LIST if kind == T.LIST else IN_PAIRS, stop, count, int(-1), int(-1)), 0
+    return start, _push(s, depth, IN_LIST if kind == T.LIST else IN_PAIRS, stop, count, NONE, NONE), 0
 
 
 @kernel
@@ -241,15 +244,15 @@ def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
     at, of = start + 1, -1
     if count == 0:
         begin_array(w)
-        return stop, _push(s, depth, int(IN_ARRAY), stop, int(0), int(-1), int(-1)), 0
+        return stop, _push(s, depth, IN_ARRAY, stop, EMPTY, NONE, NONE), 0
     if code == DESCRIBED:
         of, _, after = descriptor(buf, at, stop, t)
         code = u8(buf, after, stop) if after >= 0 else -1
         if code >= 0 and (of < 0 or not t.descriptor[of].composite or t.constructor[code].type != T.LIST):
             if w.positions[OPEN_CONTAINERS] >= DEPTH:
-                return _raw(w, buf, start, stop, depth, int(DEEP))
+                return _raw(w, buf, start, stop, depth, DEEP)
             begin_object(w)
-            return at, _push(s, depth, int(IN_DESCRIBED_ARRAY), stop, int(2), count, int(-1)), 0
+            return at, _push(s, depth, IN_DESCRIBED_ARRAY, stop, PAIR, count, NONE), 0
         at = after + 1
     if code < 0 or t.constructor[code].type < 0:
         return -1, depth, BROKEN
@@ -259,20 +262,22 @@ def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
         return stop, depth, 0 if at == stop else BROKEN
     if count > (stop - at) // least:
         return -1, depth, BROKEN
+    if w.positions[OPEN_ENTRIES] + count > ENTRIES:
+        return _raw(w, buf, start, stop, depth, LARGE)
     begin_array(w)
-    return at, _push(s, depth, int(IN_ARRAY), stop, count, code, of), 0
+    return at, _push(s, depth, IN_ARRAY, stop, count, code, of), 0
 
 
 @kernel
 def _put_count(w, t, v, kind, of, count, key_set):
     """An array of `count` elements without octets."""
     begin_object(w)
-    word(w, v, int(T.TYPE_WORD), key_set)
+    word(w, v, T.TYPE_WORD, key_set)
     if of >= 0:
         put_name(w, t, of)
     else:
         put_type(w, t, v, kind)
-    word(w, v, int(T.COUNT_WORD), key_set)
+    word(w, v, T.COUNT_WORD, key_set)
     put_int(w, count)
     end_object(w)
 
@@ -317,7 +322,7 @@ def _close(w, row, t, v, key_set):
     if kind == IN_FRAME:
         end_known_object(w, v.keys, key_set)
         return missing_fields(row, t)
-    if kind == IN_LIST or kind == IN_ARRAY:
+    if kind in (IN_LIST, IN_ARRAY):
         end_array(w)
     elif kind == IN_PAIRS:
         if row[STEP] > 0:

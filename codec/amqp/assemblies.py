@@ -1,9 +1,9 @@
 """Assemblies of AMQP 0-10: segments put together from frames, commands numbered, contents followed to their end.
 
 A command is an assembly of segments (command, header, body), a segment is one or more frames; assemblies of different
-channels interleave, and controls go on a track of their own. (0-10 specification, sections 9.1 and 9.2.) Every slot here
-is valid while its epoch is that of its direction in `Contents`: a new connection, or a lost frame boundary, starts a new
-epoch, so that nothing is joined across a loss.
+channels interleave, and controls go on a track of their own. (0-10 specification, sections 9.1 and 9.2.) Every slot
+here is valid while its epoch is that of its direction in `Contents`: a new connection, or a lost frame boundary, starts
+a new epoch, so that nothing is joined across a loss.
 
 A segment of one frame never comes here. The frames of others wait in blocks of one pool, which bounds them in total.
 """
@@ -55,9 +55,9 @@ USED, FREE, TORN_FLAGS = 0, 1, 2  # cells of `Assemblies.numbers`
 
 
 class Assemblies(NamedTuple):
-    """`segments`: SEGMENT records by direction, channel, track; `sessions`: SESSION records by direction, channel. `pool`
-    uint8 in blocks; `blocks` int64 (BLOCKS, 2): next block of the chain, slot of the segment. `numbers` int64 (4,): blocks
-    used so far, first free one of these, and per direction the flags of the frame that lost bytes."""
+    """`segments`: SEGMENT records by direction, channel, track; `sessions`: SESSION records by direction, channel.
+    `pool` uint8 in blocks; `blocks` int64 (BLOCKS, 2): next block of the chain, slot of the segment. `numbers` int64
+    (4,): blocks used so far, first free one of these, and per direction the flags of the frame that lost bytes."""
 
     segments: np.ndarray
     sessions: np.ndarray

@@ -5,6 +5,8 @@ A composite is on the stack of `codec.amqp.amqp_1_0` as a row; `next_field` anno
 
 from __future__ import annotations
 
+import numpy as np
+
 from codec.amqp import tables_1_0 as T
 from codec.amqp.constructors_1_0 import DESCRIBED, NULL, compound, skip, text_span
 from codec.amqp.credentials import user_span
@@ -21,14 +23,14 @@ from codec.variant import (
     put_text,
 )
 
-# Flaws of a value, as bits: octets that make no sense; values that the definition does not allow; nested above the limit;
-# more entries than the limit.
-BROKEN, MISFIT, DEEP, LARGE = 1, 2, 4, 8
+# Flaws of a value, as bits: octets that make no sense; values that the definition does not allow; nested above the
+# limit; more entries than the limit.
+BROKEN, MISFIT, DEEP, LARGE = 1 << np.arange(4)
 
-# Columns of the stack: kind of container, where it ends, items left, items taken, constructor of the elements, descriptor
-# index of the composite (or of the elements).
+# Columns of the stack: kind of container, where it ends, items left, items taken, constructor of the elements,
+# descriptor index of the composite (or of the elements).
 KIND, END, LEFT, STEP, CODE, OF = range(6)
-IN_LIST, IN_ARRAY, IN_MAP, IN_PAIRS, IN_DESCRIBED, IN_DESCRIBED_ARRAY, IN_COMPOSITE, IN_FRAME = range(8)
+IN_LIST, IN_ARRAY, IN_MAP, IN_PAIRS, IN_DESCRIBED, IN_DESCRIBED_ARRAY, IN_COMPOSITE, IN_FRAME = np.arange(8)
 NO_VALUE, ONE_ELEMENT, VALUE = range(3)  # what follows a field's key
 
 
@@ -46,7 +48,7 @@ def begin_composite(w, t, v, of, count, key_set):
         # the usual outcome, accepted: no dictionary is needed for an object with one key that is known
         known_key(w, int(t.descriptor[key_set].field_end - t.descriptor[key_set].field_from))
     else:
-        word(w, v, int(T.TYPE_WORD), key_set)
+        word(w, v, T.TYPE_WORD, key_set)
     put_name(w, t, of)
 
 
@@ -78,8 +80,9 @@ def allowed(buf, at, end, field, t):
 def next_field(w, buf, at, row, t, v, s, key_set, base):
     """Announce the next field of the composite in `row`: (offset of its constructor, flaws, what follows).
 
-    A null, a secret, and what is beyond the definition are stepped over: NO_VALUE. A single value of a field that may be
-    multiple is to be written as ONE_ELEMENT of an array. Offset -1: broken. Known keys begin at `base` of `key_set`.
+    A null, a secret, and what is beyond the definition are stepped over: NO_VALUE. A single value of a field that may
+    be multiple is to be written as ONE_ELEMENT of an array. Offset -1: broken. Known keys begin at `base` of
+    `key_set`.
     """
     of, place, end = int(row[OF]), int(row[STEP]), int(row[END])
     row[STEP] = place + 1

@@ -75,7 +75,7 @@ CONNECTION = np.dtype(
 SPAN = np.dtype(
     [
         ("from_", "i8"),
-        ("size", "i8"),
+        ("length", "i8"),
         ("gap", "i8"),
         ("first_packet", "i8"),
         ("first_ns", "i8"),
@@ -104,7 +104,7 @@ def new_spans() -> Spans:
 @kernel
 def span_row(rows, c, direction, frame_type, span):
     """A row for `span`."""
-    index = R.append_row(rows, c, direction, frame_type, span.from_, span.size)
+    index = R.append_row(rows, c, direction, frame_type, span.from_, span.length)
     row = rows.cells[index]
     row[R.FIRST_PACKET] = span.first_packet
     row[R.FIRST_TS] = span.first_ns
@@ -156,7 +156,7 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
     n = int(spans.count[direction])
     span = spans.waiting[direction][min(n, SPANS - 1)]
     span.from_ = d.span_from
-    span.size = at - d.span_from
+    span.length = at - d.span_from
     span.gap = 0
     span.first_packet = d.span_first_packet
     span.first_ns = d.span_first_ns
@@ -168,7 +168,7 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
         spans.count[direction] = n + 1
         return
     if frame_type == SKIPPED:
-        d.skipped_bytes += span.size
+        d.skipped_bytes += span.length
     span_row(rows, c, direction, frame_type, span)
 
 
@@ -178,7 +178,7 @@ def gap_span(rows, c, direction, d, s, spans, gap, wait):
     n = int(spans.count[direction])
     span = spans.waiting[direction][min(n, SPANS - 1)]
     span.from_ = d.next
-    span.size = gap
+    span.length = gap
     span.gap = 1
     span.first_packet = c.last_packet
     span.first_ns = c.last_ns
@@ -211,7 +211,7 @@ def release_spans(rows, c, direction, d, spans):
         if span.gap:
             span_row(rows, c, direction, GAP, span)
         else:
-            d.skipped_bytes += span.size
+            d.skipped_bytes += span.length
             span_row(rows, c, direction, SKIPPED, span)
     spans.count[direction] = 0
 
@@ -227,7 +227,7 @@ def tail_row(rows, c, direction, d, s, spans):
     at = int(d.next)
     span = spans.waiting[direction][SPANS - 1]
     span.from_ = d.span_from
-    span.size = at - d.span_from
+    span.length = at - d.span_from
     span.first_packet = d.span_first_packet
     span.first_ns = d.span_first_ns
     span.packet = d.span_packet

@@ -1,4 +1,4 @@
-"""Stepping over values of AMQP 1.0 without decoding them: sizes, descriptors, kinds of maps (part 1, sections 1.2, 1.3).
+"""Stepping over values of AMQP 1.0 without decoding them: sizes, descriptors, kinds of maps (part 1, 1.2 and 1.3).
 
 Nothing here looks inside of a container but `is_text_map`, which looks at its keys.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 from codec.amqp import tables_1_0 as T
 from codec.cursor import exceeds_i64, fits, i64, is_utf8, octet, u8, u16, u32
 from codec.kernel import kernel
+from codec.limits import LIMITS
 
 DESCRIBED, NULL, SMALL_ULONG = 0x00, 0x40, 0x53  # constructors
+CONSTRUCTORS = 4 * LIMITS.nesting_depth  # of one value outside of containers: twice as many as its nesting may have
 
 
 @kernel
@@ -28,9 +30,10 @@ def length_at(buf, at, end, width):
 
 @kernel
 def skip(buf, at, end, t):
-    """The offset after the value whose constructor is at `at`, or -1 when it does not end before `end`."""
+    """The offset after the value whose constructor is at `at`, or -1 when it does not end before `end`, or is described
+    over and over: a step costs the same whatever is stepped over."""
     values = 1  # still to be stepped over; a described value is two: descriptor and value
-    while values > 0:
+    for _ in range(CONSTRUCTORS):
         code = u8(buf, at, end)
         at += 1
         if code == DESCRIBED:
@@ -48,13 +51,15 @@ def skip(buf, at, end, t):
         if at > end:
             return -1
         values -= 1
-    return at
+        if values == 0:
+            return at
+    return -1
 
 
 @kernel
 def compound(buf, at, end, code, t):
-    """The list, map or array with constructor `code` whose octets begin at `at`: (start of its items, their end, how many
-    items), (-1, -1, 0) when it does not fit. Items of an array begin with their constructor."""
+    """The list, map or array with constructor `code` whose octets begin at `at`: (start of its items, their end, how
+    many items), (-1, -1, 0) when it does not fit. Items of an array begin with their constructor."""
     width = int(t.constructor[code].width)
     if t.constructor[code].category == T.FIXED:
         return at, at, 0
@@ -80,7 +85,7 @@ def text_span(buf, at, end, t):
 
 @kernel
 def unsigned_value(buf, at, end, t):
-    """The ubyte, ushort, uint or ulong whose constructor is at `at`, or -1; also for those above 2^63-1, and `at` -1."""
+    """The ubyte, ushort, uint or ulong whose constructor is at `at`; -1 for none, `at` -1, and those above 2^63-1."""
     code = u8(buf, at, end) if at >= 0 else -1
     if code <= 0 or t.constructor[code].type < T.UBYTE or t.constructor[code].type > T.ULONG:
         return -1
@@ -106,18 +111,28 @@ def is_true(buf, at, end, t):
 
 @kernel
 def _is_symbol(buf, start, stop, text, text_start, text_end):
-    if stop - start != text_end - text_start:
-        return False
-    for i in range(text_end - text_start):
-        if buf[start + i] != text[text_start + i]:
-            return False
-    return True
+    same = stop - start == text_end - text_start
+    at = 0
+    while same and at < stop - start:
+        same = buf[start + at] == text[text_start + at]
+        at += 1
+    return same
+
+
+@kernel
+def is_descriptor(buf, at, end, t):
+    """Whether a descriptor can begin with octets from `at`: its constructor, if any, is a number's or a symbol's."""
+    code = u8(buf, at, end)
+    if code <= 0:
+        return code < 0
+    kind = t.constructor[code].type
+    return kind in (T.ULONG, T.SYMBOL)
 
 
 @kernel
 def descriptor(buf, at, end, t):
-    """The descriptor whose constructor is at `at` (after the octet 0): (its index in the tables or -1, its number or -1,
-    the offset after it or -1). A symbol has the number that the fact table gives it."""
+    """The descriptor whose constructor is at `at` (after the octet 0): (its index in the tables or -1, its number or
+    -1, the offset after it or -1). A symbol has the number that the fact table gives it."""
     if u8(buf, at, end) == SMALL_ULONG and end - at >= 2:  # nearly every descriptor
         code = octet(buf, at + 1)
         return int(t.by_code[code]), code, at + 2
@@ -146,10 +161,3 @@ def is_text_map(buf, start, stop, count, t):
         if at < 0:
             return True  # broken behind a key that is text: shown as far as it goes
     return True
-
-
-@kernel
-def has_no_octets(buf, start, stop, t):
-    """Whether the elements of the array whose constructor is at `start` have no octets, so that their count costs nothing."""
-    code = u8(buf, start, stop)
-    return code > 0 and t.constructor[code].category == T.FIXED and t.constructor[code].width == 0

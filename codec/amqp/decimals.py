@@ -22,6 +22,7 @@ EXPONENT_BITS = np.array([8, 10, 14], np.int64)
 BIAS = np.array([101, 398, 6176], np.int64)
 DIGITS = np.array([7, 16, 34], np.int64)
 PRECISION = 38  # digits of a DECIMAL
+REST = np.int64(5)
 LIMBS = 5  # 32-bit limbs, least significant first: 128 bits and one limb to overflow into
 
 
@@ -52,15 +53,15 @@ def _digits(limbs):
     for i in range(LIMBS):
         limbs[LIMBS + i] = limbs[i]
     count = 0
-    while _by_ten(limbs, int(LIMBS)) >= 0:
+    while _by_ten(limbs, REST) >= 0:
         count += 1
     return count
 
 
 @kernel
 def exact_decimal(buf, at, size, limbs):
-    """The decimal of `size` octets at `at`: its unscaled integer in `limbs` (int64, 2 * LIMBS), and the scale, -1 when no
-    DECIMAL is equal to it. The sign stays where it is."""
+    """The decimal of `size` octets at `at`: its unscaled integer in `limbs` (int64, 2 * LIMBS), and the scale, -1 when
+    no DECIMAL is equal to it. The sign stays where it is."""
     index = 0 if size == 4 else (1 if size == 8 else 2)
     bits = int(EXPONENT_BITS[index])
     top = u32(buf, at, at + size)

@@ -1,14 +1,14 @@
 """Deliveries of AMQP 1.0: transfers on one link make a message (part 2, section 2.6.14; part 3, section 3.2).
 
-Most deliveries are one transfer; they are taken apart where they stand. The others interleave across links and sessions:
-each has a slot by direction, channel and handle, and is taken apart while it arrives. Either way the sections around the
-body are kept for the row that completes the delivery, and the contents of the body go into its digest: the octets of all
-data sections, or the encoded values of all sequence sections, or the encoded value, without the descriptor (the encoding
-of the sections may change from hop to hop where the contents do not).
+Most deliveries are one transfer; they are taken apart where they stand. The others interleave across links and
+sessions: each has a slot by direction, channel and handle, and is taken apart while it arrives. Either way the
+sections around the body are kept for the row that completes the delivery, and the contents of the body go into its
+digest: the octets of all data sections, or the encoded values of all sequence sections, or the encoded value, without
+the descriptor (the encoding of the sections may change from hop to hop where the contents do not).
 
-Slots are valid in their direction's epoch: a new connection, or a lost frame boundary, starts another, so that nothing is
-joined across a loss. What is kept is bounded: when the blocks of a direction are used up, a delivery goes on without
-properties.
+Slots are valid in their direction's epoch: a new connection, or a lost frame boundary, starts another, so that nothing
+is joined across a loss. What is kept is bounded: when the blocks of a direction are used up, a delivery goes on
+without properties.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ DELIVERY = np.dtype(
 
 class Deliveries(NamedTuple):
     """`slots` DELIVERY (2, SLOTS); `heads` uint8, HEAD for each of them; `blocks` uint8, BLOCK for each of 2 * BLOCKS;
-    `next_block` int64 (2 * BLOCKS,); `pool` int64 (2, 4): epoch, deliveries open, blocks ever used, first free block + 1;
-    `digests`: one state per slot, and one more; `fields` int64 (16,) where the fields of the performative at hand stand."""
+    `next_block` int64 (2 * BLOCKS,); `pool` int64 (2, 4): epoch, deliveries open, blocks ever used, first free block +
+    1; `digests`: one state per slot, and one more; `fields` int64 (16,) where the fields of the performative at hand
+    stand."""
 
     slots: np.ndarray
     heads: np.ndarray
@@ -73,7 +74,7 @@ class Deliveries(NamedTuple):
 
 
 EPOCH, OPEN, USED, FREE = range(4)
-IN_PLACE = 2 * SLOTS  # the digest of a delivery that is one transfer
+IN_PLACE = np.int64(2 * SLOTS)  # the digest of a delivery that is one transfer
 
 
 def new_deliveries() -> Deliveries:
@@ -248,9 +249,9 @@ def octets_to_keep(dl, direction, channel, handle):
 
 @kernel
 def transfer_seen(dl, c, direction, row, rows, digest, t, buf, start, end, transfer):
-    """A transfer whose payload is `buf[start:end]`: the sections to show are appended to the octets of its `row` (there is
-    room); the section of the body, or -1 when the delivery is not complete or has none. `transfer`: handle, delivery id
-    (-1: none), flags.
+    """A transfer whose payload is `buf[start:end]`: the sections to show are appended to the octets of its `row`
+    (there is room); the section of the body, or -1 when the delivery is not complete or has none. `transfer`: handle,
+    delivery id (-1: none), flags.
     """
     handle, delivery_id, flags = transfer
     key = (int(row[R.CHANNEL]) << 32) | handle
@@ -301,7 +302,7 @@ def _begins(buf, start, end, delivery_id, t):
 def _take_in_place(dl, row, rows, digest, t, buf, start, end, flags):
     """A delivery of one transfer: the section of its body, or -1."""
     at, body, size = start, -1, 0
-    begin(dl.digests, int(IN_PLACE))
+    begin(dl.digests, IN_PLACE)
     while at < end:
         section, value, inside, left = section_head(buf, at, end, t)
         if section < 0 or left > end - inside:
@@ -311,15 +312,15 @@ def _take_in_place(dl, row, rows, digest, t, buf, start, end, flags):
         if T.DATA <= section <= T.VALUE:
             body = section
             first = inside if section == T.DATA else value
-            update(dl.digests, int(IN_PLACE), buf, first, stop - first)
+            update(dl.digests, IN_PLACE, buf, first, stop - first)
             size += stop - first
-        if section < T.DATA or section > T.VALUE or section == T.VALUE and is_operation(buf, value, stop, t):
+        if section < T.DATA or section > T.VALUE or (section == T.VALUE and is_operation(buf, value, stop, t)):
             R.keep_octets(rows, row, buf, at, stop)
         at = stop
     if body >= 0 and not flags & RESUMED:
         row[R.BODY_SIZE] = size
         row[R.DIGEST] = 1
-        finish(dl.digests, int(IN_PLACE), digest)
+        finish(dl.digests, IN_PLACE, digest)
     return body
 
 

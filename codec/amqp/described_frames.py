@@ -1,9 +1,9 @@
 """Frames of AMQP 1.0 out of an ordered stream: one row each.
 
 Frame (part 2, section 2.3.1): size, DOFF (where the body begins, in units of four octets), type, channel, an extended
-header that nobody reads, then the body: a performative, behind a transfer a part of a message. A frame without body keeps
-the connection alive. `next_frame` takes one whole frame from the boundary at `pos`; `tear` starts on a frame that a hole
-runs through, whose row is `partial`; `torn_row` ends it. Of each performative the octets are kept for
+header that nobody reads, then the body: a performative, behind a transfer a part of a message. A frame without body
+keeps the connection alive. `next_frame` takes one whole frame from the boundary at `pos`; `tear` starts on a frame
+that a hole runs through, whose row is `partial`; `torn_row` ends it. Of each performative the octets are kept for
 `codec.amqp.message_1_0`, which says how.
 """
 
@@ -47,8 +47,8 @@ from codec.net.reassembly import FRAMES, INSIDE, LOST, TLS
 
 @kernel
 def next_frame(c, d, direction, s, rows, dl, t):
-    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins here,
-    ROWS_FULL with nothing changed."""
+    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
+    here, ROWS_FULL with nothing changed."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < FRAME_HEADER:
@@ -74,8 +74,12 @@ def next_frame(c, d, direction, s, rows, dl, t):
     after = _locate_fields(buf, at, stop, dl.fields, t)
     channel = u16(buf, p + 6, end) if kind == AMQP_FRAME else 0
     if of == t.places[0].transfer:
-        room += octets_to_keep(dl, direction, channel, unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t))
-    if int(rows.count[1]) + room > len(rows.octets) or c.keep_payload and int(rows.count[2]) + size > len(rows.payload):
+        room += octets_to_keep(
+            dl, direction, channel, unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
+        )
+    if int(rows.count[1]) + room > len(rows.octets) or (
+        c.keep_payload and int(rows.count[2]) + size > len(rows.payload)
+    ):
         return ROWS_FULL
     offset = int(d.next) - (end - p)
     frame_type = SASL if kind == SASL_FRAME else (EMPTY if start == stop else AMQP)
@@ -101,8 +105,8 @@ def next_frame(c, d, direction, s, rows, dl, t):
 
 @kernel
 def _locate_fields(buf, at, stop, fields, t):
-    """Note where the fields of the list whose constructor is at `at` stand (-1: not there): the offset after the list, -1
-    when it is none."""
+    """Note where the fields of the list whose constructor is at `at` stand (-1: not there): the offset after the list,
+    -1 when it is none."""
     fields[:] = -1
     if not is_list(buf, at, stop, t):
         return -1
@@ -174,7 +178,7 @@ def _note(c, direction, buf, after, of, row, rows, dl, t):
     places, fields = t.places[0], dl.fields
     sender = int(t.descriptor[of].sender)
     if c.client < 0 and sender >= 0:
-        R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, int(R.BY_METHOD))
+        R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, R.BY_METHOD)
     if of == places.open:
         frame_max = unsigned_value(buf, int(fields[places.max_frame_size]), after, t)
         channel_max = unsigned_value(buf, int(fields[places.channel_max]), after, t)
@@ -189,7 +193,7 @@ def _note(c, direction, buf, after, of, row, rows, dl, t):
 
 @kernel
 def tear(c, d, s, dl, t):
-    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they are."""
+    """A hole follows `end`: whether the bytes from `pos` are the beginning of a frame; then INSIDE it from now on."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < FRAME_HEADER:

@@ -1,13 +1,13 @@
 """Does a frame of AMQP 1.0 begin here? The counterpart of `codec.amqp.detect` for streams without a known boundary.
 
-A frame has no end octet; what speaks for it is its header (size, DOFF, type: part 2, section 2.3) and a performative whose
-descriptor, list and fields are as the fact table has them.
+A frame has no end octet; what speaks for it is its header (size, DOFF, type: part 2, section 2.3) and a performative
+whose descriptor, list and fields are as the fact table has them.
 """
 
 from __future__ import annotations
 
 from codec.amqp import tables_1_0 as T
-from codec.amqp.constructors_1_0 import DESCRIBED, NULL, compound, descriptor, skip
+from codec.amqp.constructors_1_0 import DESCRIBED, NULL, compound, descriptor, is_descriptor, skip
 from codec.amqp.detect import (
     ACCEPT,
     FRAMES_KNOWN,
@@ -27,6 +27,7 @@ from codec.kernel import kernel
 FRAME_HEADER = 8
 WORD = 4  # unit of DOFF
 AMQP_FRAME, SASL_FRAME = 0, 1
+DESCRIPTOR = 40  # octets in which the descriptor of every performative has ended
 MOST_DOFF = 16  # nobody has defined an extended header; a boundary is not believed behind a long one
 
 
@@ -34,7 +35,7 @@ MOST_DOFF = 16  # nobody has defined an extended header; a boundary is not belie
 def performative(buf, start, stop, t):
     """The performative at `start` of a frame's body that ends at `stop`: (its index in the tables or -1, its numeric
     descriptor or -1, offset of its list's constructor or -1)."""
-    if u8(buf, start, stop) != DESCRIBED:
+    if u8(buf, start, stop) != DESCRIBED or not is_descriptor(buf, start + 1, stop, t):
         return -1, -1, -1
     of, code, after = descriptor(buf, start + 1, stop, t)
     if of >= 0 and t.descriptor[of].frame_type < 0:
@@ -51,7 +52,8 @@ def is_list(buf, at, stop, t):
 
 @kernel
 def fields_end(buf, at, stop, of, t):
-    """The offset after the list at `at` when its items are fields of the composite `of`, each of an allowed type; else -1."""
+    """The offset after the list at `at` when its items are fields of the composite `of`, each of an allowed type; else
+    -1."""
     if not is_list(buf, at, stop, t):
         return -1
     start, end, count = compound(buf, at + 1, stop, octet(buf, at), t)
@@ -86,7 +88,7 @@ def described_frame(buf, p, end, t, frame_cap, channel_cap):
     if size >= 0 and doff >= 0 and (doff < 2 or doff > MOST_DOFF or doff * WORD > size):
         return REJECT, 0, 0
     kind, channel = u8(buf, p + 5, end), u16(buf, p + 6, end)
-    if kind > SASL_FRAME or channel > channel_cap and kind == AMQP_FRAME:
+    if kind > SASL_FRAME or (channel > channel_cap and kind == AMQP_FRAME):
         return REJECT, 0, 0
     if size < 0 or channel < 0:
         return UNDECIDED, 0, 0
@@ -97,14 +99,14 @@ def described_frame(buf, p, end, t, frame_cap, channel_cap):
         return (ACCEPT if stop <= end else UNDECIDED), size, POINTS_BODY
     of, _, at = performative(buf, start, min(stop, end), t)
     if of < 0:
-        known = start + 12 <= end or stop <= end or start < end and octet(buf, start) != DESCRIBED
+        known = start + DESCRIPTOR <= end or stop <= end or (start < end and octet(buf, start) != DESCRIBED)
         return (REJECT if known else UNDECIDED), 0, 0
     if t.descriptor[of].frame_type != (AMQP if kind == AMQP_FRAME else SASL):
         return REJECT, 0, 0
     if stop > end:
         return UNDECIDED, size, 0
     after = fields_end(buf, at, stop, of, t)
-    if after < 0 or after < stop and of != t.places[0].transfer:
+    if after < 0 or (after < stop and of != t.places[0].transfer):
         return REJECT, 0, 0
     return ACCEPT, size, POINTS_PARSED
 

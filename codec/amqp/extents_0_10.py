@@ -1,7 +1,7 @@
 """How far the values of AMQP 0-10 reach, without reading them: sizes, packing flags, entries that fit.
 
-A value is as long as its type says (fixed), or as the size before it says (variable); types nobody defines have a width by
-the range of their code. A struct without a size before it ends where its fields end.
+A value is as long as its type says (fixed), or as the size before it says (variable); types nobody defines have a width
+by the range of their code. A struct without a size before it ends where its fields end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def length_at(buf, at, end, width):
 
 @kernel
 def extent(buf, at, end, number, of, t):
-    """Where the value of type `number` that begins at `at` ends; SHORT when that is beyond `end`, or nobody knows. `of`: the
-    entry of a declared struct; `end` when that has no size."""
+    """Where the value of type `number` that begins at `at` ends; SHORT when that is beyond `end`, or nobody knows.
+    `of`: the entry of a declared struct; `end` when that has no size."""
     category, width = t.types[T.CATEGORY, number], t.types[T.WIDTH, number]
     if category == T.FIXED:
         return at + width if fits(at, width, end) else SHORT
@@ -49,8 +49,8 @@ def entry_at(buf, at, end, kind, t):
 
 @kernel
 def packing_flags(buf, at, end, of, t):
-    """The packing flags of entry `of` at `at`, field 0 in the lowest bit; SHORT when they do not stand before `end`, or speak
-    of fields that the entry does not have. Without flag octets all fields are there."""
+    """The packing flags of entry `of` at `at`, field 0 in the lowest bit; SHORT when they do not stand before `end`, or
+    speak of fields that the entry does not have. Without flag octets all fields are there."""
     pack = t.entries[of, T.PACK]
     count = t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
     if pack == 0:
@@ -91,7 +91,8 @@ def session_header_end(buf, at, end):
 
 @kernel
 def segment_fits(buf, at, end, kind, t):
-    """Whether `buf[at:end]` is the payload of a whole control (0), command (1) or header (2) segment, filled exactly."""
+    """Whether `buf[at:end]` is the payload of a whole control (0), command (1) or header (2) segment, filled
+    exactly."""
     if kind == 2:
         return sections_fit(buf, at, end, t)
     of = entry_at(buf, at, end, kind, t)
@@ -121,7 +122,8 @@ def sections_fit(buf, at, end, t):
 
 @kernel
 def content_length(buf, at, end, t):
-    """The content-length that the message-properties of a header segment declare, their first field; -1 when they do not."""
+    """The content-length that the message-properties of a header segment declare, their first field; -1 when they do
+    not."""
     while fits(at, 8, end):
         size = u32(buf, at, end)
         if not fits(at + 4, size, end):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.amqp import classic_frames, described_frames
+from codec.amqp import classic_frames, described_frames, segmented_frames
 from codec.amqp.contents import forget_contents
 from codec.amqp.deliveries import forget_deliveries
 from codec.amqp.detect import ACCEPT, find_chain
 from codec.amqp.detect_1_0 import find_described
-from codec.amqp.versions import CLASSIC, DESCRIBED, UNKNOWN_FAMILY, V0_9_1, V0_10, V1_0
+from codec.amqp.segmented_detect import find_segmented_chain
+from codec.amqp.versions import CLASSIC, DESCRIBED, SEGMENTED, UNKNOWN_FAMILY, V0_9_1, V0_10, V1_0
 from codec.kernel import kernel
 
 # The version that is assumed of a family whose protocol header was not seen; index: family.
@@ -21,14 +22,20 @@ def next_frame(state, c, d, direction, s):
     """Take the frame at `pos` (codes of `codec.amqp.classic_frames`)."""
     if c.family == CLASSIC:
         return classic_frames.next_frame(c, d, direction, s, state.rows, state.contents, state.tables)
+    if c.family == SEGMENTED:
+        return segmented_frames.next_frame(
+            c, d, direction, s, state.rows, state.contents, state.assemblies, state.segmented
+        )
     return described_frames.next_frame(c, d, direction, s, state.rows, state.deliveries, state.wire)
 
 
 @kernel
-def tear(state, c, d, s):
+def tear(state, c, d, direction, s):
     """A hole follows: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they are."""
     if c.family == CLASSIC:
         return classic_frames.tear(c, d, s, state.tables)
+    if c.family == SEGMENTED:
+        return segmented_frames.tear(d, direction, s, state.assemblies)
     return c.family == DESCRIBED and described_frames.tear(c, d, s, state.deliveries, state.wire)
 
 
@@ -37,6 +44,8 @@ def torn_row(state, c, d, direction):
     """The row of a frame that lost bytes."""
     if c.family == CLASSIC:
         classic_frames.torn_row(c, d, direction, state.rows, state.contents, state.tables)
+    elif c.family == SEGMENTED:
+        segmented_frames.torn_row(c, d, direction, state.rows, state.contents, state.assemblies, state.segmented)
     else:
         described_frames.torn_row(c, d, direction, state.rows, state.deliveries, state.wire)
 
@@ -50,14 +59,19 @@ def forget(state, direction):
 
 @kernel
 def find_frames(state, c, buf, p, end, ended):
-    """First position from `p` where frames begin: (ACCEPT, position, family), or (UNDECIDED, first position not ruled out,
-    family)."""
+    """First position from `p` where frames begin: (ACCEPT, position, family), or (UNDECIDED, first position not ruled
+    out, family)."""
     verdict, at, family = 0, p, int(c.family)
-    if family == CLASSIC or family == UNKNOWN_FAMILY:
+    if family in (CLASSIC, UNKNOWN_FAMILY):
         verdict, at = find_chain(buf, p, end, ended, state.tables, c)
         if verdict == ACCEPT or family == CLASSIC:
             return verdict, at, CLASSIC
-    if family == DESCRIBED or family == UNKNOWN_FAMILY:
+    if family in (SEGMENTED, UNKNOWN_FAMILY):
+        verdict, other = find_segmented_chain(buf, p, end, ended, state.segmented, c)
+        if verdict == ACCEPT or family == SEGMENTED:
+            return verdict, other, SEGMENTED
+        at = min(at, other)
+    if family in (DESCRIBED, UNKNOWN_FAMILY):
         verdict, other = find_described(buf, p, end, ended, state.wire, c)
         if verdict == ACCEPT or family == DESCRIBED:
             return verdict, other, DESCRIBED

@@ -1,11 +1,14 @@
 """The octets that `codec.amqp.described_frames` kept of a 1.0 frame, as arguments and properties.
 
-They are: one octet, the section of the message's body (NO_BODY: not known, or none); the performative; and on the frame
-that completes a delivery, the sections of its message, those of the body left out unless they are for a transaction
-coordinator. The properties are one object: the sections under their names, "body_kind", and "body" for such an operation.
+They are: one octet, the section of the message's body (NO_BODY: not known, or none); the performative; and on the
+frame that completes a delivery, the sections of its message, those of the body left out unless they are for a
+transaction coordinator. The properties are one object: the sections under their names, "body_kind", and "body" for
+such an operation.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from codec.amqp import tables_1_0 as T
 from codec.amqp.amqp_1_0 import decode_value
@@ -16,9 +19,21 @@ from codec.amqp.sections_1_0 import section_head
 from codec.amqp.versions import E_DEPTH, E_FIELDS, E_SECTIONS, E_VALUE_SIZE, MALFORMED
 from codec.cursor import octet
 from codec.kernel import kernel
-from codec.variant import FULL, OK, begin, begin_object_of, end_known_object, finish_known, known_key, put_string, rollback
+from codec.variant import (
+    FULL,
+    OK,
+    begin,
+    begin_object_of,
+    end_known_object,
+    finish_known,
+    known_key,
+    put_string,
+    rollback,
+)
 
 NO_BODY = 0xFF
+MISFIT_OF_FIELDS, MISFIT_OF_SECTIONS = np.array([E_FIELDS, E_SECTIONS])  # see `codec.amqp.tables_1_0.WORDS`
+START, SECTIONS = np.array([0, 4])  # first key of a performative; how many sections there usually are
 
 
 @kernel
@@ -31,7 +46,7 @@ def decode_described(octets, start, end, row, definition, t, v, s, arguments, pr
         return OK
     _, _, at = descriptor(octets, start + 2, end, t)
     begin(arguments)
-    at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, int(0))
+    at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, START)
     code = finish_known(arguments, v.keys, definition)
     if code == FULL:
         rollback(arguments)
@@ -39,9 +54,9 @@ def decode_described(octets, start, end, row, definition, t, v, s, arguments, pr
     if code != OK:
         rollback(arguments)
         flaws |= LARGE
-    _note(row, flaws, int(E_FIELDS))
+    _note(row, flaws, MISFIT_OF_FIELDS)
     body = octet(octets, start)
-    if at < 0 or at >= end and body == NO_BODY:
+    if at < 0 or (at >= end and body == NO_BODY):
         return OK
     code, flaws = _decode_message(properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body)
     if code == FULL:
@@ -51,7 +66,7 @@ def decode_described(octets, start, end, row, definition, t, v, s, arguments, pr
     if code != OK:
         rollback(properties)
         flaws |= LARGE
-    _note(row, flaws, int(E_SECTIONS))
+    _note(row, flaws, MISFIT_OF_SECTIONS)
     return OK
 
 
@@ -69,7 +84,7 @@ def _decode_message(w, buf, at, end, t, v, s, body):
     """Write the sections in `buf[at:end]`: (code of the writer, flaws). `body`: section of the body, -1 none."""
     flaws, seen, key_set = 0, 0, int(v.message_set)
     begin(w)
-    begin_object_of(w, int(4), 2 * (end - at))
+    begin_object_of(w, SECTIONS, 2 * (end - at))
     while at < end:
         section, value, start, size = section_head(buf, at, end, t)
         if section < 0 or size > end - start or seen >> section & 1 or section == T.DATA or section == T.SEQUENCE:
@@ -94,5 +109,3 @@ def _decode_message(w, buf, at, end, t, v, s, body):
         put_string(w, t.text, int(v.span[kind, 0]), int(v.span[kind, 1]))
     end_known_object(w, v.keys, key_set)
     return finish_known(w, v.keys, key_set), flaws
-
-

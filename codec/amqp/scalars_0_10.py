@@ -40,6 +40,7 @@ SURROGATES, LOW_SURROGATES, AFTER_SURROGATES = 0xD800, 0xDC00, 0xE000
 LAST_CHARACTER = 0x10FFFF
 DIGITS = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
 HYPHEN, DOT = 0x2D, 0x2E
+SCRATCH = 0  # where a text that is made up begins in `Writer.text`
 BIG_ENDIAN_MARK, LITTLE_ENDIAN_MARK = 0xFEFF, 0xFFFE
 
 
@@ -114,7 +115,8 @@ def _string_room(w, size):
 
 @kernel
 def put_recoded(w, buf, start, end, form):
-    """STRING of text in ISO 8859-15 (LATIN), UTF-16 (big-endian unless a byte order mark says otherwise) or UTF-32BE."""
+    """STRING of text in ISO 8859-15 (LATIN), UTF-16 (big-endian unless a byte order mark says otherwise) or
+    UTF-32BE."""
     little = False
     at = start
     if form == T.UTF16 and end - start >= 2:
@@ -153,12 +155,13 @@ def _put_uuid(w, buf, at):
         w.text[size] = DIGITS[octet(buf, at + i) >> 4]
         w.text[size + 1] = DIGITS[octet(buf, at + i) & 15]
         size += 2
-    put_string(w, w.text, int(0), size)
+    put_string(w, w.text, int(SCRATCH), size)
 
 
 @kernel
 def _put_decimal64(w, buf, at, t, keys, key_set):
-    """An octet with the number of decimal places, then a signed 64-bit integer. More places than DECIMAL has: {scale, value}."""
+    """An octet with the number of decimal places, then a signed 64-bit integer. More places than DECIMAL has: {scale,
+    value}."""
     scale, unscaled = u8(buf, at, at + 1), i64(buf, at + 1, at + 9)
     if scale <= DECIMAL_SCALE:
         put_decimal(w, unscaled, scale)
@@ -195,8 +198,8 @@ def put_scalar(w, buf, at, end, number, t, keys, key_set):
 
 @kernel
 def put_ranges(w, buf, at, end, number, base, t, keys, key_set):
-    """A sequence-set (pairs of 32 bits) or byte-ranges (of 64): ARRAY of {lower, upper}, whose keys are known from `base` on
-    (-1: not). False when the octets are not pairs; nothing is written then."""
+    """A sequence-set (pairs of 32 bits) or byte-ranges (of 64): ARRAY of {lower, upper}, whose keys are known from
+    `base` on (-1: not). False when the octets are not pairs; nothing is written then."""
     width = 8 if number == T.BYTE_RANGES else 4
     at += 2
     if (end - at) % (2 * width) != 0:

@@ -1,8 +1,9 @@
 """Values of AMQP 1.0 that hold no others: octets to VARIANT scalars (part 1, section 1.6).
 
-`put_scalar` writes what stands after a constructor. Unsigned and signed integers are exact; a symbol or string is STRING
-(BINARY when it is not UTF-8), a char STRING of one character, a uuid its text, a timestamp TIMESTAMP (outside of the
-years 1 to 9999 its milliseconds as an integer), a decimal DECIMAL when one is equal to it, else {type, hex} of its octets.
+`put_scalar` writes what stands after a constructor. Unsigned and signed integers are exact; a symbol or string is
+STRING (BINARY when it is not UTF-8), a char STRING of one character, a uuid its text, a timestamp TIMESTAMP (outside
+of the years 1 to 9999 its milliseconds as an integer), a decimal DECIMAL when one is equal to it, else {type, hex} of
+its octets.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ from codec.variant import (
 DEPTH = LIMITS.nesting_depth
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # 0001-01-01 to 9999-12-31
 HYPHEN = 0x2D
+START = np.int64(0)  # see `codec.amqp.tables_1_0.WORDS`
 DIGITS = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
 
 
 class Scratch(NamedTuple):
-    """Working memory of the interpreter, int64: `stack` (depth, 6) open containers; `fields` (16,) where the fields of the
-    outermost composite stand; `limbs` of decimals."""
+    """Working memory of the interpreter, int64: `stack` (depth, 6) open containers; `fields` (16,) where the fields of
+    the outermost composite stand; `limbs` of decimals."""
 
     stack: np.ndarray
     fields: np.ndarray
@@ -70,7 +72,7 @@ def put_type(w, t, v, kind):
 
 @kernel
 def _put_hex(w, buf, at, size, uuid):
-    """The octets as lower-case hex; `uuid` 1: with the hyphens of a UUID (RFC 4122 section 3)."""
+    """The octets as lower-case hex; `uuid`: with the hyphens of a UUID (RFC 4122 section 3)."""
     n = 0
     for i in range(size):
         if uuid and (i == 4 or i == 6 or i == 8 or i == 10):
@@ -80,17 +82,11 @@ def _put_hex(w, buf, at, size, uuid):
         w.text[n] = DIGITS[byte >> 4]
         w.text[n + 1] = DIGITS[byte & 15]
         n += 2
-    put_string(w, w.text, int(0), n)
+    put_string(w, w.text, START, n)
 
 
 @kernel
-def put_uuid(w, buf, at):
-    """The text of a UUID."""
-    _put_hex(w, buf, at, int(16), int(1))
-
-
-@kernel
-def put_char(w, buf, at):
+def _put_char(w, buf, at):
     """A UTF-32BE character as STRING; four octets that are none as BINARY."""
     code = u32(buf, at, at + 4)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
@@ -107,7 +103,7 @@ def put_char(w, buf, at):
         w.text[i] = 0x80 | (code & 0x3F)
         code >>= 6
     w.text[0] = lead | code
-    put_string(w, w.text, int(0), size)
+    put_string(w, w.text, START, size)
 
 
 @kernel
@@ -117,10 +113,10 @@ def _put_decimal_float(w, buf, at, kind, size, t, v, s, key_set):
         put_limbs(w, s.limbs, scale, octet(buf, at) >= 0x80)
         return
     begin_object(w)
-    word(w, v, int(T.TYPE_WORD), key_set)
+    word(w, v, T.TYPE_WORD, key_set)
     put_type(w, t, v, kind)
-    word(w, v, int(T.HEX_WORD), key_set)
-    _put_hex(w, buf, at, size, int(0))
+    word(w, v, T.HEX_WORD, key_set)
+    _put_hex(w, buf, at, size, kind == T.UUID)
     end_object(w)
 
 
@@ -132,7 +128,7 @@ def _put_rare(w, buf, at, kind, size, t, v, s, key_set):
     elif kind == T.DOUBLE:
         put_f64(w, i64(buf, at, at + 8))
     elif kind == T.CHAR:
-        put_char(w, buf, at)
+        _put_char(w, buf, at)
     elif kind == T.TIMESTAMP:
         ms = i64(buf, at, at + 8)
         if FIRST_MS <= ms <= LAST_MS:
@@ -140,15 +136,15 @@ def _put_rare(w, buf, at, kind, size, t, v, s, key_set):
         else:
             put_int(w, ms)
     elif kind == T.UUID:
-        put_uuid(w, buf, at)
+        _put_hex(w, buf, at, size, kind == T.UUID)
     else:
         _put_decimal_float(w, buf, at, kind, size, t, v, s, key_set)
 
 
 @inlined
 def put_scalar(w, buf, at, end, code, t, v, s, key_set):
-    """Write the value whose constructor is `code` and whose octets begin at `at`: the offset after it, -1 when it does not
-    end before `end` (nothing is written then)."""
+    """Write the value whose constructor is `code` and whose octets begin at `at`: the offset after it, -1 when it does
+    not end before `end` (nothing is written then)."""
     kind, width = int(t.constructor[code].type), int(t.constructor[code].width)
     if t.constructor[code].category == T.VARIABLE:
         size = length_at(buf, at, end, width)

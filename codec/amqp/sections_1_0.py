@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codec.amqp import tables_1_0 as T
-from codec.amqp.constructors_1_0 import DESCRIBED, descriptor, length_at, skip
+from codec.amqp.constructors_1_0 import DESCRIBED, descriptor, is_descriptor, length_at, skip
 from codec.cursor import octet, u8
 from codec.kernel import kernel
 
@@ -13,15 +13,15 @@ MORE = -2  # the octets end before the head does
 
 @kernel
 def section_head(buf, at, end, t):
-    """The section that begins at `at`: (section or NO_HEAD or MORE, offset of its value's constructor, offset of what the
-    value holds, octets from there to its end)."""
+    """The section that begins at `at`: (section or NO_HEAD or MORE, offset of its value's constructor, offset of what
+    the value holds, octets from there to its end)."""
     if at >= end:
         return MORE, at, at, 0
     if octet(buf, at) != DESCRIBED:
         return NO_HEAD, at, at, 0
     of, _, value = descriptor(buf, at + 1, end, t)
     if value < 0:
-        return (MORE if _is_descriptor(buf, at + 1, end, t) else NO_HEAD), at, at, 0
+        return (MORE if is_descriptor(buf, at + 1, end, t) else NO_HEAD), at, at, 0
     if of < 0 or t.descriptor[of].section < 0:
         return NO_HEAD, at, at, 0
     inner, code = value, u8(buf, value, end)
@@ -41,16 +41,6 @@ def section_head(buf, at, end, t):
     if size < 0:
         return MORE, at, at, 0
     return int(t.descriptor[of].section), value, inner + 1 + width, size
-
-
-@kernel
-def _is_descriptor(buf, at, end, t):
-    """Whether the octets from `at` can be the beginning of a descriptor: its constructor is a number's or a symbol's."""
-    code = u8(buf, at, end)
-    if code <= 0:
-        return code < 0
-    kind = t.constructor[code].type
-    return kind == T.ULONG or kind == T.SYMBOL
 
 
 @kernel

@@ -1,7 +1,8 @@
-"""Is this AMQP 0-10, and where does a frame begin? The counterpart of `codec.amqp.detect` for frames without an end octet.
+"""Is this AMQP 0-10, and where does a frame begin? The counterpart of `codec.amqp.detect` for frames without an end
+octet.
 
-What stands for the end octet: some fifty bits of the frame header that are fixed (flags, type, track, reserved octets), and
-payloads that parse exactly.
+What stands for the end octet: some fifty bits of the frame header that are fixed (flags, type, track, reserved octets),
+and payloads that parse exactly.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ WHOLE_SEGMENT = FIRST_FRAME | LAST_FRAME
 
 @kernel
 def header_flaw(buf, p, end):
-    """What is wrong with the frame header at `p`, as far as it stands before `end`: NO_ERROR or an ERRORS code. E_SHORT_FRAME:
-    the frame has no end; other flaws leave it a frame that somebody may have meant."""
+    """What is wrong with the frame header at `p`, as far as it stands before `end`: NO_ERROR or an ERRORS code.
+    E_SHORT_FRAME: the frame has no end; other flaws leave it a frame that somebody may have meant."""
     have = end - p
     if have >= 4 and u16(buf, p + 2, end) < OVERHEAD:
         return E_SHORT_FRAME
@@ -57,8 +58,8 @@ def header_flaw(buf, p, end):
 
 @kernel
 def segmented_frame(buf, p, end, t, channel_cap):
-    """Judge the bytes at `p` as one frame: (verdict, its size, points). UNDECIDED: nothing speaks against it, but it reaches
-    beyond `end`."""
+    """Judge the bytes at `p` as one frame: (verdict, its size, points). UNDECIDED: nothing speaks against it, but it
+    reaches beyond `end`."""
     if header_flaw(buf, p, end) != NO_ERROR:
         return REJECT, 0, 0
     if end - p < OVERHEAD:
@@ -103,7 +104,8 @@ def segmented_chain(buf, p, end, ended, t, channel_cap, known):
 
 @kernel
 def find_segmented_chain(buf, p, end, ended, t, c):
-    """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position not ruled out)."""
+    """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position not ruled
+    out)."""
     channel_cap = int(c.channel_max) if c.channel_max > 0 else 65535
     known = c.family != UNKNOWN_FAMILY
     while p < end:

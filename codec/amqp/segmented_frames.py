@@ -1,8 +1,8 @@
 """Frames of AMQP 0-10 out of an ordered stream: one row each.
 
 Frame (0-10 specification, section 9.2.2): flags octet, segment type octet, size short (of the whole frame), reserved
-octet, track octet, channel short, four reserved octets, payload. `next_frame` takes one whole frame from the boundary at
-`pos`; `tear` starts on a frame that a hole runs through, whose row is `partial`; `torn_row` ends it.
+octet, track octet, channel short, four reserved octets, payload. `next_frame` takes one whole frame from the boundary
+at `pos`; `tear` starts on a frame that a hole runs through, whose row is `partial`; `torn_row` ends it.
 
 The octets of a segment are kept for decoding on the row of the frame that completes it, without class code and code;
 before those of a command stands its implicit id in eight octets.
@@ -130,8 +130,8 @@ def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
         if flags & LAST_FRAME and int(rows.count[1]) + COMMAND_ID_OCTETS + size > len(rows.octets):
             return False
         if flags & FIRST_FRAME:
-            _begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a, t)
-        _segment(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t)
+            begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a, t)
+        take_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t)
     if kind != CONTROL_SEGMENT:
         ends = flags & LAST_SEGMENT and flags & LAST_FRAME
         if kind == HEADER_SEGMENT and not a.sessions[session].open and row[R.ERROR] == 0:
@@ -141,131 +141,9 @@ def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
 
 
 @kernel
-def _begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a, t):
-    """The first frame of a segment."""
-    release(a, slot)
-    segment = a.segments[slot]
-    segment.state = GROWING
-    segment.kind = kind
-    segment.class_code = segment.code = segment.entry = segment.command_id = -1
-    if kind <= COMMAND_SEGMENT and stop - start >= CODES:
-        segment.class_code = octet(buf, start)
-        segment.code = octet(buf, start + 1)
-        segment.entry = entry_at(buf, start, stop, kind, t)
-    if kind == COMMAND_SEGMENT:
-        segment.command_id = command_begins(
-            a, contents.digests, session, row, _opens(flags, int(segment.entry), t)
-        )
-
-
-@kernel
-def _opens(flags, of, t):
-    """Whether segments may follow a command with these flags."""
-    return 0 if flags & LAST_SEGMENT and (of < 0 or t.entries[of, T.CONTENT] == 0) else 1
-
-
-@kernel
-def _name_row(row, segment, t):
-    """What is known of its segment, on a row of a control or command."""
-    row[R.CLASS] = segment.class_code
-    row[R.METHOD_ID] = segment.code
-    if segment.entry >= 0:
-        row[R.NAME] = t.entries[segment.entry, T.NAME]
-
-
-@kernel
-def _segment(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t):
-    """A frame of the segment in `slot`: collect it; the last one keeps all octets for decoding (there is room)."""
-    segment = a.segments[slot]
-    if segment.state == NOTHING or segment.kind != kind:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_SEGMENT_ALONE
-        return
-    _name_row(row, segment, t)
-    if not flags & LAST_FRAME:
-        append(a, contents.epochs, slot, buf, start, stop)
-        return
-    at = int(rows.count[1])
-    if kind == COMMAND_SEGMENT:
-        for i in range(COMMAND_ID_OCTETS):
-            rows.octets[at + i] = (segment.command_id >> (56 - 8 * i)) & 0xFF
-        at += COMMAND_ID_OCTETS
-    state, size = int(segment.state), int(segment.length)
-    codes = CODES if kind <= COMMAND_SEGMENT else 0
-    if state == BROKEN:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_SEGMENT_HOLE
-    elif state == TOO_LARGE:
-        c.value_limit = 1
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_VALUE_SIZE
-    elif size + stop - start < codes:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_SHORT_METHOD
-    elif kind <= COMMAND_SEGMENT and segment.entry < 0 and size == 0:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_METHOD
-    else:
-        _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a, t)
-    release(a, slot)
-
-
-@kernel
-def _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a, t):
-    """Keep the octets of a whole segment, from `rows.octets[at]` on, and note what it says about the session."""
-    segment = a.segments[slot]
-    heap = rows.octets
-    if segment.length == 0:
-        if kind <= COMMAND_SEGMENT:
-            start += CODES
-        copy_bytes(heap, at, buf, start, stop)
-        end = at + stop - start
-    else:
-        end = gather(a, slot, heap, at)
-        copy_bytes(heap, end, buf, start, stop)
-        end += stop - start
-        if kind <= COMMAND_SEGMENT:
-            segment.class_code = octet(heap, at)
-            segment.code = octet(heap, at + 1)
-            segment.entry = entry_at(heap, at, end, kind, t)
-            _name_row(row, segment, t)
-            copy_bytes(heap, at, heap, at + CODES, end)
-            end -= CODES
-    row[R.DEFINITION] = segment.entry if kind <= COMMAND_SEGMENT else int(t.special[T.HEADER_SET])
-    if row[R.DEFINITION] < 0:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_METHOD
-        return
-    rows.count[1] = end
-    row[R.OCTETS_END] = end
-    if kind <= COMMAND_SEGMENT:
-        note_entry(c, direction, heap, at, end, int(segment.entry), a.sessions[session], rows, t)
-
-
-@kernel
-def note_entry(c, direction, buf, at, end, of, session, rows, t):
-    """What a control or command says about its connection or session. `buf[at:end]` are its arguments."""
-    sender = int(t.entries[of, T.SENDER])
-    if c.client < 0 and sender >= 0:
-        R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, R.BY_METHOD)
-    if of == t.special[T.COMMAND_POINT]:
-        # field 0: the id of the command that follows, or, when field 1 is not zero, of the one that goes on
-        session.next_id = u32(buf, at + 2, end) if end - at >= 6 and octet(buf, at) & 1 else -1
-        if session.next_id >= 0 and octet(buf, at) & 2 and i64(buf, at + 6, end) != 0:
-            session.next_id = (session.next_id + 1) & 0xFFFFFFFF
-    elif of == t.special[T.ATTACH] or of == t.special[T.ATTACHED]:
-        session.next_id = -1
-    elif of == t.special[T.TUNE_OK] and end - at >= 6:
-        if octet(buf, at) & 1:
-            c.channel_max = u16(buf, at + 2, end)
-        if octet(buf, at) & 3 == 3:
-            c.frame_max = u16(buf, at + 4, end)
-
-
-@kernel
 def tear(d, direction, s, a):
-    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they are. Four
-    octets tell where it ends."""
+    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they are.
+    Four octets tell where it ends."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < 4 or header_flaw(buf, p, end) != NO_ERROR:
@@ -324,16 +202,18 @@ def _torn_effects(d, direction, row, digest, contents, a, t):
         segment = a.segments[slot]
         if flags & FIRST_FRAME:
             release(a, slot)
-            segment.kind = CONTROL_SEGMENT if is_control else (COMMAND_SEGMENT if d.frame_type == COMMAND else HEADER_SEGMENT)
+            segment.kind = (
+                CONTROL_SEGMENT if is_control else (COMMAND_SEGMENT if d.frame_type == COMMAND else HEADER_SEGMENT)
+            )
             segment.class_code = d.frame_class
             segment.code = d.frame_method
             segment.entry = -1
             if 0 <= d.frame_class < T.NUMBERS and d.frame_method < T.NUMBERS:
                 segment.entry = t.lookup[segment.kind, d.frame_class, d.frame_method]
             if d.frame_type == COMMAND:
-                command_begins(a, contents.digests, session, row, _opens(flags, int(segment.entry), t))
+                command_begins(a, contents.digests, session, row, opens(flags, int(segment.entry), t))
         if flags & FIRST_FRAME or (d.frame_type != HEADER and segment.state != NOTHING):
-            _name_row(row, segment, t)
+            name_row(row, segment, t)
         if is_control and (segment.entry < 0 or segment.entry == t.special[T.COMMAND_POINT]):
             a.sessions[session].next_id = -1
         release(a, slot)

@@ -1,8 +1,8 @@
 """The fact table of AMQP 0-10: look-ups by name for people, arrays for kernels.
 
 Read once from the JSON file of `codec.amqp.spec`, with `overlay.json` for the fields that carry a secret. Controls,
-commands and structs are one thing here, an *entry*: an ordered list of fields behind packing flags. None is described in
-code; what an octet sequence of a type means is named by its *form*.
+commands and structs are one thing here, an *entry*: an ordered list of fields behind packing flags. None is described
+in code; what an octet sequence of a type means is named by its *form*.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ FIELD_TYPE, FIELD_OF, FIELD_SHOWN, FIELD_BASE = range(4)
 
 @dataclass(frozen=True)
 class Field:
-    """One field. `key`: what it is called in a row; `type`: type number; `of`: the declared struct of the field, or of the
-    elements of an array, when that struct has no code of its own on the wire."""
+    """One field. `key`: what it is called in a row; `type`: type number; `of`: the declared struct of the field, or of
+    the elements of an array, when that struct has no code of its own on the wire."""
 
     name: str
     key: str
@@ -115,10 +115,10 @@ class SegmentedTables(NamedTuple):
 
     `types` (3, type number): form, category, width of the value (FIXED) or of the size before it. `lookup` (kind, class
     code, code): entry. `entries` (n, 12): number of its name among those of rows, fields from and to, octets of packing
-    flags and size, class code, code, sender, content, key of its first field in its own key set; in the key set of header
-    segments its own key and that of its first field. `fields` (m, 4): type, entry of the declared struct, what is shown,
-    from which key on the keys of a nested value stand in the key set of the entry (of header segments, for their structs).
-    `special` (9,): the entries that the framing looks into, then numbers of key sets (`segmented_keys`).
+    flags and size, class code, code, sender, content, key of its first field in its own key set; in the key set of
+    header segments its own key and that of its first field. `fields` (m, 4): type, entry of the declared struct, what is shown,
+    from which key on the keys of a nested value stand in the key set of the entry (of header segments, for their
+    structs). `special` (9,): the entries that the framing looks into, then numbers of key sets (`segmented_keys`).
     """
 
     types: np.ndarray
@@ -156,7 +156,8 @@ def _classes() -> list[dict[str, Any]]:
 
 
 def _resolve(name: str, class_name: str) -> tuple[int, str | None]:
-    """Type number of the type or domain `name` as class `class_name` uses it, and the struct that it or its elements are."""
+    """Type number of the type or domain `name` as class `class_name` uses it, and the struct that it or its elements
+    are."""
     numbers = type_numbers()
     if name in numbers and name != "struct":
         return numbers[name], None
@@ -329,7 +330,8 @@ def segmented_tables() -> SegmentedTables:
 
 @lru_cache
 def segmented_keys() -> KnownKeys:
-    """A key set per entry, then that of header segments, WORDS, the names of entries, and the names of types by number."""
+    """A key set per entry, then that of header segments, WORDS, the names of entries, and the names of types by
+    number."""
     every = entries()
     sets = [_key_set(entry) for entry in every]
     return known_keys([*sets, _header_keys(), list(WORDS), [entry.name for entry in every], _type_names()])

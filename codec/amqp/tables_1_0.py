@@ -40,8 +40,8 @@ DATA, SEQUENCE, VALUE = 5, 6, 7  # sections by their order in a message
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a composite. `key`: what it is called in a row; `types`: bit mask over TYPES of what may stand there;
-    `shown`: SHOWN, or what is shown instead of a secret."""
+    """One field of a composite. `key`: what it is called in a row; `types`: bit mask over TYPES of what may stand
+    there; `shown`: SHOWN, or what is shown instead of a secret."""
 
     name: str
     key: str
@@ -53,7 +53,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Described:
-    """One descriptor. `fields` is None for restricted types (annotations, data ...), whose value is not a list of fields.
+    """One descriptor. `fields` is None for restricted types (annotations, data ...), whose value is not a list of
+    fields.
 
     `frame_type`: FRAME_TYPES code when it is the body of a frame; `section`: its order in a message. -1: none."""
 
@@ -67,8 +68,8 @@ class Described:
     section: int
 
 
-# One constructor octet: `type` (TYPES code), `category`, `width` octets of the value (FIXED) or of the length before it,
-# `constant` value of those without octets.
+# One constructor octet: `type` (TYPES code), `category`, `width` octets of the value (FIXED) or of the length before
+# it, `constant` value of those without octets.
 CONSTRUCTOR = np.dtype([("type", "i8"), ("category", "i8"), ("width", "i8"), ("constant", "i8")], align=True)
 # One descriptor: `name` number among the names of rows; where `text` has its symbol and its name; its fields.
 DESCRIPTOR = np.dtype(
@@ -86,7 +87,10 @@ FIELD = np.dtype([("types", "i8"), ("mandatory", "i8"), ("multiple", "i8"), ("sh
 PLACES = np.dtype(
     [
         *((name, "i8") for name in ("open", "attach", "detach", "transfer", "max_frame_size", "channel_max")),
-        *((name, "i8") for name in ("attach_handle", "detach_handle", "handle", "delivery_id", "more", "resume", "aborted")),
+        *(
+            (name, "i8")
+            for name in ("attach_handle", "detach_handle", "handle", "delivery_id", "more", "resume", "aborted")
+        ),
     ],
     align=True,
 )
@@ -96,7 +100,8 @@ class WireTables(NamedTuple):
     """What must be known to step through values; -1 means none. Few arrays: each is seven arguments of every kernel.
 
     `constructor` CONSTRUCTOR (256,); `descriptor` DESCRIPTOR (n,); `field` FIELD (all fields, in that order);
-    `by_code` int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `places` PLACES (1,).
+    `by_code` int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `places` PLACES
+    (1,).
     """
 
     constructor: np.ndarray
@@ -110,11 +115,11 @@ class WireTables(NamedTuple):
 class ValueTables(NamedTuple):
     """What must be known beside `WireTables` to show values.
 
-    `section` int64 (9, 3): per section its number in the message's keys, and for composites that of its first field, and
-    their descriptor index. `span` int64 (28, 2): where `WireTables.text` has the names of TYPES, then of BODY_KINDS.
-    `tags`: kinds of field-table tags, for AMQPLAIN (as in `ClassicTables.tag_kind`). `keys`: one set per descriptor (its
-    fields, then "type"); then set `message_set`: sections but those of the body, `body_kind_key`, `body_key`, fields of the
-    sections that are composites; then set `word_set`: WORDS.
+    `section` int64 (9, 3): per section its number in the message's keys, and for composites that of its first field,
+    and their descriptor index. `span` int64 (28, 2): where `WireTables.text` has the names of TYPES, then of
+    BODY_KINDS. `tags`: kinds of field-table tags, for AMQPLAIN (as in `ClassicTables.tag_kind`). `keys`: one set per
+    descriptor (its fields, then "type"); then set `message_set`: sections but those of the body, `body_kind_key`,
+    `body_key`, fields of the sections that are composites; then set `word_set`: WORDS.
     """
 
     section: np.ndarray
@@ -128,7 +133,8 @@ class ValueTables(NamedTuple):
 
 
 WORDS = ("descriptor", "value", "key", "type", "count", "hex")
-DESCRIPTOR_WORD, VALUE_WORD, KEY_WORD, TYPE_WORD, COUNT_WORD, HEX_WORD = range(len(WORDS))
+# numpy integers: numba compiles a kernel once more for every Python constant that it is called with
+DESCRIPTOR_WORD, VALUE_WORD, KEY_WORD, TYPE_WORD, COUNT_WORD, HEX_WORD = np.arange(len(WORDS))
 
 
 @lru_cache
@@ -178,7 +184,7 @@ def descriptors() -> tuple[Described, ...]:
     table = fact_table("1.0")
     composites = {entry["name"]: entry for entry in table["composite_types"]}
     sasl = {entry["name"]: entry for entry in table["sasl_frames"]}
-    frame_types = {entry["name"]: AMQP for entry in table["performatives"]} | {name: SASL for name in sasl}
+    frame_types = {entry["name"]: AMQP for entry in table["performatives"]} | dict.fromkeys(sasl, SASL)
     sections = {entry["name"]: entry["order"] for entry in table["message_sections"]}
     found = []
     for entry in table["descriptor_index"]:
@@ -250,7 +256,7 @@ def _places() -> np.ndarray:
 
 
 def _sections(message: list[str]) -> np.ndarray:
-    """Per section in order: number of its own key, and of the first key of its fields, in the message's keys; its index."""
+    """Per section in order: number of its own key, and of its fields' first key, in the message's keys; its index."""
     array = np.full((len(BODY_KINDS) + 6, 3), -1, np.int64)
     for index, described in enumerate(descriptors()):
         if described.section >= 0 and described.name not in BODY_KINDS:

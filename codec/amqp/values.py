@@ -1,23 +1,28 @@
 """Second pass over finished rows: the octets that the stream decoder kept become VARIANT arguments and properties.
 
-A kernel of its own, so that framing and values are compiled (and can be profiled) apart. It stops where a writer has no
-room left, and goes on from that row when it is called again.
+Kernels of their own, so that framing and values are compiled (and can be profiled) apart. They stop where a writer has no
+room left, and go on from that row when they are called again.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from codec.amqp import rows as R
+from codec.amqp.amqp_0_10 import HEADER_SEGMENT, decode_segment, new_stack
 from codec.amqp.classic import decode_arguments, decode_properties
+from codec.amqp.extents_0_10 import content_length
 from codec.amqp.message_1_0 import decode_described
 from codec.amqp.scalars_1_0 import Scratch, new_scratch
-from codec.amqp.tables import ClassicTables, classic_tables
+from codec.amqp.tables import classic_tables
+from codec.amqp.tables_0_10 import SegmentedTables, segmented_keys, segmented_tables
 from codec.amqp.tables_1_0 import ValueTables, WireTables, described_tables
 from codec.amqp.versions import (
     CLASSIC,
+    CONTROL,
     DESCRIBED,
     E_ARGUMENTS,
     E_DEPTH,
@@ -28,27 +33,52 @@ from codec.amqp.versions import (
     MALFORMED,
     METHOD,
     PROTOCOL_HEADER,
+    SEGMENTED,
+    UNKNOWN_FAMILY,
 )
 from codec.kernel import kernel
-from codec.variant import FULL, OK, TOO_DEEP, TOO_LARGE, begin, begin_object, end_object, finish, key, put_int, rollback
+from codec.variant import (
+    FULL,
+    OK,
+    TOO_DEEP,
+    TOO_LARGE,
+    KnownKeys,
+    begin,
+    begin_object,
+    end_object,
+    finish,
+    key,
+    put_int,
+)
 from codec.variant.writer import METADATA, VALUE
 
 HEADER_KEYS = np.frombuffer(b"protocol_idmajorminorrevision", np.uint8).copy()
 HEADER_KEY_AT = np.array([0, 11, 16, 21, 29], np.int64)
 
 
-class Definitions(NamedTuple):
-    """What the octets of each family are decoded by."""
+class Segmented(NamedTuple):
+    """What the octets of 0-10 are decoded by; `stack` is scratch."""
 
-    classic: ClassicTables
+    tables: SegmentedTables
+    keys: KnownKeys
+    stack: np.ndarray
+
+
+class Described(NamedTuple):
+    """What the octets of 1.0 are decoded by; `scratch` is scratch."""
+
     wire: WireTables
     values: ValueTables
     scratch: Scratch
 
 
-def definitions() -> Definitions:
-    """The tables of all versions."""
-    return Definitions(classic_tables(), *described_tables(), new_scratch())
+def definitions() -> dict[int, tuple[Callable[..., int], tuple[Any, ...]]]:
+    """For each family the kernel that decodes its values, and the tables that it reads."""
+    return {
+        CLASSIC: (classic_values, classic_tables()),
+        SEGMENTED: (segmented_values, Segmented(segmented_tables(), segmented_keys(), new_stack())),
+        DESCRIBED: (described_values, Described(*described_tables(), new_scratch())),
+    }
 
 
 @kernel
@@ -76,35 +106,96 @@ def note_code(row, code, misfit):
 
 
 @kernel
-def decode_values(cells, octets, first, t, arguments, properties):
-    """Decode rows `first` to the end of `cells`: the row at which a writer is full (to be done again), or their number."""
-    for index in range(first, cells.shape[0]):
+def finish_row(row, code, misfit, arguments, properties):
+    """Note on the row how its values came out and where they end; False when a writer is full and it must be done again."""
+    if code == FULL:
+        return False
+    if code != OK:
+        note_code(row, code, misfit)
+    row[R.ARGUMENTS_END] = arguments.positions[VALUE]
+    row[R.ARGUMENTS_META_END] = arguments.positions[METADATA]
+    row[R.PROPERTIES_END] = properties.positions[VALUE]
+    row[R.PROPERTIES_META_END] = properties.positions[METADATA]
+    return True
+
+
+@kernel
+def _octets_from(cells, index):
+    return int(cells[index - 1, R.OCTETS_END]) if index > 0 else 0
+
+
+@kernel
+def classic_values(cells, octets, first, stop, t, arguments, properties):
+    """Decode rows `first` to `stop` of the classic family, or of none: the row at which a writer is full, or `stop`."""
+    for index in range(first, stop):
         row = cells[index]
-        start = int(cells[index - 1, R.OCTETS_END]) if index > 0 else 0
-        stop = int(row[R.OCTETS_END])
-        definition = int(row[R.DEFINITION])
-        kind = int(row[R.TYPE])
+        start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
+        definition, kind, version = int(row[R.DEFINITION]), int(row[R.TYPE]), int(row[R.VERSION])
         code, misfit = OK, E_ARGUMENTS
         if kind == PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
-        elif definition >= 0 and FAMILY_OF_VERSION[row[R.VERSION]] == CLASSIC:
-            version = int(row[R.VERSION])
-            if kind == METHOD:
-                code, _ = decode_arguments(octets, start, stop, t.classic, version, definition, arguments)
-            elif kind == HEADER:
-                misfit = E_PROPERTIES
-                code, _ = decode_properties(octets, start, stop, t.classic, version, definition, properties)
-        elif definition >= 0 and FAMILY_OF_VERSION[row[R.VERSION]] == DESCRIBED:
-            code = decode_described(
-                octets, start, stop, row, definition, t.wire, t.values, t.scratch, arguments, properties
-            )
-        if code == FULL:
-            rollback(properties if kind == HEADER else arguments)
+        elif definition >= 0 and kind == METHOD:
+            code, _ = decode_arguments(octets, start, end, t, version, definition, arguments)
+        elif definition >= 0 and kind == HEADER:
+            misfit = E_PROPERTIES
+            code, _ = decode_properties(octets, start, end, t, version, definition, properties)
+        if not finish_row(row, code, misfit, arguments, properties):
             return index
-        if code != OK:
-            note_code(row, code, misfit)
-        row[R.ARGUMENTS_END] = arguments.positions[VALUE]
-        row[R.ARGUMENTS_META_END] = arguments.positions[METADATA]
-        row[R.PROPERTIES_END] = properties.positions[VALUE]
-        row[R.PROPERTIES_META_END] = properties.positions[METADATA]
-    return cells.shape[0]
+    return stop
+
+
+@kernel
+def segmented_values(cells, octets, first, stop, t, arguments, properties):
+    """`classic_values` for 0-10; `t`: Segmented."""
+    for index in range(first, stop):
+        row = cells[index]
+        start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
+        definition, kind = int(row[R.DEFINITION]), int(row[R.TYPE])
+        code, misfit = OK, E_ARGUMENTS
+        if kind == PROTOCOL_HEADER:
+            code = put_protocol_header(octets, start, arguments)
+        elif definition >= 0:
+            segment, writer = kind - CONTROL, arguments
+            if kind == HEADER:
+                segment, writer, misfit = HEADER_SEGMENT, properties, E_PROPERTIES
+                row[R.BODY_SIZE] = content_length(octets, start, end, t.tables)
+            code = decode_segment(octets, start, end, segment, definition, t.tables, t.keys, t.stack, writer)
+        if not finish_row(row, code, misfit, arguments, properties):
+            return index
+    return stop
+
+
+@kernel
+def described_values(cells, octets, first, stop, t, arguments, properties):
+    """`classic_values` for 1.0; `t`: Described."""
+    for index in range(first, stop):
+        row = cells[index]
+        start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
+        definition = int(row[R.DEFINITION])
+        code = OK
+        if row[R.TYPE] == PROTOCOL_HEADER:
+            code = put_protocol_header(octets, start, arguments)
+        elif definition >= 0:
+            code = decode_described(
+                octets, start, end, row, definition, t.wire, t.values, t.scratch, arguments, properties
+            )
+        if not finish_row(row, code, E_ARGUMENTS, arguments, properties):
+            return index
+    return stop
+
+
+def decode_values(cells, octets, first, definitions, arguments, properties):  # type: ignore[no-untyped-def]
+    """Decode `cells` from row `first` on: the row at which a writer is full (to be done again), or their number.
+
+    Rows of one family after the other go to the kernel of that family, so that a kernel is only compiled where it is used.
+    """
+    family = FAMILY_OF_VERSION[cells[first:, R.VERSION]]
+    family[family == UNKNOWN_FAMILY] = CLASSIC
+    ends = [first + int(change) + 1 for change in np.flatnonzero(np.diff(family))] + [len(cells)]
+    for end in ends:
+        decode, tables = definitions[int(family[end - 1 - first])]
+        stopped = int(decode(cells, octets, first, end, tables, arguments, properties))
+        if stopped < end:
+            return stopped
+        first = end
+    return first

@@ -125,7 +125,7 @@ MARK = np.dtype(
 PIECE = np.dtype(
     [
         ("start", "i8"),
-        ("size", "i8"),
+        ("length", "i8"),
         ("cut", "i8"),  # bytes that followed on the wire and the snaplen cut off
         ("pool_at", "i8"),
         ("arrival", "i8"),
@@ -289,7 +289,7 @@ def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no,
         s.pieces[i] = s.pieces[i - 1]
     p = s.pieces[index]
     p.start = start
-    p.size = size
+    p.length = size
     p.cut = cut
     p.pool_at = d.pool_end
     p.arrival = arrival
@@ -313,14 +313,14 @@ def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file):
         if cut > 0:
             _insert_piece(d, s, index, start, 0, cut, source, at, arrival, packet_no, ts_ns, file)
         return
-    if index > d.piece_from and s.pieces[index - 1].start + s.pieces[index - 1].size > start:
+    if index > d.piece_from and s.pieces[index - 1].start + s.pieces[index - 1].length > start:
         index -= 1
     end = start + size
     here = start
     while here < end:
         if index < d.piece_end and s.pieces[index].start <= here:
             p = s.pieces[index]
-            stop = min(end, int(p.start) + int(p.size))
+            stop = min(end, int(p.start) + int(p.length))
             for i in range(stop - here):
                 if s.pool[int(p.pool_at) + here - int(p.start) + i] != source[at + here - start + i]:
                     d.conflicting_bytes += 1
@@ -342,7 +342,7 @@ def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file):
 @kernel
 def drop_first_piece(d, s):
     """Forget the first waiting piece: it was delivered."""
-    d.pool_live -= s.pieces[d.piece_from].size
+    d.pool_live -= s.pieces[d.piece_from].length
     d.piece_from += 1
     if d.piece_from == d.piece_end:
         d.piece_from = 0

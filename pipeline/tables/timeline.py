@@ -53,17 +53,16 @@ def _noted(condition: Column, *values: Column | str) -> Column:
 
 
 def _with_modes(rows: DataFrame) -> DataFrame:
-    """`mode`, `confirm_tag`, `highest_tag`, `declared_queue`, the end of the transaction and of the channel, as of each row.
+    """`channel_life`, `operation`, `mode`, `declared_queue`, and what `_with_ends` adds, as of each row.
 
     All windows run over (connection, channel) so that one sort serves them; what was noted before the channel was opened
-    anew is dropped again. Delivery tags rise, so the last is the highest.
+    anew is dropped again.
     """
     channel = in_order("connection_id", "channel")
     mode = looked_up(MODES)
     queue = F.coalesce("reply.queue", F.nullif(F.col("queue"), F.lit("")))
     notes = {
         "select": _noted(mode.isNotNull(), "frame_no", mode.alias("mode")),
-        "highest": _noted(F.col("operation").isin("deliver", "get"), "frame_no", "delivery_tag"),
         "declared": _noted(named(DECLARES_QUEUE) & queue.isNotNull(), "frame_no", queue.alias("queue")),
     }
     rows = rows.withColumn("operation", looked_up(OPERATIONS)).withColumns(
@@ -81,25 +80,28 @@ def _with_modes(rows: DataFrame) -> DataFrame:
     rows = rows.withColumns(
         {
             "mode": F.coalesce(of_this_life("select", "mode"), F.lit("none")),
-            "highest_tag": of_this_life("highest", "delivery_tag"),
             "declared_queue": of_this_life("declared", "queue"),
         }
-    ).drop("opened_at", "select", "highest", "declared")
+    ).drop("opened_at", "select", "declared")
     return _with_ends(rows)
 
 
 def _with_ends(rows: DataFrame) -> DataFrame:
-    """What needs the life of the channel: the tag that the broker counts, and what comes later in the same life."""
+    """What needs the life of the channel: `confirm_tag` that the broker counts, `highest_tag` delivered (not the last one:
+    direct replies all have tag 1), and what comes later in the same life: `end` of the transaction, losses."""
     mode = looked_up(MODES)
     # Of repeated selects the first counts: in a maximum it is the one with the highest negative frame_no.
     order = (-F.col("frame_no")).alias("order")
     select = _noted(mode == "confirm", "channel_life", order, "published", "client_losses")
     end = _noted(named(TRANSACTION_ENDS), "channel_life", "ts_ns", _transaction_result().alias("result"))
     close = _noted(named(CLOSES_CHANNEL), "channel_life", "client_losses", "server_losses")
+    delivery = _noted(F.col("operation").isin("deliver", "get"), "channel_life", "delivery_tag")
+    channel = in_order("connection_id", "channel")
     following = "over (partition by connection_id, channel order by frame_no)"
     rows = rows.withColumns({"end": end, "close": close}).withColumns(
         {
-            "confirm": F.max(select).over(in_order("connection_id", "channel")),
+            "confirm": F.max(select).over(channel),
+            "highest": F.max(delivery).over(channel),
             "end": F.expr(f"lead(end, 1) ignore nulls {following}"),
             "close": F.expr(f"lead(close, 1) ignore nulls {following}"),
         }
@@ -117,11 +119,12 @@ def _with_ends(rows: DataFrame) -> DataFrame:
     return rows.withColumns(
         {
             "confirm_tag": F.when(confirming, F.col("published") - F.col("confirm.published")),
+            "highest_tag": F.when(of_this_life("highest"), F.col("highest.delivery_tag")),
             "confirm_tag_sure": F.col("client_losses") == F.col("confirm.client_losses"),
             "end": F.when(of_this_life("end") & (F.col("mode") == "tx"), F.struct("end.ts_ns", "end.result")),
             **losses,
         }
-    ).drop("confirm", "close", "published", "client_losses", "server_losses", "client_losses_in_all", "server_losses_in_all")
+    ).drop("confirm", "highest", "close", "published", "client_losses", "server_losses", "client_losses_in_all", "server_losses_in_all")
 
 
 def _transaction_result() -> Column:

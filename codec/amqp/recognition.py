@@ -1,0 +1,139 @@
+"""What a direction is, and where its frames begin: START and LOST of `codec.amqp.stream`."""
+
+from __future__ import annotations
+
+from codec.amqp.connection import close_span, extend_span, matches_magic, plausible_header, release_spans
+from codec.amqp.detect import ACCEPT, UNDECIDED, tls_record
+from codec.amqp.framing import ASSUMED_VERSION, find_frames
+from codec.amqp.versions import SKIPPED, UNKNOWN_FAMILY
+from codec.kernel import kernel
+from codec.limits import LIMITS
+from codec.net.reassembly import FOREIGN, FRAMES, LOST, TLS
+
+DETECT_BYTES = LIMITS.detect_bytes
+HELLO_BYTES = 4096  # bytes kept of how a TLS stream begins
+
+@kernel
+def become_foreign(d, s, spans, direction, mode):
+    """Nobody will read this direction: what is buffered, and the spans that waited, are counted with the rest."""
+    for i in range(int(spans.count[direction])):
+        span = spans.waiting[direction][i]
+        if not span.gap:
+            if mode == TLS:
+                d.tls_bytes += span.length
+            else:
+                d.foreign_bytes += span.length
+    if spans.count[direction] > 0 and d.span_from < 0:
+        first = spans.waiting[direction][0]
+        d.span_from = first.from_
+        d.span_first_packet = first.first_packet
+        d.span_first_ns = first.first_ns
+        d.span_packet = first.packet
+        d.span_ns = first.ns
+        d.span_file = first.file
+    spans.count[direction] = 0
+    size = int(d.end) - int(d.pos)
+    extend_span(d, s, int(d.next))
+    if mode == TLS:
+        d.tls_bytes += size
+    else:
+        d.foreign_bytes += size
+    d.mode = mode
+    d.pos = d.end
+    d.kept = d.end
+
+
+@kernel
+def keep_hello(state, direction):
+    """Keep the first bytes of a TLS stream: its hello names the server and the TLS version."""
+    d = state.directions[direction]
+    s = state.streams[direction]
+    size = min(int(d.end) - int(d.pos), HELLO_BYTES)
+    for i in range(size):
+        state.hello[direction, i] = s.bytes[d.pos + i]
+    d.hello = size
+
+
+@kernel
+def search(state, direction):
+    """LOST: look for the next boundary. True when there is one (FRAMES from `pos`) or all bytes are ruled out."""
+    c = state.connection[0]
+    d = state.directions[direction]
+    ended = d.final != 0
+    s = state.streams[direction]
+    here = int(d.next) - (int(d.end) - int(d.pos))
+    skip = max(0, int(d.scanned) - here)
+    verdict, at, _ = find_frames(state, c, s.bytes, int(d.pos) + skip, int(d.end), ended)
+    found = here + at - int(d.pos)
+    d.scanned = found
+    extend_span(d, s, found)
+    if verdict != ACCEPT:
+        return ended
+    close_span(state.rows, c, direction, d, state.spans, SKIPPED, found)
+    d.mode = FRAMES
+    return True
+
+
+@kernel
+def recognise(state, direction):
+    """START: decide what this direction is. False: not yet, more bytes may tell."""
+    c = state.connection[0]
+    d = state.directions[direction]
+    s = state.streams[direction]
+    spans = state.spans
+    ended = d.final != 0
+    p, end = int(d.pos), int(d.end)
+    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == end - p
+    if matches_magic(s.bytes, p, end) > 0:
+        if end - p < 8:
+            if not ended:
+                return False
+        elif plausible_header(s.bytes, p):
+            enter(state, direction, FRAMES)
+            return True
+    tls = tls_record(s.bytes, p, end, ended)
+    if tls == UNDECIDED:
+        return False
+    if tls == ACCEPT and c.family == UNKNOWN_FAMILY:
+        if from_start and (s.bytes[p] == 22 or s.bytes[p] == 21) or tls_chain(s.bytes, p, end, ended):
+            keep_hello(state, direction)
+            become_foreign(d, s, spans, direction, TLS)
+            return True
+    if c.family != UNKNOWN_FAMILY:
+        enter(state, direction, FRAMES if from_start else LOST)
+        return True
+    peer = state.directions[1 - direction]
+    if from_start and (direction == c.client or peer.mode == FOREIGN or peer.mode == TLS):
+        become_foreign(d, s, spans, direction, FOREIGN)
+        return True
+    here = int(d.next) - (end - p)
+    skip = max(0, int(d.scanned) - here)
+    verdict, at, family = find_frames(state, c, s.bytes, p + skip, end, ended)
+    d.scanned = here + at - p
+    if verdict == ACCEPT:
+        c.family = family
+        c.version = ASSUMED_VERSION[family]
+        c.version_known = 0
+        enter(state, direction, LOST)
+        return True
+    if end - p > DETECT_BYTES:
+        become_foreign(d, s, spans, direction, FOREIGN)
+        return True
+    return False
+
+
+@kernel
+def tls_chain(buf, p, end, ended):
+    """In the middle of a stream one TLS record header is weak evidence: does another follow?"""
+    size = 5 + ((int(buf[p + 3]) << 8) | int(buf[p + 4]))
+    return p + size == end or tls_record(buf, p + size, end, ended) == ACCEPT
+
+
+@kernel
+def enter(state, direction, mode):
+    """The stream is AMQP: the spans that waited become rows, framing begins in `mode`."""
+    c = state.connection[0]
+    d = state.directions[direction]
+    release_spans(state.rows, c, direction, d, state.spans)
+    d.mode = mode
+    d.scanned = 0

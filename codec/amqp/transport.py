@@ -1,0 +1,166 @@
+"""One captured segment into the streams of its connection: handshake, acknowledgements, ends, and the place of its bytes."""
+
+from __future__ import annotations
+
+from codec.amqp import rows as R
+from codec.amqp.connection import END_FIN, END_NONE, END_RST
+from codec.kernel import kernel
+from codec.net.reassembly import (
+    DONE,
+    FOREIGN,
+    OUT_OF_WINDOW,
+    TLS,
+    anchor,
+    count_conflicts,
+    deliver,
+    hold,
+    hold_room,
+    make_room,
+    offset_of,
+    swallow,
+)
+from codec.net.segments import ACK, FIN, RST, SYN
+
+@kernel
+def begins_anew(d, peer, g):
+    """Is this SYN the first packet of another connection on the same addresses and ports? (RFC 9293 section 3.4.3)"""
+    if not g["flags"] & SYN or not (d.packets or peer.packets):
+        return False
+    if d.anchored:
+        if d.syn and (int(g.seq) + 1 + int(d.next) - int(d.seq)) % (1 << 32) == 0:
+            return False  # the same SYN again
+        if d.syn or d.payload_bytes > 0 or d.missing_bytes > 0:
+            return True
+    if g["flags"] & ACK:
+        return False
+    return bool(peer.anchored and (peer.payload_bytes > 0 or peer.fin or peer.rst) and not peer.syn)
+
+
+@kernel
+def note_flags(c, d, peer, direction, g):
+    """Handshake, end and acknowledgement of one segment."""
+    ts = int(g.ts_ns)
+    if g["flags"] & SYN:
+        if not d.anchored:
+            anchor(d, (int(g.seq) + 1) % (1 << 32))
+        d.syn = 1
+        if g["flags"] & ACK:
+            if c.synack_ns < 0:
+                c.synack_ns = ts
+            if c.client < 0:
+                c.client = 1 - direction
+                c.known_by = R.BY_SYN
+        else:
+            if c.syn_ns < 0:
+                c.syn_ns = ts
+            if c.client < 0:
+                c.client = direction
+                c.known_by = R.BY_SYN
+    elif g["flags"] & ACK and c.rtt_ns < 0 and c.syn_ns >= 0 and c.synack_ns >= 0 and direction == c.client:
+        c.rtt_ns = max(0, ts - int(c.syn_ns))
+    if g["flags"] & ACK and peer.anchored:
+        acked = offset_of(peer, int(g.ack))
+        if abs(acked - int(peer.next)) < OUT_OF_WINDOW:
+            peer.acked = max(int(peer.acked), acked)
+    if g["flags"] & RST:
+        d.rst = 1
+        if c.tcp_end == END_NONE:
+            c.tcp_end = END_RST
+            c.tcp_end_by = direction
+    elif g["flags"] & FIN:
+        d.fin = 1
+        if c.tcp_end == END_NONE:
+            c.tcp_end = END_FIN
+            c.tcp_end_by = direction
+
+
+@kernel
+def take(c, d, peer, direction, s, g, payload):
+    """Place one segment: NEED_* with nothing changed, or DONE."""
+    size = int(g.cap_len)
+    code = make_room(d, s, size, 1)
+    if code != DONE:
+        return code
+    code = hold_room(d, s, size)
+    if code != DONE:
+        return code
+    ts = int(g.ts_ns)
+    c.arrival += 1
+    c.now_ns = g.order_ns
+    d.packets += 1
+    c.last_ns = max(int(c.last_ns), ts)
+    c.last_packet = g.packet_no
+    c.last_file = g.file
+    note_flags(c, d, peer, direction, g)
+    first = (int(g.seq) + (1 if g["flags"] & SYN else 0)) % (1 << 32)
+    if g.wire_len > 0:
+        if not d.anchored:
+            if g["flags"] & RST:
+                return DONE
+            anchor(d, first)
+        start = offset_of(d, first)
+        if abs(start - int(d.next)) >= OUT_OF_WINDOW:
+            d.window_limit = 1
+            return DONE
+        place(c, d, s, g, payload, start)
+    if g["flags"] & FIN and d.anchored and d.fin_at < 0:
+        fin_at = offset_of(d, first) + int(g.wire_len)
+        if fin_at >= d.next - 1 and fin_at - d.next < OUT_OF_WINDOW:
+            d.fin_at = fin_at
+    return DONE
+
+
+@kernel
+def place(c, d, s, g, payload, start):
+    """The payload of `g` has stream offset `start`: deliver it, hold it, or count it as a copy."""
+    ts = int(g.ts_ns)
+    size, wire = int(g.cap_len), int(g.wire_len)
+    at = int(g.payload_at)
+    cut = wire - size
+    if start + wire <= d.next and wire <= 1 and start + 1 == d.next:
+        return  # keep-alive: one old octet, whatever its value (RFC 9293 section 3.8.4)
+    if d.last_data_ns >= 0:
+        d.max_silence_ns = max(int(d.max_silence_ns), ts - int(d.last_data_ns))
+    d.last_data_ns = max(int(d.last_data_ns), ts)
+    if start < d.next:
+        old = min(start + wire, int(d.next)) - start
+        d.retransmitted_bytes += old
+        if d.mode != TLS and d.mode != FOREIGN:
+            count_conflicts(d, s, payload, at, start, min(old, size))
+        if start + wire <= d.next:
+            return
+        at += min(old, size)
+        size = max(0, size - old)
+        cut = wire - old - size
+        start = int(d.next)
+    if start < d.highest and start + size > d.next:
+        d.out_of_order += 1
+    d.highest = max(int(d.highest), start + size)
+    waiting = d.piece_end > d.piece_from
+    if start == d.next and (not waiting or s.pieces[d.piece_from].start >= start + size):
+        if size > 0:
+            bring(d, s, payload, at, size, int(c.arrival), int(g.packet_no), ts, int(g.file))
+        if cut > 0:
+            d.cut_end = max(int(d.cut_end), start + size + cut)
+    else:
+        hold(d, s, payload, at, start, size, cut, int(c.arrival), int(g.packet_no), ts, int(g.file))
+
+
+@kernel
+def bring(d, s, source, at, size, arrival, packet_no, ts, file):
+    """Bytes in order: to the framing, or counted when nobody reads this direction."""
+    if d.mode == TLS or d.mode == FOREIGN:
+        if d.span_from < 0:
+            d.span_from = d.next
+            d.span_first_packet = packet_no
+            d.span_first_ns = ts
+        d.span_packet = packet_no
+        d.span_ns = ts
+        d.span_file = file
+        if d.mode == TLS:
+            d.tls_bytes += size
+        else:
+            d.foreign_bytes += size
+        swallow(d, size)
+    else:
+        deliver(d, s, source, at, size, arrival, packet_no, ts, file)

@@ -1,0 +1,386 @@
+"""AMQP 1.0 out of TCP streams: frames, deliveries over several transfers, holes, recognition without a protocol header.
+
+Streams are written by hand around octets that qpid-proton encoded, and go through the decoder without Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import golden_1_0
+import proton
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wire import CLIENT, SERVER, Row, Wire
+
+HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP" + octets for octets in (b"\0\1\0\0", b"\2\1\0\0", b"\3\1\0\0"))
+
+
+def frame(body: bytes, channel: int = 0, kind: int = 0, doff: int = 2, extended: bytes = b"") -> bytes:
+    size = 8 + len(extended) + len(body)
+    return size.to_bytes(4, "big") + bytes([doff, kind]) + channel.to_bytes(2, "big") + extended + body
+
+
+def performative(code: int, *fields: Any) -> bytes:
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(code), list(fields)))
+    octets: bytes = data.encode()
+    return octets
+
+
+def transfer(
+    handle: int, payload: bytes, number: int | None = 0, channel: int = 0, more: bool = False, aborted: bool = False
+) -> bytes:
+    fields = [proton.uint(handle), None if number is None else proton.uint(number), b"t", None, None, more]
+    fields += [None, None, None, aborted]
+    return frame(performative(0x14, *fields) + payload, channel)
+
+
+OPEN = frame(performative(0x10, "container"))
+CLOSE = frame(performative(0x18))
+FLOW_FRAME = frame(performative(0x13, None, proton.uint(1), proton.uint(1), proton.uint(1)), 1)
+
+
+def stream(*frames: bytes) -> tuple[list[Row], Row]:
+    """Rows of a connection whose client sends a protocol header and these frames."""
+    wire = Wire()
+    wire.add(CLIENT, HEADER + b"".join(frames))
+    rows, facts = wire.rows()
+    return rows[1:], facts
+
+
+def only(rows: Sequence[Row], **expected: Any) -> None:
+    (row,) = rows
+    assert {key: row[key] for key in expected} == expected
+
+
+# ---- frames ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_without_body_keeps_the_connection_alive() -> None:
+    rows, facts = stream(frame(b"", channel=7))
+    only(rows, frame_type="empty", status="ok", channel=7, size=8, payload_size=0, name=None, arguments=None)
+    assert facts["client"]["frame_bytes"] == 16
+
+
+def test_an_extended_header_is_stepped_over() -> None:
+    body = performative(0x10, "container")
+    rows, _ = stream(frame(body, doff=4, extended=b"\xff" * 8), CLOSE)
+    assert [row["name"] for row in rows] == ["open", "close"]
+    assert rows[0]["arguments"] == {"container_id": "container"}
+    assert rows[0]["size"] == 16 + len(body)
+
+
+@pytest.mark.parametrize("doff", [0, 1, 200])
+def test_a_data_offset_outside_of_the_frame_is_malformed(doff: int) -> None:
+    rows, facts = stream(frame(b"\0" * 8, doff=doff), CLOSE)
+    assert [(row["status"], row["error"]) for row in rows] == [
+        ("malformed", "frame is shorter than its own header"),
+        ("ok", None),
+    ]
+    assert facts["client"]["frame_bytes"] == 8 + 16 + len(CLOSE)
+
+
+@pytest.mark.parametrize("size", range(8))
+def test_a_size_below_that_of_the_header_loses_the_boundary_and_finds_the_next(size: int) -> None:
+    rows, facts = stream(OPEN, size.to_bytes(4, "big") + b"\2\0\0\0", CLOSE)
+    assert [(row["frame_type"], row["size"]) for row in rows] == [
+        ("amqp", len(OPEN)),
+        ("skipped", 8),
+        ("amqp", len(CLOSE)),
+    ]
+    assert facts["client"]["skipped_bytes"] == 8
+
+
+def test_a_body_that_is_no_performative() -> None:
+    rows, _ = stream(frame(b"\x41\x41\x41\x41"), frame(performative(0x99)), frame(performative(0x70)), CLOSE)
+    assert [(row["frame_type"], row["status"], row["code"], row["name"]) for row in rows] == [
+        ("amqp", "malformed", -1, None),
+        ("amqp", "unknown", 0x99, None),
+        ("amqp", "unknown", 0x70, None),  # a section of a message is no performative
+        ("amqp", "ok", 0x18, "close"),
+    ]
+
+
+def test_symbolic_descriptors_have_the_number_of_the_fact_table() -> None:
+    data = proton.Data()
+    data.put_object(proton.Described(proton.symbol("amqp:open:list"), ["container"]))
+    rows, _ = stream(frame(data.encode()))
+    only(rows, code=0x10, name="open", arguments={"container_id": "container"}, status="ok")
+
+
+def test_octets_behind_a_performative_that_carries_none() -> None:
+    rows, _ = stream(frame(performative(0x18) + b"\x40"))
+    only(rows, status="malformed", error="values do not fit the performative's definition", payload_size=1)
+
+
+def test_a_sasl_performative_in_an_amqp_frame_is_malformed_and_tells_no_secret() -> None:
+    init = performative(0x41, proton.symbol("PLAIN"), b"\0u\0opensesame")
+    rows, _ = stream(frame(init), frame(performative(0x10, "c"), kind=1))
+    assert [row["error"] for row in rows] == ["no performative where one must be"] * 2
+    assert rows[0]["arguments"] == {"mechanism": "PLAIN", "user": "u"}
+
+
+def test_sasl_then_amqp_on_the_same_stream() -> None:
+    wire = Wire()
+    mechanisms = proton.Array(proton.UNDESCRIBED, int(proton.Data.SYMBOL), proton.symbol("PLAIN"))
+    wire.add(CLIENT, SASL_HEADER)
+    wire.add(SERVER, SASL_HEADER + frame(performative(0x40, mechanisms), 0xFFFF, kind=1))
+    wire.add(CLIENT, frame(performative(0x41, proton.symbol("PLAIN"), b"\0guest\0opensesame"), kind=1))
+    wire.add(SERVER, frame(performative(0x44, proton.ubyte(0)), kind=1))
+    wire.add(CLIENT, HEADER + OPEN)
+    wire.add(SERVER, HEADER + OPEN)
+    rows, facts = wire.rows()
+    assert [(row["sender"], row["frame_type"], row["name"]) for row in rows] == [
+        ("client", "protocol-header", None),
+        ("server", "protocol-header", None),
+        ("server", "sasl", "sasl-mechanisms"),
+        ("client", "sasl", "sasl-init"),
+        ("server", "sasl", "sasl-outcome"),
+        ("client", "protocol-header", None),
+        ("client", "amqp", "open"),
+        ("server", "protocol-header", None),
+        ("server", "amqp", "open"),
+    ]
+    assert rows[2]["channel"] == 0  # octets 6 and 7 of a SASL frame are no channel
+    assert rows[3]["arguments"] == {"mechanism": "PLAIN", "user": "guest"}
+    assert "opensesame" not in repr(rows)
+    assert facts["versions_offered"] == ["client 1.0", "server 1.0", "client 1.0", "server 1.0"]
+
+
+def test_tls_after_its_protocol_header() -> None:
+    record = b"\x16\x03\x01\x00\x20" + bytes(32)
+    wire = Wire()
+    wire.add(CLIENT, TLS_HEADER)
+    wire.add(SERVER, TLS_HEADER)
+    wire.add(CLIENT, record)
+    wire.add(SERVER, record)
+    rows, facts = wire.rows()
+    assert sorted((row["sender"], row["frame_type"], row["size"]) for row in rows) == [
+        ("client", "protocol-header", 8),
+        ("client", "tls", len(record)),
+        ("server", "protocol-header", 8),
+        ("server", "tls", len(record)),
+    ]
+    assert facts["content"] == "amqp"
+    assert facts["tls"] is not None
+
+
+# ---- deliveries -----------------------------------------------------------------------------------------------------
+
+
+def sections_of(body: Any, inferred: bool = True) -> bytes:
+    message = proton.Message(body=body, inferred=inferred, id="m", properties={"k": "v"}, durable=True)
+    octets: bytes = message.encode()
+    return octets
+
+
+@pytest.mark.parametrize(
+    ("sections", "kind", "contents"),
+    [
+        (sections_of(b"abc"), "data", b"abc"),
+        (bytes.fromhex("005375a00161 005375b00000000162"), "data", b"ab"),
+        (bytes.fromhex("005376c0020141 00537645"), "sequence", bytes.fromhex("c0020141 45")),
+        (bytes.fromhex("005377a10161"), "value", bytes.fromhex("a10161")),
+        (bytes.fromhex("00537740"), "value", b"\x40"),
+        (bytes.fromhex("005377 00a30178 5407"), "value", bytes.fromhex("00a301785407")),
+        (b"\0\xa3\x10amqp:data:binary\xa0\x01a", "data", b"a"),
+    ],
+)
+def test_contents_of_the_body(sections: bytes, kind: str, contents: bytes) -> None:
+    rows, _ = stream(transfer(0, sections))
+    only(rows, digest=hashlib.sha256(contents).hexdigest(), body_size=len(contents), content=2, status="ok")
+    assert rows[0]["properties"]["body_kind"] == kind
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_deliveries_that_interleave_across_links_and_sessions(data: st.DataObject) -> None:
+    """However transfers are cut and interleaved, each delivery completes as if it were alone."""
+    body = st.sampled_from([b"", b"abc", b"x" * 1500, "text", [], [1, 2], {"k": None}])
+    bodies = data.draw(st.lists(body, min_size=1, max_size=4))
+    links = [(data.draw(st.integers(0, 1)), handle) for handle in range(len(bodies))]
+    left = [sections_of(body) for body in bodies]
+    alone = [stream(transfer(0, sections))[0][0] for sections in left]
+    frames, open_links = [], list(range(len(bodies)))
+    while open_links:
+        i = data.draw(st.sampled_from(open_links))
+        size = data.draw(st.sampled_from([700, 64, 5, 1, 0]))
+        part, left[i] = left[i][:size], left[i][size:]
+        channel, handle = links[i]
+        frames.append((i, transfer(handle, part, i, channel, more=bool(left[i]))))
+        if not left[i]:
+            open_links.remove(i)
+    rows, _ = stream(*(octets for _, octets in frames))
+    first: dict[int, int] = {}
+    for (i, _), row in zip(frames, rows, strict=True):
+        first.setdefault(i, row["frame_no"])
+        assert (row["status"], row["content"]) == ("ok", first[i])
+    for i, row in {i: row for (i, _), row in zip(frames, rows, strict=True)}.items():
+        assert row["properties"] == alone[i]["properties"]
+        assert (row["digest"], row["body_size"]) == (alone[i]["digest"], alone[i]["body_size"])
+        assert row["digest"] is not None
+    assert all(row["digest"] is None for row in rows if row["arguments"].get("more"))
+
+
+def test_an_operation_of_a_coordinator_over_two_transfers() -> None:
+    discharge = bytes.fromhex("005377 005332 c0 05 02 a00174 41")
+    rows, _ = stream(transfer(0, discharge[:8], more=True), transfer(0, discharge[8:]))
+    assert rows[1]["properties"] == {"body": {"type": "discharge", "txn_id": b"t", "fail": True}, "body_kind": "value"}
+    assert rows[1]["digest"] == hashlib.sha256(discharge[3:]).hexdigest()
+
+
+def test_an_aborted_delivery_has_no_digest_and_ends() -> None:
+    whole = sections_of(b"abc")
+    rows, _ = stream(
+        transfer(0, whole[:9], 1, more=True),
+        transfer(0, b"", 1, aborted=True),
+        transfer(0, whole, 2),
+        transfer(0, b"", 3, aborted=True),
+    )
+    assert [(row["content"], row["digest"] is not None) for row in rows] == [
+        (2, False),
+        (2, False),
+        (4, True),
+        (5, False),
+    ]
+    assert [row["properties"] is not None for row in rows] == [False, False, True, False]
+
+
+def test_a_detached_link_forgets_its_delivery() -> None:
+    whole = sections_of(b"abc")
+    detach = frame(performative(0x16, proton.uint(0), True))
+    rows, _ = stream(transfer(0, whole[:9], None, more=True), detach, transfer(0, whole, None))
+    assert [row["content"] for row in rows] == [2, -1, 4]
+    assert rows[2]["digest"] is not None
+
+
+def test_a_new_delivery_id_ends_the_delivery_before() -> None:
+    whole = sections_of(b"abc")
+    rows, _ = stream(transfer(0, whole[:9], 1, more=True), transfer(0, whole, 2))
+    assert [(row["content"], row["digest"] is not None) for row in rows] == [(2, False), (3, True)]
+
+
+@pytest.mark.parametrize("payload", ["41", "005374", "0053ff45", "005375a00561", "005371c1ff"])
+def test_sections_that_make_no_sense(payload: str) -> None:
+    octets = bytes.fromhex(payload)
+    for frames in ([transfer(0, octets)], [transfer(0, octets[:1], more=True), transfer(0, octets[1:])]):
+        rows, _ = stream(*frames)
+        assert (rows[-1]["status"], rows[-1]["error"]) == (
+            "malformed",
+            "the sections of the message do not fit their definitions",
+        )
+        assert rows[-1]["digest"] is None
+
+
+# ---- loss -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_hole_inside_a_transfer_makes_it_partial_and_the_delivery_without_digest() -> None:
+    whole = sections_of(b"x" * 1000)
+    parts = [
+        transfer(0, whole[:500], 1, more=True),
+        transfer(0, whole[500:800], 1, more=True),
+        transfer(0, whole[800:], 1),
+    ]
+    wire = Wire()
+    wire.add(CLIENT, HEADER + parts[0] + parts[1][:100])
+    wire.lose(CLIENT, 50)
+    wire.add(CLIENT, parts[1][150:] + parts[2] + CLOSE)
+    rows, facts = wire.rows()
+    found = [(row["frame_type"], row["name"], row["status"], row["content"]) for row in rows[1:]]
+    assert found == [
+        ("amqp", "transfer", "ok", 2),
+        ("gap", None, "partial", -1),
+        ("amqp", "transfer", "partial", 2),
+        ("amqp", "transfer", "ok", 2),
+        ("amqp", "close", "ok", -1),
+    ]
+    assert rows[4]["digest"] is None
+    assert rows[4]["properties"]["application_properties"] == {"k": "v"}
+    assert facts["client"]["frame_bytes"] + 50 == 8 + sum(map(len, parts)) + len(CLOSE)
+
+
+def test_a_lost_boundary_is_found_again_and_nothing_is_joined_across() -> None:
+    whole = sections_of(b"x" * 1000)
+    parts = [transfer(0, whole[:500], 1, more=True), transfer(0, whole[500:], 1)]
+    wire = Wire()
+    wire.add(CLIENT, HEADER + OPEN + parts[0])
+    wire.lose(CLIENT, len(FLOW_FRAME))
+    wire.add(CLIENT, parts[1] + CLOSE)
+    rows, facts = wire.rows()
+    assert [(row["frame_type"], row["name"], row["content"]) for row in rows[1:]] == [
+        ("amqp", "open", -1),
+        ("amqp", "transfer", 3),
+        ("gap", None, -1),
+        ("amqp", "transfer", -1),  # it may go on with any delivery
+        ("amqp", "close", -1),
+    ]
+    assert rows[4]["status"] == "ok"
+    assert facts["client"]["skipped_bytes"] == 0
+
+
+@given(st.integers(0, 300), st.integers(1, 300))
+@settings(max_examples=60, deadline=None)
+def test_every_byte_is_accounted_for_whatever_is_lost(start: int, size: int) -> None:
+    octets = OPEN + transfer(0, sections_of(b"abc"), 1) + FLOW_FRAME + transfer(1, sections_of([1]), 2) + CLOSE
+    start = min(start, len(octets) - 2)
+    stop = min(start + size, len(octets) - 1)  # the last byte shows how long the hole is
+    wire = Wire()
+    wire.add(CLIENT, HEADER + octets[:start])
+    wire.lose(CLIENT, stop - start)
+    wire.add(CLIENT, octets[stop:])
+    wire.add(SERVER, HEADER)
+    _, facts = wire.rows()
+    side = facts["client"]
+    counted = sum(side[name] for name in ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes"))
+    assert counted == side["payload_bytes"] == 8 + len(octets) - (stop - start)
+    assert side["missing_bytes"] == stop - start
+
+
+# ---- without a protocol header --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [b"", b"\x99" * 31, CLOSE[5:]])
+def test_a_stream_is_recognised_by_its_frames(before: bytes) -> None:
+    wire = Wire(syn=False)
+    wire.add(SERVER, before + FLOW_FRAME + transfer(0, sections_of(b"abc"), 1) + CLOSE)
+    rows, _ = wire.rows()
+    found = [(row["version"], row["known"], row["frame_type"], row["name"]) for row in rows]
+    skipped = [("1.0", False, "skipped", None)] if before else []
+    assert found == skipped + [("1.0", False, "amqp", name) for name in ("flow", "transfer", "close")]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 50])
+def test_segments_of_any_size_give_the_same_rows(size: int) -> None:
+    octets = OPEN + transfer(0, sections_of(b"abc"), 1) + FLOW_FRAME + CLOSE
+    wire = Wire(syn=False)
+    for start in range(0, len(octets), size):
+        wire.add(CLIENT, octets[start : start + size])
+    whole = Wire(syn=False)
+    whole.add(CLIENT, octets)
+    columns = ("offset", "size", "name", "arguments", "properties", "digest", "status")
+    assert [[row[c] for c in columns] for row in wire.rows()[0]] == [
+        [row[c] for c in columns] for row in whole.rows()[0]
+    ]
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=100, deadline=None)
+def test_any_octets_behind_a_header_give_rows(octets: bytes) -> None:
+    rows, facts = stream(octets)
+    side = facts["client"]
+    counted = sum(side[name] for name in ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes"))
+    assert counted == side["payload_bytes"] == 8 + len(octets)
+    assert sum(row["size"] for row in rows) == len(octets)
+
+
+# ---- the shipped captures -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", golden_1_0.captures())
+def test_frames_and_values_are_those_that_tshark_shows(name: str) -> None:
+    assert list(golden_1_0.capture_disagreements(name)) == []

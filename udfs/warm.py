@@ -1,0 +1,109 @@
+"""Compile all kernels before the first capture is read: `python -m udfs.warm`.
+
+Compiled kernels are kept on disk (`codec.jit`), so this is worth a minute once after an installation or an upgrade, on
+every machine that runs workers. It reads two captures of a few packets, through the code that workers run, so that each
+kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a second process at the
+same time.
+"""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from codec.amqp.versions import headers
+
+SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
+CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
+
+
+def _packet(source: tuple[int, int], target: tuple[int, int], seq: int, ack: int, flags: int, payload: bytes) -> bytes:
+    """Ethernet, IPv4 and TCP headers around `payload`, checksums left zero."""
+    tcp = struct.pack(">HHIIBBHHH", source[1], target[1], seq, ack, 0x50, flags, 65535, 0, 0)
+    ip = struct.pack(">BBHHHBBHII", 0x45, 0, 40 + len(payload), 0, 0, 64, 6, 0, source[0], target[0])
+    return bytes(12) + b"\x08\x00" + ip + tcp + payload
+
+
+def packets(greeting: bytes) -> list[bytes]:
+    """A connection that says `greeting` and ends."""
+    return [
+        _packet(CLIENT, SERVER, 99, 0, SYN, b""),
+        _packet(SERVER, CLIENT, 499, 100, SYN | ACK, b""),
+        _packet(CLIENT, SERVER, 100, 500, PSH_ACK, greeting),
+        _packet(CLIENT, SERVER, 100 + len(greeting), 500, FIN_ACK, b""),
+    ]
+
+
+def pcap(recorded: list[bytes]) -> bytes:
+    """A little-endian pcap of Ethernet packets, a microsecond apart."""
+    records = [struct.pack("<IIII", 0, i, len(octets), len(octets)) + octets for i, octets in enumerate(recorded)]
+    return struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + b"".join(records)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    body += bytes(-len(body) % 4)
+    return struct.pack("<II", kind, 12 + len(body)) + body + struct.pack("<I", 12 + len(body))
+
+
+def pcapng(recorded: list[bytes]) -> bytes:
+    """The same as pcapng: a section, an interface, enhanced packet blocks."""
+    section = _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+    interface = _block(1, struct.pack("<HHI", 1, 0, 65535))
+    blocks = [
+        _block(6, struct.pack("<IIIII", 0, 0, i, len(octets), len(octets)) + octets) for i, octets in enumerate(recorded)
+    ]
+    return section + interface + b"".join(blocks)
+
+
+def warm_values() -> None:
+    """Compile what turns octets into VARIANT, for every family."""
+    from codec.amqp import rows as R
+    from codec.amqp.decoder import HEAP_BYTES
+    from codec.amqp.values import decode_values, definitions
+    from codec.amqp.versions import PROTOCOL_HEADER
+    from codec.variant import new_writer
+
+    known = headers()
+    rows = R.new_rows(len(known.version), HEAP_BYTES, 1)
+    rows.cells[:, R.TYPE] = PROTOCOL_HEADER
+    rows.cells[:, R.VERSION] = known.version
+    rows.cells[:, R.OCTETS_END] = range(4, 4 * len(known.version) + 1, 4)
+    decode_values(rows.cells, rows.octets, 0, definitions(), new_writer(), new_writer())
+
+
+def warm_captures() -> None:
+    """Compile the readers, the packet layers and the stream decoder: read and decode two captures."""
+    from udfs.decode import decode_runs
+    from udfs.options import parse_options
+    from udfs.source import PcapReader, TcpRunsReader
+
+    greetings = [b"AMQP" + octets.tobytes() for octets in headers().octets]
+    with tempfile.TemporaryDirectory() as directory:
+        for name, written in (("warm.pcap", pcap), ("warm.pcapng", pcapng)):
+            path = Path(directory) / name
+            path.write_bytes(written([octets for greeting in greetings for octets in packets(greeting)]))
+            options = {"path": str(path), "ports": "5672"}
+            runs = TcpRunsReader(parse_options(options))
+            for partition in runs.partitions():
+                list(decode_runs()(runs.read(partition)))
+            rows = PcapReader(parse_options(options))
+            for partition in rows.partitions():
+                list(rows.read(partition))
+
+
+def main() -> None:
+    """Compile everything, in two processes."""
+    if sys.argv[1:] == ["values"]:
+        warm_values()
+        return
+    with subprocess.Popen([sys.executable, "-m", "udfs.warm", "values"]) as values:
+        warm_captures()
+    if values.returncode:
+        sys.exit(values.returncode)
+
+
+if __name__ == "__main__":
+    main()
