@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
-KERNELS := $(shell find codec -name '*.py')
+KERNELS := udfs/warm.py $(shell find codec -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help

@@ -28,7 +28,8 @@ def _primes(count: int) -> list[int]:
 
 
 def _root_fraction(n: int, root: int) -> int:
-    """First 32 bits of the fractional part of the square (2) or cube (3) root of `n`: FIPS 180-4 section 4.2.2, 5.3.3."""
+    """First 32 bits of the fractional part of the square (2) or cube (3) root of `n`: FIPS 180-4 section 4.2.2,
+    5.3.3."""
     scaled = n << (32 * root)
     low, high = 0, 1 << 64
     while low < high:

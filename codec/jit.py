@@ -1,13 +1,13 @@
 """How kernels are compiled, and where their machine code is kept.
 
-`njit` compiles in nopython mode without the GIL. With NUMBA_DISABLE_JIT=1 the same functions run as plain Python: that is
-the reference which the tests compare with, so kernels use no construct that only the compiler understands.
+`njit` compiles in nopython mode without the GIL. With NUMBA_DISABLE_JIT=1 the same functions run as plain Python:
+that is the reference which the tests compare with, so kernels use no construct that only the compiler understands.
 
-Machine code is cached in a directory named after a digest of the sources that a kernel is made of: its own file and all
-files of this package that it imports, directly or not. (numba itself only looks at the file of the function at hand, and
-would go on using a kernel whose callee in another file has changed.) The directory is `__pycache__/kernels-DIGEST` beside
-this file, or below the user's cache directory where that cannot be written (an installed package on a cluster executor);
-NUMBA_CACHE_DIR overrides both.
+Machine code is cached in a directory named after a digest of the sources that a kernel is made of: its own file and
+all files of this package that it imports, directly or not. (numba itself only looks at the file of the function at
+hand, and would go on using a kernel whose callee in another file has changed.) The directory is
+`__pycache__/kernels-DIGEST` beside this file, or below the user's cache directory where that cannot be written (an
+installed package on a cluster executor); NUMBA_CACHE_DIR overrides both.
 """
 
 from __future__ import annotations

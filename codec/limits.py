@@ -19,7 +19,8 @@ class Limits:
     block_bytes: int = 8 * 1024 * 1024
     # Plain files above this are read in several splits.
     split_bytes: int = 64 * 1024 * 1024
-    # A damaged capture may claim any record length; no link carries frames this long (Wireshark's bound is the same order).
+    # A damaged capture may claim any record length; no link carries frames this long (Wireshark's bound is the same
+    # order).
     record_bytes: int = 16 * 1024 * 1024
     # Compressed captures: a bomb expands by more than this without end; a real capture compresses 3 to 30 times.
     expansion_ratio: int = 1000
@@ -27,8 +28,8 @@ class Limits:
     reorder_bytes: int = 16 * 1024 * 1024
     # Pieces held at most per direction, so that inserting in order stays cheap with 1-byte segments.
     reorder_segments: int = 4096
-    # How long a hole that the peer has acknowledged past is still awaited: captures of several queues or interfaces swap
-    # neighbouring packets by microseconds, two sniffers of the same traffic differ by a few milliseconds ...
+    # How long a hole that the peer has acknowledged past is still awaited: captures of several queues or interfaces
+    # swap neighbouring packets by microseconds, two sniffers of the same traffic differ by a few milliseconds ...
     reorder_ns: int = 5_000_000
     # ... or so many segments of the connection, whichever comes first.
     reorder_patience: int = 32

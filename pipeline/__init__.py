@@ -97,9 +97,10 @@ def decoded(
 ) -> DataFrame:
     """Captures -> decoded rows (`udfs.schemas.DECODED`), lazily and each time anew.
 
-    `paths`: files, directories, globs, URIs. `ports`, `hosts`: only connections with one of them on either side. `since`
-    (inclusive), `until` (exclusive): packets of this time, ns since 1970-01-01 UTC. `split_bytes`: plain captures above
-    this size are read in several splits. A capture that cannot be read gives a row in `captures` with its error.
+    `paths`: files, directories, globs, URIs. `ports`, `hosts`: only connections with one of them on either side.
+    `since` (inclusive), `until` (exclusive): packets of this time, ns since 1970-01-01 UTC. `split_bytes`: plain
+    captures above this size are read in several splits. A capture that cannot be read
+    gives a row in `captures` with its error.
     """
     # Here, not above: the kernels behind them take a second to load, and tables already written need none.
     from udfs.decode import decode_runs

@@ -249,8 +249,10 @@ MESSAGES = table(
     (
         "outcome",
         STRING,
-        "publish: 'confirmed' 'nacked' 'returned'; delivery: 'acked' 'rejected' 'requeued' 'released' 'modified'; "
-        "'presettled': needs no answer; 'unsettled': open at the end; 'unknown': the capture cannot tell",
+        (
+            "publish: 'confirmed' 'nacked' 'returned'; delivery: 'acked' 'rejected' 'requeued' 'released' 'modified'; "
+            "'presettled': needs no answer; 'unsettled': open at the end; 'unknown': the capture cannot tell"
+        ),
     ),
     ("settled_ts_ns", LONG, "when that was said (in a transaction: committed), ns since 1970-01-01 UTC"),
     ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns"),

@@ -81,7 +81,7 @@ def value(kind: str, thing: Any) -> bytes:
     if kind == "datetime":
         return struct.pack(">Q", int(thing.timestamp()))
     if kind == "uuid":
-        return thing.bytes if isinstance(thing, uuid.UUID) else bytes(thing)
+        return uuid.UUID(str(thing)).bytes
     if kind in ("void", "bit"):
         return b""
     if kind in ("sequence-set", "byte-ranges"):
@@ -91,9 +91,9 @@ def value(kind: str, thing: Any) -> bytes:
         return structure32(*thing)
     if kind in ("map", "list", "array"):
         return sized(4, items(kind, thing))
-    octets = thing.encode(ENCODINGS.get(kind.rpartition("-")[2], "utf-8")) if isinstance(thing, str) else thing
+    octets: bytes = thing.encode(ENCODINGS.get(kind.rpartition("-")[2], "utf-8")) if isinstance(thing, str) else thing
     if kind in ("char", "char-utf32"):
-        return thing.encode("iso-8859-15" if kind == "char" else "utf-32-be")
+        return str(thing).encode("iso-8859-15" if kind == "char" else "utf-32-be")
     return sized(types()[kind]["width"], octets) if types()[kind]["kind"] == "variable" else octets
 
 

@@ -1,7 +1,7 @@
 """Conversations written down by hand as decoded rows, and the tables that the pipeline makes of them.
 
-A `Script` is one connection. Every frame comes 1000 ns after the one before, so that times and latencies in expectations
-are differences of frame numbers: frame n is at `T0 + 1000 * n`.
+A `Script` is one connection. Every frame comes 1000 ns after the one before, so that times and latencies in
+expectations are differences of frame numbers: frame n is at `T0 + 1000 * n`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,7 @@ JSON_COLUMNS = ("arguments", "properties")
 
 def at(frame_no: int) -> datetime:
     """Time of frame `frame_no` as a table shows it."""
-    return datetime.fromtimestamp(T0 // 10**9, tz=timezone.utc).replace(tzinfo=None, microsecond=frame_no)
+    return datetime.fromtimestamp(T0 // 10**9, tz=UTC).replace(tzinfo=None, microsecond=frame_no)
 
 
 class Script:
@@ -42,9 +42,10 @@ class Script:
         frame_no = len(self.frames) + 1
         ts_ns = T0 + STEP * frame_no
         self.frames.append(
-            {"kind": "frame", "frame_no": frame_no, "sender": sender, "ts_ns": ts_ns, "first_ts_ns": ts_ns, "packet_no": frame_no,
-             "first_packet_no": frame_no, "capture_file": "file:a.pcap", "stream_offset": 0, "size": 20, "version": self.version,
-             "version_known": True, "channel": channel, "frame_type": frame_type, "status": "ok", **columns}
+            {"kind": "frame", "frame_no": frame_no, "sender": sender, "ts_ns": ts_ns, "first_ts_ns": ts_ns,
+             "packet_no": frame_no, "first_packet_no": frame_no, "capture_file": "file:a.pcap", "stream_offset": 0,
+             "size": 20, "version": self.version, "version_known": True, "channel": channel, "frame_type": frame_type,
+             "status": "ok", **columns}
         )  # fmt: skip
         return frame_no
 
@@ -93,18 +94,22 @@ class Script:
 
     def deliver(self, delivery_tag: int, consumer_tag: str = "c", body: bytes = b"x", **more: Any) -> int:
         more = {"exchange": "", "routing_key": "q", "redelivered": False, **more}
-        return self.content("server", "basic.deliver", body, consumer_tag=consumer_tag, delivery_tag=delivery_tag, **more)
+        return self.content(
+            "server", "basic.deliver", body, consumer_tag=consumer_tag, delivery_tag=delivery_tag, **more
+        )
 
     def consume(self, queue: str = "q", tag: str = "c", no_ack: bool = False, channel: int = 1) -> int:
         return self.asks(
-            "basic.consume", channel, {"consumer_tag": tag}, queue=queue, consumer_tag=tag, no_ack=no_ack, exclusive=False, no_wait=False
+            "basic.consume", channel, {"consumer_tag": tag}, queue=queue, consumer_tag=tag, no_ack=no_ack,
+            exclusive=False, no_wait=False,
         )  # fmt: skip
 
     def get(self, delivery_tag: int, queue: str = "q", no_ack: bool = False, body: bytes = b"x") -> int:
         """basic.get and its get-ok; the frame_no of the latter."""
         self.client("basic.get", queue=queue, no_ack=no_ack)
         return self.content(
-            "server", "basic.get-ok", body, delivery_tag=delivery_tag, redelivered=False, exchange="", routing_key=queue, message_count=0
+            "server", "basic.get-ok", body, delivery_tag=delivery_tag, redelivered=False, exchange="",
+            routing_key=queue, message_count=0,
         )  # fmt: skip
 
     def gap(self, sender: str, size: int = 100, channel: int | None = None) -> int:
@@ -122,8 +127,21 @@ class Script:
 
     def rows(self, connection_id: int) -> list[dict[str, Any]]:
         end = T0 + STEP * (len(self.frames) + 1)
-        stated = {"client_ip": "10.0.0.1", "opened_ts_ns": T0, "closed_ts_ns": end, "content": "amqp", "syn_seen": True, **self.stated}
-        connection = {"kind": "connection", "ts_ns": T0, "version": self.version, "version_known": True, "arguments": stated}
+        stated = {
+            "client_ip": "10.0.0.1",
+            "opened_ts_ns": T0,
+            "closed_ts_ns": end,
+            "content": "amqp",
+            "syn_seen": True,
+            **self.stated,
+        }
+        connection = {
+            "kind": "connection",
+            "ts_ns": T0,
+            "version": self.version,
+            "version_known": True,
+            "arguments": stated,
+        }
         return [{"connection_id": connection_id, **row} for row in (*self.frames, connection)]
 
 
@@ -132,7 +150,8 @@ def decoded_rows(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     names = [column.name for column in DECODED.fields]
     raw = StructType([StructField(c.name, StringType()) if c.name in JSON_COLUMNS else c for c in DECODED.fields])
     values = [
-        tuple(json.dumps(row[n]) if n in JSON_COLUMNS and row.get(n) is not None else row.get(n) for n in names) for row in rows
+        tuple(json.dumps(row[n]) if n in JSON_COLUMNS and row.get(n) is not None else row.get(n) for n in names)
+        for row in rows
     ]
     frame = spark.createDataFrame(values, raw).withColumn("ts", F.expr("timestamp_micros(ts_ns div 1000)"))
     assert isinstance(frame.schema["ts"].dataType, TimestampType)
@@ -153,7 +172,11 @@ class Read:
         if table not in self._collected:
             self._collected[table] = getattr(self.tables, table).collect()
         mine = [row for row in self._collected[table] if row.connection_id == self.numbers[script]]
-        order = [c for c in ("frame_no", "first_frame_no", "channel", "channel_life", "opened_ts", "name") if mine and c in mine[0]]
+        order = [
+            c
+            for c in ("frame_no", "first_frame_no", "channel", "channel_life", "opened_ts", "name")
+            if mine and c in mine[0]
+        ]
         mine.sort(key=lambda row: [(row[c] is not None, row[c]) for c in order])
         return [tuple(row[c] for c in columns) for row in mine]
 

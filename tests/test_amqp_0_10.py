@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codec.amqp import tables_0_10 as T
-from codec.amqp.amqp_0_10 import HEADER_SEGMENT, decode_segment, new_stack
+from codec.amqp.amqp_0_10 import HEADER_SEGMENT, decode_segment
+from codec.amqp.containers_0_10 import new_stack
 from codec.amqp.extents_0_10 import content_length, segment_fits
 from codec.limits import LIMITS
 from codec.variant import (

@@ -502,7 +502,8 @@ def test_challenge_and_response_are_not_shown(code: int) -> None:
 @pytest.mark.parametrize("field", [SECRET, SECRET.decode(), [SECRET], {"k": "opensesame"}, proton.symbol("opensesame")])
 @pytest.mark.parametrize("code", [0x41, 0x42, 0x43, 0x44])
 def test_no_form_of_a_secret_gets_through(code: int, field: Any) -> None:
-    before: list[Any] = {0x41: [proton.symbol("PLAIN")], 0x44: [proton.ubyte(0)]}.get(code, [])
+    needed: dict[int, list[Any]] = {0x41: [proton.symbol("PLAIN")], 0x44: [proton.ubyte(0)]}
+    before = needed.get(code, [])
     arguments, _, _ = frame_values(sasl(code, *before, field))
     assert "opensesame" not in repr(arguments)
 

@@ -126,7 +126,8 @@ def test_a_sasl_performative_in_an_amqp_frame_is_malformed_and_tells_no_secret()
 
 def test_sasl_then_amqp_on_the_same_stream() -> None:
     wire = Wire()
-    mechanisms = proton.Array(proton.UNDESCRIBED, int(proton.Data.SYMBOL), proton.symbol("PLAIN"))
+    undescribed: Any = proton.UNDESCRIBED
+    mechanisms = proton.Array(undescribed, int(proton.Data.SYMBOL), proton.symbol("PLAIN"))
     wire.add(CLIENT, SASL_HEADER)
     wire.add(SERVER, SASL_HEADER + frame(performative(0x40, mechanisms), 0xFFFF, kind=1))
     wire.add(CLIENT, frame(performative(0x41, proton.symbol("PLAIN"), b"\0guest\0opensesame"), kind=1))

@@ -7,14 +7,7 @@ import struct
 
 import pika.spec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from codec.amqp.classic import classify_method, decode_arguments
-from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, methods
-from codec.amqp.versions import VERSIONS
-from codec.variant import FULL, MALFORMED, METADATA, OK, TOO_LARGE, VALUE, enlarge, new_writer, rollback
-from tests.classic_support import (
+from classic_support import (
     BY_TYPE,
     SAMPLES,
     TABLE,
@@ -28,6 +21,13 @@ from tests.classic_support import (
     read,
     shortstr,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.amqp.classic import classify_method, decode_arguments
+from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, methods
+from codec.amqp.versions import VERSIONS
+from codec.variant import FULL, MALFORMED, METADATA, OK, TOO_LARGE, VALUE, enlarge, new_writer, rollback
 
 EVERY_METHOD = [(version, name) for version in CLASSIC_VERSIONS for name, _ in described_methods(version)]
 

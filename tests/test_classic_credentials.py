@@ -6,12 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-
-from codec.amqp.classic import classify_method, decode_arguments
-from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, method_named
-from codec.amqp.versions import VERSIONS
-from codec.variant import FULL, OK, new_writer
-from tests.classic_support import (
+from classic_support import (
     TABLE,
     arguments,
     described_methods,
@@ -20,6 +15,11 @@ from tests.classic_support import (
     padded,
     shortstr,
 )
+
+from codec.amqp.classic import classify_method, decode_arguments
+from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, method_named
+from codec.amqp.versions import VERSIONS
+from codec.variant import FULL, OK, new_writer
 
 PASSWORD = b"tops3cret-pa55"
 PLAIN = b"\x00alice\x00" + PASSWORD

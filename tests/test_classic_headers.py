@@ -9,14 +9,7 @@ from typing import Any
 import amqp
 import pika.spec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from codec.amqp.classic import check_header
-from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, content_classes
-from codec.amqp.versions import VERSIONS
-from codec.variant import MALFORMED, OK
-from tests.classic_support import (
+from classic_support import (
     example,
     fact_table,
     header_fits,
@@ -26,6 +19,13 @@ from tests.classic_support import (
     tables,
     texts,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.amqp.classic import check_header
+from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, content_classes
+from codec.amqp.versions import VERSIONS
+from codec.variant import MALFORMED, OK
 
 
 @settings(max_examples=100, deadline=None)
@@ -47,7 +47,7 @@ def test_properties_of_pika(data: st.DataObject) -> None:
         "app_id": texts,
         "cluster_id": texts,
     }
-    chosen = data.draw(st.fixed_dictionaries({}, optional=drawn))
+    chosen: dict[str, Any] = data.draw(st.fixed_dictionaries({}, optional=drawn))
     encoded = b"".join(pika.spec.BasicProperties(**chosen).encode())
     if "timestamp" in chosen:
         chosen["timestamp"] = datetime.fromtimestamp(chosen["timestamp"], UTC)

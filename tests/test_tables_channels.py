@@ -9,9 +9,11 @@ from tables_support import Read, Script, at
 
 def number_used_again() -> Script:
     script = Script().open()  # 1, 2
-    script.asks("basic.qos", prefetch_size=0, prefetch_count=10, **{"global": False})  # 3
-    script.asks("basic.qos", prefetch_size=0, prefetch_count=5, **{"global": False})  # 5
-    script.server("channel.close", reply_code=404, reply_text="NOT_FOUND - no queue 'x'", class_id=50, method_id=10)  # 7
+    script.asks("basic.qos", prefetch_size=0, prefetch_count=10)  # 3
+    script.asks("basic.qos", prefetch_size=0, prefetch_count=5)  # 5
+    script.server(
+        "channel.close", reply_code=404, reply_text="NOT_FOUND - no queue 'x'", class_id=50, method_id=10
+    )  # 7
     script.client("channel.close-ok")
     script.open()  # 9
     script.asks("confirm.select", no_wait=False)
@@ -30,7 +32,9 @@ def open_before_the_capture() -> Script:
 def consumers() -> Script:
     script = Script().open()
     script.consume(queue="a", tag="mine")  # 3
-    script.asks("basic.consume", reply={"consumer_tag": "amq.ctag-1"}, queue="b", consumer_tag="", no_ack=True, exclusive=True)  # 5
+    script.asks(
+        "basic.consume", reply={"consumer_tag": "amq.ctag-1"}, queue="b", consumer_tag="", no_ack=True, exclusive=True
+    )  # 5
     script.client("basic.consume", queue="c", consumer_tag="quick", no_wait=True, no_ack=False, exclusive=False)  # 7
     script.deliver(1, consumer_tag="mine")  # 8
     script.deliver(2, consumer_tag="amq.ctag-1")  # 11
@@ -90,7 +94,9 @@ def test_channel_that_was_open_before_the_capture_has_life_0(read: Read) -> None
 
 
 def test_consumers_are_links(read: Read) -> None:
-    rows = read.rows("links", "consumers", "name", "queue", "no_ack", "exclusive", "opened_ts", "closed_ts", "transfers")
+    rows = read.rows(
+        "links", "consumers", "name", "queue", "no_ack", "exclusive", "opened_ts", "closed_ts", "transfers"
+    )
     assert rows == [
         ("mine", "a", False, False, at(3), at(17), 2),
         ("amq.ctag-1", "b", True, True, at(5), at(18), 1),

@@ -11,11 +11,21 @@ from tables_support import STEP, T0, Read, Script, at, decoded_rows
 
 import pipeline
 
-SERVER = {"product": "RabbitMQ", "version": "3.10.8", "platform": "Erlang/OTP 25.2.3", "capabilities": {"basic.nack": True}}
-CLIENT = {"product": "pika", "version": "1.4.4", "platform": "Python 3.11", "capabilities": {"connection.blocked": True}}
+SERVER = {
+    "product": "RabbitMQ",
+    "version": "3.10.8",
+    "platform": "Erlang/OTP 25.2.3",
+    "capabilities": {"basic.nack": True},
+}
+CLIENT = {
+    "product": "pika",
+    "version": "1.4.4",
+    "platform": "Python 3.11",
+    "capabilities": {"connection.blocked": True},
+}
 MEASURES = {
-    "packets": 5, "payload_bytes": 155, "frame_bytes": 100, "skipped_bytes": 20, "tls_bytes": 0, "foreign_bytes": 30, "tail_bytes": 5,
-    "missing_bytes": 7, "retransmitted_bytes": 3, "out_of_order_segments": 1, "max_silence_ns": 900,
+    "packets": 5, "payload_bytes": 155, "frame_bytes": 100, "skipped_bytes": 20, "tls_bytes": 0, "foreign_bytes": 30,
+    "tail_bytes": 5, "missing_bytes": 7, "retransmitted_bytes": 3, "out_of_order_segments": 1, "max_silence_ns": 900,
 }  # fmt: skip
 
 
@@ -41,8 +51,8 @@ def greeted(until: str = "open") -> Script:
 def whole() -> Script:
     script = greeted().facts(
         client_port=40000, server_ip="10.0.0.2", server_port=5672, community_id="1:abc", tcp_rtt_ns=300, tcp_end="fin",
-        tcp_end_by="client", sides_known_by="syn", versions_offered=["client 0-9-1"], limits=[], conflicting_overlap_bytes=0,
-        client=MEASURES, server={**MEASURES, "packets": 6, "max_silence_ns": 800},
+        tcp_end_by="client", sides_known_by="syn", versions_offered=["client 0-9-1"], limits=[],
+        conflicting_overlap_bytes=0, client=MEASURES, server={**MEASURES, "packets": 6, "max_silence_ns": 800},
     )  # fmt: skip
     script.open()  # 8, 9
     script.publish()  # 10 11 12
@@ -90,7 +100,16 @@ def read(spark: SparkSession) -> Read:
 
 
 def test_connection_says_who_talked_to_whom(read: Read) -> None:
-    columns = ("client_ip", "client_port", "server_ip", "server_port", "community_id", "tcp_end", "tcp_end_by", "versions_offered")
+    columns = (
+        "client_ip",
+        "client_port",
+        "server_ip",
+        "server_port",
+        "community_id",
+        "tcp_end",
+        "tcp_end_by",
+        "versions_offered",
+    )
     expected = ("10.0.0.1", 40000, "10.0.0.2", 5672, "1:abc", "fin", "client", ["client 0-9-1"])
     assert read.one("connections", "whole", *columns) == expected
 
@@ -103,7 +122,16 @@ def test_connection_says_what_was_agreed_and_what_was_proposed(read: Read) -> No
 
 
 def test_connection_says_who_logged_in_with_what(read: Read) -> None:
-    columns = ("vhost", "user", "mechanism", "locale", "client_product", "client_platform", "server_product", "server_version")
+    columns = (
+        "vhost",
+        "user",
+        "mechanism",
+        "locale",
+        "client_product",
+        "client_platform",
+        "server_product",
+        "server_version",
+    )
     expected = ("/shop", "guest", "PLAIN", "en_US", "pika", "Python 3.11", "RabbitMQ", "3.10.8")
     assert read.one("connections", "whole", *columns) == expected
 
@@ -116,7 +144,12 @@ def test_capabilities_of_both_sides(read: Read) -> None:
 
 
 def test_times_of_a_connection(read: Read) -> None:
-    assert read.one("connections", "whole", "opened_ts", "closed_ts", "handshake_ns", "tcp_rtt_ns") == (at(0), at(20), 7 * STEP, 300)
+    assert read.one("connections", "whole", "opened_ts", "closed_ts", "handshake_ns", "tcp_rtt_ns") == (
+        at(0),
+        at(20),
+        7 * STEP,
+        300,
+    )
 
 
 def test_counts_by_sender(read: Read) -> None:
@@ -129,7 +162,12 @@ def test_counts_by_sender(read: Read) -> None:
 
 
 def test_bytes_of_both_directions(read: Read) -> None:
-    assert read.one("connections", "whole", "client_packets", "server_packets", "client_bytes", "server_bytes") == (5, 6, 155, 155)
+    assert read.one("connections", "whole", "client_packets", "server_packets", "client_bytes", "server_bytes") == (
+        5,
+        6,
+        155,
+        155,
+    )
     assert read.one("connections", "whole", "client_max_silence_ns", "server_max_silence_ns") == (900, 800)
     # Skipped, foreign and tail bytes: 2 * (20 + 30 + 5).
     together = ("retransmitted_bytes", "out_of_order_segments", "missing_bytes", "undecoded_bytes")
@@ -139,8 +177,8 @@ def test_bytes_of_both_directions(read: Read) -> None:
 @pytest.mark.parametrize(
     ("script", "state"),
     [
-        ("foreign", "tcp"), ("until_header", "header"), ("until_start", "start"), ("until_tune", "tune"), ("until_open", "open"),
-        ("refused", "closing"), ("whole", "closed"),
+        ("foreign", "tcp"), ("until_header", "header"), ("until_start", "start"), ("until_tune", "tune"),
+        ("until_open", "open"), ("refused", "closing"), ("whole", "closed"),
     ],
 )  # fmt: skip
 def test_state_is_the_furthest_stage_reached(read: Read, script: str, state: str) -> None:
@@ -184,9 +222,10 @@ def test_ledger_adds_up(read: Read) -> None:
 
 
 def account(name: str, **more: object) -> dict[str, object]:
-    facts = {"capture_file": name, "format": "pcap", "compression": None, "link_types": ["ETHERNET"], "byte_size": 1000, "packets": 10,
-             "first_ts_ns": T0, "last_ts_ns": T0 + STEP, "snaplen": 65535, "dropped": None, "truncated": False, "error": None,
-             "skipped": {}, **more}  # fmt: skip
+    facts = {"capture_file": name, "format": "pcap", "compression": None, "link_types": ["ETHERNET"], "byte_size": 1000,
+             "packets": 10, "first_ts_ns": T0, "last_ts_ns": T0 + STEP, "snaplen": 65535,
+             "dropped": None, "truncated": False,
+             "error": None, "skipped": {}, **more}  # fmt: skip
     return {"kind": "capture", "arguments": facts}
 
 
@@ -195,7 +234,9 @@ def test_capture_is_the_sum_of_its_splits(spark: SparkSession) -> None:
         spark,
         [
             account("a", skipped={"udp": 2, "arp": 1}, dropped=4),
-            account("a", skipped={"udp": 3, "icmp": 1}, last_ts_ns=T0 + 5 * STEP, truncated=True, error="cut", dropped=4),
+            account(
+                "a", skipped={"udp": 3, "icmp": 1}, last_ts_ns=T0 + 5 * STEP, truncated=True, error="cut", dropped=4
+            ),
             account("b", link_types=["RAW", "SLL"]),
         ],
     )

@@ -104,7 +104,7 @@ def test_properties_are_columns(read: Read) -> None:
 
 
 def test_properties_keep_their_types_in_variant(read: Read) -> None:
-    first = read.tables.messages.filter((F.col("message_id") == "m-1")).select(
+    first = read.tables.messages.filter(F.col("message_id") == "m-1").select(
         F.expr("headers:`x-retries`::int"), F.expr("properties:priority::int"), F.expr("cast(timestamp as long)")
     )
     assert [tuple(row) for row in first.collect()] == [(3, 7, 1580702706)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pyspark.sql import SparkSession
 from tables_support import STEP, Read, Script
@@ -92,13 +90,14 @@ def recovered() -> Script:
 
 
 SCRIPTS = (
-    pipelined_gets, reply_without_request, loss_between, hole_inside_a_frame, no_wait, both_ask, two_lives, two_channels, recovered,
+    pipelined_gets, reply_without_request, loss_between, hole_inside_a_frame, no_wait, both_ask, two_lives,
+    two_channels, recovered,
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def read(spark: SparkSession) -> Iterator[Read]:
-    yield Read(spark, {make.__name__: make() for make in SCRIPTS})
+def read(spark: SparkSession) -> Read:
+    return Read(spark, {make.__name__: make() for make in SCRIPTS})
 
 
 def pairs(read: Read, script: str) -> dict[int, int]:

@@ -1,12 +1,13 @@
-"""What became of each message: acknowledgements, confirms, returns, transactions."""
+"""What became of each message: acknowledgements, confirms, returns, transactions.
+
+A message of one body frame takes three frames: method, header, body.
+"""
 
 from __future__ import annotations
 
 import pytest
 from pyspark.sql import SparkSession
 from tables_support import STEP, T0, Read, Script
-
-BODY = 3  # a message of one body frame takes three frames: method, header, body
 
 
 def consuming(no_ack: bool = False) -> Script:
@@ -157,7 +158,9 @@ def return_in_confirm_mode() -> Script:
     script = confirming()
     script.publish(b"there", routing_key="no", mandatory=True)  # 5
     script.publish(b"back", routing_key="no", mandatory=True)  # 8
-    script.content("server", "basic.return", b"back", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE")  # 11
+    script.content(
+        "server", "basic.return", b"back", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
+    )  # 11
     script.server("basic.ack", delivery_tag=2, multiple=True)  # 14
     return script
 
@@ -167,7 +170,9 @@ def nearest_equal_publish_is_returned() -> Script:
     script = Script().open()
     for mandatory in (True, True, False):
         script.publish(b"same", routing_key="no", mandatory=mandatory)  # 3 6 9
-    script.content("server", "basic.return", b"same", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE")
+    script.content(
+        "server", "basic.return", b"same", exchange="", routing_key="no", reply_code=312, reply_text="NO_ROUTE"
+    )
     return script
 
 
@@ -204,8 +209,9 @@ def commit_without_answer() -> Script:
 
 
 SCRIPTS = (
-    acks_of_one_and_of_many, ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover, nothing_to_acknowledge,
-    consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side, tags_begin_anew_in_a_new_life, confirms, select_again,
+    acks_of_one_and_of_many, ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
+    nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side,
+    tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
     ack_rolled_back_then_committed, commit_without_answer,
 )  # fmt: skip
@@ -217,8 +223,10 @@ def read(spark: SparkSession) -> Read:
 
 
 # Script -> (first_frame_no, outcome, frame whose time it was settled at).
-OUTCOMES = {
-    "acks_of_one_and_of_many": [(5, "acked", 21), (8, "acked", 21), (11, "acked", 20), (14, "acked", 21), (17, "unsettled", None)],
+OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
+    "acks_of_one_and_of_many": [
+        (5, "acked", 21), (8, "acked", 21), (11, "acked", 20), (14, "acked", 21), (17, "unsettled", None),
+    ],
     "ack_of_all_so_far": [(5, "acked", 11), (8, "acked", 11), (12, "unsettled", None)],
     "tag_beyond_the_deliveries": [(5, "acked", 8), (9, "unsettled", None)],
     "direct_replies_between": [(7, "acked", 16), (10, "acked", 16), (13, "presettled", None)],
@@ -272,12 +280,24 @@ def test_publishes_are_numbered_as_the_broker_counts_them(read: Read, script: st
         ("commit_without_answer", [(5, None)]),
     ],
 )
-def test_transaction_of_publishes_and_acknowledgements(read: Read, script: str, expected: list[tuple[int, str]]) -> None:
+def test_transaction_of_publishes_and_acknowledgements(
+    read: Read, script: str, expected: list[tuple[int, str]]
+) -> None:
     assert read.rows("messages", script, "first_frame_no", "transaction") == expected
 
 
 def test_channel_counts_what_became_of_its_messages(read: Read) -> None:
-    counted = ("published", "delivered", "returned", "confirmed", "nacked", "acked", "rejected", "requeued", "unsettled")
+    counted = (
+        "published",
+        "delivered",
+        "returned",
+        "confirmed",
+        "nacked",
+        "acked",
+        "rejected",
+        "requeued",
+        "unsettled",
+    )
     assert read.one("channels", "refusals", *counted) == (0, 4, 0, 0, 0, 0, 2, 2, 0)
     assert read.one("channels", "confirms", *counted) == (5, 0, 0, 2, 1, 0, 0, 0, 1)
     assert read.one("channels", "return_in_confirm_mode", *counted) == (2, 0, 1, 2, 0, 0, 0, 0, 0)

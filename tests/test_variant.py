@@ -21,6 +21,11 @@ from codec.variant import writer as cells
 from codec.variant.dictionary import PROBES, key_hash
 
 
+def spark_value(value: bytes, metadata: bytes) -> Any:
+    """What Spark's own reader makes of a value (it is annotated as text)."""
+    return VariantUtils.to_python(value, metadata)
+
+
 def octets(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(data), np.uint8)
 
@@ -40,7 +45,7 @@ def written(put: Any, *arguments: Any) -> Any:
     v.begin(w)
     put(w, *arguments)
     assert v.finish(w) == v.OK
-    return VariantUtils.to_python(*taken(w))
+    return spark_value(*taken(w))
 
 
 def put_key(w: v.Writer, name: bytes) -> None:
@@ -110,7 +115,7 @@ def test_utf8_second_octet_bounds(lead: int) -> None:
 def test_integers_take_the_least_width(number: int, size: int) -> None:
     value, metadata = v.encode(number)
     assert len(value) == size
-    assert VariantUtils.to_python(value, metadata) == number
+    assert spark_value(value, metadata) == number
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**63 + 12345])
@@ -186,20 +191,20 @@ things = st.recursive(
 @given(things)
 def test_spark_reads_what_was_encoded(thing: Any) -> None:
     value, metadata = v.encode(thing)
-    assert VariantUtils.to_python(value, metadata) == thing
+    assert spark_value(value, metadata) == thing
     assert v.decode(value, metadata) == thing
 
 
 @pytest.mark.parametrize("count", [0, 1, 11, 12, 13, 24, 25, 255, 256, 257, 1000])
 def test_objects_and_arrays_of_any_count(count: int) -> None:
     thing = {"o": {f"key {i * 7919 % count}": i for i in range(count)}, "a": list(range(count))}
-    assert VariantUtils.to_python(*v.encode(thing)) == thing
+    assert spark_value(*v.encode(thing)) == thing
 
 
 @pytest.mark.parametrize("size", [200, 250, 255, 256, 65_000, 65_535, 65_536, 70_000])
 def test_offsets_of_any_width(size: int) -> None:
     thing = {"b": "x" * size, "a": ["y" * size, 1], "c": None}
-    assert VariantUtils.to_python(*v.encode(thing)) == thing
+    assert spark_value(*v.encode(thing)) == thing
 
 
 def test_fields_are_sorted_by_the_bytes_of_their_keys() -> None:
@@ -219,7 +224,7 @@ def test_of_equal_keys_the_last_wins() -> None:
                 v.put_int(w, i)
         v.end_object(w)
         assert v.finish(w) == v.OK
-        assert VariantUtils.to_python(*taken(w)) == {"other": repeats - 1, "same": repeats - 1, "x": repeats - 1}
+        assert spark_value(*taken(w)) == {"other": repeats - 1, "same": repeats - 1, "x": repeats - 1}
 
 
 def test_nested_objects_share_their_keys() -> None:
@@ -234,7 +239,7 @@ def test_keys_that_collide_in_the_hash_table_stay_apart() -> None:
     names = colliding[: PROBES + 10]
     thing = {"a": {name: i for i, name in enumerate(names)}, "b": {name: -i for i, name in enumerate(names)}}
     assert len(names) > PROBES
-    assert VariantUtils.to_python(*v.encode(thing)) == thing
+    assert spark_value(*v.encode(thing)) == thing
 
 
 def test_values_follow_each_other_in_the_heaps() -> None:
@@ -246,7 +251,7 @@ def test_values_follow_each_other_in_the_heaps() -> None:
         v.put_int(w, i)
         v.end_object(w)
         assert v.finish(w) == v.OK
-        assert VariantUtils.to_python(*taken(w)) == {f"k{i % 3}": i}
+        assert spark_value(*taken(w)) == {f"k{i % 3}": i}
 
 
 def test_the_hash_table_survives_the_end_of_its_generations() -> None:
@@ -259,7 +264,7 @@ def test_the_hash_table_survives_the_end_of_its_generations() -> None:
         v.put_null(w)
         v.end_object(w)
         assert v.finish(w) == v.OK
-        assert VariantUtils.to_python(*taken(w)) == {"a": None}
+        assert spark_value(*taken(w)) == {"a": None}
     assert w.positions[cells.GENERATION] == 3
 
 
@@ -280,7 +285,7 @@ def test_known_keys_give_the_same_object_whatever_was_reserved(present: list[int
         v.put_int(w, number)
     v.end_known_object(w, keys, 0)
     assert v.finish_known(w, keys, 0) == v.OK
-    assert VariantUtils.to_python(*taken(w)) == {KEY_SETS[0][i]: i for i in present}
+    assert spark_value(*taken(w)) == {KEY_SETS[0][i]: i for i in present}
     by_hand = v.encode({KEY_SETS[0][i]: i for i in present})[0]
     assert len(taken(w)[0]) == len(by_hand)
 
@@ -303,7 +308,7 @@ def test_known_keys_and_others_in_one_value() -> None:
     v.end_known_object(w, keys, 0)
     assert v.finish_known(w, keys, 0) == v.OK
     value, metadata = taken(w)
-    assert VariantUtils.to_python(value, metadata) == {"zeta": 1, "mid": {"new": None, "alpha": None}}
+    assert spark_value(value, metadata) == {"zeta": 1, "mid": {"new": None, "alpha": None}}
     assert metadata.count(b"alpha") == 1
 
 
@@ -414,4 +419,4 @@ def test_encode_of_facts() -> None:
         "at": datetime(2024, 2, 29, tzinfo=UTC) + timedelta(microseconds=1),
         "n": 2**63,
     }
-    assert VariantUtils.to_python(*v.encode(facts)) == facts
+    assert spark_value(*v.encode(facts)) == facts

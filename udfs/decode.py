@@ -1,11 +1,13 @@
 """Runs in, decoded rows out: the function that `mapInArrow` calls on every partition of sorted runs.
 
-Input: batches of `TCP_RUNS` rows, flow by flow, each flow ordered by (order_ns, capture_file, first_packet_no). Output:
-batches of `DECODED` rows: frames, the facts of every TCP connection, and the accounts of the splits, which pass through.
+Input: batches of `TCP_RUNS` rows, flow by flow, each flow ordered by (order_ns, capture_file, first_packet_no).
+Output: batches of `DECODED` rows: frames, the facts of every TCP connection, and the accounts of the splits, which
+pass through.
 
-Runs of one flow may overlap in time when several files captured it: a run is decoded only up to the first packet of the
-run that follows, so that packets are taken strictly in the order (order_ns, file, packet_no) however they were cut. Nothing
-is held but the connection at hand and the runs that overlap. Cost per run, not per packet: the kernels do the rest.
+Runs of one flow may overlap in time when several files captured it: a run is decoded only up to the first packet of
+the run that follows, so that packets are taken strictly in the order (order_ns, file, packet_no) however they were
+cut. Nothing is held but the connection at hand and the runs that overlap. Cost per run, not per packet: the kernels
+do the rest.
 """
 
 from __future__ import annotations
@@ -201,7 +203,9 @@ class FlowOrder:
         self.payload = np.zeros(0, np.uint8)
         self.names: list[str] = []
 
-    def add(self, segments: np.ndarray, payload: np.ndarray, file: int, names: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def add(
+        self, segments: np.ndarray, payload: np.ndarray, file: int, names: list[str]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Take the next run; gives what comes before its first packet: nothing that follows can precede that."""
         self.names = names
         segments = segments.copy()

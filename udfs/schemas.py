@@ -51,7 +51,9 @@ FRAMES = StructType(
         field("class_id", IntegerType(), "class of a method or content header; null elsewhere"),
         field("method_id", IntegerType(), "method within its class; null elsewhere"),
         field("code", LongType(), "numeric descriptor of a 1.0 performative; null elsewhere"),
-        field("name", StringType(), "'basic.publish', 'message.transfer', 'transfer'; the class name on content headers"),
+        field(
+            "name", StringType(), "'basic.publish', 'message.transfer', 'transfer'; the class name on content headers"
+        ),
         field("arguments", VariantType(), "decoded arguments by field name, '_' for '-'; credentials left out"),
         field("properties", VariantType(), "decoded content properties by name; on content headers"),
         field("body_size", LongType(), "content bytes that a content header declares"),

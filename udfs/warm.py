@@ -1,9 +1,9 @@
 """Compile all kernels before the first capture is read: `python -m udfs.warm`.
 
-Compiled kernels are kept on disk (`codec.jit`), so this is worth a minute once after an installation or an upgrade, on
-every machine that runs workers. It reads two captures of a few packets, through the code that workers run, so that each
-kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a second process at the
-same time.
+Compiled kernels are kept on disk (`codec.jit`), so this is worth a minute once after an installation or an upgrade,
+on every machine that runs workers. It reads two captures of a few packets, through the code that workers run, so that
+each kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a second
+process at the same time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def pcapng(recorded: list[bytes]) -> bytes:
     section = _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
     interface = _block(1, struct.pack("<HHI", 1, 0, 65535))
     blocks = [
-        _block(6, struct.pack("<IIIII", 0, 0, i, len(octets), len(octets)) + octets) for i, octets in enumerate(recorded)
+        _block(6, struct.pack("<IIIII", 0, 0, i, len(octets), len(octets)) + octets)
+        for i, octets in enumerate(recorded)
     ]
     return section + interface + b"".join(blocks)
 

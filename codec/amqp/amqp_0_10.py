@@ -1,7 +1,7 @@
 """Controls, commands and header segments of AMQP 0-10: octets to VARIANT.
 
 One interpreter over the entries of `SegmentedTables`. Containers that are open stand on an explicit stack, a row each;
-the loop of `_decode` takes the next item of the innermost one.
+the loop of `decode_segment` takes the next item of the innermost one.
 
 * An entry is an object of the fields whose packing flag is set; a bit is true or not there.
 * map -> OBJECT; list, array -> ARRAY; sequence-set, byte-ranges -> ARRAY of {lower, upper}
@@ -17,24 +17,40 @@ it goes on behind it. Codes are those of `codec.variant`. Cost: linear in the oc
 
 from __future__ import annotations
 
-import numpy as np
-
 from codec.amqp import tables_0_10 as T
+from codec.amqp.containers_0_10 import (
+    BASE,
+    BEFORE,
+    BOTTOM,
+    CODES,
+    END,
+    IN_ARRAY,
+    IN_FIELDS,
+    IN_LIST,
+    IN_MAP,
+    IN_SECTIONS,
+    KIND,
+    LEFT,
+    MORE,
+    OF,
+    PLACE,
+    TYPE,
+    UNKNOWN_KEYS,
+    open_fields,
+    push,
+    put_value,
+)
 from codec.amqp.credentials import user_span
-from codec.amqp.extents_0_10 import STRUCT32_TYPE, entry_at, extent, packing_flags, session_header_end
+from codec.amqp.extents_0_10 import entry_at, extent, session_header_end
 from codec.amqp.field_table import _put_name as put_key
-from codec.amqp.scalars_0_10 import SCRATCH, put_code, put_name, put_ranges, put_scalar, word
+from codec.amqp.scalars_0_10 import SCRATCH, put_code
 from codec.cursor import i64, octet, u8, u32
 from codec.kernel import kernel
-from codec.limits import LIMITS
 from codec.variant import (
     MALFORMED,
     OK,
-    TOO_DEEP,
     TOO_LARGE,
     begin,
-    begin_array,
-    begin_object,
     begin_object_of,
     element,
     end_array,
@@ -47,12 +63,11 @@ from codec.variant import (
     put_binary,
     put_bool,
     put_int,
-    put_string,
     put_text,
     rollback,
     trouble,
 )
-from codec.variant.writer import ENTRIES, KEYS
+from codec.variant.writer import KEYS
 
 COMMAND_ID_OCTETS = 8  # of the implicit command id, which the framing puts before a command
 HEADER_SEGMENT = 2
@@ -179,8 +194,8 @@ def _begin_entry(w, buf, start, end, kind, of, stack, t):
 def decode_segment(buf, start, end, kind, of, t, keys, stack, w):
     """Write what the segment `buf[start:end]` holds: a code. `kind`: CONTROL_ENTRY, COMMAND_ENTRY, or HEADER_SEGMENT.
 
-    Arguments of control or command `of` follow its class code and code; before those of a command stands its implicit id,
-    8 octets, -1 when it is not known. `of` of a header segment is the number of its key set.
+    Arguments of control or command `of` follow its class code and code; before those of a command stands its implicit
+    id, 8 octets, -1 when it is not known. `of` of a header segment is the number of its key set.
     """
     begin(w)
     at, depth, code = start, 0, OK

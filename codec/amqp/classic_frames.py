@@ -1,8 +1,8 @@
 """Frames of the classic family (0-8, 0-9, 0-9-1) out of an ordered stream: one row each.
 
-Frame (0-9-1 specification, section 4.2.3): type octet, channel short, size long, payload, end octet 0xCE. `next_frame`
-takes one whole frame from the boundary at `pos`; `tear` starts on a frame that a hole runs through, whose row is `partial`;
-`torn_row` ends it.
+Frame (0-9-1 specification, section 4.2.3): type octet, channel short, size long, payload, end octet 0xCE.
+`next_frame` takes one whole frame from the boundary at `pos`; `tear` starts on a frame that a hole runs through,
+whose row is `partial`; `torn_row` ends it.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def frame_kind(t, version, octet):
 
 @kernel
 def next_frame(c, d, direction, s, rows, contents, t):
-    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins here,
-    ROWS_FULL with nothing changed."""
+    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
+    here, ROWS_FULL with nothing changed."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if p >= end:
@@ -119,7 +119,8 @@ def _boundary_inside(c, buf, p, stop, t):
 
 @kernel
 def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
-    """Decode the payload `buf[start:stop]` of a frame into its row; False when the row must be made again with more room."""
+    """Decode the payload `buf[start:stop]` of a frame into its row; False when the row must be made again with more
+    room."""
     if kind == METHOD:
         return _fill_method(c, direction, buf, start, stop, row, rows, contents, t)
     if kind == HEADER:
@@ -167,9 +168,7 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
 def note_method(c, direction, buf, start, stop, method, rows, t):
     """What a method says about its connection: who is the client, and the limits agreed on."""
     if c.client < 0 and t.method_sender[method] >= 0:
-        R.resolve_senders(
-            rows, c, direction if t.method_sender[method] == R.CLIENT else 1 - direction, R.BY_METHOD
-        )
+        R.resolve_senders(rows, c, direction if t.method_sender[method] == R.CLIENT else 1 - direction, R.BY_METHOD)
     if method == t.tune_ok[int(c.version)] and stop - start >= 10:
         c.channel_max = _u16(buf, start + 4)
         c.frame_max = _u32(buf, start + 6)
@@ -200,7 +199,8 @@ def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
 
 @kernel
 def tear(c, d, s, t):
-    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they are."""
+    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they
+    are."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < 7:

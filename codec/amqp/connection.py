@@ -1,8 +1,8 @@
 """What is known of one TCP connection, and the rows that are not frames: spans and protocol headers.
 
-A *span* is a stretch of one direction that is in no frame: missing (`gap`), seen but undecodable (`skipped`), encrypted
-(`tls`) or another protocol (`foreign`). A direction has at most one open span (`span_*`); while nobody knows yet whether
-the stream is AMQP its spans wait in `Spans`, because a foreign stream gets a single row.
+A *span* is a stretch of one direction that is in no frame: missing (`gap`), seen but undecodable (`skipped`),
+encrypted (`tls`) or another protocol (`foreign`). A direction has at most one open span (`span_*`); while nobody
+knows yet whether the stream is AMQP its spans wait in `Spans`, because a foreign stream gets a single row.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ FIRST_PRINTABLE = 0x20
 
 
 class Spans(NamedTuple):
-    """Spans of directions not recognised yet: `waiting` SPAN (2, SPANS), `count` int64 (2,)."""
+    """Spans of directions not recognised yet: `waiting` SPAN (2, SPANS), `number` int64 (2,)."""
 
     waiting: np.ndarray
-    count: np.ndarray
+    number: np.ndarray
 
 
 def new_spans() -> Spans:
@@ -128,7 +128,8 @@ def span_row(rows, c, direction, frame_type, span):
 
 @kernel
 def extend_span(d, s, end):
-    """Add the bytes from `pos` to stream offset `end` to the open span of `d` (opened here if none is), consuming them."""
+    """Add the bytes from `pos` to stream offset `end` to the open span of `d` (opened here if none is), consuming
+    them."""
     start = int(d.next) - (int(d.end) - int(d.pos))
     if end <= start:
         return
@@ -153,7 +154,7 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
     """End the open span of `d` at stream offset `at`: a row, or a waiting span while the stream is not recognised."""
     if d.span_from < 0:
         return
-    n = int(spans.count[direction])
+    n = int(spans.number[direction])
     span = spans.waiting[direction][min(n, SPANS - 1)]
     span.from_ = d.span_from
     span.length = at - d.span_from
@@ -165,7 +166,7 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
     span.file = d.span_file
     d.span_from = -1
     if frame_type < 0:
-        spans.count[direction] = n + 1
+        spans.number[direction] = n + 1
         return
     if frame_type == SKIPPED:
         d.skipped_bytes += span.length
@@ -175,7 +176,7 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
 @kernel
 def gap_span(rows, c, direction, d, s, spans, gap, wait):
     """`gap` bytes are missing at `next`: a row, or a waiting span. Its packets are those on either side."""
-    n = int(spans.count[direction])
+    n = int(spans.number[direction])
     span = spans.waiting[direction][min(n, SPANS - 1)]
     span.from_ = d.next
     span.length = gap
@@ -198,7 +199,7 @@ def gap_span(rows, c, direction, d, s, spans, gap, wait):
             span.first_packet = span.packet
             span.first_ns = span.ns
     if wait:
-        spans.count[direction] = n + 1
+        spans.number[direction] = n + 1
     else:
         span_row(rows, c, direction, GAP, span)
 
@@ -206,14 +207,14 @@ def gap_span(rows, c, direction, d, s, spans, gap, wait):
 @kernel
 def release_spans(rows, c, direction, d, spans):
     """The stream turned out to be AMQP: the spans that waited become rows."""
-    for i in range(int(spans.count[direction])):
+    for i in range(int(spans.number[direction])):
         span = spans.waiting[direction][i]
         if span.gap:
             span_row(rows, c, direction, GAP, span)
         else:
             d.skipped_bytes += span.length
             span_row(rows, c, direction, SKIPPED, span)
-    spans.count[direction] = 0
+    spans.number[direction] = 0
 
 
 @kernel

@@ -32,9 +32,7 @@ from codec.variant.writer import ENTRIES
 DEPTH = LIMITS.nesting_depth
 # An item costs two or more octets of VARIANT, up to four of offset, and 56 of scratch while its container is open.
 ITEMS = LIMITS.variant_bytes // 16
-HEADER_SEGMENT = 2
 CODES = 2  # octets of class code and code
-COMMAND_ID_OCTETS = 8  # of the implicit command id, which the framing puts before a command
 
 # Columns of the stack. LEFT: items to come, or the packing flags of fields to come. BASE: number of the first field's
 # key among the keys known beforehand, -1 when it is not. BEFORE: where the last field shown begins.
@@ -42,7 +40,6 @@ KIND, END, LEFT, TYPE, OF, PLACE, BASE, BEFORE = range(8)
 IN_FIELDS, IN_MAP, IN_LIST, IN_ARRAY, IN_SECTIONS = range(5)
 MORE, NO_MORE, UNKNOWN_KEYS = 1, 0, -1
 BOTTOM = 0  # of the stack
-SKIPPED, NO_VALUE = -1, -2  # for the type of a value: there is none to write; it does not fit
 
 
 def new_stack() -> np.ndarray:

@@ -34,7 +34,8 @@ CONTENT = np.dtype(
 
 
 class Contents(NamedTuple):
-    """`slots`: CONTENT records (2 * 65536,); `epochs` int64 (2,) current per direction; `digests` running SHA-256 a slot."""
+    """`slots`: CONTENT records (2 * 65536,); `epochs` int64 (2,) current per direction; `digests` running SHA-256 a
+    slot."""
 
     slots: np.ndarray
     epochs: np.ndarray

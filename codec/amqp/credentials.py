@@ -23,7 +23,7 @@ NOBODY = -1
 def _is(buf, start, end, text):
     if end - start != len(text):
         return False
-    for i in range(len(text)):  # noqa: SIM110 (no generators in kernels)
+    for i in range(len(text)):
         if buf[start + i] != text[i]:
             return False
     return True

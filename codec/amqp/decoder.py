@@ -8,8 +8,8 @@
         ...
 
 The kernels of `codec.amqp.stream` do the work; this class opens and closes connections, enlarges arrays when a kernel
-asks for it, and hands out what is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it the
-bytes that wait for the end of a frame or for a missing segment.
+asks for it, and hands out what is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it
+the bytes that wait for the end of a frame or for a missing segment.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from codec.amqp.facts import connection_facts, fewest_port_is_server
 from codec.amqp.framing import forget
 from codec.amqp.stream import ENDING, PLACE, State, end_connection, new_state, run
 from codec.amqp.tables import classic_tables
+from codec.amqp.values import decode_values, definitions
 from codec.amqp.versions import headers
 from codec.net.reassembly import (
     CONNECTION_ENDS,
@@ -39,7 +40,6 @@ from codec.net.reassembly import (
     Stream,
 )
 from codec.net.segments import SEGMENT
-from codec.amqp.values import decode_values, definitions
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
 
 BATCH_ROWS = 1 << 15
@@ -50,8 +50,8 @@ _STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces"
 class Batch(NamedTuple):
     """Rows that are complete. Arrays are views, valid until the decoder goes on.
 
-    `cells` int64 (rows, columns of codec.amqp.rows); `digest` uint8 (rows, 32); the heaps are uint8, the ends of each row's
-    parts stand in its cells.
+    `cells` int64 (rows, columns of codec.amqp.rows); `digest` uint8 (rows, 32); the heaps are uint8, the ends of each
+    row's parts stand in its cells.
     """
 
     cells: np.ndarray
@@ -65,7 +65,8 @@ class Batch(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What is known of a TCP connection when it has ended: the columns it shares with frames, and the rest as a dict."""
+    """What is known of a TCP connection when it has ended: the columns it shares with frames, and the rest as a
+    dict."""
 
     connection_id: int
     first_ns: int
@@ -133,7 +134,7 @@ class Decoder:
         c.client = -1
         c.keep_payload = self.keep_payload
         c.port_client = fewest_port_is_server(self.flow)
-        c.row_from = state.rows.count[0]
+        c.row_from = state.rows.used[0]
         c.syn_ns = c.synack_ns = c.rtt_ns = c.tcp_end_by = -1
         c.first_ns = c.last_ns = first["ts_ns"]
         c.phase = PLACE
@@ -141,7 +142,7 @@ class Decoder:
             d = state.directions[direction]
             d.acked = d.fin_at = d.span_from = d.last_data_ns = d.doubt_at = -1
             forget(state, direction)
-        state.spans.count[:] = 0
+        state.spans.number[:] = 0
         self.open = True
 
     def _close(self) -> Iterator[Batch]:
@@ -157,9 +158,7 @@ class Decoder:
         assert self.flow is not None
         c = self.state.connection[0]
         facts = connection_facts(self.flow, c, self.state.directions, self.state.hello)
-        self.facts.append(
-            Facts(int(c.connection_id), int(c.first_ns), int(c.version), bool(c.version_known), facts)
-        )
+        self.facts.append(Facts(int(c.connection_id), int(c.first_ns), int(c.version), bool(c.version_known), facts))
         self.open = False
 
     def _make_room(self, code: int, direction: int) -> Iterator[Batch]:
@@ -187,7 +186,7 @@ class Decoder:
     def _take(self) -> Iterator[Batch]:
         """Hand out the rows that are complete. Rows that do not know their sender yet stay, moved to the front."""
         rows = self.state.rows
-        count = int(rows.count[0])
+        count = int(rows.used[0])
         c = self.state.connection[0]
         done = int(c.row_from) if self.open and c.client < 0 else count
         if done == 0:
@@ -200,10 +199,10 @@ class Decoder:
         rows.digest[:rest] = rows.digest[done:count].copy()
         rows.cells[:rest, R.OCTETS_END] -= octets_end
         rows.cells[:rest, R.PAYLOAD_END] -= payload_end
-        rows.count[:] = (
+        rows.used[:] = (
             rest,
-            _shift(rows.octets, octets_end, int(rows.count[1])),
-            _shift(rows.payload, payload_end, int(rows.count[2])),
+            _shift(rows.octets, octets_end, int(rows.used[1])),
+            _shift(rows.payload, payload_end, int(rows.used[2])),
         )
         c.row_from = 0
 

@@ -77,8 +77,8 @@ def next_frame(c, d, direction, s, rows, dl, t):
         room += octets_to_keep(
             dl, direction, channel, unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
         )
-    if int(rows.count[1]) + room > len(rows.octets) or (
-        c.keep_payload and int(rows.count[2]) + size > len(rows.payload)
+    if int(rows.used[1]) + room > len(rows.octets) or (
+        c.keep_payload and int(rows.used[2]) + size > len(rows.payload)
     ):
         return ROWS_FULL
     offset = int(d.next) - (end - p)
@@ -139,9 +139,9 @@ def _fill(c, d, direction, buf, start, stop, of, code, after, row, index, rows, 
     elif after < stop and of != t.places[0].transfer:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_FIELDS
-    first = int(rows.count[1])
+    first = int(rows.used[1])
     rows.octets[first] = NO_BODY
-    rows.count[1] += 1
+    rows.used[1] += 1
     R.keep_octets(rows, row, buf, start, after)
     if row[R.TYPE] != t.descriptor[of].frame_type:
         return

@@ -1,8 +1,8 @@
 """Is this AMQP, and where does a frame begin? Questions asked of bytes without a known boundary.
 
-A boundary is believed where a *chain* of frames stands: each with a defined type, a plausible channel and size, its end
-octet in place, and, for methods and headers, arguments that parse exactly to the end of the frame. Evidence is counted in
-points, so that a single lucky octet never decides. Ports are never asked.
+A boundary is believed where a *chain* of frames stands: each with a defined type, a plausible channel and size, its
+end octet in place, and, for methods and headers, arguments that parse exactly to the end of the frame. Evidence is
+counted in points, so that a single lucky octet never decides. Ports are never asked.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def classic_frame(buf, p, end, t, version, frame_cap, channel_cap):
         return REJECT, 0, 0
     if kind != 8 and kind != 1 and channel == 0:
         return REJECT, 0, 0
-    if kind == 1 and size < 4 or kind == 2 and size < 14:
+    if (kind == 1 and size < 4) or (kind == 2 and size < 14):
         return REJECT, 0, 0
     start, stop = p + 7, p + 7 + size
     method = -1
@@ -93,7 +93,8 @@ def classic_frame(buf, p, end, t, version, frame_cap, channel_cap):
 
 @kernel
 def classic_chain(buf, p, end, ended, t, version, frame_cap, channel_cap, known):
-    """Does a chain of classic frames begin at `p`? `ended`: no byte will follow `end` (the stream or its part is over)."""
+    """Does a chain of classic frames begin at `p`? `ended`: no byte will follow `end` (the stream or its part is
+    over)."""
     need = NEED_KNOWN if known else NEED_UNKNOWN
     least = FRAMES_KNOWN if known else FRAMES_UNKNOWN
     points, frames = 0, 0

@@ -58,7 +58,8 @@ def fewest_port_is_server(flow: bytes) -> int:
 
 
 def community_id(flow: bytes, seed: int = 0) -> str:
-    """Community ID version 1 of a TCP flow: base64 of SHA-1 over seed, addresses, protocol and ports, low endpoint first."""
+    """Community ID version 1 of a TCP flow: base64 of SHA-1 over seed, addresses, protocol and ports, low endpoint
+    first."""
     packed = []
     for octets, port in endpoints(flow):
         mapped = ipaddress.IPv6Address(octets).ipv4_mapped
@@ -94,9 +95,7 @@ def _content(c: Any, directions: np.ndarray) -> str:
 def connection_facts(flow: bytes, c: Any, directions: np.ndarray, hello: np.ndarray) -> dict[str, Any]:
     """All facts of the ended connection `c` (a CONNECTION record) with its two DIRECTION records."""
     client = int(c.client)
-    (client_ip, client_port), (server_ip, server_port) = (
-        endpoints(flow) if client == 0 else reversed(endpoints(flow))
-    )
+    (client_ip, client_port), (server_ip, server_port) = endpoints(flow) if client == 0 else reversed(endpoints(flow))
     facts: dict[str, Any] = {
         "client_ip": address_text(client_ip),
         "client_port": client_port,
@@ -112,7 +111,9 @@ def connection_facts(flow: bytes, c: Any, directions: np.ndarray, hello: np.ndar
         "sides_known_by": KNOWN_BY[c.known_by],
         "content": _content(c, directions),
         "versions_offered": offered_versions(c),
-        "tls": hello_facts(bytes(hello[client][: directions[client].hello]), bytes(hello[1 - client][: directions[1 - client].hello]))
+        "tls": hello_facts(
+            bytes(hello[client][: directions[client].hello]), bytes(hello[1 - client][: directions[1 - client].hello])
+        )
         if directions[0].hello or directions[1].hello
         else None,
         "conflicting_overlap_bytes": int(directions[0].conflicting_bytes + directions[1].conflicting_bytes),

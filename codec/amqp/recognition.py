@@ -13,17 +13,18 @@ from codec.net.reassembly import FOREIGN, FRAMES, LOST, TLS
 DETECT_BYTES = LIMITS.detect_bytes
 HELLO_BYTES = 4096  # bytes kept of how a TLS stream begins
 
+
 @kernel
 def become_foreign(d, s, spans, direction, mode):
     """Nobody will read this direction: what is buffered, and the spans that waited, are counted with the rest."""
-    for i in range(int(spans.count[direction])):
+    for i in range(int(spans.number[direction])):
         span = spans.waiting[direction][i]
         if not span.gap:
             if mode == TLS:
                 d.tls_bytes += span.length
             else:
                 d.foreign_bytes += span.length
-    if spans.count[direction] > 0 and d.span_from < 0:
+    if spans.number[direction] > 0 and d.span_from < 0:
         first = spans.waiting[direction][0]
         d.span_from = first.from_
         d.span_first_packet = first.first_packet
@@ -31,7 +32,7 @@ def become_foreign(d, s, spans, direction, mode):
         d.span_packet = first.packet
         d.span_ns = first.ns
         d.span_file = first.file
-    spans.count[direction] = 0
+    spans.number[direction] = 0
     size = int(d.end) - int(d.pos)
     extend_span(d, s, int(d.next))
     if mode == TLS:
@@ -94,11 +95,11 @@ def recognise(state, direction):
     tls = tls_record(s.bytes, p, end, ended)
     if tls == UNDECIDED:
         return False
-    if tls == ACCEPT and c.family == UNKNOWN_FAMILY:
-        if from_start and (s.bytes[p] == 22 or s.bytes[p] == 21) or tls_chain(s.bytes, p, end, ended):
-            keep_hello(state, direction)
-            become_foreign(d, s, spans, direction, TLS)
-            return True
+    greets = from_start and (s.bytes[p] == 22 or s.bytes[p] == 21)  # a handshake or an alert
+    if tls == ACCEPT and c.family == UNKNOWN_FAMILY and (greets or tls_chain(s.bytes, p, end, ended)):
+        keep_hello(state, direction)
+        become_foreign(d, s, spans, direction, TLS)
+        return True
     if c.family != UNKNOWN_FAMILY:
         enter(state, direction, FRAMES if from_start else LOST)
         return True

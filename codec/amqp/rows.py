@@ -1,8 +1,8 @@
 """Output of the stream decoder: one row per frame or span, as a matrix of integers and heaps of bytes.
 
-`Rows.cells[r, COLUMN]` holds everything of fixed width (-1: null). Octets whose values are still to be decoded stand end to
-end in `octets` (`codec.amqp.values` makes VARIANT of them), bodies in `payload`; each row records where its own end. Rows
-are only ever appended; the caller takes them out and starts over (`codec.amqp.decoder`).
+`Rows.cells[r, COLUMN]` holds everything of fixed width (-1: null). Octets whose values are still to be decoded stand
+end to end in `octets` (`codec.amqp.values` makes VARIANT of them), bodies in `payload`; each row records where its
+own end. Rows are only ever appended; the caller takes them out and starts over (`codec.amqp.decoder`).
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ UNRESOLVED_ROWS = 256  # after so many rows that do not tell the client from the
 
 
 class Rows(NamedTuple):
-    """`cells` int64 (rows, columns); `digest` uint8 (rows, 32); `octets`, `payload` uint8 heaps; `count` int64 (3,): rows,
-    end of octets, end of payload."""
+    """`cells` int64 (rows, columns); `digest` uint8 (rows, 32); `octets`, `payload` uint8 heaps; `used` int64 (3,):
+    rows, end of octets, end of payload."""
 
     cells: np.ndarray
     digest: np.ndarray
     octets: np.ndarray
     payload: np.ndarray
-    count: np.ndarray
+    used: np.ndarray
 
 
 def new_rows(capacity: int, octets: int, payload: int) -> Rows:
@@ -115,7 +115,7 @@ def new_rows(capacity: int, octets: int, payload: int) -> Rows:
 @kernel
 def rows_full(rows):
     """True when one more step of the decoder might not fit."""
-    return int(rows.count[0]) + SPARE_ROWS > rows.cells.shape[0]
+    return int(rows.used[0]) + SPARE_ROWS > rows.cells.shape[0]
 
 
 @kernel
@@ -123,7 +123,7 @@ def resolve_senders(rows, c, client, known_by):
     """Now it is known which direction is the client's: say so on this connection's rows that still wait for it."""
     c.client = client
     c.known_by = known_by
-    for i in range(int(c.row_from), int(rows.count[0])):
+    for i in range(int(c.row_from), int(rows.used[0])):
         row = rows.cells[i]
         if row[SENDER] < 0 and row[CONNECTION] == c.connection_id:
             row[SENDER] = CLIENT if row[DIRECTION] == client else SERVER
@@ -134,8 +134,8 @@ def append_row(rows, c, direction, frame_type, offset, size):
     """A new row of connection `c` with what every row has; the rest is null. Returns its index."""
     if c.client < 0 and c.frame_no >= UNRESOLVED_ROWS:
         resolve_senders(rows, c, int(c.port_client), BY_PORT)
-    index = int(rows.count[0])
-    rows.count[0] = index + 1
+    index = int(rows.used[0])
+    rows.used[0] = index + 1
     c.frame_no += 1
     row = rows.cells[index]
     row[CONNECTION] = c.connection_id
@@ -159,19 +159,19 @@ def append_row(rows, c, direction, frame_type, offset, size):
     row[CONTENT] = -1
     row[DIGEST] = 0
     row[DEFINITION] = -1
-    row[OCTETS_END] = rows.count[1]
-    row[PAYLOAD_END] = rows.count[2]
+    row[OCTETS_END] = rows.used[1]
+    row[PAYLOAD_END] = rows.used[2]
     return index
 
 
 @kernel
 def keep_octets(rows, row, buf, start, end):
     """Keep `buf[start:end]` for `codec.amqp.values` to decode; False when the heap has no room."""
-    at, size = int(rows.count[1]), end - start
+    at, size = int(rows.used[1]), end - start
     if at + size > len(rows.octets):
         return False
     copy_bytes(rows.octets, at, buf, start, end)
-    rows.count[1] = at + size
+    rows.used[1] = at + size
     row[OCTETS_END] = at + size
     return True
 
@@ -179,11 +179,11 @@ def keep_octets(rows, row, buf, start, end):
 @kernel
 def keep_payload(rows, row, buf, start, end):
     """Keep the content bytes `buf[start:end]`; False when the heap has no room."""
-    at, size = int(rows.count[2]), end - start
+    at, size = int(rows.used[2]), end - start
     if at + size > len(rows.payload):
         return False
     copy_bytes(rows.payload, at, buf, start, end)
-    rows.count[2] = at + size
+    rows.used[2] = at + size
     row[PAYLOAD_END] = at + size
     return True
 
@@ -191,13 +191,14 @@ def keep_payload(rows, row, buf, start, end):
 @kernel
 def cancel_row(rows, c):
     """Take back the last row: its octets did not fit, it will be made again."""
-    rows.count[0] -= 1
+    rows.used[0] -= 1
     c.frame_no -= 1
 
 
 @kernel
 def set_packets(row, d, s, start, end):
-    """Which packet brought the byte at stream offset `start`, and with which all bytes before `end` were there in order."""
+    """Which packet brought the byte at stream offset `start`, and with which all bytes before `end` were there in
+    order."""
     i = int(d.mark_from)
     while i + 1 < d.mark_end and s.marks[i].end <= start:
         i += 1

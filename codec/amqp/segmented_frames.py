@@ -3,9 +3,6 @@
 Frame (0-10 specification, section 9.2.2): flags octet, segment type octet, size short (of the whole frame), reserved
 octet, track octet, channel short, four reserved octets, payload. `next_frame` takes one whole frame from the boundary
 at `pos`; `tear` starts on a frame that a hole runs through, whose row is `partial`; `torn_row` ends it.
-
-The octets of a segment are kept for decoding on the row of the frame that completes it, without class code and code;
-before those of a command stands its implicit id in eight octets.
 """
 
 from __future__ import annotations
@@ -16,22 +13,17 @@ from codec.amqp import rows as R
 from codec.amqp import tables_0_10 as T
 from codec.amqp.assemblies import (
     BROKEN,
-    GROWING,
     NOTHING,
-    TOO_LARGE,
     TORN_FLAGS,
-    append,
     assembly_goes_on,
     body_bytes,
     command_begins,
-    gather,
     release,
     segment_slot,
     session_slot,
 )
 from codec.amqp.classic_frames import MODE_CHANGED, ROWS_FULL, TAKEN, WAIT
 from codec.amqp.contents import forget_contents
-from codec.amqp.extents_0_10 import entry_at
 from codec.amqp.segmented_detect import (
     BODY_SEGMENT,
     COMMAND_SEGMENT,
@@ -44,19 +36,15 @@ from codec.amqp.segmented_detect import (
     WHOLE_SEGMENT,
     header_flaw,
 )
+from codec.amqp.segments_0_10 import CODES, COMMAND_ID_OCTETS, begin_segment, name_row, opens, take_frame
 from codec.amqp.versions import (
     BODY,
     COMMAND,
     CONTROL,
     E_FRAME_TYPE,
-    E_METHOD,
     E_MISSING_INSIDE,
     E_NO_COMMAND,
-    E_SEGMENT_ALONE,
-    E_SEGMENT_HOLE,
     E_SHORT_FRAME,
-    E_SHORT_METHOD,
-    E_VALUE_SIZE,
     HEADER,
     MALFORMED,
     NO_ERROR,
@@ -64,20 +52,17 @@ from codec.amqp.versions import (
     SKIPPED,
     UNKNOWN,
 )
-from codec.cursor import i64, octet, u16, u32
+from codec.cursor import octet, u16
 from codec.kernel import kernel
 from codec.net.reassembly import FRAMES, INSIDE, LOST
-from codec.variant.writer import copy_bytes
 
 KINDS = np.array([CONTROL, COMMAND, HEADER, BODY], np.int64)
-COMMAND_ID_OCTETS = 8
-CODES = 2  # octets of the class code and code that begin a control or command
 
 
 @kernel
 def next_frame(c, d, direction, s, rows, contents, a, t):
-    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins here,
-    ROWS_FULL with nothing changed."""
+    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
+    here, ROWS_FULL with nothing changed."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < OVERHEAD:
@@ -127,7 +112,7 @@ def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
     else:
         slot = segment_slot(a, contents.epochs, direction, channel, 0 if kind == CONTROL_SEGMENT else 1)
         size = stop - start + (0 if flags & FIRST_FRAME else int(a.segments[slot].length))
-        if flags & LAST_FRAME and int(rows.count[1]) + COMMAND_ID_OCTETS + size > len(rows.octets):
+        if flags & LAST_FRAME and int(rows.used[1]) + COMMAND_ID_OCTETS + size > len(rows.octets):
             return False
         if flags & FIRST_FRAME:
             begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a, t)

@@ -8,7 +8,34 @@ from __future__ import annotations
 
 from codec.amqp import rows as R
 from codec.amqp import tables_0_10 as T
+from codec.amqp.assemblies import (
+    BROKEN,
+    GROWING,
+    NOTHING,
+    TOO_LARGE,
+    append,
+    command_begins,
+    gather,
+    release,
+)
+from codec.amqp.extents_0_10 import entry_at
+from codec.amqp.segmented_detect import COMMAND_SEGMENT, LAST_FRAME, LAST_SEGMENT
+from codec.amqp.versions import (
+    E_METHOD,
+    E_SEGMENT_ALONE,
+    E_SEGMENT_HOLE,
+    E_SHORT_METHOD,
+    E_VALUE_SIZE,
+    MALFORMED,
+    UNKNOWN,
+)
+from codec.cursor import i64, octet, u16, u32
 from codec.kernel import kernel
+from codec.variant.writer import copy_bytes
+
+COMMAND_ID_OCTETS = 8
+CODES = 2  # octets of the class code and code that begin a control or command
+
 
 @kernel
 def begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a, t):
@@ -53,7 +80,7 @@ def take_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, 
     if not flags & LAST_FRAME:
         append(a, contents.epochs, slot, buf, start, stop)
         return
-    at = int(rows.count[1])
+    at = int(rows.used[1])
     if kind == COMMAND_SEGMENT:
         for i in range(COMMAND_ID_OCTETS):
             rows.octets[at + i] = (segment.command_id >> (56 - 8 * i)) & 0xFF
@@ -104,7 +131,7 @@ def _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a,
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_METHOD
         return
-    rows.count[1] = end
+    rows.used[1] = end
     row[R.OCTETS_END] = end
     if kind <= COMMAND_SEGMENT:
         note_entry(c, direction, heap, at, end, int(segment.entry), a.sessions[session], rows, t)

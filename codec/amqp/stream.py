@@ -1,8 +1,8 @@
 """One TCP connection: captured segments in, rows of frames out.
 
 Theory of operation. `run` takes segments one by one in capture order. A segment is first placed (`take`: handshake,
-acknowledgements, retransmissions, reordering), then both directions are drained: bytes in order go to the framing, which
-consumes whole frames at once; holes are declared when they are certain. A direction is in one of six modes:
+acknowledgements, retransmissions, reordering), then both directions are drained: bytes in order go to the framing,
+which consumes whole frames at once; holes are declared when they are certain. A direction is in one of six modes:
 
     START    nothing recognised yet                    -> FRAMES, LOST, TLS, FOREIGN
     FRAMES   `pos` is a frame boundary                 -> INSIDE (a hole), LOST (no frame here), TLS
@@ -78,8 +78,8 @@ PLACE, DRAIN, DRAIN_PEER, ENDING = range(4)
 
 
 class State(NamedTuple):
-    """Everything about the connection at hand. `connection`: one CONNECTION record; `directions`: two DIRECTION records;
-    `hello` uint8 (2, HELLO_BYTES): how each direction of a TLS stream begins."""
+    """Everything about the connection at hand. `connection`: one CONNECTION record; `directions`: two DIRECTION
+    records; `hello` uint8 (2, HELLO_BYTES): how each direction of a TLS stream begins."""
 
     connection: np.ndarray
     directions: np.ndarray
@@ -166,7 +166,7 @@ def step_over(state, c, d, s, direction, gap):
         extend_span(d, s, int(d.next))
         close_span(rows, c, direction, d, spans, -1, int(d.next))
         gap_span(rows, c, direction, d, s, spans, gap, True)
-        if spans.count[direction] + 2 >= SPANS:
+        if spans.number[direction] + 2 >= SPANS:
             become_foreign(d, s, spans, direction, FOREIGN)
         declare_missing(d, gap)
         d.pos = d.end
@@ -283,7 +283,7 @@ def end_connection(state):
 def close_direction(state, c, d, s, direction):
     """The last row of a direction: what is left in the buffer, or the one row of a stream nobody read."""
     rows, spans = state.rows, state.spans
-    if d.mode == START and (d.end > d.pos or spans.count[direction] > 0):
+    if d.mode == START and (d.end > d.pos or spans.number[direction] > 0):
         become_foreign(d, s, spans, direction, FOREIGN)
     if d.mode == FRAMES:
         tail_row(rows, c, direction, d, s, spans)
@@ -309,7 +309,8 @@ def close_direction(state, c, d, s, direction):
 
 @kernel
 def run(state, segments, payload, i):
-    """Take `segments[i:]` (SEGMENT records of one flow, their bytes in `payload`): (code, index of the current segment)."""
+    """Take `segments[i:]` (SEGMENT records of one flow, their bytes in `payload`): (code, index of the current
+    segment)."""
     c = state.connection[0]
     while i < len(segments):
         g = segments[i]

@@ -116,9 +116,10 @@ class SegmentedTables(NamedTuple):
     `types` (3, type number): form, category, width of the value (FIXED) or of the size before it. `lookup` (kind, class
     code, code): entry. `entries` (n, 12): number of its name among those of rows, fields from and to, octets of packing
     flags and size, class code, code, sender, content, key of its first field in its own key set; in the key set of
-    header segments its own key and that of its first field. `fields` (m, 4): type, entry of the declared struct, what is shown,
-    from which key on the keys of a nested value stand in the key set of the entry (of header segments, for their
-    structs). `special` (9,): the entries that the framing looks into, then numbers of key sets (`segmented_keys`).
+    header segments its own key and that of its first field. `fields` (m, 4): type, entry of the declared struct, what
+    is shown, from which key on the keys of a nested value stand in the key set of the entry (of header segments, for
+    their structs). `special` (9,): the entries that the framing looks into, then numbers of key sets
+    (`segmented_keys`).
     """
 
     types: np.ndarray

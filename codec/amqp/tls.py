@@ -1,7 +1,7 @@
 """The first flight of TLS, as far as it is in the clear: server name, protocol version, application protocol.
 
-RFC 8446 section 4 (handshake messages, extensions), RFC 6066 section 3 (server_name), RFC 7301 section 3.1 (ALPN). Called
-once per encrypted connection on a few hundred bytes; anything that does not parse is simply not known.
+RFC 8446 section 4 (handshake messages, extensions), RFC 6066 section 3 (server_name), RFC 7301 section 3.1 (ALPN).
+Called once per encrypted connection on a few hundred bytes; anything that does not parse is simply not known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One captured segment into the streams of its connection: handshake, acknowledgements, ends, and the place of its bytes."""
+"""One captured segment into the streams of its connection: handshake, acknowledgements, ends, and the place of its
+bytes."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from codec.net.reassembly import (
     swallow,
 )
 from codec.net.segments import ACK, FIN, RST, SYN
+
 
 @kernel
 def begins_anew(d, peer, g):

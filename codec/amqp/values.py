@@ -1,7 +1,7 @@
 """Second pass over finished rows: the octets that the stream decoder kept become VARIANT arguments and properties.
 
-Kernels of their own, so that framing and values are compiled (and can be profiled) apart. They stop where a writer has no
-room left, and go on from that row when they are called again.
+Kernels of their own, so that framing and values are compiled (and can be profiled) apart. They stop where a writer
+has no room left, and go on from that row when they are called again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.amqp_0_10 import HEADER_SEGMENT, decode_segment, new_stack
+from codec.amqp.amqp_0_10 import HEADER_SEGMENT, decode_segment
 from codec.amqp.classic import decode_arguments, decode_properties
+from codec.amqp.containers_0_10 import new_stack
 from codec.amqp.extents_0_10 import content_length
 from codec.amqp.message_1_0 import decode_described
 from codec.amqp.scalars_1_0 import Scratch, new_scratch
@@ -107,7 +108,8 @@ def note_code(row, code, misfit):
 
 @kernel
 def finish_row(row, code, misfit, arguments, properties):
-    """Note on the row how its values came out and where they end; False when a writer is full and it must be done again."""
+    """Note on the row how its values came out and where they end; False when a writer is full and it must be done
+    again."""
     if code == FULL:
         return False
     if code != OK:
@@ -187,7 +189,8 @@ def described_values(cells, octets, first, stop, t, arguments, properties):
 def decode_values(cells, octets, first, definitions, arguments, properties):  # type: ignore[no-untyped-def]
     """Decode `cells` from row `first` on: the row at which a writer is full (to be done again), or their number.
 
-    Rows of one family after the other go to the kernel of that family, so that a kernel is only compiled where it is used.
+    Rows of one family after the other go to the kernel of that family, so that a kernel is only compiled where it is
+    used.
     """
     family = FAMILY_OF_VERSION[cells[first:, R.VERSION]]
     family[family == UNKNOWN_FAMILY] = CLASSIC

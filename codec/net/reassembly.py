@@ -355,8 +355,9 @@ def drop_first_piece(d, s):
 def hole_ahead(d, s, ended, now_ns, arrival):
     """Bytes now known to be missing before the next byte in order; 0 when there may still be hope.
 
-    `ended`: the connection is over, nothing more can arrive. An acknowledgement past the hole proves that the peer got the
-    bytes; they are still awaited for a moment, because captures of several queues or interfaces swap neighbours.
+    `ended`: the connection is over, nothing more can arrive. An acknowledgement past the hole proves that the peer
+    got the bytes; they are still awaited for a moment, because captures of several queues or interfaces swap
+    neighbours.
     """
     waiting = int(d.piece_end) - int(d.piece_from)
     if d.cut_end > d.next:

@@ -103,7 +103,7 @@ def _holds(w, number, buf, start, end):
     if int(w.key_at[number + 1]) - at != end - start:
         return False
     at += int(w.positions[METADATA])
-    for i in range(end - start):  # noqa: SIM110 (no generators in kernels)
+    for i in range(end - start):
         if w.metadata[at + i] != buf[start + i]:
             return False
     return True

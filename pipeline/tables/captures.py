@@ -18,7 +18,8 @@ def captures(decoded: DataFrame) -> DataFrame:
     account = F.expr(f"try_variant_get(arguments, '$', '{ACCOUNT}')")
     accounts = decoded.filter(F.col("kind") == "capture").select(account.alias("account")).select("account.*")
     rows = accounts.groupBy("capture_file").agg(
-        *(F.max(name).alias(name) for name in ("format", "compression", "byte_size", "snaplen", "dropped")),
+        F.max(F.when(F.col("byte_size") >= 0, F.col("byte_size"))).alias("byte_size"),
+        *(F.max(name).alias(name) for name in ("format", "compression", "snaplen", "dropped")),
         F.array_sort(F.array_distinct(F.flatten(F.collect_list("link_types")))).alias("link_types"),
         F.sum("packets").alias("packets"),
         F.min("first_ts_ns").alias("first_ts_ns"),

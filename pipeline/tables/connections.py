@@ -77,7 +77,9 @@ def _counted(frames: DataFrame) -> DataFrame:
 def _said(frames: DataFrame) -> DataFrame:
     """Columns of SAID, the stage reached by methods, opening and closing; each as said first."""
     first = {
-        name: F.any_value(F.when(F.col("name") == method, F.expr(f"try_variant_get(arguments, '$.{path}', '{kind}')")), True)
+        name: F.any_value(
+            F.when(F.col("name") == method, F.expr(f"try_variant_get(arguments, '$.{path}', '{kind}')")), True
+        )
         for name, (method, path, kind) in SAID.items()
     }
     close = F.struct(
@@ -104,7 +106,9 @@ def _blocked(frames: DataFrame, known: DataFrame) -> DataFrame:
     in_order = Window.partitionBy("connection_id").orderBy("frame_no")
     spans = (
         frames.filter(named(BLOCKS))
-        .select("connection_id", "frame_no", "ts_ns", F.col("name").isin([n for n, on in BLOCKS.items() if on]).alias("on"))
+        .select(
+            "connection_id", "frame_no", "ts_ns", F.col("name").isin([n for n, on in BLOCKS.items() if on]).alias("on")
+        )
         .withColumn("until_ns", F.lead("ts_ns").over(in_order))
         .filter("on")
         .join(known.select("connection_id", "closed_ts_ns"), "connection_id", "left")
@@ -149,7 +153,9 @@ def _concluded() -> dict[str, Column]:
         "handshake_ns": F.when(F.col("syn_seen"), F.col("open_ns") - F.col("opened_ts_ns")),
         "state": F.element_at(stages, F.greatest(F.coalesce("stage", F.lit(1)), by_header).cast("int")),
         "tls": F.struct(
-            mode.alias("mode"), F.col("tls.sni").alias("sni"), F.col("tls.version").alias("tls_version"),
+            mode.alias("mode"),
+            F.col("tls.sni").alias("sni"),
+            F.col("tls.version").alias("tls_version"),
             F.col("tls.alpn").alias("alpn"),
         ),
         "capabilities": F.when(spoke, capabilities[0]),

@@ -1,9 +1,9 @@
 """Dialogues: which reply belongs to which request.
 
-Requests of one dialogue (a request name with its reply names, `roles.dialogue_of`) by one asker on one life of a channel
-are answered in order. So the n-th answer that can have a request belongs to the n-th request. An answer that comes
-while no request is open (its request was not captured) belongs to none. Nothing is paired across a loss: each loss of
-the connection begins a new epoch. Only sorts and running windows: n log n.
+Requests of one dialogue (a request name with its reply names, `roles.dialogue_of`) by one asker on one life of a
+channel are answered in order. So the n-th answer that can have a request belongs to the n-th request. An answer that
+comes while no request is open (its request was not captured) belongs to none. Nothing is paired across a loss: each
+loss of the connection begins a new epoch. Only sorts and running windows: n log n.
 """
 
 from __future__ import annotations

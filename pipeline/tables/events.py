@@ -1,8 +1,8 @@
 """Events: the narrow rows that the state of channels, links and messages is computed from.
 
-One row a method, with the arguments that matter in plain columns, and one row a loss: a place where frames of a sender
-may be missing. No shuffle; each argument object is read once. These rows are sorted several times: what only few of them
-have is in `details`, and what no state depends on (exchange, routing key, ...) is left in `frames`.
+One row a method, with the arguments that matter in plain columns, and one row a loss: a place where frames of a
+sender may be missing. No shuffle; each argument object is read once. These rows are sorted several times: what only
+few of them have is in `details`, and what no state depends on (exchange, routing key, ...) is left in `frames`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,14 @@ def returned(frames: DataFrame) -> DataFrame:
     may_return = (F.col("operation") == "return") | F.col("address.mandatory") | F.col("address.immediate")
     candidates = (
         frames.filter((F.col("content_frame_no") == F.col("frame_no")) & operation.isin("publish", "return"))
-        .select("connection_id", "channel", "content_frame_no", "ts_ns", operation.alias("operation"), hot_arguments(ADDRESS).alias("address"))
+        .select(
+            "connection_id",
+            "channel",
+            "content_frame_no",
+            "ts_ns",
+            operation.alias("operation"),
+            hot_arguments(ADDRESS).alias("address"),
+        )
         .filter(may_return)
         .select("*", "address.exchange", "address.routing_key")
     )

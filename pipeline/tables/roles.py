@@ -115,7 +115,7 @@ def dialogue_of() -> dict[str, str]:
     for request, answers in replies().items():
         joined = {dialogue.get(name, name) for name in (request, *answers)}
         first = min(joined)
-        dialogue.update({name: first for name in (request, *answers)})
+        dialogue.update(dict.fromkeys((request, *answers), first))
         dialogue.update({name: first for name, old in dialogue.items() if old in joined})
     return dialogue
 

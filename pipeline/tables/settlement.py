@@ -17,7 +17,17 @@ from pyspark.sql import functions as F
 from pipeline.tables.roles import OUTSIDE_TRANSACTIONS, SETTLEMENTS, SETTLES_ALL, named, other
 from pipeline.tables.timeline import LIFE
 
-WORKING_COLUMNS = ("settles", "many", "side", "end", "confirm_tag", "confirm_tag_sure", "highest_tag", "delivery_tag", "multiple")
+WORKING_COLUMNS = (
+    "settles",
+    "many",
+    "side",
+    "end",
+    "confirm_tag",
+    "confirm_tag_sure",
+    "highest_tag",
+    "delivery_tag",
+    "multiple",
+)
 NO_LONGER_NEEDED = ("requeue", "settlement", "undone", "client_losses_later", "server_losses_later")
 
 
@@ -88,7 +98,7 @@ def _effects() -> dict[str, Column]:
 
 
 def _with_settlement(rows: DataFrame) -> DataFrame:
-    """`settlement` struct (frame_no, ts_ns, outcome, transaction) of each message's tag, and `undone`: one was rolled back.
+    """Of each message's tag: `settlement` (frame_no, ts_ns, outcome, transaction); `undone`: one was rolled back.
 
     Among equal tags the settlements come first, the earliest of them last: right before the messages.
     """

@@ -1,8 +1,8 @@
 """Timeline: what happens on each life of each channel, in order, and what each message is a part of.
 
-Rows: messages, acknowledgements, and all requests and replies; each with the life of its channel, the mode it is in, its
-transaction, the consumer it came from, and for publishes in confirm mode the number the broker counts. One exchange by
-connection, then sorts and running windows: n log n, whatever is outstanding.
+Rows: messages, acknowledgements, and all requests and replies; each with the life of its channel, the mode it is in,
+its transaction, the consumer it came from, and for publishes in confirm mode the number the broker counts. One
+exchange by connection, then sorts and running windows: n log n, whatever is outstanding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def timeline(events: DataFrame) -> DataFrame:
 
 
 def _with_losses(rows: DataFrame) -> DataFrame:
-    """`client_losses`, `server_losses` so far, and `*_in_all` of the connection: where what a side sent may be missing."""
+    """`client_losses`, `server_losses` so far, `*_in_all` of the connection: where what a side sent may be missing."""
     so_far = in_order("connection_id")
     in_all = so_far.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     lost = {side: (F.col("loss") & (F.col("sender") == side)).cast("int") for side in ("client", "server")}
@@ -55,8 +55,8 @@ def _noted(condition: Column, *values: Column | str) -> Column:
 def _with_modes(rows: DataFrame) -> DataFrame:
     """`channel_life`, `operation`, `mode`, `declared_queue`, and what `_with_ends` adds, as of each row.
 
-    All windows run over (connection, channel) so that one sort serves them; what was noted before the channel was opened
-    anew is dropped again.
+    All windows run over (connection, channel) so that one sort serves them; what was noted before the channel was
+    opened anew is dropped again.
     """
     channel = in_order("connection_id", "channel")
     mode = looked_up(MODES)
@@ -87,7 +87,7 @@ def _with_modes(rows: DataFrame) -> DataFrame:
 
 
 def _with_ends(rows: DataFrame) -> DataFrame:
-    """What needs the life of the channel: `confirm_tag` that the broker counts, `highest_tag` delivered (not the last one:
+    """What needs the life of the channel: `confirm_tag` that the broker counts, `highest_tag` delivered (not the last:
     direct replies all have tag 1), and what comes later in the same life: `end` of the transaction, losses."""
     mode = looked_up(MODES)
     # Of repeated selects the first counts: in a maximum it is the one with the highest negative frame_no.
@@ -112,7 +112,9 @@ def _with_ends(rows: DataFrame) -> DataFrame:
 
     confirming = of_this_life("confirm") & (F.col("mode") == "confirm")
     losses = {
-        f"{side}_losses_later": F.coalesce(F.when(of_this_life("close"), F.col(f"close.{side}_losses")), f"{side}_losses_in_all")
+        f"{side}_losses_later": F.coalesce(
+            F.when(of_this_life("close"), F.col(f"close.{side}_losses")), f"{side}_losses_in_all"
+        )
         > F.col(f"{side}_losses")
         for side in ("client", "server")
     }
@@ -124,7 +126,16 @@ def _with_ends(rows: DataFrame) -> DataFrame:
             "end": F.when(of_this_life("end") & (F.col("mode") == "tx"), F.struct("end.ts_ns", "end.result")),
             **losses,
         }
-    ).drop("confirm", "highest", "close", "published", "client_losses", "server_losses", "client_losses_in_all", "server_losses_in_all")
+    ).drop(
+        "confirm",
+        "highest",
+        "close",
+        "published",
+        "client_losses",
+        "server_losses",
+        "client_losses_in_all",
+        "server_losses_in_all",
+    )
 
 
 def _transaction_result() -> Column:
@@ -133,7 +144,7 @@ def _transaction_result() -> Column:
 
 
 def _with_links(rows: DataFrame) -> DataFrame:
-    """`link` (tag as the server knows it), `link_no` (how often it was opened); `queue`, `no_ack` that a delivery is under."""
+    """`link` (tag as the server knows it), `link_no` (times it was opened); `queue` and `no_ack` of deliveries."""
     link_life = in_order(*LIFE, "link")
     opens, delivers = named(OPENS_LINK), F.col("operation") == "deliver"
     takes_part = opens | named(CLOSES_LINK) | F.coalesce(delivers, F.lit(False))
