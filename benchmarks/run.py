@@ -8,7 +8,8 @@ Four things are timed, in turns (so that a slow minute of the machine hits all o
              first run, which stands in a line of its own with the start of the session
     tshark   `tshark -T fields` with the fields that come closest to the columns of `frames`, when it is installed
 
-The figures are also written as JSON beside the capture.
+Beside the seconds stands the processor time of this process and all below it, which other work on the machine changes
+less (Linux only). The figures are also written as JSON beside the capture.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from benchmarks.generate import generate
 from pipeline.session import session
+from pipeline.tables.frames import frames
 from udfs.decode import decode_runs
 from udfs.source import TcpRunsSource
 
@@ -46,19 +48,39 @@ TSHARK_FIELDS = (
 
 @dataclass
 class Timed:
-    """Seconds of each run of one thing."""
+    """Seconds of each run of one thing, by the clock and of the processors."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
 
     def run(self, action: Callable[[], object]) -> None:
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), processor_seconds()
         action()
         self.seconds.append(time.perf_counter() - start)
+        self.processor.append(processor_seconds() - busy)
 
     @property
     def median(self) -> float:
         return statistics.median(self.seconds)
+
+
+def processor_seconds() -> float:
+    """User and system time of this process and its descendants, dead ones included; 0 where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            values = status.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        pid = int(status.parent.name)
+        children.setdefault(int(values[1]), []).append(pid)
+        ticks[pid] = sum(int(value) for value in values[11:15])  # utime, stime, cutime, cstime
+    ours = [os.getpid()]
+    for pid in ours:
+        ours += children.get(pid, [])
+    return sum(ticks.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -90,9 +112,7 @@ def decode(batches: list[pa.RecordBatch]) -> int:
 
 
 def write_frames(spark: SparkSession, path: Path, output: Path) -> None:
-    tables = pipeline.decode(spark, str(path))
-    tables.frames.write.mode("overwrite").parquet(str(output))
-    tables.release()
+    frames(pipeline.decoded(spark, str(path))).write.mode("overwrite").parquet(str(output))
 
 
 def tshark(path: Path) -> None:
@@ -120,7 +140,7 @@ def measure(path: Path, runs: int, work: Path) -> tuple[Sizes, list[Timed], Time
 
     first.run(start_and_write)
     spark = session("wirehare-bench")
-    frames = pyarrow.dataset.dataset(str(output)).count_rows()
+    count = pyarrow.dataset.dataset(str(output)).count_rows()
     installed = shutil.which("tshark") is not None
     for _ in range(runs):
         reader.run(lambda: read_runs(path))
@@ -130,18 +150,18 @@ def measure(path: Path, runs: int, work: Path) -> tuple[Sizes, list[Timed], Time
             other.run(lambda: tshark(path))
     spark.stop()
     timed = [reader, decoder, job, *([other] if installed else [])]
-    return Sizes(path.stat().st_size, packets_of(batches), frames), timed, first
+    return Sizes(path.stat().st_size, packets_of(batches), count), timed, first
 
 
 def report(sizes: Sizes, timed: list[Timed], first: Timed) -> str:
     lines = [
         f"{sizes.bytes / MEGA:.1f} MB, {sizes.packets:,} packets, {sizes.frames:,} frames, {os.cpu_count()} cores",
-        f"{'':10}{'seconds':>9}{'packets/s':>13}{'frames/s':>13}{'MB/s':>9}",
+        f"{'':10}{'seconds':>9}{'processor':>11}{'packets/s':>13}{'frames/s':>13}{'MB/s':>9}",
     ]
     for thing in [*timed, first]:
         seconds = thing.median
         lines.append(
-            f"{thing.name:10}{seconds:9.2f}{sizes.packets / seconds:13,.0f}{sizes.frames / seconds:13,.0f}"
+            f"{thing.name:10}{seconds:9.2f}{statistics.median(thing.processor):11.2f}{sizes.packets / seconds:13,.0f}{sizes.frames / seconds:13,.0f}"
             f"{sizes.bytes / MEGA / seconds:9.1f}"
         )
     by_name = {thing.name: thing.median for thing in timed}

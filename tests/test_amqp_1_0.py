@@ -443,7 +443,7 @@ def test_every_performative_and_sasl_frame(described: Described) -> None:
 
 def test_every_descriptor_of_the_fact_table_has_an_example() -> None:
     table = fact_table("1.0")
-    reached = {d.name for d in composites()} | {d.name for d in descriptors() if d.section >= 0}
+    reached = {d.name for d in composites()} | {section["name"] for section in sections()}
     assert {entry["name"] for entry in table["descriptor_index"]} == reached
     assert {entry["name"] for entry in table["composite_types"]} == {d.name for d in composites()}
     fields = {entry["name"]: [f["name"] for f in entry["fields"]] for entry in table["composite_types"]}
@@ -541,6 +541,23 @@ def test_sections_of_a_message_of_proton() -> None:
         "application_properties": {"p": 1},
         "body_kind": "value",
     }  # fmt: skip
+
+
+def sections() -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = fact_table("1.0")["message_sections"]
+    return listed
+
+
+@pytest.mark.parametrize("section", sections(), ids=lambda section: section["name"])
+def test_every_section(section: dict[str, Any]) -> None:
+    described = next(d for d in descriptors() if d.name == section["name"])
+    if section["body"]:  # of the body the kind is shown
+        kind = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}[section["name"]]
+        assert frame_values(TRANSFER, b"", section["order"])[1:] == ({"body_kind": kind}, None)
+        return
+    wire, value = composite(described) if described.fields else (bytes.fromhex(EXAMPLES["map"][0]), EXAMPLES["map"][1])
+    _, properties, error = frame_values(TRANSFER, bytes([0x00, 0x53, described.code]) + wire)
+    assert (properties, error) == ({section["name"].replace("-", "_"): value}, None)
 
 
 def test_footer_and_operations_of_a_coordinator() -> None:

@@ -127,7 +127,8 @@ def frame_rows(batch: Batch, files: list[str], keep_payload: bool) -> pa.RecordB
     cells = batch.cells
     n = len(cells)
     ts_ns = np.ascontiguousarray(cells[:, R.TS])
-    is_body = (cells[:, R.TYPE] == BODY) & keep_payload
+    payload_ends = cells[:, R.PAYLOAD_END] - batch.payload_from
+    has_payload = ((cells[:, R.TYPE] == BODY) | (np.diff(payload_ends, prepend=0) > 0)) & keep_payload
     columns = {
         "kind": pa.repeat(pa.scalar("frame"), n),
         "connection_id": _integers(cells, R.CONNECTION, pa.int64(), False),
@@ -153,7 +154,7 @@ def frame_rows(batch: Batch, files: list[str], keep_payload: bool) -> pa.RecordB
         "properties": _variant(batch.properties, batch.properties_metadata, cells, R.PROPERTIES_END),
         "body_size": _integers(cells, R.BODY_SIZE, pa.int64()),
         "payload_size": _integers(cells, R.PAYLOAD_SIZE, pa.int64()),
-        "payload": _binary(batch.payload, cells[:, R.PAYLOAD_END] - batch.payload_from, is_body),
+        "payload": _binary(batch.payload, payload_ends, has_payload),
         "status": _named(cells, R.STATUS, pa.array(STATUSES)),
         "error": _named(cells, R.ERROR, pa.array(ERRORS, pa.string())),
         "content_frame_no": _integers(cells, R.CONTENT, pa.int64()),

@@ -35,18 +35,20 @@ from codec.amqp.composites_1_0 import (
     KIND,
     LARGE,
     LEFT,
+    MISFIT,
     OF,
     ONE_ELEMENT,
     STEP,
     begin_composite,
     missing_fields,
+    must_have_fields,
     next_field,
     put_name,
 )
 from codec.amqp.constructors_1_0 import DESCRIBED, compound, descriptor, is_text_map, skip, text_span
 from codec.amqp.scalars_1_0 import DEPTH, put_scalar, put_type, word
 from codec.cursor import u8
-from codec.kernel import kernel
+from codec.kernel import inlined, kernel
 from codec.limits import LIMITS
 from codec.variant import (
     OK,
@@ -183,7 +185,7 @@ def _begin_top(w, buf, at, end, code, top, t, s):
     return start, _push(s, EMPTY, IN_FRAME, stop, count, NONE, top), 0
 
 
-@kernel
+@inlined
 def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
     """A value that is no scalar, with constructor `code` and octets from `at` on: (offset after what was taken, new
     depth, flaws). The offset is -1 when nothing was written. `of`: descriptor index when it is known to be a
@@ -204,7 +206,7 @@ def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
     return _container(w, buf, at, end, code, of, t, v, s, depth, key_set)
 
 
-@kernel
+@inlined
 def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
     kind = int(t.constructor[code].type)
     start, stop, count = compound(buf, at, end, code, t)
@@ -220,6 +222,9 @@ def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
         return -1, depth, BROKEN
     if kind == T.LIST and of >= 0:
         begin_composite(w, t, v, of, count, key_set)
+        if start == stop:  # no fields: the usual outcome, accepted
+            end_object(w)
+            return stop, depth, MISFIT if must_have_fields(of, t) else 0
         return start, _push(s, depth, IN_COMPOSITE, stop, count, NONE, of), 0
     if kind == T.MAP and is_text_map(buf, start, stop, count, t):
         begin_object(w)

@@ -40,7 +40,7 @@ def put_name(w, t, of):
     put_string(w, t.text, int(t.descriptor[of].text_from), int(t.descriptor[of].text_end))
 
 
-@kernel
+@inlined
 def begin_composite(w, t, v, of, count, key_set):
     """A composite of `count` fields inside of a value of `key_set`: an object that begins with its type."""
     begin_object(w)
@@ -50,6 +50,16 @@ def begin_composite(w, t, v, of, count, key_set):
     else:
         word(w, v, T.TYPE_WORD, key_set)
     put_name(w, t, of)
+
+
+@kernel
+def must_have_fields(of, t):
+    """Whether a composite has mandatory fields."""
+    d = t.descriptor[of]
+    for field in range(int(d.field_from), int(d.field_end)):
+        if t.field[field].mandatory:
+            return True
+    return False
 
 
 @kernel

@@ -71,15 +71,13 @@ def next_frame(c, d, direction, s, rows, dl, t):
         return MODE_CHANGED
     room = 1 + size
     of, code, at = performative(buf, start, stop if not odd else start, t)
-    after = _locate_fields(buf, at, stop, dl.fields, t)
+    after = _locate_fields(buf, at, stop, of, dl.fields, t)
     channel = u16(buf, p + 6, end) if kind == AMQP_FRAME else 0
-    if of == t.places[0].transfer:
+    if of == t.places[0].transfer and after >= 0:
         room += octets_to_keep(
             dl, direction, channel, unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
         )
-    if int(rows.used[1]) + room > len(rows.octets) or (
-        c.keep_payload and int(rows.used[2]) + size > len(rows.payload)
-    ):
+    if int(rows.used[1]) + room > len(rows.octets) or (c.keep_payload and int(rows.used[2]) + size > len(rows.payload)):
         return ROWS_FULL
     offset = int(d.next) - (end - p)
     frame_type = SASL if kind == SASL_FRAME else (EMPTY if start == stop else AMQP)
@@ -104,13 +102,15 @@ def next_frame(c, d, direction, s, rows, dl, t):
 
 
 @kernel
-def _locate_fields(buf, at, stop, fields, t):
-    """Note where the fields of the list whose constructor is at `at` stand (-1: not there): the offset after the list,
-    -1 when it is none."""
-    fields[:] = -1
+def _locate_fields(buf, at, stop, of, fields, t):
+    """Note where the fields of the list whose constructor is at `at` stand (-1: not there), when the framing looks into
+    the performative `of`: the offset after the list, -1 when it is none."""
     if not is_list(buf, at, stop, t):
         return -1
     start, end, count = compound(buf, at + 1, stop, octet(buf, at), t)
+    if of < 0 or not t.descriptor[of].framing:
+        return end
+    fields[:] = -1
     at = start
     for i in range(min(count, len(fields))):
         if at < 0 or at >= end:
@@ -217,7 +217,7 @@ def tear(c, d, s, dl, t):
     if of >= 0 and t.descriptor[of].frame_type == (SASL if kind == SASL_FRAME else AMQP):
         d.frame_class = of
         if of == t.places[0].transfer and at >= 0:
-            after = _locate_fields(buf, at, end, dl.fields, t)
+            after = _locate_fields(buf, at, end, of, dl.fields, t)
             if after >= 0:
                 d.frame_method = unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
                 d.frame_body_size = 1 if is_true(buf, int(dl.fields[t.places[0].more]), after, t) else 0

@@ -48,6 +48,7 @@ from codec.amqp.tables_0_10 import SegmentedTables, segmented_tables
 from codec.amqp.tables_1_0 import WireTables, described_tables
 from codec.amqp.transport import begins_anew, bring, take
 from codec.amqp.versions import (
+    BODY,
     FOREIGN_SPAN,
     SKIPPED,
     TLS_SPAN,
@@ -178,6 +179,8 @@ def step_over(state, c, d, s, direction, gap):
             d.mode = LOST
     if d.mode == INSIDE:
         gap_span(rows, c, direction, d, s, spans, gap, False)
+        if d.frame_type == BODY and hole_end <= d.frame_end:
+            rows.cells[rows.used[0] - 1, R.CHANNEL] = d.frame_channel  # nothing but content of this channel is lost
         if hole_end >= d.frame_end:
             torn_row(state, c, d, direction)
             if hole_end > d.frame_end:

@@ -29,6 +29,7 @@ DECIMAL32, DECIMAL64, DECIMAL128, CHAR, TIMESTAMP, UUID, BINARY, STRING, SYMBOL 
 LIST, MAP, ARRAY, DESCRIBED_VALUE = range(21, 25)
 UNDEFINED = -1
 
+FRAMING = ("open", "attach", "detach", "transfer")  # performatives that the framing looks into
 CATEGORIES = ("fixed", "variable", "compound", "array")
 FIXED, VARIABLE, COMPOUND, ARRAY_OF = range(len(CATEGORIES))
 
@@ -75,7 +76,7 @@ CONSTRUCTOR = np.dtype([("type", "i8"), ("category", "i8"), ("width", "i8"), ("c
 DESCRIPTOR = np.dtype(
     [
         *((name, "i8") for name in ("code", "name", "symbol_from", "symbol_end", "text_from", "text_end")),
-        *((name, "i8") for name in ("composite", "frame_type", "sender", "section", "transactional")),
+        *((name, "i8") for name in ("composite", "frame_type", "sender", "section", "transactional", "framing")),
         *((name, "i8") for name in ("field_from", "field_end")),
     ],
     align=True,
@@ -246,7 +247,7 @@ def _places() -> np.ndarray:
 
     array = np.zeros(1, PLACES)
     array[0] = (
-        *(index[name] for name in ("open", "attach", "detach", "transfer")),
+        *(index[name] for name in FRAMING),
         *(place("open", name) for name in ("max-frame-size", "channel-max")),
         place("attach", "handle"),
         place("detach", "handle"),
@@ -296,6 +297,7 @@ def _descriptors(texts: _Texts) -> np.ndarray:
             described.sender,
             described.section,
             described.part == "transactions",
+            described.name in FRAMING,
             field,
             field + len(fields),
         )

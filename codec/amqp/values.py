@@ -192,11 +192,11 @@ def decode_values(cells, octets, first, definitions, arguments, properties):  # 
     Rows of one family after the other go to the kernel of that family, so that a kernel is only compiled where it is
     used.
     """
-    family = FAMILY_OF_VERSION[cells[first:, R.VERSION]]
+    family = FAMILY_OF_VERSION[cells[:, R.VERSION]]
     family[family == UNKNOWN_FAMILY] = CLASSIC
-    ends = [first + int(change) + 1 for change in np.flatnonzero(np.diff(family))] + [len(cells)]
-    for end in ends:
-        decode, tables = definitions[int(family[end - 1 - first])]
+    changes = np.flatnonzero(np.diff(family)) + 1
+    for end in [*changes[changes > first].tolist(), len(cells)]:
+        decode, tables = definitions[int(family[first])]
         stopped = int(decode(cells, octets, first, end, tables, arguments, properties))
         if stopped < end:
             return stopped
