@@ -160,9 +160,10 @@ def report(sizes: Sizes, timed: list[Timed], first: Timed) -> str:
     ]
     for thing in [*timed, first]:
         seconds = thing.median
+        rates = [sizes.packets / seconds, sizes.frames / seconds]
         lines.append(
-            f"{thing.name:10}{seconds:9.2f}{statistics.median(thing.processor):11.2f}{sizes.packets / seconds:13,.0f}{sizes.frames / seconds:13,.0f}"
-            f"{sizes.bytes / MEGA / seconds:9.1f}"
+            f"{thing.name:10}{seconds:9.2f}{statistics.median(thing.processor):11.2f}"
+            f"{rates[0]:13,.0f}{rates[1]:13,.0f}{sizes.bytes / MEGA / seconds:9.1f}"
         )
     by_name = {thing.name: thing.median for thing in timed}
     if "tshark" in by_name:

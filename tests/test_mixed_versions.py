@@ -7,7 +7,13 @@ import pyarrow as pa
 import pytest
 from decoding import Row, decode_table, in_flow_order, rows_of, runs
 
-TOGETHER = ["091_tx.pcap", "010_tx.pcap", "10_rabbitmq_settle_modes.pcap", "091_tls12.pcap", "10_rhea_peer_to_peer.pcap"]
+TOGETHER = [
+    "091_tx.pcap",
+    "010_tx.pcap",
+    "10_rabbitmq_settle_modes.pcap",
+    "091_tls12.pcap",
+    "10_rhea_peer_to_peer.pcap",
+]
 
 
 def frames(table: pa.Table) -> list[Row]:

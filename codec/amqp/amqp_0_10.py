@@ -45,7 +45,7 @@ from codec.amqp.extents_0_10 import entry_at, extent, session_header_end
 from codec.amqp.field_table import _put_name as put_key
 from codec.amqp.scalars_0_10 import SCRATCH, put_code
 from codec.cursor import i64, octet, u8, u32
-from codec.kernel import kernel
+from codec.kernel import inlined, kernel
 from codec.variant import (
     MALFORMED,
     OK,
@@ -86,7 +86,7 @@ def _field_key(w, row, place, t, keys, key_set):
     key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
-@kernel
+@inlined
 def _next_field(w, buf, at, row, t, keys, key_set):
     """Announce the next field whose packing flag is set: as `_next_item`."""
     flags, place = int(row[LEFT]), int(row[PLACE])
@@ -113,7 +113,7 @@ def _next_field(w, buf, at, row, t, keys, key_set):
     return end, end, SKIPPED, of, UNKNOWN_KEYS
 
 
-@kernel
+@inlined
 def _next_section(w, buf, at, row, t, keys, key_set):
     """Announce the next struct of a header segment: as `_next_item`."""
     size = u32(buf, at, int(row[END]))
@@ -132,7 +132,7 @@ def _next_section(w, buf, at, row, t, keys, key_set):
     return end, end, SKIPPED if number < 0 else NO_VALUE, of, UNKNOWN_KEYS
 
 
-@kernel
+@inlined
 def _next_item(w, buf, at, row, t, keys, key_set):
     """Announce the next entry of a map, or item of a list or array: (its offset and end, its type, SKIPPED when nothing
     follows or NO_VALUE when it does not fit, entry of a declared struct, number of the first key known inside of
@@ -156,7 +156,7 @@ def _next_item(w, buf, at, row, t, keys, key_set):
     return at, stop, number, of, UNKNOWN_KEYS
 
 
-@kernel
+@inlined
 def _close(w, row, keys, key_set):
     """End the container of a stack row."""
     kind = int(row[KIND])
@@ -168,7 +168,7 @@ def _close(w, row, keys, key_set):
         end_object(w)
 
 
-@kernel
+@inlined
 def _begin_entry(w, buf, start, end, kind, of, stack, t):
     """Begin the object of a control or command with what the framing and the session header say: (offset, depth,
     code)."""

@@ -78,29 +78,6 @@ def new_assemblies() -> Assemblies:
 
 
 @kernel
-def segment_slot(a, epochs, direction, channel, track):
-    """The slot of the segment that is open on a track of a channel."""
-    slot = (direction * CHANNELS + channel) * 2 + track
-    segment = a.segments[slot]
-    if segment.epoch != epochs[direction]:
-        segment.epoch = epochs[direction]
-        segment.state = NOTHING
-    return slot
-
-
-@kernel
-def session_slot(a, epochs, direction, channel):
-    """The slot of a channel."""
-    slot = direction * CHANNELS + channel
-    session = a.sessions[slot]
-    if session.epoch != epochs[direction]:
-        session.epoch = epochs[direction]
-        session.next_id = -1
-        session.open = 0
-    return slot
-
-
-@kernel
 def release(a, slot):
     """The segment ends: its blocks are free, if it has any."""
     segment = a.segments[slot]
@@ -115,6 +92,29 @@ def release(a, slot):
             block = int(a.blocks[block, 0])
     segment.state = NOTHING
     segment.length = 0
+
+
+@kernel
+def segment_slot(a, epochs, direction, channel, track):
+    """The slot of the segment that is open on a track of a channel."""
+    slot = (direction * CHANNELS + channel) * 2 + track
+    segment = a.segments[slot]
+    if segment.epoch != epochs[direction]:
+        release(a, slot)
+        segment.epoch = epochs[direction]
+    return slot
+
+
+@kernel
+def session_slot(a, epochs, direction, channel):
+    """The slot of a channel."""
+    slot = direction * CHANNELS + channel
+    session = a.sessions[slot]
+    if session.epoch != epochs[direction]:
+        session.epoch = epochs[direction]
+        session.next_id = -1
+        session.open = 0
+    return slot
 
 
 @kernel

@@ -12,7 +12,7 @@ from codec.amqp import tables_0_10 as T
 from codec.amqp.extents_0_10 import STRUCT32_TYPE, entry_at, packing_flags
 from codec.amqp.scalars_0_10 import SCRATCH, put_code, put_name, put_ranges, put_scalar, word
 from codec.cursor import u8, u32
-from codec.kernel import kernel
+from codec.kernel import inlined, kernel
 from codec.limits import LIMITS
 from codec.variant import (
     MALFORMED,
@@ -133,7 +133,7 @@ def _items(w, buf, at, end, form, of, stack, depth, t, keys, key_set):
     return at + 4, depth, OK
 
 
-@kernel
+@inlined
 def put_value(w, buf, at, end, number, of, base, stack, depth, t, keys, key_set):
     """Write the value `buf[at:end]` of type `number`, or go into it: (offset after what was taken, depth, code)."""
     form = int(t.types[T.FORM, number])

@@ -12,7 +12,7 @@ from codec.amqp import kinds as K
 from codec.amqp import tables_0_10 as T
 from codec.amqp.field_table import put_scalar as put_classic
 from codec.cursor import i64, octet, u8, u32
-from codec.kernel import kernel
+from codec.kernel import inlined, kernel
 from codec.variant import (
     DECIMAL_SCALE,
     begin_array,
@@ -174,7 +174,7 @@ def _put_decimal64(w, buf, at, t, keys, key_set):
     end_object(w)
 
 
-@kernel
+@inlined
 def put_scalar(w, buf, at, end, number, t, keys, key_set):
     """Write the value `buf[at:end]` of type `number`, which holds no others."""
     form = t.types[T.FORM, number]

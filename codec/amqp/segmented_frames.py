@@ -73,9 +73,9 @@ def next_frame(c, d, direction, s, rows, contents, a, t):
     if flaw == E_SHORT_FRAME:
         d.mode = LOST
         return MODE_CHANGED
-    if stop > end:
+    if stop > end and (flaw == NO_ERROR or not d.final):
         return WAIT
-    if flaw != NO_ERROR and header_flaw(buf, stop, end) != NO_ERROR:
+    if stop > end or (flaw != NO_ERROR and header_flaw(buf, stop, end) != NO_ERROR):
         d.mode = LOST
         return MODE_CHANGED
     kind = octet(buf, p + 1)
