@@ -134,10 +134,9 @@ def run(arguments: argparse.Namespace) -> int:
                     spark.interruptAll()  # they would go on writing to a stage that is being removed
                 raise
             captures = stage.child("captures").dataset().to_table().to_pylist()
+            found = summary(captures, {name: stage.child(name).dataset() for name in wanted})
             if "captures" not in wanted:
                 stage.child("captures").remove()
-        output = place(arguments.output)
-        print(summary(captures, {name: output.child(name).dataset() for name in wanted}))
     except PathError as error:
         complain(f"wirehare decode: {error}; expected pcap or pcapng files, directories of them, or patterns")
         return USAGE
@@ -147,7 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
     except Exception as error:  # what Spark, Java, a file system may raise; the stage is gone, the old output stands
         complain(f"wirehare decode: {cause(error)}")
         return FAILED
-    print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {output.path}")
+    print(found)
+    print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {place(arguments.output).path}")
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
         complain(f"wirehare decode: {line}")

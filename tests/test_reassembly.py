@@ -82,7 +82,8 @@ def places(rows: list[Row]) -> list[tuple[int, int]]:
 
 def cut(sizes: list[int]) -> list[Segment]:
     """STREAM in segments of these sizes, again and again."""
-    found, at = [], 0
+    found: list[Segment] = []
+    at = 0
     while at < len(STREAM):
         size = sizes[len(found) % len(sizes)]
         found.append(Segment(CLIENT, at, STREAM[at : at + size]))
