@@ -201,6 +201,13 @@ def write(out: BinaryIO, parts: list[Laid]) -> None:
         out.write(block.tobytes())
 
 
+def meet(talks: list[Talk]) -> None:
+    """All wait for the slowest, so that what is written next is later than all that was."""
+    latest = max(talk.clock_ns for talk in talks)
+    for talk in talks:
+        talk.clock_ns = latest
+
+
 def epochs(size: int, seed: int, message_bytes: int, connections: int) -> Iterator[list[Laid]]:
     """What `write` takes, piece after piece: the openings, rounds of about EPOCH_BYTES, the ends."""
     rng = np.random.default_rng(seed)
@@ -211,12 +218,14 @@ def epochs(size: int, seed: int, message_bytes: int, connections: int) -> Iterat
     templates = {burst: units(rng, burst, message_bytes) for burst in (1, 2, 3)}
     greet = [(CLIENT, b"", SYN), (SERVER, b"", SYN | ACK), (CLIENT, b"", ACK)]
     yield [lay_out(t, exchange(greet + [(s, d, PSH | ACK) for s, d in opening()]), rng) for t in talks]
+    meet(talks)
     unit = sum(len(side[n].data) for side in templates[1] for n in range(16)) // 16
     left = size // ((unit + 3 * PACKET.itemsize) * connections)  # messages of each connection, about
     while left > 0:
         count = min(left, max(1, EPOCH_BYTES // (unit * connections)))
         left -= count
         yield [lay_out(t, rounds(t, templates[t.burst], -(-count // t.burst) * t.burst, rng), rng) for t in talks]
+        meet(talks)
     part = [(CLIENT, b"", FIN | ACK), (SERVER, b"", FIN | ACK), (CLIENT, b"", ACK)]
     yield [lay_out(t, exchange([(s, d, PSH | ACK) for s, d in closing(t.messages)] + part), rng) for t in talks]
 

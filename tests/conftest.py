@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from pipeline.session import session
+
+# The same examples in every run, so that a red run means a change; HYPOTHESIS_PROFILE=default explores further.
+settings.register_profile("same", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 TEST_SETTINGS = {
     # Two cores as on the smallest machine that runs the suite; more than one shows what depends on partitioning.

@@ -20,6 +20,8 @@ NANOSECONDS = 1_000_000_000
 FRAME_END = 0xCE
 FRAME_OVERHEAD = 8  # type 1, channel 2, size 4, end 1
 
+Endpoint = tuple[str, int]
+
 
 @dataclass(frozen=True)
 class Packet:
@@ -30,8 +32,8 @@ class Packet:
     file: str
     no: int
     ts_ns: int
-    source: tuple[str, int]
-    target: tuple[str, int]
+    source: Endpoint
+    target: Endpoint
     seq: int
     ack: int
     flags: int
@@ -153,7 +155,7 @@ def packets(paths: Iterable[Path]) -> list[Packet]:
 class Half:
     """What one side sent. `arrival[i]` is the packet that brought byte i first, None where it was never captured."""
 
-    sender: tuple[str, int]
+    sender: Endpoint
     base: int | None = None  # sequence number of stream byte 0
     syn: bool = False
     fin_at: int | None = None
@@ -216,8 +218,8 @@ class Half:
 class Connection:
     """One TCP connection; `client` is None when no SYN shows it."""
 
-    halves: dict[tuple[str, int], Half]
-    client: tuple[str, int] | None = None
+    halves: dict[Endpoint, Half]
+    client: Endpoint | None = None
 
     @property
     def whole(self) -> bool:
@@ -231,7 +233,7 @@ class Connection:
 def connections(captured: Iterable[Packet]) -> list[Connection]:
     """TCP connections in the order of their first packets; a new initial sequence number begins a new one."""
     found: list[Connection] = []
-    current: dict[frozenset[tuple[str, int]], Connection] = {}
+    current: dict[frozenset[Endpoint], Connection] = {}
     for packet in captured:
         flow = frozenset((packet.source, packet.target))
         connection = current.get(flow)
@@ -257,7 +259,7 @@ def connections(captured: Iterable[Packet]) -> list[Connection]:
 class Frame:
     """One 0-9-1 frame (or protocol header, kind "AMQP") by the length in its first bytes and nothing else."""
 
-    sender: tuple[str, int]
+    sender: Endpoint
     offset: int
     size: int
     kind: int | str

@@ -160,8 +160,7 @@ def test_damage_never_raises_and_never_depends_on_cuts(
 ) -> None:
     data = bytearray(capture_bytes(CAPTURES / name)[:3000])
     for at, value in damage:
-        if at >= 4:  # the magic number decides which walker it is
-            data[at % len(data)] = value
+        data[4 + at % (len(data) - 4)] = value  # the magic number decides which walker it is
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=5)))
     cut, walker = walked(bytes(data), cuts)
     whole, other = walked(bytes(data))
