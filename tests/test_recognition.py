@@ -1,0 +1,71 @@
+"""Other protocols are never taken for AMQP, whole or from the middle: no port and no single lucky frame decides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pika.frame
+import pika.spec
+import pytest
+from wire import CLIENT, SERVER, Wire
+
+STREAMS = 150  # of each kind
+
+
+def http(rng: random.Random) -> bytes:
+    request = b"GET /%d HTTP/1.1\r\nHost: h%d\r\n\r\n" % (rng.randrange(9999), rng.randrange(99))
+    return request * rng.randrange(1, 20)
+
+
+def redis(rng: random.Random) -> bytes:
+    return b"".join(b"*2\r\n$3\r\nGET\r\n$4\r\nk%03d\r\n" % rng.randrange(999) for _ in range(rng.randrange(1, 60)))
+
+
+def mqtt(rng: random.Random) -> bytes:
+    connect = b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04abcd"
+    return connect + b"".join(b"\x30\x0a\x00\x05topic" + rng.randbytes(3) for _ in range(rng.randrange(40)))
+
+
+def noise(rng: random.Random) -> bytes:
+    return rng.randbytes(rng.randrange(1, 6000))
+
+
+def tls_records(rng: random.Random) -> bytes:
+    records = [rng.randbytes(rng.randrange(30, 800)) for _ in range(rng.randrange(1, 8))]
+    return b"".join(b"\x17\x03\x03" + len(record).to_bytes(2, "big") + record for record in records)
+
+
+def zeros(rng: random.Random) -> bytes:
+    return bytes(rng.randrange(1, 4000))
+
+
+def octets_that_frames_begin_and_end_with(rng: random.Random) -> bytes:
+    return bytes(rng.choice(b"\x00\x01\x02\x03\x08\x0a\x0c\x0f\x10\x53\xce\xc0") for _ in range(rng.randrange(1, 3000)))
+
+
+def text_with_one_frame(rng: random.Random) -> bytes:
+    frame = pika.frame.Method(1, pika.spec.Basic.Ack(rng.randrange(1 << 32))).marshal()
+    return b"AMQP is mentioned here\n" * rng.randrange(3) + frame + b"and a line of text\n" * rng.randrange(1, 30)
+
+
+KINDS = [http, redis, mqtt, noise, tls_records, zeros, octets_that_frames_begin_and_end_with, text_with_one_frame]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "from the middle"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_protocol_is_not_amqp(kind: Callable[[random.Random], bytes], whole: bool) -> None:
+    rng = random.Random(f"{kind.__name__} {whole}")
+    for _ in range(STREAMS // 2):
+        wire = Wire(syn=whole)
+        for direction in (CLIENT, SERVER):
+            data = kind(rng)
+            data = data if whole or kind is text_with_one_frame else data[rng.randrange(len(data)) :]
+            while data:
+                size = rng.randrange(1, 1461)
+                wire.add(direction, data[:size])
+                data = data[size:]
+        rows, facts = wire.rows()
+        assert facts["content"] in ("foreign", "tls")
+        assert {row["frame_type"] for row in rows} <= {"foreign", "tls"}
+        assert sorted(row["sender"] for row in rows) == ["client", "server"]
