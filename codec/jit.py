@@ -26,7 +26,7 @@ import numba
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).resolve().parent
-_IMPORT = re.compile(r"^\s*(?:from|import)\s+(codec(?:\.\w+)+)", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+(codec(?:\.\w+)*)(?:\s+import\s+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
 
 
 def _writable(directory: Path) -> bool:
@@ -41,11 +41,13 @@ def _writable(directory: Path) -> bool:
 def imported(source: Path) -> list[Path]:
     """The files of this package that `source` names in import statements."""
     found = []
-    for name in _IMPORT.findall(source.read_text("utf-8")):
-        path = PACKAGE.joinpath(*name.split(".")[1:])
-        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-            if candidate.is_file():
-                found.append(candidate)
+    for module, names in _IMPORT.findall(source.read_text("utf-8")):
+        path = PACKAGE.joinpath(*module.split(".")[1:])
+        # what is imported from a package may be a module of it
+        for candidate in (path, *(path / name for name in re.findall(r"\w+", names))):
+            for file in (candidate.with_suffix(".py"), candidate / "__init__.py"):
+                if file.is_file():
+                    found.append(file)
     return found
 
 

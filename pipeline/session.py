@@ -44,6 +44,9 @@ OLDEST_JAVA = 17
 PANDAS_NOTICE = "PySpark does not yet fully support pandas"
 # Printed by the JVM itself, before any logging can be configured: Spark starts it with that module.
 BOOT_NOTICE = b"WARNING: Using incubator modules"
+BOOT_NOTICE_LINE = re.compile(re.escape(BOOT_NOTICE) + rb"[^\n]*\n")
+# What one read may return: the capacity of a pipe on Linux.
+PIPE_BYTES = 64 * 1024
 
 
 class JavaMissing(RuntimeError):
@@ -134,7 +137,7 @@ def submitted() -> dict[str, str]:
 
 @contextmanager
 def boot_notice_dropped() -> Iterator[None]:
-    """Start the JVM inside: its stderr reaches ours line by line, without the boot notice."""
+    """Start the JVM inside: its stderr reaches ours without the boot notice."""
     try:
         stderr = os.dup(2)
     except OSError:  # no stderr at all: nothing to keep clean
@@ -151,8 +154,11 @@ def boot_notice_dropped() -> Iterator[None]:
 
 
 def relay(reader: int, writer: int) -> None:
-    """Copy lines from one file descriptor to another until the end, dropping the boot notice."""
-    with os.fdopen(reader, "rb") as lines, os.fdopen(writer, "wb", buffering=0) as out:
-        for line in lines:
-            if not line.startswith(BOOT_NOTICE):
-                out.write(line)
+    """Copy from one file descriptor to another until the end, each piece at once, but for the line of the notice."""
+    held = b""
+    with os.fdopen(reader, "rb", buffering=0) as source, os.fdopen(writer, "wb", buffering=0) as out:
+        while octets := source.read(PIPE_BYTES):
+            held = BOOT_NOTICE_LINE.sub(b"", held + octets)
+            if BOOT_NOTICE not in held:  # else the rest of its line is still to come
+                out.write(held)
+                held = b""

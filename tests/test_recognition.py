@@ -45,7 +45,7 @@ def octets_that_frames_begin_and_end_with(rng: random.Random) -> bytes:
 
 
 def text_with_one_frame(rng: random.Random) -> bytes:
-    frame = pika.frame.Method(1, pika.spec.Basic.Ack(rng.randrange(1 << 32))).marshal()
+    frame: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(rng.randrange(1 << 32))).marshal()
     return b"AMQP is mentioned here\n" * rng.randrange(3) + frame + b"and a line of text\n" * rng.randrange(1, 30)
 
 

@@ -42,7 +42,7 @@ from codec.amqp.containers_0_10 import (
 )
 from codec.amqp.credentials import user_span
 from codec.amqp.extents_0_10 import entry_at, extent, session_header_end
-from codec.amqp.field_table import _put_name as put_key
+from codec.amqp.field_table import put_name as put_key
 from codec.amqp.scalars_0_10 import SCRATCH, put_code
 from codec.cursor import i64, octet, u8, u32
 from codec.kernel import inlined, kernel

@@ -86,7 +86,7 @@ SPAN = np.dtype(
     align=True,
 )
 SPANS = 32
-FIRST_PRINTABLE = 0x20
+PROTOCOL_NUMBERS = 0x0A  # 0 to 3 are in use; a line feed is none
 
 
 class Spans(NamedTuple):
@@ -267,11 +267,8 @@ def matches_magic(buf, p, end):
 
 @kernel
 def plausible_header(buf, p):
-    """Could the four octets after "AMQP" at `p` be version numbers? Text that begins with these letters has others."""
-    for j in range(4, 8):
-        if buf[p + j] >= FIRST_PRINTABLE:
-            return False
-    return True
+    """Could the octet after "AMQP" at `p` be a protocol number? Text that begins so goes on otherwise."""
+    return buf[p + 4] < PROTOCOL_NUMBERS
 
 
 @kernel

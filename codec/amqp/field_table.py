@@ -132,7 +132,7 @@ def _put_decimal(w, buf, at, end):
 
 
 @kernel
-def _put_name(w, buf, start, end):
+def put_name(w, buf, start, end):
     """The key of a table entry. A name that is not UTF-8 is shown with backslashes: octets from 0x80 as \\xHH, and \\
     as \\x5c, so that different names stay different."""
     if is_utf8(buf, start, end):
@@ -209,7 +209,7 @@ def _put_entry(w, buf, at, stop, depth, tags):
     if nested and depth + 1 == _DEPTH:
         return TOO_DEEP, data, depth
     if in_table:
-        _put_name(w, buf, at + 1, data)
+        put_name(w, buf, at + 1, data)
     else:
         element(w)
     if nested:
