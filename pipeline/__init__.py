@@ -15,6 +15,7 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.schemas import TABLES
@@ -26,6 +27,8 @@ from pipeline.tables.frames import frames
 from pipeline.tables.links import links
 from pipeline.tables.messages import messages
 from pipeline.tables.methods import methods
+from pipeline.tables.roles import SESSION_VERSIONS
+from pipeline.tables.sessions import sessions
 from pipeline.tables.settlement import settled
 from pipeline.tables.shape import shaped
 from pipeline.tables.streams import streams
@@ -70,13 +73,14 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
     """
     all_frames = frames(decoded)
     narrow = events(all_frames)
-    history = settled(timeline(narrow)).persist(StorageLevel.MEMORY_AND_DISK)
+    classic = events(all_frames.filter(~F.coalesce(F.col("version").isin(list(SESSION_VERSIONS)), F.lit(False))))
+    history = settled(timeline(classic)).persist(StorageLevel.MEMORY_AND_DISK)
     return Tables(
         captures=captures(decoded),
         frames=all_frames,
         streams=streams(decoded),
         connections=connections(decoded),
-        channels=channels(history),
+        channels=channels(history).unionByName(sessions(all_frames)),
         links=links(history),
         methods=methods(all_frames, narrow),
         messages=messages(history, all_frames, payload=payload),

@@ -26,11 +26,11 @@ MS = 1_000_000
 
 
 class Found:
-    """Rows of the tables by capture, in order of time."""
+    """Rows of the tables by capture, in order of time; connections without a frame are left out."""
 
     def __init__(self, tables: pipeline.Tables) -> None:
         files = (
-            tables.frames.select("connection_id", F.regexp_extract("capture_file", r"091_(\w+)\.", 1))
+            tables.frames.select("connection_id", F.regexp_extract("capture_file", r"/(?:091_)?(\w+)\.pcap", 1))
             .distinct()
             .collect()
         )
@@ -41,7 +41,7 @@ class Found:
     def rows(self, table: str, capture: str, *columns: str) -> list[tuple[Any, ...]]:
         if table not in self._rows:
             self._rows[table] = getattr(self.tables, table).collect()
-        rows = [row for row in self._rows[table] if self.capture_of[row.connection_id] == capture]
+        rows = [row for row in self._rows[table] if self.capture_of.get(row.connection_id) == capture]
         first = ("client_port", "ts_ns", "opened_ts", "channel", "channel_life")
         order = [name for name in first if rows and name in rows[0]]
         rows.sort(key=lambda row: [(row[name] is not None, row[name]) for name in order])

@@ -13,37 +13,31 @@ from pyspark.sql import functions as F
 
 from pipeline.schemas import CONNECTIONS
 from pipeline.tables.facts import facts
-from pipeline.tables.roles import METHOD_FRAMES, OPERATIONS, REACHES_STAGE, SPANS, STAGES, looked_up, named
+from pipeline.tables.roles import (
+    CLOSES_CONNECTION,
+    METHOD_FRAMES,
+    OPENED,
+    OPERATIONS,
+    REACHED_BY_BOTH,
+    REACHES_STAGE,
+    SPANS,
+    STAGES,
+    TRANSFERS,
+    looked_up,
+    named,
+)
+from pipeline.tables.sayings import SAID, SAYING_METHODS, first_said
 from pipeline.tables.shape import shaped, timestamp
 
 SIDES = ("client", "server")
-# Column -> (method that says it, path among its arguments, type).
-SAID = {
-    "vhost": ("connection.open", "virtual_host", "string"),
-    "user": ("connection.start-ok", "user", "string"),
-    "mechanism": ("connection.start-ok", "mechanism", "string"),
-    "locale": ("connection.start-ok", "locale", "string"),
-    "client_product": ("connection.start-ok", "client_properties.product", "string"),
-    "client_version": ("connection.start-ok", "client_properties.version", "string"),
-    "client_platform": ("connection.start-ok", "client_properties.platform", "string"),
-    "client_properties": ("connection.start-ok", "client_properties", "variant"),
-    "client_capabilities": ("connection.start-ok", "client_properties.capabilities", "variant"),
-    "server_product": ("connection.start", "server_properties.product", "string"),
-    "server_version": ("connection.start", "server_properties.version", "string"),
-    "server_platform": ("connection.start", "server_properties.platform", "string"),
-    "server_properties": ("connection.start", "server_properties", "variant"),
-    "server_capabilities": ("connection.start", "server_properties.capabilities", "variant"),
-    "channel_max": ("connection.tune-ok", "channel_max", "bigint"),
-    "frame_max": ("connection.tune-ok", "frame_max", "bigint"),
-    "heartbeat_s": ("connection.tune-ok", "heartbeat", "bigint"),
-    "server_channel_max": ("connection.tune", "channel_max", "bigint"),
-    "server_frame_max": ("connection.tune", "frame_max", "bigint"),
-    "server_heartbeat_s": ("connection.tune", "heartbeat", "bigint"),
+CLOSE = {
+    "code": "try_variant_get(arguments, '$.reply_code', 'int')",
+    "text": "try_variant_get(arguments, '$.reply_text', 'string')",
+    "error": "try_variant_get(arguments, '$.error', 'struct<condition string, description string>')",
 }
-OPENED = "connection.open-ok"
-CLOSES = "connection.close"
+AGREED = ("channel_max", "frame_max", "heartbeat_s")
 BLOCKS = {"connection.blocked": True, "connection.unblocked": False}
-SPEAKS = tuple({method for method, _, _ in SAID.values()} | set(REACHES_STAGE))
+SPEAKS = tuple(SAYING_METHODS | set(REACHES_STAGE) | set(REACHED_BY_BOTH))
 
 
 def connections(decoded: DataFrame) -> DataFrame:
@@ -66,39 +60,54 @@ def _counted(frames: DataFrame) -> DataFrame:
         for side in SIDES
     ]
     operation = looked_up(OPERATIONS)
+    # A message of 1.0 may take several transfers; the first of them counts.
+    moves = named(TRANSFERS) & (F.coalesce("content_frame_no", "frame_no") == F.col("frame_no"))
     return frames.groupBy("connection_id").agg(
         *by_side,
-        F.count(F.when(operation == "publish", 1)).alias("messages_published"),
-        F.count(F.when(operation.isin("deliver", "get"), 1)).alias("messages_delivered"),
+        F.count(F.when((operation == "publish") | (moves & (F.col("sender") == "client")), 1)).alias(
+            "messages_published"
+        ),
+        F.count(F.when(operation.isin("deliver", "get") | (moves & (F.col("sender") == "server")), 1)).alias(
+            "messages_delivered"
+        ),
         F.max(kind == "protocol-header").alias("header_seen"),
     )
 
 
 def _said(frames: DataFrame) -> DataFrame:
     """Columns of SAID, the stage reached by methods, opening and closing; each as said first."""
-    first = {
-        name: F.any_value(
-            F.when(F.col("name") == method, F.expr(f"try_variant_get(arguments, '$.{path}', '{kind}')")), True
-        )
-        for name, (method, path, kind) in SAID.items()
-    }
-    close = F.struct(
-        "frame_no",
-        "sender",
-        F.expr("try_variant_get(arguments, '$.reply_code', 'int')").alias("code"),
-        F.expr("try_variant_get(arguments, '$.reply_text', 'string')").alias("text"),
-    )
     stage = F.array_position(F.array(*map(F.lit, STAGES)), looked_up(REACHES_STAGE))
-    return (
+    first = {
+        f"{side}_{method}_ns": F.min(F.when((F.col("name") == method) & (F.col("sender") == side), F.col("ts_ns")))
+        for method in REACHED_BY_BOTH
+        for side in SIDES
+    }
+    close = F.struct("frame_no", "sender", *(F.expr(value).alias(name) for name, value in CLOSE.items()))
+    said = (
         frames.filter(named(SPEAKS))
         .groupBy("connection_id")
         .agg(
+            *(first_said(saying).alias(name) for name, saying in SAID.items()),
             *(value.alias(name) for name, value in first.items()),
             F.max(stage).alias("stage"),
-            F.min(F.when(F.col("name") == OPENED, F.col("ts_ns"))).alias("open_ns"),
-            F.min(F.when(F.col("name") == CLOSES, close)).alias("close"),
+            F.min(F.when(named(OPENED), F.col("ts_ns"))).alias("open_ns"),
+            F.min(F.when(named(CLOSES_CONNECTION), close)).alias("close"),
         )
     )
+    # In 1.0 the later open opens the connection.
+    opened = F.when(_by_both("open"), F.greatest(*(f"{side}_open_ns" for side in SIDES)))
+    return said.withColumn("stage", F.greatest("stage", *_stages_by_both())).withColumn(
+        "open_ns", F.coalesce("open_ns", opened)
+    )
+
+
+def _by_both(method: str) -> Column:
+    """True when both sides have sent `method`."""
+    return F.col(f"client_{method}_ns").isNotNull() & F.col(f"server_{method}_ns").isNotNull()
+
+
+def _stages_by_both() -> list[Column]:
+    return [F.when(_by_both(method), STAGES.index(stage) + 1) for method, stage in REACHED_BY_BOTH.items()]
 
 
 def _blocked(frames: DataFrame, known: DataFrame) -> DataFrame:
@@ -144,10 +153,11 @@ def _concluded() -> dict[str, Column]:
     counts = [f"{side}_{name}" for side in SIDES for name in ("frames", "methods", "heartbeats")]
     counts += ["messages_published", "messages_delivered", "blocked_ns"]
     capabilities = [F.to_variant_object(F.struct(*(F.col(f"{side}_capabilities").alias(side) for side in SIDES)))]
+    condition = F.concat_ws(": ", "close.error.condition", "close.error.description")
     spoke = F.coalesce(*(f"{side}_capabilities" for side in SIDES)).isNotNull()
     return {
         **{name: F.coalesce(name, F.lit(0)) for name in counts},
-        **{f"client_{name}": F.col(name) for name in ("channel_max", "frame_max", "heartbeat_s")},
+        **{name: _agreed(name) for name in AGREED},
         "opened_ts": timestamp("opened_ts_ns"),
         "closed_ts": timestamp("closed_ts_ns"),
         "handshake_ns": F.when(F.col("syn_seen"), F.col("open_ns") - F.col("opened_ts_ns")),
@@ -161,5 +171,14 @@ def _concluded() -> dict[str, Column]:
         "capabilities": F.when(spoke, capabilities[0]),
         "close_initiator": F.col("close.sender"),
         "close_code": F.col("close.code"),
-        "close_text": F.col("close.text"),
+        "close_text": F.coalesce("close.text", F.nullif(condition, F.lit(""))),
     }
+
+
+def _agreed(name: str) -> Column:
+    """A limit: what tune-ok answers; in 1.0 each side states what it takes, and the smaller holds for both.
+
+    A side of 1.0 that states none has none below what the field can hold (core specification, 2.7.1).
+    """
+    sides = [F.col(f"{side}_{name}") for side in SIDES]
+    return F.when(~F.col("version").eqNullSafe("1.0"), sides[0]).when(_by_both("open"), F.least(*sides))

@@ -22,6 +22,7 @@ SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are no fra
 OPENS_CHANNEL = ("channel.open",)
 CLOSES_CHANNEL = ("channel.close",)
 CONNECTION_CHANNEL = {"0-8": "0", "0-9": "0", "0-9-1": "0"}
+SESSION_VERSIONS = ("0-10", "1.0")  # their channels carry sessions
 MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 SETS_PREFETCH = ("basic.qos",)
@@ -34,6 +35,7 @@ OPERATIONS = {
     "basic.get-ok": "get",
     "basic.return": "return",
 }
+TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
 OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)
 
@@ -66,7 +68,17 @@ REACHES_STAGE = {
     "connection.open-ok": "open",
     "connection.close": "closing",
     "connection.close-ok": "closed",
+    "sasl-mechanisms": "start",
+    "sasl-init": "start",
+    "sasl-challenge": "secure",
+    "sasl-response": "secure",
+    "sasl-outcome": "secure",
+    "open": "tune",  # one side has stated its limits
+    "close": "closing",
 }
+REACHED_BY_BOTH = {"open": "open", "close": "closed"}  # when each side has sent it
+OPENED = ("connection.open-ok",)
+CLOSES_CONNECTION = ("connection.close", "close")
 
 # Column -> type of the arguments that the tables show or reason with; the argument has the column's name.
 HOT_ARGUMENTS = {
