@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from benchmarks.generate import generate
+from pipeline import parquet
 from pipeline.session import session
 from pipeline.tables.frames import frames
 from udfs.decode import decode_runs
@@ -112,7 +113,8 @@ def decode(batches: list[pa.RecordBatch]) -> int:
 
 
 def write_frames(spark: SparkSession, path: Path, output: Path) -> None:
-    frames(pipeline.decoded(spark, str(path))).write.mode("overwrite").parquet(str(output))
+    shutil.rmtree(output, ignore_errors=True)
+    parquet.write(frames(pipeline.decoded(spark, str(path))), output.as_uri())
 
 
 def tshark(path: Path) -> None:

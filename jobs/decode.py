@@ -167,6 +167,7 @@ def write(
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     import pipeline
+    from pipeline import parquet
     from pipeline.schemas import DECODED
 
     scratch = stage.child("decoded")
@@ -180,14 +181,14 @@ def write(
             since=arguments.since,
             until=arguments.until,
         )
-        rows.write.partitionBy("kind").parquet(scratch.uri)
+        parquet.write(rows, scratch.uri, partition_by="kind")
     with step("planning tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from the rows as written: the captures are read and decoded once.
         tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload)
         for name, table in tables.items():
             if name in (*wanted, "captures") and name != "frames":
                 status.doing = f"writing {name}"
-                table.write.parquet(stage.child(name).uri)
+                parquet.write(table, stage.child(name).uri)
         if "frames" in wanted:
             keep_frames(scratch, stage.child("frames"), tables.frames)
     tables.release()
@@ -196,9 +197,11 @@ def write(
 
 def keep_frames(scratch: Place, target: Place, frames: DataFrame) -> None:
     """The decoded rows of kind 'frame' are the table frames already: move them there."""
+    from pipeline import parquet
+
     written = scratch.child("kind=frame")
     if written.entries() is None:  # no frame in any capture
-        frames.write.parquet(target.uri)
+        parquet.write(frames, target.uri)
     else:
         written.move_to(target)
 

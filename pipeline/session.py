@@ -20,7 +20,10 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from pipeline import class_archive
+
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+LOGGING = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'  # an option of the JVM
 
 RUNTIME = {
     # Timestamps of a capture have no zone; everyone who looks at one packet should read the same time.
@@ -109,7 +112,7 @@ def laptop(conf: dict[str, str], remote: bool) -> dict[str, str]:
     settings = {
         # The log and the bars are Spark's; progress is reported in our own words.
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"',
+        "spark.driver.extraJavaOptions": f"{LOGGING} {class_archive.options()}".rstrip(),
         # Nobody looks at the UI of a job of seconds; it takes a port and a second to start.
         "spark.ui.enabled": "false",
     }
