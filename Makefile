@@ -30,6 +30,7 @@ tests: java .venv/dev .venv/kernels .venv/classes  ## run the tests only
 	$(BIN)/python -m pytest -q
 
 bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with other tools (minutes)
+	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.run
 
 format: .venv/dev  ## rewrite the sources in the project's style
