@@ -9,12 +9,44 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import golden
 import independent_tcp as tcp
 from golden import Capture, Endpoint, GoldenFrame
 
-HEADER_0_9_1 = b"AMQP\x00\x00\x09\x01"
+# Protocol headers: class 1, instance 1, major, minor up to 0-10 (1 1 9 1 is what py-amqplib sends for 0-8); 0, major,
+# minor, revision in 0-9-1 (section 4.2.2); id, major, minor, revision in 1.0 (part 2 section 2.2).
+HEADERS = {
+    b"AMQP\x01\x01\x08\x00": "0-8",
+    b"AMQP\x01\x01\x09\x01": "0-8",
+    b"AMQP\x01\x01\x00\x09": "0-9",
+    b"AMQP\x00\x00\x09\x01": "0-9-1",
+    b"AMQP\x01\x01\x00\x0a": "0-10",
+    b"AMQP\x00\x01\x00\x00": "1.0",
+    b"AMQP\x02\x01\x00\x00": "1.0",
+    b"AMQP\x03\x01\x00\x00": "1.0",
+}
+
+# tshark reads 0-8 by the tables of 0-9-1. In the 0-8 document connection.close is method 60 of class 10 (reply-code
+# short, reply-text shortstr, class-id short, method-id short) and close-ok is method 61; 0-9 renumbered them to 50 and
+# 51, and RabbitMQ uses 60 and 61 for connection.blocked (reason shortstr) and unblocked.
+REFUSED = b"FRAME_ERROR - cannot decode <<0,0,4,113,112,46,113,2,113,116,0,0,0,0,0>>"
+SETTLED: dict[tuple[str | None, bytes], tuple[str, dict[str, Any]]] = {
+    ("0-8", bytes.fromhex("000a003c 0000 00 0000 0000")): (
+        "connection.close",
+        {"reply_code": 0, "reply_text": "", "class_id": 0, "method_id": 0},
+    ),
+    ("0-8", bytes.fromhex("000a003c 00c8 03 627965 0000 0000")): (
+        "connection.close",
+        {"reply_code": 200, "reply_text": "bye", "class_id": 0, "method_id": 0},
+    ),
+    ("0-8", bytes.fromhex("000a003c 01f5 48") + REFUSED + bytes.fromhex("003c 0014")): (
+        "connection.close",
+        {"reply_code": 501, "reply_text": REFUSED.decode(), "class_id": 60, "method_id": 20},
+    ),
+    ("0-8", bytes.fromhex("000a003d")): ("connection.close-ok", {}),
+}
 
 
 @dataclass(frozen=True)
@@ -49,6 +81,7 @@ class ExpectedConnection:
     unframed: tuple[GoldenFrame, ...]
     stops: dict[Endpoint, int]
     content: str  # 'amqp' 'tls' 'foreign' 'none', as in the facts of a connection
+    version: str | None  # by the protocol header of the client
 
     def half(self, side: str) -> tcp.Half:
         return self.captured.halves[self.client if side == "client" else self.server]
@@ -80,7 +113,7 @@ def content_of(connection: tcp.Connection, any_shown: bool) -> str:
     starts = [bytes(half.data[:8]) for half in halves]
     if any(start[:2] == b"\x16\x03" for start in starts):
         return "tls"
-    if any_shown or HEADER_0_9_1 in starts:
+    if any_shown or any(start in HEADERS for start in starts):
         return "amqp"
     return "foreign" if connection.payload_bytes else "none"
 
@@ -99,16 +132,17 @@ def expected(name: str) -> tuple[ExpectedConnection, ...]:
         frames: list[ExpectedFrame] = []
         unframed: list[GoldenFrame] = []
         stops: dict[Endpoint, int] = {}
-        if content == "amqp":
+        client = there.client
+        assert client is not None
+        version = HEADERS.get(bytes(there.halves[client].data[:8]))
+        if content == "amqp" and version in (None, *golden.CLASSIC):
             for sender, half in here.halves.items():
                 plain, _left = tcp.plain_frames(there.halves[sender])
                 stops[sender] = plain[-1].offset + plain[-1].size if plain else 0
                 frames += intact_frames(half, there.halves[sender], plain, views[sender])
                 unframed += views[sender][sum(frame.kind != "AMQP" for frame in plain) :]
-        client = there.client
-        assert client is not None
         server = next(end for end in there.halves if end != client)
-        found.append(ExpectedConnection(client, server, here, tuple(frames), tuple(unframed), stops, content))
+        found.append(ExpectedConnection(client, server, here, tuple(frames), tuple(unframed), stops, content, version))
     return tuple(found)
 
 

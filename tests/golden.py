@@ -25,8 +25,11 @@ Endpoint = tuple[str, int]
 
 FRAME_TYPES = {1: "method", 2: "header", 3: "body", 8: "heartbeat"}
 ARGUMENT, PROPERTY = "amqp.method.arguments.", "amqp.method.properties."
-# tshark's name -> ours, where tshark leaves the words of the 0-9-1 document (`filter` is the 0-9 name of that field).
-RENAMED = {"nowait": "no_wait", "filter": "arguments"}
+# tshark's name -> ours, where tshark leaves the words of the 0-9-1 document.
+RENAMED = {"nowait": "no_wait"}
+# The last field of basic.consume is `filter` in 0-9 (class basic, method 20), in tshark always, `arguments` in 0-9-1.
+FILTER = {"0-9": "filter"}
+CLASSIC = ("0-8", "0-9", "0-9-1")
 NOT_ON_THE_WIRE = {"publish_number"}  # tshark counts publishes for its analysis of confirms
 CREDENTIALS = {"response", "new_secret"}
 
@@ -43,10 +46,15 @@ class Capture:
     origin: str
     made_from: str | None
     packets: int
+    versions: tuple[str, ...]
 
     @property
     def paths(self) -> list[Path]:
         return [CAPTURES / name for name in self.files]
+
+    @property
+    def classic(self) -> bool:
+        return any(version in CLASSIC for version in self.versions)
 
 
 @cache
@@ -68,14 +76,15 @@ def captures() -> dict[str, Capture]:
     for entry in manifest()["captures"]:
         name, source = entry["file"], re.match(r"made from (\S+\.pcap)(?! and)", entry["notes"])
         made_from = source[1] if source else None
-        found[name] = Capture(name, (name,), entry.get("same_as", name), made_from, entry["packets"])
+        versions = tuple(entry["versions"])
+        found[name] = Capture(name, (name,), entry.get("same_as", name), made_from, entry["packets"], versions)
         if "part_of" in entry:
             rotated[entry["part_of"]] = made_from
     for pattern, origin in rotated.items():
         assert origin is not None
         files = tuple(sorted(path.name for path in CAPTURES.glob(pattern)))
         packets = sum(found[name].packets for name in files)
-        found[pattern] = Capture(pattern, files, origin, origin, packets)
+        found[pattern] = Capture(pattern, files, origin, origin, packets, found[origin].versions)
     return found
 
 
@@ -101,10 +110,11 @@ class GoldenFrame:
 
 @cache
 def golden_frames(file: str) -> tuple[GoldenFrame, ...]:
-    """Frames of a golden in tshark's order, protocol headers (which it knows for some versions only) left out."""
+    """Classic frames of a golden in tshark's order (it calls all three versions 0-9); it does not know every protocol
+    header."""
     with gzip.open(CAPTURES / f"{file}.frames.jsonl.gz", "rt") as lines:
         rows = [json.loads(line) for line in lines]
-    return tuple(golden_frame(row) for row in rows if not row["kind"].startswith("protocol-header"))
+    return tuple(golden_frame(row) for row in rows if row["kind"].startswith("0-9 "))
 
 
 def golden_frame(row: dict[str, Any]) -> GoldenFrame:
@@ -232,7 +242,7 @@ def renderings(value: Any) -> tuple[str, ...]:
     if isinstance(value, bytes):
         return (value.hex(":"),)
     if isinstance(value, datetime):
-        return (value.strftime("%b %d, %Y %H:%M:%S.%f000 UTC"),)
+        return (value.strftime("%b %e, %Y %H:%M:%S.%f000 UTC"),)  # tshark pads the day with a space
     return (str(value),)
 
 

@@ -24,7 +24,7 @@ import pipeline
 from benchmarks.generate import generate
 
 ROTATED = "091_rotated_*.pcap"
-# Damage of each kind, and streams long enough to be cut into many runs.
+# Damage of each kind, streams long enough to be cut into many runs, and every version, also without its header.
 FEATURED = [
     "091_reorder_dup_overlap.pcap",
     "091_loss.pcap",
@@ -34,11 +34,27 @@ FEATURED = [
     "091_mixed_traffic.pcap",
     "091_port_reuse.pcap",
     "091_ipv6.pcapng",
+    "0x_all_protocol_headers.pcap",
+    "08_amqplib_session.pcap",
+    "09_qpid_client.pcap",
+    "010_lowlevel_methods.pcap",
+    "010_mid_stream.pcap",
+    "010_tiny_segments.pcap",
+    "10_qpidd_all_types.pcap",
+    "10_mid_stream.pcap",
+    "10_rabbitmq_multi_frame_transfer.pcap",
     ROTATED,
 ]
-SMALL = 20_000  # bytes of a capture that plain Python kernels decode in about a second
+SMALL = 20_000  # bytes of a capture that plain Python kernels decode in less than a second
+LARGER = ["08_qpid_dialect_refused.pcap", "09_qpid_client.pcap"]  # of versions that no small capture has
+
+VERSIONS = {"0-8", "0-9", "0-9-1", "0-10", "1.0"}
 
 featured = pytest.mark.parametrize("name", FEATURED)
+
+
+def test_every_version_is_featured() -> None:
+    assert {version for name in FEATURED for version in golden.captures()[name].versions} == VERSIONS
 
 
 def frame_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -102,14 +118,16 @@ def test_kernels_without_the_compiler_give_the_same_columns() -> None:
     small = [
         name for name, capture in golden.captures().items() if sum(p.stat().st_size for p in capture.paths) < SMALL
     ]
-    assert len(small) > 25
+    assert len(small) > 45
+    names = [*small, *LARGER]
+    assert {version for name in names for version in golden.captures()[name].versions} == VERSIONS
     here = Path(__file__).parent
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join([str(here.parent), str(here)])}
     plain = subprocess.run(
-        [sys.executable, str(here / "decoding.py"), *small],
+        [sys.executable, str(here / "decoding.py"), *names],
         env=environment, cwd=here.parent, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert plain.stdout.splitlines() == list(dump(small))
+    assert plain.stdout.splitlines() == list(dump(names))
 
 
 # ---- through Spark --------------------------------------------------------------------------------------------------

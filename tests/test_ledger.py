@@ -8,7 +8,7 @@ import golden
 import independent_tcp as tcp
 import pytest
 from decoding import decoded
-from expected import expected
+from expected import captured
 from golden import Capture
 
 CAPTURES = list(golden.captures().values())
@@ -21,10 +21,12 @@ every_capture = pytest.mark.parametrize("capture", CAPTURES, ids=lambda capture:
 def sides(capture: Capture) -> list[tuple[tcp.Half, dict[str, Any], list[dict[str, Any]]]]:
     """(bytes as the second reader has them, ledger, rows of frames) of every direction."""
     found = []
-    for wanted, connection in zip(expected(capture.file), decoded(capture.file), strict=True):
+    for wanted, connection in zip(captured(capture.file), decoded(capture.file), strict=True):
+        facts = connection.facts
         for side in SIDES:
             rows = [row for row in connection.rows if row["sender"] == side]
-            found.append((wanted.half(side), connection.facts[side], rows))
+            half = wanted.halves[facts[f"{side}_ip"], facts[f"{side}_port"]]
+            found.append((half, facts[side], rows))
     return found
 
 
@@ -84,14 +86,18 @@ def test_the_parts_are_the_sizes_of_the_rows(capture: Capture) -> None:
 
 @every_capture
 def test_whole_captures_miss_nothing_and_conflict_nowhere(capture: Capture) -> None:
-    for wanted, connection in zip(expected(capture.file), decoded(capture.file), strict=True):
+    for wanted, connection in zip(captured(capture.file), decoded(capture.file), strict=True):
         assert connection.facts["conflicting_overlap_bytes"] == 0
-        if wanted.captured.whole:
+        if wanted.whole:
             assert [connection.facts[side]["missing_bytes"] for side in SIDES] == [0, 0]
 
 
 @every_capture
 def test_packets_of_both_sides_are_counted(capture: Capture) -> None:
-    captured = tcp.packets(capture.paths)
+    packets = tcp.packets(capture.paths)
     counted = sum(connection.facts[side]["packets"] for connection in decoded(capture.file) for side in SIDES)
-    assert counted == len(captured)
+    assert counted == len(packets)
+
+
+def test_every_version_is_among_the_captures() -> None:
+    assert {version for capture in CAPTURES for version in capture.versions} == {"0-8", "0-9", "0-9-1", "0-10", "1.0"}

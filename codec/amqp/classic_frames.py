@@ -8,6 +8,7 @@ whose row is `partial`; `torn_row` ends it.
 from __future__ import annotations
 
 from codec.amqp import rows as R
+from codec.amqp.agreement import agree, is_start, method_index, method_sender, weigh_frame
 from codec.amqp.classic import classify_method
 from codec.amqp.contents import body_seen, body_torn, header_seen, method_seen
 from codec.amqp.detect import ACCEPT, FRAME_BYTES, FRAME_END, find_chain
@@ -25,10 +26,14 @@ from codec.amqp.versions import (
     HEARTBEAT,
     MALFORMED,
     METHOD,
+    OOB_HEADER,
+    OOB_METHOD,
     PARTIAL,
     SKIPPED,
     UNKNOWN,
+    V0_8,
 )
+from codec.cursor import octet, u16
 from codec.kernel import kernel
 from codec.net.reassembly import FRAMES, INSIDE, LOST
 
@@ -56,9 +61,9 @@ def body_size_at(buf, p):
 
 
 @kernel
-def frame_kind(t, version, octet):
+def frame_kind(t, version, number):
     """FRAME_TYPES code of a frame type octet in `version`, -1 undefined."""
-    return int(t.frame_kind[version, octet])
+    return int(t.frame_kind[version, number])
 
 
 @kernel
@@ -69,16 +74,20 @@ def next_frame(c, d, direction, s, rows, contents, t):
     buf = s.bytes
     if p >= end:
         return WAIT
-    version = int(c.version)
-    kind = frame_kind(t, version, int(buf[p]))
+    kind = frame_kind(t, int(c.version), int(buf[p]))
+    if kind < 0 and c.weighing:
+        kind = frame_kind(t, V0_8, int(buf[p]))  # which defines all types
     if p + 7 > end:
         return WAIT
     size = _u32(buf, p + 3)
     if size + OVERHEAD > FRAME_BYTES:
-        c.size_limit = 1
+        c.size_limit |= begins_frame(c, buf, p, end, kind, t)
         d.mode = LOST
         return MODE_CHANGED
     stop = p + 7 + size
+    if c.weighing and stop + 1 <= end and int(buf[stop]) == FRAME_END:
+        weigh_frame(rows, c, buf, p, stop, t)
+        kind = frame_kind(t, int(c.version), int(buf[p]))
     if kind < 0:
         # an undefined type is a frame only if everything else says so
         if stop + 1 > end or int(buf[stop]) != FRAME_END:
@@ -111,6 +120,21 @@ def next_frame(c, d, direction, s, rows, contents, t):
 
 
 @kernel
+def begins_frame(c, buf, p, end, kind, t):
+    """Whether the bytes at `p`, with a frame type of `kind`, may begin a frame of `c`, whatever size they claim: a
+    channel in use, a method or class that is defined."""
+    channel, version = u16(buf, p + 1, end), int(c.version)
+    if kind < 0 or kind == HEARTBEAT or (c.channel_max > 0 and channel > c.channel_max):
+        return False
+    if kind == METHOD:
+        return classify_method(buf, p + 7, end, t, version) >= 0
+    if kind == HEADER:
+        klass = u16(buf, p + 7, end)
+        return 0 <= klass < t.class_name.shape[1] and t.class_name[version, klass] >= 0
+    return True
+
+
+@kernel
 def _boundary_inside(c, buf, p, stop, t):
     """The frame at `p` has no end octet in place: is its size a lie that hides real frames?"""
     verdict, _ = find_chain(buf, p + 1, stop, stop > p, t, c)
@@ -121,9 +145,9 @@ def _boundary_inside(c, buf, p, stop, t):
 def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
     """Decode the payload `buf[start:stop]` of a frame into its row; False when the row must be made again with more
     room."""
-    if kind == METHOD:
+    if kind in (METHOD, OOB_METHOD):
         return _fill_method(c, direction, buf, start, stop, row, rows, contents, t)
-    if kind == HEADER:
+    if kind in (HEADER, OOB_HEADER):
         return _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t)
     if kind == BODY:
         size = stop - start
@@ -149,8 +173,11 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
         return True
     row[R.CLASS] = _u16(buf, start)
     row[R.METHOD_ID] = _u16(buf, start + 2)
-    version = int(c.version)
-    method = classify_method(buf, start, stop, t, version)
+    if c.started == 0 and direction != c.client and is_start(buf, start, stop, t):
+        agree(rows, c, direction, octet(buf, start + 4), octet(buf, start + 5), t)
+        row[R.VERSION] = c.version
+        row[R.KNOWN] = c.version_known
+    method = classify_method(buf, start, stop, t, int(c.version))
     if method < 0:
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_METHOD
@@ -159,6 +186,8 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     row[R.DEFINITION] = method
     if not R.keep_octets(rows, row, buf, start + 4, stop):
         return False
+    if row[R.TYPE] == OOB_METHOD:
+        return True  # its content travels apart from that of the channel
     note_method(c, direction, buf, start, stop, method, rows, t)
     method_seen(contents, direction, channel, t.method_content[method], row)
     return True
@@ -167,8 +196,10 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
 @kernel
 def note_method(c, direction, buf, start, stop, method, rows, t):
     """What a method says about its connection: who is the client, and the limits agreed on."""
-    if c.client < 0 and t.method_sender[method] >= 0:
-        R.resolve_senders(rows, c, direction if t.method_sender[method] == R.CLIENT else 1 - direction, R.BY_METHOD)
+    if c.client < 0:
+        sender = method_sender(c, buf, start, stop, method, t)
+        if sender >= 0:
+            R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, R.BY_METHOD)
     if method == t.tune_ok[int(c.version)] and stop - start >= 10:
         c.channel_max = _u16(buf, start + 4)
         c.frame_max = _u32(buf, start + 6)
@@ -193,7 +224,8 @@ def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
     else:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_NO_CONTENT_CLASS
-    header_seen(contents, direction, int(row[R.CHANNEL]), body_size, row, rows.digest[index])
+    if row[R.TYPE] == HEADER:
+        header_seen(contents, direction, int(row[R.CHANNEL]), body_size, row, rows.digest[index])
     return True
 
 
@@ -267,11 +299,3 @@ def torn_row(c, d, direction, rows, contents, t):
     d.frame_bytes += d.frame_seen
     d.span_from = -1
     d.mode = FRAMES
-
-
-@kernel
-def method_index(t, version, klass, method):
-    """Index of a method by its numbers, -1 undefined."""
-    if klass >= t.lookup.shape[1] or method >= t.lookup.shape[2]:
-        return -1
-    return int(t.lookup[version, klass, method])

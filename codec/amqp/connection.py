@@ -23,6 +23,7 @@ from codec.amqp.versions import (
     FOREIGN_SPAN,
     GAP,
     NONE,
+    OFFERS,
     OK,
     PARTIAL,
     PROTOCOL_HEADER,
@@ -35,8 +36,6 @@ from codec.net.reassembly import FRAMES
 
 TCP_ENDS = ("none", "fin", "rst")
 END_NONE, END_FIN, END_RST = range(3)
-OFFERS = 8
-
 CONNECTION = np.dtype(
     [
         ("connection_id", "i8"),
@@ -56,7 +55,11 @@ CONNECTION = np.dtype(
         ("frame_max", "i8"),  # negotiated, 0 unknown
         ("channel_max", "i8"),
         ("offers", "i8"),
-        ("offer", "i8", OFFERS),  # direction << 32 | the four octets after "AMQP"
+        ("offer", "i8", OFFERS),  # direction << 32 | the four octets after "AMQP", or START_SAID 0 major minor
+        ("started", "u1"),  # connection.start was seen
+        ("weighing", "u1"),  # frames still tell which classic version it is, see codec.amqp.agreement
+        ("weighed", "i8"),  # frame_no of the last frame weighed
+        ("misfits", "i8", 4),  # points against each classic version, by version code
         ("first_ns", "i8"),
         ("last_ns", "i8"),
         ("last_packet", "i8"),
@@ -288,6 +291,7 @@ def protocol_header(rows, c, direction, d, s, headers):
     if version != NONE and (direction == c.client or (c.version == NONE and c.syn_ns < 0)):
         c.version = version
         c.version_known = 1
+        c.weighing = 0
         c.family = FAMILY_OF_VERSION[version]
     index = R.append_row(rows, c, direction, PROTOCOL_HEADER, offset, 8)
     row = rows.cells[index]

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.connection import CONNECTION, OFFERS
+from codec.amqp.connection import CONNECTION
 from codec.amqp.facts import connection_facts, fewest_port_is_server
 from codec.amqp.framing import forget
 from codec.amqp.stream import ENDING, PLACE, State, end_connection, new_state, run
 from codec.amqp.tables import classic_tables
 from codec.amqp.values import decode_values, definitions
-from codec.amqp.versions import headers
+from codec.amqp.versions import OFFERS, headers
 from codec.net.reassembly import (
     CONNECTION_ENDS,
     DIRECTION,
@@ -184,11 +184,12 @@ class Decoder:
         self.state = self.state._replace(rows=rows)
 
     def _take(self) -> Iterator[Batch]:
-        """Hand out the rows that are complete. Rows that do not know their sender yet stay, moved to the front."""
+        """Hand out the rows that are complete. Rows that do not know their sender or version yet stay, moved to the
+        front."""
         rows = self.state.rows
         count = int(rows.used[0])
         c = self.state.connection[0]
-        done = int(c.row_from) if self.open and c.client < 0 else count
+        done = int(c.row_from) if self.open and (c.client < 0 or c.weighing) else count
         if done == 0:
             return
         yield from self._decoded(rows.cells[:done], rows)

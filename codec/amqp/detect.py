@@ -7,8 +7,12 @@ counted in points, so that a single lucky octet never decides. Ports are never a
 
 from __future__ import annotations
 
-from codec.amqp.classic import check_header, check_method, classify_method
-from codec.amqp.versions import NONE, UNKNOWN_FAMILY, V0_9_1
+import numpy as np
+
+from codec.amqp.agreement import fitting_versions, is_start, possible_versions
+from codec.amqp.classic import classify_method
+from codec.amqp.versions import UNKNOWN_FAMILY, V0_8, V0_9_1
+from codec.cursor import octet, u32
 from codec.kernel import kernel
 from codec.limits import LIMITS
 
@@ -29,6 +33,10 @@ FRAME_END = 0xCE
 
 TLS_RECORD_MAX = 16384 + 2048  # RFC 5246 section 6.2.3
 
+# How connection.start begins: a method on channel 0, its size, class 10, method 10.
+ANY_OCTET = -1
+GREETING = np.array([1, 0, 0, *[ANY_OCTET] * 4, 0, 10, 0, 10], np.int64)
+
 
 @kernel
 def tls_record(buf, p, end, ended):
@@ -46,60 +54,75 @@ def tls_record(buf, p, end, ended):
 
 
 @kernel
-def classic_frame(buf, p, end, t, version, frame_cap, channel_cap):
-    """Judge the bytes at `p` as one classic frame: (verdict, its size with overhead, points).
+def greeting(buf, p, end, ended, t):
+    """Is the frame at `p`, where the stream of a server begins, a connection.start? `ended`: no byte will follow."""
+    for i in range(min(end - p, len(GREETING))):
+        if GREETING[i] != ANY_OCTET and octet(buf, p + i) != GREETING[i]:
+            return REJECT
+    size = u32(buf, p + 3, end)
+    stop = p + 7 + size
+    if size + 8 > UNKNOWN_FRAME_MAX:
+        return REJECT
+    if end - p < len(GREETING) or stop + 1 > end:
+        return REJECT if ended else UNDECIDED
+    return ACCEPT if octet(buf, stop) == FRAME_END and is_start(buf, p + 7, stop, t) else REJECT
+
+
+@kernel
+def defined_method(buf, start, stop, t, versions):
+    """Whether one of `versions` (bits by version code) defines the method whose payload is `buf[start:stop]`."""
+    for version in range(V0_8, V0_9_1 + 1):
+        if versions >> version & 1 and classify_method(buf, start, stop, t, version) >= 0:
+            return True
+    return False
+
+
+@kernel
+def classic_frame(buf, p, end, t, versions, frame_cap, channel_cap):
+    """Judge the bytes at `p` as one classic frame of `versions` (bits by version code): (verdict, its size with
+    overhead, points, the versions that define it).
 
     UNDECIDED: nothing speaks against it, but it reaches beyond `end`.
     """
     if p >= end:
-        return UNDECIDED, 0, 0
+        return UNDECIDED, 0, 0, versions
     kind = int(buf[p])
     if kind != 1 and kind != 2 and kind != 3 and kind != 8:
-        return REJECT, 0, 0
+        return REJECT, 0, 0, 0
     if p + 7 > end:
-        return UNDECIDED, 0, 0
+        return UNDECIDED, 0, 0, versions
     channel = (int(buf[p + 1]) << 8) | int(buf[p + 2])
     size = (int(buf[p + 3]) << 24) | (int(buf[p + 4]) << 16) | (int(buf[p + 5]) << 8) | int(buf[p + 6])
     if channel > channel_cap or size + 8 > frame_cap:
-        return REJECT, 0, 0
+        return REJECT, 0, 0, 0
     if kind == 8 and (size != 0 or channel != 0):
-        return REJECT, 0, 0
+        return REJECT, 0, 0, 0
     if kind != 8 and kind != 1 and channel == 0:
-        return REJECT, 0, 0
+        return REJECT, 0, 0, 0
     if (kind == 1 and size < 4) or (kind == 2 and size < 14):
-        return REJECT, 0, 0
+        return REJECT, 0, 0, 0
     start, stop = p + 7, p + 7 + size
-    method = -1
-    if kind == 1 and start + 4 <= end:
-        method = classify_method(buf, start, min(stop, end), t, version)
-        if method < 0:
-            return REJECT, 0, 0
+    if kind == 1 and start + 4 <= end and not defined_method(buf, start, min(stop, end), t, versions):
+        return REJECT, 0, 0, 0
     if stop + 1 > end:
-        return UNDECIDED, size + 8, 0
+        return UNDECIDED, size + 8, 0, versions
     if int(buf[stop]) != FRAME_END:
-        return REJECT, 0, 0
-    if kind == 1:
-        if not check_method(buf, start, stop, t, version, method):
-            return REJECT, 0, 0
-        return ACCEPT, size + 8, POINTS_PARSED
-    if kind == 2:
-        if not check_header(buf, start, stop, t, version):
-            return REJECT, 0, 0
-        return ACCEPT, size + 8, POINTS_PARSED
-    if kind == 8:
-        return ACCEPT, 8, POINTS_PARSED
-    return ACCEPT, size + 8, POINTS_BODY
+        return REJECT, 0, 0, 0
+    if kind == 3:
+        return ACCEPT, size + 8, POINTS_BODY, versions
+    fits = fitting_versions(buf, p, stop, t, versions)
+    return (ACCEPT if fits else REJECT), size + 8, POINTS_PARSED, fits
 
 
 @kernel
-def classic_chain(buf, p, end, ended, t, version, frame_cap, channel_cap, known):
-    """Does a chain of classic frames begin at `p`? `ended`: no byte will follow `end` (the stream or its part is
-    over)."""
+def classic_chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known):
+    """Does a chain of classic frames begin at `p`, all of one of `versions`? `ended`: no byte will follow `end` (the
+    stream or its part is over)."""
     need = NEED_KNOWN if known else NEED_UNKNOWN
     least = FRAMES_KNOWN if known else FRAMES_UNKNOWN
     points, frames = 0, 0
     while True:
-        verdict, size, more = classic_frame(buf, p, end, t, version, frame_cap, channel_cap)
+        verdict, size, more, versions = classic_frame(buf, p, end, t, versions, frame_cap, channel_cap)
         if verdict == REJECT:
             return REJECT
         if verdict == UNDECIDED:
@@ -123,9 +146,9 @@ def find_chain(buf, p, end, ended, t, c):
     frame_cap = int(c.frame_max) if c.frame_max > 0 else UNKNOWN_FRAME_MAX
     channel_cap = int(c.channel_max) if c.channel_max > 0 else 65535
     known = c.family != UNKNOWN_FAMILY
-    version = int(c.version) if c.version > NONE else V0_9_1
+    versions = possible_versions(c)
     while p < end:
-        verdict = classic_chain(buf, p, end, ended, t, version, frame_cap, channel_cap, known)
+        verdict = classic_chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known)
         if verdict == ACCEPT:
             return ACCEPT, p
         if verdict == UNDECIDED:

@@ -11,8 +11,9 @@ import numpy as np
 
 from codec.amqp.connection import TCP_ENDS
 from codec.amqp.rows import KNOWN_BY
+from codec.amqp.tables import CLASSIC_VERSIONS
 from codec.amqp.tls import hello_facts
-from codec.amqp.versions import VERSIONS, headers
+from codec.amqp.versions import START_SAID, VERSIONS, fact_table, headers
 from codec.net.reassembly import FOREIGN, START, TLS
 
 AMQP_PORTS = (5672, 5671)
@@ -71,14 +72,28 @@ def community_id(flow: bytes, seed: int = 0) -> str:
 
 
 def offered_versions(c: Any) -> list[str]:
-    """'client 0-9-1', ... in the order of the protocol headers; a header no version knows by its octets."""
+    """'client 0-9-1', ... in the order of the protocol headers; a header no version knows by its octets. Then the
+    version of a connection.start that differs from the header, 'server 0-8'."""
     known = {bytes(octets): int(code) for octets, code in zip(headers().octets, headers().version, strict=True)}
+    said = started_versions()
     offered = []
     for i in range(int(c.offers)):
         direction, octets = int(c.offer[i]) >> 32, (int(c.offer[i]) & 0xFFFFFFFF).to_bytes(4, "big")
-        version = VERSIONS[known.get(octets, 0)] or ".".join(str(octet) for octet in octets)
+        if octets[0] == START_SAID:
+            version = said.get(octets[2:]) or f"{octets[2]}.{octets[3]}"
+        else:
+            version = VERSIONS[known.get(octets, 0)] or ".".join(str(octet) for octet in octets)
         offered.append(f"{SIDES[0] if direction == c.client else SIDES[1]} {version}")
     return offered
+
+
+def started_versions() -> dict[bytes, str]:
+    """The version that connection.start means by its major and minor number; 0 9 is how 0-9-1 too calls itself."""
+    found: dict[bytes, str] = {}
+    for version in CLASSIC_VERSIONS:
+        numbers = fact_table(version)["protocol_header"]["start_version"]
+        found.setdefault(bytes([numbers["major"], numbers["minor"]]), version)
+    return found
 
 
 def _content(c: Any, directions: np.ndarray) -> str:

@@ -10,11 +10,11 @@ from codec.amqp.deliveries import forget_deliveries
 from codec.amqp.detect import ACCEPT, find_chain
 from codec.amqp.detect_1_0 import find_described
 from codec.amqp.segmented_detect import find_segmented_chain
-from codec.amqp.versions import CLASSIC, DESCRIBED, SEGMENTED, UNKNOWN_FAMILY, V0_9_1, V0_10, V1_0
+from codec.amqp.versions import CLASSIC, DESCRIBED, NONE, SEGMENTED, UNKNOWN_FAMILY, V0_10, V1_0
 from codec.kernel import kernel
 
-# The version that is assumed of a family whose protocol header was not seen; index: family.
-ASSUMED_VERSION = np.array([0, V0_9_1, V0_10, V1_0], np.int64)
+# The only version of a family, by family; of the classic one `codec.amqp.agreement` finds out.
+ONLY_VERSION = np.array([NONE, NONE, V0_10, V1_0], np.int64)
 
 
 @kernel

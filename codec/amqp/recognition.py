@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from codec.amqp.agreement import assume
 from codec.amqp.connection import close_span, extend_span, matches_magic, plausible_header, release_spans
-from codec.amqp.detect import ACCEPT, UNDECIDED, tls_record
-from codec.amqp.framing import ASSUMED_VERSION, find_frames
-from codec.amqp.versions import SKIPPED, UNKNOWN_FAMILY
+from codec.amqp.detect import ACCEPT, UNDECIDED, greeting, tls_record
+from codec.amqp.framing import ONLY_VERSION, find_frames
+from codec.amqp.versions import CLASSIC, SKIPPED, UNKNOWN_FAMILY
 from codec.kernel import kernel
 from codec.limits import LIMITS
 from codec.net.reassembly import FOREIGN, FRAMES, LOST, TLS
@@ -100,6 +101,13 @@ def recognise(state, direction):
         keep_hello(state, direction)
         become_foreign(d, s, spans, direction, TLS)
         return True
+    if from_start and direction != c.client and c.family != CLASSIC:
+        # the header is missing, or asked for what this server does not speak: its first frame says what it speaks
+        verdict = greeting(s.bytes, p, end, ended, state.tables)
+        if verdict == UNDECIDED:
+            return False
+        if verdict == ACCEPT:
+            assume(c)
     if c.family != UNKNOWN_FAMILY:
         enter(state, direction, FRAMES if from_start else LOST)
         return True
@@ -112,9 +120,12 @@ def recognise(state, direction):
     verdict, at, family = find_frames(state, c, s.bytes, p + skip, end, ended)
     d.scanned = here + at - p
     if verdict == ACCEPT:
-        c.family = family
-        c.version = ASSUMED_VERSION[family]
-        c.version_known = 0
+        if family == CLASSIC:
+            assume(c)
+        else:
+            c.family = family
+            c.version = ONLY_VERSION[family]
+            c.version_known = 0
         enter(state, direction, LOST)
         return True
     if end - p > DETECT_BYTES:

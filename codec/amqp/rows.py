@@ -87,7 +87,9 @@ CLIENT, SERVER = 0, 1
 KNOWN_BY = (None, "syn", "header", "method", "port")
 BY_NOTHING, BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(5)
 SPARE_ROWS = 48  # one step of the decoder appends at most this many rows (all waiting spans and a few)
-UNRESOLVED_ROWS = 256  # after so many rows that do not tell the client from the server, the ports must
+# After so many rows that do not tell the client from the server, the ports must; by then rows have told the classic
+# versions apart, or nothing will.
+UNRESOLVED_ROWS = 256
 
 
 class Rows(NamedTuple):
@@ -137,6 +139,8 @@ def append_row(rows, c, direction, frame_type, offset, size):
     index = int(rows.used[0])
     rows.used[0] = index + 1
     c.frame_no += 1
+    if c.frame_no >= UNRESOLVED_ROWS:
+        c.weighing = 0
     row = rows.cells[index]
     row[CONNECTION] = c.connection_id
     row[FRAME_NO] = c.frame_no

@@ -31,6 +31,7 @@ class Field:
     key: str | None
     kind: int
     optional: bool = False
+    reserved: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,13 @@ class ClassicTables(NamedTuple):
     """Kernel arrays. First index `version` is a code of `codec.amqp.versions`; -1 means none.
 
     lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name` and `method_version`,
-    `method_content` 0/1, `method_sender`, `field_from` (one more), `field_room` bytes its fields may need above their
+    `method_content` 0/1, `method_ticket` 0/1 (a reserved short stands where older versions have an access ticket),
+    `method_sender`, `field_from` (one more), `field_room` bytes its fields may need above their
     size on the wire. Per field, int64: `field_kind`, `field_key` number in the key set of its method, `field_optional`.
     class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
     `property_kind`, `property_key` (classes, flag bit). tag_kind (versions, 256): kind of a field-table tag.
-    frame_kind (versions, 256): code of FRAME_TYPES. tune_ok (versions,): method index. `keys`: key sets of the
+    frame_kind (versions, 256): code of FRAME_TYPES. start, tune_ok (versions,): method index.
+    start_says (versions, 2): major and minor number in connection.start. `keys`: key sets of the
     methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
     """
 
@@ -77,6 +80,7 @@ class ClassicTables(NamedTuple):
     method_name: np.ndarray
     method_version: np.ndarray
     method_content: np.ndarray
+    method_ticket: np.ndarray
     method_sender: np.ndarray
     field_from: np.ndarray
     field_room: np.ndarray
@@ -89,6 +93,8 @@ class ClassicTables(NamedTuple):
     property_key: np.ndarray
     tag_kind: np.ndarray
     frame_kind: np.ndarray
+    start: np.ndarray
+    start_says: np.ndarray
     tune_ok: np.ndarray
     keys: KnownKeys
 
@@ -109,7 +115,7 @@ def _field(described: dict[str, Any], secrets: dict[str, Any], optional: bool) -
     if name in secrets:
         by_mechanism = "user_from" in secrets[name]
         key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (None, kinds.SECRET)
-    return Field(name, key, kind, optional)
+    return Field(name, key, kind, optional, described.get("reserved", False))
 
 
 def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -> Method:
@@ -226,18 +232,15 @@ def classic_tables() -> ClassicTables:
     names = {name: number for number, name in enumerate(classic_names())}
     fields = [(field, keys) for method, keys in zip(every, key_sets, strict=False) for field in method.fields]
     lookup = np.full((len(VERSIONS), CLASS_IDS, METHOD_IDS), -1, np.int16)
-    tune_ok = np.full(len(VERSIONS), -1, np.int64)
     for index, method in enumerate(every):
-        version = VERSIONS.index(method.version)
-        lookup[version, method.class_id, method.method_id] = index
-        if method.name == "connection.tune-ok":
-            tune_ok[version] = index
+        lookup[VERSIONS.index(method.version), method.class_id, method.method_id] = index
     class_name, class_index, property_kind, property_key = _class_arrays(classes, names)
     return ClassicTables(
         lookup,
         np.array([names[method.name] for method in every], np.int64),
         np.array([VERSIONS.index(method.version) for method in every], np.int64),
         np.array([method.content for method in every], np.int64),
+        np.array([_reserves_ticket(method) for method in every], np.int64),
         np.array([SENDERS.index(m.sent_by) if m.sent_by in SENDERS else -1 for m in every], np.int64),
         np.cumsum([0] + [len(method.fields) for method in every], dtype=np.int64),
         np.array([_room(method.fields) for method in every], np.int64),
@@ -250,9 +253,31 @@ def classic_tables() -> ClassicTables:
         property_key,
         _tag_array(),
         _frame_array(),
-        tune_ok,
+        _named_array(every, "connection.start"),
+        _start_array(),
+        _named_array(every, "connection.tune-ok"),
         known_keys(key_sets),
     )
+
+
+def _reserves_ticket(method: Method) -> bool:
+    return bool(method.fields) and method.fields[0].reserved and method.fields[0].kind == kinds.UINT16
+
+
+def _named_array(every: list[Method], name: str) -> np.ndarray:
+    array = np.full(len(VERSIONS), -1, np.int64)
+    for index, method in enumerate(every):
+        if method.name == name:
+            array[VERSIONS.index(method.version)] = index
+    return array
+
+
+def _start_array() -> np.ndarray:
+    array = np.full((len(VERSIONS), 2), -1, np.int64)
+    for version in CLASSIC_VERSIONS:
+        numbers = fact_table(version)["protocol_header"]["start_version"]
+        array[VERSIONS.index(version)] = numbers["major"], numbers["minor"]
+    return array
 
 
 def _class_arrays(classes: list[ContentClass], names: dict[str, int]) -> tuple[np.ndarray, ...]:

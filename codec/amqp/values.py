@@ -33,6 +33,8 @@ from codec.amqp.versions import (
     HEADER,
     MALFORMED,
     METHOD,
+    OOB_HEADER,
+    OOB_METHOD,
     PROTOCOL_HEADER,
     SEGMENTED,
     UNKNOWN_FAMILY,
@@ -136,9 +138,9 @@ def classic_values(cells, octets, first, stop, t, arguments, properties):
         code, misfit = OK, E_ARGUMENTS
         if kind == PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
-        elif definition >= 0 and kind == METHOD:
+        elif definition >= 0 and kind in (METHOD, OOB_METHOD):
             code, _ = decode_arguments(octets, start, end, t, version, definition, arguments)
-        elif definition >= 0 and kind == HEADER:
+        elif definition >= 0 and kind in (HEADER, OOB_HEADER):
             misfit = E_PROPERTIES
             code, _ = decode_properties(octets, start, end, t, version, definition, properties)
         if not finish_row(row, code, misfit, arguments, properties):

@@ -16,6 +16,10 @@ import numpy as np
 VERSIONS = (None, "0-8", "0-9", "0-9-1", "0-10", "1.0")
 NONE, V0_8, V0_9, V0_9_1, V0_10, V1_0 = range(6)
 
+OFFERS = 8  # protocol headers and deviating versions kept of a connection
+# Stands for the first octet of a protocol header (0 to 3) where an offer is the version of a connection.start.
+START_SAID = 0xFF
+
 FAMILIES = (None, "classic", "0-10", "1.0")
 UNKNOWN_FAMILY, CLASSIC, SEGMENTED, DESCRIBED = range(4)
 FAMILY_OF_VERSION = np.array([UNKNOWN_FAMILY, CLASSIC, CLASSIC, CLASSIC, SEGMENTED, DESCRIBED], np.int64)
