@@ -33,6 +33,13 @@ class Limits:
     reorder_ns: int = 5_000_000
     # ... or so many segments of the connection, whichever comes first.
     reorder_patience: int = 32
+    # Encapsulations of one packet around its innermost IP header: a mirrored (1) overlay (2) across a provider (3).
+    tunnels: int = 4
+    # Packets of the file after its first fragment that a datagram waits for the others, and is known afterwards so
+    # that late copies begin no new one: fragments are sent back to back, several capture queues mix some hundred.
+    fragment_packets: int = 4096
+    # Datagrams that wait at a time, each in 64 KB (touched only as far as it is filled): 16 MB.
+    fragment_datagrams: int = 256
     # A frame is buffered whole to decode it; larger ones (frame_max above this is unknown in practice) are malformed.
     frame_bytes: int = 16 * 1024 * 1024
     # Nesting of field tables, arrays, maps, described values. RabbitMQ and Qpid nest fewer than 10.

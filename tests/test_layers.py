@@ -159,9 +159,9 @@ def test_snaplen_shortens_what_was_captured_not_what_was_sent() -> None:
         ("unknown-link-type-65535", b"whatever", 65535),
         ("undescribed-interface", b"whatever", NO_INTERFACE),
         ("not-a-packet", b"", NOT_A_PACKET),
-        ("ip-fragment", bytes(Ether() / IP(**V4, flags="MF") / tcp()), ETHERNET),
+        ("ip-fragment", bytes(Ether() / IP(**V4, flags="MF") / tcp() / bytes(4)), ETHERNET),  # 32 bytes, 4 units
         ("ip-fragment", bytes(Ether() / IP(**V4, frag=3) / tcp()), ETHERNET),
-        ("ip-fragment", bytes(Ether() / IPv6(**V6) / IPv6ExtHdrFragment(m=1) / tcp()), ETHERNET),
+        ("ip-fragment", bytes(Ether() / IPv6(**V6) / IPv6ExtHdrFragment(m=1) / tcp() / bytes(4)), ETHERNET),
         ("ip-fragment", bytes(Ether() / IPv6(**V6) / IPv6ExtHdrFragment(offset=3) / tcp()), ETHERNET),
         ("malformed-ip-header", bytes(Ether() / IP(**V4, ihl=4) / tcp()), ETHERNET),
         ("malformed-ip-header", bytes(Ether() / IP(**V4, len=19) / tcp()), ETHERNET),

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.net.protocols import TCP, skip_name
+from codec.net.protocols import TCP, skip_name, tunnel_name
 from codec.net.runs import Runs, first_of, gather_payloads, group_flows
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from udfs.splits import Account, Block
@@ -40,6 +40,7 @@ PACKETS_SCHEMA = pa.schema(
         ("link_type", pa.int32()),
         ("packet_len", pa.int64()),
         ("captured_len", pa.int64()),
+        ("encapsulation", pa.string()),
         ("src_ip", pa.string()),
         ("src_port", pa.int32()),
         ("dst_ip", pa.string()),
@@ -84,9 +85,9 @@ def account_batch(account: Account) -> pa.RecordBatch:
 
 def packet_batches(block: Block, capture_file: str, keep: NDArray[np.bool_] | None) -> Iterator[pa.RecordBatch]:
     """Rows of `pcap`, in batches of about BATCH_BYTES; of all packets, or of those where `keep` is true."""
-    records, (segments, keys, skip, _) = block.records, block.packets
+    records, (segments, keys, skip, tunnels, *_) = block.records, block.packets
     if keep is not None:
-        records, segments, keys, skip = records[keep], segments[keep], keys[keep], skip[keep]
+        records, segments, keys, skip, tunnels = records[keep], segments[keep], keys[keep], skip[keep], tunnels[keep]
     none = skip != TCP
     payload, offsets = gather_payloads(block.octets, segments)
     source, target = _addresses(keys, segments["direction"])
@@ -102,6 +103,7 @@ def packet_batches(block: Block, capture_file: str, keep: NDArray[np.bool_] | No
         "link_type": pa.array(np.ascontiguousarray(records["link_type"]), mask=records["link_type"] < 0),
         "packet_len": pa.array(np.ascontiguousarray(records["wire_len"])),
         "captured_len": pa.array(np.ascontiguousarray(records["cap_len"])),
+        "encapsulation": _encapsulations(tunnels),
         "src_ip": source,
         "src_port": pa.array(np.where(from_high, high, low), mask=none),
         "dst_ip": target,
@@ -148,6 +150,18 @@ def _text(octets: bytes, known: bool) -> str | None:
         return None
     address = IPv6Address(octets)
     return str(address.ipv4_mapped or address)
+
+
+def _encapsulations(tunnels: NDArray[np.int64]) -> pa.Array:
+    """What packets were wrapped in, outermost first; null where nothing. Each distinct stack is formatted once."""
+    wrapped = tunnels[:, 0] != 0
+    stacks, index = np.unique(tunnels[wrapped], axis=0, return_inverse=True)
+    names = pa.array(
+        [" / ".join(tunnel_name(int(tunnel)) for tunnel in stack if tunnel) for stack in stacks], pa.string()
+    )
+    places = np.zeros(len(tunnels), np.int64)
+    places[wrapped] = index.reshape(-1)
+    return names.take(pa.array(places, mask=~wrapped))
 
 
 def _skip_names(skip: NDArray[np.int32]) -> pa.Array:

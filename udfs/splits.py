@@ -2,6 +2,9 @@
 
 Large plain files are cut on the driver by walking their record headers with the same walkers that read them, so a part
 begins exactly at a record, knows its packet number, and carries the walker as it stood there (interfaces, byte order).
+It carries the fragments that wait there, too. These come from the last few thousand packets before the cut: where none
+of them is a fragment there is nothing to carry; else the part before is gone through for fragments on the driver.
+
 For local files this touches one page of memory a packet; other file systems are read through once. Compressed files are
 read whole by one task.
 """
@@ -19,8 +22,10 @@ import pyarrow as pa
 
 from codec.capture import SNIFF_BYTES, CaptureError, Records, Walker, new_walker
 from codec.capture.records import Bytes
+from codec.limits import LIMITS
+from codec.net.datagrams import Fragments, Kept
 from codec.net.filters import Filter
-from codec.net.layers import Packets, dissect
+from codec.net.layers import Packets, dissect, has_fragments
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
 from udfs.files import LOCAL, CaptureFile, first_line, locate
 from udfs.reading import CaptureBytes
@@ -28,6 +33,7 @@ from udfs.reading import CaptureBytes
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
 OPEN_BYTES = 64 * 1024  # what opening a file costs, in bytes read meanwhile
 TASKS = 32  # up to so many files, each is its own task: they may be few and long to decode
+STEP_PACKETS = 8192  # gone through at a time for fragments: bounds the memory for them, not the result
 BEGINNING = -(2**63)
 
 
@@ -41,6 +47,7 @@ class Split:
     walker: Walker | None = None  # None: nothing was read, the walker is chosen by the first bytes
     first_packet_no: int = 1
     order_ns: int = BEGINNING  # running maximum of the capture times before
+    fragments: Kept | None = None  # that wait for others
 
 
 @dataclass
@@ -122,17 +129,18 @@ def _blocks(
     buffer = np.empty(max(block_bytes, SNIFF_BYTES), np.uint8)
     filled, ended = 0, False
     packet_no, order_ns = split.first_packet_no, split.order_ns
+    fragments = Fragments(split.fragments)
     while not ended and walker.error is None:
         filled += source.readinto(buffer.data[filled:])
         ended = filled < len(buffer)
         octets = buffer[:filled]
         records, consumed = walker.walk(octets, ended and split.end is None)
-        packets = dissect(octets, records, packet_no, order_ns)
+        packets = dissect(octets, records, packet_no, order_ns, fragments)
         packet_no, order_ns = packet_no + len(records), packets.order_ns
         wanted.apply(packets)
         account.add(records, packets)
         if len(records):
-            yield Block(octets, records, packets)
+            yield Block(packets.octets, records, packets)
         filled -= consumed
         if consumed:
             buffer[:filled] = buffer[consumed : consumed + filled]
@@ -170,7 +178,8 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
             walker = None if source.compression else new_walker(source.head)
         size = split_bytes
         while walker and part.start + size < file.size:
-            records, consumed = walker.walk(_window(file, part.start, part.start + size), False)
+            octets = _window(file, part.start, part.start + size)
+            records, consumed = walker.walk(octets, False)
             if walker.error:
                 break
             if not consumed:  # a record is larger than the part
@@ -184,12 +193,33 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
                 copy.deepcopy(walker),
                 part.first_packet_no + len(records),
                 max(part.order_ns, int(records["ts_ns"].max()) if len(records) else BEGINNING),
+                _waiting(octets, records, part),
             )
             parts.append(part)
             size = split_bytes
     except (OSError, CaptureError, pa.ArrowException):
         pass
     return parts
+
+
+def _waiting(octets: Bytes, records: Records, part: Split) -> Kept | None:
+    """The fragments that wait after the `records` of `part`, which are in `octets`."""
+    known = LIMITS.fragment_packets
+    if len(records) >= known and not has_fragments(*_around(octets, records[-known:])):
+        return None
+    fragments = Fragments(part.fragments)
+    for at in range(0, len(records), STEP_PACKETS):
+        packets = _around(octets, records[at : at + STEP_PACKETS])
+        dissect(*packets, part.first_packet_no + at, BEGINNING, fragments)
+    return fragments.kept(part.first_packet_no + len(records))
+
+
+def _around(octets: Bytes, records: Records) -> tuple[Bytes, Records]:
+    """Only the bytes that some `records` lie in, and the records as they point into these."""
+    begin, last = int(records["offset"][0]), records[-1]
+    moved = records.copy()
+    moved["offset"] -= begin
+    return octets[begin : int(last["offset"] + last["cap_len"])], moved
 
 
 def _window(file: CaptureFile, start: int, end: int) -> Bytes:

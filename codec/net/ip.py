@@ -7,7 +7,8 @@ captured of it (END), since a frame may be padded, or cut by the snaplen. Source
 from __future__ import annotations
 
 from codec.cursor import octet, u16
-from codec.jit import njit
+from codec.kernel import kernel
+from codec.net.link import known
 from codec.net.protocols import (
     AT,
     BAD_IP,
@@ -17,27 +18,38 @@ from codec.net.protocols import (
     IP_PROTOCOL,
     IPV4,
     IPV4_BYTES,
+    IPV4_IN_IPV4,
+    IPV4_IN_IPV6,
     IPV6,
     IPV6_BYTES,
+    IPV6_IN_IPV4,
+    IPV6_IN_IPV6,
     LAYER,
     NEXT_LAYER,
+    NO_NUMBER,
     PROTOCOL_AH,
     PROTOCOL_CODES,
     PROTOCOL_FRAGMENT,
     PROTOCOL_IPV4,
     PROTOCOL_IPV6,
+    PROTOCOL_LAYERS,
     PROTOCOL_TCP,
+    PROTOCOL_UDP,
     SOURCE,
     TARGET,
     TCP,
     TRUNCATED,
+    UDP_BYTES,
+    UDP_PORT_LAYERS,
+    UNKNOWN_LAYER,
     VALUE,
     VERSION,
     WIRE_END,
 )
+from codec.net.tunnels import enter
 
 
-@njit
+@kernel
 def ipv4(block, state):
     """RFC 791 section 3.1."""
     at = state[AT]
@@ -55,14 +67,14 @@ def ipv4(block, state):
     state[SOURCE] = at + 12
     state[TARGET] = at + 16
     if u16(block, at + 6, state[AT] + IPV4_BYTES) & 0x3FFF:  # more fragments, or not the first one
-        return FRAGMENT
+        return FRAGMENT  # AT stays at the IP header
     state[VALUE] = octet(block, at + 9)
     state[AT] = at + header
     state[LAYER] = IP_PROTOCOL
     return NEXT_LAYER
 
 
-@njit
+@kernel
 def ipv6(block, state):
     """RFC 8200 section 3. A payload length of 0 stands for a jumbogram or segmentation offload."""
     at = state[AT]
@@ -83,31 +95,45 @@ def ipv6(block, state):
     return NEXT_LAYER
 
 
-@njit
+@kernel
 def ip_protocol(block, state):
-    """What the protocol number announces: TCP, IP inside IP, or an extension header of IPv6 (RFC 8200 section 4)."""
+    """What the protocol number announces: TCP, UDP, a tunnel, or an extension header of IPv6 (RFC 8200 section 4)."""
     at = state[AT]
     value = state[VALUE]
     if value == PROTOCOL_TCP:
         return TCP
+    if value == PROTOCOL_UDP:
+        return udp(block, state)
     if value == PROTOCOL_IPV4:
         state[LAYER] = IPV4
-        return NEXT_LAYER
+        return enter(state, IPV4_IN_IPV4 if state[VERSION] == 4 else IPV4_IN_IPV6, NO_NUMBER)
     if value == PROTOCOL_IPV6:
         state[LAYER] = IPV6
-        return NEXT_LAYER
+        return enter(state, IPV6_IN_IPV4 if state[VERSION] == 4 else IPV6_IN_IPV6, NO_NUMBER)
     if value != PROTOCOL_AH and not (state[VERSION] == 6 and value in EXTENSION_HEADERS):
-        return PROTOCOL_CODES + value
+        state[LAYER] = known(PROTOCOL_LAYERS, value)
+        return NEXT_LAYER if state[LAYER] != UNKNOWN_LAYER else PROTOCOL_CODES + value
     if at + 8 > state[END]:
         return TRUNCATED
     size = octet(block, at + 1)
     if value == PROTOCOL_FRAGMENT:
         if u16(block, at + 2, state[END]) & 0xFFF9:  # offset, or more fragments; an atomic fragment (RFC 6946) passes
-            return FRAGMENT
+            return FRAGMENT  # AT stays at the fragment header
         state[AT] = at + 8
     elif value == PROTOCOL_AH:
         state[AT] = at + 4 * (size + 2)
     else:
         state[AT] = at + 8 * (size + 1)
     state[VALUE] = octet(block, at)
+    return NEXT_LAYER
+
+
+@kernel
+def udp(block, state):
+    """RFC 768: the destination port tells a tunnel."""
+    layer = known(UDP_PORT_LAYERS, u16(block, state[AT] + 2, state[END]))
+    if layer == UNKNOWN_LAYER:
+        return PROTOCOL_CODES + PROTOCOL_UDP
+    state[AT] += UDP_BYTES
+    state[LAYER] = layer
     return NEXT_LAYER

@@ -3,6 +3,9 @@
 A packet is a stack of headers, taken off one at a time. The layer a packet stands at is a state; each layer decides
 where the next one begins and what it is, so a tunnel is nothing but a layer whose next one is a link or IP layer again.
 What leads to no TCP segment gives a skip code (`codec.net.protocols`). The TCP header: RFC 9293 section 3.1.
+
+A second pass goes over fragments only, in the order of the packets: a datagram that is complete goes through the same
+layers again, from its IP header on, and belongs to the packet that completed it.
 """
 
 from __future__ import annotations
@@ -15,14 +18,21 @@ from numpy.typing import NDArray
 from codec.capture.records import Bytes, Records
 from codec.cursor import octet, u16, u32
 from codec.jit import njit
+from codec.kernel import kernel
+from codec.net.datagrams import Fragments
+from codec.net.fragments import DATAGRAM_BYTES, add_fragment
 from codec.net.ip import ip_protocol, ipv4, ipv6
 from codec.net.link import bsd, ethertype, ip, link, to_ethertype
 from codec.net.protocols import (
     AT,
     BAD_TCP,
+    BARE,
+    DEPTH,
     END,
     ETHERNET,
     ETHERTYPE,
+    FIRST_TUNNEL,
+    FRAGMENT,
     IP,
     IP_PROTOCOL,
     IPV4,
@@ -31,6 +41,7 @@ from codec.net.protocols import (
     LINUX_SLL,
     LINUX_SLL2,
     MAX_LAYERS,
+    MAX_TUNNELS,
     NEXT_LAYER,
     SOURCE,
     STATE_SIZE,
@@ -38,73 +49,155 @@ from codec.net.protocols import (
     TCP,
     TCP_BYTES,
     TOO_DEEP,
+    TOO_NESTED,
     TRUNCATED,
+    TUNNELS,
     VERSION,
     WIRE_END,
 )
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from codec.net.tunnels import tunnel
+
+HEADROOM = (MAX_TUNNELS + 1) * DATAGRAM_BYTES  # that one packet can complete: a datagram at each level
 
 
 class Packets(NamedTuple):
-    """What the layers say of each packet record; all arrays have one row a record.
+    """What the layers say of each packet record; all arrays but `octets` have one row a record.
 
-    segments: SEGMENT; `payload_at` points into the block, lengths and TCP fields are 0 unless `skip` is TCP.
+    segments: SEGMENT; `payload_at` points into `octets`, lengths and TCP fields are 0 unless `skip` is TCP.
     keys: uint8 (n, 36), the flow key; without TCP its ports are 0, without IP all of it is.
     skip: int32, TCP (0) or why the packet carries no segment, see `skip_name`.
+    tunnels: int64 (n, MAX_TUNNELS), what the packet was wrapped in, outermost first, see `tunnel_name`; else 0.
+    octets: uint8, the block, and behind it the datagrams that were put together from fragments.
     order_ns: running maximum of the capture times after the last record.
     """
 
     segments: NDArray[np.void]
     keys: NDArray[np.uint8]
     skip: NDArray[np.int32]
+    tunnels: NDArray[np.int64]
+    octets: Bytes
     order_ns: int
 
 
-def dissect(block: Bytes, records: Records, first_packet_no: int, order_ns: int) -> Packets:
+def dissect(
+    block: Bytes, records: Records, first_packet_no: int, order_ns: int, fragments: Fragments | None = None
+) -> Packets:
     """Segments of the packets in `records`, which point into `block` (uint8).
 
-    `first_packet_no` is the number of the first record, `order_ns` the running maximum of the times before it.
+    `first_packet_no` is the number of the first record, `order_ns` the running maximum of the times before it,
+    `fragments` what the packets before it left behind; it takes up what these packets leave.
     """
     count = len(records)
     segments = np.empty(count, SEGMENT)
     keys = np.empty((count, FLOW_KEY_BYTES), np.uint8)
     skip = np.empty(count, np.int32)
-    order_ns = _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip)
-    return Packets(segments, keys, skip, int(order_ns))
+    tunnels = np.zeros((count, MAX_TUNNELS), np.int64)
+    order_ns = _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip, tunnels)
+    octets = block
+    fragmented = skip == FRAGMENT
+    if fragmented.any():
+        waiting = (fragments or Fragments()).waiting()
+        at, used, room = 0, len(block), HEADROOM + int(records["cap_len"][fragmented].sum())
+        while at < count:
+            octets = np.concatenate([octets[:used], np.empty(room, np.uint8)])
+            at, used = _reassemble_all(octets, used, records, at, waiting, segments, keys, skip, tunnels)
+            room *= 2
+        octets = octets[:used]
+    return Packets(segments, keys, skip, tunnels, octets, int(order_ns))
+
+
+def has_fragments(block: Bytes, records: Records) -> bool:
+    """Whether a packet of `records` is a fragment, or has one in a tunnel."""
+    skip = np.empty(len(records), np.int32)
+    keys = np.empty((len(records), FLOW_KEY_BYTES), np.uint8)
+    tunnels = np.empty((len(records), MAX_TUNNELS), np.int64)
+    _dissect_all(block, records, 1, 0, np.empty(len(records), SEGMENT), keys, skip, tunnels)
+    return bool((skip == FRAGMENT).any())
 
 
 @njit
-def _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip):
+def _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip, tunnels):
     state = np.empty(STATE_SIZE, np.int64)
     for i in range(len(records)):
-        begin = int(records["offset"][i])
         ts_ns = int(records["ts_ns"][i])
         order_ns = max(order_ns, ts_ns)
         segments["order_ns"][i] = order_ns
         segments["ts_ns"][i] = ts_ns
         segments["packet_no"][i] = first_packet_no + i
         segments["file"][i] = 0
-        state[AT] = begin
-        state[END] = begin + int(records["cap_len"][i])
-        state[WIRE_END] = begin + int(records["wire_len"][i])
-        state[VERSION] = 0
-        code = link(int(records["link_type"][i]), state)
-        depth = 0
-        while code == NEXT_LAYER and depth < MAX_LAYERS:
-            code = _step(block, state)
-            depth += 1
-        if code == NEXT_LAYER:
-            code = TOO_DEEP
-        if code == TCP:
-            code = _tcp(block, state, segments, i)
-        if code != TCP:
-            _no_segment(segments, i)
-        segments["direction"][i] = _key(block, state, code == TCP, keys, i)
-        skip[i] = code
+        code = _layers(block, state, _first_layer(records, i, state))
+        _finish(block, state, code, i, segments, keys, skip, tunnels)
     return order_ns
 
 
 @njit
+def _reassemble_all(octets, used, records, at, waiting, segments, keys, skip, tunnels):
+    """Fragments of `records[at:]`; datagrams go to `octets[used:]`. Returns (record not yet looked at, end of them)."""
+    state = np.empty(STATE_SIZE, np.int64)
+    for i in range(at, len(records)):
+        if skip[i] != FRAGMENT:
+            continue
+        if used + HEADROOM > len(octets):
+            return i, used
+        code = _layers(octets, state, _first_layer(records, i, state))
+        code, used = _reassemble(octets, used, state, waiting, int(segments["packet_no"][i]), code)
+        _finish(octets, state, code, i, segments, keys, skip, tunnels)
+    return len(records), used
+
+
+@kernel
+def _reassemble(octets, used, state, waiting, packet_no, code):
+    """Datagrams that a packet completes, one inside the other; (TCP or a skip code, end of them)."""
+    for _ in range(MAX_TUNNELS + 1):
+        if code != FRAGMENT:
+            return code, used
+        code = add_fragment(octets, used, state, waiting, packet_no)
+        if code != NEXT_LAYER:
+            return code, used
+        used = state[END]
+        code = _layers(octets, state, code)
+    return (TOO_NESTED if code == FRAGMENT else code), used
+
+
+@kernel
+def _first_layer(records, i, state):
+    """The state at the first byte of packet `i`; NEXT_LAYER or a skip code."""
+    begin = int(records["offset"][i])
+    state[AT] = begin
+    state[END] = begin + int(records["cap_len"][i])
+    state[WIRE_END] = begin + int(records["wire_len"][i])
+    state[VERSION] = 0
+    state[DEPTH] = 0
+    state[TUNNELS] = 0
+    return link(int(records["link_type"][i]), state)
+
+
+@kernel
+def _layers(block, state, code):
+    """Take off headers; TCP (its header begins at AT), or a skip code."""
+    depth = state[DEPTH]
+    while code == NEXT_LAYER and depth < MAX_LAYERS:
+        code = _step(block, state)
+        depth += 1
+    state[DEPTH] = depth
+    return TOO_DEEP if code == NEXT_LAYER else code
+
+
+@kernel
+def _finish(block, state, code, i, segments, keys, skip, tunnels):
+    """What the layers found in packet `i`."""
+    if code == TCP:
+        code = _tcp(block, state, segments, i)
+    if code != TCP:
+        _no_segment(segments, i)
+    segments["direction"][i] = _key(block, state, code == TCP, keys, i)
+    skip[i] = code
+    for j in range(state[TUNNELS]):
+        tunnels[i, j] = state[FIRST_TUNNEL + j]
+
+
+@kernel
 def _step(block, state):
     """Take one header off; NEXT_LAYER, TCP (its header begins at AT), or a skip code."""
     layer = state[LAYER]
@@ -124,10 +217,12 @@ def _step(block, state):
         return to_ethertype(block, state, 0, 20)
     if layer == IP:
         return ip(block, state)
-    return bsd(block, state)
+    if layer < BARE:
+        return bsd(block, state)
+    return tunnel(block, state)
 
 
-@njit
+@kernel
 def _tcp(block, state, segments, i):
     """RFC 9293 section 3.1. Options may be cut off by the snaplen; the first 20 bytes may not."""
     at = state[AT]
@@ -148,7 +243,7 @@ def _tcp(block, state, segments, i):
     return TCP
 
 
-@njit
+@kernel
 def _no_segment(segments, i):
     segments["seq"][i] = 0
     segments["ack"][i] = 0
@@ -159,7 +254,7 @@ def _no_segment(segments, i):
     segments["cap_len"][i] = 0
 
 
-@njit
+@kernel
 def _key(block, state, ports, keys, i):
     """Write the flow key of packet `i`; 0 when its source is the low endpoint, else 1."""
     if state[VERSION] == 0:

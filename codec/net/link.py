@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from codec.capture.records import NO_INTERFACE, NOT_A_PACKET
 from codec.cursor import octet, u16, u32
-from codec.jit import njit
+from codec.kernel import kernel
 from codec.net.protocols import (
     AT,
     BAD_IP,
-    BSD_LOOP,
     BSD_NULL,
     END,
-    ETHERNET,
     ETHERTYPE,
     ETHERTYPE_CODES,
     ETHERTYPE_IPV4,
     ETHERTYPE_IPV6,
+    ETHERTYPE_LAYERS,
     ETHERTYPE_LEAST,
     ETHERTYPE_OLD_QINQ,
     ETHERTYPE_SERVICE_VLAN,
@@ -27,60 +26,44 @@ from codec.net.protocols import (
     FAMILY_IPV4,
     FAMILY_IPV6,
     IEEE_802_3,
-    IP,
     IPV4,
     IPV6,
     LAYER,
     LINK_CODES,
-    LINK_ETHERNET,
-    LINK_IPV4,
-    LINK_IPV6,
+    LINK_LAYERS,
     LINK_LOOP,
     LINK_NULL,
-    LINK_RAW,
-    LINK_RAW_BSD,
-    LINK_RAW_OPENBSD,
-    LINK_SLL,
-    LINK_SLL2,
-    LINUX_SLL,
-    LINUX_SLL2,
     NEXT_LAYER,
     NUMBERED,
     TRUNCATED,
     UNDESCRIBED,
+    UNKNOWN_LAYER,
     VALUE,
 )
 
 
-@njit
+@kernel
+def known(layers, number):
+    """The layer that `number` leads to, of pairs (number, layer); UNKNOWN_LAYER when it is none of them."""
+    for each, layer in layers:
+        if each == number:
+            return layer
+    return UNKNOWN_LAYER
+
+
+@kernel
 def link(link_type, state):
     """The first layer of a packet."""
-    if link_type == LINK_ETHERNET:
-        state[LAYER] = ETHERNET
-    elif link_type == LINK_SLL:
-        state[LAYER] = LINUX_SLL
-    elif link_type == LINK_SLL2:
-        state[LAYER] = LINUX_SLL2
-    elif link_type == LINK_NULL:
-        state[LAYER] = BSD_NULL
-    elif link_type == LINK_LOOP:
-        state[LAYER] = BSD_LOOP
-    elif link_type in (LINK_RAW, LINK_RAW_BSD, LINK_RAW_OPENBSD):
-        state[LAYER] = IP
-    elif link_type == LINK_IPV4:
-        state[LAYER] = IPV4
-    elif link_type == LINK_IPV6:
-        state[LAYER] = IPV6
-    elif link_type == NO_INTERFACE:
-        return UNDESCRIBED
-    elif link_type == NOT_A_PACKET:
-        return NUMBERED
-    else:
-        return LINK_CODES + link_type
+    layer = known(LINK_LAYERS, link_type)
+    if layer == UNKNOWN_LAYER:
+        if link_type == NO_INTERFACE:
+            return UNDESCRIBED
+        return NUMBERED if link_type == NOT_A_PACKET else LINK_CODES + link_type
+    state[LAYER] = layer
     return NEXT_LAYER
 
 
-@njit
+@kernel
 def to_ethertype(block, state, type_at, size):
     """A link header of `size` bytes with an EtherType at `type_at`."""
     if state[AT] + size > state[END]:
@@ -91,9 +74,9 @@ def to_ethertype(block, state, type_at, size):
     return NEXT_LAYER
 
 
-@njit
+@kernel
 def ethertype(block, state):
-    """What an EtherType announces: IP, or a VLAN tag with the next EtherType (IEEE 802.1Q clause 9)."""
+    """What an EtherType announces: IP, a VLAN tag with the next EtherType (IEEE 802.1Q clause 9), or a tunnel."""
     value = state[VALUE]
     if value == ETHERTYPE_IPV4:
         state[LAYER] = IPV4
@@ -104,11 +87,13 @@ def ethertype(block, state):
     elif value < ETHERTYPE_LEAST:
         return IEEE_802_3
     else:
-        return ETHERTYPE_CODES + value
+        state[LAYER] = known(ETHERTYPE_LAYERS, value)
+        if state[LAYER] == UNKNOWN_LAYER:
+            return ETHERTYPE_CODES + value
     return NEXT_LAYER
 
 
-@njit
+@kernel
 def bsd(block, state):
     """Four bytes of address family: in the byte order of the capturing host (NULL), or of the network (LOOP)."""
     family = u32(block, state[AT], state[END])
@@ -126,7 +111,7 @@ def bsd(block, state):
     return LINK_CODES + (LINK_NULL if state[LAYER] == BSD_NULL else LINK_LOOP)
 
 
-@njit
+@kernel
 def ip(block, state):
     """IP without a link layer: the version is in the first four bits."""
     if state[AT] >= state[END]:

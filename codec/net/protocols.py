@@ -1,61 +1,122 @@
 """Numbers and names of the layers below TCP, and the codes that say why a packet carries no TCP segment.
 
-Sources: the LINKTYPE_ registry of tcpdump.org, the EtherType and protocol number registries of IEEE and IANA.
+Sources: the LINKTYPE_ registry of tcpdump.org, the EtherType registry of IEEE, the registries of IANA for protocol
+numbers, ports, and PPP.
 """
 
 from __future__ import annotations
 
-# Layers: where a packet's next header is of this kind.
-ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL = range(10)
+from codec.limits import LIMITS
+
+# Layers: where a packet's next header is of this kind. The first ones are those of bare packets.
+ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(11)
+VXLAN, GENEVE, GRE, MPLS, PPPOE, PPP = range(BARE, BARE + 6)
+UNKNOWN_LAYER = -1
 MAX_LAYERS = 32  # headers of one packet; real stacks stay below 12
+MAX_TUNNELS = LIMITS.tunnels
 
-# LINKTYPE_ numbers.
-LINK_NULL, LINK_ETHERNET, LINK_RAW, LINK_LOOP, LINK_SLL, LINK_SLL2, LINK_IPV4, LINK_IPV6 = (
-    0,
-    1,
-    101,
-    108,
-    113,
-    276,
-    228,
-    229,
+# Where each number leads: (number, layer), the usual ones first.
+LINK_NULL, LINK_LOOP = 0, 108
+LINK_LAYERS = (
+    (1, ETHERNET),
+    (113, LINUX_SLL),
+    (276, LINUX_SLL2),
+    (LINK_NULL, BSD_NULL),
+    (LINK_LOOP, BSD_LOOP),
+    (101, IP),
+    (12, IP),  # DLT_RAW as some systems number it in files
+    (14, IP),  # and OpenBSD
+    (228, IPV4),
+    (229, IPV6),
+    (9, PPP),
+    (50, PPP),  # in HDLC-like framing
+    (51, PPPOE),
+    (219, MPLS),
 )
-LINK_RAW_BSD, LINK_RAW_OPENBSD = 12, 14  # DLT_RAW as some systems number it in files
-
-LINK_NAMES = {
-    LINK_NULL: "null",
-    LINK_ETHERNET: "ethernet",
-    LINK_RAW: "raw",
-    LINK_RAW_BSD: "raw",
-    LINK_RAW_OPENBSD: "raw",
-    LINK_LOOP: "loop",
-    LINK_SLL: "linux-sll",
-    LINK_SLL2: "linux-sll2",
-    LINK_IPV4: "ipv4",
-    LINK_IPV6: "ipv6",
-}
-
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_OLD_QINQ = 0x8100, 0x88A8, 0x9100
 ETHERTYPE_LEAST = 0x0600  # below, the two bytes are the length of an IEEE 802.3 frame
+ETHERTYPE_LAYERS = (
+    (0x8847, MPLS),
+    (0x8848, MPLS),  # with an upstream-assigned label
+    (0x8864, PPPOE),
+    (0x6558, ETHERNET),  # transparent Ethernet bridging
+    (0x880B, PPP),
+)
+ETHERTYPE_ERSPAN, ETHERTYPE_ERSPAN_III = 0x88BE, 0x22EB  # only inside GRE
+UDP_PORT_LAYERS = (
+    (4789, VXLAN),
+    (8472, VXLAN),  # Linux, before the port was assigned
+    (6081, GENEVE),
+    (6635, MPLS),
+)
+PPP_LAYERS = ((0x0021, IPV4), (0x0057, IPV6), (0x0281, MPLS))
 FAMILY_IPV4 = 2
 FAMILY_IPV6 = (10, 24, 28, 30)  # AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS
 
-PROTOCOL_HOP_BY_HOP, PROTOCOL_IPV4, PROTOCOL_TCP, PROTOCOL_IPV6, PROTOCOL_ROUTING = 0, 4, 6, 41, 43
-PROTOCOL_FRAGMENT, PROTOCOL_AH, PROTOCOL_DESTINATION = 44, 51, 60
-EXTENSION_HEADERS = (PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING, PROTOCOL_DESTINATION, PROTOCOL_FRAGMENT)  # of IPv6
+LINK_NAMES = {
+    LINK_NULL: "null",
+    1: "ethernet",
+    9: "ppp",
+    12: "raw",
+    14: "raw",
+    50: "ppp-hdlc",
+    51: "pppoe",
+    101: "raw",
+    LINK_LOOP: "loop",
+    113: "linux-sll",
+    219: "mpls",
+    228: "ipv4",
+    229: "ipv6",
+    276: "linux-sll2",
+}
 
-# Skip codes. The three families carry a number: link type, EtherType, IP protocol.
+PROTOCOL_HOP_BY_HOP, PROTOCOL_IPV4, PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_IPV6, PROTOCOL_ROUTING = 0, 4, 6, 17, 41, 43
+PROTOCOL_FRAGMENT, PROTOCOL_GRE, PROTOCOL_AH, PROTOCOL_DESTINATION, PROTOCOL_MPLS = 44, 47, 51, 60, 137
+EXTENSION_HEADERS = (PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING, PROTOCOL_DESTINATION, PROTOCOL_FRAGMENT)  # of IPv6
+PROTOCOL_LAYERS = ((PROTOCOL_GRE, GRE), (PROTOCOL_MPLS, MPLS))
+
+# Encapsulations: name, and what their number is, as people read them.
+(
+    IN_VXLAN, IN_GENEVE, IN_GRE, IN_ERSPAN_I, IN_ERSPAN_II, IN_ERSPAN_III, IN_MPLS, IN_PPPOE,
+    IPV4_IN_IPV4, IPV6_IN_IPV4, IPV4_IN_IPV6, IPV6_IN_IPV6,
+) = range(1, 13)  # fmt: skip
+TUNNEL_NAMES = {
+    IN_VXLAN: ("vxlan", "vni"),
+    IN_GENEVE: ("geneve", "vni"),
+    IN_GRE: ("gre", "key"),
+    IN_ERSPAN_I: ("erspan-i", ""),
+    IN_ERSPAN_II: ("erspan-ii", "session"),
+    IN_ERSPAN_III: ("erspan-iii", "session"),
+    IN_MPLS: ("mpls", "label"),
+    IN_PPPOE: ("pppoe", "session"),
+    IPV4_IN_IPV4: ("4in4", ""),
+    IPV6_IN_IPV4: ("6in4", ""),
+    IPV4_IN_IPV6: ("4in6", ""),
+    IPV6_IN_IPV6: ("6in6", ""),
+}
+NO_NUMBER = 0xFFFFFFFF + 1  # above all keys of 32 bits
+TUNNEL_STEP = 1 << 33  # a tunnel is its kind times this, plus its number
+
+# Skip codes. Four families carry a number: link type, EtherType, IP protocol, PPP protocol.
 TCP, NEXT_LAYER, TRUNCATED, BAD_IP, BAD_TCP, FRAGMENT, IEEE_802_3, TOO_DEEP, UNDESCRIBED, NUMBERED, FILTERED = range(11)
-LINK_CODES, ETHERTYPE_CODES, PROTOCOL_CODES = 0x10000, 0x20000, 0x30000
+TOO_NESTED, BAD_FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP, FRAGMENT_LIMIT, MPLS_OTHER, PPPOE_OTHER = range(11, 18)
+LINK_CODES, ETHERTYPE_CODES, PROTOCOL_CODES, PPP_CODES = 0x10000, 0x20000, 0x30000, 0x40000
 
 SKIP_NAMES = {
     TRUNCATED: "truncated-header",
     BAD_IP: "malformed-ip-header",
     BAD_TCP: "malformed-tcp-header",
-    FRAGMENT: "ip-fragment",
+    FRAGMENT: "ip-fragment",  # held for the one that completes the datagram
+    FRAGMENT_COPY: "ip-fragment-copy",  # brings nothing new
+    FRAGMENT_OVERLAP: "ip-fragment-overlap",  # held, less the bytes that were there
+    FRAGMENT_LIMIT: "ip-fragment-over-limit",
+    BAD_FRAGMENT: "malformed-ip-fragment",
     IEEE_802_3: "llc",
     TOO_DEEP: "too-many-layers",
+    TOO_NESTED: "too-many-tunnels",
+    MPLS_OTHER: "mpls",
+    PPPOE_OTHER: "pppoe",
     UNDESCRIBED: "undescribed-interface",
     NUMBERED: "not-a-packet",
     FILTERED: "filtered",
@@ -69,23 +130,33 @@ SKIP_NAMES = {
     **{
         ETHERTYPE_CODES + number: name
         for number, name in {
-            0x0806: "arp", 0x8035: "rarp", 0x8847: "mpls", 0x8848: "mpls", 0x8863: "pppoe-discovery", 0x8864: "pppoe",
+            0x0806: "arp", 0x8035: "rarp", 0x8863: "pppoe-discovery",
             0x888E: "eapol", 0x88CC: "lldp", 0x88E5: "macsec", 0x88F7: "ptp", 0x8809: "slow-protocols",
         }.items()
     },
 }  # fmt: skip
 
 # Places in the scratch array that holds the state of the packet at hand.
-LAYER, VALUE, AT, END, WIRE_END, VERSION, SOURCE, TARGET, STATE_SIZE = range(9)
-IPV4_BYTES, IPV6_BYTES, TCP_BYTES = 20, 40, 20
+LAYER, VALUE, AT, END, WIRE_END, VERSION, SOURCE, TARGET, DEPTH, TUNNELS, FIRST_TUNNEL = range(11)
+STATE_SIZE = FIRST_TUNNEL + MAX_TUNNELS
+IPV4_BYTES, IPV6_BYTES, UDP_BYTES, TCP_BYTES = 20, 40, 8, 20
 
 
 def skip_name(code: int) -> str:
     """A skip code in words, such as 'udp', 'ip-fragment', 'unknown-link-type-147', 'ip-protocol-99'."""
     if code in SKIP_NAMES:
         return SKIP_NAMES[code]
+    if code >= PPP_CODES:
+        return f"ppp-0x{code - PPP_CODES:04x}"
     if code >= PROTOCOL_CODES:
         return f"ip-protocol-{code - PROTOCOL_CODES}"
     if code >= ETHERTYPE_CODES:
         return f"ethertype-0x{code - ETHERTYPE_CODES:04x}"
     return f"unknown-link-type-{code - LINK_CODES}"
+
+
+def tunnel_name(tunnel: int) -> str:
+    """An encapsulation in words, such as 'vxlan vni=42', 'gre key=7', 'gre', '6in4'."""
+    kind, number = divmod(tunnel, TUNNEL_STEP)
+    name, what = TUNNEL_NAMES[kind]
+    return name if number == NO_NUMBER else f"{name} {what}={number}"

@@ -1,0 +1,143 @@
+"""IP fragments -> datagrams, in the order of a capture file's packets.
+
+Rules (RFC 791 section 3.2, RFC 8200 section 4.5):
+
+* Fragments belong together by version, addresses, identification, and protocol (IPv4), whatever tunnel they came in.
+* The first copy of each eight bytes wins. A fragment is malformed when it has no bytes, ends beyond 64 KB or beyond the
+  last fragment, or is not the last one and no multiple of eight bytes long: it is left out.
+* After a datagram is complete, further copies bring nothing (for how long: `codec.net.datagrams`).
+* Where the snaplen cut a fragment, the captured part of the datagram ends.
+
+Time per fragment is linear in its length, by eights of bytes.
+"""
+
+from __future__ import annotations
+
+from codec.cursor import octet, u16, u32
+from codec.kernel import kernel
+from codec.net.datagrams import KEY_SOURCE, KEY_TARGET, NONE, UNIT, datagram, forget, release
+from codec.net.protocols import (
+    AT,
+    BAD_FRAGMENT,
+    END,
+    FRAGMENT,
+    FRAGMENT_COPY,
+    FRAGMENT_LIMIT,
+    FRAGMENT_OVERLAP,
+    IPV4,
+    IPV4_BYTES,
+    IPV6,
+    IPV6_BYTES,
+    LAYER,
+    NEXT_LAYER,
+    VERSION,
+    WIRE_END,
+)
+
+LONGEST = 65535  # of an IPv4 datagram, and of what follows an IPv6 header
+DATAGRAM_BYTES = IPV6_BYTES + LONGEST
+
+
+@kernel
+def add_fragment(octets, used, state, waiting, packet_no):
+    """Take in the fragment that `state` stands at, of packet `packet_no`.
+
+    NEXT_LAYER: it completes its datagram, which is now at `octets[used:]` (room for DATAGRAM_BYTES is there), the state
+    before its IP header. Else a skip code.
+    """
+    at, end, version = state[AT], state[END], state[VERSION]
+    if version == 4:
+        place = u16(octets, at + 6, end)
+        begin, more = (place & 0x1FFF) * UNIT, place & 0x2000
+        protocol, identification = octet(octets, at + 9), u16(octets, at + 4, end)
+        at += (octet(octets, at) & 0x0F) * 4
+        longest = LONGEST - IPV4_BYTES
+    else:
+        place = u16(octets, at + 2, end)
+        begin, more = place & 0xFFF8, place & 1
+        protocol, identification = octet(octets, at), u32(octets, at + 4, end)
+        at += UNIT
+        longest = LONGEST
+    stop = begin + state[WIRE_END] - at
+    if stop <= begin or stop > longest or (more and (stop - begin) % UNIT != 0):
+        return BAD_FRAGMENT
+    forget(waiting, packet_no)
+    number = datagram(octets, state, waiting, packet_no, identification, protocol if version == 4 else 0)
+    if number == NONE:
+        return FRAGMENT_LIMIT
+    row = number % len(waiting.datagrams)
+    datagrams = waiting.datagrams
+    if datagrams["buffer"][row] == NONE:
+        return FRAGMENT_COPY
+    total = int(datagrams["total"][row])
+    if total != NONE and (stop > total or (not more and stop != total)):
+        return BAD_FRAGMENT
+    if not more:
+        if stop < datagrams["farthest"][row]:
+            return BAD_FRAGMENT
+        total = stop
+        datagrams["total"][row] = total
+    if begin == 0:
+        datagrams["protocol"][row] = protocol
+    datagrams["farthest"][row] = max(stop, int(datagrams["farthest"][row]))
+    fresh = _fill(octets, at, begin, stop, begin + end - at, waiting, row)
+    if total != NONE and datagrams["seen"][row] == (total + UNIT - 1) // UNIT:
+        _complete(octets, used, state, waiting, row)
+        return NEXT_LAYER
+    if fresh == 0:
+        return FRAGMENT_COPY
+    return FRAGMENT if fresh == (stop - begin + UNIT - 1) // UNIT else FRAGMENT_OVERLAP
+
+
+@kernel
+def _fill(octets, at, begin, stop, captured, waiting, row):
+    """Bytes `begin` to `stop` of a datagram, from `octets[at:]`, where they are new; of them those before `captured`
+    are there. Returns how many units were new."""
+    buffer = int(waiting.datagrams["buffer"][row])
+    covered, bytes_of = waiting.covered[buffer], waiting.octets[buffer]
+    fresh = 0
+    unit, last = begin // UNIT, (stop + UNIT - 1) // UNIT
+    while unit < last:
+        after = unit
+        while after < last and covered[after] == 0:
+            covered[after] = 1
+            after += 1
+        if after > unit:
+            fresh += after - unit
+            to = min(after * UNIT, stop)
+            there = max(unit * UNIT, min(to, captured))
+            for j in range(unit * UNIT, there):
+                bytes_of[j] = octets[at + j - begin]
+            if there < to:
+                waiting.datagrams["captured"][row] = min(there, int(waiting.datagrams["captured"][row]))
+        unit = after + 1  # the one at `after` was known
+    waiting.datagrams["seen"][row] += fresh
+    return fresh
+
+
+@kernel
+def _complete(octets, used, state, waiting, row):
+    """Lay the datagram out at `used`, behind an IP header without options."""
+    total, protocol = int(waiting.datagrams["total"][row]), int(waiting.datagrams["protocol"][row])
+    captured = min(total, int(waiting.datagrams["captured"][row]))
+    version = state[VERSION]
+    header, size = (IPV4_BYTES, 4) if version == 4 else (IPV6_BYTES, 16)
+    for j in range(used, used + header):
+        octets[j] = 0
+    length, length_at, protocol_at, source_at = total, used + 4, used + 6, used + 8
+    if version == 4:
+        length, length_at, protocol_at, source_at = header + total, used + 2, used + 9, used + 12
+    octets[used] = 0x45 if version == 4 else 0x60
+    octets[length_at], octets[length_at + 1] = length >> 8, length & 0xFF
+    octets[protocol_at] = protocol
+    for j in range(size):
+        octets[source_at + j] = waiting.keys[row, KEY_SOURCE + j]
+        octets[source_at + size + j] = waiting.keys[row, KEY_TARGET + j]
+    buffer = int(waiting.datagrams["buffer"][row])
+    for j in range(captured):
+        octets[used + header + j] = waiting.octets[buffer, j]
+    release(waiting, row)
+    state[AT] = used
+    state[END] = used + header + captured
+    state[WIRE_END] = used + header + total
+    state[LAYER] = IPV4 if version == 4 else IPV6

@@ -1,0 +1,238 @@
+"""Tunnels: from the header of an encapsulation to the link or IP header inside.
+
+Steps as in `codec.net.link`. What a packet was wrapped in is noted in the state, outermost first; everything else that
+is said of it (addresses, flow, lengths) comes from the innermost packet. Sources: RFC 7348 (VXLAN), RFC 8926 (Geneve),
+RFC 2784 and 2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662 (PPP).
+"""
+
+from __future__ import annotations
+
+from codec.cursor import fits, octet, u8, u16, u32
+from codec.kernel import kernel
+from codec.net.link import known
+from codec.net.protocols import (
+    AT,
+    END,
+    ETHERNET,
+    ETHERTYPE,
+    ETHERTYPE_ERSPAN,
+    ETHERTYPE_ERSPAN_III,
+    ETHERTYPE_LEAST,
+    FIRST_TUNNEL,
+    GENEVE,
+    GRE,
+    IN_ERSPAN_I,
+    IN_ERSPAN_II,
+    IN_ERSPAN_III,
+    IN_GENEVE,
+    IN_GRE,
+    IN_MPLS,
+    IN_PPPOE,
+    IN_VXLAN,
+    IP,
+    IPV4,
+    IPV6,
+    LAYER,
+    MAX_TUNNELS,
+    MPLS,
+    MPLS_OTHER,
+    NEXT_LAYER,
+    NO_NUMBER,
+    PPP,
+    PPP_CODES,
+    PPP_LAYERS,
+    PPPOE,
+    PPPOE_OTHER,
+    PROTOCOL_CODES,
+    PROTOCOL_GRE,
+    PROTOCOL_UDP,
+    TOO_NESTED,
+    TRUNCATED,
+    TUNNEL_STEP,
+    TUNNELS,
+    UNKNOWN_LAYER,
+    VALUE,
+    VERSION,
+    VXLAN,
+)
+
+VXLAN_BYTES, VXLAN_HAS_VNI = 8, 0x08
+GENEVE_BYTES = 8
+GRE_CHECKSUM, GRE_ROUTING, GRE_KEY, GRE_SEQUENCE, GRE_VERSION = 0x8000, 0x4000, 0x2000, 0x1000, 0x0007
+ERSPAN_II_BYTES, ERSPAN_III_BYTES, ERSPAN_PLATFORM_BYTES = 8, 12, 8
+ERSPAN_SESSION = 0x3FF
+ERSPAN_FRAME_ETHERNET, ERSPAN_FRAME_IP = 0, 2
+MPLS_BOTTOM, CONTROL_WORD_BYTES = 0x100, 4
+PPPOE_BYTES, PPPOE_SESSION = 6, 0x1100  # version 1, type 1, code 0
+PPP_ALL_STATIONS = 0xFF  # the address byte of HDLC-like framing; a control byte follows
+
+
+@kernel
+def tunnel(block, state):
+    """Take the header of an encapsulation off."""
+    layer = state[LAYER]
+    if layer == VXLAN:
+        return _vxlan(block, state)
+    if layer == GRE:
+        return _gre(block, state)
+    if layer == GENEVE:
+        return _geneve(block, state)
+    if layer == MPLS:
+        return _mpls(block, state)
+    if layer == PPPOE:
+        return _pppoe(block, state)
+    return _ppp(block, state)
+
+
+@kernel
+def enter(state, kind, number):
+    """Note an encapsulation; the IP header around it no longer counts. NEXT_LAYER, or TOO_NESTED."""
+    count = state[TUNNELS]
+    if count >= MAX_TUNNELS:
+        return TOO_NESTED
+    state[FIRST_TUNNEL + count] = kind * TUNNEL_STEP + number
+    state[TUNNELS] = count + 1
+    state[VERSION] = 0
+    return NEXT_LAYER
+
+
+@kernel
+def _vxlan(block, state):
+    """RFC 7348 section 5. Without a VNI it is something else on that port."""
+    at = state[AT]
+    if not fits(at, VXLAN_BYTES, state[END]):
+        return TRUNCATED
+    if not octet(block, at) & VXLAN_HAS_VNI:
+        return PROTOCOL_CODES + PROTOCOL_UDP
+    state[AT] = at + VXLAN_BYTES
+    state[LAYER] = ETHERNET
+    return enter(state, IN_VXLAN, u32(block, at + 4, state[END]) >> 8)
+
+
+@kernel
+def _geneve(block, state):
+    """RFC 8926 section 3.4; the length of the options counts words of four bytes."""
+    at = state[AT]
+    if not fits(at, GENEVE_BYTES, state[END]):
+        return TRUNCATED
+    first = octet(block, at)
+    if first >> 6:  # only version 0 is defined
+        return PROTOCOL_CODES + PROTOCOL_UDP
+    state[VALUE] = u16(block, at + 2, state[END])
+    state[AT] = at + GENEVE_BYTES + 4 * (first & 0x3F)
+    state[LAYER] = ETHERTYPE
+    return enter(state, IN_GENEVE, u32(block, at + 4, state[END]) >> 8)
+
+
+@kernel
+def _gre(block, state):
+    """RFC 2784 section 2, RFC 2890. Source routing (RFC 1701) and version 1 (PPTP) are not followed."""
+    at, end = state[AT], state[END]
+    if not fits(at, 4, end):
+        return TRUNCATED
+    flags, kind = u16(block, at, end), u16(block, at + 2, end)
+    if flags & (GRE_ROUTING | GRE_VERSION) or kind < ETHERTYPE_LEAST:
+        return PROTOCOL_CODES + PROTOCOL_GRE
+    at += 8 if flags & GRE_CHECKSUM else 4
+    number = NO_NUMBER
+    if flags & GRE_KEY:
+        if not fits(at, 4, end):
+            return TRUNCATED
+        number = u32(block, at, end)
+        at += 4
+    if flags & GRE_SEQUENCE:
+        at += 4
+    state[AT] = at
+    if kind == ETHERTYPE_ERSPAN:
+        return _erspan_i_or_ii(block, state, flags & GRE_SEQUENCE)
+    if kind == ETHERTYPE_ERSPAN_III:
+        return _erspan_iii(block, state)
+    state[VALUE] = kind
+    state[LAYER] = ETHERTYPE
+    return enter(state, IN_GRE, number)
+
+
+@kernel
+def _erspan_i_or_ii(block, state, sequenced):
+    """draft-foschiano-erspan sections 4.1 and 4.2: type I has no header of its own, and no GRE sequence number."""
+    at = state[AT]
+    state[LAYER] = ETHERNET
+    if not sequenced:
+        return enter(state, IN_ERSPAN_I, NO_NUMBER)
+    if not fits(at, ERSPAN_II_BYTES, state[END]):
+        return TRUNCATED
+    state[AT] = at + ERSPAN_II_BYTES
+    return enter(state, IN_ERSPAN_II, u16(block, at + 2, state[END]) & ERSPAN_SESSION)
+
+
+@kernel
+def _erspan_iii(block, state):
+    """draft-foschiano-erspan section 4.3: the last bit announces a platform specific header."""
+    at = state[AT]
+    if not fits(at, ERSPAN_III_BYTES, state[END]):
+        return TRUNCATED
+    last = u16(block, at + 10, state[END])
+    frame = (last >> 10) & 0x1F
+    if frame != ERSPAN_FRAME_ETHERNET and frame != ERSPAN_FRAME_IP:
+        return PROTOCOL_CODES + PROTOCOL_GRE
+    state[LAYER] = ETHERNET if frame == ERSPAN_FRAME_ETHERNET else IP
+    state[AT] = at + ERSPAN_III_BYTES + ERSPAN_PLATFORM_BYTES * (last & 1)
+    return enter(state, IN_ERSPAN_III, u16(block, at + 2, state[END]) & ERSPAN_SESSION)
+
+
+@kernel
+def _mpls(block, state):
+    """A label stack (RFC 3032 section 2.1) is one encapsulation; its number is the label at the bottom.
+
+    What follows shows in its first four bits: IP, or the control word of a pseudowire (RFC 4385 section 3), taken to
+    be one of Ethernet.
+    """
+    at, end = state[AT], state[END]
+    entry = u32(block, at, end)
+    while entry >= 0 and not entry & MPLS_BOTTOM:
+        at += 4
+        entry = u32(block, at, end)
+    at += 4
+    first = u8(block, at, end)
+    if entry < 0 or first < 0:
+        return TRUNCATED
+    kind = first >> 4
+    if kind == 4:
+        state[LAYER] = IPV4
+    elif kind == 6:
+        state[LAYER] = IPV6
+    elif kind == 0:
+        state[LAYER] = ETHERNET
+        at += CONTROL_WORD_BYTES
+    else:
+        return MPLS_OTHER
+    state[AT] = at
+    return enter(state, IN_MPLS, entry >> 12)
+
+
+@kernel
+def _pppoe(block, state):
+    """RFC 2516 section 4; only the session stage comes here."""
+    at = state[AT]
+    if not fits(at, PPPOE_BYTES, state[END]):
+        return TRUNCATED
+    if u16(block, at, state[END]) != PPPOE_SESSION:
+        return PPPOE_OTHER
+    state[AT] = at + PPPOE_BYTES
+    state[LAYER] = PPP
+    return enter(state, IN_PPPOE, u16(block, at + 2, state[END]))
+
+
+@kernel
+def _ppp(block, state):
+    """RFC 1661 section 2, RFC 1662 section 3.1; a protocol of one byte is odd (RFC 1661 section 6.5)."""
+    at, end = state[AT], state[END]
+    if u8(block, at, end) == PPP_ALL_STATIONS:
+        at += 2
+    first = u8(block, at, end)
+    value = first if first & 1 else u16(block, at, end)
+    if value < 0:
+        return TRUNCATED
+    state[LAYER] = known(PPP_LAYERS, value)
+    state[AT] = at + (1 if first & 1 else 2)
+    return NEXT_LAYER if state[LAYER] != UNKNOWN_LAYER else PPP_CODES + value

@@ -1,0 +1,150 @@
+"""What packets are wrapped in, as data for the tests: headers that scapy builds, and some written by hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III, ERSPAN_PlatformSpecific
+from scapy.contrib.geneve import GENEVE, GeneveOptions
+from scapy.contrib.mpls import MPLS, EoMCW
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
+from scapy.layers.l2 import GRE, CookedLinux, Dot1Q, Ether
+from scapy.layers.ppp import HDLC, PPP, PPPoE
+from scapy.layers.vxlan import VXLAN
+from scapy.packet import Packet, Raw
+
+ETHERNET = 1
+FRAME, IPV4, IPV6 = "frame", "ipv4", "ipv6"  # what is inside
+BRIDGED = 0x6558
+
+MACS: dict[str, Any] = {"src": "02:00:00:00:00:01", "dst": "02:00:00:00:00:02"}
+ENDS: dict[str, Any] = {"src": "192.0.2.1", "dst": "192.0.2.2"}
+ENDS_6: dict[str, Any] = {"src": "2001:db8:ffff::1", "dst": "2001:db8:ffff::2"}
+OUTER, OUTER_6 = Ether(**MACS) / IP(**ENDS, ttl=9), Ether(**MACS) / IPv6(**ENDS_6)
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """`headers` before a packet; `shown` as the column `encapsulation` words them."""
+
+    shown: str
+    headers: Packet
+    inside: str = FRAME
+    link: int = ETHERNET
+
+    def __call__(self, frame: bytes) -> bytes:
+        """An Ethernet frame (without tags) or its IP packet, wrapped."""
+        return bytes(self.headers / Raw(frame if self.inside == FRAME else frame[14:]))
+
+
+def carrying(protocol: int) -> Packet:
+    """IPv4 in front of what is no header of scapy's."""
+    return Ether(**MACS) / IP(**ENDS, proto=protocol)
+
+
+def vxlan(port: int = 4789, vni: int = 42, flags: int = 8) -> Packet:
+    return UDP(sport=50000, dport=port) / VXLAN(vni=vni, flags=flags)
+
+
+def geneve(proto: int = BRIDGED, options: Iterable[Packet] = ()) -> Packet:
+    return UDP(sport=50000, dport=6081) / GENEVE(vni=7, proto=proto, options=list(options))
+
+
+OPTIONS = [GeneveOptions(classid=0x0108, type=1, data=bytes(8)), GeneveOptions(classid=0x0103, type=3, data=b"1234")]
+# RFC 8926 section 3.4, by hand: version 0 and 2 words of options; O and C bits; protocol; VNI 0xfffffe, reserved;
+# option class 0xffff, type 0x81 (critical), length 1 word, data.
+GENEVE_BY_HAND = bytes.fromhex("02 c0 6558 fffffe 00 ffff 81 01 deadbeef")
+# GRE with sequence number (RFC 2890: flags 0x1000) of protocol 0x22eb, sequence 1; draft-foschiano-erspan 4.3: version
+# 2 and VLAN 5, COS 1 and session 0x155 (0x2155), time, group 9, then P 0, FT 0 (Ethernet), hardware 1, D 0, Gra 2, O 1:
+# 0b0_00000_000001_0_10_1 = 0x0015; 8 bytes for the platform.
+ERSPAN_III_BY_HAND = bytes.fromhex("1000 22eb 00000001 2005 2155 01020304 0009 0015 0c00000000000000")
+# The same with no sequence number, frame type 2 (IP), which is 0b0_00010_000001_0_10_0 = 0x0814, and no platform part.
+ERSPAN_III_OF_IP = bytes.fromhex("0000 22eb 2005 2155 01020304 0009 0814")
+
+GRE_SEQ: dict[str, Any] = {"seqnum_present": 1, "sequence_number": 99}
+GRE_KEY: dict[str, Any] = {"key_present": 1, "key": 0xFFFFFFFF}
+SUM: dict[str, Any] = {"chksum_present": 1}
+
+WRAPS = {
+    "vxlan": Wrap("vxlan vni=42", OUTER / vxlan()),
+    "vxlan of linux": Wrap("vxlan vni=0", OUTER / vxlan(8472, 0)),
+    "vxlan group policy, highest vni": Wrap("vxlan vni=16777215", OUTER / vxlan(vni=0xFFFFFF, flags=0x88)),
+    "vxlan over ipv6": Wrap("vxlan vni=42", OUTER_6 / vxlan()),
+    "vxlan in a tagged frame": Wrap(
+        "vxlan vni=42", Ether(**MACS) / Dot1Q(vlan=5) / IP(**ENDS) / vxlan()
+    ),
+    "vxlan captured on all interfaces": Wrap(
+        "vxlan vni=42", CookedLinux(proto=0x0800) / IP(**ENDS) / vxlan(), link=113
+    ),
+    "geneve": Wrap("geneve vni=7", OUTER / geneve()),
+    "geneve with options": Wrap("geneve vni=7", OUTER_6 / geneve(options=OPTIONS)),
+    "geneve of ip": Wrap("geneve vni=7", OUTER / geneve(0x0800, OPTIONS), IPV4),
+    "geneve of ipv6": Wrap("geneve vni=7", OUTER / geneve(0x86DD), IPV6),
+    "geneve by hand": Wrap("geneve vni=16777214", OUTER / UDP(sport=50000, dport=6081) / Raw(GENEVE_BY_HAND)),
+    "gre": Wrap("gre", OUTER / GRE(proto=0x0800), IPV4),
+    "gre of ipv6": Wrap("gre", OUTER_6 / GRE(proto=0x86DD), IPV6),
+    "gre bridging": Wrap("gre", OUTER / GRE(proto=BRIDGED)),
+    "gre key": Wrap("gre key=4294967295", OUTER / GRE(proto=BRIDGED, **GRE_KEY)),
+    "gre key 0": Wrap("gre key=0", OUTER / GRE(proto=0x0800, key_present=1, key=0), IPV4),
+    "gre checksum": Wrap("gre", OUTER / GRE(proto=0x0800, **SUM), IPV4),
+    "gre sequence": Wrap("gre", OUTER / GRE(proto=0x0800, **GRE_SEQ), IPV4),
+    "gre checksum key sequence": Wrap(
+        "gre key=4294967295", OUTER_6 / GRE(proto=BRIDGED, **GRE_KEY, **GRE_SEQ, **SUM)
+    ),
+    "erspan i": Wrap("erspan-i", OUTER / GRE(proto=0x88BE)),
+    "erspan ii": Wrap("erspan-ii session=5", OUTER / GRE(proto=0x88BE, **GRE_SEQ) / ERSPAN_II(vlan=9, session_id=5)),
+    "erspan ii with key": Wrap(
+        "erspan-ii session=1023", OUTER / GRE(proto=0x88BE, **GRE_SEQ, **GRE_KEY) / ERSPAN_II(session_id=1023, en=3)
+    ),
+    "erspan iii": Wrap("erspan-iii session=5", OUTER_6 / GRE(proto=0x22EB, **GRE_SEQ) / ERSPAN_III(session_id=5, d=1)),
+    "erspan iii with platform header": Wrap(
+        "erspan-iii session=5",
+        OUTER / GRE(proto=0x22EB, **GRE_SEQ) / ERSPAN_III(session_id=5, o=1) / ERSPAN_PlatformSpecific(platf_id=3),
+    ),
+    "erspan iii by hand": Wrap("erspan-iii session=341", carrying(47) / Raw(ERSPAN_III_BY_HAND)),
+    "erspan iii of ip": Wrap("erspan-iii session=341", carrying(47) / Raw(ERSPAN_III_OF_IP), IPV4),
+    "4in4": Wrap("4in4", carrying(4), IPV4),
+    "6in4": Wrap("6in4", carrying(41), IPV6),
+    "4in6": Wrap("4in6", Ether(**MACS) / IPv6(**ENDS_6, nh=4), IPV4),
+    "6in6": Wrap("6in6", Ether(**MACS) / IPv6(**ENDS_6, nh=41), IPV6),
+    "mpls": Wrap("mpls label=16", Ether(**MACS, type=0x8847) / MPLS(label=16, s=1), IPV4),
+    "mpls upstream": Wrap("mpls label=16", Ether(**MACS, type=0x8848) / MPLS(label=16, s=1), IPV4),
+    "mpls of ipv6": Wrap("mpls label=2", Ether(**MACS, type=0x8847) / MPLS(label=2, s=1), IPV6),
+    "mpls stack": Wrap(
+        "mpls label=1048575",
+        Ether(**MACS, type=0x8847) / MPLS(label=16, s=0) / MPLS(label=17, s=0) / MPLS(label=0xFFFFF, s=1),
+        IPV4,
+    ),
+    "mpls pseudowire": Wrap("mpls label=101", Ether(**MACS, type=0x8847) / MPLS(label=101, s=1) / EoMCW(seq=7)),
+    "mpls over udp": Wrap("mpls label=100", OUTER / UDP(sport=50000, dport=6635) / MPLS(label=100, s=1), IPV4),
+    "mpls over ip": Wrap("mpls label=100", carrying(137) / MPLS(label=100, s=1), IPV4),
+    "pppoe": Wrap("pppoe session=65535", Ether(**MACS) / PPPoE(sessionid=0xFFFF) / PPP(proto=0x21), IPV4),
+    "pppoe of ipv6": Wrap("pppoe session=3", Ether(**MACS) / PPPoE(sessionid=3) / PPP(proto=0x57), IPV6),
+    "pppoe link": Wrap("pppoe session=3", PPPoE(sessionid=3) / PPP(proto=0x21), IPV4, link=51),
+    "ppp link": Wrap("", PPP(proto=0x21), IPV4, link=9),
+    "ppp link of ipv6": Wrap("", PPP(proto=0x57), IPV6, link=9),
+    "ppp link in hdlc framing": Wrap("", HDLC() / PPP(proto=0x21), IPV4, link=50),
+    "ppp link, protocol in one byte": Wrap("", Raw(b"\x21"), IPV4, link=9),
+    "vxlan in gre": Wrap("gre key=1 / vxlan vni=42", OUTER / GRE(proto=0x0800, key_present=1, key=1) / IP() / vxlan()),
+    "mirrored overlay": Wrap(
+        "vxlan vni=42 / geneve vni=7 / gre", OUTER / vxlan() / OUTER_6 / geneve() / OUTER / GRE(proto=0x86DD), IPV6
+    ),
+    "four deep": Wrap(
+        "pppoe session=3 / 6in4 / erspan-ii session=0 / 4in4",
+        Ether(**MACS) / PPPoE(sessionid=3) / PPP() / IP(**ENDS) / IPv6(**ENDS_6)
+        / GRE(proto=0x88BE, **GRE_SEQ) / ERSPAN_II() / carrying(4),
+        IPV4,
+    ),
+}  # fmt: skip
+
+
+def pcap(packets: Iterable[tuple[int, bytes]], link: int = ETHERNET) -> bytes:
+    """A pcap of (time in ns, bytes)."""
+    records = [
+        struct.pack("<IIII", ns // 10**9, ns % 10**9, len(octets), len(octets)) + octets for ns, octets in packets
+    ]
+    return struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 0x40000, link) + b"".join(records)
