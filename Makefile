@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo test lint types tests bench format clean java
+.PHONY: help demo test lint types tests bench fuzz format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,6 +32,10 @@ tests: java .venv/dev .venv/kernels .venv/classes  ## run the tests only
 bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with other tools (minutes)
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.run
+
+FUZZ_SECONDS ?= 300
+fuzz: .venv/dev .venv/kernels  ## damaged captures through readers and decoder (FUZZ_SECONDS=300)
+	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

@@ -43,6 +43,7 @@ from codec.net.segments import SEGMENT
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
 
 BATCH_ROWS = 1 << 15
+NAMES_KEPT = 4096  # a flow rarely holds ten connections; endless ones are an attack
 HEAP_BYTES = 1 << 22
 _STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}
 
@@ -95,12 +96,14 @@ class Decoder:
         self.flow: bytes | None = None
         self.open = False
         self.facts: list[Facts] = []
+        self.named: dict[bytes, int] = {}  # first packets of the flow's connections, and how often each was one
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
         """Decode the next segments (SEGMENT records in capture order, `file` filled in) of `flow` (36-byte key)."""
         if flow != self.flow:
             yield from self._close()
             self.flow = flow
+            self.named = {}
         segments, payload = _readonly(segments.view(np.recarray)), _readonly(payload)
         i = 0
         while i < len(segments):
@@ -130,6 +133,7 @@ class Decoder:
         state.directions[:] = np.zeros(2, DIRECTION)
         c = state.connection[0]
         named = self.flow + int(first["ts_ns"]).to_bytes(8, "big", signed=True) + int(first["seq"]).to_bytes(4, "big")
+        named += self._times_named(named)
         c.connection_id = int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "big") >> 1
         c.client = -1
         c.keep_payload = self.keep_payload
@@ -144,6 +148,15 @@ class Decoder:
             forget(state, direction)
         state.spans.number[:] = 0
         self.open = True
+
+    def _times_named(self, name: bytes) -> bytes:
+        """What tells a connection from earlier ones of the flow that begin with the very same packet (a capture holds
+        it twice); nothing for the first of them."""
+        times = self.named.pop(name, 0)
+        self.named[name] = times + 1
+        if len(self.named) > NAMES_KEPT:
+            del self.named[next(iter(self.named))]
+        return times.to_bytes(4, "big") if times else b""
 
     def _close(self) -> Iterator[Batch]:
         """The flow in hand has no more segments."""

@@ -1,0 +1,185 @@
+"""Fuzzing: damaged captures and streams through readers and decoder. `python tests/fuzz.py --seconds 600`.
+
+Whatever the bytes are, the contract holds: rows and no exception; of each direction the ledger adds up, rows do not
+overlap, gaps are the missing bytes; time is linear in the size. An input that breaks it is named with the
+seed that makes it again. Damaged in turn: the bytes of the streams, the TCP segments, both, and the capture file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import golden
+import numpy as np
+from mutations import mutated, mutated_segments
+
+from codec.amqp import rows as R
+from codec.amqp.decoder import Decoder
+from codec.amqp.versions import FRAME_TYPES, STATUSES
+from codec.net.segments import SEGMENT
+from udfs.source import TcpRunsSource
+
+WAYS = ("stream", "segments", "both", "file")
+PARTS = ("frame_bytes", "skipped_bytes", "tls_bytes", "foreign_bytes", "tail_bytes")
+LARGEST = 64 * 1024  # captures above this cost time and teach nothing new
+# Processor time that an input may take: what Python does for any input, and per byte fifty times what kernels need.
+GRACE_SECONDS, SECONDS_PER_BYTE = 1.0, 10e-6
+GAP = FRAME_TYPES.index("gap")
+OPAQUE = [FRAME_TYPES.index("tls"), FRAME_TYPES.index("foreign")]
+Run = tuple[bytes, np.ndarray, bytes]  # flow, segments, payload
+
+
+@dataclass
+class Tally:
+    """What was tried and what came of it."""
+
+    inputs: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+
+def runs_of(path: Path) -> list[Run]:
+    """The runs of one capture, in the order in which the shuffle hands them out."""
+    source = TcpRunsSource({"paths": json.dumps([str(path)])})
+    reader = source.reader(source.schema())
+    found: list[tuple[bytes, int, int, Run]] = []
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            for row in batch.to_pylist():
+                if row["flow"] is not None:
+                    run = (row["flow"], np.frombuffer(row["segments"], SEGMENT), row["payload"])
+                    found.append((row["flow"], row["order_ns"], row["first_packet_no"], run))
+    return [run for *_, run in sorted(found, key=lambda entry: entry[:3])]
+
+
+@cache
+def seeds() -> list[tuple[Path, list[Run]]]:
+    """The small captures of the tests, of every version, whole and damaged."""
+    paths = sorted(golden.CAPTURES.glob("*.pcap*"))
+    return [(path, runs) for path in paths if path.stat().st_size <= LARGEST and (runs := runs_of(path))]
+
+
+def decode(decoder: Decoder, runs: list[Run]) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """(cells of its rows, facts) of each connection; the decoder is as new afterwards."""
+    cells: dict[int, list[np.ndarray]] = {}
+
+    def keep(batches: Iterator[Any]) -> None:
+        for batch in batches:
+            for connection in np.unique(batch.cells[:, R.CONNECTION]):
+                cells.setdefault(int(connection), []).append(batch.cells[batch.cells[:, R.CONNECTION] == connection])
+
+    for flow, segments, payload in runs:
+        keep(decoder.feed(flow, segments, np.frombuffer(bytearray(payload or b"\0"), np.uint8)))
+    keep(decoder.finish())
+    decoder.flow = None
+    for facts in decoder.take_facts():
+        rows = cells.pop(facts.connection_id, [np.zeros((0, 64), np.int64)])
+        yield np.concatenate(rows), facts.facts
+    assert not cells, "rows of a connection without facts"
+
+
+def check(cells: np.ndarray, facts: dict[str, Any]) -> None:
+    """The contract, for one connection."""
+    for number, side in enumerate(("client", "server")):
+        ledger = facts[side]
+        assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS), (side, ledger)
+        assert min(ledger[name] for name in (*PARTS, "missing_bytes")) >= 0, (side, ledger)
+        if not len(cells):
+            continue
+        own = cells[cells[:, R.SENDER] == number]
+        if not np.isin(own[:, R.TYPE], OPAQUE).any():  # what is not AMQP ends as one row, holes or not
+            gaps = own[own[:, R.TYPE] == GAP]
+            assert int(gaps[:, R.SIZE].sum()) == ledger["missing_bytes"], (side, ledger)
+        rows = own[own[:, R.TYPE] != GAP]
+        rows = rows[np.argsort(rows[:, R.OFFSET], kind="stable")]
+        ends = rows[:, R.OFFSET] + rows[:, R.SIZE]
+        assert (rows[1:, R.OFFSET] >= ends[:-1]).all(), f"rows of the {side} overlap"
+    if len(cells):
+        assert (np.sort(cells[:, R.FRAME_NO]) == np.arange(1, len(cells) + 1)).all(), "frame numbers"
+        assert ((cells[:, R.STATUS] >= 0) & (cells[:, R.STATUS] < len(STATUSES))).all()
+
+
+def damaged(rng: random.Random, way: str, scratch: Path) -> list[Run]:
+    """The runs of a capture, damaged in the way named."""
+    path, runs = rng.choice(seeds())
+    other_path, other_runs = rng.choice(seeds())
+    if way == "file":
+        scratch.write_bytes(mutated(rng, path.read_bytes(), other_path.read_bytes()))
+        return runs_of(scratch)
+    changed = []
+    for flow, segments, payload in runs:
+        if way in ("segments", "both"):
+            segments = mutated_segments(rng, segments)
+        if way in ("stream", "both"):
+            octets = mutated(rng, payload, rng.choice(other_runs)[2])
+            payload = octets[: len(payload)].ljust(len(payload), b"\0")  # segments point into it
+        changed.append((flow, segments, payload))
+    return changed
+
+
+def fuzz(seed: int, count: int, seconds: float, keep: Path | None = None) -> Tally:
+    """Try inputs until `count` of them or `seconds` are over; those that fail are written to folder `keep`."""
+    tally, started = Tally(), time.monotonic()
+    decoder = Decoder()
+    seeds()
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder) / "damaged.pcap"
+        for number in range(count):
+            if time.monotonic() - started > seconds:
+                break
+            way = WAYS[number % len(WAYS)]
+            name = f"seed {seed}, input {number} ({way})"
+            rng = random.Random(f"{seed} {number}")
+            tally.inputs[way] += 1
+            busy = time.process_time()
+            try:
+                runs = damaged(rng, way, scratch)
+                for cells, facts in decode(decoder, runs):
+                    check(cells, facts)
+                    tally.rows += len(cells)
+                    for status, times in zip(*np.unique(cells[:, R.STATUS], return_counts=True), strict=True):
+                        tally.statuses[STATUSES[int(status)]] += int(times)
+                spent = time.process_time() - busy
+                size = sum(len(segments) * 100 + len(payload) for _, segments, payload in runs)
+                assert spent < GRACE_SECONDS + SECONDS_PER_BYTE * size, f"{spent:.1f} s for {size} bytes"
+                tally.slowest = max(tally.slowest, spent)
+            except Exception as error:
+                tally.failures.append(f"{name}: {type(error).__name__}: {error}")
+                decoder = Decoder()
+                if keep is not None and way == "file":
+                    keep.mkdir(parents=True, exist_ok=True)
+                    (keep / f"{seed}-{number}.pcap").write_bytes(scratch.read_bytes())
+    return tally
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Damaged captures through readers and decoder.")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--inputs", type=int, default=10**9, help="at most so many")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="folder for captures that fail")
+    chosen = parser.parse_args()
+    tally = fuzz(chosen.seed, chosen.inputs, chosen.seconds, chosen.keep)
+    print(f"seed {chosen.seed}: {tally.inputs.total():,} inputs {dict(tally.inputs)}, {tally.rows:,} rows")
+    print(f"rows by status: {dict(tally.statuses)}; slowest input {tally.slowest:.2f} s of processor time")
+    print(f"failures: {len(tally.failures)}")
+    for line in tally.failures[:20]:
+        print(f"  {line}")
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
