@@ -184,7 +184,9 @@ def write(
         parquet.write(rows, scratch.uri, partition_by="kind")
     with step("planning tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from the rows as written: the captures are read and decoded once.
-        tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload)
+        tables = pipeline.from_decoded(
+            spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload, versions=spoken(scratch)
+        )
         for name, table in tables.items():
             if name in (*wanted, "captures") and name != "frames":
                 status.doing = f"writing {name}"
@@ -193,6 +195,15 @@ def write(
             keep_frames(scratch, stage.child("frames"), tables.frames)
     tables.release()
     scratch.remove()
+
+
+def spoken(scratch: Place) -> set[str]:
+    """The versions that occur among the connections of the decoded rows."""
+    connections = scratch.child("kind=connection")
+    if connections.entries() is None:
+        return set()
+    versions = connections.dataset().to_table(columns=["version"])["version"].unique().to_pylist()
+    return {version for version in versions if version is not None}
 
 
 def keep_frames(scratch: Place, target: Place, frames: DataFrame) -> None:

@@ -8,31 +8,25 @@ Everything is lazy. Works on classic Spark and over Spark Connect.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.schemas import TABLES
 from pipeline.tables.captures import captures
-from pipeline.tables.channels import channels
 from pipeline.tables.connections import connections
-from pipeline.tables.events import events
+from pipeline.tables.families import families
 from pipeline.tables.frames import frames
-from pipeline.tables.links import links
 from pipeline.tables.messages import messages
 from pipeline.tables.methods import methods
-from pipeline.tables.roles import SESSION_VERSIONS
-from pipeline.tables.sessions import sessions
-from pipeline.tables.settlement import settled
 from pipeline.tables.shape import shaped
 from pipeline.tables.streams import streams
-from pipeline.tables.timeline import timeline
 from udfs.schemas import DECODED
 
 __all__ = ["TABLES", "Tables", "decode", "decoded", "from_decoded", "load"]
@@ -65,26 +59,27 @@ class Tables:
             rows.unpersist()
 
 
-def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
+def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collection[str] | None = None) -> Tables:
     """The tables of decoded rows (`udfs.schemas.DECODED`); `payload` fills column `body` of messages.
 
-    `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share one
-    set of narrow rows that is kept once it is computed (`Tables.release` drops it).
+    `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
+    sets of narrow rows that are kept once they are computed (`Tables.release` drops them). `versions`: those that
+    occur, where the caller knows; the others are not planned for, which saves seconds.
     """
     all_frames = frames(decoded)
-    narrow = events(all_frames)
-    classic = events(all_frames.filter(~F.coalesce(F.col("version").isin(list(SESSION_VERSIONS)), F.lit(False))))
-    history = settled(timeline(classic)).persist(StorageLevel.MEMORY_AND_DISK)
+    found = families(all_frames, versions)
+    settled = [family.settled for family in found if family.settled is not None]
+    replies = [family.replies for family in found if family.replies is not None]
     return Tables(
         captures=captures(decoded),
         frames=all_frames,
         streams=streams(decoded),
         connections=connections(decoded),
-        channels=channels(history).unionByName(sessions(all_frames)),
-        links=links(history),
-        methods=methods(all_frames, narrow),
-        messages=messages(history, all_frames, payload=payload),
-        persisted=(history,),
+        channels=reduce(DataFrame.unionByName, (family.channels for family in found)),
+        links=reduce(DataFrame.unionByName, (family.links for family in found)),
+        methods=methods(all_frames, replies),
+        messages=messages([family.messages for family in found], settled, all_frames, payload=payload),
+        persisted=tuple(rows for family in found for rows in family.kept),
     )
 
 

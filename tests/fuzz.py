@@ -22,6 +22,7 @@ from typing import Any
 
 import golden
 import numpy as np
+import pyarrow as pa
 from mutations import mutated, mutated_segments
 
 from codec.amqp import rows as R
@@ -58,7 +59,7 @@ def runs_of(path: Path) -> list[Run]:
     found: list[tuple[bytes, int, int, Run]] = []
     for partition in reader.partitions():
         for batch in reader.read(partition):
-            for row in batch.to_pylist():
+            for row in pa.Table.from_batches([batch]).to_pylist():
                 if row["flow"] is not None:
                     run = (row["flow"], np.frombuffer(row["segments"], SEGMENT), row["payload"])
                     found.append((row["flow"], row["order_ns"], row["first_packet_no"], run))

@@ -55,8 +55,8 @@ def test_both_containers_of_1_0_name_themselves(one_0: Found) -> None:
 def test_limits_of_1_0_are_the_smaller_of_what_both_state(one_0: Found) -> None:
     columns = ("channel_max", "frame_max", "client_frame_max", "server_frame_max", "heartbeat_s")
     assert one_0.rows("connections", SEND_RECEIVE, *columns) == [(32767, 32768, 32768, 32768, None)]
-    # The broker states no largest frame: the client's holds.
-    assert one_0.rows("connections", OUTCOMES, *columns) == [(32767, 32768, 32768, None, None)] * 2
+    # The broker states no largest frame, which says 4294967295 (core specification, 2.7.1): the client's holds.
+    assert one_0.rows("connections", OUTCOMES, *columns) == [(32767, 32768, 32768, 4294967295, None)] * 2
 
 
 def test_idle_time_outs_of_both_sides(one_0: Found) -> None:

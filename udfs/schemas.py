@@ -84,6 +84,12 @@ PACKETS = StructType(
         field("link_type", IntegerType(), "LINKTYPE_ number of the interface; null when the file does not describe it"),
         field("packet_len", LongType(), "bytes of the packet on the wire"),
         field("captured_len", LongType(), "of these, bytes captured"),
+        field(
+            "encapsulation",
+            StringType(),
+            "what the packet was wrapped in, outermost first: 'vxlan vni=42', 'gre key=7 / 6in4'; of an MPLS stack the "
+            "bottom label; null when bare. All columns below are of the packet inside",
+        ),
         field("src_ip", StringType(), "address of the sender; null without an IP header"),
         field("src_port", IntegerType(), "TCP port of the sender; null without TCP, like the columns below"),
         field("dst_ip", StringType(), "address of the receiver"),
@@ -94,7 +100,7 @@ PACKETS = StructType(
         field("window", IntegerType(), "window as on the wire, not scaled"),
         field("wire_len", LongType(), "TCP payload bytes on the wire, from the IP length"),
         field("cap_len", LongType(), "of these, bytes captured"),
-        field("payload", BinaryType(), "TCP payload captured"),
+        field("payload", BinaryType(), "TCP payload captured; of a whole datagram on the fragment that completed it"),
         field("skipped", StringType(), "why there is no TCP segment: 'udp', 'arp', 'ip-fragment' ...; null with TCP"),
         field("error", StringType(), "why reading stopped: a last row of the file, with nothing else but capture_file"),
     ]
@@ -110,5 +116,18 @@ TCP_RUNS = StructType(
         field("segments", BinaryType(), "records of codec.net.segments.SEGMENT end to end, both directions"),
         field("payload", BinaryType(), "captured TCP payloads end to end"),
         field("account", StringType(), "JSON of what the split held; null on runs"),
+    ]
+)
+
+# What the settlement engine says of a message: one row for each that was settled, noted or marked.
+SETTLED = StructType(
+    [
+        field("connection_id", LongType(), "connection of the message"),
+        field("frame_no", LongType(), "frame of the message"),
+        field("outcome", StringType(), "what it was given; null: nothing was said"),
+        field("settled_ts_ns", LongType(), "when the settlement took effect; null: not settled"),
+        field("settled_frame_no", LongType(), "the frame that settled it; null: not settled"),
+        field("transaction", StringType(), "'committed', 'rolled-back' or null"),
+        field("ledger", LongType(), "ledger of the message"),
     ]
 )

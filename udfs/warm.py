@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
+
 from codec.amqp.versions import headers
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
@@ -34,6 +36,15 @@ def packets(greeting: bytes) -> list[bytes]:
         _packet(SERVER, CLIENT, 499, 100, SYN | ACK, b""),
         _packet(CLIENT, SERVER, 100, 500, PSH_ACK, greeting),
         _packet(CLIENT, SERVER, 100 + len(greeting), 500, FIN_ACK, b""),
+    ]
+
+
+def in_fragments(packet: bytes) -> list[bytes]:
+    """One of the packets as two IP fragments: 8 bytes and more to come, the rest from unit 1 on."""
+    head, octets = packet[:34], packet[34:]
+    return [
+        head[:16] + struct.pack(">HHH", 20 + len(part), 1, place) + head[22:] + part
+        for place, part in ((0x2000, octets[:8]), (1, octets[8:]))
     ]
 
 
@@ -82,10 +93,12 @@ def warm_captures() -> None:
     from udfs.source import PcapReader, TcpRunsReader
 
     greetings = [b"AMQP" + octets.tobytes() for octets in headers().octets]
+    recorded = [octets for greeting in greetings for octets in packets(greeting)]
+    recorded[-1:] = in_fragments(recorded[-1])
     with tempfile.TemporaryDirectory() as directory:
         for name, written in (("warm.pcap", pcap), ("warm.pcapng", pcapng)):
             path = Path(directory) / name
-            path.write_bytes(written([octets for greeting in greetings for octets in packets(greeting)]))
+            path.write_bytes(written(recorded))
             options = {"path": str(path), "ports": "5672"}
             runs = TcpRunsReader(parse_options(options))
             for partition in runs.partitions():
@@ -95,6 +108,35 @@ def warm_captures() -> None:
                 list(rows.read(partition))
 
 
+def warm_settlement() -> None:
+    """Compile the settlement engine: a message opened, noted, marked and settled, another left."""
+    from udfs.settle import settle_events
+
+    events = {
+        "connection_id": pa.array([1] * 6),
+        "ledger": pa.array([1] * 6),
+        "frame_no": pa.array(range(6)),
+        "opens": pa.array([True, True, True, False, False, False]),
+        "first": pa.array([2, 3, 1, 1, 1, 1]),
+        "last": pa.array([None, None, None, 1, 1, 1], pa.int64()),
+        "outcome": pa.array([None, None, None, "accepted", None, None]),
+        "final": pa.array([None, None, None, False, True, True]),
+        "effective_ts_ns": pa.array(range(6)),
+        "transaction": pa.array([None, None, None, None, "rolled-back", None], pa.string()),
+    }
+    list(settle_events(iter([pa.record_batch(events)])))
+
+
+def warm_history() -> None:
+    """Compile the history of channels: a loss is enough."""
+    from codec.channel_state import Rows
+    from udfs.history import ChannelHistory, MethodRoles
+
+    texts = dict.fromkeys(("name", "consumer_tag", "queue", "reply_text"), pa.nulls(1, pa.string()))
+    row = {name: texts.get(name, pa.array([1])) for name in Rows._fields}
+    list(ChannelHistory(MethodRoles({}, {}, {}))(iter([pa.record_batch(row)])))
+
+
 def main() -> None:
     """Compile everything, in two processes."""
     if sys.argv[1:] == ["values"]:
@@ -102,6 +144,8 @@ def main() -> None:
         return
     with subprocess.Popen([sys.executable, "-m", "udfs.warm", "values"]) as values:
         warm_captures()
+        warm_settlement()
+        warm_history()
     if values.returncode:
         sys.exit(values.returncode)
 

@@ -176,9 +176,6 @@ def _concluded() -> dict[str, Column]:
 
 
 def _agreed(name: str) -> Column:
-    """A limit: what tune-ok answers; in 1.0 each side states what it takes, and the smaller holds for both.
-
-    A side of 1.0 that states none has none below what the field can hold (core specification, 2.7.1).
-    """
+    """A limit: what tune-ok answers; in 1.0 each side states what it takes, and the smaller holds for both."""
     sides = [F.col(f"{side}_{name}") for side in SIDES]
     return F.when(~F.col("version").eqNullSafe("1.0"), sides[0]).when(_by_both("open"), F.least(*sides))

@@ -1,8 +1,8 @@
 """Events: the narrow rows that the state of channels, links and messages is computed from.
 
 One row a method, with the arguments that matter in plain columns, and one row a loss: a place where frames of a
-sender may be missing. No shuffle; each argument object is read once. These rows are sorted several times: what only
-few of them have is in `details`, and what no state depends on (exchange, routing key, ...) is left in `frames`.
+sender may be missing. No shuffle; an argument object is read once, or not at all where no state depends on what it
+says. `sender` is true for the server.
 """
 
 from __future__ import annotations
@@ -12,10 +12,21 @@ from collections.abc import Iterable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.tables.roles import CONNECTION_CHANNEL, HOT_ARGUMENTS, METHOD_FRAMES, SPEAKS_DETAILS, looked_up, named
+from pipeline.tables.roles import (
+    CONNECTION_CHANNEL,
+    HOT_ARGUMENTS,
+    METHOD_FRAMES,
+    OPERATIONS,
+    SETTLEMENTS,
+    SPEAKS_DETAILS,
+    dialogue_of,
+    looked_up,
+    named,
+)
 
-STATEFUL = ("consumer_tag", "queue", "delivery_tag", "multiple", "requeue", "no_wait", "no_ack")
-DETAILS = ("no_wait", "exclusive", "prefetch_count", "prefetch_size", "reply_code", "reply_text")
+SAYS_NOTHING = tuple(name for name, operation in OPERATIONS.items() if operation in ("publish", "return"))
+STATE = ("consumer_tag", "queue", "delivery_tag", "multiple", "requeue", "no_wait", "no_ack")
+DETAILS = ("exclusive", "prefetch_count", "prefetch_size", "reply_code", "reply_text")
 
 
 def hot_arguments(names: Iterable[str] = tuple(HOT_ARGUMENTS)) -> Column:
@@ -35,23 +46,29 @@ def is_loss() -> Column:
     return lost_boundary | unframed
 
 
+def stateful() -> list[str]:
+    """The methods that the state of channels, links and messages depends on."""
+    return sorted({*dialogue_of(), *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
+
+
 def events(frames: DataFrame) -> DataFrame:
     """Rows of `frames` (or decoded rows of kind 'frame') -> events."""
     on_connection = looked_up(CONNECTION_CHANNEL, "version").cast("int")
+    method = F.col("frame_type").isin(list(METHOD_FRAMES)) & named(stateful()) & F.col("channel").isNotNull()
     return (
-        frames.filter(F.col("frame_type").isin(list(METHOD_FRAMES)) | is_loss())
+        frames.filter(method | is_loss())
         .select(
             "connection_id",
             "frame_no",
-            "sender",
             "ts_ns",
             "channel",
+            (F.col("sender") == "server").alias("sender"),
             "name",
             is_loss().alias("loss"),
             F.coalesce(F.col("channel") == on_connection, F.lit(False)).alias("on_connection"),
-            hot_arguments(STATEFUL).alias("hot"),
+            F.when(~named(SAYS_NOTHING), hot_arguments(STATE)).alias("state"),
             F.when(named(SPEAKS_DETAILS), hot_arguments(DETAILS)).alias("details"),
         )
-        .select("*", "hot.*")
-        .drop("hot")
+        .select("*", "state.*", "details.*")
+        .drop("state", "details")
     )

@@ -6,53 +6,80 @@ key; one grouping puts them together. No join of large tables.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import MESSAGES
 from pipeline.tables.events import hot_arguments
+from pipeline.tables.properties import PLAIN_PROPERTIES, by_family, property_columns
 from pipeline.tables.returns import returned
 from pipeline.tables.shape import shaped, timestamp
 
-# Out of the settled timeline, out of the frame of the method, out of that method's arguments.
-STATE = ("channel_life", "operation", "queue", "link", "tag", "outcome", "settled_ts_ns", "transaction")
-METHOD = ("channel", "sender", "packet_no", "ts_ns")
-ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
-# Property -> type in the table; read from the VARIANT in one pass.
-PROPERTIES = {
-    "delivery_mode": "int",
-    "priority": "int",
-    "expiration": "string",
-    "message_id": "string",
-    "correlation_id": "string",
-    "reply_to": "string",
-    "content_type": "string",
-    "content_encoding": "string",
-    "type": "string",
-    "user_id": "string",
-    "app_id": "string",
-    "timestamp": "timestamp",
-    "headers": "variant",
+# Out of the state of channels and sessions, out of the frame of the method, out of that method's arguments.
+STATE = {
+    "channel": "int",
+    "channel_life": "bigint",
+    "operation": "string",
+    "exchange": "string",
+    "queue": "string",
+    "address": "string",
+    "link": "string",
+    "tag": "bigint",
+    "delivery_tag_hex": "string",
+    "delivery_id": "bigint",
+    "message_format": "bigint",
+    "resumed": "boolean",
+    "outcome": "string",
+    "settled_ts_ns": "bigint",
+    "transaction": "string",
 }
-PERSISTENT = 2  # delivery mode (0-9-1 specification, class basic, property delivery-mode)
+END = "struct<outcome: string, settled_ts_ns: bigint, transaction: string>"
+METHOD = ("version", "sender", "packet_no", "ts_ns")
+ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
 KEY = ("connection_id", "content_frame_no")
 
 
-def messages(settled: DataFrame, frames: DataFrame, *, payload: bool = False) -> DataFrame:
-    """`settled` timeline and `frames` -> table messages; `payload` brings column `body`."""
-    states = settled.filter(F.col("operation").isNotNull()).select(
-        "connection_id", F.col("frame_no").alias("content_frame_no"), F.struct(*STATE).alias("state")
-    )
-    rows = _contents(frames, payload)
-    for part in (states, returned(frames)):
+BODY_FRAMES = ("body", "oob-body")
+
+
+def messages(
+    states: Iterable[DataFrame], settled: Iterable[DataFrame], frames: DataFrame, *, payload: bool = False
+) -> DataFrame:
+    """`states` of the families' messages, what became of them where `settled` (SETTLED) says so, and `frames` -> table
+    messages; `payload` brings column `body`."""
+    rows = _contents(frames, payload).withColumn("end", F.lit(None).cast(END))
+    for part in (*map(_states, states), *map(_ends, settled), returned(frames)):
         rows = rows.unionByName(part, allowMissingColumns=True)
     return shaped(_described(_assembled(rows, payload), payload), MESSAGES)
 
 
+def _ends(settled: DataFrame) -> DataFrame:
+    """What became of messages, under their keys."""
+    return settled.select(
+        "connection_id",
+        F.col("frame_no").alias("content_frame_no"),
+        F.struct("outcome", "settled_ts_ns", "transaction").cast(END).alias("end"),
+    )
+
+
+def _states(messages: DataFrame) -> DataFrame:
+    """What the state of channels and sessions tells of each message; a column that a family does not have is null."""
+    present = set(messages.columns)
+    values = [(F.col(name) if name in present else F.lit(None)).cast(kind).alias(name) for name, kind in STATE.items()]
+    return messages.filter(F.col("operation").isNotNull()).select(
+        "connection_id", F.col("frame_no").alias("content_frame_no"), F.struct(*values).alias("state")
+    )
+
+
 def _contents(frames: DataFrame, payload: bool) -> DataFrame:
-    """The methods with content in `frames`, their headers and bodies; all by the frame_no of the method."""
+    """The methods with content in `frames`, their headers and bodies; all by the frame_no of the method.
+
+    In 1.0 a transfer carries all of them, and the last of a delivery what a header says.
+    """
     is_method = F.col("content_frame_no") == F.col("frame_no")
-    is_header = ~is_method & (F.col("body_size").isNotNull() | F.col("properties").isNotNull())
+    is_header = F.col("body_size").isNotNull() | F.col("properties").isNotNull()
     method = F.struct(*METHOD, hot_arguments(ARGUMENTS).alias("argument"))
     kept = ("frame_no", "body_sha256", *(("payload",) if payload else ()))
     return frames.filter(F.col("content_frame_no").isNotNull()).select(
@@ -60,7 +87,7 @@ def _contents(frames: DataFrame, payload: bool) -> DataFrame:
         *kept,
         F.when(is_method, method).alias("method"),
         F.when(is_header, F.struct("properties", "body_size")).alias("header"),
-        F.when(~is_method & ~is_header, F.col("payload_size")).alias("body_bytes"),
+        F.when(F.col("frame_type").isin(*BODY_FRAMES), F.col("payload_size")).alias("body_bytes"),
     )
 
 
@@ -69,43 +96,41 @@ def _assembled(rows: DataFrame, payload: bool) -> DataFrame:
     return (
         rows.groupBy(*KEY)
         .agg(
-            *(F.any_value(part, True).alias(part) for part in ("state", "method", "header")),
+            *(F.any_value(part, True).alias(part) for part in ("state", "end", "method", "header")),
             F.max("frame_no").alias("last_frame_no"),
-            F.sum("body_bytes").alias("body_seen"),
+            F.sum("body_bytes").alias("body_bytes"),
             F.max("body_sha256").alias("body_sha256"),
             F.max("returned_ts_ns").alias("returned_ts_ns"),
             body.alias("body"),
         )
         .filter(F.col("method").isNotNull() & F.col("state").isNotNull())
-        .select("*", "state.*", "method.*", "method.argument.*", "header.*")
-        .drop("state", "method", "header")
+        .select("*", "method.*", "header.*")
+        .withColumn("property", property_columns())
     )
 
 
 def _described(rows: DataFrame, payload: bool) -> DataFrame:
     """Properties in columns; an empty body is no null."""
     complete = F.col("body_sha256").isNotNull()
-    fields = ", ".join(f"{name} {data_type}" for name, data_type in PROPERTIES.items())
-    property_values = F.expr(f"try_variant_get(properties, '$', 'struct<{fields}>')")
     was_returned = F.col("returned_ts_ns").isNotNull()
-    seen_header = F.col("body_size").isNotNull()
-    settled_ts_ns: Column = F.coalesce("returned_ts_ns", "settled_ts_ns")
-    return (
-        rows.withColumn("property", property_values)
-        .select("*", "property.*")
-        .withColumns(
-            {
-                "first_frame_no": F.col("content_frame_no"),
-                "delivery_tag": F.col("tag"),
-                "ts": timestamp("ts_ns"),
-                "durable": F.when(seen_header, F.coalesce(F.col("delivery_mode") == PERSISTENT, F.lit(False))),
-                "ttl_ms": F.expr("try_cast(expiration as bigint)"),
-                "body_seen": F.coalesce("body_seen", F.lit(0)),
-                "complete": complete,
-                "body": F.coalesce("body", F.when(complete & F.lit(payload), F.lit(b""))),
-                "outcome": F.when(was_returned, "returned").otherwise(F.col("outcome")),
-                "settled_ts_ns": settled_ts_ns,
-                "settle_latency_ns": settled_ts_ns - F.col("ts_ns"),
-            }
-        )
+    settled_ts_ns: Column = F.coalesce("returned_ts_ns", "end.settled_ts_ns", "state.settled_ts_ns")
+    # A size stands in the header of the classic family; 0-10 may state one.
+    seen = F.coalesce("body_bytes", F.when(complete, F.coalesce("body_size", F.lit(0))), F.lit(0))
+    return rows.withColumns(
+        {
+            **{name: F.col(f"state.{name}") for name in STATE},
+            **{name: F.col(f"property.{name}") for name in PLAIN_PROPERTIES},
+            **by_family(),
+            "first_frame_no": F.col("content_frame_no"),
+            "delivery_tag": F.col("state.tag"),
+            "ts": timestamp("ts_ns"),
+            "body_size": F.coalesce("body_size", "property.content_length", F.when(complete, seen)),
+            "body_seen": seen,
+            "complete": complete,
+            "body": F.coalesce("body", F.when(complete & F.lit(payload), F.lit(b""))),
+            "outcome": F.when(was_returned, "returned").otherwise(F.coalesce("end.outcome", "state.outcome")),
+            "transaction": F.coalesce("end.transaction", "state.transaction"),
+            "settled_ts_ns": settled_ts_ns,
+            "settle_latency_ns": settled_ts_ns - F.col("ts_ns"),
+        }
     )

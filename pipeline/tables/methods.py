@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import METHODS
-from pipeline.tables.dialogues import dialogues
 from pipeline.tables.events import hot_arguments
-from pipeline.tables.roles import METHOD_FRAMES
+from pipeline.tables.roles import METHOD_FRAMES, named
+from pipeline.tables.roles import replies as replies_of
 from pipeline.tables.shape import shaped
 
 
-def methods(frames: DataFrame, events: DataFrame) -> DataFrame:
-    """`frames` and their `events` -> table methods."""
+def methods(frames: DataFrame, replies: Sequence[DataFrame]) -> DataFrame:
+    """`frames` and the `replies` of the families' histories -> table methods."""
     spoken = frames.filter(F.col("frame_type").isin(list(METHOD_FRAMES)))
-    answered = (
-        dialogues(events)
-        .filter(F.col("reply").isNotNull())
-        .select(
-            "connection_id",
-            "frame_no",
-            F.col("reply.frame_no").alias("reply_frame_no"),
-            F.col("reply.name").alias("reply_name"),
-            (F.col("reply.ts_ns") - F.col("ts_ns")).alias("reply_latency_ns"),
-        )
-    )
-    rows = spoken.withColumn("hot", hot_arguments()).select("*", "hot.*")
-    return shaped(rows.join(answered, ["connection_id", "frame_no"], "left"), METHODS)
+    if not replies:
+        return shaped(_with_arguments(spoken), METHODS)
+    answered = reduce(DataFrame.unionByName, replies)
+    # Only requests can have a reply: the others, most of them, are not moved.
+    requests = spoken.filter(named(replies_of())).join(answered, ["connection_id", "frame_no"], "left")
+    others = spoken.filter(~named(replies_of()))
+    return shaped(_with_arguments(requests).unionByName(_with_arguments(others), allowMissingColumns=True), METHODS)
+
+
+def _with_arguments(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("hot", hot_arguments()).select("*", "hot.*")

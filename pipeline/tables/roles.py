@@ -137,10 +137,10 @@ def named(names: Iterable[str]) -> Column:
     return F.coalesce(F.col("name").isin(list(names)), F.lit(False))
 
 
-def looked_up(mapping: Mapping[str, str], key: str = "name") -> Column:
+def looked_up(mapping: Mapping[str, str], key: str | Column = "name") -> Column:
     """The value of `mapping` for column `key`; null where it has none."""
     literals = [F.lit(part) for part in chain.from_iterable(mapping.items())]
-    return F.create_map(*literals)[F.col(key)]
+    return F.create_map(*literals)[F.col(key) if isinstance(key, str) else key]
 
 
 def other(side: str) -> Column:

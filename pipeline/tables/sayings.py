@@ -27,6 +27,11 @@ class Saying(NamedTuple):
     places: tuple[Said, ...]
 
 
+# What a performative of 1.0 that leaves a field out says with that (core specification, 2.7.1).
+DEFAULTS = {"max_frame_size": 2**32 - 1, "channel_max": 2**16 - 1}
+HAS_DEFAULTS = "open"
+
+
 def _own_properties(side: str, method: str) -> dict[str, Saying]:
     """What `side` says of its software: in `method`, in 1.0 in its open."""
     paths = {
@@ -81,6 +86,9 @@ def first_said(saying: Saying) -> Column:
         speaks = F.col("name") == said.method
         if said.sender is not None:
             speaks &= F.col("sender") == said.sender
-        return F.when(speaks, F.expr(f"try_variant_get(arguments, '$.{said.path}', '{saying.kind}')"))
+        stated = F.expr(f"try_variant_get(arguments, '$.{said.path}', '{saying.kind}')")
+        if said.method == HAS_DEFAULTS and said.path in DEFAULTS:
+            stated = F.coalesce(stated, F.when(F.col("arguments").isNotNull(), DEFAULTS[said.path]))
+        return F.when(speaks, stated)
 
     return F.any_value(F.coalesce(*map(value, saying.places)), True)

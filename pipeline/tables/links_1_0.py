@@ -1,0 +1,72 @@
+"""Links of AMQP 1.0 as rows of table links: one row from attach to detach."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.schemas import LINKS
+from pipeline.tables.roles import named
+from pipeline.tables.session_roles import CLOSES_SESSION, LINK_PERFORMATIVES, SERIAL
+from pipeline.tables.sessions import SESSION
+from pipeline.tables.shape import shaped, timestamp
+
+
+def links_1_0(settled: DataFrame) -> DataFrame:
+    """Settled rows of 1.0 -> rows of table links.
+
+    Messages over a handle whose attach is not known make a row without a name.
+    """
+    unknown = F.when(F.col("on_link").isNull(), F.struct("sender", "handle", "own_losses"))
+    closing = F.struct("frame_no", "ts_ns")
+    error = F.when(F.col("said.error").isNotNull(), F.struct("frame_no", F.col("said.error").alias("error")))
+    rows = (
+        settled.filter(named(LINK_PERFORMATIVES) & F.col("handle").isNotNull())
+        .withColumn("link_id", F.col("on_link.link_id"))
+        .withColumn("unknown", unknown)
+        .groupBy(*SESSION, "link_id", "unknown")
+        .agg(
+            F.any_value("on_link", True).alias("on_link"),
+            F.min(F.when(named(["attach"]), F.col("ts_ns"))).alias("opened_ns"),
+            F.min(F.when(named(["detach"]), closing)).alias("closing"),
+            F.min(F.when(named(["detach"]), error)).alias("failing"),
+            F.max(F.when(named(["flow"]) & (F.col("sender") == F.col("on_link.receiver")), _allowed())).alias("credit"),
+            F.count("operation").alias("transfers"),
+        )
+        .filter(F.col("link_id").isNotNull() | (F.col("transfers") > 0))
+    )
+    ends = (
+        settled.filter(named(CLOSES_SESSION))
+        .groupBy(*SESSION)
+        .agg(F.min("ts_ns").alias("session_closed_ns"), F.min(error).alias("session_failing"))
+    )
+    # Without a detach the link ends as its session does.
+    failing = F.when(F.col("closing").isNull(), F.col("session_failing.error")).otherwise(F.col("failing.error"))
+    kind = F.when(F.col("unknown.sender") == "client", "sender").otherwise("receiver")
+    return shaped(
+        rows.join(ends, list(SESSION), "left")
+        .withColumn("closed_ns", F.coalesce("closing.ts_ns", "session_closed_ns"))
+        .withColumn("failing", failing)
+        .withColumns(
+            {
+                "channel": F.col("session_channel"),
+                "kind": F.coalesce("on_link.kind", kind),
+                "name": F.col("on_link.name"),
+                "handle": F.coalesce("on_link.handle", "unknown.handle"),
+                "address": F.col("on_link.address"),
+                "snd_settle_mode": F.col("on_link.snd_settle_mode"),
+                "rcv_settle_mode": F.col("on_link.rcv_settle_mode"),
+                "no_ack": F.col("on_link.snd_settle_mode") == "settled",
+                "opened_ts": timestamp("opened_ns"),
+                "closed_ts": timestamp("closed_ns"),
+                "error": F.nullif(F.concat_ws(": ", "failing.condition", "failing.description"), F.lit("")),
+            }
+        ),
+        LINKS,
+    )
+
+
+def _allowed() -> Column:
+    """Messages that a flow allows, counted from the first of the link (2.6.7: delivery-count + link-credit)."""
+    begin = F.col("on_link.initial_delivery_count")
+    return F.pmod(F.coalesce("credited.delivery_count", begin) + F.col("credited.link_credit") - begin, F.lit(SERIAL))

@@ -1,0 +1,236 @@
+"""Links and messages of AMQP 0-10: what captures were made to show, and connections written by hand.
+
+The captures are of scripts that say what they do (their manifest): which command was accepted, released, rejected, what
+a transaction held. Hand-written connections come from the tests' own encoder; packet n of each is captured n
+microseconds after it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
+from pyspark.sql import SparkSession
+from test_tables_captures import CAPTURES, Found
+from wire import CLIENT, SERVER, Wire
+from wire_capture import Written, give_up
+
+import pipeline
+
+NAMES = (
+    "010_lowlevel_methods.pcap",
+    "010_cpp_send_receive.pcap",
+    "010_tx.pcap",
+    "010_dtx.pcap",
+    "010_exceptions.pcap",
+    "010_sessions.pcap",
+    "010_big_message.pcap",
+)
+METHODS, CPP, TX, DTX, EXCEPTIONS, SESSIONS, BIG = (name.partition(".")[0] for name in NAMES)
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> Iterator[Found]:
+    tables = pipeline.decode(spark, [str(CAPTURES / name) for name in NAMES])
+    yield Found(tables)
+    tables.release()
+
+
+def delivered(found: Found, capture: str, *columns: str) -> list[tuple[Any, ...]]:
+    rows = found.rows("messages", capture, "operation", *columns)
+    return [row[1:] for row in rows if row[0] == "deliver"]
+
+
+def published(found: Found, capture: str, *columns: str) -> list[tuple[Any, ...]]:
+    rows = found.rows("messages", capture, "operation", *columns)
+    return [row[1:] for row in rows if row[0] == "publish"]
+
+
+def test_every_message_has_an_outcome_of_its_own(found: Found) -> None:
+    """The script accepts 3, then 4 and 5, releases 6, rejects 7, accepts 8 to 10; acquires and accepts 11."""
+    outcomes = ["acked", "acked", "acked", "released", "rejected", "acked", "acked", "acked", "acked"]
+    expected = list(zip(range(3, 12), outcomes, strict=True))
+    assert delivered(found, METHODS, "delivery_id", "outcome") == expected
+    assert {outcome for (outcome,) in published(found, METHODS, "outcome")} == {"confirmed"}
+    counts = ("published", "delivered", "confirmed", "acked", "rejected", "requeued", "unsettled")
+    assert found.rows("channels", METHODS, *counts) == [(9, 9, 9, 7, 1, 1, 0)]
+
+
+def test_properties_of_0_10_are_in_the_plain_columns(found: Found) -> None:
+    columns = (
+        "exchange", "routing_key", "durable", "priority", "ttl_ms", "correlation_id", "reply_to", "user_id", "app_id",
+        "content_type",
+    )  # fmt: skip
+    row = ("ex.topic", "a.b", True, 5, 60000, "corr-7", "ex.fan/rk", "anonymous", "corpus", "text/plain")
+    assert row in published(found, METHODS, *columns)
+
+
+def test_released_messages_come_again(found: Found) -> None:
+    assert sum(again for (again,) in delivered(found, METHODS, "redelivered")) == 1
+
+
+def test_subscriptions_are_links(found: Found) -> None:
+    columns = ("kind", "name", "queue", "no_ack", "flow_mode", "credit", "transfers")
+    assert found.rows("links", METHODS, *columns) == [
+        ("subscription", "dest-1", "q1", False, "window", 10, 8),
+        ("subscription", "br", "q1", False, "credit", 1, 1),
+    ]
+    assert set(delivered(found, METHODS, "queue", "link")) == {("q1", "dest-1"), ("q1", "br")}
+
+
+def test_ranges_of_accepts_settle_all_they_name(found: Found) -> None:
+    assert delivered(found, CPP, "delivery_id", "outcome") == [(number, "acked") for number in range(1, 21)]
+    assert [outcome for (outcome,) in published(found, CPP, "outcome")] == ["confirmed"] * 20
+    assert found.rows("links", CPP, "name", "credit", "transfers") == [("cppq", 40, 20)]  # 20 messages twice
+
+
+def test_local_transactions_commit_and_roll_back(found: Found) -> None:
+    """Two messages are committed, one rolled back; the accept of both is rolled back, then done again."""
+    assert [t for (t,) in published(found, TX, "transaction")] == ["committed", "committed", "rolled-back"]
+    assert delivered(found, TX, "outcome", "transaction") == [("acked", "committed")] * 2
+    assert found.rows("channels", TX, "mode", "session_name") == [("tx", "tx")]
+
+
+def test_distributed_transactions_end_with_their_branch(found: Found) -> None:
+    """gid-1 is prepared and committed, gid-2 rolled back, gid-3 suspended, resumed and committed in one phase."""
+    assert [t for (t,) in published(found, DTX, "transaction")] == ["committed", "rolled-back", "committed"]
+    assert found.rows("channels", DTX, "mode") == [("dtx",)]
+
+
+def test_exceptions_say_why_sessions_ended(found: Found) -> None:
+    rows = found.rows("channels", EXCEPTIONS, "close_initiator", "close_code", "close_text")
+    assert [(by, code) for by, code, _ in rows] == [("server", code) for code in (404, 404, 530, 404, 404, 404)]
+    assert rows[0][2].startswith("not-found: Queue not found: no-such-queue")
+    assert published(found, EXCEPTIONS, "exchange", "outcome") == [("no-such-exchange", "nacked")]
+    assert found.rows("links", EXCEPTIONS, "name") == []
+
+
+def test_sessions_with_a_number_in_common_stay_apart(found: Found) -> None:
+    """72 transfers by tshark's count: 12 sessions publish and receive."""
+    rows = found.rows("channels", SESSIONS, "published", "delivered", "acked", "unsettled")
+    assert len(rows) == 13
+    assert sum(row[0] + row[1] for row in rows) == 72
+    assert len(found.rows("links", SESSIONS, "name")) == 12
+
+
+def test_bodies_of_many_frames_are_whole(found: Found) -> None:
+    sizes = [0, 1, 65000, 65523, 65524, 65536, 300000]
+    rows = published(found, BIG, "body_size", "body_seen", "complete")
+    assert sorted(rows) == [(size, size, True) for size in sizes]
+
+
+# ---- connections written by hand ------------------------------------------------------------------------------------
+
+
+def transfer(destination: str, body: bytes = b"x", accept: int | None = 0, **properties: Any) -> bytes:
+    fields: dict[str, Any] = {"destination": destination}
+    if accept is not None:
+        fields["accept-mode"] = accept
+    given = {name.replace("_", "-"): item for name, item in properties.items()}
+    begin, end = FIRST_FRAME | LAST_FRAME, LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
+    return (
+        frame(1, segment("message.transfer", fields), 1, FIRST_SEGMENT | begin)
+        + frame(2, header(("message.delivery-properties", given)), 1, begin)
+        + frame(3, body, 1, end)
+    )
+
+
+def control(name: str, /, **fields: Any) -> bytes:
+    return whole(name, {key.replace("_", "-"): item for key, item in fields.items()}, 1)
+
+
+def point(number: int) -> bytes:
+    return control("session.command-point", command_id=number, command_offset=0)
+
+
+def opened(client: int = 0, server: int = 0) -> Wire:
+    """A session whose sides number their commands from `client` and `server` on."""
+    wire = Wire()
+    wire.add(CLIENT, b"AMQP\x01\x01\x00\x0a" + control("session.attach", name=b"s") + point(client))
+    wire.add(SERVER, b"AMQP\x01\x01\x00\x0a" + control("session.attached", name=b"s") + point(server))
+    return wire
+
+
+def subscribed(wire: Wire, queue: str, accept: int = 0) -> Wire:
+    wire.add(CLIENT, control("message.subscribe", queue=queue, destination="d", accept_mode=accept))
+    return wire
+
+
+def scripts() -> dict[str, Wire]:
+    wires = {}
+
+    wire = wires["one name, two subscriptions"] = subscribed(opened(), "first")
+    wire.add(SERVER, transfer("d"))
+    wire.add(CLIENT, control("message.cancel", destination="d"))
+    subscribed(wire, "second")
+    wire.add(SERVER, transfer("d") + transfer("d"))
+
+    wire = wires["ranges"] = subscribed(opened(server=2**32 - 2), "q")
+    wire.add(SERVER, transfer("d") * 4)  # 2**32 - 2, 2**32 - 1, 0, 1
+    wire.add(CLIENT, control("message.accept", transfers=[(2**32 - 1, 0)]))
+    wire.add(CLIENT, control("message.release", transfers=[(1, 1)]))
+
+    wire = wires["no accept"] = subscribed(opened(), "q", accept=1)
+    wire.add(SERVER, transfer("d", accept=1))
+    wire.add(CLIENT, transfer("amq.direct", accept=1) + transfer("amq.direct", accept=1))
+    wire.add(SERVER, control("session.completed", commands=[(0, 1)]))
+
+    wire = wires["unroutable"] = opened()
+    wire.add(CLIENT, transfer("amq.direct", routing_key="nobody") * 2)
+    wire.add(SERVER, control("message.reject", transfers=[(0, 0)], code=1, text="no route"))
+    wire.add(SERVER, control("message.reject", transfers=[(1, 1)], code=0))
+    wire.add(SERVER, control("session.completed", commands=[(0, 1)]))
+
+    wire = wires["open transaction"] = subscribed(opened(), "q")
+    wire.add(SERVER, transfer("d"))
+    wire.add(CLIENT, control("tx.select") + control("message.accept", transfers=[(0, 0)]))
+
+    wire = wires["lost"] = subscribed(opened(), "q")
+    wire.add(SERVER, transfer("d") * 2)
+    wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]))
+    wire.lose(CLIENT, len(control("message.accept", transfers=[(1, 1)])))
+    wire.add(CLIENT, whole("connection.heartbeat", {}, 0))
+    give_up(wire, CLIENT)
+    wire.add(SERVER, transfer("d"))
+    return wires
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    found = Written(spark, tmp_path_factory.mktemp("wires") / "wires.pcap", scripts())
+    yield found
+    found.tables.release()
+
+
+def test_a_destination_may_name_one_subscription_after_the_other(written: Written) -> None:
+    script = "one name, two subscriptions"
+    assert written.rows("messages", script, "queue") == [("first",), ("second",), ("second",)]
+    assert written.rows("links", script, "queue", "transfers") == [("first", 1), ("second", 2)]
+
+
+def test_ranges_of_commands_pass_the_highest_number(written: Written) -> None:
+    rows = written.rows("messages", "ranges", "delivery_id", "outcome")
+    assert rows == [(2**32 - 2, "unsettled"), (2**32 - 1, "acked"), (0, "acked"), (1, "released")]
+
+
+def test_what_needs_no_accept_is_presettled_and_a_completed_publish_confirmed(written: Written) -> None:
+    rows = written.rows("messages", "no accept", "operation", "outcome", "delivery_id")
+    assert rows == [("deliver", "presettled", 0), ("publish", "confirmed", 1), ("publish", "presettled", 2)]
+    assert written.rows("links", "no accept", "no_ack") == [(True,)]
+
+
+def test_a_rejected_publish_that_had_no_route_was_returned(written: Written) -> None:
+    assert written.rows("messages", "unroutable", "outcome", "mandatory") == [("returned", True), ("rejected", True)]
+    assert written.rows("channels", "unroutable", "returned", "nacked") == [(1, 1)]
+
+
+def test_an_accept_in_a_transaction_without_end_settles_nothing(written: Written) -> None:
+    assert written.rows("messages", "open transaction", "outcome", "transaction") == [("unsettled", None)]
+
+
+def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing(written: Written) -> None:
+    rows = written.rows("messages", "lost", "outcome", "queue")
+    assert rows == [("acked", "q"), ("unknown", "q"), ("unsettled", None)]
+    assert written.rows("links", "lost", "queue", "transfers") == [("q", 2), (None, 1)]

@@ -1,0 +1,185 @@
+"""Links and messages of AMQP 1.0 in real captures: a second, naive reading of tshark's frames says what became of each
+delivery, and the scripts that were captured say what else must be found."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from test_tables_captures import CAPTURES, Found
+
+import pipeline
+
+NAMES = (
+    "10_qpidd_transactions.pcap",
+    "10_qpidd_outcomes_drain.pcap",
+    "10_qpidd_link_errors.pcapng",
+    "10_qpidd_rpc_dynamic_node.pcap",
+    "10_rabbitmq_settle_modes.pcap",
+    "10_rabbitmq_link_errors.pcap",
+    "10_rabbitmq_multi_frame_transfer.pcap",
+    "10_rhea_peer_to_peer.pcap",
+    "10_mid_stream.pcap",
+)
+TRANSACTIONS, OUTCOMES, ERRORS, RPC, MODES, REFUSED, MULTI, PEERS, MID = (name.partition(".")[0] for name in NAMES)
+
+
+class Shown:
+    """`Found` by capture. Two of the captures have one time and one pair of ports: decoded together they are one
+    connection."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        together = [[name for name in NAMES if not name.startswith(ERRORS)], [f"{ERRORS}.pcapng"]]
+        self.found = [Found(pipeline.decode(spark, [str(CAPTURES / name) for name in names])) for names in together]
+
+    def rows(self, table: str, capture: str, *columns: str) -> list[tuple[Any, ...]]:
+        return self.found[capture == ERRORS].rows(table, capture, *columns)
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> Iterator[Shown]:
+    shown = Shown(spark)
+    yield shown
+    for found in shown.found:
+        found.tables.release()
+
+
+# ---- what tshark shows ----------------------------------------------------------------------------------------------
+
+TRANSFER, DISPOSITION = "20", "21"
+WORDS = {"accepted": ("confirmed", "acked"), "declared": ("confirmed", "acked")}
+
+
+def shown(name: str) -> Iterator[tuple[int, bool, str, dict[str, Any]]]:
+    """(stream, sent by the client, performative, fields) of every frame in tshark's view of a capture."""
+    clients: dict[int, int] = {}
+    with gzip.open(CAPTURES / f"{name}.frames.jsonl.gz", "rt") as lines:
+        for line in lines:
+            one = json.loads(line)
+            client = clients.setdefault(one["stream"], max(one["srcport"], one["dstport"]))
+            nodes = {node["n"]: node for node in one["f"]}
+            if "amqp.performative" in nodes:
+                fields = {}
+                for node in nodes.get("amqp.method.arguments", {}).get("c", []):
+                    fields[node["n"].rpartition(".")[2]] = node.get("s")
+                    if node["n"].startswith(("amqp.delivery-state.", "amqp.tx.")):
+                        inner = [child["n"].rpartition(".")[2] for child in node.get("c", [])]
+                        fields["state"] = [node["n"].rpartition(".")[2], *inner]
+                yield one["stream"], one["srcport"] == client, nodes["amqp.performative"]["s"], fields
+
+
+def became(name: str) -> list[tuple[bool, int, str]]:
+    """(sent by the client, delivery-id, outcome) of every delivery, as its dispositions say; sorted.
+
+    Only for captures with one session a connection; what is said last stands.
+    """
+    outcome: dict[tuple[int, bool, int], str] = {}
+    for stream, by_client, code, fields in shown(name):
+        if code == TRANSFER and "deliveryId" in fields:
+            settled = fields.get("settled") == "1"
+            key = (stream, by_client, int(fields["deliveryId"]))
+            outcome.setdefault(key, "presettled" if settled else "unsettled")
+        if code == DISPOSITION and fields.get("role") == "1" and "state" in fields:
+            known = [state for state in fields["state"] if state in (*WORDS, "rejected", "released", "modified")]
+            for number in range(int(fields["first"]), int(fields.get("last", fields["first"])) + 1):
+                word = WORDS[known[0]][by_client] if known[0] in WORDS else known[0]
+                outcome[stream, not by_client, number] = word
+    return sorted((by_client, number, word) for (_, by_client, number), word in outcome.items())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.partition(".")[0] not in (PEERS, ERRORS, REFUSED)])
+def test_deliveries_become_what_dispositions_say(found: Shown, name: str) -> None:
+    rows = found.rows("messages", name.partition(".")[0], "operation", "delivery_id", "outcome")
+    ours = sorted((operation == "publish", number, outcome) for operation, number, outcome in rows)
+    assert ours == became(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Shown, name: str) -> None:
+    # Some repeat number and tag on every transfer of a delivery.
+    tags = {
+        (stream, by_client, fields["deliveryId"]): fields["deliveryTag"].replace(":", "")
+        for stream, by_client, code, fields in shown(name)
+        if code == TRANSFER and "deliveryId" in fields
+    }
+    capture = name.partition(".")[0]
+    ours = [tag for (tag,) in found.rows("messages", capture, "delivery_tag_hex")]
+    assert sorted(ours) == sorted(tags.values())
+    assert sum(n for (n,) in found.rows("links", capture, "transfers")) == len(tags)
+
+
+def test_transactions_of_a_coordinator(found: Shown) -> None:
+    """Three transactions: three messages committed, three rolled back, three acknowledgements committed."""
+    rows = found.rows("messages", TRANSACTIONS, "address", "operation", "outcome", "transaction")
+    assert [row[3] for row in rows if row[0] == "t2" and row[1] == "publish"] == ["committed"] * 3 + ["rolled-back"] * 3
+    assert [row[2:] for row in rows if row[1] == "deliver"] == [("acked", "committed")] * 3
+    assert found.rows("channels", TRANSACTIONS, "mode", "acked", "unsettled") == [("tx", 3, 0)]
+
+
+def test_acknowledgements_in_a_transaction_take_effect_with_its_discharge(found: Shown) -> None:
+    # Three dispositions settle them one by one; the discharge that is accepted after them holds for all.
+    rows = found.rows("messages", TRANSACTIONS, "operation", "settled_ts_ns")
+    assert len({settled for operation, settled in rows if operation == "deliver"}) == 1
+
+
+def test_settle_modes_are_those_of_both_attaches(found: Shown) -> None:
+    rows = found.rows("links", MODES, "kind", "name", "snd_settle_mode", "rcv_settle_mode", "no_ack", "address")
+    assert rows == [
+        ("sender", "s-AtMostOnce", "settled", "first", True, "/queue/p3"),
+        ("sender", "s-AtLeastOnce", "unsettled", "first", False, "/queue/p3"),
+        ("receiver", "r-AtMostOnce", "settled", "first", True, "/queue/p3"),
+        ("receiver", "r-AtLeastOnce", "unsettled", "first", False, "/queue/p3"),
+    ]
+
+
+def test_refused_links_say_why(found: Shown) -> None:
+    addresses = (
+        "/queue/no-such-thing-xyz",
+        "no-such-node-abc",
+        "/nonsense/with/parts/x",
+        "/exchange/no-such-exchange/k",
+    )
+    assert found.rows("links", ERRORS, "address", "error") == [
+        (address, f"amqp:not-found: Node not found: {address}") for address in addresses
+    ]
+
+
+def test_links_that_a_session_takes_along_end_with_its_error(found: Shown) -> None:
+    reason = 'amqp:invalid-field: Attach rejected: {unknown_destination,"/nonsense/with/parts/x"}'
+    rows = found.rows("links", REFUSED, "kind", "error", "closed_ts")
+    assert [row[:2] for row in rows] == [(kind, reason) for kind in ("receiver", "sender", "sender", "receiver")]
+    assert len({closed for _, _, closed in rows}) == 1
+
+
+def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Shown) -> None:
+    # The broker makes it of the client's container id and the name of the link, see its attach.
+    dynamic = [row for row in found.rows("links", RPC, "kind", "name", "address") if row[2] and row[1] in row[2]]
+    assert [(kind, address) for kind, _, address in dynamic] == [
+        ("receiver", f"bce3fad0-0efb-4d53-b09b-ee95d1e55265_{name}") for _, name, _ in dynamic
+    ]
+    # Replies go to it through a link without an address, by their property to.
+    rows = found.rows("messages", RPC, "operation", "address")
+    assert {operation for operation, address in rows if address == dynamic[0][2]} == {"publish", "deliver"}
+
+
+def test_messages_over_many_frames_are_whole(found: Shown) -> None:
+    rows = found.rows("messages", MULTI, "complete", "first_frame_no", "last_frame_no", "body_size", "body_seen")
+    assert all(complete and size == seen for complete, _, _, size, seen in rows)
+    transfers = sum(code == TRANSFER for _, _, code, _ in shown(f"{MULTI}.pcap"))
+    assert transfers == 260
+    assert max(size for *_, size, _ in rows) >= 120_000
+
+
+def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Shown) -> None:
+    columns = ("kind", "address", "channel_life", "transfers", "credit", "snd_settle_mode")
+    # The last flow of the receiver: delivery-count 8, link-credit 4.
+    assert found.rows("links", MID, *columns) == [("receiver", "/queue/r1", 0, 10, 12, "unsettled")]
+
+
+def test_properties_of_1_0_are_in_the_plain_columns(found: Shown) -> None:
+    rows = found.rows("messages", PEERS, "operation", "message_id", "durable", "message_format", "delivery_id")
+    assert rows[:2] == [("publish", "1", False, 0, 0), ("publish", "2", True, 0, 1)]

@@ -1,0 +1,198 @@
+"""Links and messages of AMQP 1.0 in connections written by hand.
+
+Performatives are as qpid-proton encodes them; packet n of a connection is captured n microseconds after it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import proton
+import pytest
+from pyspark.sql import SparkSession
+from test_amqp_1_0_streams import HEADER, OPEN, frame, performative, sections_of
+from wire import CLIENT, SERVER, Wire
+from wire_capture import Written, give_up
+
+uint, ubyte = proton.uint, proton.ubyte
+BEGIN, ATTACH, FLOW, DETACH, END = 0x11, 0x12, 0x13, 0x16, 0x17
+TRANSFER_CODE, DISPOSITION_CODE = 0x14, 0x15
+ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
+SENDS, RECEIVES = False, True
+
+
+def state(code: int, *fields: Any) -> Any:
+    return proton.Described(proton.ulong(code), list(fields))
+
+
+def begin(remote: int | None = None, channel: int = 0) -> bytes:
+    answers = None if remote is None else proton.ushort(remote)
+    return frame(performative(BEGIN, answers, uint(0), uint(100), uint(100)), channel)
+
+
+def attach(name: str, handle: int, role: bool, source: str = "", target: str = "", coordinator: bool = False) -> bytes:
+    first = None if role else uint(0)
+    far = state(0x30) if coordinator else state(0x29, target or None)
+    fields = (name, uint(handle), role, None, None, state(0x28, source or None), far, None, None, first)
+    return frame(performative(ATTACH, *fields))
+
+
+def moved(
+    number: int, handle: int = 0, body: bytes = b"x", more: bool = False, settled: bool | None = None,
+    aborted: bool = False, first: bool = True, payload: bytes | None = None,
+) -> bytes:  # fmt: skip
+    """A transfer; `first` False: one more of the delivery on the handle."""
+    fields = [uint(handle), uint(number) if first else None, b"\x01\xff" if first else None, None, settled, more]
+    fields += [None, None, None, aborted]
+    return frame(performative(TRANSFER_CODE, *fields) + (sections_of(body) if payload is None else payload))
+
+
+def disposed(role: bool, first: int, last: int | None = None, settled: bool = True, outcome: Any = None) -> bytes:
+    to = None if last is None else uint(last)
+    return frame(performative(DISPOSITION_CODE, role, uint(first), to, settled, outcome))
+
+
+def detach(handle: int, *error: Any) -> bytes:
+    return frame(performative(DETACH, uint(handle), True, *error))
+
+
+def opened() -> Wire:
+    wire = Wire()
+    wire.add(CLIENT, HEADER + OPEN + begin())
+    wire.add(SERVER, HEADER + OPEN + begin(0))
+    return wire
+
+
+def sending(name: str = "l", handle: int = 0, address: str = "q") -> Wire:
+    """A connection with a sender of the client."""
+    wire = opened()
+    wire.add(CLIENT, attach(name, handle, SENDS, target=address))
+    wire.add(SERVER, attach(name, handle, RECEIVES, target=address))
+    return wire
+
+
+def receiving(address: str = "q") -> Wire:
+    wire = opened()
+    wire.add(CLIENT, attach("l", 0, RECEIVES, source=address))
+    wire.add(SERVER, attach("l", 0, SENDS, source=address))
+    return wire
+
+
+def scripts() -> dict[str, Wire]:
+    wires = {}
+
+    wire = wires["recycled handle"] = sending("a", address="first")
+    wire.add(CLIENT, moved(0) + detach(0))
+    wire.add(SERVER, detach(0) + disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, attach("b", 0, SENDS, target="second"))
+    wire.add(SERVER, attach("b", 7, RECEIVES, target="second"))
+    wire.add(SERVER, frame(performative(FLOW, None, uint(9), uint(0), uint(9), uint(7), None, uint(30))))
+    wire.add(CLIENT, moved(1) + moved(2) + detach(0))
+    wire.add(SERVER, detach(7, state(0x1D, proton.symbol("amqp:not-found"), "gone")))
+
+    wire = wires["ranges"] = receiving()
+    numbers = [2**32 - 3, 2**32 - 2, 2**32 - 1, 0, 1, 2, 3]
+    wire.add(SERVER, b"".join(moved(number) for number in numbers))
+    wire.add(CLIENT, disposed(RECEIVES, 2**32 - 2, 0, outcome=state(ACCEPTED)))  # over the highest number
+    wire.add(CLIENT, disposed(RECEIVES, 2**32 - 3, outcome=state(MODIFIED)))
+    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=state(REJECTED)) + disposed(RECEIVES, 2, outcome=state(RELEASED)))
+
+    wire = wires["second"] = receiving()
+    wire.add(SERVER, moved(0) + moved(1) + moved(2))
+    wire.add(CLIENT, disposed(RECEIVES, 0, 1, settled=False, outcome=state(ACCEPTED)))
+    wire.add(SERVER, disposed(SENDS, 0))  # settles what the receiver said
+    wire.add(SERVER, disposed(SENDS, 2))  # nobody said anything
+
+    wire = wires["parts"] = sending()
+    whole = sections_of(b"abcdef")
+    wire.add(CLIENT, moved(0, payload=whole[:9], more=True) + moved(0, payload=whole[9:], first=False, settled=True))
+    wire.add(CLIENT, moved(1, payload=whole[:9], more=True) + moved(1, payload=b"", first=False, aborted=True))
+    wire.add(CLIENT, moved(2))
+
+    wire = wires["transaction"] = receiving()
+    wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
+    wire.add(SERVER, attach("t", 1, RECEIVES) + moved(0) + moved(1))
+    within = state(0x34, b"T", state(ACCEPTED))
+    discharge = b"\x00\x53\x77" + proton_value(state(0x32, b"T", True))
+    wire.add(CLIENT, disposed(RECEIVES, 0, 1, outcome=within) + moved(0, 1, payload=discharge))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
+    again = b"\x00\x53\x77" + proton_value(state(0x32, b"T", False))
+    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=within) + moved(1, 1, payload=again))
+    wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(ACCEPTED)))
+
+    wire = wires["lost answer"] = sending()
+    wire.add(CLIENT, moved(0) + moved(1))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
+    wire.lose(SERVER, len(disposed(RECEIVES, 1, outcome=state(ACCEPTED))))
+    wire.add(SERVER, frame(performative(FLOW, None, uint(9), uint(0), uint(9))) * 2)
+    give_up(wire, SERVER)
+    wire.add(CLIENT, moved(2))
+
+    wire = wires["lost detach"] = sending("a", address="first")
+    wire.add(CLIENT, moved(0))
+    wire.lose(CLIENT, len(detach(0) + attach("b", 0, SENDS, target="second")))
+    wire.add(CLIENT, moved(1) + moved(2))
+    return wires
+
+
+def proton_value(thing: Any) -> bytes:
+    data = proton.Data()
+    data.put_object(thing)
+    octets: bytes = data.encode()
+    return octets
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    found = Written(spark, tmp_path_factory.mktemp("wires") / "wires.pcap", scripts())
+    yield found
+    found.tables.release()
+
+
+def test_a_recycled_handle_stands_for_one_link_after_the_other(written: Written) -> None:
+    links = written.rows("links", "recycled handle", "name", "handle", "address", "transfers", "credit", "error")
+    assert links == [("a", 0, "first", 1, None, None), ("b", 0, "second", 2, 30, "amqp:not-found: gone")]
+    messages = written.rows("messages", "recycled handle", "link", "address", "outcome", "delivery_tag_hex")
+    assert messages == [("a", "first", "confirmed", "01ff"), *[("b", "second", "unsettled", "01ff")] * 2]
+
+
+def test_ranges_of_a_disposition_pass_the_highest_number(written: Written) -> None:
+    rows = written.rows("messages", "ranges", "delivery_id", "outcome")
+    assert [outcome for _, outcome in rows] == ["modified", *["acked"] * 3, "rejected", "released", "unsettled"]
+    assert rows[0][0] == 4294967293
+    counts = written.rows("channels", "ranges", "delivered", "acked", "rejected", "requeued", "unsettled")
+    assert counts == [(7, 3, 1, 2, 1)]
+
+
+def test_the_sender_settles_what_the_receiver_said(written: Written) -> None:
+    rows = written.rows("messages", "second", "outcome", "settle_latency_ns")
+    # Sent in packet 7, said in packet 8, settled in 9; 1 us from packet to packet. Nobody settles the second.
+    assert rows == [("acked", 2000), ("acked", None), ("unknown", 3000)]
+
+
+def test_a_delivery_may_settle_itself_late_or_be_given_up(written: Written) -> None:
+    columns = ("outcome", "complete", "body_size", "first_frame_no", "last_frame_no")
+    rows = written.rows("messages", "parts", *columns)
+    first = rows[0][3]
+    assert rows == [
+        ("presettled", True, 6, first, first + 1),
+        ("aborted", False, None, first + 2, first + 3),
+        ("unsettled", True, 1, first + 4, first + 4),
+    ]
+
+
+def test_a_transaction_that_is_rolled_back_settles_nothing(written: Written) -> None:
+    rows = written.rows("messages", "transaction", "operation", "outcome", "transaction")
+    assert rows[:2] == [("deliver", "unsettled", "rolled-back"), ("deliver", "acked", "committed")]
+    assert written.rows("channels", "transaction", "mode") == [("tx",)]
+
+
+def test_an_answer_that_may_be_lost_is_unknown(written: Written) -> None:
+    assert written.rows("messages", "lost answer", "outcome") == [("confirmed",), ("unknown",), ("unsettled",)]
+
+
+def test_after_a_loss_a_handle_stands_for_no_link(written: Written) -> None:
+    assert written.rows("messages", "lost detach", "link") == [("a",), (None,), (None,)]
+    links = written.rows("links", "lost detach", "kind", "name", "handle", "transfers")
+    assert links == [("sender", "a", 0, 1), ("sender", None, 0, 2)]
