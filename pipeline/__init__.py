@@ -118,14 +118,16 @@ def decoded(
     return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER).mapInArrow(decode_runs(payload), DECODED)
 
 
-def decode(spark: SparkSession, paths: str | Sequence[str], **choices: Any) -> Tables:
-    """The tables of captures, for notebooks; `choices` as for `decoded`.
+def decode(
+    spark: SparkSession, paths: str | Sequence[str], *, versions: Collection[str] | None = None, **choices: Any
+) -> Tables:
+    """The tables of captures, for notebooks; `versions` as for `from_decoded`, `choices` as for `decoded`.
 
     Lazy: the first action decodes, and Spark keeps the decoded rows (memory, then disk) for the others until
     `Tables.release`. What only runs once, or over more than the disk holds, writes `decoded` rows to files instead.
     """
     rows = decoded(spark, paths, **choices).persist(StorageLevel.MEMORY_AND_DISK)
-    tables = from_decoded(rows, payload=choices.get("payload", False))
+    tables = from_decoded(rows, payload=choices.get("payload", False), versions=versions)
     return replace(tables, persisted=(*tables.persisted, rows))
 
 

@@ -33,7 +33,7 @@ METHODS, CPP, TX, DTX, EXCEPTIONS, SESSIONS, BIG = (name.partition(".")[0] for n
 
 @pytest.fixture(scope="module")
 def found(spark: SparkSession) -> Iterator[Found]:
-    tables = pipeline.decode(spark, [str(CAPTURES / name) for name in NAMES])
+    tables = pipeline.decode(spark, [str(CAPTURES / name) for name in NAMES], versions={"0-10"})
     yield Found(tables)
     tables.release()
 
@@ -199,7 +199,7 @@ def scripts() -> dict[str, Wire]:
 
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    found = Written(spark, tmp_path_factory.mktemp("wires") / "wires.pcap", scripts())
+    found = Written(spark, tmp_path_factory.mktemp("wires") / "wires.pcap", scripts(), "0-10")
     yield found
     found.tables.release()
 

@@ -34,7 +34,10 @@ class Shown:
 
     def __init__(self, spark: SparkSession) -> None:
         together = [[name for name in NAMES if not name.startswith(ERRORS)], [f"{ERRORS}.pcapng"]]
-        self.found = [Found(pipeline.decode(spark, [str(CAPTURES / name) for name in names])) for names in together]
+        self.found = [
+            Found(pipeline.decode(spark, [str(CAPTURES / name) for name in names], versions={"1.0"}))
+            for names in together
+        ]
 
     def rows(self, table: str, capture: str, *columns: str) -> list[tuple[Any, ...]]:
         return self.found[capture == ERRORS].rows(table, capture, *columns)

@@ -145,7 +145,7 @@ def proton_value(thing: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    found = Written(spark, tmp_path_factory.mktemp("wires") / "wires.pcap", scripts())
+    found = Written(spark, tmp_path_factory.mktemp("wires") / "wires.pcap", scripts(), "1.0")
     yield found
     found.tables.release()
 

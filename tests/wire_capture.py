@@ -47,11 +47,11 @@ def ip_packet(index: int, by_client: bool, seq: int, ack: int, flags: int, data:
 
 
 class Written:
-    """Rows of the tables of connections, by their names; `path` is where their capture may stand."""
+    """Rows of the tables of connections of one version, by their names; `path` is where their capture may stand."""
 
-    def __init__(self, spark: SparkSession, path: Path, wires: Mapping[str, Wire]) -> None:
+    def __init__(self, spark: SparkSession, path: Path, wires: Mapping[str, Wire], version: str) -> None:
         write_capture(path, wires.values())
-        self.tables = pipeline.decode(spark, str(path))
+        self.tables = pipeline.decode(spark, str(path), versions={version})
         ports = {FIRST_CLIENT_PORT + i: name for i, name in enumerate(wires)}
         self.name_of = {row.connection_id: ports[row.client_port] for row in self.tables.connections.collect()}
         self.collected: dict[str, list[Any]] = {}
