@@ -78,7 +78,7 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collect
         channels=reduce(DataFrame.unionByName, (family.channels for family in found)),
         links=reduce(DataFrame.unionByName, (family.links for family in found)),
         methods=methods(all_frames, replies),
-        messages=messages([family.messages for family in found], settled, all_frames, payload=payload),
+        messages=messages({family.name: family.messages for family in found}, settled, all_frames, payload=payload),
         persisted=tuple(rows for family in found for rows in family.kept),
     )
 

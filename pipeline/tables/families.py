@@ -21,6 +21,7 @@ from pipeline.tables.history import history, kind_of
 from pipeline.tables.links import links
 from pipeline.tables.links_0_10 import links_0_10
 from pipeline.tables.links_1_0 import links_1_0
+from pipeline.tables.properties import CLASSIC, DESCRIBED, SEGMENTED
 from pipeline.tables.roles import SESSION_VERSIONS
 from pipeline.tables.sessions import sessions
 from pipeline.tables.settlement import settled_by_ledger
@@ -29,10 +30,11 @@ from pipeline.tables.transfers_0_10 import placed_commands, settled_transfers
 
 @dataclass(frozen=True)
 class Family:
-    """`channels`, `links`: rows of those tables. `messages`: what the state tells of each message (`messages.STATE`);
-    `settled`: what became of them, where that stands apart. `replies`: requests with their answers. `kept`: rows that
-    several of these are made of, persisted."""
+    """`name` as in `properties`. `channels`, `links`: rows of those tables. `messages`: what the state tells of each
+    message (`messages.STATE`); `settled`: what became of them, where that stands apart. `replies`: requests with their
+    answers. `kept`: rows that several of these are made of, persisted."""
 
+    name: str
     channels: DataFrame
     links: DataFrame
     messages: DataFrame
@@ -47,6 +49,7 @@ def classic(frames: DataFrame) -> Family:
     past = history(events(own)).persist(StorageLevel.MEMORY_AND_DISK)
     settled = settled_by_ledger(kind_of(past, "event")).persist(StorageLevel.MEMORY_AND_DISK)
     return Family(
+        CLASSIC,
         channels=channels(kind_of(past, "life"), settled),
         links=links(kind_of(past, "link")),
         messages=kind_of(past, "message"),
@@ -60,14 +63,17 @@ def segmented(frames: DataFrame) -> Family:
     """0-10."""
     commands = placed_commands(frames).persist(StorageLevel.MEMORY_AND_DISK)
     transfers = settled_transfers(commands).persist(StorageLevel.MEMORY_AND_DISK)
-    return Family(sessions(transfers), links_0_10(transfers), transfers, None, None, (commands, transfers))
+    kept = (commands, transfers)
+    return Family(SEGMENTED, sessions(transfers), links_0_10(transfers), transfers, None, None, kept)
 
 
 def described(frames: DataFrame) -> Family:
     """1.0."""
     performatives = placed_performatives(frames).persist(StorageLevel.MEMORY_AND_DISK)
     deliveries = settled_deliveries(performatives).persist(StorageLevel.MEMORY_AND_DISK)
-    return Family(sessions(deliveries), links_1_0(deliveries), deliveries, None, None, (performatives, deliveries))
+    return Family(
+        DESCRIBED, sessions(deliveries), links_1_0(deliveries), deliveries, None, None, (performatives, deliveries)
+    )
 
 
 FAMILIES: dict[Callable[[DataFrame], Family], frozenset[str]] = {

@@ -6,14 +6,14 @@ key; one grouping puts them together. No join of large tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import MESSAGES
 from pipeline.tables.events import hot_arguments
-from pipeline.tables.properties import PLAIN_PROPERTIES, by_family, property_columns
+from pipeline.tables.properties import PLAIN_PROPERTIES, by_family, with_properties
 from pipeline.tables.returns import returned
 from pipeline.tables.shape import shaped, timestamp
 
@@ -45,14 +45,15 @@ BODY_FRAMES = ("body", "oob-body")
 
 
 def messages(
-    states: Iterable[DataFrame], settled: Iterable[DataFrame], frames: DataFrame, *, payload: bool = False
+    states: Mapping[str, DataFrame], settled: Iterable[DataFrame], frames: DataFrame, *, payload: bool = False
 ) -> DataFrame:
-    """`states` of the families' messages, what became of them where `settled` (SETTLED) says so, and `frames` -> table
-    messages; `payload` brings column `body`."""
+    """`states` of messages by family (as in `properties`), what became of them where `settled` (SETTLED) says so, and
+    `frames` -> table messages; `payload` brings column `body`."""
     rows = _contents(frames, payload).withColumn("end", F.lit(None).cast(END))
-    for part in (*map(_states, states), *map(_ends, settled), returned(frames)):
+    for part in (*map(_states, states.values()), *map(_ends, settled), returned(frames)):
         rows = rows.unionByName(part, allowMissingColumns=True)
-    return shaped(_described(_assembled(rows, payload), payload), MESSAGES)
+    assembled = with_properties(_assembled(rows, payload), states)
+    return shaped(_described(assembled, payload), MESSAGES)
 
 
 def _ends(settled: DataFrame) -> DataFrame:
@@ -105,7 +106,6 @@ def _assembled(rows: DataFrame, payload: bool) -> DataFrame:
         )
         .filter(F.col("method").isNotNull() & F.col("state").isNotNull())
         .select("*", "method.*", "header.*")
-        .withColumn("property", property_columns())
     )
 
 

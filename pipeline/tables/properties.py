@@ -6,7 +6,9 @@ text in the classic family, and identifiers may be of any type.
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 # Column -> its type in the table and, by family, (section or '', property, type to read it as).
@@ -106,27 +108,29 @@ PLAIN_PROPERTIES = (
     "priority", "expiration", "message_id", "correlation_id", "content_type", "content_encoding", "type", "user_id",
     "app_id", "timestamp", "headers",
 )  # fmt: skip
-CLASSIC = ""
-FAMILIES = ("0-10", "1.0")
+CLASSIC, SEGMENTED, DESCRIBED = "", "0-10", "1.0"
 PERSISTENT = 2  # delivery mode (0-9-1 specification, class basic, property delivery-mode; the same in 0-10)
 LISTED_AS = {"any": "variant"}
 
 
-def property_columns() -> Column:
-    """Struct of PROPERTIES out of VARIANT `properties`, by column `version`; read in one pass."""
-    chain = None
-    for family in FAMILIES:
-        of_family = F.col("version") == family
-        value = _of_family(family)
-        chain = F.when(of_family, value) if chain is None else chain.when(of_family, value)
-    assert chain is not None
-    return chain.otherwise(_of_family(CLASSIC))
+def with_properties(rows: DataFrame, families: Collection[str]) -> DataFrame:
+    """`rows` with struct `property` of PROPERTIES out of VARIANT `properties`, by column `version`.
+
+    Each family's part is read in one pass, into a column of its own: within a condition Spark would read it anew for
+    every property.
+    """
+    read = {f"read_{family}": F.when(_is_of(family), _read(family)) for family in families}
+    fields = []
+    for column, (kind, places) in PROPERTIES.items():
+        values = [_value(family, *places[family]) for family in families if family in places]
+        fields.append(F.coalesce(F.lit(None).cast(kind), *values).alias(column))
+    return rows.withColumns(read).withColumn("property", F.struct(*fields)).drop(*read)
 
 
 def by_family() -> dict[str, Column]:
     """Columns of table messages that come from the arguments of the method in one family, from properties in another,
     out of structs `state`, `argument`, `property`, `header`."""
-    segmented, described = (F.col("version").eqNullSafe(family) for family in FAMILIES)
+    segmented, described = (F.col("version").eqNullSafe(family) for family in (SEGMENTED, DESCRIBED))
     delivered = F.col("state.operation") == "deliver"
     headed = F.col("header").isNotNull()
     again = (
@@ -157,8 +161,14 @@ def by_family() -> dict[str, Column]:
     }
 
 
-def _of_family(family: str) -> Column:
-    """The same struct for every family: what one does not have is null."""
+def _is_of(family: str) -> Column:
+    if family == CLASSIC:
+        return ~F.coalesce(F.col("version").isin(SEGMENTED, DESCRIBED), F.lit(False))
+    return F.col("version") == family
+
+
+def _read(family: str) -> Column:
+    """All that PROPERTIES names of one family, section by section."""
     sections: dict[str, list[str]] = {}
     for _, places in PROPERTIES.values():
         if family in places:
@@ -166,16 +176,13 @@ def _of_family(family: str) -> Column:
             sections.setdefault(section, []).append(f"`{name}`: {LISTED_AS.get(kind, kind)}")
     fields = sections.pop("", [])
     fields += [f"`{section}`: struct<{', '.join(inside)}>" for section, inside in sections.items()]
-    read = F.expr(f"try_variant_get(properties, '$', 'struct<{', '.join(fields)}>')")
-    columns = []
-    for column, (kind, places) in PROPERTIES.items():
-        if family not in places:
-            columns.append(F.lit(None).cast(kind).alias(column))
-            continue
-        section, name, read_as = places[family]
-        value = (read[section] if section else read)[name]
-        columns.append((_text(value) if read_as == "any" else value).alias(column))
-    return F.struct(*columns)
+    return F.expr(f"try_variant_get(properties, '$', 'struct<{', '.join(fields)}>')")
+
+
+def _value(family: str, section: str, name: str, read_as: str) -> Column:
+    read = F.col(f"`read_{family}`")
+    value = (read[section] if section else read)[name]
+    return _text(value) if read_as == "any" else value
 
 
 def _text(value: Column) -> Column:
