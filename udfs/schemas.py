@@ -40,7 +40,7 @@ FRAMES = StructType(
         field("stream_offset", LongType(), "where the frame begins among the sender's bytes, 0-based"),
         field("size", LongType(), "bytes of the whole frame with its overhead; missing bytes of a 'gap'"),
         field("version", StringType(), "'0-8' '0-9' '0-9-1' '0-10' '1.0'; null when not known"),
-        field("version_known", BooleanType(), "true: from a protocol header; false: inferred from the frames"),
+        field("version_known", BooleanType(), "true: from a protocol header or connection.start; false: inferred"),
         field("channel", IntegerType(), "channel number as on the wire; null outside of frames"),
         field(
             "frame_type",
