@@ -48,6 +48,9 @@ class Limits:
     variant_bytes: int = 16 * 1024 * 1024
     # How far a stream without protocol header is searched for frames before it is declared foreign.
     detect_bytes: int = 1024 * 1024
+    # Table entries, and sections of a 0-10 header, that are looked at to tell whether a frame begins: so many in a row
+    # are no accident, and thousands of feigned frame headers may share one long table.
+    detect_entries: int = 64
     # Contents open at a time per direction: one per channel number is legal in the classic family.
     open_contents: int = 65536
 

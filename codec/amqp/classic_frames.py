@@ -39,6 +39,7 @@ from codec.net.reassembly import FRAMES, INSIDE, LOST
 
 TAKEN, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
 OVERHEAD = 8
+FRAME_MIN_SIZE = 4096  # 0-9-1 specification, constant frame-min-size
 HEADER_FIXED = 14  # class, weight, body size, first property flags
 
 
@@ -202,7 +203,9 @@ def note_method(c, direction, buf, start, stop, method, rows, t):
             R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, R.BY_METHOD)
     if method == t.tune_ok[int(c.version)] and stop - start >= 10:
         c.channel_max = _u16(buf, start + 4)
-        c.frame_max = _u32(buf, start + 6)
+        frame_max = _u32(buf, start + 6)
+        # less than every peer must accept, or more than is ever buffered, bounds nothing
+        c.frame_max = min(frame_max, FRAME_BYTES) if frame_max >= FRAME_MIN_SIZE else 0
 
 
 @kernel

@@ -275,6 +275,15 @@ def plausible_header(buf, p):
 
 
 @kernel
+def offered(c, direction):
+    """Whether a protocol header, of whatever version, was seen in `direction`."""
+    for i in range(int(c.offers)):
+        if c.offer[i] >> 32 == direction:
+            return True
+    return False
+
+
+@kernel
 def protocol_header(rows, c, direction, d, s, headers):
     """The eight octets at `pos` are a protocol header: its row, and what it says about the connection."""
     p = int(d.pos)
@@ -288,7 +297,7 @@ def protocol_header(rows, c, direction, d, s, headers):
             octets = (octets << 8) | int(s.bytes[p + 4 + j])
         c.offer[c.offers] = (direction << 32) | octets
         c.offers += 1
-    if version != NONE and (direction == c.client or (c.version == NONE and c.syn_ns < 0)):
+    if version != NONE and (direction == c.client or (c.version == NONE and not offered(c, int(c.client)))):
         c.version = version
         c.version_known = 1
         c.weighing = 0

@@ -260,7 +260,7 @@ def transfer_seen(dl, c, direction, row, rows, digest, t, buf, start, end, trans
         _drop(dl, direction, slot)
         slot = -1
     if slot < 0:
-        if flags & UNCERTAIN and not _begins(buf, start, end, delivery_id, t):
+        if flags & UNCERTAIN and (delivery_id < 0 or (start < end and not begins(buf, start, end, t))):
             return -1
         row[R.CONTENT] = row[R.FRAME_NO]
         if flags & ABORTED:
@@ -293,9 +293,9 @@ def _misfit(row):
 
 
 @kernel
-def _begins(buf, start, end, delivery_id, t):
-    """Whether a transfer looks like the first of its delivery."""
-    return delivery_id >= 0 and (start == end or section_head(buf, start, end, t)[0] >= 0)
+def begins(buf, start, end, t):
+    """Whether the payload `buf[start:end]` of a transfer looks like that of the first one of its delivery."""
+    return section_head(buf, start, end, t)[0] >= 0
 
 
 @kernel
@@ -351,15 +351,16 @@ def _complete(dl, c, direction, slot, row, rows, digest):
 
 
 @kernel
-def transfer_torn(dl, direction, handle, more, row):
-    """A transfer that lost bytes. `more`: 0, 1, or -1 not known."""
+def transfer_torn(dl, direction, handle, flags, row):
+    """A transfer that lost bytes. `flags`: MORE_FOLLOWS; UNCERTAIN, it may go on with a delivery that was lost."""
     slot = _find(dl, direction, (int(row[R.CHANNEL]) << 32) | handle)
     if slot < 0:
-        row[R.CONTENT] = row[R.FRAME_NO]
+        if not flags & UNCERTAIN:
+            row[R.CONTENT] = row[R.FRAME_NO]
         return
     r = dl.slots[direction, slot]
     row[R.CONTENT] = r.frame_no
     r.whole = 0
     r.torn = LOST
-    if more == 0:
+    if not flags & MORE_FOLLOWS:
         _drop(dl, direction, slot)

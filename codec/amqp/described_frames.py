@@ -17,6 +17,7 @@ from codec.amqp.deliveries import (
     MORE_FOLLOWS,
     RESUMED,
     UNCERTAIN,
+    begins,
     forget_deliveries,
     link_changed,
     octets_to_keep,
@@ -210,7 +211,7 @@ def tear(c, d, s, dl, t):
     d.frame_channel = u16(buf, p + 6, end) if kind == AMQP_FRAME else 0
     d.frame_class = -1  # index of the performative
     d.frame_method = -1  # handle of a transfer
-    d.frame_body_size = -1  # whether more transfers of its delivery follow, 0 or 1
+    d.frame_body_size = 0  # flags of a transfer
     if end - p < doff * WORD:
         return True
     of, _, at = performative(buf, p + doff * WORD, end, t)
@@ -220,7 +221,10 @@ def tear(c, d, s, dl, t):
             after = _locate_fields(buf, at, end, of, dl.fields, t)
             if after >= 0:
                 d.frame_method = unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
-                d.frame_body_size = 1 if is_true(buf, int(dl.fields[t.places[0].more]), after, t) else 0
+                more = is_true(buf, int(dl.fields[t.places[0].more]), after, t)
+                certain = d.syn != 0 and d.holes == 0
+                d.frame_body_size = MORE_FOLLOWS if more else 0
+                d.frame_body_size |= 0 if certain or begins(buf, after, end, t) else UNCERTAIN
     return True
 
 

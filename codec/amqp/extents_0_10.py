@@ -9,8 +9,10 @@ from __future__ import annotations
 from codec.amqp import tables_0_10 as T
 from codec.cursor import SHORT, fits, octet, u8, u16, u32
 from codec.kernel import kernel
+from codec.limits import LIMITS
 
 NUMBERS = T.NUMBERS
+SECTIONS = LIMITS.detect_entries
 BIT_TYPE, STRUCT32_TYPE = T.type_numbers()["bit"], T.type_numbers()["struct32"]
 
 
@@ -106,10 +108,13 @@ def segment_fits(buf, at, end, kind, t):
 
 @kernel
 def sections_fit(buf, at, end, t):
-    """Whether `buf[at:end]` is a sequence of struct32 that are defined."""
+    """Whether `buf[at:end]` is a sequence of struct32 that are defined, as far as `LIMITS.detect_entries` of them
+    tell."""
     if at == end:
         return False
-    while at < end:
+    for _ in range(SECTIONS):
+        if at == end:
+            break
         size = u32(buf, at, end)
         if size < 0 or not fits(at + 4, size, end):
             return False

@@ -42,6 +42,7 @@ from codec.variant import (
 )
 
 _DEPTH = LIMITS.nesting_depth
+_ENTRIES = LIMITS.detect_entries
 # TIMESTAMP reaches to the end of year 9999, as SQL's and Python's; seconds beyond it are shown as the integer they are
 # (some Qpid clients write milliseconds here).
 _LAST_SECOND = 253_402_300_799
@@ -221,9 +222,12 @@ def _put_entry(w, buf, at, stop, depth, tags):
 
 @kernel
 def entries_fit(buf, start, end, tags):
-    """Whether `buf[start:end]` is a sequence of table entries whose values, not looked into, fill it exactly."""
+    """Whether `buf[start:end]` is a sequence of table entries whose values, not looked into, fill it exactly, as far as
+    `LIMITS.detect_entries` of them tell."""
     at = start
-    while at < end:
+    for _ in range(_ENTRIES):
+        if at == end:
+            return True
         _, _, at = next_entry(buf, at, end, tags)
         if at < 0:
             return False

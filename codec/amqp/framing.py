@@ -7,10 +7,10 @@ import numpy as np
 from codec.amqp import classic_frames, described_frames, segmented_frames
 from codec.amqp.contents import forget_contents
 from codec.amqp.deliveries import forget_deliveries
-from codec.amqp.detect import ACCEPT, find_chain
+from codec.amqp.detect import UNDECIDED, find_chain
 from codec.amqp.detect_1_0 import find_described
 from codec.amqp.segmented_detect import find_segmented_chain
-from codec.amqp.versions import CLASSIC, DESCRIBED, NONE, SEGMENTED, UNKNOWN_FAMILY, V0_10, V1_0
+from codec.amqp.versions import CLASSIC, DESCRIBED, NONE, SEGMENTED, V0_10, V1_0
 from codec.kernel import kernel
 
 # The only version of a family, by family; of the classic one `codec.amqp.agreement` finds out.
@@ -58,22 +58,13 @@ def forget(state, direction):
 
 
 @kernel
-def find_frames(state, c, buf, p, end, ended):
-    """First position from `p` where frames begin: (ACCEPT, position, family), or (UNDECIDED, first position not ruled
-    out, family)."""
-    verdict, at, family = 0, p, int(c.family)
-    if family in (CLASSIC, UNKNOWN_FAMILY):
-        verdict, at = find_chain(buf, p, end, ended, state.tables, c)
-        if verdict == ACCEPT or family == CLASSIC:
-            return verdict, at, CLASSIC
-    if family in (SEGMENTED, UNKNOWN_FAMILY):
-        verdict, other = find_segmented_chain(buf, p, end, ended, state.segmented, c)
-        if verdict == ACCEPT or family == SEGMENTED:
-            return verdict, other, SEGMENTED
-        at = min(at, other)
-    if family in (DESCRIBED, UNKNOWN_FAMILY):
-        verdict, other = find_described(buf, p, end, ended, state.wire, c)
-        if verdict == ACCEPT or family == DESCRIBED:
-            return verdict, other, DESCRIBED
-        at = min(at, other)
-    return verdict, at, UNKNOWN_FAMILY
+def find_frames(state, c, family, buf, p, end, ended):
+    """First position from `p` where frames of `family` begin: (ACCEPT, position), or (UNDECIDED, first position not
+    ruled out)."""
+    if family == CLASSIC:
+        return find_chain(buf, p, end, ended, state.tables, c)
+    if family == SEGMENTED:
+        return find_segmented_chain(buf, p, end, ended, state.segmented, c)
+    if family == DESCRIBED:
+        return find_described(buf, p, end, ended, state.wire, c)
+    return UNDECIDED, end

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from codec.amqp.agreement import assume
-from codec.amqp.connection import close_span, extend_span, matches_magic, plausible_header, release_spans
+from codec.amqp.connection import (
+    close_span,
+    extend_span,
+    header_version,
+    matches_magic,
+    plausible_header,
+    release_spans,
+)
 from codec.amqp.detect import ACCEPT, UNDECIDED, greeting, tls_record
 from codec.amqp.framing import ONLY_VERSION, find_frames
-from codec.amqp.versions import CLASSIC, SKIPPED, UNKNOWN_FAMILY
+from codec.amqp.versions import CLASSIC, DESCRIBED, SKIPPED, UNKNOWN_FAMILY, V1_0
 from codec.kernel import kernel
 from codec.limits import LIMITS
 from codec.net.reassembly import FOREIGN, FRAMES, LOST, TLS
 
 DETECT_BYTES = LIMITS.detect_bytes
+HEADER_OCTETS = 8
 HELLO_BYTES = 4096  # bytes kept of how a TLS stream begins
 
 
@@ -64,16 +72,34 @@ def search(state, direction):
     ended = d.final != 0
     s = state.streams[direction]
     here = int(d.next) - (int(d.end) - int(d.pos))
-    skip = max(0, int(d.scanned) - here)
-    verdict, at, _ = find_frames(state, c, s.bytes, int(d.pos) + skip, int(d.end), ended)
+    family = int(c.family)
+    start = int(d.pos) + max(0, int(d.scanned[family]) - here)
+    verdict, at = find_frames(state, c, family, s.bytes, start, int(d.end), ended)
+    if family == DESCRIBED:
+        verdict, at = header_before(s.bytes, start, at, int(d.end), ended, verdict, state.headers)
     found = here + at - int(d.pos)
-    d.scanned = found
+    d.scanned[family] = found
     extend_span(d, s, found)
     if verdict != ACCEPT:
         return ended
     close_span(state.rows, c, direction, d, state.spans, SKIPPED, found)
     d.mode = FRAMES
     return True
+
+
+@kernel
+def header_before(buf, start, at, end, ended, verdict, headers):
+    """(`verdict`, `at`), unless a protocol header of AMQP 1.0 may stand in `buf[start:at]`: those of a stream follow
+    each other in the middle of it (security layers come first: part 2, section 2.2)."""
+    for p in range(start, at):
+        if matches_magic(buf, p, end) <= 0:
+            continue
+        if p + HEADER_OCTETS > end:
+            if not ended:
+                return UNDECIDED, p
+        elif header_version(buf, p, headers) == V1_0:
+            return ACCEPT, p
+    return verdict, at
 
 
 @kernel
@@ -116,18 +142,19 @@ def recognise(state, direction):
         become_foreign(d, s, spans, direction, FOREIGN)
         return True
     here = int(d.next) - (end - p)
-    skip = max(0, int(d.scanned) - here)
-    verdict, at, family = find_frames(state, c, s.bytes, p + skip, end, ended)
-    d.scanned = here + at - p
-    if verdict == ACCEPT:
-        if family == CLASSIC:
-            assume(c)
-        else:
-            c.family = family
-            c.version = ONLY_VERSION[family]
-            c.version_known = 0
-        enter(state, direction, LOST)
-        return True
+    for family in range(CLASSIC, DESCRIBED + 1):
+        skip = max(0, int(d.scanned[family]) - here)
+        verdict, at = find_frames(state, c, family, s.bytes, p + skip, end, ended)
+        d.scanned[family] = here + at - p
+        if verdict == ACCEPT:
+            if family == CLASSIC:
+                assume(c)
+            else:
+                c.family = family
+                c.version = ONLY_VERSION[family]
+                c.version_known = 0
+            enter(state, direction, LOST)
+            return True
     if end - p > DETECT_BYTES:
         become_foreign(d, s, spans, direction, FOREIGN)
         return True
@@ -148,4 +175,11 @@ def enter(state, direction, mode):
     d = state.directions[direction]
     release_spans(state.rows, c, direction, d, state.spans)
     d.mode = mode
-    d.scanned = 0
+    scan_from(d, 0)
+
+
+@kernel
+def scan_from(d, offset):
+    """Whatever the family, the next search begins at stream offset `offset`."""
+    for family in range(len(d.scanned)):
+        d.scanned[family] = offset

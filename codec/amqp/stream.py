@@ -42,7 +42,7 @@ from codec.amqp.contents import Contents, new_contents
 from codec.amqp.deliveries import Deliveries, new_deliveries
 from codec.amqp.detect import ACCEPT, UNDECIDED, tls_record
 from codec.amqp.framing import forget, next_frame, tear, torn_row
-from codec.amqp.recognition import HELLO_BYTES, become_foreign, enter, keep_hello, recognise, search
+from codec.amqp.recognition import HELLO_BYTES, become_foreign, enter, keep_hello, recognise, scan_from, search
 from codec.amqp.tables import ClassicTables
 from codec.amqp.tables_0_10 import SegmentedTables, segmented_tables
 from codec.amqp.tables_1_0 import WireTables, described_tables
@@ -192,7 +192,7 @@ def step_over(state, c, d, s, direction, gap):
     if d.mode == LOST:
         forget(state, direction)
     declare_missing(d, gap)
-    d.scanned = d.next
+    scan_from(d, int(d.next))
 
 
 @kernel
@@ -232,7 +232,7 @@ def consume(state, direction):
             if taken == ROWS_FULL:
                 return NEED_ROWS
             if taken == MODE_CHANGED:
-                d.scanned = int(d.next) - (int(d.end) - int(d.pos))
+                scan_from(d, int(d.next) - (int(d.end) - int(d.pos)))
                 if d.mode == LOST:
                     forget(state, direction)
             elif taken != TAKEN:

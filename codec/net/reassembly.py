@@ -87,7 +87,7 @@ DIRECTION = np.dtype(
         ("mode", "i8"),
         ("final", "u1"),  # a hole or the end follows the bytes at hand
         ("closed", "u1"),
-        ("scanned", "i8"),  # START, LOST: no frame begins before this stream offset
+        ("scanned", "i8", 4),  # START, LOST, by family: none of its frames begins before this stream offset
         ("holes", "i8"),  # holes so far: framing after the first one may have lost the start
         ("frame_end", "i8"),  # INSIDE: stream offset at which the frame that lost bytes ends
         ("frame_seen", "i8"),  # INSIDE: bytes of it seen

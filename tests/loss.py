@@ -1,0 +1,289 @@
+"""What a decode must be when packets are lost: the oracle of test_loss, held against the decode of the whole.
+
+A model of TCP that counts bytes and knows no AMQP says which bytes are left; everything else is compared with the rows
+of the whole capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from fuzz import PARTS
+from wire import CLIENT, SERVER
+
+from codec.amqp import rows as R
+from codec.amqp.decoder import Decoder
+from codec.amqp.versions import FRAME_TYPES, STATUSES, VERSIONS
+from codec.net.segments import ACK, FIN, SYN
+from codec.variant import decode
+
+SPANS = {"gap", "skipped", "tls", "foreign"}
+BEGINNING = {"0-10": 4, "1.0": 8}  # octets that tell where a frame ends; 7 in the classic family
+# Frames that do not prove themselves behind a lost boundary.
+WEAK = {"body", "empty", "protocol-header", "skipped"}
+
+
+class Frame(NamedTuple):
+    """One row; `content`: stream offset of the first frame of its content; variants as their octets."""
+
+    direction: int
+    offset: int
+    size: int
+    kind: str
+    status: str
+    version: str | None
+    fixed: tuple[int, ...]
+    sender: int
+    arguments: tuple[bytes, bytes]
+    properties: tuple[bytes, bytes]
+    digest: bytes | None
+    content: int | None
+
+
+FIXED = [R.CHANNEL, R.CLASS, R.METHOD_ID, R.CODE, R.NAME, R.PAYLOAD_SIZE]
+HEAPS = (
+    ("arguments", R.ARGUMENTS_END),
+    ("arguments_metadata", R.ARGUMENTS_META_END),
+    ("properties", R.PROPERTIES_END),
+    ("properties_metadata", R.PROPERTIES_META_END),
+)
+
+
+class Decoded(NamedTuple):
+    frames: list[Frame]
+    ledgers: dict[int, dict[str, Any]]  # by direction
+    facts: dict[str, Any]
+
+
+class Flow(NamedTuple):
+    """One connection of a capture: its segments and their bytes."""
+
+    name: str
+    key: bytes
+    segments: np.ndarray
+    payload: np.ndarray
+
+
+@cache
+def decoder() -> Decoder:
+    return Decoder()
+
+
+def decoded(flow: Flow, keep: np.ndarray | None = None) -> list[Decoded]:
+    """What the segments of `flow` (those that `keep` names) give, a connection each."""
+    d = decoder()
+    found: dict[int, list[Frame]] = {}
+    numbers: dict[int, dict[int, tuple[int, int]]] = {}
+    segments = flow.segments if keep is None else flow.segments[keep]
+    for batches in (d.feed(flow.key, segments, flow.payload), d.finish()):
+        for batch in batches:
+            for frame, (connection, number, content) in batch_frames(batch):
+                numbers.setdefault(connection, {})[number] = (frame.direction, frame.offset)
+                found.setdefault(connection, []).append(frame._replace(content=content))
+    d.flow = None
+    result = []
+    for facts in d.take_facts():
+        frames = found.get(facts.connection_id, [])
+        places = numbers.get(facts.connection_id, {})
+        named = [f._replace(content=None if f.content is None else places[f.content][1]) for f in frames]
+        assert all(f.content is None or places[f.content][0] == f.direction for f in frames)
+        directions = {f.direction: f.sender for f in frames}
+        ledgers = {way: facts.facts[("client", "server")[sender]] for way, sender in directions.items()}
+        result.append(Decoded(named, ledgers, facts.facts))
+    return result
+
+
+def batch_frames(batch: Any) -> Iterator[tuple[Frame, tuple[int, int, int | None]]]:
+    """Rows of a batch, and (connection, frame_no, frame_no of the content) of each."""
+    heaps = [(getattr(batch, name).tobytes(), batch.cells[:, end].tolist()) for name, end in HEAPS]
+    for i, cells in enumerate(batch.cells.tolist()):
+        parts = [heap[ends[i - 1] if i else 0 : ends[i]] for heap, ends in heaps]
+        frame = Frame(
+            cells[R.DIRECTION],
+            cells[R.OFFSET],
+            cells[R.SIZE],
+            FRAME_TYPES[cells[R.TYPE]],
+            STATUSES[cells[R.STATUS]],
+            VERSIONS[cells[R.VERSION]],
+            tuple(cells[column] for column in FIXED),
+            cells[R.SENDER],
+            (parts[0], parts[1]),
+            (parts[2], parts[3]),
+            batch.digest[i].tobytes() if cells[R.DIGEST] else None,
+            None,
+        )
+        yield frame, (cells[R.CONNECTION], cells[R.FRAME_NO], cells[R.CONTENT] if cells[R.CONTENT] >= 0 else None)
+
+
+# ---- TCP, as far as the captures go ---------------------------------------------------------------------------------
+
+
+def present(segments: np.ndarray, direction: int) -> tuple[int, np.ndarray] | None:
+    """(sequence number of stream offset 0, which bytes were captured, by offset) of one direction; None without data.
+    Bytes are known to have been sent up to the FIN, or up to what the peer acknowledged."""
+    own, peer = segments[segments["direction"] == direction], segments[segments["direction"] != direction]
+    opening, data = own[own["flags"] & SYN != 0], own[own["wire_len"] > 0]
+    if not len(opening) and not len(data):
+        return None
+    base = int(opening["seq"][0]) + 1 if len(opening) else int(data["seq"][0])
+
+    def offset(number: Any) -> int:
+        return (int(number) - base + 2**31) % 2**32 - 2**31
+
+    ends = [(offset(g["seq"]) + bool(g["flags"] & SYN), int(g["cap_len"]), int(g["wire_len"])) for g in data]
+    end = max([at + wire for at, _, wire in ends], default=0)
+    fins = [offset(g["seq"]) + int(g["wire_len"]) for g in own if g["flags"] & FIN]
+    acked = max([offset(g["ack"]) for g in peer if g["flags"] & ACK], default=0)
+    if fins:
+        end = max(end, fins[0])
+    elif acked > end + 1:  # one number more is an acknowledged FIN that was lost itself
+        end = acked
+    there = np.zeros(end, bool)
+    for at, captured, _ in ends:
+        there[max(at, 0) : max(at + captured, 0)] = True
+    return base, there
+
+
+def runs_of(flags: np.ndarray) -> list[tuple[int, int]]:
+    """(offset, length) of each stretch of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return [(int(a), int(b - a)) for a, b in edges.reshape(-1, 2)]
+
+
+# ---- the oracle -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Loss:
+    """One direction of `whole`, a decode, beside the rows left when only the bytes in `there` were captured."""
+
+    whole: list[Frame]
+    left: list[Frame]
+    there: np.ndarray
+    ledger: dict[str, Any]
+    named: bool  # a protocol header is left, in either direction
+
+    def check(self) -> None:
+        self.holes = runs_of(~self.there)
+        self.places = {f.offset: f for f in self.whole if f.kind not in SPANS}
+        self.found = {f.offset: f for f in self.left if f.kind not in SPANS}
+        self.opaque = any(f.kind in ("tls", "foreign") for f in (*self.whole, *self.left))
+        self.check_bytes()
+        self.check_frames()
+        for frame in self.found.values():
+            if frame.status != "partial" and self.intact(frame):
+                self.check_values(frame)
+
+    def intact(self, frame: Frame) -> bool:
+        return bool(self.there[frame.offset : frame.offset + frame.size].all()) and (
+            frame.offset + frame.size <= len(self.there)
+        )
+
+    def check_bytes(self) -> None:
+        assert self.ledger["payload_bytes"] == sum(self.ledger[part] for part in PARTS) == int(self.there.sum())
+        assert self.ledger["missing_bytes"] == sum(size for _, size in self.holes)
+        missing = np.zeros(len(self.there), bool)
+        for f in self.left:
+            if f.kind == "gap":
+                assert not missing[f.offset : f.offset + f.size].any()
+                missing[f.offset : f.offset + f.size] = True
+        if self.opaque:
+            return  # what is not read ends as one row, holes or not
+        assert runs_of(missing) == self.holes
+        rows = np.zeros(len(self.there) + 1, int)
+        for f in self.left:
+            if f.kind != "gap":
+                assert f.offset + f.size <= len(self.there)
+                rows[f.offset] += 1
+                rows[f.offset + f.size] -= 1
+        times = np.cumsum(rows)[:-1]
+        assert (times <= 1).all()
+        assert times[self.there].all()
+
+    def check_frames(self) -> None:
+        for frame in self.found.values():
+            assert frame.offset in self.places, ("invented", frame)
+            origin = self.places[frame.offset]
+            assert (frame.size, frame.kind) == (origin.size, origin.kind)
+            assert frame.content in (origin.content, None)
+        synced = {0} | {f.offset + f.size for f in self.found.values()}
+        for frame in self.places.values():
+            if frame.offset in self.found:
+                continue
+            if self.intact(frame):
+                assert self.unproven(frame), ("missing", frame)
+            elif frame.status == "ok" and frame.offset in synced and frame.offset + frame.size <= len(self.there):
+                begin = BEGINNING.get(frame.version or "", 7)
+                # a protocol header has no size to step over
+                begin = frame.size if frame.kind in ("protocol-header", "skipped") else begin
+                assert not self.there[frame.offset : frame.offset + begin].all(), ("not partial", frame)
+
+    def unproven(self, frame: Frame) -> bool:
+        """Whether no frame since the last hole proves itself, or, before a stream is known to be AMQP, just one does
+        up to the next hole."""
+        last = max((at + size for at, size in self.holes if at <= frame.offset), default=0)
+        after = min((at for at, _ in self.holes if at > frame.offset), default=len(self.there))
+        stretch = [f for f in self.places.values() if last <= f.offset and f.offset + f.size <= after]
+        proven = [f.offset for f in stretch if f.kind not in WEAK and f.status == "ok"]
+        if not self.named and len(proven) < 2:
+            return True
+        return last > 0 and all(at > frame.offset for at in proven)
+
+    def check_values(self, frame: Frame) -> None:
+        origin = self.places[frame.offset]
+        if frame == origin:
+            return
+        assert frame[:4] == origin[:4]
+        assert frame.version == origin.version or not self.named
+        assert frame[6:8] == origin[6:8]
+        torn = self.is_torn(origin)
+        if frame.status != origin.status:
+            # a piece of a segment whose beginning is missing
+            assert torn, (origin, frame)
+            assert (origin.version, frame.status) == ("0-10", "unknown")
+        elif frame.arguments != origin.arguments:
+            assert frame.version == "0-10"
+            wanted = decode(*origin.arguments)
+            del wanted["own_command_id" if "own_command_id" in wanted else "command_id"]
+            assert decode(*frame.arguments) == wanted
+        if frame.properties != origin.properties:
+            assert torn
+            assert (
+                frame.version != "1.0"
+                or not frame.properties[0]
+                or decode(*frame.properties).items() <= (decode(*origin.properties).items())
+            )
+        assert frame.content in ((origin.content, None) if torn else (origin.content,)), (origin, frame)
+        assert frame.digest == (None if torn else origin.digest), (origin, frame)
+
+    def is_torn(self, frame: Frame) -> bool:
+        """Whether the content of `frame` lost a byte, or a boundary was lost between its first and last frame."""
+        parts = [f for f in self.whole if f.content == frame.content] if frame.content is not None else []
+        first = min((f.offset for f in parts), default=frame.offset)
+        last = max((f.offset + f.size for f in parts), default=frame.offset)
+        return any(at < last and at + size > first for at, size in self.holes)
+
+
+def check_loss(flow: Flow, whole: Decoded, keep: np.ndarray) -> None:
+    """The segments of `flow` that `keep` names give what they must."""
+    segments = flow.segments[keep]
+    results = decoded(flow, keep)
+    assert len(results) == 1
+    named = any(f.kind == "protocol-header" for f in results[0].frames)
+    for direction in (CLIENT, SERVER):
+        before, after = present(flow.segments, direction), present(segments, direction)
+        if before is None or after is None or not after[1].any():
+            continue
+        shift = (after[0] - before[0] + 2**31) % 2**32 - 2**31  # where a stream begins that was joined in the middle
+
+        def moved(frame: Frame, shift: int = shift) -> Frame:
+            content = None if frame.content is None else frame.content - shift
+            return frame._replace(offset=frame.offset - shift, content=content)
+
+        mine = [moved(f) for f in whole.frames if f.direction == direction]
+        left = [f for f in results[0].frames if f.direction == direction]
+        Loss([f for f in mine if f.offset >= 0], left, after[1], results[0].ledgers[direction], named).check()

@@ -1,0 +1,110 @@
+"""TCP as no stack sends it, or seldom: what is there is read, what is not is counted. See also test_reassembly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fuzz import PARTS
+from test_reassembly import FRAMES, OPENING, PLACES, STREAM, Capture, Segment, places
+from wire import CLIENT, SERVER, Row
+
+from codec.net.segments import ACK, FIN, RST, SYN
+
+END_OF_2106 = 4_323_542_400 * 10**9 - 10**9  # a pcap's 32 bits of seconds end in February 2106
+
+
+def accounted(capture: Capture) -> tuple[list[Row], Row]:
+    """Rows and facts of the one connection in `capture`, whose ledger adds up."""
+    rows, (facts,) = capture.decoded()
+    for side in ("client", "server"):
+        assert facts[side]["payload_bytes"] == sum(facts[side][part] for part in PARTS)
+        assert min(facts[side][name] for name in (*PARTS, "missing_bytes", "max_silence_ns")) >= 0
+    return rows, facts
+
+
+def test_data_behind_a_fin_is_read() -> None:
+    at = PLACES[9][0]
+    fin = Segment(CLIENT, 0, STREAM[:at], FIN | ACK)
+    rows, facts = accounted(Capture(segments=[*OPENING, fin, Segment(CLIENT, at, STREAM[at:])]))
+    assert places(rows) == PLACES
+    assert (facts["tcp_end"], facts["tcp_end_by"]) == ("fin", "client")
+
+
+def test_a_reset_inside_a_frame_leaves_a_tail() -> None:
+    at, size = PLACES[6]
+    cut = at + size // 2
+    rows, facts = accounted(
+        Capture(segments=[*OPENING, Segment(CLIENT, 0, STREAM[:cut]), Segment(CLIENT, cut, flags=RST)])
+    )
+    assert places(rows) == PLACES[:6]
+    assert facts["client"]["tail_bytes"] == cut - at
+    assert (rows[-1]["status"], rows[-1]["error"]) == ("partial", "the capture ends inside a frame")
+    assert facts["tcp_end"] == "rst"
+
+
+def test_data_behind_a_reset_is_read() -> None:
+    at = PLACES[6][0]
+    segments = [Segment(CLIENT, 0, STREAM[:at]), Segment(CLIENT, at, flags=RST), Segment(CLIENT, at, STREAM[at:])]
+    rows, _ = accounted(Capture(segments=[*OPENING, *segments]))
+    assert places(rows) == PLACES
+
+
+def test_both_sides_open_at_once() -> None:
+    """RFC 9293 figure 8: two SYN cross, both are answered by a SYN with an acknowledgement."""
+    opening = [Segment(side, 0, flags=flags) for flags in (SYN, SYN | ACK) for side in (CLIENT, SERVER)]
+    rows, facts = accounted(Capture(segments=[*opening, Segment(CLIENT, 0, STREAM)]))
+    assert places(rows) == PLACES
+    assert {row["sender"] for row in rows} == {"client"}
+    assert facts["client"]["missing_bytes"] == facts["server"]["missing_bytes"] == 0
+
+
+@pytest.mark.parametrize("size", [1, 65_535])
+def test_segments_of_one_octet_and_of_the_largest_size(size: int) -> None:
+    octets = STREAM + b"".join(FRAMES[1:]) * 20
+    segments = [Segment(CLIENT, at, octets[at : at + size]) for at in range(0, len(octets), size)]
+    rows, _ = accounted(Capture(segments=[*OPENING, *segments]))
+    assert len(places(rows)) == len(FRAMES) + 20 * (len(FRAMES) - 1)
+    assert {row["status"] for row in rows} == {"ok"}
+
+
+@pytest.mark.parametrize("far", [1 << 30, (1 << 31) - 5000, 1 << 31, (1 << 32) - (1 << 30) - 5000])
+def test_what_is_far_from_any_window_is_left_out_and_told(far: int) -> None:
+    stray = Segment(CLIENT, 500 + far, b"stray")
+    segments = [Segment(CLIENT, 0, STREAM[:500]), stray, Segment(CLIENT, 500, STREAM[500:])]
+    rows, facts = accounted(Capture(segments=[*OPENING, *segments]))
+    assert places(rows) == PLACES
+    assert facts["limits"] == ["segment out of window"]
+    assert facts["client"]["missing_bytes"] == 0
+
+
+def test_acknowledgements_of_what_was_never_sent_lose_nothing() -> None:
+    lie = Segment(SERVER, 0, ack=len(STREAM) + 5000)
+    between = [Segment(CLIENT, 0, STREAM[:700]), lie, replace(lie, ns=10**9), Segment(CLIENT, 700, STREAM[700:])]
+    rows, facts = accounted(Capture(segments=[*OPENING, *between]))
+    assert places(rows) == PLACES
+    assert facts["client"]["missing_bytes"] == 5000
+
+
+def test_times_that_go_backwards_and_end_in_2106() -> None:
+    capture = Capture(
+        segments=[*OPENING, Segment(CLIENT, 0, STREAM[:700]), Segment(CLIENT, 700, STREAM[700:], ns=-5000)]
+    )
+    capture.segments[0].ns = END_OF_2106
+    try:
+        rows, facts = accounted(capture)
+    finally:
+        capture.segments[0].ns = 1000
+    assert places(rows) == PLACES
+    assert facts["opened_ts_ns"] == END_OF_2106
+    assert facts["closed_ts_ns"] >= END_OF_2106
+
+
+def test_a_syn_in_the_middle_of_everything() -> None:
+    """One that does not continue what was seen begins another connection; nothing of either is lost."""
+    first = [*OPENING, Segment(CLIENT, 0, STREAM[:700])]
+    again = [Segment(CLIENT, 10**6, flags=SYN), Segment(CLIENT, 10**6, STREAM)]
+    rows, facts = Capture(segments=[*first, *again]).decoded()
+    assert [fact["client"]["payload_bytes"] for fact in facts] == [700, len(STREAM)]
+    whole = [place for place in PLACES if sum(place) <= 700]
+    assert places(rows) == sorted(whole + PLACES)
