@@ -22,8 +22,8 @@ TEST_SETTINGS = {
     "spark.ui.enabled": "false",
     # Tests make hundreds of small plans; none is looked at afterwards.
     "spark.sql.ui.retainedExecutions": "1",
-    # Several test processes may stand side by side on a small machine.
-    "spark.driver.memory": "1g",
+    # What a laptop's session has as well (pipeline.session).
+    "spark.driver.memory": "2g",
 }
 
 
@@ -33,3 +33,12 @@ def spark() -> Iterator[SparkSession]:
     spark = session("wirehare-tests", **TEST_SETTINGS)
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_stays_cached() -> Iterator[None]:
+    """Rows and plans that the tests of a module had Spark keep would fill its heap, and slow all later plans down."""
+    yield
+    standing = SparkSession.getActiveSession()
+    if standing is not None:
+        standing.catalog.clearCache()
