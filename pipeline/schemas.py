@@ -206,7 +206,7 @@ METHODS = table(
     ("delivery_tag", LONG, "argument delivery-tag"),
     ("delivery_id", LONG, "1.0: delivery-id of a transfer"),
     ("handle", LONG, "1.0: handle"),
-    ("link_name", STRING, "1.0: name of the link"),
+    ("link_name", STRING, "1.0: name of the link, on attach"),
     ("reply_code", INT, "argument reply-code"),
     ("reply_text", STRING, "argument reply-text"),
     ("reply_frame_no", LONG, "on a request: frame_no of its reply; null when there is none in the capture"),

@@ -53,7 +53,7 @@ def found(spark: SparkSession) -> Iterator[Shown]:
 
 # ---- what tshark shows ----------------------------------------------------------------------------------------------
 
-TRANSFER, DISPOSITION = "20", "21"
+ATTACH, TRANSFER, DISPOSITION = "18", "20", "21"
 WORDS = {"accepted": ("confirmed", "acked"), "declared": ("confirmed", "acked")}
 
 
@@ -92,6 +92,14 @@ def became(name: str) -> list[tuple[bool, int, str]]:
                 word = WORDS[known[0]][by_client] if known[0] in WORDS else known[0]
                 outcome[stream, not by_client, number] = word
     return sorted((by_client, number, word) for (_, by_client, number), word in outcome.items())
+
+
+def test_attaches_name_their_links(found: Shown) -> None:
+    said = shown(next(name for name in NAMES if name.startswith(OUTCOMES)))
+    wanted = sorted(fields["name"] for *_, performative, fields in said if performative == ATTACH)
+    rows = found.rows("methods", OUTCOMES, "name", "link_name")
+    assert sorted(link for name, link in rows if name == "attach") == wanted != []
+    assert {link for name, link in rows if name != "attach"} == {None}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.partition(".")[0] not in (PEERS, ERRORS, REFUSED)])

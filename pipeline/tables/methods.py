@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from pipeline.schemas import METHODS
 from pipeline.tables.events import hot_arguments
-from pipeline.tables.roles import METHOD_FRAMES, named
+from pipeline.tables.roles import METHOD_FRAMES, NAMES_LINK, named
 from pipeline.tables.roles import replies as replies_of
 from pipeline.tables.shape import shaped
 
@@ -28,4 +28,5 @@ def methods(frames: DataFrame, replies: Sequence[DataFrame]) -> DataFrame:
 
 
 def _with_arguments(rows: DataFrame) -> DataFrame:
-    return rows.withColumn("hot", hot_arguments()).select("*", "hot.*")
+    link_name = F.when(named(NAMES_LINK), F.expr("try_variant_get(arguments, '$.name', 'string')"))
+    return rows.withColumns({"hot": hot_arguments(), "link_name": link_name}).select("*", "hot.*")

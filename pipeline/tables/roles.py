@@ -38,6 +38,7 @@ OPERATIONS = {
 TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
 OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)
+NAMES_LINK = ("attach",)  # its argument `name`
 
 SPEAKS_DETAILS = (*CLOSES_CHANNEL, *SETS_PREFETCH, *OPENS_LINK)
 
