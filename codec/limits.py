@@ -42,6 +42,9 @@ class Limits:
     fragment_datagrams: int = 256
     # A frame is buffered whole to decode it; larger ones (frame_max above this is unknown in practice) are malformed.
     frame_bytes: int = 16 * 1024 * 1024
+    # No peer means a frame of more bytes than this: agreed on are 128 KB to a few MB, and octets that are no size field
+    # make larger ones in 31 of 32 cases.
+    plausible_frame_bytes: int = 128 * 1024 * 1024
     # Nesting of field tables, arrays, maps, described values. RabbitMQ and Qpid nest fewer than 10.
     nesting_depth: int = 64
     # A decoded value as VARIANT; Spark refuses larger ones.

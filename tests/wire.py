@@ -9,6 +9,7 @@ import numpy as np
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
 from codec.amqp.names import NAMES
+from codec.amqp.notes import note_names
 from codec.amqp.versions import ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.net.segments import ACK, SEGMENT, SYN
 from codec.variant import decode
@@ -81,6 +82,7 @@ def batch_rows(batch: Any) -> list[Row]:
             "name": NAMES[cells[R.NAME]] if cells[R.NAME] >= 0 else None,
             "status": STATUSES[cells[R.STATUS]],
             "error": ERRORS[cells[R.ERROR]],
+            "notes": note_names(int(cells[R.NOTES])) or [],
             "digest": bytes(batch.digest[i]).hex() if cells[R.DIGEST] else None,
             "arguments": value("arguments", i),
             "properties": value("properties", i),

@@ -22,6 +22,7 @@ import pyarrow as pa
 from codec.amqp import rows as R
 from codec.amqp.decoder import Batch, Decoder, Facts
 from codec.amqp.names import NAMES
+from codec.amqp.notes import note_names
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.net.segments import SEGMENT
 from codec.variant import encode
@@ -59,6 +60,7 @@ ARROW_DECODED = pa.schema(
         ("payload", pa.binary()),
         ("status", pa.string()),
         ("error", pa.string()),
+        ("notes", pa.list_(pa.string())),
         ("content_frame_no", pa.int64()),
         ("body_sha256", pa.string()),
     ]
@@ -111,6 +113,16 @@ def _variant(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, at: int
     return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=pa.array(~valid))
 
 
+def _notes(cells: np.ndarray) -> pa.Array:
+    """Names of what is noted; null where nothing is. Each distinct set is put into words once."""
+    kind = pa.list_(pa.string())
+    if not cells[:, R.NOTES].any():
+        return pa.nulls(len(cells), kind)
+    masks, index = np.unique(cells[:, R.NOTES], return_inverse=True)
+    names = pa.array([note_names(int(mask)) for mask in masks], kind)
+    return names.take(pa.array(index.reshape(-1)))
+
+
 def _digests(batch: Batch) -> pa.Array:
     """SHA-256 in hex for the rows that have one."""
     valid = batch.cells[:, R.DIGEST] == 1
@@ -157,6 +169,7 @@ def frame_rows(batch: Batch, files: list[str], keep_payload: bool) -> pa.RecordB
         "payload": _binary(batch.payload, payload_ends, has_payload),
         "status": _named(cells, R.STATUS, pa.array(STATUSES)),
         "error": _named(cells, R.ERROR, pa.array(ERRORS, pa.string())),
+        "notes": _notes(cells),
         "content_frame_no": _integers(cells, R.CONTENT, pa.int64()),
         "body_sha256": _digests(batch),
     }

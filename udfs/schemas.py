@@ -7,6 +7,7 @@ people. No session is needed to import this.
 from __future__ import annotations
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -50,7 +51,11 @@ FRAMES = StructType(
         ),
         field("class_id", IntegerType(), "class of a method or content header; null elsewhere"),
         field("method_id", IntegerType(), "method within its class; null elsewhere"),
-        field("code", LongType(), "numeric descriptor of a 1.0 performative; null elsewhere"),
+        field(
+            "code",
+            LongType(),
+            "descriptor of a 1.0 performative; of a protocol header the 4 octets after AMQP, of a foreign stream the first 4",
+        ),
         field(
             "name", StringType(), "'basic.publish', 'message.transfer', 'transfer'; the class name on content headers"
         ),
@@ -61,6 +66,11 @@ FRAMES = StructType(
         field("payload", BinaryType(), "the content bytes themselves; only when payloads were asked for"),
         field("status", StringType(), "'ok' 'partial' (bytes missing) 'malformed' (octets break the rules) 'unknown'"),
         field("error", StringType(), "what is wrong, when status is not 'ok'"),
+        field(
+            "notes",
+            ArrayType(StringType()),
+            "what only the octets tell: 'octets-left' 'reserved-set' 'weight' ...; null: nothing",
+        ),
         field("content_frame_no", LongType(), "frame_no of the method whose content this frame carries or announces"),
         field("body_sha256", StringType(), "lower-case hex, on the frame that completes a content seen whole"),
     ]
@@ -129,5 +139,39 @@ SETTLED = StructType(
         field("settled_frame_no", LongType(), "the frame that settled it; null: not settled"),
         field("transaction", StringType(), "'committed', 'rolled-back' or null"),
         field("ledger", LongType(), "ledger of the message"),
+    ]
+)
+
+# What a flow shows of each message, and what messages have in common that are paired.
+MESSAGE: dict[str, DataType] = {
+    "connection_id": LongType(),
+    "frame_no": LongType(),
+    "version": StringType(),
+    "begun_ns": LongType(),
+    "complete_ns": LongType(),
+    "settled_ns": LongType(),
+    "outcome": StringType(),
+}
+OF_PUBLISH = {**MESSAGE, "exchange": StringType(), "routing_key": StringType(), "address": StringType()}
+OF_DELIVERY = {**OF_PUBLISH, "queue": StringType(), "dead_lettered": StringType()}
+OF_BOTH: dict[str, DataType] = {
+    "server": StringType(),
+    "vhost": StringType(),
+    "by_id": BooleanType(),
+    "lossy": BooleanType(),
+}
+PARTS = {"publish": OF_PUBLISH, "first": OF_DELIVERY, "last": MESSAGE}
+
+# What the pairing engine says: a row for each pair of a publish and its deliveries, and for each message without one.
+PAIRED = StructType(
+    [
+        *(field(name, kind, "the same for both messages") for name, kind in OF_BOTH.items()),
+        *(
+            field(f"{part}_{name}", kind, f"{name} of the {'publish' if part == 'publish' else part + ' delivery'}")
+            for part, columns in PARTS.items()
+            for name, kind in columns.items()
+        ),
+        field("repeats", LongType(), "deliveries after the first; null without one"),
+        field("doubt", BooleanType(), "another publish would fit as well"),
     ]
 )

@@ -106,7 +106,7 @@ def _next_field(w, buf, at, row, t, keys, key_set):
         _field_key(w, row, place, t, keys, key_set)
         return at, end, number, of, int(field[T.FIELD_BASE]) if row[BASE] >= 0 else UNKNOWN_KEYS
     if field[T.FIELD_SHOWN] == T.USER_SHOWN:
-        user, user_end = user_span(buf, before + 1, at, at + 4, end, t.types[T.FORM])
+        user, user_end = user_span(w, buf, before + 1, at, at + 4, end, t.types[T.FORM])
         if user >= 0:
             _field_key(w, row, place, t, keys, key_set)
             put_text(w, buf, user, user_end)

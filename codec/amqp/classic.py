@@ -9,8 +9,10 @@ TOO_DEEP, both with the offset where; TOO_LARGE (no value is written); FULL (`ro
 from __future__ import annotations
 
 from codec.amqp import kinds as K
+from codec.amqp import notes as N
 from codec.amqp.credentials import user_span
 from codec.amqp.field_table import entries_fit, put_nested, put_scalar, value_end
+from codec.amqp.tables import OPTIONAL, RESERVED, UNUSED_SHIFT
 from codec.cursor import octet, u16
 from codec.kernel import inlined, kernel
 from codec.variant import (
@@ -23,6 +25,7 @@ from codec.variant import (
     finish_known,
     known_key,
     load_known,
+    note,
     put_bool,
     put_text,
     rollback,
@@ -55,14 +58,17 @@ def decode_arguments(buf, start, end, t, version, method, w):
 def _put_fields(w, buf, start, end, t, tags, method, first, last):
     at, before, bit = start, start, 0
     for i in range(first, last):
-        kind = int(t.field_kind[i])
-        if at == end and t.field_optional[i]:
+        kind, flags = int(t.field_kind[i]), int(t.field_flags[i])
+        if at == end and flags & OPTIONAL:
             break
         if kind == K.BIT:
             if bit == 0:
                 if at == end:
+                    note(w, N.FIELDS_SHORT)
                     return MALFORMED, at
                 at += 1
+            if flags:
+                _check_bits(w, octet(buf, at - 1), bit, flags)
             known_key(w, int(t.field_key[i]))
             put_bool(w, (octet(buf, at - 1) >> bit) & 1)
             bit = (bit + 1) & 7
@@ -70,7 +76,10 @@ def _put_fields(w, buf, start, end, t, tags, method, first, last):
         bit = 0
         after = value_end(buf, at, end, kind)
         if after < 0:
+            note(w, N.FIELDS_SHORT)
             return MALFORMED, at
+        if flags & RESERVED:
+            _check_reserved(w, buf, at, after)
         if kind < K.TABLE:
             known_key(w, int(t.field_key[i]))
             put_scalar(w, buf, at, after, kind)
@@ -80,6 +89,24 @@ def _put_fields(w, buf, start, end, t, tags, method, first, last):
                 return code, where
         before, at = at, after
     return OK, at
+
+
+@kernel
+def _check_bits(w, octets, bit, flags):
+    """Note what is set in this octet of bit arguments though it must not be: the `bit`, or those above the last."""
+    if flags & RESERVED and (octets >> bit) & 1:
+        note(w, N.RESERVED_SET)
+    if octets & (flags >> UNUSED_SHIFT):
+        note(w, N.UNUSED_BITS)
+
+
+@kernel
+def _check_reserved(w, buf, start, end):
+    """Note a reserved value that is neither zero nor empty."""
+    for i in range(start, end):
+        if octet(buf, i) != 0:
+            note(w, N.RESERVED_SET)
+            return
 
 
 @kernel
@@ -95,7 +122,7 @@ def _put_special(w, buf, before, at, after, t, tags, method, i):
         # octet 0: content inline, 1: name of content sent in parts (0-9, class message)
         number += 1 if octet(buf, at) == 1 else 0
     elif kind == K.SASL_RESPONSE:
-        text, text_end = user_span(buf, before + 1, at, at + 4, after, tags)
+        text, text_end = user_span(w, buf, before + 1, at, at + 4, after, tags)
     if kind != K.SECRET and text >= 0:
         known_key(w, number)
         put_text(w, buf, text, text_end)
@@ -106,6 +133,7 @@ def _put_special(w, buf, before, at, after, t, tags, method, i):
 def _finish(w, code, at, end, t, key_set):
     """Close the value of known keys: its code."""
     if code == OK and at != end:
+        note(w, N.OCTETS_LEFT)
         code = MALFORMED
     end_known_object(w, t.keys, key_set)
     trouble = finish_known(w, t.keys, key_set)
@@ -127,6 +155,7 @@ def decode_properties(buf, start, end, t, version, class_id, w):
     index = int(t.class_index[version, class_id]) if class_id < t.class_index.shape[1] else -1
     flags, at = _flags(buf, start, end)
     if index < 0 or flags < 0:
+        note(w, N.FIELDS_SHORT)
         begin_object_of(w, 0, 0)
         return _finish(w, MALFORMED, start, end, t, len(t.method_name) + max(index, 0))
     key_set = len(t.method_name) + index
@@ -142,7 +171,10 @@ def decode_properties(buf, start, end, t, version, class_id, w):
         if code != OK:
             break
     if flags & 1:
+        note(w, N.UNDEFINED_FLAGS)
         code = MALFORMED
+    if flags & t.reserved_flags[index]:
+        note(w, N.RESERVED_SET)
     return _finish(w, code, at, end, t, key_set)
 
 
@@ -169,6 +201,7 @@ def _put_property(w, buf, at, end, t, tags, index, key_set, bit):
         return OK, at
     after = value_end(buf, at, end, kind)
     if after < 0:
+        note(w, N.UNDEFINED_FLAGS if kind == K.UNDEFINED else N.FIELDS_SHORT)
         return MALFORMED, at
     if kind == K.TABLE:
         load_known(w, t.keys, key_set)
@@ -188,7 +221,7 @@ def check_method(buf, start, end, t, version, method):
     at, bit = start + NUMBERS, 0
     for i in range(int(t.field_from[method]), int(t.field_from[method + 1])):
         kind = int(t.field_kind[i])
-        if at == end and t.field_optional[i]:
+        if at == end and t.field_flags[i] & OPTIONAL:
             break
         if kind == K.BIT:
             if bit == 0:

@@ -7,6 +7,7 @@ whose row is `partial`; `torn_row` ends it.
 
 from __future__ import annotations
 
+from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.agreement import agree, is_start, method_index, method_sender, weigh_frame
 from codec.amqp.classic import classify_method
@@ -35,10 +36,12 @@ from codec.amqp.versions import (
 )
 from codec.cursor import octet, u16
 from codec.kernel import kernel
+from codec.limits import LIMITS
 from codec.net.reassembly import FRAMES, INSIDE, LOST
 
 TAKEN, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
 OVERHEAD = 8
+PLAUSIBLE_BYTES = LIMITS.plausible_frame_bytes
 FRAME_MIN_SIZE = 4096  # 0-9-1 specification, constant frame-min-size
 HEADER_FIXED = 14  # class, weight, body size, first property flags
 
@@ -82,7 +85,9 @@ def next_frame(c, d, direction, s, rows, contents, t):
         return WAIT
     size = _u32(buf, p + 3)
     if size + OVERHEAD > FRAME_BYTES:
-        c.size_limit |= begins_frame(c, buf, p, end, kind, t)
+        begins = begins_frame(c, buf, p, end, kind, t)
+        c.size_limit |= begins
+        d.span_notes = N.FRAME_TYPE if kind < 0 else (N.SIZE_IMPLAUSIBLE if begins and size > PLAUSIBLE_BYTES else 0)
         d.mode = LOST
         return MODE_CHANGED
     stop = p + 7 + size
@@ -92,12 +97,14 @@ def next_frame(c, d, direction, s, rows, contents, t):
     if kind < 0:
         # an undefined type is a frame only if everything else says so
         if stop + 1 > end or int(buf[stop]) != FRAME_END:
+            d.span_notes = N.FRAME_TYPE
             d.mode = LOST
             return MODE_CHANGED
         kind = SKIPPED
     if stop + 1 > end:
         return WAIT
     if int(buf[stop]) != FRAME_END and _boundary_inside(c, buf, p, stop + 1, t):
+        d.span_notes = N.FRAME_END
         d.mode = LOST
         return MODE_CHANGED
     offset = int(d.next) - (end - p)
@@ -109,6 +116,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
     if int(buf[stop]) != FRAME_END:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_FRAME_END
+        row[R.NOTES] = N.FRAME_END
     if not _fill(c, direction, buf, p + 7, stop, kind, row, index, rows, contents, t):
         R.cancel_row(rows, c)
         return ROWS_FULL
@@ -162,6 +170,7 @@ def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
     if kind == SKIPPED:
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_FRAME_TYPE
+        row[R.NOTES] |= N.FRAME_TYPE
     return True
 
 
@@ -171,6 +180,7 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     if stop - start < 4:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_SHORT_METHOD
+        row[R.NOTES] |= N.FIELDS_SHORT
         return True
     row[R.CLASS] = _u16(buf, start)
     row[R.METHOD_ID] = _u16(buf, start + 2)
@@ -213,9 +223,12 @@ def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
     if stop - start < HEADER_FIXED:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_SHORT_HEADER
+        row[R.NOTES] |= N.FIELDS_SHORT
         return True
     klass = _u16(buf, start)
     row[R.CLASS] = klass
+    if _u16(buf, start + 2) != 0:
+        row[R.NOTES] |= N.WEIGHT
     body_size = body_size_at(buf, start + 4)
     row[R.BODY_SIZE] = body_size if body_size >= 0 else -1
     version = int(c.version)

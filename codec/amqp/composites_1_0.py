@@ -142,7 +142,7 @@ def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
     elif shown == T.USER_SHOWN:
         mechanism, mechanism_end = text_span(buf, int(s.fields[place - 1]), at, t)
         if mechanism >= 0:
-            user, user_end = user_span(buf, mechanism, mechanism_end, start, after, v.tags)
+            user, user_end = user_span(w, buf, mechanism, mechanism_end, start, after, v.tags)
             if user >= 0:
                 known_key(w, base + place)
                 put_text(w, buf, user, user_end)

@@ -173,7 +173,9 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
         return
     if frame_type == SKIPPED:
         d.skipped_bytes += span.length
-    span_row(rows, c, direction, frame_type, span)
+    index = span_row(rows, c, direction, frame_type, span)
+    rows.cells[index][R.NOTES] = d.span_notes
+    d.span_notes = 0
 
 
 @kernel
@@ -291,10 +293,10 @@ def protocol_header(rows, c, direction, d, s, headers):
     version = header_version(s.bytes, p, headers)
     if c.client < 0:
         R.resolve_senders(rows, c, direction, R.BY_HEADER)
+    octets = 0
+    for j in range(4):
+        octets = (octets << 8) | int(s.bytes[p + 4 + j])
     if c.offers < OFFERS:
-        octets = 0
-        for j in range(4):
-            octets = (octets << 8) | int(s.bytes[p + 4 + j])
         c.offer[c.offers] = (direction << 32) | octets
         c.offers += 1
     if version != NONE and (direction == c.client or (c.version == NONE and not offered(c, int(c.client)))):
@@ -307,6 +309,7 @@ def protocol_header(rows, c, direction, d, s, headers):
     R.set_packets(row, d, s, offset, offset + 8)
     row[R.VERSION] = version
     row[R.KNOWN] = 1 if version != NONE else 0
+    row[R.CODE] = octets
     row[R.PAYLOAD_SIZE] = 0
     if version == NONE:
         row[R.STATUS] = UNKNOWN

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.versions import E_BODY_ALONE, E_BODY_LONG, E_HEADER_ALONE, MALFORMED
 from codec.digest import Digests, begin, finish, new_digests, update
 from codec.kernel import kernel
 
 CHANNELS = 65536
-NOTHING, ANNOUNCED, OPEN, UNSIZED = range(4)
+NOTHING, ANNOUNCED, OPEN, UNSIZED, COMPLETE = range(5)
 
 
 CONTENT = np.dtype(
@@ -25,6 +26,7 @@ CONTENT = np.dtype(
         ("epoch", "i8"),
         ("state", "i8"),
         ("frame_no", "i8"),  # of the method
+        ("class_id", "i8"),  # of the method
         ("expected", "i8"),  # body bytes declared
         ("position", "i8"),  # body bytes reached, missing ones included
         ("whole", "i8"),  # 1 while no byte of the body is missing
@@ -68,9 +70,15 @@ def _slot(contents, direction, channel):
 def method_seen(contents, direction, channel, carries_content, row):
     """A method frame: it announces a content, or ends whatever was open on its channel."""
     slot = _slot(contents, direction, channel)
+    state = contents.slots[slot].state
+    if state == ANNOUNCED:
+        row[R.NOTES] |= N.HEADER_MISSING
+    elif state == OPEN:
+        row[R.NOTES] |= N.BODY_SHORT
     if carries_content:
         contents.slots[slot].state = ANNOUNCED
         contents.slots[slot].frame_no = row[R.FRAME_NO]
+        contents.slots[slot].class_id = row[R.CLASS]
         row[R.CONTENT] = row[R.FRAME_NO]
     else:
         contents.slots[slot].state = NOTHING
@@ -78,7 +86,7 @@ def method_seen(contents, direction, channel, carries_content, row):
 
 @kernel
 def _complete(contents, slot, row, digest):
-    contents.slots[slot].state = NOTHING
+    contents.slots[slot].state = COMPLETE
     if contents.slots[slot].whole:
         finish(contents.digests, slot, digest)
         row[R.DIGEST] = 1
@@ -88,12 +96,16 @@ def _complete(contents, slot, row, digest):
 def header_seen(contents, direction, channel, body_size, row, digest):
     """A content header frame. `body_size` -1: not readable (the frame lost those bytes)."""
     slot = _slot(contents, direction, channel)
-    if contents.slots[slot].state != ANNOUNCED:
+    state = contents.slots[slot].state
+    if state != ANNOUNCED:
+        row[R.NOTES] |= N.BODY_SHORT if state == OPEN else (N.CONTENT_ALONE if state != UNSIZED else 0)
         contents.slots[slot].state = NOTHING
         if row[R.ERROR] == 0:
             row[R.ERROR] = E_HEADER_ALONE
         return
     row[R.CONTENT] = contents.slots[slot].frame_no
+    if row[R.CLASS] >= 0 and row[R.CLASS] != contents.slots[slot].class_id:
+        row[R.NOTES] |= N.CLASS_DIFFERS
     contents.slots[slot].position = 0
     if body_size < 0:
         contents.slots[slot].state = UNSIZED
@@ -117,6 +129,12 @@ def body_seen(contents, direction, channel, data, start, size, row, digest):
         return
     if state != OPEN:
         row[R.ERROR] = E_BODY_ALONE
+        if state == ANNOUNCED:
+            row[R.NOTES] |= N.HEADER_MISSING
+        elif state == COMPLETE:
+            row[R.NOTES] |= N.BODY_LONG if contents.slots[slot].expected else N.BODY_OF_NOTHING
+        else:
+            row[R.NOTES] |= N.CONTENT_ALONE
         return
     row[R.CONTENT] = contents.slots[slot].frame_no
     contents.slots[slot].position += size
@@ -125,7 +143,8 @@ def body_seen(contents, direction, channel, data, start, size, row, digest):
     if contents.slots[slot].position > contents.slots[slot].expected:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_BODY_LONG
-        contents.slots[slot].state = NOTHING
+        row[R.NOTES] |= N.BODY_LONG
+        contents.slots[slot].state = COMPLETE
     elif contents.slots[slot].position == contents.slots[slot].expected:
         _complete(contents, slot, row, digest)
 

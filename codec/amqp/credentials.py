@@ -1,7 +1,8 @@
 """Who authenticates, read out of a SASL response without letting the secret through.
 
-Only the bytes of the user name are ever written. PLAIN (RFC 4616): authzid NUL authcid NUL passwd. AMQPLAIN: a field
-table without its length, the user under LOGIN. Any other mechanism, and anything that does not parse: no user.
+Only the bytes of the user name are ever written; of the password it is noted whether it is empty or a token.
+PLAIN (RFC 4616): authzid NUL authcid NUL passwd. AMQPLAIN: a field table without its length, the user under LOGIN, the
+password under PASSWORD. Any other mechanism, and anything that does not parse: no user.
 """
 
 from __future__ import annotations
@@ -9,13 +10,18 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp import kinds as K
+from codec.amqp import notes as N
 from codec.amqp.field_table import next_entry
 from codec.cursor import octet
 from codec.kernel import kernel
+from codec.variant import note
 
 _PLAIN = np.frombuffer(bytearray(b"PLAIN"), np.uint8)
 _AMQPLAIN = np.frombuffer(bytearray(b"AMQPLAIN"), np.uint8)
 _LOGIN = np.frombuffer(bytearray(b"LOGIN"), np.uint8)
+_PASSWORD = np.frombuffer(bytearray(b"PASSWORD"), np.uint8)
+_TOKEN_BEGINS = np.frombuffer(bytearray(b"eyJ"), np.uint8)  # base64 of {" (RFC 7519, section 3.1)
+_TOKEN_PARTS = 3
 NOBODY = -1
 
 
@@ -30,18 +36,27 @@ def _is(buf, start, end, text):
 
 
 @kernel
-def user_span(buf, mechanism, mechanism_end, start, end, tags):
+def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
     """Where the user name stands in the response `buf[start:end]` to the mechanism `buf[mechanism:mechanism_end]`:
-    (start, end), or (NOBODY, NOBODY)."""
+    (start, end), or (NOBODY, NOBODY). What is odd about the password is noted in `w`."""
     if _is(buf, mechanism, mechanism_end, _PLAIN):
-        return _plain_user(buf, start, end)
-    if _is(buf, mechanism, mechanism_end, _AMQPLAIN):
-        return _amqplain_user(buf, start, end, tags)
-    return NOBODY, NOBODY
+        user, user_end, password, password_end = _plain_spans(buf, start, end)
+    elif _is(buf, mechanism, mechanism_end, _AMQPLAIN):
+        user, user_end = _amqplain_span(buf, start, end, tags, _LOGIN)
+        password, password_end = _amqplain_span(buf, start, end, tags, _PASSWORD)
+    else:
+        return NOBODY, NOBODY
+    if password >= 0:
+        if password == password_end:
+            note(w, N.EMPTY_PASSWORD)
+        elif _is_token(buf, password, password_end):
+            note(w, N.TOKEN_PASSWORD)
+    return user, user_end
 
 
 @kernel
-def _plain_user(buf, start, end):
+def _plain_spans(buf, start, end):
+    """Where user and password stand: (user, its end, password, its end)."""
     first, second, found = start, start, 0
     for i in range(start, end):
         if octet(buf, i) == 0:
@@ -51,18 +66,43 @@ def _plain_user(buf, start, end):
             elif found == 2:
                 second = i
     if found != 2:
-        return NOBODY, NOBODY
-    return first + 1, second
+        return NOBODY, NOBODY, NOBODY, NOBODY
+    return first + 1, second, second + 1, end
 
 
 @kernel
-def _amqplain_user(buf, start, end, tags):
+def _amqplain_span(buf, start, end, tags, name):
+    """Where the text of the entry `name` stands."""
     at = start
     while at < end:
         tag_at, kind, after = next_entry(buf, at, end, tags)
         if after < 0:
             return NOBODY, NOBODY
-        if kind == K.LONGSTR and _is(buf, at + 1, tag_at, _LOGIN):
+        if kind == K.LONGSTR and _is(buf, at + 1, tag_at, name):
             return tag_at + 5, after
         at = after
     return NOBODY, NOBODY
+
+
+@kernel
+def _is_token(buf, start, end):
+    """Whether `buf[start:end]` looks like a signed JSON web token: three base64url parts joined by dots."""
+    if end - start < len(_TOKEN_BEGINS) or not _is(buf, start, start + len(_TOKEN_BEGINS), _TOKEN_BEGINS):
+        return False
+    parts, begun = 1, start
+    for i in range(start, end):
+        byte = octet(buf, i)
+        if byte == ord("."):
+            if i == begun:
+                return False
+            parts += 1
+            begun = i + 1
+        elif not (
+            ord("a") <= byte <= ord("z")
+            or ord("A") <= byte <= ord("Z")
+            or ord("0") <= byte <= ord("9")
+            or byte == ord("-")
+            or byte == ord("_")
+        ):
+            return False
+    return parts == _TOKEN_PARTS and begun < end

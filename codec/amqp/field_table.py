@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp import kinds as K
-from codec.cursor import SHORT, exceeds_i64, fits, i64, is_utf8, octet, signed, u8, u16, u32
+from codec.amqp import notes as N
+from codec.cursor import SHORT, exceeds_i64, fits, i64, is_plain, is_utf8, octet, signed, u8, u16, u32
 from codec.kernel import inlined, kernel
 from codec.limits import LIMITS
 from codec.variant import (
@@ -28,6 +29,7 @@ from codec.variant import (
     end_array,
     end_object,
     key,
+    note,
     put_binary,
     put_bool,
     put_decimal,
@@ -35,6 +37,7 @@ from codec.variant import (
     put_f64,
     put_int,
     put_null,
+    put_string,
     put_text,
     put_timestamp_us,
     put_u64,
@@ -50,6 +53,7 @@ _SCALE = np.frombuffer(bytearray(b"scale"), np.uint8)
 _VALUE = np.frombuffer(bytearray(b"value"), np.uint8)
 _HEX = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
 _BACKSLASH = 0x5C
+_AMBIGUOUS = np.array([tag in N.AMBIGUOUS_TAGS for tag in range(256)], np.uint8)
 
 
 @inlined
@@ -72,8 +76,13 @@ def value_end(buf, at, end, kind):
 @inlined
 def put_scalar(w, buf, at, end, kind):
     """Write the value `buf[at:end]` of `kind`, neither table nor array, whose extent is that of `value_end`."""
-    if kind == K.SHORTSTR or kind == K.LONGSTR or kind == K.CHARACTER:
-        put_text(w, buf, at + (1 if kind == K.SHORTSTR else (4 if kind == K.LONGSTR else 0)), end)
+    if kind == K.SHORTSTR:
+        if is_plain(buf, at + 1, end):
+            put_string(w, buf, at + 1, end)
+        else:
+            _put_special_text(w, buf, at + 1, end)
+    elif kind == K.LONGSTR or kind == K.CHARACTER:
+        put_text(w, buf, at + (4 if kind == K.LONGSTR else 0), end)
     elif kind == K.UINT64:
         put_u64(w, i64(buf, at, end))
     elif kind == K.UINT16:
@@ -107,6 +116,24 @@ def put_scalar(w, buf, at, end, kind):
 
 
 @kernel
+def _put_special_text(w, buf, start, end):
+    """The text of a short string that is not plain ASCII."""
+    _check_shortstr(w, buf, start, end)
+    put_text(w, buf, start, end)
+
+
+@kernel
+def _check_shortstr(w, buf, start, end):
+    """Note it when these octets may not stand in a short string (0-9-1 specification, section 4.2.5.3)."""
+    for i in range(start, end):
+        if octet(buf, i) == 0:
+            note(w, N.SHORTSTR_OCTETS)
+            return
+    if not is_utf8(buf, start, end):
+        note(w, N.SHORTSTR_OCTETS)
+
+
+@kernel
 def _put_timestamp(w, seconds):
     """POSIX seconds, unsigned 64 bits."""
     if exceeds_i64(seconds) or seconds > _LAST_SECOND:
@@ -136,6 +163,10 @@ def _put_decimal(w, buf, at, end):
 def put_name(w, buf, start, end):
     """The key of a table entry. A name that is not UTF-8 is shown with backslashes: octets from 0x80 as \\xHH, and \\
     as \\x5c, so that different names stay different."""
+    if is_plain(buf, start, end):
+        key(w, buf, start, end)
+        return
+    _check_shortstr(w, buf, start, end)
     if is_utf8(buf, start, end):
         key(w, buf, start, end)
         return
@@ -189,6 +220,8 @@ def put_nested(w, buf, start, end, kind, tags):
         else:
             _close(w, depth)
             depth -= 1
+    if code == MALFORMED:
+        note(w, N.TABLE_BROKEN)
     return code, at
 
 
@@ -206,6 +239,8 @@ def _put_entry(w, buf, at, stop, depth, tags):
     end = value_end(buf, data + 1, stop, kind)
     if end < 0:
         return MALFORMED, data if data < stop else at, depth
+    if _AMBIGUOUS[tag]:
+        note(w, N.AMBIGUOUS_TAG)
     nested = kind == K.TABLE or kind == K.ARRAY
     if nested and depth + 1 == _DEPTH:
         return TOO_DEEP, data, depth

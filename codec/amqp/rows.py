@@ -38,6 +38,7 @@ COLUMNS = (
     "payload_size",
     "status",
     "error",
+    "notes",
     "content_frame_no",
     "digest",
     "octets_end",
@@ -72,6 +73,7 @@ COLUMNS = (
     PAYLOAD_SIZE,
     STATUS,
     ERROR,
+    NOTES,  # bitmask, see codec.amqp.notes
     CONTENT,
     DIGEST,
     OCTETS_END,
@@ -160,6 +162,7 @@ def append_row(rows, c, direction, frame_type, offset, size):
     row[PAYLOAD_SIZE] = -1
     row[STATUS] = 0
     row[ERROR] = 0
+    row[NOTES] = 0
     row[CONTENT] = -1
     row[DIGEST] = 0
     row[DEFINITION] = -1

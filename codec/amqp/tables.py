@@ -19,8 +19,12 @@ from codec.amqp.versions import FRAME_TYPES, VERSIONS, fact_table
 from codec.variant import KnownKeys, known_keys
 
 CLASSIC_VERSIONS = ("0-8", "0-9", "0-9-1")
+RESERVED_PROPERTY = "reserved"  # name of the property that 0-9-1 reserves
 SENDERS = ("client", "server")  # codes 0 and 1; -1 both
 CLASS_IDS, METHOD_IDS = 128, 544  # above every id of the fact tables (120, 530)
+# Flags of a field: it may be left out at the end of a method; it must be zero or empty; and, from UNUSED_SHIFT on, the
+# bits that must be zero in the octet of a bit, on the last bit of the octet.
+OPTIONAL, RESERVED, UNUSED_SHIFT = 1, 2, 8
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,12 @@ class ClassicTables(NamedTuple):
     lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name` and `method_version`,
     `method_content` 0/1, `method_ticket` 0/1 (a reserved short stands where older versions have an access ticket),
     `method_sender`, `field_from` (one more), `field_room` bytes its fields may need above their
-    size on the wire. Per field, int64: `field_kind`, `field_key` number in the key set of its method, `field_optional`.
+    size on the wire. Per field, int64: `field_kind`, `field_key` number in the key set of its method, `field_flags`.
     class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
-    `property_kind`, `property_key` (classes, flag bit). tag_kind (versions, 256): kind of a field-table tag.
-    frame_kind (versions, 256): code of FRAME_TYPES. start, tune_ok (versions,): method index.
-    start_says (versions, 2): major and minor number in connection.start. `keys`: key sets of the
-    methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
+    `property_kind`, `property_key` (classes, flag bit), `reserved_flags` bits of its reserved properties. tag_kind
+    (versions, 256): kind of a field-table tag. frame_kind (versions, 256): code of FRAME_TYPES. start, tune_ok
+    (versions,): method index. start_says (versions, 2): major and minor number in connection.start. `keys`: key sets of
+    the methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
     """
 
     lookup: np.ndarray
@@ -86,11 +90,12 @@ class ClassicTables(NamedTuple):
     field_room: np.ndarray
     field_kind: np.ndarray
     field_key: np.ndarray
-    field_optional: np.ndarray
+    field_flags: np.ndarray
     class_name: np.ndarray
     class_index: np.ndarray
     property_kind: np.ndarray
     property_key: np.ndarray
+    reserved_flags: np.ndarray
     tag_kind: np.ndarray
     frame_kind: np.ndarray
     start: np.ndarray
@@ -115,7 +120,7 @@ def _field(described: dict[str, Any], secrets: dict[str, Any], optional: bool) -
     if name in secrets:
         by_mechanism = "user_from" in secrets[name]
         key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (None, kinds.SECRET)
-    return Field(name, key, kind, optional, described.get("reserved", False))
+    return Field(name, key, kind, optional, described.get("reserved", name == RESERVED_PROPERTY))
 
 
 def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -> Method:
@@ -234,7 +239,7 @@ def classic_tables() -> ClassicTables:
     lookup = np.full((len(VERSIONS), CLASS_IDS, METHOD_IDS), -1, np.int16)
     for index, method in enumerate(every):
         lookup[VERSIONS.index(method.version), method.class_id, method.method_id] = index
-    class_name, class_index, property_kind, property_key = _class_arrays(classes, names)
+    class_name, class_index, property_kind, property_key, reserved_flags = _class_arrays(classes, names)
     return ClassicTables(
         lookup,
         np.array([names[method.name] for method in every], np.int64),
@@ -246,11 +251,12 @@ def classic_tables() -> ClassicTables:
         np.array([_room(method.fields) for method in every], np.int64),
         np.array([field.kind for field, _ in fields], np.int64),
         np.array([keys.index(field.key) if field.key else -1 for field, keys in fields], np.int64),
-        np.array([field.optional for field, _ in fields], np.int64),
+        np.array([flags for method in every for flags in _field_flags(method)], np.int64),
         class_name,
         class_index,
         property_kind,
         property_key,
+        reserved_flags,
         _tag_array(),
         _frame_array(),
         _named_array(every, "connection.start"),
@@ -258,6 +264,22 @@ def classic_tables() -> ClassicTables:
         _named_array(every, "connection.tune-ok"),
         known_keys(key_sets),
     )
+
+
+def _field_flags(method: Method) -> list[int]:
+    """Flags of the fields of a method."""
+    in_use = _overlay()["reserved_in_use"].get(method.name, {}).get("fields", ())
+    flags, bit = [], 0
+    following = [*(field.kind for field in method.fields[1:]), None]
+    for field, after in zip(method.fields, following, strict=False):
+        own = (OPTIONAL if field.optional else 0) | (RESERVED if field.reserved and field.name not in in_use else 0)
+        if field.kind == kinds.BIT:
+            bit += 1
+            if bit == 8 or after != kinds.BIT:
+                own |= (0xFF << bit & 0xFF) << UNUSED_SHIFT
+                bit = 0
+        flags.append(own)
+    return flags
 
 
 def _reserves_ticket(method: Method) -> bool:
@@ -285,12 +307,14 @@ def _class_arrays(classes: list[ContentClass], names: dict[str, int]) -> tuple[n
     class_index = np.full((len(VERSIONS), CLASS_IDS), -1, np.int64)
     property_kind = np.full((len(classes), 16), kinds.UNDEFINED, np.int64)
     property_key = np.full((len(classes), 16), -1, np.int64)
+    reserved_flags = np.zeros(len(classes), np.int64)
     for index, of_class in enumerate(classes):
         place = VERSIONS.index(of_class.version), of_class.class_id
         class_name[place], class_index[place] = names[of_class.name], index
         for number, (bit, field) in enumerate(of_class.properties.items()):
             property_kind[index, bit], property_key[index, bit] = field.kind, number
-    return class_name, class_index, property_kind, property_key
+            reserved_flags[index] |= field.reserved << bit
+    return class_name, class_index, property_kind, property_key, reserved_flags
 
 
 def _tag_array() -> np.ndarray:

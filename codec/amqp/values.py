@@ -42,6 +42,7 @@ from codec.amqp.versions import (
 from codec.kernel import kernel
 from codec.variant import (
     FULL,
+    NOTES,
     OK,
     TOO_DEEP,
     TOO_LARGE,
@@ -116,6 +117,8 @@ def finish_row(row, code, misfit, arguments, properties):
         return False
     if code != OK:
         note_code(row, code, misfit)
+    row[R.NOTES] |= arguments.positions[NOTES] | properties.positions[NOTES]
+    arguments.positions[NOTES] = properties.positions[NOTES] = 0
     row[R.ARGUMENTS_END] = arguments.positions[VALUE]
     row[R.ARGUMENTS_META_END] = arguments.positions[METADATA]
     row[R.PROPERTIES_END] = properties.positions[VALUE]

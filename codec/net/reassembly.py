@@ -105,6 +105,7 @@ DIRECTION = np.dtype(
         ("span_packet", "i8"),
         ("span_ns", "i8"),
         ("span_file", "i4"),
+        ("span_notes", "i8"),  # what is noted where a frame boundary was lost (codec.amqp.notes)
         ("hello", "i8"),  # bytes of the start of a TLS stream kept
     ],
     align=True,

@@ -13,8 +13,8 @@ OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(
     5
 )  # MALFORMED is for decoders: the value was written as far as it went
 
-# Cells of `Writer.positions`.
-VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION = range(11)
+# Cells of `Writer.positions`. NOTES is free for decoders: bits that they set while they write a value.
+VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION, NOTES = range(12)
 # What a writer was short of (cell SHORT_OF), for `enlarge`.
 SHORT_VALUE, SHORT_METADATA, SHORT_SCRATCH = range(3)
 
@@ -53,7 +53,7 @@ def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entrie
     return Writer(
         np.zeros(value_bytes, np.uint8),
         np.zeros(metadata_bytes, np.uint8),
-        np.zeros(11, np.int64),
+        np.zeros(12, np.int64),
         np.zeros((depth, 3), np.int64),
         np.zeros((depth, 2), np.int64),
         np.zeros(entries + 1, np.int64),
@@ -90,6 +90,7 @@ def begin(w):
     p[METADATA_FROM] = p[METADATA]
     p[ROOM] = min(len(w.value), int(p[VALUE]) + VARIANT_BYTES)
     p[CODE] = OK
+    p[NOTES] = 0
     p[KEYS] = 0
     p[DEPTH] = 0
     p[ENTRIES] = 0
@@ -110,6 +111,12 @@ def rollback(w):
 def trouble(w):
     """The code that `finish` will return: OK while nothing is wrong. Lets a decoder stop early."""
     return int(w.positions[CODE])
+
+
+@kernel
+def note(w, bits):
+    """Set `bits` among the notes of this value."""
+    w.positions[NOTES] |= bits
 
 
 @kernel

@@ -1,0 +1,64 @@
+"""What is odd about a frame, as far as only its octets tell: the names, as data.
+
+Rows hold a bitmask of these, column `notes` of table frames their names. A note is no error: status and error of the
+row say what that means for its values. Most are about 0-8 to 0-9-1, those about passwords about all versions.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+NOTES = (
+    "frame-type",  # the frame type is not defined in this version
+    "frame-end",  # the octet after the payload is not 0xCE
+    "size-implausible",  # on skipped bytes: a frame above LIMITS.plausible_frame_bytes seems to begin here
+    "fields-short",  # the octets end before the last argument or property does
+    "octets-left",  # octets follow the last argument or property
+    "table-broken",  # the entries of a field table do not fit its length, or a tag is not defined
+    "ambiguous-tag",  # a field table uses a tag of AMBIGUOUS_TAGS
+    "shortstr-octets",  # a short string holds a zero octet, or is not UTF-8
+    "reserved-set",  # a reserved argument is not zero or empty; a reserved property is there
+    "unused-bits",  # bits above the last of a run of bit arguments are set
+    "weight",  # the weight of a content header is not zero
+    "undefined-flags",  # property flags are set that the class does not define
+    "class-differs",  # a content header names another class than the method that announces it
+    "header-missing",  # the method before on this channel announced a content, and this is not its header
+    "body-short",  # the content before on this channel lacks bytes of its body
+    "body-long",  # more body than the header declared, up to this frame
+    "body-of-nothing",  # a body although the header declared no bytes
+    "content-alone",  # a header or body with no content announced or open
+    "empty-password",  # a SASL response of PLAIN or AMQPLAIN with a password of no octets
+    "token-password",  # the same with a token for a password: three base64url parts, the first a JSON object
+)
+(
+    FRAME_TYPE,
+    FRAME_END,
+    SIZE_IMPLAUSIBLE,
+    FIELDS_SHORT,
+    OCTETS_LEFT,
+    TABLE_BROKEN,
+    AMBIGUOUS_TAG,
+    SHORTSTR_OCTETS,
+    RESERVED_SET,
+    UNUSED_BITS,
+    WEIGHT,
+    UNDEFINED_FLAGS,
+    CLASS_DIFFERS,
+    HEADER_MISSING,
+    BODY_SHORT,
+    BODY_LONG,
+    BODY_OF_NOTHING,
+    CONTENT_ALONE,
+    EMPTY_PASSWORD,
+    TOKEN_PASSWORD,
+) = (1 << bit for bit in range(len(NOTES)))
+
+# Field-table tags that the 0-9-1 grammar (section 4.2.1) and the brokers' practice read as different types, or only one
+# of the two defines, although values look alike.
+AMBIGUOUS_TAGS = b"slLU"
+
+
+@cache
+def note_names(mask: int) -> list[str] | None:
+    """The names in `mask`; None when nothing is noted."""
+    return [name for bit, name in enumerate(NOTES) if mask >> bit & 1] or None
