@@ -190,6 +190,8 @@ def write(
         for name, table in tables.items():
             if name in (*wanted, "captures") and name != "frames":
                 status.doing = f"writing {name}"
+                if name == "message_flows" and {"messages", "connections"} <= set(wanted):  # both stand by now
+                    table = pipeline.load(spark, stage.uri).message_flows
                 parquet.write(table, stage.child(name).uri)
         if "frames" in wanted:
             keep_frames(scratch, stage.child("frames"), tables.frames)

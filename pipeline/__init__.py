@@ -18,10 +18,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pipeline.audit import findings
 from pipeline.schemas import TABLES
+from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.captures import captures
 from pipeline.tables.connections import connections
 from pipeline.tables.families import families
+from pipeline.tables.flows import OF_MESSAGES, message_flows
 from pipeline.tables.frames import frames
 from pipeline.tables.messages import messages
 from pipeline.tables.methods import methods
@@ -29,7 +32,10 @@ from pipeline.tables.shape import shaped
 from pipeline.tables.streams import streams
 from udfs.schemas import DECODED
 
-__all__ = ["TABLES", "Tables", "decode", "decoded", "from_decoded", "load"]
+__all__ = [
+    "TABLES", "Tables", "backlog", "consumers", "decode", "decoded", "findings", "from_decoded", "latency", "load",
+    "rates",
+]  # fmt: skip
 
 # Packets are handled one by one in this order, however the captures were split and their runs cut.
 RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
@@ -47,6 +53,7 @@ class Tables:
     links: DataFrame
     methods: DataFrame
     messages: DataFrame
+    message_flows: DataFrame
     persisted: tuple[DataFrame, ...] = field(default=(), repr=False)
 
     def items(self) -> Iterator[tuple[str, DataFrame]]:
@@ -70,16 +77,20 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collect
     found = families(all_frames, versions)
     settled = [family.settled for family in found if family.settled is not None]
     replies = [family.replies for family in found if family.replies is not None]
+    all_connections = connections(decoded)
+    all_messages = messages({family.name: family.messages for family in found}, settled, all_frames, payload=payload)
+    to_pair = all_messages.select(*OF_MESSAGES).persist(StorageLevel.MEMORY_AND_DISK)
     return Tables(
         captures=captures(decoded),
         frames=all_frames,
         streams=streams(decoded),
-        connections=connections(decoded),
+        connections=all_connections,
         channels=reduce(DataFrame.unionByName, (family.channels for family in found)),
         links=reduce(DataFrame.unionByName, (family.links for family in found)),
         methods=methods(all_frames, replies),
-        messages=messages({family.name: family.messages for family in found}, settled, all_frames, payload=payload),
-        persisted=tuple(rows for family in found for rows in family.kept),
+        messages=all_messages,
+        message_flows=message_flows(to_pair, all_connections),
+        persisted=(to_pair, *(rows for family in found for rows in family.kept)),
     )
 
 
@@ -132,15 +143,20 @@ def decode(
 
 
 def load(spark: SparkSession, directory: str) -> Tables:
-    """The tables that a job has written under `directory`, one folder each; one that was not written is empty."""
-    found = {name: _read(spark, f"{directory.rstrip('/')}/{name}", schema) for name, schema in TABLES.items()}
+    """The tables that a job has written under `directory`, one folder each; one that was not written is empty, but for
+    message_flows, which are made of messages and connections."""
+    read = {name: _read(spark, f"{directory.rstrip('/')}/{name}", schema) for name, schema in TABLES.items()}
+    found = {name: table or spark.createDataFrame([], TABLES[name]) for name, table in read.items()}
+    if read["message_flows"] is None and read["messages"] and read["connections"]:
+        found["message_flows"] = message_flows(found["messages"], found["connections"])
     return Tables(**found, persisted=())
 
 
-def _read(spark: SparkSession, folder: str, schema: StructType) -> DataFrame:
+def _read(spark: SparkSession, folder: str, schema: StructType) -> DataFrame | None:
     try:
-        return shaped(spark.read.parquet(folder), schema)
+        # The schema is ours: Spark need not open files to learn it, which takes it a job for each table.
+        return shaped(spark.read.schema(schema).parquet(folder), schema)
     except AnalysisException as missing:
         if missing.getCondition() != "PATH_NOT_FOUND":
             raise
-        return spark.createDataFrame([], schema)
+        return None

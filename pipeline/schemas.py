@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from udfs.schemas import DECODED, FRAMES, field
 
-__all__ = ["DECODED", "FRAMES", "TABLES"]
+__all__ = ["DECODED", "FINDINGS", "FRAMES", "TABLES"]
 
 LONG, INT, STRING, BOOLEAN, BINARY = LongType(), IntegerType(), StringType(), BooleanType(), BinaryType()
 TIMESTAMP, VARIANT, STRINGS = TimestampType(), VariantType(), ArrayType(StringType())
@@ -106,6 +106,9 @@ CONNECTIONS = table(
         "first packet to connection.open-ok (1.0: to the later open), ns; only when the TCP handshake was captured",
     ),
     ("tcp_rtt_ns", LONG, "round trip time of the TCP handshake, ns"),
+    ("start_latency_ns", LONG, "client's protocol header to connection.start (1.0: to the server's header), ns"),
+    ("login_latency_ns", LONG, "connection.start-ok to connection.tune (1.0: sasl-init to sasl-outcome), ns"),
+    ("open_latency_ns", LONG, "connection.open to connection.open-ok (1.0: from one open to the other), ns"),
     ("vhost", STRING, "virtual host asked for; 1.0: hostname in the client's open"),
     ("user", STRING, "user name the client gave"),
     ("mechanism", STRING, "authentication mechanism chosen"),
@@ -194,6 +197,7 @@ LINKS = table(
     ("flow_mode", STRING, "0-10: 'credit', or 'window': what is completed is allowed again; as last set"),
     ("credit", LONG, "messages the receiver has allowed in all; 0-10: by message.flow, 4294967295: no limit"),
     ("transfers", LONG, "messages that went over it"),
+    ("no_credit_ns", LONG, "1.0: time from attach to its last frame in which the sender had no credit left, ns"),
 )
 
 CONTENT_COLUMNS = ("properties", "body_size", "payload", "body_sha256")
@@ -225,6 +229,8 @@ MESSAGES = table(
     ("packet_no", LONG, "packet that completed the first frame"),
     ("ts", TIMESTAMP, "when the first frame was captured"),
     ("ts_ns", LONG, "the same, ns since 1970-01-01 UTC"),
+    ("first_ts_ns", LONG, "capture time of the packet that began the first frame, ns since 1970-01-01 UTC"),
+    ("last_ts_ns", LONG, "capture time of the packet that completed the last frame, ns since 1970-01-01 UTC"),
     ("exchange", STRING, "exchange published to, '' the default one"),
     ("routing_key", STRING, "routing key"),
     ("queue", STRING, "queue it was delivered from, as far as the capture shows its consumer or get"),
@@ -270,6 +276,60 @@ MESSAGES = table(
     ("settled_ts_ns", LONG, "when that was said (in a transaction: committed), ns since 1970-01-01 UTC"),
     ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns"),
     ("transaction", STRING, "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement"),
+    ("settled_frame_no", LONG, "frame that settled it; of a returned publish, the confirm it was given beside"),
+    ("returned_frame_no", LONG, "frame_no of the basic.return that gave the publish back"),
+)
+
+FINDINGS = table(
+    ("rule_id", STRING, "rule of the catalogue that is broken, 'HS-08'"),
+    ("severity", STRING, "'violation' 'warning' 'info'; one lower than the rule's where `reservation` says why"),
+    ("scope", STRING, "what the finding is about: 'connection' 'channel' 'link' 'message'"),
+    ("category", STRING, "part of the protocol, or of good practice, that the rule belongs to"),
+    ("offender", STRING, "who breaks the rule: 'client' or 'server'; null: the capture does not tell"),
+    ("connection_id", LONG, "TCP connection; of a rule about several the first"),
+    ("channel", INT, "channel number; of a rule about connections null"),
+    ("channel_life", LONG, "which life of the channel number, see channels"),
+    ("frame_no", LONG, "frame of the first offence"),
+    ("packet_no", LONG, "packet that completed that frame: the one to open"),
+    ("capture_file", STRING, "URI of the capture that holds packet_no"),
+    ("ts", TIMESTAMP, "when it was captured"),
+    ("summary", STRING, "what the rule says is wrong"),
+    ("evidence", VARIANT, "values that show it: observed, expected, negotiated, and others by name"),
+    ("reference", STRING, "where the rule is written"),
+    ("occurrences", LONG, "offences of this rule by the same connection, channel life, link or message"),
+    (
+        "reservation",
+        STRING,
+        "why the severity is lowered: 'capture began mid-stream' 'bytes are missing' 'one direction only'",
+    ),
+)
+
+MESSAGE_FLOWS = table(
+    ("flow_id", LONG, "the same number for the same pair, whatever else is in the tables"),
+    ("version", STRING, "AMQP version of the publish; of the delivery where there is no publish"),
+    ("deliver_version", STRING, "AMQP version of the delivery"),
+    ("server", STRING, "the broker, 'ip:port'"),
+    ("vhost", STRING, "its virtual host; '/' where none was named"),
+    ("publish_connection_id", LONG, "connection of the publish"),
+    ("publish_frame_no", LONG, "messages.first_frame_no of the publish"),
+    ("publish_ts_ns", LONG, "when the publish was complete, ns since 1970-01-01 UTC"),
+    ("confirm_latency_ns", LONG, "from then until the broker confirmed or refused it, ns"),
+    ("exchange", STRING, "exchange published to, '' the default one"),
+    ("routing_key", STRING, "routing key"),
+    ("address", STRING, "1.0: address of the link it was delivered on; without a delivery, published on"),
+    ("queue", STRING, "queue it was delivered from"),
+    ("deliver_connection_id", LONG, "connection of the first delivery from that queue"),
+    ("deliver_frame_no", LONG, "messages.first_frame_no of that delivery"),
+    ("deliver_ts_ns", LONG, "when that delivery began, ns since 1970-01-01 UTC"),
+    ("broker_latency_ns", LONG, "deliver_ts_ns - publish_ts_ns"),
+    ("ack_latency_ns", LONG, "last delivery complete until it was settled, ns"),
+    ("total_latency_ns", LONG, "publish begun until the last delivery was settled (presettled: complete), ns"),
+    ("redeliveries", LONG, "how often it was delivered from that queue again"),
+    ("outcome", STRING, "of the last delivery, as in messages; without a delivery, of the publish"),
+    ("dead_lettered", STRING, "why the first queue gave it up ('rejected' 'expired' 'maxlen' ...), when it did"),
+    ("rpc_latency_ns", LONG, "on a request: publish begun until its reply was delivered to the requester, ns"),
+    ("match", STRING, "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash; 'none': alone"),
+    ("ambiguous", BOOLEAN, "on a pair: several publishes fit and their order decided, or bytes of the broker are lost"),
 )
 
 TABLES: dict[str, StructType] = {
@@ -281,4 +341,5 @@ TABLES: dict[str, StructType] = {
     "links": LINKS,
     "methods": METHODS,
     "messages": MESSAGES,
+    "message_flows": MESSAGE_FLOWS,
 }

@@ -53,7 +53,8 @@ def found(spark: SparkSession) -> Iterator[Shown]:
 
 # ---- what tshark shows ----------------------------------------------------------------------------------------------
 
-ATTACH, TRANSFER, DISPOSITION = "18", "20", "21"
+ATTACH, FLOW, TRANSFER, DISPOSITION = "18", "19", "20", "21"
+RECEIVER = "1"
 WORDS = {"accepted": ("confirmed", "acked"), "declared": ("confirmed", "acked")}
 
 
@@ -72,6 +73,9 @@ def shown(name: str) -> Iterator[tuple[int, bool, str, dict[str, Any]]]:
                     if node["n"].startswith(("amqp.delivery-state.", "amqp.tx.")):
                         inner = [child["n"].rpartition(".")[2] for child in node.get("c", [])]
                         fields["state"] = [node["n"].rpartition(".")[2], *inner]
+                    if node["n"].endswith((".source", ".target")):
+                        inside = {child["n"].rpartition("arguments.")[2]: child.get("s") for child in node.get("c", [])}
+                        fields[f"{node['n'].rpartition('.')[2]} address"] = inside.get("address.string")
                 yield one["stream"], one["srcport"] == client, nodes["amqp.performative"]["s"], fields
 
 
@@ -167,14 +171,20 @@ def test_links_that_a_session_takes_along_end_with_its_error(found: Shown) -> No
 
 
 def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Shown) -> None:
-    # The broker makes it of the client's container id and the name of the link, see its attach.
-    dynamic = [row for row in found.rows("links", RPC, "kind", "name", "address") if row[2] and row[1] in row[2]]
-    assert [(kind, address) for kind, _, address in dynamic] == [
-        ("receiver", f"bce3fad0-0efb-4d53-b09b-ee95d1e55265_{name}") for _, name, _ in dynamic
-    ]
+    """The client's receiver names no source; the attach that answers it does."""
+    attaches = [said for said in shown(f"{RPC}.pcap") if said[2] == ATTACH]
+    ((name, address),) = (
+        (answer["name"], answer["source address"])
+        for _, by_client, _, asked in attaches
+        for _, _, _, answer in attaches
+        if by_client and asked["role"] == RECEIVER and asked["source address"] is None
+        if answer["name"] == asked["name"] and answer["role"] != RECEIVER
+    )
+    rows = found.rows("links", RPC, "kind", "name", "address")
+    assert [row for row in rows if row[1] == name] == [("receiver", name, address)]
     # Replies go to it through a link without an address, by their property to.
     rows = found.rows("messages", RPC, "operation", "address")
-    assert {operation for operation, address in rows if address == dynamic[0][2]} == {"publish", "deliver"}
+    assert {operation for operation, to in rows if to == address} == {"publish", "deliver"}
 
 
 def test_messages_over_many_frames_are_whole(found: Shown) -> None:
@@ -187,8 +197,9 @@ def test_messages_over_many_frames_are_whole(found: Shown) -> None:
 
 def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Shown) -> None:
     columns = ("kind", "address", "channel_life", "transfers", "credit", "snd_settle_mode")
-    # The last flow of the receiver: delivery-count 8, link-credit 4.
-    assert found.rows("links", MID, *columns) == [("receiver", "/queue/r1", 0, 10, 12, "unsettled")]
+    flows = [fields for _, by_client, code, fields in shown(f"{MID}.pcap") if code == FLOW and by_client]
+    credit = max(int(flow["deliveryCount"]) + int(flow["linkCredit"]) for flow in flows)
+    assert found.rows("links", MID, *columns) == [("receiver", "/queue/r1", 0, 10, credit, "unsettled")]
 
 
 def test_properties_of_1_0_are_in_the_plain_columns(found: Shown) -> None:

@@ -104,6 +104,13 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, disposed(SENDS, 0))  # settles what the receiver said
     wire.add(SERVER, disposed(SENDS, 2))  # nobody said anything
 
+    wire = wires["credit"] = receiving()
+    for begun, granted in ((None, 2), (uint(2), 1)):
+        wire.add(CLIENT, frame(performative(FLOW, None, uint(9), uint(0), uint(9), uint(0), begun, uint(granted))))
+        for number in range(granted):
+            wire.add(SERVER, moved(number + (2 if begun else 0)))
+    wire.add(CLIENT, detach(0))
+
     wire = wires["parts"] = sending()
     whole = sections_of(b"abcdef")
     wire.add(CLIENT, moved(0, payload=whole[:9], more=True) + moved(0, payload=whole[9:], first=False, settled=True))
@@ -169,6 +176,12 @@ def test_the_sender_settles_what_the_receiver_said(written: Written) -> None:
     rows = written.rows("messages", "second", "outcome", "settle_latency_ns")
     # Sent in packet 7, said in packet 8, settled in 9; 1 us from packet to packet. Nobody settles the second.
     assert rows == [("acked", 2000), ("acked", None), ("unknown", 3000)]
+
+
+def test_time_without_credit_is_added_up(written: Written) -> None:
+    # The packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. There
+    # is no credit before the first flow, from the second delivery to the second flow, and after the third delivery.
+    assert written.rows("links", "credit", "credit", "transfers", "no_credit_ns") == [(3, 3, 2000 + 1000 + 1000)]
 
 
 def test_a_delivery_may_settle_itself_late_or_be_given_up(written: Written) -> None:

@@ -152,6 +152,12 @@ def test_times_of_a_connection(read: Read) -> None:
     )
 
 
+def test_steps_of_the_handshake(read: Read) -> None:
+    steps = ("start_latency_ns", "login_latency_ns", "open_latency_ns")
+    assert read.one("connections", "whole", *steps) == (STEP, STEP, STEP)
+    assert read.one("connections", "until_header", *steps) == (None, None, None)
+
+
 def test_counts_by_sender(read: Read) -> None:
     kinds = ("frames", "methods", "heartbeats")
     # Client: header, start-ok, tune-ok, open, channel.open, publish + 2, get, heartbeat, close.

@@ -49,7 +49,9 @@ class Numbers:
     def of(self, column: pa.Array) -> NDArray[np.int64]:
         """The number of each text; not writeable, as `integers`."""
         encoded = column.dictionary_encode()
-        numbers = [self._number(text) for text in encoded.dictionary.to_pylist()]
+        # Octets from the wire: what is not UTF-8 is shown with backslashes.
+        octets = encoded.dictionary.cast(pa.binary()).to_pylist()
+        numbers = [self._number(text.decode("utf-8", "backslashreplace")) for text in octets]
         found: NDArray[np.int64] = np.array([0, *numbers])[encoded.indices.fill_null(-1).to_numpy() + 1]
         found.flags.writeable = False
         return found

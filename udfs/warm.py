@@ -137,6 +137,18 @@ def warm_history() -> None:
     list(ChannelHistory(MethodRoles({}, {}, {}))(iter([pa.record_batch(row)])))
 
 
+def warm_pairing() -> None:
+    """Compile the pairing engine: a publish and two deliveries, one of them again."""
+    from codec.pairing import Rows
+    from udfs.pairing import ARROW_TYPES, pair_messages
+    from udfs.schemas import OF_BOTH, OF_DELIVERY
+
+    messages = {name: pa.nulls(3, ARROW_TYPES[kind]) for name, kind in {**OF_BOTH, **OF_DELIVERY}.items()}
+    messages |= {name: pa.array([1, 1, 1]) for name in Rows._fields}
+    messages["side"] = pa.array([0, 1, 1])
+    list(pair_messages(iter([pa.record_batch(messages)])))
+
+
 def main() -> None:
     """Compile everything, in two processes."""
     if sys.argv[1:] == ["values"]:
@@ -146,6 +158,7 @@ def main() -> None:
         warm_captures()
         warm_settlement()
         warm_history()
+        warm_pairing()
     if values.returncode:
         sys.exit(values.returncode)
 

@@ -37,7 +37,22 @@ CLOSE = {
 }
 AGREED = ("channel_max", "frame_max", "heartbeat_s")
 BLOCKS = {"connection.blocked": True, "connection.unblocked": False}
-SPEAKS = tuple(SAYING_METHODS | set(REACHES_STAGE) | set(REACHED_BY_BOTH))
+# Steps of the handshake: (what begins it, what ends it), as (method, sender).
+HEADER = "protocol-header"
+STEPS = {
+    "start_latency_ns": ([(HEADER, "client")], [("connection.start", "server"), (HEADER, "server")]),
+    "login_latency_ns": (
+        [("connection.start-ok", "client"), ("sasl-init", "client")],
+        [("connection.tune", "server"), ("sasl-outcome", "server")],
+    ),
+    "open_latency_ns": ([("connection.open", "client")], [("connection.open-ok", "server")]),
+}
+SPEAKS = tuple(
+    SAYING_METHODS
+    | set(REACHES_STAGE)
+    | set(REACHED_BY_BOTH)
+    | {step for ends in STEPS.values() for end in ends for step, _ in end}
+)
 
 
 def connections(decoded: DataFrame) -> DataFrame:
@@ -84,11 +99,13 @@ def _said(frames: DataFrame) -> DataFrame:
     }
     close = F.struct("frame_no", "sender", *(F.expr(value).alias(name) for name, value in CLOSE.items()))
     said = (
-        frames.filter(named(SPEAKS))
+        frames.filter(named(SPEAKS) | (F.col("frame_type") == HEADER))
+        .withColumn("step", F.coalesce("name", "frame_type"))
         .groupBy("connection_id")
         .agg(
             *(first_said(saying).alias(name) for name, saying in SAID.items()),
             *(value.alias(name) for name, value in first.items()),
+            *((_first(until) - _first(since)).alias(name) for name, (since, until) in STEPS.items()),
             F.max(stage).alias("stage"),
             F.min(F.when(named(OPENED), F.col("ts_ns"))).alias("open_ns"),
             F.min(F.when(named(CLOSES_CONNECTION), close)).alias("close"),
@@ -96,9 +113,20 @@ def _said(frames: DataFrame) -> DataFrame:
     )
     # In 1.0 the later open opens the connection.
     opened = F.when(_by_both("open"), F.greatest(*(f"{side}_open_ns" for side in SIDES)))
-    return said.withColumn("stage", F.greatest("stage", *_stages_by_both())).withColumn(
-        "open_ns", F.coalesce("open_ns", opened)
+    apart = F.when(_by_both("open"), F.abs(F.col("client_open_ns") - F.col("server_open_ns")))
+    return said.withColumns(
+        {
+            "stage": F.greatest("stage", *_stages_by_both()),
+            "open_ns": F.coalesce("open_ns", opened),
+            "open_latency_ns": F.coalesce("open_latency_ns", apart),
+        }
     )
+
+
+def _first(moments: list[tuple[str, str]]) -> Column:
+    """Aggregate: when the first of `moments` was."""
+    is_one = reduce(Column.__or__, ((F.col("step") == step) & (F.col("sender") == side) for step, side in moments))
+    return F.min(F.when(is_one, F.col("ts_ns")))
 
 
 def _by_both(method: str) -> Column:

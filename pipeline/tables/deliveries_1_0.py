@@ -136,6 +136,7 @@ def _concluded(rows: DataFrame) -> DataFrame:
             "operation": F.when(first, operation),
             "outcome": F.when(first, outcome),
             "settled_ts_ns": F.when(first, told),
+            "settled_frame_no": F.when(first & said, F.col("settled_frame_no")),
             "transaction": F.when(first, F.coalesce("end.result", "transaction")),
             "address": F.col("link.address"),
             "delivery_id": F.col("said.delivery_id"),
@@ -149,7 +150,7 @@ def _concluded(rows: DataFrame) -> DataFrame:
             "credited": F.struct("said.delivery_count", "said.link_credit"),
             "said": _shared(),
         }
-    ).drop("delivery", "coordinates", "end", "settled_frame_no", "answer_hidden", "transaction_key")
+    ).drop("delivery", "coordinates", "end", "answer_hidden", "transaction_key")
 
 
 def _shared() -> Column:

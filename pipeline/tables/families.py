@@ -22,7 +22,7 @@ from pipeline.tables.links import links
 from pipeline.tables.links_0_10 import links_0_10
 from pipeline.tables.links_1_0 import links_1_0
 from pipeline.tables.properties import CLASSIC, DESCRIBED, SEGMENTED
-from pipeline.tables.roles import SESSION_VERSIONS
+from pipeline.tables.roles import CLASSIC_VERSIONS, SESSION_VERSIONS
 from pipeline.tables.sessions import sessions
 from pipeline.tables.settlement import settled_by_ledger
 from pipeline.tables.transfers_0_10 import placed_commands, settled_transfers
@@ -77,7 +77,7 @@ def described(frames: DataFrame) -> Family:
 
 
 FAMILIES: dict[Callable[[DataFrame], Family], frozenset[str]] = {
-    classic: frozenset({"0-8", "0-9", "0-9-1"}),
+    classic: frozenset(CLASSIC_VERSIONS),
     segmented: frozenset({"0-10"}),
     described: frozenset({"1.0"}),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.schemas import LINKS
@@ -20,17 +20,25 @@ def links_1_0(settled: DataFrame) -> DataFrame:
     unknown = F.when(F.col("on_link").isNull(), F.struct("sender", "handle", "own_losses"))
     closing = F.struct("frame_no", "ts_ns")
     error = F.when(F.col("said.error").isNotNull(), F.struct("frame_no", F.col("said.error").alias("error")))
+    grants = named(["flow"]) & (F.col("sender") == F.col("on_link.receiver"))
+    in_order = Window.partitionBy(*SESSION, "link_id").orderBy("frame_no")
+    left = F.coalesce(F.last(F.when(grants, _allowed()), True).over(in_order), F.lit(0)) - F.count("operation").over(
+        in_order
+    )
     rows = (
         settled.filter(named(LINK_PERFORMATIVES) & F.col("handle").isNotNull())
         .withColumn("link_id", F.col("on_link.link_id"))
         .withColumn("unknown", unknown)
+        .withColumn("left", F.when(F.col("link_id").isNotNull(), left))
+        .withColumn("until_ns", F.lead("ts_ns").over(in_order))
         .groupBy(*SESSION, "link_id", "unknown")
         .agg(
             F.any_value("on_link", True).alias("on_link"),
             F.min(F.when(named(["attach"]), F.col("ts_ns"))).alias("opened_ns"),
             F.min(F.when(named(["detach"]), closing)).alias("closing"),
             F.min(F.when(named(["detach"]), error)).alias("failing"),
-            F.max(F.when(named(["flow"]) & (F.col("sender") == F.col("on_link.receiver")), _allowed())).alias("credit"),
+            F.max(F.when(grants, _allowed())).alias("credit"),
+            F.sum(F.when(F.col("left") <= 0, F.col("until_ns") - F.col("ts_ns"))).alias("no_credit_ns"),
             F.count("operation").alias("transfers"),
         )
         .filter(F.col("link_id").isNotNull() | (F.col("transfers") > 0))
@@ -58,6 +66,7 @@ def links_1_0(settled: DataFrame) -> DataFrame:
                 "rcv_settle_mode": F.col("on_link.rcv_settle_mode"),
                 "no_ack": F.col("on_link.snd_settle_mode") == "settled",
                 "opened_ts": timestamp("opened_ns"),
+                "no_credit_ns": F.when(F.col("link_id").isNotNull(), F.coalesce("no_credit_ns", F.lit(0))),
                 "closed_ts": timestamp("closed_ns"),
                 "error": F.nullif(F.concat_ws(": ", "failing.condition", "failing.description"), F.lit("")),
             }

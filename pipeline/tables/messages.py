@@ -33,10 +33,11 @@ STATE = {
     "resumed": "boolean",
     "outcome": "string",
     "settled_ts_ns": "bigint",
+    "settled_frame_no": "bigint",
     "transaction": "string",
 }
-END = "struct<outcome: string, settled_ts_ns: bigint, transaction: string>"
-METHOD = ("version", "sender", "packet_no", "ts_ns")
+END = "struct<outcome: string, settled_ts_ns: bigint, settled_frame_no: bigint, transaction: string>"
+METHOD = ("version", "sender", "packet_no", "ts_ns", "first_ts_ns")
 ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
 KEY = ("connection_id", "content_frame_no")
 
@@ -61,7 +62,7 @@ def _ends(settled: DataFrame) -> DataFrame:
     return settled.select(
         "connection_id",
         F.col("frame_no").alias("content_frame_no"),
-        F.struct("outcome", "settled_ts_ns", "transaction").cast(END).alias("end"),
+        F.struct("outcome", "settled_ts_ns", "settled_frame_no", "transaction").cast(END).alias("end"),
     )
 
 
@@ -86,6 +87,7 @@ def _contents(frames: DataFrame, payload: bool) -> DataFrame:
     return frames.filter(F.col("content_frame_no").isNotNull()).select(
         *KEY,
         *kept,
+        F.col("ts_ns").alias("last_ts_ns"),
         F.when(is_method, method).alias("method"),
         F.when(is_header, F.struct("properties", "body_size")).alias("header"),
         F.when(F.col("frame_type").isin(*BODY_FRAMES), F.col("payload_size")).alias("body_bytes"),
@@ -99,9 +101,11 @@ def _assembled(rows: DataFrame, payload: bool) -> DataFrame:
         .agg(
             *(F.any_value(part, True).alias(part) for part in ("state", "end", "method", "header")),
             F.max("frame_no").alias("last_frame_no"),
+            F.max("last_ts_ns").alias("last_ts_ns"),
             F.sum("body_bytes").alias("body_bytes"),
             F.max("body_sha256").alias("body_sha256"),
             F.max("returned_ts_ns").alias("returned_ts_ns"),
+            F.max("returned_frame_no").alias("returned_frame_no"),
             body.alias("body"),
         )
         .filter(F.col("method").isNotNull() & F.col("state").isNotNull())
@@ -132,5 +136,6 @@ def _described(rows: DataFrame, payload: bool) -> DataFrame:
             "transaction": F.coalesce("end.transaction", "state.transaction"),
             "settled_ts_ns": settled_ts_ns,
             "settle_latency_ns": settled_ts_ns - F.col("ts_ns"),
+            "settled_frame_no": F.coalesce("end.settled_frame_no", "state.settled_frame_no"),
         }
     )

@@ -1,8 +1,9 @@
 """Returns: which publish a basic.return gives back.
 
-The broker names no tag; it gives back the same exchange, routing key and body. A return belongs to the nearest earlier
-publish of these that was mandatory or immediate and is not returned yet: brackets that close. Only such publishes and
-the returns themselves are looked at, so this is cheap where nothing is returned.
+The broker names no tag; it gives back the same exchange, routing key and body. Returned are the nearest earlier
+publishes of these that were mandatory or immediate, as many as there are returns: brackets that close. Of those, the
+first is returned first. Only such publishes and the returns themselves are looked at, so this is cheap where nothing is
+returned.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ADDRESS = ("exchange", "routing_key", "mandatory", "immediate")
 
 
 def returned(frames: DataFrame) -> DataFrame:
-    """`frames` -> (connection_id, content_frame_no, returned_ts_ns), one row a returned publish."""
+    """`frames` -> (connection_id, content_frame_no, returned_ts_ns, returned_frame_no), one row a returned publish."""
     operation = looked_up(OPERATIONS)
     may_return = (F.col("operation") == "return") | F.col("address.mandatory") | F.col("address.immediate")
     candidates = (
@@ -42,10 +43,22 @@ def returned(frames: DataFrame) -> DataFrame:
     # A return stands at the height that its publish raised: next to it among the rows of that level.
     level = F.when(publishes, F.col("height")).otherwise(F.col("height") + 1)
     bracket = Window.partitionBy(*same, "level").orderBy("content_frame_no")
+    other = F.when(publishes, F.lead("operation").over(bracket)).otherwise(F.lag("operation").over(bracket))
+    # The brackets tell which publishes are returned; the broker returns them in the order in which they came.
+    in_order = Window.partitionBy(*same, "operation").orderBy("content_frame_no")
+    pair = Window.partitionBy(*same, "nth").orderBy("content_frame_no")
     return (
         rows.withColumn("height", height)
         .withColumn("level", level)
-        .withColumn("closing", F.lead(F.struct("operation", "ts_ns")).over(bracket))
-        .filter(publishes & (F.col("closing.operation") == "return"))
-        .select("connection_id", "content_frame_no", F.col("closing.ts_ns").alias("returned_ts_ns"))
+        .withColumn("other", other)
+        .filter(F.col("other") != F.col("operation"))
+        .withColumn("nth", F.row_number().over(in_order))
+        .withColumn("closing", F.lead(F.struct("ts_ns", "content_frame_no")).over(pair))
+        .filter(publishes)
+        .select(
+            "connection_id",
+            "content_frame_no",
+            F.col("closing.ts_ns").alias("returned_ts_ns"),
+            F.col("closing.content_frame_no").alias("returned_frame_no"),
+        )
     )

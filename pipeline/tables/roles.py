@@ -13,15 +13,16 @@ from itertools import chain
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from codec.amqp.versions import fact_table
+from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
 
+CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
 SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are no frames
 
 # Life of a channel. Channel 0 carries the connection itself in the classic family.
 OPENS_CHANNEL = ("channel.open",)
 CLOSES_CHANNEL = ("channel.close",)
-CONNECTION_CHANNEL = {"0-8": "0", "0-9": "0", "0-9-1": "0"}
+CONNECTION_CHANNEL = dict.fromkeys(CLASSIC_VERSIONS, "0")
 SESSION_VERSIONS = ("0-10", "1.0")  # their channels carry sessions
 MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
@@ -112,7 +113,7 @@ ANSWERED_IN_PRACTICE = {"basic.recover": ("basic.recover-ok",)}
 def replies() -> dict[str, tuple[str, ...]]:
     """Request -> its possible replies, of the classic family, from the fact tables of its versions."""
     found: dict[str, set[str]] = {name: set(answers) for name, answers in ANSWERED_IN_PRACTICE.items()}
-    for version in ("0-8", "0-9", "0-9-1"):
+    for version in CLASSIC_VERSIONS:
         for class_ in fact_table(version)["classes"]:
             for method in class_["methods"]:
                 answers = {f"{class_['name']}.{answer}" for answer in method["responses"]}

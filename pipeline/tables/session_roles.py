@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.tables.roles import looked_up
+from pipeline.tables.roles import MODES, TRANSACTION_ENDS, looked_up
 
 # Life of a session.
 OPENS_SESSION = ("begin", "session.attach")
@@ -60,10 +60,8 @@ TRANSFERS_0_10 = ("message.transfer",)
 SETTLES_TRANSFERS = ("message.accept", "message.reject", "message.release")  # by ids of the other side's commands
 COMPLETES = ("session.completed", "execution.result", "execution.exception")
 TRANSACTIONAL_COMMANDS = ("message.transfer", "message.accept")
-TX_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 DTX_ENDS = {"dtx.commit": "committed", "dtx.rollback": "rolled-back"}
 DTX_STARTS, DTX_STOPS = ("dtx.start",), ("dtx.end",)
-MODE_COMMANDS = {"tx.select": "tx", "dtx.select": "dtx"}
 UNROUTABLE = (1, 2)  # reject codes unroutable, immediate: what a return says in the classic family
 FLOW_MODES = {"0": "credit", "1": "window"}
 NO_ACCEPT = 1  # accept-mode none
@@ -77,11 +75,11 @@ COMMANDS = (
     *TRANSFERS_0_10,
     *SETTLES_TRANSFERS,
     *COMPLETES,
-    *TX_ENDS,
+    *TRANSACTION_ENDS,
     *DTX_ENDS,
     *DTX_STARTS,
     *DTX_STOPS,
-    *MODE_COMMANDS,
+    *MODES,
 )
 
 

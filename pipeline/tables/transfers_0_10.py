@@ -12,21 +12,19 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.tables.ledgers import ledger, no_events, opening, ranges, settling
-from pipeline.tables.roles import looked_up, named, other
+from pipeline.tables.roles import MODES, TRANSACTION_ENDS, looked_up, named, other
 from pipeline.tables.session_roles import (
     COMMANDS,
     COMPLETES,
     DTX_ENDS,
     DTX_STARTS,
     DTX_STOPS,
-    MODE_COMMANDS,
     NO_ACCEPT,
     SETTLES_TRANSFERS,
     SUBSCRIBES,
     SUBSCRIPTION_COMMANDS,
     TRANSACTIONAL_COMMANDS,
     TRANSFERS_0_10,
-    TX_ENDS,
     UNROUTABLE,
     outcome_of,
 )
@@ -39,7 +37,7 @@ ARGUMENTS = """struct<name binary, command_id bigint, destination string, queue 
     commands array<struct<lower bigint, upper bigint>>, code int, error_code int, description string,
     xid struct<format bigint, global_id binary, branch_id binary>>"""
 SETTLES = (*SETTLES_TRANSFERS, *COMPLETES)
-ENDS = {**TX_ENDS, **DTX_ENDS}
+ENDS = {**TRANSACTION_ENDS, **DTX_ENDS}
 
 
 def placed_commands(frames: DataFrame) -> DataFrame:
@@ -102,15 +100,15 @@ def _with_transactions(rows: DataFrame) -> DataFrame:
     """
     so_far = Window.partitionBy(*SESSION).orderBy("frame_no")
     before = so_far.rowsBetween(Window.unboundedPreceding, -1)
-    mode = looked_up(MODE_COMMANDS)
+    mode = looked_up(MODES)
     branch = F.concat_ws(
         " ", F.col("said.xid.format").cast("string"), F.hex("said.xid.global_id"), F.hex("said.xid.branch_id")
     )
     works_on = F.when(named(DTX_STARTS), F.struct(branch.alias("branch"))).when(
         named(DTX_STOPS), F.struct(F.lit(None).cast("string").alias("branch"))
     )
-    ended = F.count(F.when(named(TX_ENDS), 1)).over(before)
-    in_tx = named(TX_ENDS) | ((F.col("sender") == "client") & named(TRANSACTIONAL_COMMANDS))
+    ended = F.count(F.when(named(TRANSACTION_ENDS), 1)).over(before)
+    in_tx = named(TRANSACTION_ENDS) | ((F.col("sender") == "client") & named(TRANSACTIONAL_COMMANDS))
     own = F.concat_ws(" ", F.lit("session"), "session_channel", "channel_life", "ended")
     return (
         rows.withColumns(
@@ -194,6 +192,7 @@ def _concluded(rows: DataFrame) -> DataFrame:
             "operation": F.when(transfer, F.when(published, "publish").otherwise("deliver")),
             "outcome": F.when(transfer, outcome),
             "settled_ts_ns": F.when(transfer, told),
+            "settled_frame_no": F.when(transfer, F.col("settled_frame_no")),
             "transaction": F.when(transfer, F.coalesce("end.result", "transaction")),
             "exchange": F.when(transfer & published, F.coalesce("said.destination", F.lit(""))),
             "queue": F.col("subscription.queue"),
@@ -203,7 +202,7 @@ def _concluded(rows: DataFrame) -> DataFrame:
             "credited": F.struct("said.unit", "said.value", "said.flow_mode"),
             "said": _shared(),
         }
-    ).drop("end", "settled_frame_no", "answer_hidden", "transaction_key", "status")
+    ).drop("end", "answer_hidden", "transaction_key", "status")
 
 
 def _shared() -> Column:
@@ -218,5 +217,5 @@ def _shared() -> Column:
         nothing.cast("bigint").alias("incoming_window"),
         nothing.cast("bigint").alias("outgoing_window"),
         error.alias("error"),
-        looked_up(MODE_COMMANDS).alias("mode"),
+        looked_up(MODES).alias("mode"),
     ).cast(SAID)

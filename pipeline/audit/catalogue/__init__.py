@@ -1,0 +1,64 @@
+"""The catalogue of rules: one JSON object a group, rule id -> what is known of the rule.
+
+Fields: `versions`, `severity` ('violation' 'warning' 'info'), `scope` ('connection' 'channel' 'link' 'message': one
+finding for each that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how
+it is seen), `reference`, `parameters` (thresholds), and what has to be known of a connection: without all of `needs` the
+rule is silent, without all of `prefers` it speaks one severity lower and says why. Names of knowledge: KNOWLEDGE.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+SEVERITIES = ("violation", "warning", "info")
+SCOPES = ("connection", "channel", "link", "message")
+# What may be known of a connection -> what a finding says that was made without.
+KNOWLEDGE = {
+    "start": "capture began mid-stream",
+    "complete": "bytes are missing",
+    "both": "one direction only",
+}
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule; the fields are those of the catalogue."""
+
+    id: str
+    versions: tuple[str, ...]
+    severity: str
+    scope: str
+    category: str
+    offender: str | None
+    summary: str
+    detect: str
+    reference: str
+    parameters: Mapping[str, Number]
+    needs: tuple[str, ...]
+    prefers: tuple[str, ...]
+
+    @property
+    def group(self) -> str:
+        return self.id.split("-")[0]
+
+
+def rule_of(name: str, entry: Mapping[str, object]) -> Rule:
+    """An entry of a catalogue file as a Rule."""
+    lists = {field: tuple(entry.get(field, ())) for field in ("versions", "needs", "prefers")}  # type: ignore[call-overload]
+    return Rule(**{"parameters": {}, **entry, **lists, "id": name})  # type: ignore[arg-type]
+
+
+@cache
+def catalogue() -> Mapping[str, Rule]:
+    """All rules by id, group by group, in the order of their files."""
+    found = {}
+    files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json"))
+    for file in sorted(files, key=lambda file: file.name):
+        entries = json.loads(file.read_text("utf-8"))
+        found.update({name: rule_of(name, entry) for name, entry in entries.items()})
+    return found

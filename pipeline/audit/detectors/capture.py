@@ -1,0 +1,35 @@
+"""CAP: what the capture itself lacks."""
+
+from __future__ import annotations
+
+from pipeline.audit.detector import Detector
+
+DETECTORS = (
+    Detector(
+        "CAP-01",
+        "connections",
+        when="content = 'amqp' AND missing_bytes > 0",
+        frame="coalesce(loss_frame, first_frame)",
+        evidence={"missing_bytes": "missing_bytes"},
+    ),
+    Detector(
+        "CAP-02",
+        "connections",
+        when="content = 'amqp' AND sides_known_by != 'syn'",
+        frame="first_frame",
+        evidence={"header_seen": "c.client_header IS NOT NULL", "version_known": "version_known"},
+    ),
+    Detector(
+        "CAP-03",
+        "connections",
+        when="content = 'amqp' AND (client_packets = 0) != (server_packets = 0)",
+        frame="first_frame",
+        evidence={"observed": "CASE WHEN client_packets > 0 THEN 'client' ELSE 'server' END"},
+    ),
+    Detector(
+        "CAP-05",
+        "frames",
+        when="frame_type = 'skipped' AND status = 'partial'",
+        evidence={"sender": "sender", "octets": "size"},
+    ),
+)

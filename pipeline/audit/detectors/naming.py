@@ -1,0 +1,142 @@
+"""NM: names of exchanges and queues, and what they stand for."""
+
+from __future__ import annotations
+
+from pipeline.audit.detector import Detector, Sql, State
+from pipeline.audit.detectors.transactions import WHOLE_LIFE, in_this_life
+from pipeline.audit.entities import entities
+
+STATES = {
+    "declare_frame": State("max(CASE WHEN name = 'queue.declare' AND sender = 'client' THEN frame_no END)"),
+}
+CONTEXTS = {"entities": entities}
+
+NAMES: Sql = "array(said.exchange, said.queue, said.source, said.destination)"
+# Exchanges that a server has before anybody declares them: of the specification, and of brokers in use.
+PREDECLARED: Sql = (
+    "('amq.direct', 'amq.fanout', 'amq.topic', 'amq.headers', 'amq.match', 'amq.rabbitmq.trace', 'amq.rabbitmq.log', "
+    "'amq.rabbitmq.event', 'amq.failover', 'amq.management')"
+)
+TYPES: Sql = (
+    "('direct', 'fanout', 'topic', 'headers', 'x-delayed-message', 'x-consistent-hash', 'x-modulus-hash', 'x-random', "
+    "'x-local-random', 'x-recent-history', 'x-rtopic', 'x-lvc', 'x-jms-topic', 'x-message-deduplication', 'x-event', "
+    "'x-presence', 'x-federation-upstream')"
+)
+USES_QUEUE: Sql = "name IN ('queue.bind', 'queue.unbind', 'queue.purge', 'queue.delete', 'basic.consume', 'basic.get')"
+DECLARED_BEFORE: Sql = "ts_ns < broker_loss_ns AND NOT declared.passive AND was.deleted = false"
+# What the server itself deletes may be declared anew with other flags: its consent tells that it was gone.
+MAY_HAVE_GONE: Sql = (
+    "accepted AND (was.declared.auto_delete OR was.table LIKE '%\"x-expires\"%') OR "
+    "was.declared.exclusive AND was.until_ns <= ts_ns"
+)
+# The names that the server makes up: nobody else has them, so consent tells that one exists.
+GIVEN_AND_ACCEPTED: Sql = "accepted AND entity LIKE 'amq.gen%'"
+
+
+def redeclared(rule: str, kind: str, flags: tuple[str, ...]) -> Detector:
+    """A declaration of an entity of this kind that differs from the one that stands."""
+    now, then = (
+        f"named_struct({', '.join(f'{chr(39)}{flag}{chr(39)}, {place}.{flag}' for flag in flags)}, 'arguments', {table})"
+        for place, table in (("declared", "table"), ("was.declared", "was.table"))
+    )
+    return Detector(
+        rule,
+        "entities",
+        when=f"name = '{kind}.declare' AND {DECLARED_BEFORE} AND NOT ({MAY_HAVE_GONE}) AND {now} != {then}",
+        evidence={kind: "entity", "observed": now, "expected": then, "declared_in_frame": "was.frame_no"},
+    )
+
+
+DETECTORS = (
+    Detector(
+        "NM-01",
+        "events",
+        when=f"sender = 'client' AND exists({NAMES}, n -> octet_length(n) > 127)",
+        evidence={
+            "observed": f"array_max(transform({NAMES}, n -> octet_length(n)))",
+            "expected": "127",
+            "name": f"filter({NAMES}, n -> octet_length(n) > 127)[0]",
+            "method": "name",
+        },
+    ),
+    Detector(
+        "NM-02",
+        "events",
+        when=f"sender = 'client' AND concat_ws('', {NAMES}) RLIKE '[^a-zA-Z0-9_.:-]'",
+        evidence={
+            "observed": f"filter({NAMES}, n -> n RLIKE '[^a-zA-Z0-9_.:-]')[0]",
+            "expected": "'letters, digits, - _ . :'",
+            "method": "name",
+        },
+    ),
+    Detector(
+        "NM-03",
+        "entities",
+        when="name IN ('exchange.declare', 'queue.declare') AND NOT declared.passive AND entity LIKE 'amq.%' AND "
+        f"seen = 0 AND NOT (kind = 'exchange' AND entity IN {PREDECLARED}) AND NOT ({GIVEN_AND_ACCEPTED}) AND NOT given",
+        evidence={"observed": "entity", "expected": "'a name that does not begin with amq.'", "method": "name"},
+    ),
+    Detector(
+        "NM-04",
+        "events",
+        when="name IN ('exchange.declare', 'exchange.delete') AND said.exchange = ''",
+        evidence={"observed": "said.exchange", "expected": "'a name'", "method": "name"},
+    ),
+    redeclared("NM-05", "exchange", ("type", "durable")),
+    redeclared("NM-06", "queue", ("durable", "exclusive", "auto_delete")),
+    Detector(
+        "NM-07",
+        "events",
+        when=f"{USES_QUEUE} AND said.queue = '' AND NOT {in_this_life('declare_frame')} AND {WHOLE_LIFE}",
+        evidence={"observed": "said.queue", "expected": "'queue.declare on the channel before'", "method": "name"},
+    ),
+    Detector(
+        "NM-08",
+        "events",
+        when="name IN ('queue.bind', 'queue.unbind', 'exchange.delete') AND said.exchange = ''",
+        evidence={"observed": "said.exchange", "expected": "'the name of an exchange'", "method": "name"},
+    ),
+    Detector(
+        "NM-09",
+        "entities",
+        when="kind = 'queue' AND ts_ns < broker_loss_ns AND was.deleted = false AND was.declared.exclusive AND was.connection_id != connection_id "
+        f"AND was.answered_ns <= ts_ns AND was.until_ns > ts_ns AND NOT ({MAY_HAVE_GONE})",
+        evidence={
+            "observed": "name",
+            "queue": "entity",
+            "declared_by": "named_struct('connection_id', was.connection_id, 'frame_no', was.frame_no)",
+        },
+    ),
+    Detector(
+        "NM-10",
+        "events",
+        when="name = 'exchange.delete' AND said.exchange LIKE 'amq.%'",
+        evidence={"observed": "said.exchange"},
+    ),
+    Detector(
+        "NM-11",
+        "events",
+        when="name = 'channel.close' AND said.reply_code = 404",
+        evidence={
+            "observed": "said.reply_code",
+            "text": "said.reply_text",
+            "entity": "nullif(regexp_extract(said.reply_text, '\\'([^\\']*)\\'', 1), '')",
+            "class": "said.class_id",
+            "method": "said.method_id",
+        },
+    ),
+    Detector(
+        "NM-11",
+        "connections",
+        when="c.server_close.said.reply_code = 404",
+        evidence={"observed": "404", "text": "c.server_close.said.reply_text"},
+        frame="c.server_close.frame_no",
+        at_ns="c.server_close.ts_ns",
+    ),
+    Detector(
+        "NM-12",
+        "events",
+        when=f"name = 'exchange.declare' AND NOT coalesce(said.passive, false) AND said.type NOT IN {TYPES}",
+        evidence={"observed": "said.type", "expected": "'direct, fanout, topic, headers'", "exchange": "said.exchange"},
+    ),
+)

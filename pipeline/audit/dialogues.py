@@ -1,0 +1,105 @@
+"""Context 'dialogues': one row a synchronous request, and one a reply, of the classic family.
+
+    asks           the row is a request that waits for a reply
+    reply_ns       when it got one: request rows of table methods name their replies
+    open_until     frame of the reply to the last to be answered of the requests that the same side sent before on this
+                   life of the channel, NEVER when one of them has none; null: there are none
+    next_close_ns  when the channel was closed after this
+    replies        the row is a reply
+    paired         it is the reply to a request that waited
+    no_wait_before the last request of its dialogue (requests that share replies) asked for none
+
+The reply that a request got stands in the row of the request, so a row is put before every such reply to mark it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from codec.amqp.tables import CLASSIC_VERSIONS, methods
+from pipeline.tables.roles import dialogue_of, looked_up
+
+if TYPE_CHECKING:
+    from pipeline.audit.contexts import Sources
+
+NEVER = (1 << 63) - 1
+MARK, ROW = 0, 1  # places of rows with the same frame_no
+
+
+def requests() -> dict[str, set[str]]:
+    """By version the methods that a reply follows."""
+    return {version: {m.name for m in methods(version) if m.replies} for version in CLASSIC_VERSIONS}
+
+
+def replies() -> dict[str, set[str]]:
+    """By version the methods that are nothing but replies."""
+    return {version: {m.name for m in methods(version) if m.reply_to and not m.replies} for version in CLASSIC_VERSIONS}
+
+
+def one_of(names: dict[str, set[str]]) -> Column:
+    """True on rows whose name is one of those of their version."""
+    of_version = F.lit(None).cast("boolean")
+    for version, known in names.items():
+        of_version = F.when(F.col("version") == version, F.col("name").isin(*sorted(known))).otherwise(of_version)
+    return F.coalesce(of_version, F.lit(False))
+
+
+def dialogues(sources: Sources) -> DataFrame:
+    """Context 'dialogues'."""
+    no_wait = F.expr("coalesce(try_variant_get(arguments, '$.no_wait', 'boolean'), false)")
+    spoken = (
+        sources.tables.methods.withColumns({"asked": one_of(requests()), "replies": one_of(replies())})
+        .filter(F.col("asked") | F.col("replies"))
+        .select(
+            "connection_id", "channel", "version", "frame_no", "ts_ns", "sender", "name", "replies", "reply_frame_no",
+            (F.col("ts_ns") + F.col("reply_latency_ns")).alias("reply_ns"), F.lit(ROW).alias("place"),
+            F.when(F.col("asked"), no_wait).alias("no_wait"), looked_up(dialogue_of()).alias("dialogue"),
+        )
+    )  # fmt: skip
+    marks = F.transform(
+        F.array_compact(F.array("reply_frame_no")),
+        lambda frame: F.struct(frame.alias("frame_no"), F.lit(MARK).alias("place")),
+    )
+    own = F.struct("frame_no", "place")
+    rows = (
+        spoken.withColumn("at", F.explode(F.concat(F.array(own), marks)))
+        .withColumns({"frame_no": F.col("at.frame_no"), "place": F.col("at.place")})
+        .drop("at")
+        .withColumns({"asks": F.expr(f"place = {ROW} AND NOT coalesce(no_wait, true)")})
+    )
+    return _followed(rows).filter(F.col("place") == ROW).join(sources.of_connection, "connection_id", "left")
+
+
+def _followed(rows: DataFrame) -> DataFrame:
+    """`rows` with what stands before and after them on their channel."""
+    channel = Window.partitionBy("connection_id", "channel").orderBy("frame_no", "place")
+    dialogue = Window.partitionBy("connection_id", "channel", "dialogue").orderBy("frame_no", "place")
+    before = (Window.unboundedPreceding, -1)
+    opens = F.when((F.col("name") == "channel.open") & (F.col("place") == ROW), 1)
+    closes = F.when(F.col("name").isin("channel.close", "connection.close"), F.col("ts_ns"))
+    latest = {
+        sender: F.max(
+            F.when(
+                F.col("asks") & (F.col("sender") == sender),
+                F.struct("channel_life", F.coalesce("reply_frame_no", F.lit(NEVER)).alias("until")),
+            )
+        ).over(channel.rowsBetween(*before))
+        for sender in ("client", "server")
+    }
+    latest_own = F.col("latest")[F.col("sender")]
+    last_request = F.last(F.when(F.col("no_wait").isNotNull() & (F.col("place") == ROW), F.col("no_wait")), True)
+    return (
+        rows.withColumn("channel_life", F.count(opens).over(channel))
+        .withColumn("next_close_ns", F.min(closes).over(channel.rowsBetween(1, Window.unboundedFollowing)))
+        .withColumn("latest", F.create_map(*(part for s, value in latest.items() for part in (F.lit(s), value))))
+        .withColumns(
+            {
+                "open_until": F.when(latest_own["channel_life"] == F.col("channel_life"), latest_own["until"]),
+                "paired": F.lag(F.col("place") == MARK).over(dialogue),
+                "no_wait_before": last_request.over(dialogue.rowsBetween(*before)),
+            }
+        )
+    )

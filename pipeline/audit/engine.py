@@ -1,0 +1,140 @@
+"""From rows of contexts to findings: all detectors of a context in one pass, then one row for each rule and thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.audit.catalogue import KNOWLEDGE, SEVERITIES, Number, Rule
+from pipeline.audit.detector import Detector, Sql
+
+# A hit: a row of a context that breaks a rule. channel and life as a place, `of_*` as part of what the rule is about.
+HIT = {
+    "rule_id": "string",
+    "connection_id": "bigint",
+    "of_channel": "int",
+    "of_life": "bigint",
+    "of_thing": "string",
+    "frame_no": "bigint",
+    "at_ns": "bigint",
+    "channel": "int",
+    "channel_life": "bigint",
+    "offender": "string",
+    "severity": "string",
+    "evidence": "string",
+    "occurrences": "bigint",
+}
+THING = ("rule_id", "connection_id", "of_channel", "of_life", "of_thing")
+PER_CHANNEL = ("channel", "link", "message")
+PER_THING = ("link", "message")
+ALL_VERSIONS = 5
+
+
+def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
+    """Rows of one context -> HIT, one for each detector that holds on a row."""
+    present = set(rows.columns)
+    found = ", ".join(_hit(detector, rules[detector.rule], present) for detector in detectors)
+    return rows.select(F.expr(f"inline(filter(array({found}), hit -> hit IS NOT NULL))"))
+
+
+def _hit(detector: Detector, rule: Rule, present: set[str]) -> Sql:
+    """SQL: a struct of HIT where the detector holds, else null."""
+
+    def column(name: str, of: Iterable[str] = PER_CHANNEL) -> Sql:
+        return name if name in present and rule.scope in of else "null"
+
+    evidence = ", ".join(f"{text(name)}, {value}" for name, value in detector.evidence.items())
+    values = {
+        "rule_id": text(rule.id),
+        "connection_id": "connection_id",
+        "of_channel": column("channel"),
+        "of_life": column("channel_life"),
+        "of_thing": detector.thing if rule.scope in PER_THING else "null",
+        "frame_no": detector.frame,
+        "at_ns": detector.at_ns,
+        "channel": column("channel", (rule.scope,)),
+        "channel_life": column("channel_life"),
+        "offender": detector.offender,
+        "severity": detector.severity,
+        "evidence": f"to_json(named_struct({evidence}))" if evidence else "'{}'",
+        "occurrences": detector.occurrences,
+    }
+    fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in HIT.items())
+    condition = f"({detector.when})"
+    if len(rule.versions) < ALL_VERSIONS:
+        condition = f"version IN ({', '.join(map(text, rule.versions))}) AND {condition}"
+    return with_parameters(f"CASE WHEN {condition} THEN named_struct({fields}) END", rule.parameters)
+
+
+def text(value: str) -> Sql:
+    """A string literal."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def with_parameters(sql: Sql, parameters: Mapping[str, Number]) -> Sql:
+    """`sql` with the rule's parameters in place of '{name}'."""
+    for name, value in parameters.items():
+        sql = sql.replace("{" + name + "}", repr(value))
+    return sql
+
+
+def concluded(found: DataFrame, knowledge: DataFrame, rules: Iterable[Rule]) -> DataFrame:
+    """HITs -> one row for each rule and thing: the first of its hits, how many there are, what the rule says, and how
+    sure that is. `knowledge`: one row a connection with `start`, `both`, `loss_from_ns`; its columns stay."""
+    spark = found.sparkSession
+    known = found.join(F.broadcast(rule_rows(spark, rules)), "rule_id").join(knowledge, "connection_id", "left")
+    without = known.withColumn("lacking", _lacking())
+    sure = without.filter(~F.arrays_overlap("needs", "lacking"))
+    first = F.struct(*(name for name in HIT if name not in ("rule_id", "connection_id", "occurrences")))
+    kept = [name for name in known.columns if name not in HIT]
+    return (
+        sure.groupBy(*THING)
+        .agg(
+            F.min(F.struct("frame_no", "at_ns", first.alias("hit"), F.struct(*kept).alias("of"), "lacking")).alias(
+                "by"
+            ),
+            F.sum("occurrences").alias("occurrences"),
+        )
+        .select("rule_id", "connection_id", "by.hit.*", "by.of.*", "by.lacking", "occurrences")
+        .withColumns(_judged())
+    )
+
+
+def _lacking() -> Column:
+    """Names of KNOWLEDGE that a hit was made without."""
+    unknown = {
+        "start": ~F.coalesce("start", F.lit(False)),
+        "complete": F.coalesce(F.col("loss_from_ns") <= F.col("at_ns"), F.lit(False)),
+        "both": ~F.coalesce("both", F.lit(False)),
+    }
+    return F.array_compact(F.array(*(F.when(unknown[name], name) for name in KNOWLEDGE)))
+
+
+def _judged() -> dict[str, Column]:
+    """The severity, one step lower where something preferred is not known, and why."""
+    missed = F.array_intersect("prefers", "lacking")
+    texts = F.create_map(*(F.lit(part) for pair in KNOWLEDGE.items() for part in pair))
+    severity = F.coalesce("severity", "rule_severity")
+    lower = {above: below for above, below in zip(SEVERITIES, (*SEVERITIES[1:], SEVERITIES[-1]), strict=True)}
+    lowered = F.create_map(*(F.lit(part) for pair in lower.items() for part in pair))[severity]
+    return {
+        "severity": F.when(F.size(missed) > 0, lowered).otherwise(severity),
+        "offender": F.coalesce("offender", "rule_offender"),
+        "reservation": F.when(F.size(missed) > 0, texts[missed[0]]),
+    }
+
+
+def rule_rows(spark: SparkSession, rules: Iterable[Rule]) -> DataFrame:
+    """What findings say of their rules, one row a rule."""
+    rows = [
+        (rule.id, rule.severity, rule.scope, rule.category, rule.offender, rule.summary, rule.reference,
+         list(rule.needs), list(rule.prefers))
+        for rule in rules
+    ]  # fmt: skip
+    return spark.createDataFrame(
+        rows,
+        "rule_id string, rule_severity string, scope string, category string, rule_offender string, summary string, "
+        "reference string, needs array<string>, prefers array<string>",
+    )

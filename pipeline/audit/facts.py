@@ -1,0 +1,111 @@
+"""Context 'connections': one row a connection, with what rules have to know of it.
+
+Beside the columns of the table connections:
+
+    opened_ns, ts_ns    first and last packet, ns since 1970-01-01 UTC
+    start, both         captured from its beginning; in both directions
+    loss_from_ns        since when bytes are missing; null: never
+    asked, answered     first protocol header of the client, and of the server, as versions_offered tells them
+    refused             the server answered with a header of its own instead of going on
+    failed_login        the login failed
+    first_frame, client_min_frame, client_max_frame, client_framed ...   first and last row of each side, and the first
+                        that is a frame
+    c                   the first row of each kind in FIRSTS: struct(frame_no, ts_ns, sender, status, notes, code, said,
+                        mechanisms, locales)
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.tables.roles import SPANS
+
+SIDES = ("client", "server")
+CONNECTION_METHODS = (
+    "start", "start-ok", "secure", "secure-ok", "tune", "tune-ok", "open", "open-ok", "redirect", "close", "close-ok",
+    "blocked", "update-secret",
+)  # fmt: skip
+# First row of each kind in a connection: name -> SQL over frames. 0-10 has the names of the classic family.
+FIRSTS = {
+    **{name.replace("-", "_"): f"name = 'connection.{name}'" for name in CONNECTION_METHODS},
+    **{f"{side}_close": f"name = 'connection.close' AND sender = '{side}'" for side in SIDES},
+    **{f"{side}_header": f"frame_type = 'protocol-header' AND sender = '{side}'" for side in SIDES},
+    **{f"{side}_open": f"name = 'open' AND sender = '{side}'" for side in SIDES},
+    **{f"{side}_end": f"name = 'close' AND sender = '{side}'" for side in SIDES},
+    **{name.replace("-", "_"): f"name = '{name}'" for name in ("sasl-mechanisms", "sasl-init", "sasl-outcome")},
+}
+CONTROL = (
+    "frame_type = 'protocol-header' OR name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name IN ('open', 'close')"
+)
+# Lists of words: one string in the classic family, an array elsewhere.
+LISTS = {"mechanisms": ("mechanisms", "sasl_server_mechanisms"), "locales": ("locales",)}
+ROW = ("frame_no", "ts_ns", "sender", "status", "notes", "code", "said", *LISTS)
+ACCESS_REFUSED = 403
+
+
+def lists() -> dict[str, Column]:
+    """Columns of LISTS: arrays of strings out of VARIANT `arguments`."""
+
+    def words(path: str) -> str:
+        value = "try_variant_get(arguments, '$.{}', '{}')"
+        return (
+            f"split({value.format(path, 'string')}, ' '), {value.format(path, 'array<string>')}"
+            if path in LISTS
+            else value.format(path, "array<string>")
+        )
+
+    return {name: F.expr(f"coalesce({', '.join(map(words, paths))})") for name, paths in LISTS.items()}
+
+
+def facts(connections: DataFrame, frames: DataFrame, control: DataFrame) -> DataFrame:
+    """Table connections, narrow frames, and the rows of CONTROL among them -> context 'connections'."""
+    own = connections.withColumns(
+        {
+            "opened_ns": F.unix_micros("opened_ts") * 1000,
+            "ts_ns": F.unix_micros("closed_ts") * 1000,
+            "start": F.expr("sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')"),
+            "both": F.expr("client_packets > 0 AND server_packets > 0"),
+            "asked": _offered("client"),
+            "answered": _offered("server"),
+        }
+    )
+    joined = own.join(_measured(frames), "connection_id", "left").join(_firsts(control), "connection_id", "left")
+    return joined.withColumns(
+        {
+            "version": F.coalesce("version", "answered"),
+            "refused": F.expr("c.server_header IS NOT NULL AND c.start IS NULL AND c.server_open IS NULL"),
+            "failed_login": F.expr(
+                "c.start_ok IS NOT NULL AND c.tune IS NULL AND (c.server_close.said.reply_code = "
+                f"{ACCESS_REFUSED} OR c.close IS NULL AND tcp_end_by = 'server') "
+                "OR c.sasl_outcome.said.code != 0"
+            ),
+            "frame_no": F.coalesce("c.start_ok.frame_no", "c.client_header.frame_no", "first_frame"),
+        }
+    )
+
+
+def _offered(side: str) -> Column:
+    """What the first protocol header of `side` says."""
+    return F.expr(f"try_element_at(split(try_element_at(filter(versions_offered, v -> v LIKE '{side} %'), 1), ' '), 2)")
+
+
+def _firsts(control: DataFrame) -> DataFrame:
+    return control.groupBy("connection_id").agg(
+        F.struct(*(F.min(F.when(F.expr(sql), F.struct(*ROW))).alias(name) for name, sql in FIRSTS.items())).alias("c")
+    )
+
+
+def _measured(frames: DataFrame) -> DataFrame:
+    """First and last rows of each side, and since when bytes are missing. A frame that is cut is as good as lost."""
+    cut = (F.col("status") == "partial") & (F.col("frame_type") != "skipped")
+    lost = (F.col("frame_type") == "gap") | cut | ((F.col("frame_type") == "skipped") & (F.col("status") != "partial"))
+    is_frame = ~F.col("frame_type").isin("protocol-header", *SPANS)
+    measures = {"first_frame": F.min("frame_no"), "loss_from_ns": F.min(F.when(lost, F.col("first_ts_ns")))}
+    measures["loss_frame"] = F.min(F.when(F.col("frame_type") == "gap", F.col("frame_no")))
+    for side in SIDES:
+        own = F.col("sender") == side
+        measures[f"{side}_min_frame"] = F.min(F.when(own, F.col("frame_no")))
+        measures[f"{side}_max_frame"] = F.max(F.when(own, F.col("frame_no")))
+        measures[f"{side}_framed"] = F.min(F.when(own & is_frame, F.col("frame_no")))
+    return frames.groupBy("connection_id").agg(*(value.alias(name) for name, value in measures.items()))

@@ -1,0 +1,128 @@
+"""Context 'lives': one row a life of a channel of the classic family, and what was said in it by method and sender.
+
+    methods       array of (sender, name, class_id, method_id, times, first_frame, last_frame), one a method and sender
+    close         the first channel.close: sender, frame_no, ts_ns and its arguments
+    close_ok_ns   when it was answered
+    ended         the life is over: its channel was closed, or its connection
+    until_ns      when the life ended, or the capture of its connection
+    open_channels lives that are open when their connection ends
+    unsettled, refused, redelivered, delivered, persistent: messages of the life; `first_*`: frame of the first of them
+
+Two groupings, of which the second sees a row for each method, not for each frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.tables.roles import CONNECTION_CHANNEL, METHOD_FRAMES, looked_up
+
+if TYPE_CHECKING:
+    from pipeline.audit.contexts import Sources
+
+SIDES = ("client", "server")
+LIFE = ("connection_id", "channel", "channel_life")
+SAID_IN_CLOSE = "struct<reply_code int, reply_text string, class_id int, method_id int>"
+METHOD = ("sender", "name", "class_id", "method_id", "times", "first_frame", "last_frame")
+# Kind of message -> which it is, in SQL over table messages.
+COUNTED = {
+    "delivered": "operation IN ('deliver', 'get')",
+    "unsettled": "operation IN ('deliver', 'get') AND outcome = 'unsettled'",
+    "refused": "operation IN ('deliver', 'get') AND outcome IN ('rejected', 'requeued')",
+    "redelivered": "operation IN ('deliver', 'get') AND redelivered",
+    "persistent": "operation = 'publish' AND durable",
+}
+
+
+def channel_methods(sources: Sources, names: Iterable[str] | None = None) -> DataFrame:
+    """Methods of the classic family on channels, with `channel_life` as in the tables; `names`: only these, and what
+    opens a channel. Columns of frames."""
+    rows = sources.tables.frames.filter(
+        F.col("frame_type").isin(list(METHOD_FRAMES))
+        & F.col("version").isin(list(CONNECTION_CHANNEL))
+        & (F.col("channel") != looked_up(CONNECTION_CHANNEL, "version").cast("int"))
+    )
+    if names is not None:
+        rows = rows.filter(F.col("name").isin(["channel.open", *names]))
+    return rows.withColumn("channel_life", life())
+
+
+def life() -> Column:
+    """How often the channel of a row was opened so far."""
+    so_far = Window.partitionBy("connection_id", "channel").orderBy("frame_no")
+    opens = F.when(F.col("name") == "channel.open", 1)
+    return F.count(opens).over(so_far.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+
+
+def lives(sources: Sources) -> DataFrame:
+    """Context 'lives'."""
+    said = F.when(F.col("name") == "channel.close", F.expr(f"try_variant_get(arguments, '$', '{SAID_IN_CLOSE}')"))
+    tallies = (
+        channel_methods(sources)
+        .select("frame_no", "ts_ns", "version", *LIFE, *METHOD[:4], said.alias("said"))
+        .groupBy(*LIFE, *METHOD[:4])
+        .agg(
+            F.any_value("version").alias("version"),
+            F.count("*").alias("times"),
+            F.min("frame_no").alias("first_frame"),
+            F.max("frame_no").alias("last_frame"),
+            F.min("ts_ns").alias("first_ns"),
+            F.min(F.when(F.col("said").isNotNull(), F.struct("frame_no", "ts_ns", "sender", "said.*"))).alias("close"),
+        )
+    )
+    answers = F.col("name") == "channel.close-ok"
+    spoken = tallies.groupBy(*LIFE).agg(
+        F.any_value("version").alias("version"),
+        F.collect_list(F.struct(*METHOD)).alias("methods"),
+        F.min("close").alias("close"),
+        *(
+            F.min(F.when(answers & (F.col("sender") == side), F.col("first_ns"))).alias(f"{side}_ok_ns")
+            for side in SIDES
+        ),
+        F.max("last_frame").alias("last_frame"),
+    )
+    answered = F.when(F.col("close.sender") == "client", F.col("server_ok_ns")).otherwise(F.col("client_ok_ns"))
+    over = F.expr("c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none'")
+    still_open = F.when(F.col("close").isNull(), 1)
+    return (
+        spoken.join(_counted(sources.tables.messages), list(LIFE), "left")
+        .join(sources.of_connection, "connection_id", "left")
+        .withColumns(
+            {
+                "close_ok_ns": answered,
+                "connection_ended": over,
+                "ended": over | F.col("close").isNotNull(),
+                "until_ns": F.least("c.close.ts_ns", "c.last_ns"),
+                "open_channels": F.count(still_open).over(Window.partitionBy("connection_id")),
+            }
+        )
+    )
+
+
+def _counted(messages: DataFrame) -> DataFrame:
+    """Of each life, how many messages of each kind of COUNTED, and the frame of the first."""
+    kinds = {name: F.expr(sql) for name, sql in COUNTED.items()}
+    return messages.groupBy(*LIFE).agg(
+        *(F.count(F.when(kind, 1)).alias(name) for name, kind in kinds.items()),
+        *(F.min(F.when(kind, F.col("first_frame_no"))).alias(f"first_{name}") for name, kind in kinds.items()),
+    )
+
+
+def times(*methods: str, sender: str | None = None) -> str:
+    """SQL over 'lives': how often these methods were said, by `sender` where given."""
+    return f"aggregate({_those(methods, sender)}, 0L, (sum, m) -> sum + m.times)"
+
+
+def last(*methods: str, sender: str | None = None) -> str:
+    """SQL over 'lives': the last frame with one of these methods; 0 for none."""
+    return f"coalesce(array_max(transform({_those(methods, sender)}, m -> m.last_frame)), 0L)"
+
+
+def _those(methods: Iterable[str], sender: str | None) -> str:
+    names = ", ".join(f"'{name}'" for name in methods)
+    by = f" AND m.sender = '{sender}'" if sender else ""
+    return f"filter(methods, m -> m.name IN ({names}){by})"

@@ -1,0 +1,48 @@
+"""Context 'tags': what is said of consumers by their tags, with what was said of the tag before.
+
+    consumer_tag
+    tag_was      the last of basic.consume, -ok, basic.cancel, -ok before it with this tag on this life of the channel:
+                 name, sender, frame_no
+    tag_was_anywhere  the same on any channel of the connection, with channel and channel_life
+
+Deliveries are rows as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.audit.lives import LIFE, channel_methods
+
+if TYPE_CHECKING:
+    from pipeline.audit.contexts import Sources
+
+SPEAKS_OF_CONSUMERS = ("basic.consume", "basic.consume-ok", "basic.cancel", "basic.cancel-ok")
+
+
+def tags(sources: Sources) -> DataFrame:
+    """Context 'tags'."""
+    tag = F.expr("try_variant_get(arguments, '$.consumer_tag', 'string')")
+    rows = (
+        channel_methods(sources, [*SPEAKS_OF_CONSUMERS, "basic.deliver"])
+        .withColumn("consumer_tag", tag)
+        .filter("consumer_tag != '' AND name != 'channel.open'")
+        .select(*LIFE, "frame_no", "ts_ns", "version", "sender", "name", "consumer_tag", "content_frame_no")
+    )
+    said = F.when(
+        F.col("name").isin(list(SPEAKS_OF_CONSUMERS)), F.struct("name", "sender", "frame_no", "channel", "channel_life")
+    )
+    return rows.withColumns(
+        {
+            "tag_was": _before(said, *LIFE, "consumer_tag"),
+            "tag_was_anywhere": _before(said, "connection_id", "consumer_tag"),
+        }
+    ).join(sources.of_connection, "connection_id", "left")
+
+
+def _before(value: Column, *partition: str) -> Column:
+    rows = Window.partitionBy(*partition).orderBy("frame_no").rowsBetween(Window.unboundedPreceding, -1)
+    return F.last(value, ignorenulls=True).over(rows)

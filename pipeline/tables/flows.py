@@ -1,0 +1,267 @@
+"""Table message_flows: each publish with the deliveries of its message, across connections and versions.
+
+Messages meet at their broker (server endpoint and virtual host) under a key: the message-id, or else a fingerprint of
+correlation-id and body. They are shuffled by that key, so that the messages of one busy queue are spread, and the
+kernel behind `udfs.pairing` pairs them queue by queue.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.schemas import MESSAGE_FLOWS
+from pipeline.tables.addresses import node
+from pipeline.tables.shape import shaped
+from udfs.schemas import OF_BOTH, OF_DELIVERY, PAIRED
+
+DELIVERIES = ("deliver", "get")
+# What never came to a queue, and what goes back to one.
+REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
+GIVEN_BACK = ("requeued", "released", "modified", "unsettled", "unknown")
+WITHOUT_MARK = "released"  # 0-10, 1.0: a message that comes again after this need not say so
+DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: answers to this pseudo-queue come over the same channel
+NAMED_VHOST = "vhost:"  # RabbitMQ: so begins a host name of 1.0 that is a virtual host
+# How RabbitMQ tells of dead-lettering: a list of deaths, the newest first, and of the first one where and why. That is
+# in the headers, and for 1.0 since version 4 in the message annotations, with the route of every message.
+DEATHS = "array<struct<reason: string, queue: string, exchange: string, `routing-keys`: array<string>, count: bigint>>"
+FIRST_DEATH = ("exchange", "queue", "reason")
+OF_FIRST_DEATH = ", ".join(f"`x-first-death-{name}`: string" for name in FIRST_DEATH)
+IN_HEADERS = f"struct<`x-death`: {DEATHS}, {OF_FIRST_DEATH}>"
+IN_ANNOTATIONS = f"struct<`x-exchange`: string, `x-routing-key`: string, `x-opt-deaths`: {DEATHS}, {OF_FIRST_DEATH}>"
+# The columns of table messages that flows come from.
+OF_MESSAGES = (
+    "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
+    "routing_key", "queue", "address", "link", "redelivered", "message_id", "correlation_id", "reply_to", "headers",
+    "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
+)  # fmt: skip
+REQUEST = ("publish_connection_id", "publish_frame_no")
+
+
+def message_flows(messages: DataFrame, connections: DataFrame) -> DataFrame:
+    """Tables `messages` (OF_MESSAGES are enough; read three times) and `connections` -> table message_flows."""
+    brokers = _brokers(connections)
+    flows = _paired(messages, brokers).join(_answered(messages, brokers), [*REQUEST], "left")
+    return shaped(flows.withColumns(_concluded()), MESSAGE_FLOWS)
+
+
+def _brokers(connections: DataFrame) -> DataFrame:
+    """By connection: version, its broker (server endpoint, virtual host), and whether bytes of that broker are lost."""
+    hostname = F.when(F.col("vhost").startswith(NAMED_VHOST), F.expr(f"substr(vhost, {len(NAMED_VHOST) + 1})"))
+    vhost = F.when(F.col("version") == "1.0", hostname).otherwise(F.col("vhost"))
+    lost = F.coalesce("missing_bytes", F.lit(0)) + F.coalesce("undecoded_bytes", F.lit(0)) > 0
+    brokers = connections.select(
+        "connection_id",
+        "version",
+        F.concat_ws(":", "server_ip", "server_port").alias("server"),
+        F.when(vhost != "", vhost).otherwise(F.lit("/")).alias("vhost"),
+        lost.alias("lossy"),
+    )
+    losses = brokers.filter("lossy").select("server", "vhost", "lossy").distinct()
+    with_losses = brokers.drop("lossy").join(F.broadcast(losses), ["server", "vhost"], "left")
+    return with_losses.withColumn("lossy", F.coalesce("lossy", F.lit(False)))
+
+
+def _paired(messages: DataFrame, brokers: DataFrame) -> DataFrame:
+    """Publishes and deliveries -> PAIRED."""
+    # Here, not above: the kernel behind it takes a second to load, and tables already written need none.
+    from codec.pairing import Rows
+    from udfs.pairing import pair_messages
+
+    carried = (*OF_BOTH, *OF_DELIVERY)
+    return (
+        _keyed(_routed(_known(messages, brokers)))
+        .select(*Rows._fields, *carried, "order_ns")
+        .repartition("key")
+        .sortWithinPartitions("key", "side", "place", "order_ns", "connection_id", "frame_no")
+        .drop("order_ns")
+        .mapInArrow(pair_messages, PAIRED)
+    )
+
+
+def _known(messages: DataFrame, brokers: DataFrame) -> DataFrame:
+    """Publishes and deliveries with their broker, and what RabbitMQ says of where they come from."""
+    delivered = F.col("operation").isin(*DELIVERIES)
+    headers = F.when(delivered, F.expr(f"try_variant_get(headers, '$', '{IN_HEADERS}')"))
+    annotations = F.when(delivered, F.expr(f"try_variant_get(properties, '$.message_annotations', '{IN_ANNOTATIONS}')"))
+    rows = messages.filter(delivered | (F.col("operation") == "publish")).select(
+        "connection_id",
+        F.col("first_frame_no").alias("frame_no"),
+        F.coalesce("first_ts_ns", "ts_ns").alias("begun_ns"),
+        F.coalesce("last_ts_ns", "ts_ns").alias("complete_ns"),
+        F.col("settled_ts_ns").alias("settled_ns"),
+        delivered.alias("delivered"),
+        *("channel", "link", "exchange", "routing_key", "queue", "address", "outcome", "transaction", "redelivered"),
+        *("message_id", "correlation_id", "body_size", "body_sha256"),
+        headers.alias("headers"),
+        annotations.alias("annotations"),
+    )
+    # 1.0: a link that is known and has no address leads to the coordinator of transactions.
+    to_coordinator = (F.col("version") == "1.0") & F.col("link").isNotNull() & F.col("address").isNull()
+    return rows.join(brokers, "connection_id").filter(F.col("delivered") | ~F.coalesce(to_coordinator, F.lit(False)))
+
+
+def _routed(rows: DataFrame) -> DataFrame:
+    """Adds `source`: the queue of a delivery; `origin`: exchange and routing key published to (null where that is not
+    told); `kind` of a publish's route; `dead_lettered`: why, and `deaths`: how often; `at`: the address."""
+    from codec.pairing import EXACT, NAMED, PLAIN
+
+    by_link = F.concat_ws("\0", F.lit("link"), "connection_id", "channel", "link")
+    by_address = F.when(F.col("at.kind") != "exchange", F.col("at.routing_key"))
+    named_exchange = F.when(F.col("exchange") == "", EXACT).otherwise(NAMED)
+    addressed = F.when(F.col("at.kind") == "queue", EXACT).when(F.col("at.kind") == "exchange", NAMED).otherwise(PLAIN)
+    origins = (
+        (F.col("died").isNotNull(), "died.exchange", "died.routing_key"),
+        (F.col("exchange").isNotNull(), "exchange", "routing_key"),
+        (F.col("annotations.x-exchange").isNotNull(), "annotations.x-exchange", "annotations.x-routing-key"),
+        (~F.col("delivered"), "at.exchange", "at.routing_key"),
+    )
+    told = (
+        F.when(known, F.struct(F.col(exchange).alias("exchange"), F.coalesce(key, F.lit("")).alias("routing_key")))
+        for known, exchange, key in origins
+    )
+    return (
+        rows.withColumns({"at": node(F.col("address")), "died": _before_death()})
+        .withColumns({"dead_lettered": _first_death("reason"), "deaths": F.coalesce(_deaths(), F.lit(0))})
+        .withColumns(
+            {
+                "source": F.coalesce("queue", by_address, by_link),
+                "origin": F.coalesce(*told),
+                "kind": F.when(F.col("exchange").isNotNull(), named_exchange).otherwise(addressed),
+            }
+        )
+    )
+
+
+def _first_death(name: str) -> Column:
+    return F.coalesce(F.col(f"headers.x-first-death-{name}"), F.col(f"annotations.x-first-death-{name}"))
+
+
+def _all_deaths() -> Column:
+    return F.coalesce(F.col("headers.x-death"), F.col("annotations.x-opt-deaths"))
+
+
+def _deaths() -> Column:
+    """How often a message was dead-lettered."""
+    return F.aggregate(
+        _all_deaths(), F.lit(0).cast("bigint"), lambda sum, death: sum + F.coalesce(death["count"], F.lit(1))
+    )
+
+
+def _before_death() -> Column:
+    """Where a dead-lettered message was published to: struct of `exchange` and `routing_key`, the exchange null where
+    that is not told in full; null where the message was not dead-lettered."""
+    queue, reason, exchange = (_first_death(name) for name in ("queue", "reason", "exchange"))
+    at_first = F.filter(_all_deaths(), lambda death: (death["queue"] == queue) & (death["reason"] == reason))
+    first = F.coalesce(F.get(at_first, F.lit(0)), F.element_at(_all_deaths(), -1))
+    listed = F.struct(first["exchange"].alias("exchange"), F.get(first["routing-keys"], F.lit(0)).alias("routing_key"))
+    # On the default exchange the routing key is the queue's name.
+    direct = F.struct(F.when(exchange == "", exchange).alias("exchange"), queue.alias("routing_key"))
+    return F.when(first["exchange"].isNotNull(), listed).when(queue.isNotNull(), direct)
+
+
+def _keyed(rows: DataFrame) -> DataFrame:
+    """The columns of `codec.pairing.Rows`, and `order_ns`."""
+    from codec.pairing import CLASSIC, DELIVERY, DESCRIBED, PUBLISH, SEGMENTED
+
+    delivered, by_id = F.col("delivered"), F.col("message_id") != ""
+    refused = F.col("outcome").isin(*REFUSED) | (F.col("transaction") == "rolled-back")
+    fingerprint = F.xxhash64("server", "vhost", F.lit(""), "correlation_id", "body_size", "body_sha256")
+    alone = F.xxhash64("connection_id", "frame_no")
+    key = (
+        F.when(~delivered & F.coalesce(refused, F.lit(False)), alone)
+        .when(by_id, F.xxhash64("server", "vhost", F.lit("id"), "message_id"))
+        .when(F.col("body_sha256").isNotNull(), fingerprint)
+        .otherwise(alone)
+    )
+    route = F.when(F.col("origin.exchange").isNotNull(), F.xxhash64("origin.exchange", "origin.routing_key"))
+    family = F.when(F.col("version") == "0-10", SEGMENTED).when(F.col("version") == "1.0", DESCRIBED).otherwise(CLASSIC)
+    back = F.when(F.col("outcome").isin(*GIVEN_BACK), F.coalesce("settled_ns", "complete_ns"))
+    return rows.withColumns(
+        {
+            "key": key,
+            "by_id": F.coalesce(by_id, F.lit(False)),
+            "side": F.when(delivered, DELIVERY).otherwise(PUBLISH),
+            "route": F.coalesce(route, F.lit(0)),
+            # The queue of a dead-lettered message is not the one that it was published to.
+            "own_route": F.when(delivered & F.col("died").isNull(), F.xxhash64(F.lit(""), "source")).otherwise(0),
+            "digest": F.when(F.col("body_sha256").isNotNull(), F.xxhash64("body_sha256")).otherwise(0),
+            "family": family,
+            "from_ns": F.col("begun_ns"),
+            "until_ns": F.col("complete_ns"),
+            "again": F.coalesce(F.col("redelivered"), F.lit(False)),
+            "back_ns": F.when(delivered, F.coalesce(back, F.lit(-1))).otherwise(-1),
+            "unmarked": F.coalesce(F.col("outcome") == WITHOUT_MARK, F.lit(False)),
+            "order_ns": F.when(delivered, F.col("begun_ns")).otherwise(F.col("complete_ns")),
+        }
+    ).withColumn("place", F.when(delivered, F.xxhash64("source", "route", "deaths")).otherwise(0))
+
+
+def _answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
+    """Requests that were answered -> (*REQUEST, rpc_latency_ns).
+
+    A reply bears the correlation-id of its request, or its message-id where that has none, and is delivered from where
+    the request asked for it.
+    """
+    broker = brokers.select("connection_id", "server", "vhost")
+    requests = (
+        messages.filter((F.col("operation") == "publish") & F.col("reply_to").isNotNull())
+        .select(
+            "connection_id",
+            F.col("first_frame_no").alias("publish_frame_no"),
+            F.coalesce("first_ts_ns", "ts_ns").alias("asked_ns"),
+            "reply_to",
+            F.coalesce("correlation_id", "message_id").alias("correlation_id"),
+        )
+        .join(broker, "connection_id")
+        .withColumnRenamed("connection_id", "publish_connection_id")
+    )
+    replies = (
+        messages.filter(F.col("operation").isin(*DELIVERIES) & F.col("correlation_id").isNotNull())
+        .select(
+            "connection_id",
+            F.coalesce("last_ts_ns", "ts_ns").alias("answered_ns"),
+            "correlation_id",
+            F.array("queue", "address", "routing_key", F.concat_ws("/", "exchange", "routing_key")).alias("places"),
+        )
+        .join(broker, "connection_id")
+        .withColumnRenamed("connection_id", "reply_connection_id")
+    )
+    directly = F.col("reply_to").startswith(DIRECT_REPLY) & F.expr("reply_connection_id = publish_connection_id")
+    asked_for = directly | F.expr("array_contains(places, reply_to)")
+    return (
+        requests.join(replies, ["server", "vhost", "correlation_id"])
+        .filter(asked_for & (F.col("answered_ns") >= F.col("asked_ns")))
+        .groupBy(*REQUEST)
+        .agg(F.min(F.col("answered_ns") - F.col("asked_ns")).alias("rpc_latency_ns"))
+    )
+
+
+def _concluded() -> dict[str, Column]:
+    paired = F.col("publish_frame_no").isNotNull() & F.col("first_frame_no").isNotNull()
+    identity = F.xxhash64("publish_connection_id", "publish_frame_no", "first_connection_id", "first_frame_no")
+    over = F.when(F.col("last_outcome") == "presettled", F.col("last_complete_ns"))
+    answered = F.when(F.col("publish_outcome") != "returned", F.col("publish_settled_ns"))
+    ground = F.when(F.col("by_id"), F.lit("message-id")).otherwise(F.lit("fingerprint"))
+    return {
+        "flow_id": F.shiftrightunsigned(identity, 1),
+        "version": F.coalesce("publish_version", "first_version"),
+        "deliver_version": F.col("first_version"),
+        "publish_ts_ns": F.col("publish_complete_ns"),
+        "confirm_latency_ns": answered - F.col("publish_complete_ns"),
+        "exchange": F.coalesce("publish_exchange", "first_exchange"),
+        "routing_key": F.coalesce("publish_routing_key", "first_routing_key"),
+        "address": F.coalesce("first_address", "publish_address"),
+        "queue": F.col("first_queue"),
+        "deliver_connection_id": F.col("first_connection_id"),
+        "deliver_frame_no": F.col("first_frame_no"),
+        "deliver_ts_ns": F.col("first_begun_ns"),
+        "broker_latency_ns": F.col("first_begun_ns") - F.col("publish_complete_ns"),
+        "ack_latency_ns": F.col("last_settled_ns") - F.col("last_complete_ns"),
+        "total_latency_ns": F.coalesce("last_settled_ns", over) - F.col("publish_begun_ns"),
+        "redeliveries": F.col("repeats"),
+        "outcome": F.coalesce("last_outcome", "publish_outcome"),
+        "dead_lettered": F.col("first_dead_lettered"),
+        "match": F.when(paired, ground).otherwise(F.lit("none")),
+        "ambiguous": F.when(paired, F.col("doubt") | (F.col("lossy") & ~F.col("by_id"))),
+    }

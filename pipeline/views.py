@@ -1,0 +1,125 @@
+"""Our tables under other people's names: OpenTelemetry, Elastic Common Schema, Zeek.
+
+    pipeline.views.otel(tables)   a row a message    OpenTelemetry semantic conventions, messaging spans
+    pipeline.views.ecs(tables)    a row a connection Elastic Common Schema, network events
+    pipeline.views.conn(tables)   a row a connection Zeek's conn.log
+
+Each view is a mapping of names to SQL over the joined tables. Names have dots, as those who wrote them want it: quote
+them in SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pipeline import Tables
+
+# The RabbitMQ conventions: exchange, routing key and, for who consumes, the queue, as far as they are not empty or said
+# twice; 'amq.default' when nothing is left.
+RABBITMQ_DESTINATION = (
+    "coalesce(nullif(array_join(array_distinct(filter(array(exchange, routing_key, "
+    "if(operation = 'publish', null, queue)), name -> name != '')), ':'), ''), 'amq.default')"
+)
+
+OTEL = {
+    "time": "m.ts",
+    "messaging.system": "coalesce(lower(c.server_product), 'amqp')",
+    "messaging.operation.name": "m.operation",
+    "messaging.operation.type": "CASE WHEN m.operation = 'publish' THEN 'send' ELSE 'receive' END",
+    "messaging.destination.name": f"coalesce(m.address, {RABBITMQ_DESTINATION})",
+    "messaging.destination.subscription.name": "m.link",
+    "messaging.message.id": "m.message_id",
+    "messaging.message.conversation_id": "m.correlation_id",
+    "messaging.message.body.size": "coalesce(m.body_size, m.body_seen)",
+    "messaging.rabbitmq.destination.routing_key": "nullif(m.routing_key, '')",
+    "messaging.rabbitmq.message.delivery_tag": "m.delivery_tag",
+    "messaging.client.id": "c.client_container_id",
+    "server.address": "c.server_ip",
+    "server.port": "c.server_port",
+    "network.peer.address": "c.client_ip",
+    "network.peer.port": "c.client_port",
+    "network.transport": "'tcp'",
+    "network.protocol.name": "'amqp'",
+    "network.protocol.version": "c.version",
+    # What became of the operation, where it failed (attribute error.type of the general conventions).
+    "error.type": "CASE WHEN m.outcome IN ('nacked', 'returned', 'rejected', 'aborted') THEN m.outcome END",
+}
+
+ECS = {
+    "@timestamp": "opened_ts",
+    "event.kind": "'event'",
+    "event.category": "array('network')",
+    "event.type": "array('connection')",
+    "event.outcome": (
+        "CASE WHEN close_code > 200 THEN 'failure' WHEN state = 'closed' THEN 'success' ELSE 'unknown' END"
+    ),
+    "event.start": "opened_ts",
+    "event.end": "closed_ts",
+    "event.duration": "(unix_micros(closed_ts) - unix_micros(opened_ts)) * 1000",
+    "event.reason": "close_text",
+    "network.transport": "'tcp'",
+    "network.protocol": "CASE content WHEN 'amqp' THEN 'amqp' WHEN 'tls' THEN 'tls' END",
+    "network.community_id": "community_id",
+    "network.bytes": "client_bytes + server_bytes",
+    "network.packets": "client_packets + server_packets",
+    "source.ip": "client_ip",
+    "source.port": "client_port",
+    "source.bytes": "client_bytes",
+    "source.packets": "client_packets",
+    "destination.ip": "server_ip",
+    "destination.port": "server_port",
+    "destination.bytes": "server_bytes",
+    "destination.packets": "server_packets",
+    "user.name": "user",
+    "tls.established": "tls.mode != 'none'",
+    "tls.client.server_name": "tls.sni",
+    "tls.version": "regexp_extract(tls.tls_version, '[0-9.]+$', 0)",
+}
+
+CONN = {
+    "ts": "unix_micros(opened_ts) / 1e6D",
+    "uid": "concat('C', lower(hex(connection_id)))",
+    "id.orig_h": "client_ip",
+    "id.orig_p": "client_port",
+    "id.resp_h": "server_ip",
+    "id.resp_p": "server_port",
+    "proto": "'tcp'",
+    "service": "CASE content WHEN 'amqp' THEN 'amqp' WHEN 'tls' THEN 'ssl' END",
+    "duration": "(unix_micros(closed_ts) - unix_micros(opened_ts)) / 1e6D",
+    "orig_bytes": "client_bytes",
+    "resp_bytes": "server_bytes",
+    # SF: ended by FIN; RSTO, RSTR: reset by who opened, by who answered; S1: still open; OTH: older than the capture.
+    "conn_state": (
+        "CASE WHEN tcp_end = 'rst' THEN if(tcp_end_by = 'client', 'RSTO', 'RSTR') "
+        "WHEN sides_known_by != 'syn' THEN 'OTH' WHEN tcp_end = 'fin' THEN 'SF' ELSE 'S1' END"
+    ),
+    "missed_bytes": "missing_bytes",
+    "orig_pkts": "client_packets",
+    "resp_pkts": "server_packets",
+    "community_id": "community_id",
+}
+
+
+def otel(tables: Tables) -> DataFrame:
+    """A row a message, columns of OTEL; returns are left out: they are the failure of a publish."""
+    messages = tables.messages.filter("operation != 'return'").alias("m")
+    return _named(messages.join(tables.connections.alias("c"), "connection_id"), OTEL)
+
+
+def ecs(tables: Tables) -> DataFrame:
+    """A row a connection, columns of ECS."""
+    return _named(tables.connections, ECS)
+
+
+def conn(tables: Tables) -> DataFrame:
+    """A row a connection, columns of Zeek's conn.log; times in seconds."""
+    return _named(tables.connections, CONN)
+
+
+def _named(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    return rows.select(*(F.expr(sql).alias(name) for name, sql in columns.items()))

@@ -1,0 +1,1 @@
+"""Captures of scenes at a broker whose course is known: scripts, a model of a broker, and writers for every version."""

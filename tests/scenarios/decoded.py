@@ -1,0 +1,114 @@
+"""Many scripts in one capture directory, decoded once; rows of tables by script and peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.strategies import SearchStrategy
+from pyspark.sql import SparkSession
+
+import pipeline
+from scenarios.capture import Packet, disturbed, packets, write_pcap
+from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
+
+APART_NS = 100_000  # between the starts of scripts: they overlap
+
+
+def drawn(strategy: SearchStrategy[Script], count: int, of_each: int = 8) -> list[Script]:
+    """Scripts as the strategy gives them in every run, each with a broker and a time of its own: of `of_each` times as
+    many, those in which most happens, each version in its turn (Hypothesis likes what is simple)."""
+    found: list[Script] = []
+
+    @settings(
+        max_examples=count * of_each, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(strategy)
+    def collect(script: Script) -> None:
+        found.append(script)
+
+    collect()
+    ranked = {version: sorted(found, key=partial(busy, version=version)) for version in VERSIONS}
+    chosen: dict[int, Script] = {}
+    while len(chosen) < count:
+        best = ranked[VERSIONS[len(chosen) % len(VERSIONS)]].pop()
+        if id(best) not in chosen:
+            chosen[id(best)] = best
+    return [at_place(script, number) for number, script in enumerate(chosen.values())]
+
+
+def busy(script: Script, version: str) -> int:
+    """How much happens on connections of a version."""
+    counted = ("deliver", "get", "settle", "confirm", "rollback")
+    mine = [event for event in script.events if script.peers[event.peer].version == version]
+    return sum((event.kind in counted) + 3 * event.redelivered + 3 * len(event.deaths) for event in mine)
+
+
+def at_place(script: Script, number: int) -> Script:
+    """The same script at broker `number`, as much later."""
+    later = number * APART_NS
+    events = tuple(replace(event, at=event.at + later, end=event.end + later) for event in script.events)
+    return replace(script, number=number, start=script.start + later, events=events)
+
+
+def write_scripts(
+    path: Path, scripts: Sequence[Script], disturb: bool = False, kept: Callable[[Packet], bool] | None = None
+) -> list[Packet]:
+    """One pcap with all packets of these scripts in order of time; those not `kept` were lost by whoever captured."""
+    random = Random(1)
+    mixed = []
+    for script in scripts:
+        mixed += disturbed(packets(script), random) if disturb else packets(script)
+    # Python sorts stably: what `disturbed` put before an older packet comes after it again only in another script.
+    order = mixed if disturb else sorted(mixed, key=lambda packet: packet.at)
+    written = [packet for packet in order if kept is None or kept(packet)]
+    write_pcap(path, written)
+    return written
+
+
+class Decoded:
+    """Tables of a directory of scripts; `rows` gives those of one script, each with the number of its peer."""
+
+    def __init__(self, spark: SparkSession, folder: Path, scripts: Sequence[Script]) -> None:
+        self.tables = pipeline.decode(spark, str(folder))
+        numbers = {script.server: script.number for script in scripts}
+        self.place_of: dict[int, tuple[int, int]] = {
+            row.connection_id: (numbers[f"{row.server_ip}:{row.server_port}"], row.client_port - FIRST_CLIENT_PORT)
+            for row in self.tables.connections.select(
+                "connection_id", "server_ip", "server_port", "client_port"
+            ).collect()
+        }
+        self.number_of = numbers
+        self.collected: dict[str, list[dict[str, Any]]] = {}
+
+    def rows(self, table: str, script: int, *columns: str) -> list[dict[str, Any]]:
+        if table not in self.collected:
+            self.collected[table] = [row.asDict() for row in getattr(self.tables, table).select(*columns).collect()]
+        rows = []
+        for row in self.collected[table]:
+            number, peer = self.place_of[row["connection_id"]]
+            if number == script:
+                rows.append({"peer": peer, **{name: row[name] for name in columns if name != "connection_id"}})
+        return rows
+
+    def flows(self, script: int, *columns: str) -> list[dict[str, Any]]:
+        """Rows of message_flows, connections as numbers of peers."""
+        if "message_flows" not in self.collected:
+            ends = ("publish_connection_id", "deliver_connection_id")
+            rows = self.tables.message_flows.select(*ends, *columns).collect()
+            self.collected["message_flows"] = [row.asDict() for row in rows]
+        found = []
+        for row in self.collected["message_flows"]:
+            if self.number_of[row["server"]] == script:
+                peers = {
+                    f"{side}_peer": self.place_of.get(row[f"{side}_connection_id"], (0, None))[1]
+                    for side in ("publish", "deliver")
+                }
+                found.append({**peers, **{name: row[name] for name in columns}})
+        return found

@@ -1,0 +1,121 @@
+"""What a script must give: the rows of `messages` and `message_flows`, computed from its events alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.script import Event, Peer, Script
+from scenarios.wire_1_0 import queue_address, target_address
+
+Row = dict[str, Any]
+DEFAULT_OUTCOME = {"none": "unknown", "tx": "unknown", "confirm": "unsettled"}
+# What the same thing is called where it is not as in 0-9-1.
+WORDS = {
+    "1.0": {"nacked": "rejected", "requeued": "released", "returned": "released"},
+    "0-10": {"requeued": "released"},
+}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of a content, `at` when; `transaction` as in table messages."""
+
+    outcome: str
+    at: int | None = None
+    transaction: str | None = None
+
+
+def fates(script: Script) -> dict[int, Fate]:
+    """Of every content by its index."""
+    found: dict[int, Fate] = {}
+    for index, event in enumerate(script.events):
+        if event.message is not None:
+            found[index] = Fate(first_outcome(script, event))
+    pending: dict[tuple[int, int], list[tuple[tuple[int, ...], str]]] = defaultdict(list)
+    published: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, event in enumerate(script.events):
+        place = (event.peer, event.channel)
+        in_transaction = script.peers[event.peer].channel(event.channel).mode == "tx" if event.channel else False
+        if event.kind == "publish" and in_transaction:
+            published[place].append(index)
+        elif event.kind in ("confirm", "settle") and in_transaction:
+            pending[place].append((event.about, event.outcome))
+        elif event.kind in ("confirm", "settle"):
+            for which in event.about:
+                found[which] = Fate(event.outcome, event.at)
+        elif event.kind in ("commit", "rollback"):
+            done = "committed" if event.kind == "commit" else "rolled-back"
+            for which in published.pop(place, []):
+                found[which] = Fate(found[which].outcome, None, done)
+            for about, outcome in pending.pop(place, []):
+                for which in about:
+                    if event.kind == "commit":
+                        found[which] = Fate(outcome, event.at, done)
+                    else:
+                        found[which] = Fate(found[which].outcome, None, done)
+    for event in script.events:
+        if event.kind == "return" and event.of is not None:
+            found[event.of] = Fate("returned", event.at, found[event.of].transaction)
+    return {index: in_words(script, script.events[index], fate) for index, fate in found.items()}
+
+
+def first_outcome(script: Script, event: Event) -> str:
+    if event.kind == "publish":
+        return DEFAULT_OUTCOME[script.peers[event.peer].channel(event.channel).mode]
+    return "presettled" if event.kind == "return" or event.no_ack else "unsettled"
+
+
+def in_words(script: Script, event: Event, fate: Fate) -> Fate:
+    words = WORDS.get(script.peers[event.peer].version, {})
+    return Fate(words.get(fate.outcome, fate.outcome), fate.at, fate.transaction)
+
+
+def messages(script: Script) -> list[Row]:
+    """Rows of table messages: one each time a captured peer's message crosses the wire, in order of time."""
+    fate_of = fates(script)
+    rows = []
+    for index, event in enumerate(script.events):
+        peer = script.peers[event.peer]
+        if event.message is None or not peer.captured or (event.kind == "return" and not peer.classic):
+            continue
+        fate = fate_of[index]
+        rows.append(
+            {
+                "peer": event.peer, "channel": event.channel, "operation": event.kind, "ts_ns": event.at,
+                "queue": seen_queue(peer, event), "address": seen_address(peer, event),
+                **dict(zip(("exchange", "routing_key"), seen_route(peer, event), strict=True)),
+                "message_id": event.message.message_id, "correlation_id": event.message.correlation_id,
+                "reply_to": seen_reply_to(peer, event), "body_size": len(event.message.body), "complete": True,
+                "redelivered": seen_redelivered(peer, event), "outcome": fate.outcome, "settled_ts_ns": fate.at,
+                "transaction": fate.transaction,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def seen_queue(peer: Peer, event: Event) -> str | None:
+    return event.queue if peer.version != "1.0" else None
+
+
+def seen_address(peer: Peer, event: Event) -> str | None:
+    if peer.version != "1.0" or event.message is None:
+        return None
+    return target_address(event.message) if event.kind == "publish" else queue_address(event.queue or "")
+
+
+def seen_route(peer: Peer, event: Event) -> tuple[str | None, str | None]:
+    return (None, None) if peer.version == "1.0" else (event.exchange, event.routing_key)
+
+
+def seen_reply_to(peer: Peer, event: Event) -> str | None:
+    """In 0-10 an exchange (here the default one) and a routing key, shown with a stroke between them."""
+    reply_to = event.message.reply_to if event.message is not None else None
+    return f"/{reply_to}" if reply_to is not None and peer.version == "0-10" else reply_to
+
+
+def seen_redelivered(peer: Peer, event: Event) -> bool | None:
+    if event.kind in ("publish", "return"):
+        return None
+    return event.deliveries > 0 if peer.version == "1.0" else event.redelivered

@@ -1,0 +1,165 @@
+"""How a script looks in 0-10, by the tests' own encoder: sessions, subscriptions, transfers, completions and accepts.
+
+A publish is confirmed when the server completes its command; deliveries are accepted, rejected or released by their
+command ids. Queues are declared and bound by the client, as qpid's clients do.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
+
+from scenarios.script import Event, Script
+from scenarios.wire_classic import CLIENT, SERVER, Said, Step
+
+PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x0a"
+NO_ACCEPT = 1
+SETTLES = {"acked": "message.accept", "rejected": "message.reject", "requeued": "message.release"}
+Ids = list[tuple[int, int]]
+
+
+class SegmentedWire:
+    """One peer. Channel n carries session n; both sides number their commands from 0."""
+
+    def __init__(self, script: Script, number: int) -> None:
+        self.script, self.peer = script, script.peers[number]
+        self.commands = {channel.number: 0 for channel in self.peer.channels}  # of the client
+        self.id_of: dict[int, int] = {}  # event -> command id
+
+    def opening(self) -> list[Step]:
+        text: dict[str, Any] = {"qpid.client_process": ("str16", "scene")}
+        steps: list[Step] = [(CLIENT, PROTOCOL_HEADER), (SERVER, PROTOCOL_HEADER)]
+        start = {
+            "server-properties": {"product": ("str16", "qpid-cpp")},
+            "mechanisms": ("str16", ["PLAIN", "ANONYMOUS"]),
+            "locales": ("str16", ["en_US"]),
+        }
+        ok = {"client-properties": text, "mechanism": "ANONYMOUS", "response": b"", "locale": "en_US"}
+        tune = {"channel-max": 32767, "max-frame-size": 65535, "heartbeat-min": 0, "heartbeat-max": 120}
+        tuned = {"channel-max": 32767, "max-frame-size": 65535, "heartbeat": 0}
+        for side, name, fields in (
+            (SERVER, "connection.start", start),
+            (CLIENT, "connection.start-ok", ok),
+            (SERVER, "connection.tune", tune),
+            (CLIENT, "connection.tune-ok", tuned),
+            (CLIENT, "connection.open", {"virtual-host": self.peer.vhost}),
+            (SERVER, "connection.open-ok", {}),
+        ):
+            steps.append((side, whole(name, fields, 0)))
+        for channel in self.peer.channels:
+            steps += self.session(channel.number)
+        return steps
+
+    def session(self, number: int) -> list[Step]:
+        def say(side: str, name: str, /, **fields: Any) -> Step:
+            return side, whole(name, {key.replace("_", "-"): value for key, value in fields.items()}, number)
+
+        name = f"session {number}".encode()
+        steps = [
+            say(CLIENT, "session.attach", name=name),
+            say(SERVER, "session.attached", name=name),
+            say(CLIENT, "session.command-point", command_id=0, command_offset=0),
+            say(SERVER, "session.command-point", command_id=0, command_offset=0),
+        ]
+        commands = []
+        for consumer in self.peer.channel(number).consumers:
+            queue = next(queue for queue in self.script.queues if queue.name == consumer.queue)
+            accept = NO_ACCEPT if consumer.no_ack else 0
+            commands.append(say(CLIENT, "queue.declare", queue=queue.name, durable=True))
+            for exchange, key in queue.bindings:
+                bound = {"queue": queue.name, "exchange": exchange, "binding_key": key or ""}
+                commands.append(say(CLIENT, "exchange.bind", **bound))
+            tag = consumer.tag
+            commands += [
+                say(CLIENT, "message.subscribe", queue=queue.name, destination=tag, accept_mode=accept, acquire_mode=0),
+                say(CLIENT, "message.set-flow-mode", destination=tag, flow_mode=0),
+                say(CLIENT, "message.flow", destination=tag, unit=0, value=1000),
+                say(CLIENT, "message.flow", destination=tag, unit=1, value=2**32 - 1),
+            ]
+        if commands:
+            self.commands[number] = len(commands)
+            steps += [*commands, say(SERVER, "session.completed", commands=[(0, len(commands) - 1)])]
+        return steps
+
+    def closing(self) -> list[Step]:
+        close = {"reply-code": 200, "reply-text": "bye"}
+        return [(CLIENT, whole("connection.close", close, 0)), (SERVER, whole("connection.close-ok", {}, 0))]
+
+    def asks(self, event: Event) -> list[Step]:
+        return []
+
+    def answers(self, event: Event) -> list[Step]:
+        return []
+
+    def says(self, index: int) -> Said:
+        event = self.script.events[index]
+        if event.message is not None and event.kind != "return":
+            self.id_of[index] = self.command_of(event)
+            return (CLIENT if event.kind == "publish" else SERVER), transfer(event)
+        if event.kind == "settle":
+            self.commands[event.channel] += 1
+            ids = [self.id_of[index] for index in event.about]
+            fields: dict[str, Any] = {"transfers": ranges(ids)}
+            if event.outcome == "rejected":
+                fields["code"] = 0
+            if event.outcome == "requeued":
+                fields["set-redelivered"] = True
+            return CLIENT, [whole(SETTLES[event.outcome], fields, event.channel)]
+        if event.kind == "return":
+            assert event.of is not None
+            at = self.id_of[event.of]
+            fields = {"transfers": [(at, at)], "code": 1, "text": "no route"}
+            return SERVER, [whole("message.reject", fields, event.channel)]
+        assert event.kind == "confirm"
+        ids = [self.id_of[index] for index in event.about]
+        return SERVER, [whole("session.completed", {"commands": ranges(ids)}, event.channel)]
+
+    def command_of(self, event: Event) -> int:
+        """The server sends no other commands than transfers."""
+        if event.kind != "publish":
+            return event.tag - 1
+        self.commands[event.channel] += 1
+        return self.commands[event.channel] - 1
+
+
+def transfer(event: Event) -> list[bytes]:
+    message, number = event.message, event.channel
+    assert message is not None
+    published = event.kind == "publish"
+    fields: dict[str, Any] = {
+        "destination": event.exchange if published else event.consumer,
+        "accept-mode": NO_ACCEPT if event.no_ack else 0,
+        "acquire-mode": 0,
+    }
+    delivery: dict[str, Any] = {"routing-key": event.routing_key, "delivery-mode": 2}
+    if published:
+        delivery["discard-unroutable"] = not message.mandatory
+    else:
+        delivery |= {"exchange": event.exchange, "redelivered": event.redelivered}
+    about: dict[str, Any] = {"content-length": len(message.body)}
+    if message.message_id is not None:
+        about["message-id"] = uuid.UUID(message.message_id)
+    if message.correlation_id is not None:
+        about["correlation-id"] = message.correlation_id.encode()
+    if message.reply_to is not None:
+        about["reply-to"] = {"exchange": "", "routing-key": message.reply_to}
+    begins = FIRST_FRAME | LAST_FRAME
+    head = header(("message.delivery-properties", delivery), ("message.message-properties", about))
+    return [
+        frame(1, segment("message.transfer", fields), number, FIRST_SEGMENT | begins),
+        frame(2, head, number, begins),
+        frame(3, message.body, number, LAST_SEGMENT | begins),
+    ]
+
+
+def ranges(ids: list[int]) -> Ids:
+    """Numbers as sets of (first, last)."""
+    found: Ids = []
+    for number in sorted(ids):
+        if found and number == found[-1][1] + 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
