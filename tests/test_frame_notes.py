@@ -173,7 +173,43 @@ def test_notes_on_frames(case: str) -> None:
 
 
 def test_every_note_has_its_case() -> None:
-    assert {note for _, expected in CASES.values() for row in expected for note in row} == set(NOTES)
+    of_spans = {"snap-length"}
+    assert {note for _, expected in CASES.values() for row in expected for note in row} | of_spans == set(NOTES)
+
+
+def test_bytes_that_the_snap_length_cut_are_told_from_lost_ones() -> None:
+    wire = Wire()
+    wire.add(CLIENT, GREETINGS["0-9-1"])
+    wire.add(CLIENT, ACK)
+    *ids, wire_len, captured_len = wire.segments[-1][:8]
+    wire.segments[-1] = (*ids, wire_len, captured_len - 5, *wire.segments[-1][8:])
+    wire.payload = wire.payload[:-5]
+    wire.add(CLIENT, ACK)
+    wire.lose(CLIENT, 20)
+    wire.add(CLIENT, ACK)
+    rows, _ = wire.rows()
+    assert [(row["size"], row["notes"]) for row in rows if row["frame_type"] == "gap"] == [
+        (5, ["snap-length"]),
+        (20, []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("octets", "code"), [(b"GET / HTTP/1.1\r\n", 0x47455420), (b"\xff" * 8, 0xFFFFFFFF), (b"GET", -1)]
+)
+def test_how_a_foreign_stream_begins(octets: bytes, code: int) -> None:
+    wire = Wire()
+    wire.add(CLIENT, octets)
+    wire.add(CLIENT, b"and so on")
+    ((shown, *_), _) = wire.rows()
+    assert (shown["frame_type"], shown["code"]) == ("foreign", code)
+
+
+def test_the_octets_of_a_protocol_header() -> None:
+    wire = Wire()
+    wire.add(CLIENT, b"AMQP\x01\x01\x08\x00")
+    ((shown, *_), _) = wire.rows()
+    assert shown["code"] == 0x01010800
 
 
 def test_a_ticket_is_reserved_only_in_0_9_1() -> None:

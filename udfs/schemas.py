@@ -54,7 +54,7 @@ FRAMES = StructType(
         field(
             "code",
             LongType(),
-            "descriptor of a 1.0 performative; of a protocol header the 4 octets after AMQP, of a foreign stream the first 4",
+            "descriptor of a 1.0 performative; 4 octets after AMQP of a protocol header; first 4 of a foreign stream",
         ),
         field(
             "name", StringType(), "'basic.publish', 'message.transfer', 'transfer'; the class name on content headers"

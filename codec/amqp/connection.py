@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.versions import (
     E_FOREIGN,
@@ -85,6 +86,7 @@ SPAN = np.dtype(
         ("packet", "i8"),
         ("ns", "i8"),
         ("file", "i8"),
+        ("notes", "i8"),
     ],
     align=True,
 )
@@ -114,6 +116,7 @@ def span_row(rows, c, direction, frame_type, span):
     row[R.PACKET] = span.packet
     row[R.TS] = span.ns
     row[R.FILE] = span.file
+    row[R.NOTES] = span.notes
     if frame_type == GAP:
         row[R.STATUS] = PARTIAL
         row[R.ERROR] = E_MISSING
@@ -167,15 +170,15 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
     span.packet = d.span_packet
     span.ns = d.span_ns
     span.file = d.span_file
+    span.notes = d.span_notes
     d.span_from = -1
+    d.span_notes = 0
     if frame_type < 0:
         spans.number[direction] = n + 1
         return
     if frame_type == SKIPPED:
         d.skipped_bytes += span.length
-    index = span_row(rows, c, direction, frame_type, span)
-    rows.cells[index][R.NOTES] = d.span_notes
-    d.span_notes = 0
+    span_row(rows, c, direction, frame_type, span)
 
 
 @kernel
@@ -191,6 +194,7 @@ def gap_span(rows, c, direction, d, s, spans, gap, wait):
     span.packet = c.last_packet
     span.ns = c.last_ns
     span.file = c.last_file
+    span.notes = N.SNAP_LENGTH if d.cut_end > d.next else 0
     if d.mark_end > 0:
         before = s.marks[d.mark_end - 1]
         span.first_packet = before.packet_no
@@ -239,6 +243,7 @@ def tail_row(rows, c, direction, d, s, spans):
     span.packet = d.span_packet
     span.ns = d.span_ns
     span.file = d.span_file
+    span.notes = 0
     d.span_from = -1
     index = span_row(rows, c, direction, SKIPPED, span)
     rows.cells[index][R.STATUS] = PARTIAL

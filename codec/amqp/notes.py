@@ -12,6 +12,7 @@ NOTES = (
     "frame-type",  # the frame type is not defined in this version
     "frame-end",  # the octet after the payload is not 0xCE
     "size-implausible",  # on skipped bytes: a frame above LIMITS.plausible_frame_bytes seems to begin here
+    "snap-length",  # on missing bytes: the capture cut the packets that carried them
     "fields-short",  # the octets end before the last argument or property does
     "octets-left",  # octets follow the last argument or property
     "table-broken",  # the entries of a field table do not fit its length, or a tag is not defined
@@ -34,6 +35,7 @@ NOTES = (
     FRAME_TYPE,
     FRAME_END,
     SIZE_IMPLAUSIBLE,
+    SNAP_LENGTH,
     FIELDS_SHORT,
     OCTETS_LEFT,
     TABLE_BROKEN,

@@ -14,12 +14,14 @@ from codec.amqp.connection import (
 from codec.amqp.detect import ACCEPT, UNDECIDED, greeting, tls_record
 from codec.amqp.framing import ONLY_VERSION, find_frames
 from codec.amqp.versions import CLASSIC, DESCRIBED, SKIPPED, UNKNOWN_FAMILY, V1_0
+from codec.cursor import u32
 from codec.kernel import kernel
 from codec.limits import LIMITS
 from codec.net.reassembly import FOREIGN, FRAMES, LOST, TLS
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
+HEAD = 4  # octets shown of how a foreign stream begins
 HELLO_BYTES = 4096  # bytes kept of how a TLS stream begins
 
 
@@ -43,6 +45,8 @@ def become_foreign(d, s, spans, direction, mode):
         d.span_file = first.file
     spans.number[direction] = 0
     size = int(d.end) - int(d.pos)
+    if mode == FOREIGN and size >= HEAD and size == d.payload_bytes and d.holes == 0:
+        d.foreign_head = u32(s.bytes, int(d.pos), int(d.end)) + 1
     extend_span(d, s, int(d.next))
     if mode == TLS:
         d.tls_bytes += size

@@ -304,7 +304,9 @@ def close_direction(state, c, d, s, direction):
         span.packet = d.span_packet
         span.ns = d.span_ns
         span.file = d.span_file
-        span_row(rows, c, direction, TLS_SPAN if d.mode == TLS else FOREIGN_SPAN, span)
+        span.notes = 0
+        index = span_row(rows, c, direction, TLS_SPAN if d.mode == TLS else FOREIGN_SPAN, span)
+        rows.cells[index][R.CODE] = d.foreign_head - 1
         d.span_from = -1
     if d.last_data_ns >= 0:
         d.max_silence_ns = max(int(d.max_silence_ns), int(c.last_ns) - int(d.last_data_ns))
