@@ -9,13 +9,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo test lint types tests bench fuzz format clean java
+.PHONY: help demo test lint types tests bench cluster-test browser-test fuzz format clean java
 
 help:  ## what can be made
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: java .venv/kernels .venv/classes  ## decode the captures in samples/ to out/ and print what was found
+demo: java .venv/kernels .venv/classes  ## decode and audit the captures in samples/: tables in out/, report in out.html
 	@$(BIN)/wirehare decode samples --output out --overwrite
+	@$(BIN)/wirehare audit out --report out.html --title "The samples of Wirehare" --fail-on never
 
 test: lint types tests  ## check style, types and behaviour
 
@@ -32,6 +33,13 @@ tests: java .venv/dev .venv/kernels .venv/classes  ## run the tests only
 bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with other tools (minutes)
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.flows
+
+cluster-test: java .venv/dev .venv/kernels  ## kill workers, executors and drivers of a cluster on this machine
+	$(BIN)/python -m pytest -q -m cluster tests/cluster
+
+browser-test: .venv/dev .venv/browser  ## the report in Chromium, which has to be there with its driver
+	$(BIN)/python -m pytest -q tests/browser
 
 FUZZ_SECONDS ?= 300
 fuzz: .venv/dev .venv/kernels  ## damaged captures through readers and decoder (FUZZ_SECONDS=300)
@@ -42,7 +50,7 @@ format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and all output
-	rm -rf .venv out build *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv out out.html build *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Spark runs on Java; say so before anything is downloaded.
@@ -71,6 +79,10 @@ java:
 	@echo "Installing wirehare and the tools of its tests into .venv"
 	@$(PIP) install --editable '.[dev]'
 	@touch .venv/runtime $@
+
+.venv/browser: pyproject.toml | .venv/dev
+	@$(PIP) install --editable '.[browser]'
+	@touch $@
 
 # Kernels are compiled once and cached beside their sources, so that the first decode is as fast as the second. The cache
 # of a kernel does not notice that another one which it calls has changed: after any change all are compiled anew.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
-OK, USAGE, UNREADABLE, FAILED, INTERRUPTED = 0, 2, 3, 4, 130
+OK, FOUND, USAGE, UNREADABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 EXIT_CODES = """exit codes:
   0  done
@@ -35,11 +35,11 @@ class Stopped(BaseException):
 
 def command_line() -> Parser:
     """The parser of the whole command, with one sub-parser a job."""
-    from jobs import decode, schema
+    from jobs import audit, decode, schema
 
     parser = Parser(prog="wirehare", description="AMQP wire captures to tables, on Spark.")
     jobs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for job in (decode, schema):
+    for job in (decode, audit, schema):
         about = str(job.__doc__).partition("\n")[0]
         sub = jobs.add_parser(
             job.__name__.rpartition(".")[2],

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 REFRESH_SECONDS = 0.25
-SMALL, LARGE = 1024, 10_000
+LARGE = 10_000
 
 
 def complain(line: str) -> None:
@@ -99,25 +99,3 @@ def text(value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if value.tzinfo else f"{value:%Y-%m-%d %H:%M:%S}"
     return "".join(character if character.isprintable() else "." for character in str(value))
-
-
-def size(octets: int) -> str:
-    """A size with the unit that keeps it short: 812 B, 14.2 KB, 1.1 GB."""
-    amount = float(octets)
-    for unit in ("B", "KB", "MB", "GB"):
-        if amount < SMALL:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= SMALL
-    return f"{amount:.1f} TB"
-
-
-def duration(nanoseconds: int | None) -> str | None:
-    """A duration with the unit that keeps it short: 812 ns, 14.2 us, 1.1 s."""
-    if nanoseconds is None:
-        return None
-    amount = float(nanoseconds)
-    for unit in ("ns", "us", "ms"):
-        if amount < 1000:
-            return f"{amount:.0f} ns" if unit == "ns" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} s"

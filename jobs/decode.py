@@ -32,6 +32,8 @@ EPILOG = f"""examples:
 {EXIT_CODES}"""
 
 PORTS = range(1, 65536)
+# What an audit leaves beside the tables; it goes when they are replaced.
+FINDINGS = "findings"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = arguments.tables or list(pipeline.TABLES)
     try:
         paths = [file.uri for file in resolve(arguments.captures)]
-        with staged(arguments.output, known=pipeline.TABLES, overwrite=arguments.overwrite) as stage:
+        with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
             spark = start()
             try:
                 write(spark, paths, stage, wanted, arguments)

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from pyarrow import acero
 from pyarrow.dataset import Dataset
 
-from jobs.console import duration, size, table
+from jobs.console import table
+from pipeline.units import duration, size
 
 # A summary is read on one screen; the tables have the rest.
 SHOWN = 20

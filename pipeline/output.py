@@ -20,9 +20,10 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -128,14 +129,31 @@ def staged(output: str, *, known: Collection[str], overwrite: bool = False) -> I
     anything else, or is not empty and `overwrite` is not given.
     """
     target = place(output)
-    clean(target)
-    check(target, known, overwrite)
-    stage = target.parent.child(f".wirehare-{target.name}-{time.time_ns()}-{secrets.token_hex(4)}")
+    with aside(target, target, partial(check, target, known, overwrite)) as stage:
+        yield stage
+
+
+@contextmanager
+def added(output: str, name: str) -> Iterator[Place]:
+    """A directory to write into, which becomes the sub-directory `name` of `output` once the body ends well, in the
+    place of an earlier one. Until then nothing in `output` changes."""
+    directory = place(output)
+    beside = directory.parent.child(f"{directory.name}.{name}")
+    with aside(directory.child(name), beside, lambda: None) as stage:
+        yield stage
+
+
+@contextmanager
+def aside(target: Place, beside: Place, allowed: Callable[[], None]) -> Iterator[Place]:
+    """A stage that replaces `target` in the end, if then it is still `allowed`; a hidden sibling of `beside`."""
+    clean(target, beside)
+    allowed()
+    stage = beside.parent.child(f".wirehare-{beside.name}-{time.time_ns()}-{secrets.token_hex(4)}")
     stage.create()
     try:
         with held(stage):
             yield stage
-            check(target, known, overwrite)  # somebody else may have written there meanwhile
+            allowed()  # somebody else may have written there meanwhile
             swap(stage, target)
     finally:
         stage.remove()
@@ -170,15 +188,15 @@ def swap(stage: Place, target: Place) -> None:
         old.remove()
 
 
-def clean(target: Place) -> None:
-    """Remove what killed runs for this output left, and restore the output where one was killed within its swap."""
-    leftover = re.compile(rf"(\.wirehare-{re.escape(target.name)}-(\d+)-[0-9a-f]{{8}})(-old)?")
-    names = target.parent.entries() or ()
+def clean(target: Place, beside: Place) -> None:
+    """Remove the stages of killed runs, and restore the target where one was killed within its swap."""
+    leftover = re.compile(rf"(\.wirehare-{re.escape(beside.name)}-(\d+)-[0-9a-f]{{8}})(-old)?")
+    names = beside.parent.entries() or ()
     for found in filter(None, map(leftover.fullmatch, sorted(names))):
         stage, started_ns, is_old = found.groups()
-        if alive(target.parent.child(stage), int(started_ns)):
+        if alive(beside.parent.child(stage), int(started_ns)):
             continue
-        place_of_leftover = target.parent.child(found[0])
+        place_of_leftover = beside.parent.child(found[0])
         if is_old and target.entries() is None:
             place_of_leftover.move_to(target)
         else:

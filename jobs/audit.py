@@ -1,0 +1,263 @@
+"""Audit decoded tables: findings, a report to read, and an exit code that carries the verdict.
+
+Runs as `wirehare audit` and as `spark-submit jobs/audit.py`. The findings become the table `findings` beside the
+others; the report and its JSON are written when all of it stands, each in one step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.cli import FAILED, FOUND, OK, UNREADABLE, USAGE, main
+from jobs.console import complain, step
+from jobs.decode import FINDINGS, cause, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.audit.config import Config
+    from pipeline.output import Place
+    from pipeline.report.baseline import Compared, Previous
+    from pipeline.report.facts import Facts
+    from pipeline.report.verdict import Verdict
+
+EPILOG = """examples:
+  wirehare decode captures/ --output tables
+  wirehare audit tables --report audit.html
+  wirehare audit tables --report audit.html --json tonight.json --baseline last-night.json --fail-on warning
+  wirehare audit tables --config audit.toml --title 'Orders, production'
+
+exit codes:
+  0  done, and no finding reaches the threshold of --fail-on
+  1  done, and some do: see the report
+  2  bad usage, or a configuration or baseline that cannot be read; nothing was written
+  3  the tables are missing or cannot be read; nothing was written
+  4  Spark or the file system failed; the previous report is as it was
+"""
+
+# Made of other tables when it is not there.
+OPTIONAL = {"message_flows"}
+# What Spark raises, by its own name of the condition, when files that stand cannot be read.
+UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMAS", "PATH_NOT_FOUND")
+
+
+class TablesError(Exception):
+    """There are no tables to audit; the message is one line that says what is wrong with them."""
+
+
+class UsageError(Exception):
+    """A file that an argument names cannot be used; the message is one line."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "tables", metavar="TABLES", help="directory that `wirehare decode` has written, or a URI of one"
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", default="audit.html", help="where the report goes (default: audit.html)"
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write verdict and findings as JSON: the baseline of the next audit"
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="SEVERITY",
+        choices=("violation", "warning", "info", "never"),
+        default="violation",
+        help="exit with 1 when there is a finding of this severity or worse: violation (the default), warning, info; "
+        "or never",
+    )
+    parser.add_argument(
+        "--baseline", metavar="FILE", help="JSON of an earlier audit: findings are marked as new, persisting or gone"
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="TOML with thresholds, rules that are switched off, and accepted exceptions"
+    )
+    parser.add_argument(
+        "--title", metavar="TEXT", default="AMQP audit", help="heading of the report (default: AMQP audit)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Audit as the arguments say; the exit code."""
+    started = time.monotonic()
+    try:
+        return audited(arguments, started)
+    except UsageError as error:
+        complain(f"wirehare audit: {error}")
+        return USAGE
+    except TablesError as error:
+        complain(f"wirehare audit: {error}")
+        return UNREADABLE
+    except Exception as error:  # what Spark, Java, a file system may raise; nothing has been replaced
+        complain(f"wirehare audit: {cause(error)}")
+        return UNREADABLE if unreadable(error) else FAILED
+
+
+def audited(arguments: argparse.Namespace, started: float) -> int:
+    """The audit itself: checked first, written last."""
+    from pipeline.output import added
+    from pipeline.report.baseline import document
+    from pipeline.report.page import page
+
+    previous, config = read_baseline(arguments.baseline), read_config(arguments.config)
+    outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
+    source = tables_at(arguments.tables)
+    spark = start()
+    now = datetime.now(UTC)
+    with added(arguments.tables, FINDINGS) as stage:
+        facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
+        with step("writing the report", "Report written"):
+            texts = {arguments.report: page(facts, compared, verdict, arguments.title, source.path, now, config)}
+            if arguments.json:
+                texts[arguments.json] = document(facts, compared, verdict.document(), arguments.title, now)
+    for name, text in texts.items():
+        write(outputs[name], text)
+    print(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
+    print(f"The report is {outputs[arguments.report].path}")
+    return FOUND if verdict.failed else OK
+
+
+def found(
+    spark: SparkSession,
+    arguments: argparse.Namespace,
+    source: Place,
+    stage: Place,
+    config: Config | None,
+    previous: Previous | None,
+) -> tuple[Facts, Compared, Verdict]:
+    """Write the findings to `stage`; all that the report shows, the comparison with `previous`, and the verdict."""
+    import pipeline
+    from pipeline import parquet
+    from pipeline.report.baseline import compared
+    from pipeline.report.facts import gather
+    from pipeline.report.verdict import verdict
+    from pipeline.schemas import FINDINGS as SCHEMA
+
+    tables = pipeline.load(spark, source.uri)
+    try:
+        with step("looking for findings", "Findings written", spark):
+            # The stage stands already, and is locked: its files are added to it.
+            rows = pipeline.findings(tables, config=config)
+            rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
+        with step("counting for the report", "Report counted", spark):
+            findings = spark.read.schema(SCHEMA).parquet(stage.uri)
+            facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()))
+    except BaseException:
+        with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
+            spark.interruptAll()  # they would go on writing to a stage that is being removed
+        raise
+    difference = compared(facts.groups["identities"], previous)
+    return facts, difference, verdict(facts, difference, arguments.fail_on)
+
+
+def tables_at(directory: str) -> Place:
+    """Where the tables are. Raises TablesError unless all that an audit needs can be opened."""
+    import pyarrow as pa
+
+    from pipeline.output import OutputError, place
+    from pipeline.schemas import TABLES
+
+    try:
+        source = place(directory)
+        entries = source.entries()
+    except OutputError as error:
+        raise TablesError(str(error).replace("write tables into", "read tables from")) from error
+    if entries is None:
+        raise TablesError(f"{directory}: no such directory; expected one that `wirehare decode` has written")
+    missing = [name for name in TABLES if name not in entries and name not in OPTIONAL]
+    if missing:
+        raise TablesError(
+            f"{directory}: holds no table {', '.join(missing)}; "
+            "expected all that `wirehare decode` writes without --tables"
+        )
+    for name, schema in TABLES.items():
+        try:
+            columns = set(source.child(name).dataset().schema.names) if name in entries else set(schema.names)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise TablesError(f"{directory}: table {name} cannot be read ({first_line(error)})") from error
+        absent = [
+            column for column in ("connection_id", "capture_file") if column in schema.names and column not in columns
+        ]
+        if absent:
+            raise TablesError(f"{directory}: table {name} has no column {absent[0]}; is it one of ours?")
+    return source
+
+
+def read_baseline(name: str | None) -> Previous | None:
+    """The earlier audit. Raises UsageError."""
+    from pipeline.output import OutputError, place
+    from pipeline.report.baseline import BaselineError, read
+
+    if name is None:
+        return None
+    try:
+        file = place(name)
+        with file.files.open_input_stream(file.path) as stream:
+            return read(stream.read().decode())
+    except (OSError, OutputError, UnicodeDecodeError) as error:
+        raise UsageError(f"--baseline {name}: cannot be read ({first_line(error)})") from error
+    except BaselineError as error:
+        raise UsageError(f"--baseline {name}: {error}") from error
+
+
+def read_config(name: str | None) -> Config | None:
+    """Thresholds, disabled rules and exceptions. Raises UsageError."""
+    from pipeline.audit import config
+
+    if name is None:
+        return None
+    try:
+        return config.read(name)
+    except config.ConfigError as error:
+        raise UsageError(f"--config {first_line(error)}") from error
+
+
+def writable(name: str) -> Place:
+    """Where a file goes. Raises UsageError when its directory is not there, or something else has its name."""
+    import pyarrow.fs
+
+    from pipeline.output import OutputError, place
+
+    try:
+        target = place(name)
+    except OutputError as error:
+        raise UsageError(str(error)) from error
+    if target.files.get_file_info(target.path).type == pyarrow.fs.FileType.Directory:
+        raise UsageError(f"{name}: is a directory; expected the name of a file to write")
+    if target.local and not Path(target.parent.path).is_dir():
+        raise UsageError(f"{name}: there is no directory {target.parent.path} to write it into")
+    return target
+
+
+def write(target: Place, text: str) -> None:
+    """Write a file aside, then put it where the old one is."""
+    draft = target.parent.child(f".{target.name}-{time.time_ns()}")
+    try:
+        with target.files.open_output_stream(draft.path) as out:
+            out.write(text.encode(errors="replace"))
+        target.files.move(draft.path, target.path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            target.files.delete_file(draft.path)
+        raise
+
+
+def unreadable(error: BaseException) -> bool:
+    """Whether the tables are to blame for what Spark raised."""
+    return any(name in str(error) for name in UNREADABLE_FILES)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(["audit", *sys.argv[1:]]))

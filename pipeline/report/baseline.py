@@ -1,0 +1,146 @@
+"""One audit compared with the one before: which findings are new, which persist, which are gone.
+
+The JSON of an audit is its own baseline: `document` writes what `read` takes. A finding is known by its key, a hash of
+what it is about (`evidence.IDENTITY`); how often it occurred does not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
+from pipeline.report.facts import Facts
+from pipeline.report.groups import Groups
+
+FORMAT = "wirehare-audit/1"
+NEW, PERSISTING = "new", "persisting"
+
+
+class BaselineError(Exception):
+    """The file is no audit of ours; the message is one line that says what was expected."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """One thing that a rule finds fault with, as the baseline knows it: how many findings and offences make it up.
+
+    `status`: 'new' or 'persisting'; None without a baseline, or where a baseline that was cut short cannot tell.
+    """
+
+    key: str
+    about: Mapping[str, Any]
+    severity: str
+    findings: int
+    occurrences: int
+    status: str | None = None
+
+    def entry(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "key": self.key,
+            **self.about,
+            "severity": self.severity,
+            "findings": self.findings,
+            "occurrences": self.occurrences,
+            "status": self.status,
+        }
+
+
+@dataclass(frozen=True)
+class Previous:
+    """An earlier audit: its findings by key; `complete` False: it had more than it remembers."""
+
+    entries: Mapping[str, dict[str, Any]]
+    complete: bool = True
+    audited: str | None = None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Tonight's findings, and the entries of the baseline that are `gone`; `complete`: no finding was left out."""
+
+    known: Sequence[Known]
+    gone: Sequence[dict[str, Any]] = field(default_factory=list)
+    complete: bool = True
+    previous: Previous | None = None
+
+    def number(self, status: str) -> int:
+        """How many have this status."""
+        return sum(known.status == status for known in self.known)
+
+
+def key(about: Mapping[str, Any]) -> str:
+    """What a finding is known by from one audit to the next: 16 hex digits."""
+    parts = json.dumps([about.get(name) for name in IDENTITY])
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+
+
+def read(text: str) -> Previous:
+    """The audit that `document` wrote. Raises BaselineError."""
+    try:
+        found = json.loads(text)
+        entries = found["findings"]
+        if found["format"] != FORMAT:
+            raise BaselineError(f"has format {str(found['format'])[:40]!r}; expected {FORMAT!r}")
+        if not all(isinstance(entry, dict) and isinstance(entry["key"], str) for entry in entries):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BaselineError("is not what `wirehare audit --json` writes") from None
+    return Previous({entry["key"]: entry for entry in entries}, bool(found.get("complete", True)), found.get("audited"))
+
+
+def compared(identities: Groups, previous: Previous | None) -> Compared:
+    """The findings of an audit (section 'identities') beside those of an earlier one."""
+    known: dict[str, Known] = {}
+    for group in identities.rows:
+        about = {name: group[name] for name in IDENTITY}
+        name, severity = key(about), str(group["severity"])
+        findings, occurrences = int(group["rows"] or 0), int(group["occurrences"] or 0)
+        if name in known:  # the same with a lower severity, where something was unsure
+            before = known[name]
+            severity = max(severity, before.severity, key=SEVERITIES.index)
+            findings, occurrences = findings + before.findings, occurrences + before.occurrences
+        known[name] = Known(name, about, severity, findings, occurrences, status(name, previous))
+    complete = identities.more == 0
+    # Where this audit was cut short, what is missing in it may still be there.
+    gone = [entry for name, entry in previous.entries.items() if name not in known] if previous and complete else []
+    return Compared(list(known.values()), gone, complete, previous)
+
+
+def status(name: str, previous: Previous | None) -> str | None:
+    """Whether a finding is in the baseline."""
+    if previous is None:
+        return None
+    if name in previous.entries:
+        return PERSISTING
+    return NEW if previous.complete else None
+
+
+def document(facts: Facts, found: Compared, verdict: Mapping[str, Any], title: str, now: datetime) -> str:
+    """The audit as JSON: stable names, one entry for each thing that a rule finds fault with, at most IDENTITIES."""
+    files = facts.groups["files"]
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "title": title,
+            "audited": now.isoformat(timespec="seconds"),
+            "verdict": verdict,
+            "first_packet_ns": facts.first_ns,
+            "last_packet_ns": facts.last_ns,
+            "captures": files.total,
+            "complete": found.complete,
+            "findings": [known.entry() for known in sorted(found.known, key=order)][:IDENTITIES],
+            "gone": list(found.gone),
+        },
+        indent=1,
+    )
+
+
+def order(known: Known) -> tuple[Any, ...]:
+    """The worst first, then as people look for them."""
+    return (-SEVERITIES.index(known.severity), *(str(known.about.get(name)) for name in IDENTITY))

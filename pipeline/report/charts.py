@@ -1,0 +1,202 @@
+"""Charts as SVG that stands in the page: drawn ahead of time, so there is no script to load and paper shows them too.
+
+Every chart is drawn at the width of a phone's screen, so that its text keeps its size there; wider pages set several
+side by side. Colours are variables of the page's style sheet: the same drawing serves light and dark. Only our own
+words and names from the protocol's tables go into a chart, nothing that was sent as text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import altair as alt
+import vl_convert
+from markupsafe import Markup
+
+from pipeline.report.groups import Groups
+from pipeline.report.latency import Latency
+from pipeline.report.questions import CLASSES_PER_OCTAVE, TIME_BARS, bar_width_ns
+
+WIDTH = 330
+INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
+FIRST, SECOND, THIRD, FOURTH = "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)"
+FONT = "system-ui, sans-serif"
+# Labels are measured in another font than the reader's, which may be wider.
+PADDING = {"left": 12, "right": 8, "top": 2, "bottom": 2}
+OPERATIONS = {"publish": "published", "deliver": "delivered", "get": "fetched", "return": "returned"}
+LEDGER = {
+    "frame": ("in frames", FIRST),
+    "tls": ("encrypted", THIRD),
+    "skipped": ("skipped", SECOND),
+    "foreign": ("other protocol", FOURTH),
+    "tail": ("unfinished frame", MUTED),
+    "missing": ("not captured", "var(--bad)"),
+}
+# Widest series of a latency chart: more do not fit a screen, the table below has them.
+SERIES = 10
+LABEL_CHARACTERS = 26
+# vl-convert ends the whole process on some characters, such as NUL.
+NOT_OURS = "[^ -~]"
+
+
+def drawn(chart: Any, label: str) -> Markup:
+    """The chart as an SVG element that scales to its place and says `label` to those who do not see it."""
+    spec = (
+        chart.configure(background="transparent", font=FONT, aria=False, padding=PADDING)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=MUTED, titleColor=MUTED, domainColor=GRID, tickColor=GRID, gridColor=GRID,
+            labelFontSize=11, titleFontSize=11, titleFontWeight="normal", labelLimit=160,
+        )
+        .configure_legend(labelColor=INK, labelFontSize=12, title=None, orient="top", symbolStrokeWidth=2, padding=0)
+        .to_dict()
+    )  # fmt: skip
+    svg = vl_convert.vegalite_to_svg(spec)
+    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
+    body = svg[svg.index(">") + 1 :]
+    head = Markup('<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">')
+    return head.format(label, width, height, width, height) + Markup(body)
+
+
+def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
+    """Messages a second over the time of the capture, by operation."""
+    width_ns = bar_width_ns(first_ns, last_ns)
+    counted = {(str(group["operation"]), int(str(group["bar"]))): int(group["rows"] or 0) for group in groups.rows}
+    operations = [name for name in OPERATIONS if any(key[0] == name for key in counted)]
+    if not operations:
+        return None
+    unit, unit_ns = time_unit(last_ns - first_ns)
+    bars = min(TIME_BARS, (last_ns - first_ns) // width_ns + 1)
+    points = [
+        {"at": bar * width_ns / unit_ns, "rate": counted.get((name, bar), 0) * 1e9 / width_ns, "what": OPERATIONS[name]}
+        for name in operations
+        for bar in range(bars)
+    ]
+    words = [OPERATIONS[name] for name in operations]
+    began = datetime.fromtimestamp(first_ns // 10**9, tz=UTC)
+    colour = alt.Color("what:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD, FOURTH][: len(words)]))
+    dash = alt.StrokeDash("what:N", scale=alt.Scale(domain=words, range=[[1, 0], [5, 3], [2, 2], [8, 3]][: len(words)]))
+    chart = (
+        alt.Chart(alt.Data(values=points))
+        .mark_line(interpolate="step-after", strokeWidth=1.8)
+        .encode(
+            x=alt.X(
+                "at:Q", title=f"{unit} since {began:%Y-%m-%d %H:%M:%S} UTC", axis=alt.Axis(grid=False, tickCount=6)
+            ),
+            y=alt.Y("rate:Q", title="messages a second", axis=alt.Axis(tickCount=5, format="~s")),
+            color=colour,
+            strokeDash=dash,
+        )
+        .properties(width=WIDTH - 50, height=170)
+    )
+    return drawn(chart, f"Messages a second over time, by operation: {', '.join(words)}")
+
+
+def time_unit(span_ns: int) -> tuple[str, int]:
+    """The unit in which a span is a number that people read, and its length in ns."""
+    for unit, length in (("hours", 3600 * 10**9), ("minutes", 60 * 10**9), ("seconds", 10**9)):
+        if span_ns >= 3 * length:
+            return unit, length
+    return "milliseconds", 10**6
+
+
+def spread(found: Sequence[Latency], label: str) -> Markup | None:
+    """Median, 90 % and 99 % of some latencies, a line each, on a logarithmic scale in milliseconds."""
+    if not found:
+        return None
+    rows: list[dict[str, Any]] = [
+        {
+            "what": re.sub(NOT_OURS, "?", one.what)[:LABEL_CHARACTERS],
+            "median": one.quantiles[0] / 1e6,
+            "p90": one.quantiles[1] / 1e6,
+            "p99": one.quantiles[2] / 1e6,
+        }
+        for one in found[:SERIES]
+    ]
+    marks = [(name, word) for name, word in (("median", "median"), ("p90", "90 %"), ("p99", "99 %"))]
+    points = [{"what": row["what"], "ms": row[name], "mark": word} for row in rows for name, word in marks]
+    decades = powers(min(row["median"] for row in rows), max(row["p99"] for row in rows))
+    y = alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelColor=INK, ticks=False, domain=False))
+    axis = alt.Axis(values=decades, format="~g")
+    scale = alt.Scale(type="log", domain=[decades[0], decades[-1]])
+    lines = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_rule(strokeWidth=2, color=GRID)
+        .encode(y=y, x=alt.X("median:Q", scale=scale, title="milliseconds", axis=axis), x2="p99:Q")
+    )
+    words = [word for _, word in marks]
+    dots = (
+        alt.Chart(alt.Data(values=points))
+        .mark_point(filled=True, size=60, opacity=1)
+        .encode(
+            y=y,
+            x=alt.X("ms:Q", scale=scale, axis=axis, title="milliseconds"),
+            color=alt.Color("mark:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD])),
+            shape=alt.Shape("mark:N", scale=alt.Scale(domain=words, range=["circle", "diamond", "square"])),
+        )
+    )
+    chart = (lines + dots).properties(width=WIDTH - 130, height=alt.Step(24))
+    return drawn(chart, label)
+
+
+def powers(low: float, high: float) -> list[float]:
+    """Powers of ten from the last that is not above `low` to the first that is not below `high`: two at least."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+
+
+def distribution(groups: Groups) -> Markup | None:
+    """How many settlements took how long, in classes of half an octave."""
+    counted: dict[tuple[int, str], int] = {}
+    for group in groups.rows:
+        place = (int(str(group["class"])) * 2 // CLASSES_PER_OCTAVE, OPERATIONS.get(str(group["operation"]), "other"))
+        counted[place] = counted.get(place, 0) + int(group["rows"] or 0)
+    if not counted:
+        return None
+    words = sorted({word for _, word in counted}, reverse=True)
+    rows: list[dict[str, Any]] = [
+        {"from": 2 ** (bar / 2) / 1e6, "to": 2 ** ((bar + 1) / 2) / 1e6, "n": number, "what": word}
+        for (bar, word), number in sorted(counted.items())
+    ]
+    decades = powers(min(row["from"] for row in rows), max(row["to"] for row in rows))
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(orient="vertical")
+        .encode(
+            x=alt.X("from:Q", scale=alt.Scale(type="log", domain=[decades[0], decades[-1]]), title="milliseconds",
+                    axis=alt.Axis(grid=False, values=decades, format="~g")),
+            x2="to:Q",
+            y=alt.Y("n:Q", title="messages", axis=alt.Axis(tickCount=5, format="~s"), stack="zero"),
+            color=alt.Color("what:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD][: len(words)])),
+        )
+        .properties(width=WIDTH - 50, height=170)
+    )  # fmt: skip
+    return drawn(chart, "How long settlements took: number of messages by milliseconds, logarithmic")
+
+
+def ledger(totals: Mapping[str, int]) -> Markup | None:
+    """Where the bytes of all streams went, as one bar."""
+    whole = sum(totals[name] for name in LEDGER)
+    if not whole:
+        return None
+    present = [name for name in LEDGER if totals[name]]
+    rows: list[dict[str, Any]] = [{"what": LEDGER[name][0], "share": totals[name] / whole, "order": at} for at, name in enumerate(present)]
+    domain = [row["what"] for row in rows]
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(height=22)
+        .encode(
+            x=alt.X("share:Q", title=None, stack="zero", axis=alt.Axis(format="%", grid=False, tickCount=5),
+                    scale=alt.Scale(domain=[0, 1])),
+            color=alt.Color("what:N", sort=None, legend=alt.Legend(columns=2),
+                            scale=alt.Scale(domain=domain, range=[LEDGER[name][1] for name in present])),
+            order="order:Q",
+        )
+        .properties(width=WIDTH - 20, height=30)
+    )  # fmt: skip
+    words = ", ".join(f"{LEDGER[name][0]} {totals[name] / whole:.1%}" for name in present)
+    return drawn(chart, f"Share of bytes: {words}")

@@ -1,0 +1,132 @@
+"""Findings for the report: by rule, by what they are about, and the first examples of each rule with their evidence.
+
+A finding of tonight is the same as one of last night when `IDENTITY` is: the rule, and who does it to what. Connection
+ids, ports of clients, packet and frame numbers are left out, so that it does not matter when it was captured. Names
+that a broker or a library makes up anew each time (`amq.gen-...`, UUIDs, long numbers) count as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.report.groups import Section, Source
+
+SEVERITIES = ("info", "warning", "violation")  # rising
+EXAMPLES = 4
+EVIDENCE_CHARACTERS = 2000
+# Every rule of the catalogue may be on the page.
+RULES = 400
+# What a baseline remembers; a night with more different findings than this has other worries.
+IDENTITIES = 10_000
+IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
+
+# Names of things in evidence.
+ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
+# Parts of a name that are made up: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long
+# numbers.
+MADE_UP = (
+    r"(?<=amq\.(gen|ctag)-)[\w-]+"
+    r"|(?<=amq\.rabbitmq\.reply-to\.)\S+"
+    r"|[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+    r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
+    r"|\d{5,}"
+)
+ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':', {0}_port)"
+WEIGHT = "array_position(array({}), severity)".format(", ".join(f"'{name}'" for name in SEVERITIES))
+
+FINDINGS = Source(
+    "findings",
+    {
+        "rows": "count(*)",
+        "occurrences": "sum(coalesce(occurrences, 1))",
+        "reserved": "count_if(reservation is not null)",
+        "weight": f"max({WEIGHT} * 1000000000000 + 1)",
+    },
+    [
+        Section(
+            "rules",
+            {
+                "rule_id": "rule_id",
+                "severity": "severity",
+                "category": "category",
+                "summary": "summary",
+                "reference": "reference",
+            },
+            rank="weight",
+            shown=RULES,
+        ),
+        Section("identities", {"severity": "severity"} | {n: n for n in IDENTITY}, rank="weight", shown=IDENTITIES),
+        Section("reservations", {"reservation": "reservation"}, where="reservation is not null"),
+        Section("offenders", {"product": "client_product", "severity": "severity"}, rank="weight"),
+    ],
+)
+AFFECTED = Source(
+    "affected", {"rows": "count(*)"}, [Section("affected", {"severity": f"element_at(array{SEVERITIES}, worst)"})]
+)
+
+
+def located(findings: DataFrame, connections: DataFrame) -> DataFrame:
+    """Findings with what is known of their connection, and the names of what they are about."""
+    ends = connections.select(
+        "connection_id",
+        *("client_ip", "client_port", "server_ip", "server_port", "client_product", "client_version", "user", "vhost"),
+        F.expr(ENDPOINT.format("client")).alias("client"),
+        F.expr(ENDPOINT.format("server")).alias("server"),
+    )
+    return findings.join(ends, "connection_id", "left").withColumn("entities", entities(F.col("evidence")))
+
+
+def entities(evidence: Column) -> Column:
+    """The names in evidence as 'queue=orders exchange=logs', without what is made up anew each time; null for none."""
+    named = (
+        F.concat(F.lit(f"{name}="), F.regexp_replace(F.try_variant_get(evidence, f"$.{name}", "string"), MADE_UP, "*"))
+        for name in ENTITIES
+    )
+    return F.nullif(F.concat_ws(" ", *named), F.lit(""))
+
+
+def prepared(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:
+    """The tables that FINDINGS and AFFECTED ask."""
+    worst = findings.groupBy("connection_id").agg(F.max(F.expr(WEIGHT)).cast("int").alias("worst"))
+    return {"findings": located(findings, connections), "affected": worst}
+
+
+def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """The first few findings of each rule, those without a reservation before the others."""
+    first = Window.partitionBy("rule_id").orderBy(
+        F.expr(WEIGHT).desc(), F.col("reservation").asc_nulls_first(), "ts", "connection_id", "frame_no"
+    )
+    chosen = findings.withColumn("_place", F.row_number().over(first)).filter(F.col("_place") <= EXAMPLES)
+    rows = located(chosen, connections).select(
+        *("rule_id", "_place", "severity", "scope", "offender", "connection_id", "channel", "frame_no", "packet_no"),
+        *("occurrences", "reservation", "client_ip", "client_port", "server_ip", "server_port", "client", "server"),
+        F.left("capture_file", F.lit(EVIDENCE_CHARACTERS)).alias("capture_file"),
+        *(F.left(name, F.lit(200)).alias(name) for name in ("client_product", "client_version", "user", "vhost")),
+        F.expr("unix_micros(ts)").alias("ts"),
+        F.left(F.to_json("evidence"), F.lit(EVIDENCE_CHARACTERS)).alias("evidence"),
+        F.left("entities", F.lit(EVIDENCE_CHARACTERS)).alias("entities"),
+    )
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(rows.collect(), key=lambda row: (row.rule_id, row["_place"])):
+        found.setdefault(row.rule_id, []).append(row.asDict())
+    return found
+
+
+def endpoints(connections: DataFrame, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Who the connections `ids` (a few) are between."""
+    if not ids:
+        return {}
+    rows = connections.filter(F.col("connection_id").isin(list(ids))).select(
+        *("connection_id", "client_ip", "client_port", "server_ip", "server_port"),
+        *(F.left(name, F.lit(200)).alias(name) for name in ("client_product", "user")),
+    )
+    return {row.connection_id: row.asDict() for row in rows.collect()}
+
+
+def at_least(severity: str) -> Iterable[str]:
+    """The severities from `severity` upwards."""
+    return SEVERITIES[SEVERITIES.index(severity) :]

@@ -1,0 +1,54 @@
+"""Everything that the report shows, collected: a few Spark queries, and a known number of rows whatever the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.report import evidence, questions
+from pipeline.report.groups import Groups, answer
+from pipeline.summaries import latency
+
+if TYPE_CHECKING:
+    from pipeline import Tables
+
+
+@dataclass(frozen=True)
+class Facts:
+    """`groups`: the sections of `questions` and `evidence` by name; `examples`: by rule; `endpoints`: by connection id.
+
+    `flows`: latencies of messages through the broker, rows of `pipeline.latency`.
+    `first_ns`, `last_ns`: times of the first and last packet, ns since 1970 UTC; both 0 where there is none.
+    """
+
+    groups: Mapping[str, Groups]
+    examples: Mapping[str, list[dict[str, Any]]]
+    endpoints: Mapping[int, dict[str, Any]]
+    flows: list[dict[str, Any]]
+    first_ns: int
+    last_ns: int
+
+    def total(self, section: str, measure: str = "rows") -> int:
+        """A measure over all groups of a section that shows all that it has."""
+        return sum(int(group[measure] or 0) for group in self.groups[section].rows)
+
+
+def gather(all_tables: Tables, findings: DataFrame, *, flows: bool = True) -> Facts:
+    """Ask the tables and the findings of the same audit; `flows`: also the message flows."""
+    tables = dict(all_tables.items())
+    ends = tables["captures"].agg(F.expr("unix_micros(min(first_ts))"), F.expr("unix_micros(max(last_ts))"))
+    first, last = ends.collect()[0]
+    first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
+    groups = answer(
+        [*questions.sources(first_ns, last_ns), evidence.FINDINGS, evidence.AFFECTED],
+        {**questions.prepared(tables), **evidence.prepared(findings, tables["connections"])},
+    )
+    connections = {int(str(group["connection_id"])) for group in groups["pileups"].rows}
+    examples = evidence.examples(findings, tables["connections"]) if groups["rules"].rows else {}
+    endpoints = evidence.endpoints(tables["connections"], connections)
+    through = [row.asDict() for row in latency(all_tables).collect()] if flows and groups["outcomes"].rows else []
+    return Facts(groups, examples, endpoints, through, first_ns, last_ns)

@@ -1,0 +1,199 @@
+"""The page: one HTML file that carries its style, its script and its charts, and asks nobody for anything.
+
+A Content-Security-Policy of hashes allows our own style and script and nothing else, so that even markup which slipped
+through would stay dead. The page works without its script: that adds sorting, filters and the choice of the theme.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from pipeline.audit.config import Config
+from pipeline.report import charts
+from pipeline.report.baseline import Compared
+from pipeline.report.facts import Facts
+from pipeline.report.latency import Latency, latencies, through_broker
+from pipeline.report.rules import cards
+from pipeline.report.shown import TABLES
+from pipeline.report.tables import Table, latency_table, table
+from pipeline.report.text import count, duration, moment, share, size, wire
+from pipeline.report.verdict import Verdict
+from pipeline.report.wireshark import connection as connection_filter
+
+TEMPLATES = Path(__file__).with_name("template")
+LARGEST = 3_000_000
+SLOWEST = 15
+REPLIES = (
+    "SELECT name, percentile_approx(reply_latency_ns, array(0.5, 0.9, 0.99)) AS ns FROM methods "
+    "WHERE reply_latency_ns IS NOT NULL GROUP BY name"
+)
+
+
+@dataclass(frozen=True)
+class Room:
+    """How much a page shows: examples of a rule, rows of a table, characters of a string, rules with their examples."""
+
+    examples: int
+    rows: int
+    characters: int
+    gone: int
+
+
+# The first that fits into LARGEST is taken; the last always does, whatever the strings hold.
+ROOMS = (Room(4, 60, 160, 100), Room(2, 30, 80, 50), Room(1, 15, 40, 25), Room(0, 10, 20, 10))
+
+
+def page(
+    facts: Facts,
+    found: Compared,
+    verdict: Verdict,
+    title: str,
+    source: str,
+    now: datetime,
+    config: Config | None = None,
+) -> str:
+    """The report as HTML. `source`: where the tables are, as a reader would write it; `config` of the audit."""
+    drawn = drawings(facts)
+    words = {"title": title, "source": source, "now": now, "config": config}
+    html = ""
+    for room in ROOMS:
+        html = rendered(room, facts, found, verdict, drawn, words)
+        if len(html.encode(errors="replace")) <= LARGEST:
+            break
+    return html
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """The charts, and the latencies that some of them are drawn from. A chart without data is None."""
+
+    rates: Markup | None
+    ledger: Markup | None
+    flows: Sequence[Latency]
+    flows_chart: Markup | None
+    settled: Sequence[Latency]
+    replies: Sequence[Latency]
+    settled_chart: Markup | None
+    replies_chart: Markup | None
+    distribution: Markup | None
+
+
+def drawings(facts: Facts) -> Drawings:
+    """The charts of the facts."""
+    settled = latencies(facts.groups["settled"].rows, "operation", "outcome")
+    replies = latencies(facts.groups["replies"].rows, "name")
+    slowest = sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST]
+    flows = through_broker(facts.flows)
+    return Drawings(
+        charts.rates(facts.groups["rates"], facts.first_ns, facts.last_ns),
+        charts.ledger(ledger(facts)),
+        flows,
+        charts.spread(flows, "Time from publish through the broker to settlement: median, 90 % and 99 %"),
+        settled,
+        slowest,
+        charts.spread(settled, "Time until messages were settled: median, 90 % and 99 % by operation and outcome"),
+        charts.spread(slowest, "Time until requests were answered: median, 90 % and 99 % by method"),
+        charts.distribution(facts.groups["settled"]),
+    )
+
+
+def ledger(facts: Facts) -> dict[str, int]:
+    """Bytes of all streams by where they went, and `payload`, which is all of them that were captured."""
+    return {name: facts.total("ledger", name) for name in (*charts.LEDGER, "payload", "retransmitted")}
+
+
+def rendered(
+    room: Room, facts: Facts, found: Compared, verdict: Verdict, drawn: Drawings, words: dict[str, Any]
+) -> str:
+    """The page with so much on it."""
+    style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
+    totals = ledger(facts)
+    tables = {name: table(name, facts.groups[name], room.rows, room.characters) for name in TABLES}
+    tables["settled"] = latency_table(
+        "Until settled", "Messages", drawn.settled, room.rows, "No settlement was captured."
+    )
+    tables["replies"] = latency_table(
+        "Until answered: the slowest",
+        "Request",
+        drawn.replies,
+        room.rows,
+        "No request with its answer was captured.",
+        REPLIES,
+    )
+    tables["flows"] = latency_table(
+        "Through the broker", "From, to", drawn.flows, room.rows, "No message was seen on both sides of a broker."
+    )
+    return (
+        environment(room.characters)
+        .get_template("page.html.j2")
+        .render(
+            **words,
+            facts=facts,
+            found=found,
+            verdict=verdict,
+            drawn=drawn,
+            room=room,
+            cards=cards(facts, found, room.examples),
+            tables=tables,
+            pileups=pileups(facts, room),
+            decoded=share(totals["frame"] + totals["tls"], totals["payload"]),
+            totals=totals,
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=policy_hash(style),
+            script_hash=policy_hash(script),
+        )
+    )
+
+
+def pileups(facts: Facts, room: Room) -> Table:
+    """The channels that most messages were left unsettled on, with the filter that shows their connection."""
+    cells = []
+    for group in facts.groups["pileups"].rows[: room.rows]:
+        ends = facts.endpoints.get(int(str(group["connection_id"])), {})
+        shown = partial(wire, shown=room.characters)
+        cells.append(
+            [
+                (count(int(group["unsettled"] or 0)), int(group["unsettled"] or 0)),
+                (shown(ends.get("client_product")), None),
+                (shown(ends.get("user")), None),
+                (f"{group['channel']}", int(str(group["channel"]))),
+                (shown(group["mode"]), None),
+                (shown(group["prefetch"]), None),
+                (count(int(group["published"] or 0)), int(group["published"] or 0)),
+                (count(int(group["delivered"] or 0)), int(group["delivered"] or 0)),
+                (Markup("<code>{}</code>").format(connection_filter(ends) or ""), None),
+            ]
+        )
+    headings = [
+        ("Unsettled", True), ("Client", False), ("User", False), ("Channel", True), ("Mode", False),
+        ("Prefetch", False), ("Published", True), ("Delivered", True), ("Wireshark filter", False),
+    ]  # fmt: skip
+    query = "SELECT * FROM channels WHERE unsettled > 0 ORDER BY unsettled DESC"
+    left = facts.groups["pileups"].total - len(cells)
+    return Table("Channels with messages left unsettled", headings, cells, left, query, "None.")
+
+
+def environment(characters: int) -> Environment:
+    """Jinja with everything escaped, and our formats as filters."""
+    jinja = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    jinja.filters.update(wire=partial(wire, shown=characters), count=count, duration=duration, moment=moment, size=size)
+    return jinja
+
+
+def policy_hash(text: str) -> str:
+    """What a Content-Security-Policy knows an inline style or script by."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

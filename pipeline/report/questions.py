@@ -1,0 +1,254 @@
+"""What the report asks of the tables: its sections, as data. The page shows each under its name.
+
+Keys and measures are SQL over the columns of `pipeline.schemas`; times are microseconds since 1970 UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from pipeline.report.groups import Section, Source
+
+# Bars of a chart over time: one is about four pixels wide on a phone.
+TIME_BARS = 80
+# Latencies are counted in classes, 16 for each doubling: a percentile read from them is at most 2.2 % off.
+CLASSES_PER_OCTAVE = 16
+LATENCY_CLASS = f"floor(log2(greatest({{}}, 1)) * {CLASSES_PER_OCTAVE})"
+# 64-bit nanoseconds have 63 doublings; a latency stays within the few outcomes and methods that occur.
+CLASSES_SHOWN = 4000
+# 0-9-1 section 1.1: 200 is success, errors begin with 3.
+ERROR = "coalesce({}_code, 0) >= 300 or ({}_code is null and {}_text is not null)"
+
+FILES = Source(
+    "captures",
+    {
+        "rows": "count(*)",
+        "packets": "sum(packets)",
+        "bytes": "sum(byte_size)",
+        "first": "unix_micros(min(first_ts))",
+        "last": "unix_micros(max(last_ts))",
+        "dropped": "sum(dropped)",
+        "truncated": "count_if(truncated)",
+        "damaged": "count_if(error is not null)",
+    },
+    [
+        Section(
+            "files",
+            {
+                "file": "regexp_extract(capture_file, '([^/]*)/*$', 1)",
+                "format": "concat_ws(', ', format, compression)",
+                "skipped": "nullif(to_json(skipped_packets), '{}')",
+                "error": "error",
+            },
+            rank="packets",
+            shown=30,
+        )
+    ],
+)
+
+LEDGER = Source(
+    "streams",
+    {
+        name: f"sum({name}_bytes)"
+        for name in ("payload", "frame", "skipped", "tls", "foreign", "tail", "missing", "retransmitted")
+    }
+    | {"rows": "count(*)"},
+    [Section("ledger", {"sender": "sender"})],
+)
+
+PROPOSALS = [
+    f"{sender}{name}" for name in ("frame_max", "channel_max", "heartbeat_s") for sender in ("client_", "server_", "")
+] + ["client_idle_timeout_ms", "server_idle_timeout_ms"]
+# A peer that keeps a heartbeat is never silent for two intervals (0-9-1 section 4.2.7).
+SILENT = "{}_max_silence_ns > 2000000000 * heartbeat_s"
+
+CONNECTIONS = Source(
+    "connections",
+    {
+        "rows": "count(*)",
+        "published": "sum(messages_published)",
+        "delivered": "sum(messages_delivered)",
+        "bytes": "sum(coalesce(client_bytes, 0) + coalesce(server_bytes, 0))",
+        "frames": "sum(coalesce(client_frames, 0) + coalesce(server_frames, 0))",
+        "missing": "sum(missing_bytes)",
+        "lossy": "count_if(missing_bytes > 0)",
+        "inferred": "count_if(version is not null and not version_known)",
+        "client_heartbeats": "sum(client_heartbeats)",
+        "server_heartbeats": "sum(server_heartbeats)",
+        "client_silence": "max(client_max_silence_ns)",
+        "server_silence": "max(server_max_silence_ns)",
+        "client_silent": f"count_if({SILENT.format('client')})",
+        "server_silent": f"count_if({SILENT.format('server')})",
+        "handshake": "max(handshake_ns)",
+        "blocked": "sum(blocked_ns)",
+    },
+    [
+        Section("versions", {"version": "version", "content": "content"}, shown=60),
+        Section(
+            "products",
+            {"product": "client_product", "release": "client_version", "version": "version"},
+            where="content = 'amqp'",
+            shown=30,
+        ),
+        Section(
+            "servers",
+            {
+                "server": "concat(if(server_ip like '%:%', concat('[', server_ip, ']'), server_ip), ':', server_port)",
+                "product": "server_product",
+                "release": "server_version",
+            },
+            where="content in ('amqp', 'tls')",
+        ),
+        Section(
+            "negotiated",
+            {"client": "client_product", "server": "server_product", **{name: name for name in PROPOSALS}},
+            where="content = 'amqp' and version is not null",
+        ),
+        Section(
+            "logins",
+            {"user": "user", "mechanism": "mechanism", "vhost": "vhost", "tls": "tls_mode"},
+            where="content = 'amqp' and (user is not null or mechanism is not null)",
+            shown=30,
+        ),
+        Section(
+            "encryption",
+            {"mode": "tls_mode", "tls_version": "tls_version", "sni": "sni"},
+            where="content in ('amqp', 'tls')",
+        ),
+        Section(
+            "ends",
+            {"state": "state", "end": "tcp_end", "by": "if(tcp_end = 'none', null, tcp_end_by)"},
+            where="content in ('amqp', 'tls')",
+        ),
+        Section(
+            "connection_errors",
+            {"by": "close_initiator", "code": "close_code", "text": "close_text"},
+            where=ERROR.format("close", "close", "close"),
+        ),
+        Section("heartbeats", {"interval": "heartbeat_s", "version": "version"}, where="content = 'amqp'"),
+        Section("limits", {"limits": "array_join(limits, ', ')"}, where="size(limits) > 0"),
+    ],
+)
+
+CHANNELS = Source(
+    "channels",
+    {"rows": "count(*)", "unsettled": "sum(unsettled)", "delivered": "sum(delivered)", "published": "sum(published)"},
+    [
+        Section(
+            "channel_errors",
+            {"by": "close_initiator", "code": "close_code", "text": "close_text"},
+            where=ERROR.format("close", "close", "close"),
+        ),
+        Section(
+            "pileups",
+            {
+                "connection_id": "connection_id",
+                "channel": "channel",
+                "life": "channel_life",
+                "mode": "mode",
+                "prefetch": "prefetch_count",
+            },
+            where="unsettled > 0",
+            rank="unsettled",
+        ),
+    ],
+)
+
+METHODS = Source(
+    "methods",
+    {"rows": "count(*)", "longest": "max(reply_latency_ns)", "shortest": "min(reply_latency_ns)"},
+    [
+        Section("methods", {"name": "name", "sender": "sender"}, shown=40),
+        Section(
+            "replies",
+            {"name": "name", "class": LATENCY_CLASS.format("reply_latency_ns")},
+            where="reply_latency_ns >= 0",
+            shown=CLASSES_SHOWN,
+        ),
+        Section(
+            "returns",
+            {"code": "reply_code", "text": "reply_text", "exchange": "exchange"},
+            where="name = 'basic.return'",
+        ),
+    ],
+)
+
+DAMAGE = Source(
+    "frames",
+    {"rows": "count(*)", "bytes": "sum(size)"},
+    [Section("damage", {"status": "status", "kind": "frame_type", "error": "error"})],
+)
+
+
+def messages(first_ns: int, last_ns: int) -> Source:
+    """What is asked of the messages between two times."""
+    width = bar_width_ns(first_ns, last_ns)
+    return Source(
+        "messages",
+        {
+            "rows": "count(*)",
+            "bytes": "sum(body_seen)",
+            "redelivered": "count_if(redelivered)",
+            "longest": "max(settle_latency_ns)",
+            "shortest": "min(settle_latency_ns)",
+        },
+        [
+            Section("outcomes", {"operation": "operation", "outcome": "outcome"}, shown=60),
+            Section(
+                "rates",
+                {
+                    "operation": "operation",
+                    "bar": f"greatest(0, least({TIME_BARS - 1}, (ts_ns - {first_ns}) div {width}))",
+                },
+                shown=10 * TIME_BARS,
+            ),
+            Section(
+                "settled",
+                {
+                    "operation": "operation",
+                    "outcome": "outcome",
+                    "class": LATENCY_CLASS.format("settle_latency_ns"),
+                },
+                where="settle_latency_ns >= 0",
+                shown=CLASSES_SHOWN,
+            ),
+            Section(
+                "busiest",
+                {
+                    "operation": "operation",
+                    "exchange": "exchange",
+                    "target": "if(operation = 'publish', coalesce(routing_key, address), "
+                    "coalesce(queue, address, routing_key))",
+                },
+            ),
+            Section(
+                "unsettled",
+                {"operation": "operation", "target": "coalesce(queue, address, routing_key)", "link": "link"},
+                where="outcome = 'unsettled'",
+            ),
+        ],
+    )
+
+
+def bar_width_ns(first_ns: int, last_ns: int) -> int:
+    """Time that one bar of a chart over the whole capture stands for."""
+    return max(1, -(-(last_ns - first_ns + 1) // TIME_BARS))
+
+
+def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
+    """Everything that is asked, of tables that span this time."""
+    return (FILES, LEDGER, CONNECTIONS, CHANNELS, METHODS, DAMAGE, messages(first_ns, last_ns))
+
+
+def prepared(tables: dict[str, DataFrame]) -> dict[str, DataFrame]:
+    """The tables as the sections need them: frames are those with something wrong.
+
+    Fields of a struct become columns: Spark 4.3 loses columns where such a field is read beneath an explode.
+    """
+    return {
+        **tables,
+        "connections": tables["connections"].select("*", "tls.*").withColumnRenamed("mode", "tls_mode").drop("tls"),
+        "frames": tables["frames"].filter("status <> 'ok'"),
+    }

@@ -1,0 +1,97 @@
+"""Findings as the page shows them: one card a rule, with its evidence and the way to see it in Wireshark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.report import wireshark
+from pipeline.report.baseline import Compared
+from pipeline.report.evidence import SEVERITIES
+from pipeline.report.facts import Facts
+
+# Values of one piece of evidence that are shown; detectors give a handful.
+VALUES = 12
+
+
+@dataclass(frozen=True)
+class Example:
+    """One finding: `row` as `evidence.examples` gives it, its evidence by name, and the filters that show it."""
+
+    row: Mapping[str, Any]
+    values: Sequence[tuple[str, str]]
+    packet: str | None
+    connection: str | None
+
+
+@dataclass(frozen=True)
+class Card:
+    """A rule that is broken. `findings`, `offences`: how many; `reserved` of the findings are not sure."""
+
+    rule_id: str
+    severity: str
+    category: str
+    summary: str
+    reference: str
+    findings: int
+    offences: int
+    reserved: int
+    new: int
+    persisting: int
+    examples: Sequence[Example] = field(default_factory=list)
+
+    @property
+    def query(self) -> str:
+        """SQL for all findings of the rule; ids are ours."""
+        return f"SELECT * FROM findings WHERE rule_id = '{self.rule_id}' ORDER BY ts"
+
+
+def cards(facts: Facts, found: Compared, examples: int) -> list[Card]:
+    """The rules that are broken, the worst first, then the most frequent; each with up to so many examples."""
+    status: dict[tuple[Any, Any], int] = {}
+    for known in found.known:
+        place = (known.about["rule_id"], known.status)
+        status[place] = status.get(place, 0) + 1
+    merged: dict[str, list[Mapping[str, Any]]] = {}
+    for group in facts.groups["rules"].rows:
+        merged.setdefault(str(group["rule_id"]), []).append(group)
+    shown = [
+        Card(
+            rule_id,
+            max((str(group["severity"]) for group in groups), key=SEVERITIES.index),
+            category=str(groups[0]["category"] or ""),
+            summary=str(groups[0]["summary"] or ""),
+            reference=str(groups[0]["reference"] or ""),
+            findings=sum(group["rows"] for group in groups),
+            offences=sum(group["occurrences"] for group in groups),
+            reserved=sum(group["reserved"] for group in groups),
+            new=status.get((rule_id, "new"), 0),
+            persisting=status.get((rule_id, "persisting"), 0),
+            examples=[example(row) for row in facts.examples.get(rule_id, [])[:examples]],
+        )
+        for rule_id, groups in merged.items()
+    ]
+    return sorted(shown, key=lambda card: (-SEVERITIES.index(card.severity), -card.findings, card.rule_id))
+
+
+def example(row: Mapping[str, Any]) -> Example:
+    """A finding with its evidence taken apart."""
+    return Example(row, values(row["evidence"]), wireshark.packet(row["packet_no"]), wireshark.connection(row))
+
+
+def values(evidence: str | None) -> list[tuple[str, str]]:
+    """Evidence in JSON as names and values; as one value where it was cut, or is no object."""
+    try:
+        found = json.loads(evidence or "{}")
+    except ValueError:
+        return [("evidence", evidence or "")]
+    if not isinstance(found, dict):
+        return [("evidence", plain(found))]
+    return [(name.replace("_", " "), plain(value)) for name, value in list(found.items())[:VALUES]]
+
+
+def plain(value: Any) -> str:
+    """A value of JSON as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,93 @@
+"""Sections as tables that a template draws: every cell formatted, with the number that it sorts by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from pipeline.report.groups import Groups
+from pipeline.report.latency import Latency
+from pipeline.report.shown import TABLES
+from pipeline.report.text import NOTHING, count, duration, moment, size, wire
+
+Show = Callable[[Any], str | Markup]
+
+
+def number(show: Callable[[int], str | None]) -> Show:
+    """A formatter of numbers, some of which came as text or not at all."""
+    return lambda value: NOTHING if value is None else show(int(value)) or NOTHING
+
+
+# How a column shows its values, and whether they are numbers (flush right, sorted by size).
+KINDS: Mapping[str, tuple[Show, bool]] = {
+    "wire": (wire, False),
+    "count": (number(count), True),
+    "size": (number(size), True),
+    "duration": (number(duration), True),
+    "moment": (number(moment), True),
+    "agreed": (number(count), True),
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a template draws: cells are (HTML, number to sort by or None)."""
+
+    caption: str
+    headings: Sequence[tuple[str, bool]]
+    rows: Sequence[Sequence[tuple[str | Markup, int | None]]]
+    more: int = 0
+    query: str = ""
+    nothing: str = ""
+
+
+def table(section: str, groups: Groups, rows: int, characters: int) -> Table:
+    """A section as it is drawn: its first `rows` groups, text of at most so many `characters`."""
+    shown = TABLES[section]
+    kept = groups.rows[:rows]
+    cells = [[cell(group, name, kind, characters) for _, name, kind in shown.columns] for group in kept]
+    headings = [(heading, KINDS[kind][1]) for heading, _, kind in shown.columns]
+    return Table(shown.caption, headings, cells, groups.total - len(kept), shown.query, shown.nothing)
+
+
+def cell(group: Mapping[str, Any], name: str, kind: str, characters: int) -> tuple[str | Markup, int | None]:
+    """A value of a group as HTML, with the number that it sorts by."""
+    if kind == "wire":
+        return wire(group[name], shown=characters), None
+    if kind == "agreed":
+        return agreed(group, name), sort_by(group.get(name, group[f"client_{name}"]))
+    return KINDS[kind][0](group[name]), sort_by(group[name])
+
+
+def agreed(group: Mapping[str, Any], name: str) -> str:
+    """What both sides proposed and, where the capture knows it, agreed on: '2,047 / 2,047 = 2,047'."""
+    show = number(count)
+    client, server = (show(group[f"{side}_{name}"]) for side in ("client", "server"))
+    if client == server == NOTHING and group.get(name) is None:
+        return NOTHING
+    return f"{client} / {server}" + (f" = {show(group[name])}" if name in group else "")
+
+
+def sort_by(value: Any) -> int:
+    """Numbers as they are; what is not known before all of them."""
+    return -1 if value is None else int(value)
+
+
+def latency_table(caption: str, what: str, found: Sequence[Latency], rows: int, nothing: str, query: str = "") -> Table:
+    """Latencies with their percentiles."""
+    headings = [
+        (what, False),
+        *((word, True) for word in ("Times", "Shortest", "Median", "90 %", "99 %", "Longest")),
+    ]
+    cells = [
+        [
+            (wire(one.what), None),
+            (count(one.number), one.number),
+            *((duration(ns) or NOTHING, sort_by(ns)) for ns in (one.shortest, *one.quantiles, one.longest)),
+        ]
+        for one in found[:rows]
+    ]
+    return Table(caption, headings, cells, max(0, len(found) - rows), query, nothing)

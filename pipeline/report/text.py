@@ -1,0 +1,79 @@
+"""Values as HTML. Strings from the wire are hostile: they are escaped, isolated, cut, and show what is invisible.
+
+A name may hold markup, control characters, or marks that turn the direction of the text around it. `wire` gives it
+inside `<bdi>`, so that it cannot reach beyond itself, and writes every character that has no shape of its own as its
+code point. What it returns is at most `MARKUP_BYTES` long, whatever came in: a page of a known number of cells has a
+known size.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+from pipeline.units import duration, size
+
+__all__ = ["count", "duration", "moment", "share", "size", "wire"]
+
+# Stands where a capture does not tell.
+NOTHING = "\u2013"
+# Characters of a name that are shown: names on the wire have at most 255 bytes, evidence may be longer.
+SHOWN = 160
+# How many of the SHOWN one that is written as its code point counts for, so that a name of nothing else stays short.
+CODE_POINT_WEIGHT = 8
+# Control, format (direction marks, zero width), surrogate, private use, not assigned, line and paragraph separators.
+INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+# Higher stacks of these on one letter would run over the lines above and below.
+COMBINING, STACKED = {"Mn", "Me"}, 2
+BDI = Markup("<bdi>{}</bdi>")
+# The longest that the escape of one character gets, and the frame around them.
+MARKUP_BYTES = SHOWN * len("&#34;") + 100
+
+
+def wire(value: object, shown: int = SHOWN) -> Markup:
+    """A string from the wire as inert HTML; a dash for null, and a word for the empty string."""
+    if value is None:
+        return Markup('<span class="none">{}</span>').format(NOTHING)
+    text = str(value)
+    if text == "":
+        return Markup('<span class="none">empty</span>')
+    if text.isascii() and text.isprintable() and len(text) <= shown:
+        return BDI.format(text)
+    parts: list[str] = []
+    weight = stacked = 0
+    for at, character in enumerate(text):
+        category = unicodedata.category(character)
+        stacked = stacked + 1 if category in COMBINING else 0
+        odd = category in INVISIBLE or stacked > STACKED
+        weight += CODE_POINT_WEIGHT if odd else 1
+        if weight > shown:
+            parts.append(f"<i>\u2026 {len(text) - at} more</i>")
+            break
+        parts.append(f"<i>U+{ord(character):04X}</i>" if odd else str(escape(character)))
+    return BDI.format(Markup("".join(parts)))
+
+
+def count(number: int | None) -> str:
+    """A number with its thousands apart."""
+    return NOTHING if number is None else f"{number:,}"
+
+
+def share(part: int, whole: int) -> str:
+    """A part of a whole in per cent: never 100 % unless it is all, never 0 % unless it is nothing."""
+    if whole <= 0:
+        return NOTHING
+    if part in (0, whole):
+        return "0 %" if part == 0 else "100 %"
+    return f"{min(max(100 * part / whole, 0.01), 99.99):.2f}".rstrip("0").rstrip(".") + " %"
+
+
+def moment(micros: int | None) -> str:
+    """A time, given in microseconds since 1970 UTC, to the second."""
+    if micros is None:
+        return NOTHING
+    try:
+        return f"{datetime.fromtimestamp(micros // 10**6, tz=UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, OSError, ValueError):  # beyond the year 9999
+        return f"{micros // 10**6} s"

@@ -1,0 +1,25 @@
+"""Display filters of Wireshark: what to paste into its filter bar to see what a finding is about.
+
+Only addresses and numbers go into a filter, nothing that was sent as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+
+def packet(packet_no: int | None) -> str | None:
+    """One packet of the capture."""
+    return None if packet_no is None else f"frame.number == {packet_no:d}"
+
+
+def connection(ends: Mapping[str, Any]) -> str | None:
+    """All packets of a TCP connection: `ends` has client_ip, client_port, server_ip, server_port."""
+    try:
+        sides = [(ip_address(ends[f"{side}_ip"]), int(ends[f"{side}_port"])) for side in ("client", "server")]
+    except (KeyError, TypeError, ValueError):
+        return None
+    terms = [f"{'ipv6' if ip.version == 6 else 'ip'}.addr == {ip}" for ip in dict.fromkeys(ip for ip, _ in sides)]
+    return " && ".join([*terms, *(f"tcp.port == {port:d}" for port in dict.fromkeys(port for _, port in sides))])

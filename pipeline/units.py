@@ -1,0 +1,27 @@
+"""Sizes and durations as people read them, for the console and for reports."""
+
+from __future__ import annotations
+
+KILO = 1024
+
+
+def size(octets: int) -> str:
+    """A size with the unit that keeps it short: 812 B, 14.2 KB, 1.1 GB."""
+    amount = float(octets)
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < KILO:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= KILO
+    return f"{amount:.1f} TB"
+
+
+def duration(nanoseconds: int | None) -> str | None:
+    """A duration with the unit that keeps it short: 812 ns, 14.2 us, 1.1 s."""
+    if nanoseconds is None:
+        return None
+    amount = float(nanoseconds)
+    for unit in ("ns", "us", "ms"):
+        if amount < 1000:
+            return f"{amount:.0f} ns" if unit == "ns" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} s"

@@ -1,0 +1,228 @@
+"""The report in Chromium: nothing is fetched, nothing complains, it sorts, filters and changes its theme.
+
+Run by `make browser-test`; needs Chromium with its driver. `SCREENSHOTS=DIR` keeps pictures at the width of a desk and
+of a phone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_support import HOSTILE, everywhere, finding, group, identity
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from pipeline.report.baseline import compared
+from pipeline.report.evidence import FINDINGS
+from pipeline.report.facts import Facts
+from pipeline.report.groups import Groups
+from pipeline.report.page import page
+from pipeline.report.verdict import verdict
+
+ARGUMENTS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+)  # fmt: skip
+DESK, PHONE = (1280, 900), (390, 844)
+# A picture shows the first rooms of the house, not the roof.
+TALLEST = 6000
+
+
+def facts() -> Facts:
+    """Three rules of three severities, a few rows everywhere, hostile names in all of them."""
+    made = everywhere(HOSTILE, rows=5, examples=0)
+    rules = [("AA-01", "violation", 2), ("BB-02", "warning", 40), ("CC-03", "info", 7)]
+    groups = {
+        **made.groups,
+        "rules": Groups(
+            [group(FINDINGS, "rules", f"Rule {name} is broken.", number, rule_id=name, severity=severity)
+             for name, severity, number in rules], 3),
+        "identities": Groups([identity(name, severity, client_product=HOSTILE) for name, severity, _ in rules], 3),
+        "methods": Groups(
+            [{"name": name, "sender": "client", "rows": number, "longest": 1, "shortest": 1}
+             for name, number in (("basic.publish", 7), ("basic.ack", 1200), ("queue.declare", 30))], 3),
+    }  # fmt: skip
+    return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, made.endpoints, [], *made_span(made))
+
+
+def made_span(made: Facts) -> tuple[int, int]:
+    return made.first_ns, made.last_ns
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report; REPORT names another one to look at."""
+    if "REPORT" in os.environ:
+        return Path(os.environ["REPORT"]).resolve()
+    found = facts()
+    known = compared(found.groups["identities"], None)
+    now = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+    path = tmp_path_factory.mktemp("browser") / "audit.html"
+    path.write_text(page(found, known, verdict(found, known, "violation"), HOSTILE, "/data/tables", now))
+    return path
+
+
+@pytest.fixture
+def browser(tmp_path: Path, report: Path) -> Iterator[webdriver.Chrome]:
+    """Chromium with the report open; its log and its network events are kept."""
+    options = webdriver.ChromeOptions()
+    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(argument)
+    options.binary_location = str(shutil.which("chromium"))
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(str(shutil.which("chromedriver"))))
+    try:
+        driver.set_window_size(*DESK)
+        driver.get(report.as_uri())
+        yield driver
+    finally:
+        driver.quit()
+
+
+def events(browser: webdriver.Chrome, method: str) -> list[dict[str, Any]]:
+    """What happened on the network, of one kind."""
+    log = browser.get_log("performance")  # type: ignore[no-untyped-call]
+    messages = (json.loads(entry["message"])["message"] for entry in log)
+    return [message["params"] for message in messages if message["method"] == method]
+
+
+def all_of(browser: webdriver.Chrome, selector: str) -> list[Any]:
+    return browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+def test_it_is_quiet(browser: webdriver.Chrome, report: Path) -> None:
+    assert [entry["message"] for entry in browser.get_log("browser")] == []  # type: ignore[no-untyped-call]
+    sent = [event for event in events(browser, "Network.requestWillBeSent") if event["documentURL"] == report.as_uri()]
+    assert {event["request"]["url"] for event in sent} <= {report.as_uri(), "data:,"}
+
+
+def test_hostile_names_are_text(browser: webdriver.Chrome) -> None:
+    assert len(all_of(browser, "script")) == 1
+    assert all_of(browser, "img, iframe, object, embed, form") == []
+    assert '<script>alert("x")</script>' in browser.find_element(By.TAG_NAME, "body").text
+
+
+def test_the_policy_would_stop_what_slips_through(browser: webdriver.Chrome) -> None:
+    browser.execute_script(  # type: ignore[no-untyped-call]
+        "const s = document.createElement('script'); s.textContent = 'window.broken = 1'; document.body.append(s);"
+        "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:9/x.png\">')"
+    )
+    assert browser.execute_script("return window.broken") is None  # type: ignore[no-untyped-call]
+    complaints = [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
+    assert len([line for line in complaints if "Content Security Policy" in line]) == 2
+    assert "csp" in [event.get("blockedReason") for event in events(browser, "Network.loadingFailed")]
+
+
+def test_charts_are_drawn(browser: webdriver.Chrome) -> None:
+    charts = all_of(browser, "svg.chart")
+    assert len(charts) >= 4
+    for chart in charts:
+        assert chart.size["width"] > 250
+        assert chart.size["height"] > 30
+        assert chart.get_attribute("aria-label")
+
+
+def test_tables_sort_by_size_and_by_name(browser: webdriver.Chrome) -> None:
+    (table,) = [one for one in all_of(browser, "table") if "basic.ack" in one.text]
+
+    def names() -> list[str]:
+        return [cell.text for cell in table.find_elements(By.CSS_SELECTOR, "tbody td:first-child")]
+
+    by_name, _, by_times = table.find_elements(By.CSS_SELECTOR, "th button")
+    by_times.send_keys(Keys.ENTER)
+    assert names() == ["basic.ack", "queue.declare", "basic.publish"]
+    by_times.send_keys(Keys.ENTER)
+    assert names() == ["basic.publish", "queue.declare", "basic.ack"]
+    by_name.send_keys(Keys.SPACE)
+    assert names() == ["basic.ack", "basic.publish", "queue.declare"]
+    assert [heading.get_attribute("aria-sort") for heading in table.find_elements(By.CSS_SELECTOR, "th")] == [
+        "ascending", "none", "none",
+    ]  # fmt: skip
+
+
+def test_findings_filter_by_severity_and_text(browser: webdriver.Chrome) -> None:
+    def shown() -> list[str]:
+        return [str(card.get_attribute("id")) for card in all_of(browser, ".card") if card.is_displayed()]
+
+    assert shown() == ["rule-AA-01", "rule-BB-02", "rule-CC-03"]
+    browser.find_element(By.CSS_SELECTOR, "input[value=warning]").click()
+    assert shown() == ["rule-AA-01", "rule-CC-03"]
+    assert browser.find_element(By.ID, "matches").text == "2 of 3 rules"
+    browser.find_element(By.ID, "search").send_keys("cc-03")
+    assert shown() == ["rule-CC-03"]
+
+
+def test_the_theme_can_be_chosen(browser: webdriver.Chrome) -> None:
+    def paper() -> Any:
+        return browser.execute_script("return getComputedStyle(document.body).backgroundColor")  # type: ignore[no-untyped-call]
+
+    button = browser.find_element(By.ID, "theme")
+    button.click()
+    assert (button.text, paper()) == ("Theme: light", "rgb(255, 255, 255)")
+    button.click()
+    assert (button.text, paper()) == ("Theme: dark", "rgb(20, 23, 27)")
+
+
+def contrasts(browser: webdriver.Chrome) -> dict[str, float]:
+    """Contrast of every text colour of the style sheet with both backgrounds (WCAG 2.2, relative luminance)."""
+    style = browser.execute_script(  # type: ignore[no-untyped-call]
+        "const s = getComputedStyle(document.documentElement);"
+        "return Object.fromEntries(['paper','panel','ink','muted','link','bad','warn','good']"
+        ".map(n => [n, s.getPropertyValue('--' + n).trim()]))"
+    )
+
+    def luminance(colour: str) -> float:
+        digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
+        parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    found = {}
+    for paper in ("paper", "panel"):
+        for name in ("ink", "muted", "link", "bad", "warn", "good"):
+            dark, light = sorted((luminance(style[paper]), luminance(style[name])))
+            found[f"{name} on {paper}"] = (light + 0.05) / (dark + 0.05)
+    return found
+
+
+def test_text_stands_out_in_both_themes(browser: webdriver.Chrome) -> None:
+    for _ in ("light", "dark"):
+        browser.find_element(By.ID, "theme").click()
+        assert {pair: ratio for pair, ratio in contrasts(browser).items() if ratio < 4.5} == {}
+
+
+def test_the_keyboard_reaches_everything(browser: webdriver.Chrome) -> None:
+    body = browser.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.text == "Skip to the findings"
+    reached = set()
+    for _ in range(60):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        reached.add(browser.switch_to.active_element.tag_name)
+    assert {"a", "button", "input", "summary", "div"} <= reached
+
+
+@pytest.mark.parametrize(("name", "width"), [("desk", DESK[0]), ("phone", PHONE[0])])
+def test_nothing_sticks_out(browser: webdriver.Chrome, name: str, width: int) -> None:
+    size = {"width": width, "height": TALLEST, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
+    if "SCREENSHOTS" in os.environ:
+        browser.save_screenshot(str(Path(os.environ["SCREENSHOTS"]) / f"{name}.png"))
+
+
+def test_on_paper_all_is_unfolded(browser: webdriver.Chrome) -> None:
+    folded = "return document.querySelectorAll('details:not([open])').length"
+    assert browser.execute_script(folded) > 0  # type: ignore[no-untyped-call]
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")  # type: ignore[no-untyped-call]
+    assert browser.execute_script(folded) == 0  # type: ignore[no-untyped-call]
+    pdf = browser.print_page()
+    assert len(pdf) > 10_000
