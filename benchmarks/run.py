@@ -9,7 +9,8 @@ Four things are timed, in turns (so that a slow minute of the machine hits all o
     tshark   `tshark -T fields` with the fields that come closest to the columns of `frames`, when it is installed
 
 Beside the seconds stands the processor time of this process and all below it, which other work on the machine changes
-less (Linux only). The figures are also written as JSON beside the capture.
+less, and behind the first job the highest resident set of its processes (both Linux only). The figures are also written
+as JSON beside the capture.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from benchmarks.generate import generate
+from benchmarks.memory import JVM, WORKER, peaks
 from pipeline import parquet
 from pipeline.session import session
 from pipeline.tables.frames import frames
@@ -128,8 +130,9 @@ def packets_of(batches: list[pa.RecordBatch]) -> int:
     return sum(account["packets"] for account in accounts)
 
 
-def measure(path: Path, runs: int, work: Path) -> tuple[Sizes, list[Timed], Timed]:
-    """Times of `runs` rounds after one that warms each of them up; the job's first run is handed out apart."""
+def measure(path: Path, runs: int, work: Path) -> tuple[Sizes, list[Timed], Timed, str]:
+    """Times of `runs` rounds after one that warms each of them up; apart from them the job's first run, and the memory
+    of its processes."""
     reader, decoder, job, other = Timed("reader"), Timed("decoder"), Timed("job"), Timed("tshark")
     batches = read_runs(path)
     ordered = in_flow_order(batches)
@@ -140,7 +143,8 @@ def measure(path: Path, runs: int, work: Path) -> tuple[Sizes, list[Timed], Time
     def start_and_write() -> None:
         write_frames(session("wirehare-bench"), path, output)
 
-    first.run(start_and_write)
+    with peaks(os.getpid()) as seen:
+        first.run(start_and_write)
     spark = session("wirehare-bench")
     count = pyarrow.dataset.dataset(str(output)).count_rows()
     installed = shutil.which("tshark") is not None
@@ -152,7 +156,7 @@ def measure(path: Path, runs: int, work: Path) -> tuple[Sizes, list[Timed], Time
             other.run(lambda: tshark(path))
     spark.stop()
     timed = [reader, decoder, job, *([other] if installed else [])]
-    return Sizes(path.stat().st_size, packets_of(batches), count), timed, first
+    return Sizes(path.stat().st_size, packets_of(batches), count), timed, first, seen.shown(WORKER, JVM)
 
 
 def report(sizes: Sizes, timed: list[Timed], first: Timed) -> str:
@@ -191,8 +195,9 @@ def main() -> None:
         path = work / f"bench-{chosen.mb:g}mb-{chosen.seed}-{chosen.message_bytes}-{chosen.connections}.pcap"
         if not path.exists():
             generate(path, int(chosen.mb * MEGA), chosen.seed, chosen.message_bytes, chosen.connections)
-        sizes, timed, first = measure(path, chosen.runs, work)
+        sizes, timed, first, memory = measure(path, chosen.runs, work)
         print(report(sizes, timed, first))
+        print(f"first job, {memory}")
         figures = {"sizes": asdict(sizes), "timed": [asdict(thing) for thing in [*timed, first]]}
         path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
 

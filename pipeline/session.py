@@ -121,8 +121,9 @@ def laptop(conf: dict[str, str], remote: bool) -> dict[str, str]:
     # All of it runs on this machine: no other address is needed, and Spark warns about the one it would guess.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not remote:
-        # All cores: decoding is bound by them.
-        settings["spark.master"] = "local[*]"
+        # All cores: decoding is bound by them. A task is tried four times, as on a cluster: a Python worker that the
+        # system ends, for the memory of another program say, costs its task and not the job.
+        settings["spark.master"] = "local[*,4]"
     if "SPARK_DRIVER_MEMORY" not in os.environ:
         # Executors live in the driver here: shuffle blocks and Arrow buffers of all cores share this heap.
         settings["spark.driver.memory"] = "2g"

@@ -11,6 +11,7 @@ import pytest
 
 from jobs import console
 from jobs.decode import cause
+from pipeline import units
 
 
 class Terminal(io.StringIO):
@@ -46,7 +47,7 @@ def test_times_are_shown_in_utc_to_the_second() -> None:
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 * 1024**3, "5.0 GB"), (3 * 1024**4, "3.0 TB")],
 )
 def test_sizes(octets: int, shown: str) -> None:
-    assert console.size(octets) == shown
+    assert units.size(octets) == shown
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_sizes(octets: int, shown: str) -> None:
     [(None, None), (999, "999 ns"), (1_500, "1.5 us"), (2_000_000, "2.0 ms"), (90_000_000_000, "90.0 s")],
 )
 def test_durations(nanoseconds: int | None, shown: str | None) -> None:
-    assert console.duration(nanoseconds) == shown
+    assert units.duration(nanoseconds) == shown
 
 
 def test_a_step_is_one_line_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

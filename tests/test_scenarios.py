@@ -6,6 +6,7 @@ Frames are encoded by pika, qpid-proton and the tests' own 0-10 encoder; what mu
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,14 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 from scenarios import as_rows, truth
 from scenarios.compared import FLOW_COLUMNS, differences, unsound
-from scenarios.decoded import Decoded, drawn, write_scripts
+from scenarios.decoded import Decoded, busiest, population, write_scripts
 from scenarios.script import VERSIONS, Script
-from scenarios.strategies import scripts
 
+import pipeline
 from pipeline.tables.flows import message_flows
 
 COUNT = 60
-MANY = 300
 COLUMNS = (
     "connection_id", "channel", "operation", "ts_ns", "queue", "address", "exchange", "routing_key", "message_id",
     "correlation_id", "reply_to", "body_size", "complete", "redelivered", "outcome", "settled_ts_ns", "transaction",
@@ -29,7 +29,7 @@ COLUMNS = (
 
 @pytest.fixture(scope="module")
 def played() -> list[Script]:
-    return drawn(scripts(), COUNT)
+    return busiest(COUNT)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,34 @@ def test_flows_are_those_of_the_script(played: list[Script], decoded: Decoded, n
     assert unsound(played[number], found) == []
 
 
+def test_backlog_is_what_the_script_leaves_open(played: list[Script], decoded: Decoded) -> None:
+    """How many deliveries a consumer has not settled, whenever that changes."""
+    found: dict[tuple[int, int, int, str | None], list[tuple[int, int]]] = defaultdict(list)
+    rows = pipeline.backlog(decoded.tables).select("connection_id", "channel", "link", "ts_ns", "outstanding").collect()
+    for connection_id, channel, link, ts_ns, outstanding in rows:
+        found[(*decoded.place_of[connection_id], channel, link)].append((ts_ns, outstanding))
+    expected = {
+        (script.number, *consumer): numbers for script in played for consumer, numbers in truth.backlog(script).items()
+    }
+    assert {consumer: sorted(numbers) for consumer, numbers in found.items()} == expected
+
+
+def test_latency_counts_and_ranks_what_the_flows_say(decoded: Decoded, played: list[Script]) -> None:
+    flows = [row for script in played for row in decoded.flows(script.number, *FLOW_COLUMNS)]
+    summary = {row.measure: row for row in pipeline.latency(decoded.tables).collect()}
+    for measure in ("broker", "ack", "total"):
+        values = sorted(row[f"{measure}_latency_ns"] for row in flows if row[f"{measure}_latency_ns"] is not None)
+        row = summary[measure]
+        assert (row["count"], row["max_ns"]) == (len(values), values[-1])
+        assert row["p50_ns"] == values[-(-len(values) // 2) - 1]  # nearest rank
+    # Once for each publish, however many queues it came to.
+    confirms = {(row["server"], row["publish_ts_ns"]): row["confirm_latency_ns"] for row in flows}
+    assert summary["confirm"]["count"] == sum(value is not None for value in confirms.values())
+
+
 def test_flows_of_many_scripts_from_their_rows(spark: SparkSession) -> None:
     """Past capture and decoder more scripts can be tried."""
-    many = drawn(scripts(), MANY, of_each=2)
+    many = population()
     rows = message_flows(*as_rows.tables(spark, many)).collect()
     by_server: dict[str, list[dict[str, Any]]] = {script.server: [] for script in many}
     for row in rows:

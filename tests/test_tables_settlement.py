@@ -306,3 +306,20 @@ def test_channel_counts_what_became_of_its_messages(read: Read) -> None:
 @pytest.mark.parametrize(("script", "mode"), [("confirms", "confirm"), ("transactions", "tx"), ("refusals", "none")])
 def test_mode_of_the_channel(read: Read, script: str, mode: str) -> None:
     assert read.one("channels", script, "mode") == (mode,)
+
+
+@pytest.mark.parametrize(
+    ("script", "settled"),
+    [
+        ("acks_of_one_and_of_many", [(21, None), (21, None), (20, None), (21, None), (None, None)]),
+        ("nothing_to_acknowledge", [(None, None), (None, None), (None, None)]),
+        # A publish that comes back is confirmed all the same.
+        ("return_in_confirm_mode", [(14, None), (14, 11), (None, None)]),
+        # The frame of the acknowledgement, not of the commit that makes it hold.
+        ("ack_rolled_back_then_committed", [(16, None), (None, None)]),
+    ],
+)
+def test_frame_that_settles_and_frame_that_returns(
+    read: Read, script: str, settled: list[tuple[int | None, int | None]]
+) -> None:
+    assert read.rows("messages", script, "settled_frame_no", "returned_frame_no") == settled

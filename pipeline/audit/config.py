@@ -1,15 +1,40 @@
-"""Settings of an audit: thresholds, rules switched off, exceptions that somebody accepted until a day."""
+"""Settings of an audit: thresholds, rules switched off, exceptions that somebody accepted until a day.
+
+    settings = config.read("audit.toml")
+
+A file:
+
+    disable = ["SEC-09", "CAP"]                # rules or groups
+
+    [parameters."CL-01"]
+    limit_seconds = 60
+
+    [[accept]]
+    rule = "SEC-01"
+    client_product = "legacy-sensor"           # client_product, user, vhost: as far as they matter
+    reason = "firmware without TLS, replaced in spring"
+    until = 2027-03-31                         # the last day
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass, field, fields
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.audit.catalogue import Number
+from pipeline.audit.catalogue import Number, catalogue
+
+OF_CONNECTION = ("client_product", "user", "vhost")
+
+
+class ConfigError(ValueError):
+    """The settings make no sense; the message is one line that says where and what was expected."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +61,80 @@ class Config:
     exceptions: Collection[Accepted] = ()
 
 
+def read(path: str | Path) -> Config:
+    """The settings in a TOML file. Raises ConfigError, also where it cannot be read."""
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+    try:
+        return config_of(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def config_of(given: Mapping[str, Any]) -> Config:
+    """Settings as TOML states them -> Config. Raises ConfigError for anything that the catalogue does not know."""
+    _known(given, ("disable", "parameters", "accept"), "setting")
+    disabled = given.get("disable", [])
+    if not isinstance(disabled, list):
+        raise ConfigError("disable: expected a list of rules or groups")
+    rules = catalogue()
+    _known(disabled, {*rules, *(rule.group for rule in rules.values())}, "rule or group")
+    parameters = _section(given, "parameters", dict)
+    for name, values in parameters.items():
+        _known([name], rules, "rule")
+        if not isinstance(values, dict):
+            raise ConfigError(f"parameters.{name}: expected thresholds by name")
+        _known(values, rules[name].parameters, f"parameter of {name}")
+        for parameter, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31:
+                raise ConfigError(
+                    f"parameters.{name}.{parameter}: expected a number from 0 to 2147483647, not {value!r}"
+                )
+    exceptions = tuple(
+        _accepted(number, entry) for number, entry in enumerate(_section(given, "accept", list), start=1)
+    )
+    return Config(parameters, tuple(disabled), exceptions)
+
+
+def _section(given: Mapping[str, Any], name: str, kind: type) -> Any:
+    found = given.get(name, kind())
+    if not isinstance(found, kind):
+        raise ConfigError(f"{name}: expected a {'table' if kind is dict else 'list of tables'}")
+    return found
+
+
+def _accepted(number: int, entry: Any) -> Accepted:
+    where = f"accept, entry {number}"
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{where}: expected a table")
+    _known(entry, [part.name for part in fields(Accepted)], f"key of {where}")
+    for name in ("rule", "reason", "until"):
+        if name not in entry:
+            raise ConfigError(f"{where}: has no {name!r}")
+    _known([entry["rule"]], catalogue(), "rule")
+    for name in ("reason", *OF_CONNECTION):
+        if not isinstance(entry.get(name, "-"), str) or (name == "reason" and not entry[name].strip()):
+            raise ConfigError(f"{where}: {name!r} has to be a text")
+    if not isinstance(entry["until"], date) or isinstance(entry["until"], datetime):
+        raise ConfigError(f"{where}: 'until' has to be a day, as in until = 2027-03-31")
+    return Accepted(**entry)
+
+
+def _known(names: Collection[Any], known: Collection[str], what: str) -> None:
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise ConfigError(f"no {what} {name!r}")
+
+
 def exempted(exceptions: Collection[Accepted], today: date) -> Column:
     """True on findings that an exception covers today."""
     covered = F.lit(False)
     for accepted in exceptions:
         if accepted.until >= today:
             same = F.col("rule_id") == accepted.rule
-            for name in ("client_product", "user", "vhost"):
+            for name in OF_CONNECTION:
                 value = getattr(accepted, name)
                 same &= F.lit(True) if value is None else F.col(name).eqNullSafe(value)
             covered |= same

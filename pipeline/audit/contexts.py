@@ -41,7 +41,8 @@ PARTITIONS = {
 # What rows of frames and events say of their connection, beside its first methods.
 OF_CONNECTION = (
     "frame_max", "channel_max", "heartbeat_s", "user", "vhost", "state", "version_known", "tcp_end", "tcp_end_by",
-    "tcp_rtt_ns", "client_properties", "server_properties", "client_framed", "server_framed", "loss_from_ns",
+    "tcp_rtt_ns", "client_properties", "server_properties", "client_framed", "server_framed", "loss_frame",
+    "loss_from_ns",
 )  # fmt: skip
 
 
@@ -67,8 +68,9 @@ class Sources:
 
     @cached_property
     def connections(self) -> DataFrame:
-        """Context 'connections'."""
-        return facts(self.tables.connections, self.frames, self.control)
+        """Context 'connections', computed at once: half of all contexts are joined with these few rows, and planning
+        each of them down to the files would cost more than everything else."""
+        return facts(self.tables.connections, self.frames, self.control).localCheckpoint()
 
     @cached_property
     def knowledge(self) -> DataFrame:

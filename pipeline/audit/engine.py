@@ -117,7 +117,7 @@ def _judged() -> dict[str, Column]:
     missed = F.array_intersect("prefers", "lacking")
     texts = F.create_map(*(F.lit(part) for pair in KNOWLEDGE.items() for part in pair))
     severity = F.coalesce("severity", "rule_severity")
-    lower = {above: below for above, below in zip(SEVERITIES, (*SEVERITIES[1:], SEVERITIES[-1]), strict=True)}
+    lower = dict(zip(SEVERITIES, (*SEVERITIES[1:], SEVERITIES[-1]), strict=True))
     lowered = F.create_map(*(F.lit(part) for pair in lower.items() for part in pair))[severity]
     return {
         "severity": F.when(F.size(missed) > 0, lowered).otherwise(severity),

@@ -1,6 +1,6 @@
 """Context 'entities': what clients say of exchanges and queues by name, broker by broker, in the order of time.
 
-    kind, entity   'exchange' or 'queue', and its name; of a queue declared without a name the one that the server gave it
+    kind, entity   'exchange' or 'queue', and its name; of a queue declared without one that which the server gave it
     given          the name is the server's
     declared       flags of a declaration: type, durable, exclusive, auto_delete, passive, and its `table` of arguments
     accepted       the server agreed, or was not asked to; 0-10: it did not object
@@ -8,11 +8,11 @@
     was            the last declaration (not passive) or deletion before it that was accepted: `deleted`, and of a
                    declaration frame_no, connection_id, answered_ns, until_ns (when that connection ended), `declared`
     seen           how often the entity was declared, or used with success, before
-    broker_loss_ns since when bytes of any connection to the broker are missing: what changed an entity may be among them
+    broker_loss_ns since when bytes of a connection to the broker are missing, which may have changed an entity
     sole           the last exclusive consumer of the queue that was accepted before it, and until when it stood
 
-Times are of one capture clock; of two connections it is not known which the broker hears first, so only an answer of the
-one before the request of the other puts them in order.
+Of two connections it is not known which the broker hears first: only an answer on the one before the request on the
+other puts them in order.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ CONNECTION_METHODS = (
 # First row of each kind in a connection: name -> SQL over frames. 0-10 has the names of the classic family.
 FIRSTS = {
     **{name.replace("-", "_"): f"name = 'connection.{name}'" for name in CONNECTION_METHODS},
+    "foreign": "frame_type = 'foreign' AND sender = 'client'",
     **{f"{side}_close": f"name = 'connection.close' AND sender = '{side}'" for side in SIDES},
     **{f"{side}_header": f"frame_type = 'protocol-header' AND sender = '{side}'" for side in SIDES},
     **{f"{side}_open": f"name = 'open' AND sender = '{side}'" for side in SIDES},
@@ -36,7 +37,8 @@ FIRSTS = {
     **{name.replace("-", "_"): f"name = '{name}'" for name in ("sasl-mechanisms", "sasl-init", "sasl-outcome")},
 }
 CONTROL = (
-    "frame_type = 'protocol-header' OR name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name IN ('open', 'close')"
+    "frame_type IN ('protocol-header', 'foreign') OR name LIKE 'connection.%' OR name LIKE 'sasl-%' "
+    "OR name IN ('open', 'close')"
 )
 # Lists of words: one string in the classic family, an array elsewhere.
 LISTS = {"mechanisms": ("mechanisms", "sasl_server_mechanisms"), "locales": ("locales",)}
@@ -50,7 +52,7 @@ def lists() -> dict[str, Column]:
     def words(path: str) -> str:
         value = "try_variant_get(arguments, '$.{}', '{}')"
         return (
-            f"split({value.format(path, 'string')}, ' '), {value.format(path, 'array<string>')}"
+            f"{value.format(path, 'array<string>')}, split({value.format(path, 'string')}, ' ')"
             if path in LISTS
             else value.format(path, "array<string>")
         )
@@ -76,8 +78,8 @@ def facts(connections: DataFrame, frames: DataFrame, control: DataFrame) -> Data
             "version": F.coalesce("version", "answered"),
             "refused": F.expr("c.server_header IS NOT NULL AND c.start IS NULL AND c.server_open IS NULL"),
             "failed_login": F.expr(
-                "c.start_ok IS NOT NULL AND c.tune IS NULL AND (c.server_close.said.reply_code = "
-                f"{ACCESS_REFUSED} OR c.close IS NULL AND tcp_end_by = 'server') "
+                "c.start IS NOT NULL AND c.start_ok IS NOT NULL AND c.tune IS NULL AND "
+                f"(c.server_close.said.reply_code = {ACCESS_REFUSED} OR c.close IS NULL AND tcp_end_by = 'server') "
                 "OR c.sasl_outcome.said.code != 0"
             ),
             "frame_no": F.coalesce("c.start_ok.frame_no", "c.client_header.frame_no", "first_frame"),

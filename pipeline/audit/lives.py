@@ -13,7 +13,7 @@ Two groupings, of which the second sees a row for each method, not for each fram
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 SIDES = ("client", "server")
 LIFE = ("connection_id", "channel", "channel_life")
 SAID_IN_CLOSE = "struct<reply_code int, reply_text string, class_id int, method_id int>"
+OF_METHOD = (
+    "connection_id", "channel", "frame_no", "ts_ns", "version", "sender", "name", "class_id", "method_id",
+    "content_frame_no",
+)  # fmt: skip
 METHOD = ("sender", "name", "class_id", "method_id", "times", "first_frame", "last_frame")
 # Kind of message -> which it is, in SQL over table messages.
 COUNTED = {
@@ -38,9 +42,9 @@ COUNTED = {
 }
 
 
-def channel_methods(sources: Sources, names: Iterable[str] | None = None) -> DataFrame:
-    """Methods of the classic family on channels, with `channel_life` as in the tables; `names`: only these, and what
-    opens a channel. Columns of frames."""
+def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] | None = None) -> DataFrame:
+    """Methods of the classic family on channels: columns OF_METHOD of frames, `values` out of what else is there, and
+    `channel_life` as in the tables. `names`: only these, and what opens a channel."""
     rows = sources.tables.frames.filter(
         F.col("frame_type").isin(list(METHOD_FRAMES))
         & F.col("version").isin(list(CONNECTION_CHANNEL))
@@ -48,7 +52,9 @@ def channel_methods(sources: Sources, names: Iterable[str] | None = None) -> Dat
     )
     if names is not None:
         rows = rows.filter(F.col("name").isin(["channel.open", *names]))
-    return rows.withColumn("channel_life", life())
+    # Before rows are put in order: arguments are wide.
+    narrow = rows.select(*OF_METHOD, *(value.alias(name) for name, value in values.items()))
+    return narrow.withColumn("channel_life", life())
 
 
 def life() -> Column:
@@ -62,8 +68,7 @@ def lives(sources: Sources) -> DataFrame:
     """Context 'lives'."""
     said = F.when(F.col("name") == "channel.close", F.expr(f"try_variant_get(arguments, '$', '{SAID_IN_CLOSE}')"))
     tallies = (
-        channel_methods(sources)
-        .select("frame_no", "ts_ns", "version", *LIFE, *METHOD[:4], said.alias("said"))
+        channel_methods(sources, {"said": said})
         .groupBy(*LIFE, *METHOD[:4])
         .agg(
             F.any_value("version").alias("version"),

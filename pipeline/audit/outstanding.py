@@ -7,7 +7,7 @@ Context 'pile_ups', one row a life of a channel or session, of any version:
 
 Context 'prefetched', one row a delivery to a consumer with a prefetch limit:
 
-    outstanding    messages that are with its consumer then (`shared`: with all consumers of the channel), itself included
+    outstanding    messages that its consumer has then, or (`shared`) all consumers of the channel, itself included
     allowed        the most that a basic.qos in force allowed
 
 A settlement counts before a delivery of the same packet. Which of the limits set on a channel holds for a consumer
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from pipeline.audit.lives import LIFE, channel_methods
@@ -82,7 +82,7 @@ def _moves(messages: DataFrame) -> DataFrame:
     )
 
 
-def _so_far(window: Window) -> Window:
+def _so_far(window: WindowSpec) -> WindowSpec:
     return window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
 
 
@@ -98,8 +98,7 @@ def _limits(sources: Sources) -> DataFrame:
     count = F.col("said.prefetch_count")
     qos = F.when(F.col("name") == "basic.qos", F.when(count > 0, count).otherwise(UNLIMITED))
     begun = (
-        channel_methods(sources, LIMITS)
-        .withColumn("said", F.expr(f"try_variant_get(arguments, '$', '{SAID}')"))
+        channel_methods(sources, {"said": F.expr(f"try_variant_get(arguments, '$', '{SAID}')")}, LIMITS)
         .withColumn("qos", qos)
         .withColumns(
             {

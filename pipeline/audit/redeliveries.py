@@ -32,8 +32,8 @@ def redeliveries(sources: Sources) -> DataFrame:
     rows = (
         tables.messages.filter("body_sha256 IS NOT NULL AND operation IN ('publish', 'deliver', 'get')")
         .select(
-            *LIFE, "first_frame_no", "ts_ns", "operation", "queue", "redelivered", "outcome", "settled_ts_ns", "headers",
-            "body_sha256", "message_id", "correlation_id", "timestamp",
+            *LIFE, "first_frame_no", "ts_ns", "operation", "queue", "redelivered", "outcome", "settled_ts_ns",
+            "headers", "body_sha256", "message_id", "correlation_id", "timestamp",
         )
         .join(brokers, "connection_id")
     )  # fmt: skip

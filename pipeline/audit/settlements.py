@@ -55,14 +55,15 @@ def _said(sources: Sources) -> DataFrame:
     """The settlements with their tags, and whether the channel is in confirm mode by then."""
     so_far = Window.partitionBy("connection_id", "channel", "channel_life").orderBy("frame_no")
 
+    said = F.expr(f"try_variant_get(arguments, '$', '{SAID}')")
+
     def selected(mode: str) -> Column:
         return F.count(F.when(F.col("name") == mode, 1)).over(so_far) > 0
 
     return (
-        channel_methods(sources, [*SETTLES, CONFIRMS, TRANSACTS])
+        channel_methods(sources, {"said": said}, [*SETTLES, CONFIRMS, TRANSACTS])
         .withColumns({"confirms": selected(CONFIRMS), "in_transaction": selected(TRANSACTS)})
         .filter(F.col("name").isin(list(SETTLES)))
-        .withColumn("said", F.expr(f"try_variant_get(arguments, '$', '{SAID}')"))
         .select(
             "connection_id",
             "channel",

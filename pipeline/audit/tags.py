@@ -26,11 +26,8 @@ SPEAKS_OF_CONSUMERS = ("basic.consume", "basic.consume-ok", "basic.cancel", "bas
 def tags(sources: Sources) -> DataFrame:
     """Context 'tags'."""
     tag = F.expr("try_variant_get(arguments, '$.consumer_tag', 'string')")
-    rows = (
-        channel_methods(sources, [*SPEAKS_OF_CONSUMERS, "basic.deliver"])
-        .withColumn("consumer_tag", tag)
-        .filter("consumer_tag != '' AND name != 'channel.open'")
-        .select(*LIFE, "frame_no", "ts_ns", "version", "sender", "name", "consumer_tag", "content_frame_no")
+    rows = channel_methods(sources, {"consumer_tag": tag}, [*SPEAKS_OF_CONSUMERS, "basic.deliver"]).filter(
+        "consumer_tag != '' AND name != 'channel.open'"
     )
     said = F.when(
         F.col("name").isin(list(SPEAKS_OF_CONSUMERS)), F.struct("name", "sender", "frame_no", "channel", "channel_life")

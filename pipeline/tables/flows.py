@@ -103,7 +103,7 @@ def _known(messages: DataFrame, brokers: DataFrame) -> DataFrame:
 
 def _routed(rows: DataFrame) -> DataFrame:
     """Adds `source`: the queue of a delivery; `origin`: exchange and routing key published to (null where that is not
-    told); `kind` of a publish's route; `dead_lettered`: why, and `deaths`: how often; `at`: the address."""
+    told); `kind` of a publish's route; `dead_lettered`: why, `died_in`: in which queue first, and `deaths`: how often; `at`: the address."""
     from codec.pairing import EXACT, NAMED, PLAIN
 
     by_link = F.concat_ws("\0", F.lit("link"), "connection_id", "channel", "link")
@@ -122,7 +122,13 @@ def _routed(rows: DataFrame) -> DataFrame:
     )
     return (
         rows.withColumns({"at": node(F.col("address")), "died": _before_death()})
-        .withColumns({"dead_lettered": _first_death("reason"), "deaths": F.coalesce(_deaths(), F.lit(0))})
+        .withColumns(
+            {
+                "dead_lettered": _first_death("reason"),
+                "died_in": _first_death("queue"),
+                "deaths": F.coalesce(_deaths(), F.lit(0)),
+            }
+        )
         .withColumns(
             {
                 "source": F.coalesce("queue", by_address, by_link),
@@ -194,7 +200,7 @@ def _keyed(rows: DataFrame) -> DataFrame:
             "unmarked": F.coalesce(F.col("outcome") == WITHOUT_MARK, F.lit(False)),
             "order_ns": F.when(delivered, F.col("begun_ns")).otherwise(F.col("complete_ns")),
         }
-    ).withColumn("place", F.when(delivered, F.xxhash64("source", "route", "deaths")).otherwise(0))
+    ).withColumn("place", F.when(delivered, F.xxhash64("source", "route", "deaths", "died_in")).otherwise(0))
 
 
 def _answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:

@@ -4,42 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis.strategies import SearchStrategy
 from pyspark.sql import SparkSession
 
 import pipeline
+from pipeline.tables.flows import OF_MESSAGES, message_flows
 from scenarios.capture import Packet, disturbed, packets, write_pcap
 from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
+from scenarios.strategies import scripts
 
+POPULATION = 480
+MORE_OF_MESSAGES = ("channel_life", "complete", "settle_latency_ns")
 APART_NS = 100_000  # between the starts of scripts: they overlap
 
 
-def drawn(strategy: SearchStrategy[Script], count: int, of_each: int = 8) -> list[Script]:
-    """Scripts as the strategy gives them in every run, each with a broker and a time of its own: of `of_each` times as
-    many, those in which most happens, each version in its turn (Hypothesis likes what is simple)."""
+@cache
+def population() -> tuple[Script, ...]:
+    """The same scripts in every run, each with a broker and a time of its own."""
     found: list[Script] = []
 
     @settings(
-        max_examples=count * of_each, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+        max_examples=POPULATION, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(strategy)
+    @given(scripts())
     def collect(script: Script) -> None:
-        found.append(script)
+        found.append(at_place(script, len(found)))
 
     collect()
-    ranked = {version: sorted(found, key=partial(busy, version=version)) for version in VERSIONS}
+    return tuple(found)
+
+
+def busiest(count: int) -> list[Script]:
+    """Those in which most happens, each version in its turn (Hypothesis likes what is simple), numbered from 0."""
+    ranked = {version: sorted(population(), key=partial(busy, version=version)) for version in VERSIONS}
     chosen: dict[int, Script] = {}
     while len(chosen) < count:
         best = ranked[VERSIONS[len(chosen) % len(VERSIONS)]].pop()
-        if id(best) not in chosen:
-            chosen[id(best)] = best
+        chosen.setdefault(best.number, best)
     return [at_place(script, number) for number, script in enumerate(chosen.values())]
 
 
@@ -52,18 +59,18 @@ def busy(script: Script, version: str) -> int:
 
 def at_place(script: Script, number: int) -> Script:
     """The same script at broker `number`, as much later."""
-    later = number * APART_NS
+    later = (number - script.number) * APART_NS
     events = tuple(replace(event, at=event.at + later, end=event.end + later) for event in script.events)
     return replace(script, number=number, start=script.start + later, events=events)
 
 
 def write_scripts(
-    path: Path, scripts: Sequence[Script], disturb: bool = False, kept: Callable[[Packet], bool] | None = None
+    path: Path, played: Sequence[Script], disturb: bool = False, kept: Callable[[Packet], bool] | None = None
 ) -> list[Packet]:
     """One pcap with all packets of these scripts in order of time; those not `kept` were lost by whoever captured."""
     random = Random(1)
     mixed = []
-    for script in scripts:
+    for script in played:
         mixed += disturbed(packets(script), random) if disturb else packets(script)
     # Python sorts stably: what `disturbed` put before an older packet comes after it again only in another script.
     order = mixed if disturb else sorted(mixed, key=lambda packet: packet.at)
@@ -75,9 +82,14 @@ def write_scripts(
 class Decoded:
     """Tables of a directory of scripts; `rows` gives those of one script, each with the number of its peer."""
 
-    def __init__(self, spark: SparkSession, folder: Path, scripts: Sequence[Script]) -> None:
-        self.tables = pipeline.decode(spark, str(folder))
-        numbers = {script.server: script.number for script in scripts}
+    def __init__(self, spark: SparkSession, folder: Path, played: Sequence[Script]) -> None:
+        decoded = pipeline.decode(spark, str(folder))
+        # Asked for several times each: computed once.
+        said = decoded.messages.select(*OF_MESSAGES, *MORE_OF_MESSAGES).persist()
+        flows = message_flows(said, decoded.connections).persist()
+        kept = (*decoded.persisted, said, flows)
+        self.tables = replace(decoded, messages=said, message_flows=flows, persisted=kept)
+        numbers = {script.server: script.number for script in played}
         self.place_of: dict[int, tuple[int, int]] = {
             row.connection_id: (numbers[f"{row.server_ip}:{row.server_port}"], row.client_port - FIRST_CLIENT_PORT)
             for row in self.tables.connections.select(

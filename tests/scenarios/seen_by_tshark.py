@@ -122,7 +122,12 @@ def flows(name: str) -> list[tuple[int | None, int | None, int]]:
                 taken.add(id(publish))
             found.append((publish.end if publish else None, group[0].begun, len(group) - 1))
     found += [(p.end, None, 0) for group in published.values() for p in group if id(p) not in taken]
-    return sorted(found, key=lambda flow: (flow[0] or 0, flow[1] or 0))
+    return sorted(found, key=in_time)
+
+
+def in_time(flow: tuple[int | None, int | None, int]) -> tuple[int, int, int]:
+    publish, delivery, again = flow
+    return publish or 0, delivery or 0, again
 
 
 def rpc_latencies(name: str) -> list[tuple[int, int]]:

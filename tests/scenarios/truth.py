@@ -119,3 +119,21 @@ def seen_redelivered(peer: Peer, event: Event) -> bool | None:
     if event.kind in ("publish", "return"):
         return None
     return event.deliveries > 0 if peer.version == "1.0" else event.redelivered
+
+
+def backlog(script: Script) -> dict[tuple[int, int, str | None], list[tuple[int, int]]]:
+    """(peer, channel, consumer) -> how many of its deliveries are open from when on, at every change."""
+    changes: dict[tuple[int, int, str | None], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for index, fate in fates(script).items():
+        event = script.events[index]
+        if event.kind not in ("deliver", "get") or event.no_ack or not script.peers[event.peer].captured:
+            continue
+        consumer = (event.peer, event.channel, event.consumer or None)
+        changes[consumer][event.at] += 1
+        if fate.at is not None:
+            changes[consumer][fate.at] -= 1
+    found = {}
+    for consumer, by_time in changes.items():
+        at_once = sorted(by_time.items())
+        found[consumer] = [(at, sum(change for _, change in at_once[: n + 1])) for n, (at, _) in enumerate(at_once)]
+    return found

@@ -2,8 +2,8 @@
 
 Fields: `versions`, `severity` ('violation' 'warning' 'info'), `scope` ('connection' 'channel' 'link' 'message': one
 finding for each that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how
-it is seen), `reference`, `parameters` (thresholds), and what has to be known of a connection: without all of `needs` the
-rule is silent, without all of `prefers` it speaks one severity lower and says why. Names of knowledge: KNOWLEDGE.
+it is seen), `reference`, `parameters` (thresholds), and what has to be known of a connection: without all of `needs`
+the rule is silent, without all of `prefers` it speaks one severity lower and says why (KNOWLEDGE).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 SEVERITIES = ("violation", "warning", "info")
 SCOPES = ("connection", "channel", "link", "message")
@@ -22,6 +23,7 @@ KNOWLEDGE = {
     "complete": "bytes are missing",
     "both": "one direction only",
 }
+REMOVED = "removed.json"
 Number = int | float
 
 
@@ -47,18 +49,27 @@ class Rule:
         return self.id.split("-")[0]
 
 
-def rule_of(name: str, entry: Mapping[str, object]) -> Rule:
+def rule_of(name: str, entry: Mapping[str, Any]) -> Rule:
     """An entry of a catalogue file as a Rule."""
-    lists = {field: tuple(entry.get(field, ())) for field in ("versions", "needs", "prefers")}  # type: ignore[call-overload]
-    return Rule(**{"parameters": {}, **entry, **lists, "id": name})  # type: ignore[arg-type]
+    lists = {field: tuple(entry.get(field, ())) for field in ("versions", "needs", "prefers")}
+    return Rule(**{"parameters": {}, **entry, **lists, "id": name})
 
 
 @cache
 def catalogue() -> Mapping[str, Rule]:
     """All rules by id, group by group, in the order of their files."""
     found = {}
-    files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json"))
+    files = (
+        file for file in resources.files(__name__).iterdir() if file.name.endswith(".json") and file.name != REMOVED
+    )
     for file in sorted(files, key=lambda file: file.name):
         entries = json.loads(file.read_text("utf-8"))
         found.update({name: rule_of(name, entry) for name, entry in entries.items()})
     return found
+
+
+@cache
+def removed() -> Mapping[str, str]:
+    """Rules that no capture can decide, each with the reason."""
+    reasons: dict[str, str] = json.loads(resources.files(__name__).joinpath(REMOVED).read_text("utf-8"))
+    return reasons

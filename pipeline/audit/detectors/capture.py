@@ -27,6 +27,12 @@ DETECTORS = (
         evidence={"observed": "CASE WHEN client_packets > 0 THEN 'client' ELSE 'server' END"},
     ),
     Detector(
+        "CAP-04",
+        "frames",
+        when="array_contains(notes, 'snap-length')",
+        evidence={"sender": "sender", "missing_bytes": "size"},
+    ),
+    Detector(
         "CAP-05",
         "frames",
         when="frame_type = 'skipped' AND status = 'partial'",

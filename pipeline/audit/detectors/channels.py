@@ -103,8 +103,9 @@ DETECTORS = (
     Detector(
         "CH-10",
         "lives",
-        when="(channel_life > 0 OR c.from_start) AND close.class_id > 0 AND NOT exists(methods, m -> m.sender != close.sender "
-        "AND m.class_id = close.class_id AND close.method_id IN (0, m.method_id))",
+        when="(channel_life > 0 OR c.from_start) AND close.class_id > 0 AND "
+        "NOT exists(methods, m -> m.sender != close.sender AND m.class_id = close.class_id AND "
+        "close.method_id IN (0, m.method_id))",
         evidence={
             "observed": "named_struct('class', close.class_id, 'method', close.method_id)",
             "expected": "'a method that the other side has sent on the channel'",

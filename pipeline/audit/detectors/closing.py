@@ -72,7 +72,8 @@ DETECTORS = (
         "CL-05",
         "events",
         when="name = 'channel.close-ok' AND CASE sender WHEN 'client' "
-        "THEN server_channel_closes <= client_channel_close_oks ELSE client_channel_closes <= server_channel_close_oks END",
+        "THEN server_channel_closes <= client_channel_close_oks "
+        "ELSE client_channel_closes <= server_channel_close_oks END",
         evidence={"observed": "name", "channel": "channel"},
         offender="sender",
     ),

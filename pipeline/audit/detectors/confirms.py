@@ -5,6 +5,9 @@ from __future__ import annotations
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors.transactions import WHOLE_LIFE, in_this_life
 from pipeline.audit.lives import times
+from pipeline.audit.returned import returned
+
+CONTEXTS = {"returned": returned}
 
 DETECTORS = (
     Detector(
@@ -30,8 +33,8 @@ DETECTORS = (
     ),
     Detector(
         "CF-03",
-        "messages",
-        when="operation = 'publish' AND settled_frame_no < returned_frame_no",
+        "returned",
+        when="all_confirmed_frame < returned_frame_no",
         evidence={
             "observed": "named_struct('confirmed_in_frame', settled_frame_no, 'returned_in_frame', returned_frame_no)",
             "expected": "'basic.return before the confirm'",

@@ -19,7 +19,10 @@ ACTIVE: Sql = "tag_was.name IN ('basic.consume', 'basic.consume-ok')"
 UNKNOWN: Sql = (
     "coalesce(tag_was.name = 'basic.cancel-ok' OR tag_was.name = 'basic.cancel' AND tag_was.sender = 'client', true)"
 )
-ACTIVE_ELSEWHERE: Sql = "coalesce(tag_was_anywhere.name IN ('basic.consume', 'basic.consume-ok') AND tag_was_anywhere.channel != channel, false)"
+ACTIVE_ELSEWHERE: Sql = (
+    "coalesce(tag_was_anywhere.name IN ('basic.consume', 'basic.consume-ok') AND "
+    "tag_was_anywhere.channel != channel, false)"
+)
 CANCELS = f"name = 'basic.cancel' AND sender = 'client' AND {UNKNOWN} AND (channel_life > 0 OR c.from_start)"
 NO_LIMIT: Sql = "NOT coalesce(last_qos.frame_no > coalesce(opened_frame, 0) AND last_qos.prefetch_count > 0, false)"
 DIRECT_REPLY: Sql = "said.queue LIKE 'amq.rabbitmq.reply-to%'"

@@ -163,6 +163,5 @@ DETECTORS = (
         },
         frame="coalesce(least(first_refused, first_redelivered), last_frame)",
         at_ns="until_ns",
-        thing="channel",
     ),
 )

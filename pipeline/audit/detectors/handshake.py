@@ -42,7 +42,10 @@ def _lacking(properties: Sql, keys: Sql) -> Sql:
 SERVER_LACKS = f"CASE WHEN c.start.status = 'ok' THEN {_lacking('server_properties', SERVER_KEYS)} ELSE array() END"
 CLIENT_LACKS = f"CASE WHEN c.start_ok.status = 'ok' THEN {_lacking('client_properties', CLIENT_KEYS)} ELSE array() END"
 # A header of its own is how a server refuses a version (0-10 and 1.0: a header that differs).
-REFUSED = "(c.server_header IS NOT NULL AND (version IN ('0-8', '0-9', '0-9-1') OR c.server_header.code != c.client_header.code))"
+REFUSED = (
+    "(c.server_header IS NOT NULL AND "
+    "(version IN ('0-8', '0-9', '0-9-1') OR c.server_header.code != c.client_header.code))"
+)
 OPENED = "(c.open_ok IS NOT NULL OR c.client_open IS NOT NULL AND c.server_open IS NOT NULL)"
 CLOSED = "(c.close IS NOT NULL OR c.client_end IS NOT NULL OR c.server_end IS NOT NULL)"
 UNFINISHED = f"content = 'amqp' AND NOT {OPENED} AND NOT {CLOSED}"

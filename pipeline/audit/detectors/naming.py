@@ -35,10 +35,12 @@ GIVEN_AND_ACCEPTED: Sql = "accepted AND entity LIKE 'amq.gen%'"
 
 def redeclared(rule: str, kind: str, flags: tuple[str, ...]) -> Detector:
     """A declaration of an entity of this kind that differs from the one that stands."""
-    now, then = (
-        f"named_struct({', '.join(f'{chr(39)}{flag}{chr(39)}, {place}.{flag}' for flag in flags)}, 'arguments', {table})"
-        for place, table in (("declared", "table"), ("was.declared", "was.table"))
-    )
+
+    def said(place: Sql, table: Sql) -> Sql:
+        values = [f"'{flag}', {place}.{flag}" for flag in flags]
+        return f"named_struct({', '.join(values)}, 'arguments', {table})"
+
+    now, then = said("declared", "table"), said("was.declared", "was.table")
     return Detector(
         rule,
         "entities",
@@ -55,7 +57,7 @@ DETECTORS = (
         evidence={
             "observed": f"array_max(transform({NAMES}, n -> octet_length(n)))",
             "expected": "127",
-            "name": f"filter({NAMES}, n -> octet_length(n) > 127)[0]",
+            "name": f"get(filter({NAMES}, n -> octet_length(n) > 127), 0)",
             "method": "name",
         },
     ),
@@ -64,7 +66,7 @@ DETECTORS = (
         "events",
         when=f"sender = 'client' AND concat_ws('', {NAMES}) RLIKE '[^a-zA-Z0-9_.:-]'",
         evidence={
-            "observed": f"filter({NAMES}, n -> n RLIKE '[^a-zA-Z0-9_.:-]')[0]",
+            "observed": f"get(filter({NAMES}, n -> n RLIKE '[^a-zA-Z0-9_.:-]'), 0)",
             "expected": "'letters, digits, - _ . :'",
             "method": "name",
         },
@@ -73,7 +75,8 @@ DETECTORS = (
         "NM-03",
         "entities",
         when="name IN ('exchange.declare', 'queue.declare') AND NOT declared.passive AND entity LIKE 'amq.%' AND "
-        f"seen = 0 AND NOT (kind = 'exchange' AND entity IN {PREDECLARED}) AND NOT ({GIVEN_AND_ACCEPTED}) AND NOT given",
+        f"seen = 0 AND NOT given AND NOT (kind = 'exchange' AND entity IN {PREDECLARED}) AND "
+        f"NOT ({GIVEN_AND_ACCEPTED})",
         evidence={"observed": "entity", "expected": "'a name that does not begin with amq.'", "method": "name"},
     ),
     Detector(
@@ -99,8 +102,9 @@ DETECTORS = (
     Detector(
         "NM-09",
         "entities",
-        when="kind = 'queue' AND ts_ns < broker_loss_ns AND was.deleted = false AND was.declared.exclusive AND was.connection_id != connection_id "
-        f"AND was.answered_ns <= ts_ns AND was.until_ns > ts_ns AND NOT ({MAY_HAVE_GONE})",
+        when="kind = 'queue' AND ts_ns < broker_loss_ns AND was.deleted = false AND was.declared.exclusive AND "
+        "was.connection_id != connection_id AND was.answered_ns <= ts_ns AND was.until_ns > ts_ns AND "
+        f"NOT ({MAY_HAVE_GONE})",
         evidence={
             "observed": "name",
             "queue": "entity",

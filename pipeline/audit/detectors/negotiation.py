@@ -15,7 +15,16 @@ NO_HEADER = (
     "sides_known_by = 'syn' AND client_bytes >= 8 AND NOT coalesce(c.client_header.frame_no = client_min_frame, false)"
 )
 REQUESTED = "CASE asked WHEN '0-8' THEN 8 WHEN '0-9' THEN 9 WHEN '0-9-1' THEN 9 END"
-SAID_VERSION = "CASE WHEN c.start.said.version_major = 8 THEN 8 ELSE 100 * c.start.said.version_major + c.start.said.version_minor END"
+# What a client that does not speak AMQP sent first, where the capture shows it: four octets as a number.
+OPENING = {
+    "observed": "coalesce(lpad(hex(c.foreign.code), 8, '0'), content)",
+    "looks_like": "CASE WHEN content = 'tls' OR c.foreign.code BETWEEN 369295360 AND 369360895 THEN 'TLS' "
+    "WHEN c.foreign.code IN (1195725856, 1347375956, 1347769376, 1212498244) THEN 'HTTP' ELSE 'unknown' END",
+}
+SAID_VERSION = (
+    "CASE WHEN c.start.said.version_major = 8 THEN 8 "
+    "ELSE 100 * c.start.said.version_major + c.start.said.version_minor END"
+)
 
 CONTEXTS = {"control": control, "peers": peers}
 
@@ -26,7 +35,7 @@ DETECTORS = (
         when=f"{NO_HEADER} AND (c.server_header IS NOT NULL OR content = 'amqp' OR content = 'foreign' AND "
         "(server_port IN (5671, 5672) OR speaks_amqp))",
         frame="coalesce(client_min_frame, first_frame)",
-        evidence={"observed": "content", "expected": "'AMQP'"},
+        evidence={**OPENING, "expected": "'AMQP'"},
     ),
     Detector(
         "NEG-02",
@@ -39,7 +48,7 @@ DETECTORS = (
     Detector(
         "NEG-03",
         "connections",
-        when="c.server_header.frame_no = server_min_frame AND client_max_frame > c.server_header.frame_no",
+        when="c.server_header.frame_no = server_min_frame AND client_framed > c.server_header.frame_no",
         frame="c.server_header.frame_no",
         evidence={"asked": "asked", "answered": "answered", "observed": "'frames of the client after the refusal'"},
     ),
@@ -80,7 +89,7 @@ DETECTORS = (
     Detector(
         "NEG-08",
         "frames",
-        when="frame_type = 'skipped' AND c.version_known AND sender IN ('client', 'server') AND "
+        when="frame_type = 'skipped' AND coalesce(c.loss_frame > frame_no, true) AND c.version_known AND "
         "coalesce(CASE sender WHEN 'client' THEN c.client_framed ELSE c.server_framed END > frame_no, true) AND "
         "(status != 'partial' OR c.tcp_end != 'none' AND size >= 12)",
         evidence={"negotiated": "version", "observed": "error", "octets": "size"},

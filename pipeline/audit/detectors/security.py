@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.audit.detector import Detector
-from pipeline.audit.detectors.negotiation import NO_HEADER
+from pipeline.audit.detectors.negotiation import NO_HEADER, OPENING
 from pipeline.audit.refusals import refusals
 
 LOGIN = "coalesce(c.start_ok.frame_no, c.sasl_init.frame_no)"
@@ -131,7 +131,7 @@ DETECTORS = (
         "peers",
         when=f"{NO_HEADER} AND server_port IN (5671, 5672) AND (content = 'foreign' OR c.server_header IS NOT NULL)",
         frame="coalesce(client_min_frame, first_frame)",
-        evidence={"observed": "content", "server_port": "server_port"},
+        evidence={**OPENING, "server_port": "server_port"},
     ),
     Detector(
         "SEC-13",

@@ -1,0 +1,48 @@
+"""CAP: what the capture itself lacks."""
+
+from __future__ import annotations
+
+import classic_frames as classic
+from rule_support import Case, Talk
+
+V = "0-9-1"
+
+
+def midway() -> Talk:
+    talk = Talk(syn=False)
+    for number in range(1, 5):
+        talk.client("basic.ack", 1, delivery_tag=number).heartbeat("server")
+    return talk
+
+
+def half() -> Talk:
+    """Only what the client sends."""
+    talk = Talk().handshake().open(1).publish(delivery_mode=1).publish(delivery_mode=1)
+    talk.packets = [packet for packet in talk.packets if packet.sender == "client"]
+    return talk
+
+
+def cut() -> Talk:
+    """The capture keeps the first octets of a large body frame."""
+    talk = Talk().handshake().open(1).client("basic.publish", 1, exchange="e", routing_key="q")
+    octets = classic.header(V, "basic", 2000, delivery_mode=1) + classic.body(bytes(2000))
+    return talk.packet("client", octets[:200], wire_len=len(octets)).packet("server").close()
+
+
+def whole() -> Talk:
+    return Talk().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
+
+
+CASES = [
+    Case(
+        "CAP-01",
+        V,
+        Talk().handshake().lose("client", 50).heartbeat().heartbeat().close(),
+        whole(),
+        evidence={"missing_bytes": 50},
+    ),
+    Case("CAP-02", V, midway(), whole(), evidence={"header_seen": False}),
+    Case("CAP-03", V, half(), whole(), evidence={"observed": "client"}),
+    Case("CAP-04", V, cut(), whole(), also=("CAP-01",)),
+    Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), whole(), evidence={"octets": 5}),
+]

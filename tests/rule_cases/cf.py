@@ -1,0 +1,110 @@
+"""CF: publisher confirms."""
+
+from __future__ import annotations
+
+from rule_support import Case, Talk
+
+from rule_cases.ch import opened
+
+V = "0-9-1"
+
+
+def confirming() -> Talk:
+    return opened().asks("confirm.select")
+
+
+def confirmed(talk: Talk, tag: int, multiple: bool = False) -> Talk:
+    return talk.server("basic.ack", delivery_tag=tag, multiple=multiple)
+
+
+def given_back(talk: Talk, body: bytes = b"x") -> Talk:
+    talk.server("basic.return", reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="q")
+    return talk.content(body)
+
+
+def later(talk: Talk, seconds: float) -> Talk:
+    return talk.wait(seconds).heartbeat("client").heartbeat("server")
+
+
+CASES = [
+    Case(
+        "CF-01",
+        V,
+        breaks=confirmed(opened().publish(), 1),
+        conforms=confirmed(confirming().publish(), 1),
+        offender="server",
+    ),
+    Case(
+        "CF-02",
+        V,
+        breaks=confirmed(confirming().publish(), 2),
+        conforms=confirmed(confirming().publish().publish(), 2, multiple=True),
+        evidence={"observed": 2},
+        offender="server",
+    ),
+    Case(
+        "CF-02",
+        V,
+        breaks=confirmed(confirmed(confirming().publish().publish(), 2, multiple=True), 1),
+        conforms=confirmed(confirmed(confirming().publish().publish(), 2), 1),
+        evidence={"observed": 1},
+    ),
+    Case(
+        "CF-02",
+        V,
+        breaks=confirmed(confirming().publish(), 0),
+        conforms=confirmed(confirming().publish(), 0, multiple=True),
+        evidence={"observed": 0},
+    ),
+    Case(
+        "CF-03",
+        V,
+        breaks=given_back(confirming().publish(mandatory=True).server("basic.ack", delivery_tag=1)),
+        conforms=confirmed(given_back(confirming().publish(mandatory=True)), 1),
+        evidence={"delivery_tag": 1},
+    ),
+    # Equal messages, given back one after the other: which is which is not said.
+    Case(
+        "CF-03",
+        V,
+        breaks=given_back(given_back(confirmed(confirming().publish(mandatory=True).publish(mandatory=True), 2, True))),
+        conforms=confirmed(
+            given_back(
+                confirmed(given_back(confirming().publish(mandatory=True).publish(mandatory=True)), 1)
+            ),
+            2,
+        ),
+    ),
+    Case(
+        "CF-04",
+        V,
+        breaks=confirmed(later(confirming().publish(), 31), 1),
+        conforms=confirmed(later(confirming().publish(), 29), 1),
+        evidence={"expected": 30, "outcome": "confirmed"},
+    ),
+    Case(
+        "CF-04",
+        V,
+        breaks=later(confirming().publish(), 31),
+        conforms=later(confirming().publish(), 29),
+        evidence={"outcome": "unsettled", "outstanding": 1},
+    ),
+    Case(
+        "CF-05",
+        V,
+        breaks=confirming().publish().server("basic.nack", delivery_tag=1),
+        conforms=confirmed(confirming().publish(), 1),
+        evidence={"delivery_tag": 1},
+    ),
+    Case(
+        "CF-06",
+        V,
+        breaks=opened().publish(delivery_mode=2).publish(delivery_mode=2),
+        conforms=[
+            confirmed(confirming().publish(delivery_mode=2), 1),
+            opened().asks("tx.select").publish(delivery_mode=2).asks("tx.commit"),
+            opened().publish(delivery_mode=1),
+        ],
+        evidence={"observed": 2},
+    ),
+]  # fmt: skip

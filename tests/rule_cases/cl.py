@@ -1,0 +1,83 @@
+"""CL: how connections are closed."""
+
+from __future__ import annotations
+
+import proton
+from rule_support import Case, Talk
+from rule_talks import closed_0_10, closed_1_0, opened_0_10, opened_1_0
+
+V = "0-9-1"
+CLOSE = {"reply_code": 200, "reply_text": "bye"}
+
+
+def closing(by: str = "client", code: int = 200) -> Talk:
+    return Talk().handshake().send(by, "connection.close", 0, reply_code=code, reply_text="t")
+
+
+def failed_1_0() -> proton.Described:
+    """An error: condition amqp:internal-error."""
+    return proton.Described(proton.ulong(0x1D), [proton.symbol("amqp:internal-error"), "oops"])
+
+
+def ended() -> Talk:
+    return Talk().handshake().close()
+
+
+CASES = [
+    Case("CL-01", V, closing().fin("server"), ended(), evidence={"tcp_end": "fin"}, offender="server"),
+    Case(
+        "CL-01",
+        V,
+        closing("server").wait(31).packet("server"),
+        closing("server").wait(29).packet("server"),
+        offender="client",
+    ),
+    Case(
+        "CL-02",
+        V,
+        closing().heartbeat().server("connection.close-ok", 0).fin(),
+        ended(),
+        evidence={"observed": "heartbeat"},
+        offender="client",
+    ),
+    Case(
+        "CL-03",
+        V,
+        closing().server("connection.close-ok", 0).wait(1).heartbeat("server").fin(),
+        ended(),
+        evidence={"observed": "heartbeat"},
+        offender="server",
+    ),
+    Case("CL-04", V, Talk().handshake().fin("client"), ended(), evidence={"observed": "fin"}, offender="client"),
+    Case("CL-04", "0-10", opened_0_10(Talk("0-10")).rst("server"), closed_0_10(opened_0_10(Talk("0-10")))),
+    Case("CL-04", "1.0", opened_1_0(Talk("1.0")).fin("server"), closed_1_0(opened_1_0(Talk("1.0"))), offender="server"),
+    Case("CL-05", V, Talk().handshake().client("connection.close-ok", 0), ended(), offender="client"),
+    Case(
+        "CL-05",
+        "0-9",
+        Talk("0-9").handshake().open(1).server("channel.close-ok").close(),
+        Talk("0-9").handshake().open(1).close(),
+        also=("MT-02",),
+        evidence={"observed": "channel.close-ok"},
+        offender="server",
+    ),
+    Case(
+        "CL-06",
+        V,
+        closing("server").wait(1).heartbeat().client("connection.close-ok", 0).fin(),
+        closing("server").heartbeat().client("connection.close-ok", 0).fin(),
+        evidence={"observed": "heartbeat"},
+        offender="client",
+    ),
+    Case(
+        "CL-07",
+        V,
+        Talk().handshake().close("server", 404, "NOT_FOUND"),
+        ended(),
+        also=("CL-08",),
+        evidence={"observed": 404},
+    ),
+    Case("CL-08", V, Talk().handshake().close("server", 541, "INTERNAL_ERROR"), ended(), evidence={"reply_code": 541}),
+    Case("CL-08", "0-10", closed_0_10(opened_0_10(Talk("0-10")), 501, "no"), closed_0_10(opened_0_10(Talk("0-10")))),
+    Case("CL-08", "1.0", closed_1_0(opened_1_0(Talk("1.0")), failed_1_0()), closed_1_0(opened_1_0(Talk("1.0")))),
+]

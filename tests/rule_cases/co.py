@@ -1,0 +1,105 @@
+"""CO: consumers."""
+
+from __future__ import annotations
+
+from rule_support import Case, Talk
+
+from rule_cases.ch import opened, shut
+from rule_cases.dl import ack, consuming, delivered
+from rule_cases.nm import stranger
+
+V = "0-9-1"
+
+
+def cancels(talk: Talk, tag: str = "c", channel: int = 1) -> Talk:
+    return talk.asks("basic.cancel", channel, {"consumer_tag": tag}, consumer_tag=tag)
+
+
+def alone(version: str = V) -> Talk:
+    return opened(version).consume(exclusive=True)
+
+
+def polls(times: int) -> Talk:
+    talk = opened()
+    for _ in range(times):
+        talk.client("basic.get", queue="q").server("basic.get-empty")
+    return talk
+
+
+CASES = [
+    Case(
+        "CO-01",
+        V,
+        breaks=consuming().client("basic.consume", queue="p", consumer_tag="c"),
+        conforms=[
+            cancels(consuming()).asks("basic.consume", 1, {"consumer_tag": "c"}, queue="p", consumer_tag="c"),
+            shut(consuming()).open(1).consume(),
+        ],
+        evidence={"observed": "c"},
+        offender="client",
+    ),
+    Case("CO-02", V, breaks=cancels(consuming(), "d"), conforms=cancels(consuming()), evidence={"observed": "d"}),
+    # Known by the answer of the server only.
+    Case(
+        "CO-02",
+        "0-8",
+        breaks=cancels(cancels(consuming(version="0-8"))),
+        conforms=cancels(
+            opened("0-8")
+            .asks("basic.qos", prefetch_count=1)
+            .asks("basic.consume", reply={"consumer_tag": "given"}, queue="q"),
+            "given",
+        ),
+    ),
+    Case(
+        "CO-03",
+        V,
+        breaks=cancels(opened().open(2).consume(), channel=2),
+        conforms=cancels(opened().open(2).consume()),
+        evidence={"channel": 2, "active_on_channel": 1},
+    ),
+    Case(
+        "CO-04",
+        V,
+        breaks=ack(delivered(cancels(consuming()), 1), 1),
+        conforms=ack(
+            delivered(consuming().client("basic.cancel", consumer_tag="c"), 1).server(
+                "basic.cancel-ok", consumer_tag="c"
+            ),
+            1,
+        ),
+        evidence={"observed": "c"},
+        offender="server",
+    ),
+    Case(
+        "CO-05",
+        V,
+        breaks=consuming().server("basic.cancel", consumer_tag="c", no_wait=True),
+        conforms=cancels(consuming()),
+        evidence={"observed": "c"},
+    ),
+    Case(
+        "CO-06",
+        V,
+        breaks=opened().asks("basic.consume", reply={"consumer_tag": "c"}, queue="q", consumer_tag="c"),
+        conforms=consuming(prefetch=1),
+        evidence={"observed": 0, "queue": "q"},
+    ),
+    Case("CO-06", V, breaks=consuming(prefetch=0), conforms=consuming()),
+    Case("CO-07", V, breaks=polls(61), conforms=polls(60), evidence={"expected": 60, "empty_share": 1.0}),
+    Case(
+        "CO-08",
+        V,
+        breaks=opened().consume(no_ack=True),
+        conforms=[consuming(), opened().consume("amq.rabbitmq.reply-to", no_ack=True)],
+        evidence={"queue": "q"},
+    ),
+    Case(
+        "CO-09",
+        V,
+        breaks=[alone(), stranger(5).consume(tag="d")],
+        conforms=[cancels(alone()), stranger(5).consume(tag="d")],
+        evidence={"queue": "q"},
+        offender="server",
+    ),
+]

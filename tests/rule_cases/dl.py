@@ -1,0 +1,224 @@
+"""DL: deliveries and what is said of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rule_support import Case, Talk
+from session_talks import consuming_0_10, consuming_1_0
+
+from rule_cases.cf import later
+from rule_cases.ch import opened, shut
+
+V = "0-9-1"
+
+
+def consuming(prefetch: int = 10, version: str = V) -> Talk:
+    return opened(version).consume(prefetch=prefetch)
+
+
+def ack(talk: Talk, tag: int, multiple: bool = False, channel: int = 1) -> Talk:
+    return talk.client("basic.ack", channel, delivery_tag=tag, multiple=multiple)
+
+
+def reject(talk: Talk, tag: int, requeue: bool = False) -> Talk:
+    return talk.client("basic.reject", delivery_tag=tag, requeue=requeue)
+
+
+def delivered(talk: Talk, *tags: int) -> Talk:
+    for tag in tags:
+        talk.deliver(tag)
+    return talk
+
+
+def got(talk: Talk, tag: int, no_ack: bool = False) -> Talk:
+    talk.client("basic.get", queue="q", no_ack=no_ack)
+    return talk.server("basic.get-ok", delivery_tag=tag, exchange="e", routing_key="q").content()
+
+
+def two_channels() -> Talk:
+    return delivered(opened().open(2).consume(), 1)
+
+
+def waited(seconds: int) -> Talk:
+    """A delivery that is acknowledged so late."""
+    talk = delivered(consuming(), 1)
+    for _ in range(seconds // 30):
+        later(talk, 30)
+    return ack(talk, 1)
+
+
+def given_back(talk: Talk) -> Talk:
+    return talk.client("basic.nack", delivery_tag=1, requeue=True)
+
+
+def again(redelivered: bool, **properties: Any) -> Talk:
+    """A delivery that the client gives back, and its second delivery."""
+    return ack(given_back(consuming().deliver(1, **properties)).deliver(2, redelivered=redelivered, **properties), 2)
+
+
+def next_consumer() -> Talk:
+    return Talk(at=2).handshake().open(1).consume()
+
+
+def refusing(times: int, of: int) -> Talk:
+    talk = consuming()
+    for tag in range(1, of + 1):
+        delivered(talk, tag)
+        reject(talk, tag) if tag <= times else ack(talk, tag)
+    return talk
+
+
+def direct_replies() -> Talk:
+    """What comes to a direct reply-to consumer has tags that stand still."""
+    talk = consuming()
+    for _ in range(2):
+        talk.server(
+            "basic.deliver", consumer_tag="c", delivery_tag=1, exchange="", routing_key="amq.rabbitmq.reply-to.g1"
+        )  # fmt: skip
+        talk.content()
+    return talk
+
+
+CASES = [
+    Case(
+        "DL-01",
+        V,
+        breaks=delivered(consuming(), 0),
+        conforms=ack(delivered(consuming(), 1), 1),
+        evidence={"observed": 0},
+        offender="server",
+    ),
+    Case(
+        "DL-02",
+        V,
+        breaks=ack(ack(delivered(consuming(), 2, 1), 1), 2),
+        conforms=[
+            ack(delivered(shut(ack(delivered(consuming(), 1, 2), 2, multiple=True)).open(1).consume(), 1), 1),
+            direct_replies(),
+        ],
+        evidence={"observed": 1, "expected": "above 2"},
+    ),
+    Case(
+        "DL-03",
+        V,
+        breaks=ack(delivered(consuming(), 1), 2),
+        conforms=ack(delivered(consuming(), 1), 1),
+        evidence={"observed": 2, "method": "basic.ack"},
+        offender="client",
+    ),
+    # Above the highest, though it settles what is there.
+    Case(
+        "DL-03",
+        "0-8",
+        breaks=ack(delivered(consuming(version="0-8"), 1), 9, multiple=True),
+        conforms=ack(delivered(consuming(version="0-8"), 1, 2), 2, multiple=True),
+        evidence={"observed": 9, "multiple": True},
+    ),
+    Case(
+        "DL-04",
+        V,
+        breaks=ack(ack(delivered(consuming(), 1), 1), 1),
+        conforms=ack(ack(delivered(consuming(), 1, 2), 2), 1),
+        evidence={"observed": 1},
+    ),
+    Case(
+        "DL-04",
+        V,
+        breaks=reject(ack(delivered(consuming(), 1, 2), 2, multiple=True), 1),
+        # What is rolled back may be said again.
+        conforms=ack(ack(delivered(consuming().asks("tx.select"), 1), 1).asks("tx.rollback"), 1).asks("tx.commit"),
+        evidence={"observed": 1, "method": "basic.reject"},
+    ),
+    Case(
+        "DL-05",
+        V,
+        breaks=ack(two_channels(), 1, channel=2),
+        conforms=ack(two_channels(), 1),
+        evidence={"channel": 2, "outstanding_on_channel": 1},
+    ),
+    Case(
+        "DL-06",
+        V,
+        breaks=ack(got(opened(), 1, no_ack=True), 1),
+        conforms=ack(got(opened(), 1), 1),
+        evidence={"observed": 1},
+    ),
+    Case(
+        "DL-07",
+        V,
+        breaks=ack(delivered(consuming(), 1), 0),
+        conforms=ack(delivered(consuming(), 1), 0, multiple=True),
+        evidence={"observed": 0},
+    ),
+    Case(
+        "DL-08",
+        V,
+        breaks=ack(consuming(), 0, multiple=True),
+        conforms=ack(delivered(consuming(), 1), 0, multiple=True),
+    ),
+    Case(
+        "DL-08",
+        V,
+        breaks=ack(ack(delivered(consuming(), 1), 1), 1, multiple=True),
+        conforms=ack(ack(delivered(consuming(), 1, 2), 2), 2, multiple=True),
+    ),
+    Case(
+        "DL-09",
+        V,
+        breaks=shut(delivered(consuming(), 1, 2)),
+        conforms=[shut(ack(delivered(consuming(), 1, 2), 2, multiple=True)), delivered(consuming(), 1)],
+        evidence={"observed": 2},
+    ),
+    Case(
+        "DL-10",
+        V,
+        breaks=again(False, message_id="m"),
+        conforms=[
+            again(True, message_id="m"),
+            # Without an id, and with its publish out of sight, it may be another message.
+            delivered(given_back(delivered(Talk(server=4).handshake().open(1).consume(), 1)), 2),
+        ],
+        evidence={"message_id": "m", "queue": "q"},
+        offender="server",
+    ),
+    # One publish, two deliveries; the channel of the first is gone.
+    Case(
+        "DL-10",
+        V,
+        breaks=[shut(delivered(consuming().publish(), 1)), ack(delivered(next_consumer(), 1), 1)],
+        conforms=ack(delivered(given_back(delivered(consuming().publish(), 1)).publish(), 2), 2),
+        also=("DL-09",),
+    ),
+    Case(
+        "DL-11",
+        V,
+        breaks=delivered(consuming(prefetch=2), 1, 2, 3),
+        conforms=[
+            delivered(ack(delivered(consuming(prefetch=2), 1, 2), 1), 3),
+            # A limit that is set later is not that of a consumer from before.
+            delivered(consuming(prefetch=2).asks("basic.qos", prefetch_count=1), 1, 2),
+        ],
+        evidence={"observed": 3, "expected": 2, "of": "consumer"},
+    ),
+    Case(
+        "DL-12",
+        V,
+        breaks=delivered(consuming(prefetch=2000), *range(1, 1002)),
+        conforms=delivered(consuming(prefetch=2000), *range(1, 1001)),
+        evidence={"observed": 1001, "expected": 1000},
+    ),
+    Case(
+        "DL-12", "0-10", breaks=consuming_0_10(1001), conforms=consuming_0_10(1000), evidence={"observed": 1001}
+    ),
+    Case("DL-12", "1.0", breaks=consuming_1_0(1001), conforms=consuming_1_0(1000), evidence={"observed": 1001}),
+    Case("DL-13", V, breaks=waited(1830), conforms=waited(1770), evidence={"expected": 1800, "outcome": "acked"}),
+    Case(
+        "DL-14",
+        V,
+        breaks=delivered(opened(), 1),
+        conforms=[ack(delivered(consuming(), 1), 1), Talk(syn=False).deliver(1)],
+        evidence={"observed": "c"},
+    ),
+    Case("DL-15", V, breaks=refusing(3, 10), conforms=refusing(2, 10), evidence={"observed": 0.3, "refused": 3}),
+]  # fmt: skip

@@ -1,0 +1,50 @@
+"""HB: heartbeats, and the silence that they should have broken."""
+
+from __future__ import annotations
+
+from rule_support import Case, Talk
+from rule_talks import closed_0_10, opened_0_10
+
+V = "0-9-1"
+
+
+def beating(interval: int, silence: float, version: str = V) -> Talk:
+    """The server beats every half interval; the client is silent for so long, then beats and closes."""
+    talk = Talk(version).handshake(tune={"heartbeat": interval}, tune_ok={"heartbeat": interval}).heartbeat()
+    left = silence
+    while left > interval / 2:
+        talk.wait(interval / 2).heartbeat("server")
+        left -= interval / 2
+    return talk.wait(left).heartbeat().close()
+
+
+def agreed(seconds: int) -> Talk:
+    return Talk().handshake(tune={"heartbeat": seconds}, tune_ok={"heartbeat": seconds}).close()
+
+
+def tuned(heartbeat: int | None) -> Talk:
+    return closed_0_10(opened_0_10(Talk("0-10"), tune_ok={"heartbeat": heartbeat}))
+
+
+CASES = [
+    Case("HB-01", V, beating(10, 21), beating(10, 14), evidence={"negotiated_s": 10}, offender="client"),
+    Case(
+        "HB-02",
+        V,
+        Talk().header().start().start_ok().heartbeat().tune().tune_ok().connection_open().close(),
+        Talk().header().start().start_ok().tune().tune_ok().connection_open().heartbeat().close(),
+        offender="client",
+    ),
+    Case(
+        "HB-03",
+        V,
+        Talk().handshake(tune={"heartbeat": 0}, tune_ok={"heartbeat": 0}).heartbeat().heartbeat().close(),
+        Talk().handshake().heartbeat().close(),
+        also=("HB-04",),
+        evidence={"negotiated": 0},
+    ),
+    Case("HB-04", V, agreed(0), agreed(10), evidence={"negotiated": 0}),
+    Case("HB-04", "0-10", tuned(None), tuned(60), evidence={"negotiated": 0}),
+    Case("HB-05", V, agreed(4), agreed(5), evidence={"negotiated": 4, "expected": 5}),
+    Case("HB-06", V, beating(10, 16), beating(10, 14), evidence={"negotiated_s": 10}, offender="client"),
+]
