@@ -7,7 +7,8 @@ Machine code is cached in a directory named after a digest of the sources that a
 all files of this package that it imports, directly or not. (numba itself only looks at the file of the function at
 hand, and would go on using a kernel whose callee in another file has changed.) The directory is
 `__pycache__/kernels-DIGEST` beside this file, or below the user's cache directory where that cannot be written (an
-installed package on a cluster executor); NUMBA_CACHE_DIR overrides both.
+installed package on a cluster executor); NUMBA_CACHE_DIR overrides both. Nothing in it depends on where the package
+stands, so that an environment that is packed with its kernels and unpacked elsewhere compiles nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import caching
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -79,18 +82,27 @@ def cache_directory(source: Path) -> str:
     return str(Path(tempfile.gettempdir()) / f"wirehare-{os.getuid()}" / name)
 
 
+@contextmanager
+def kept_in(directory: str) -> Iterator[None]:
+    """Kernels decorated inside are kept in `directory` itself; numba would add a digest of the path of their source."""
+    locator: Any = caching._CacheLocator
+    before = numba.config.CACHE_DIR, locator.__dict__["get_suitable_cache_subpath"]
+    numba.config.CACHE_DIR = directory
+    locator.get_suitable_cache_subpath = classmethod(lambda cls, source: "")
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR, locator.get_suitable_cache_subpath = before
+
+
 def compile_cached(**options: Any) -> Callable[[Kernel], Kernel]:
     """A decorator: `numba.njit` with these options, cached in `cache_directory`."""
 
     def compile_one(function: Kernel) -> Kernel:
-        before = numba.config.CACHE_DIR
         source = Path(function.__code__.co_filename)
-        if not before and PACKAGE in source.parents:
-            numba.config.CACHE_DIR = cache_directory(source)  # read when the function is decorated
-        try:
+        ours = not numba.config.CACHE_DIR and PACKAGE in source.parents
+        with kept_in(cache_directory(source)) if ours else nullcontext():  # numba asks when the function is decorated
             compiled: Kernel = numba.njit(cache=True, nogil=True, **options)(function)
-        finally:
-            numba.config.CACHE_DIR = before
         return compiled
 
     return compile_one

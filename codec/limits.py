@@ -1,6 +1,7 @@
 """Every bound of the decoder in one place, each with its reason.
 
-A limit that is reached shows in a row (status, error, or the `limits` fact of the connection); it never raises.
+A limit that is reached never raises, and nothing that it keeps from being read is lost silently: it shows in a row
+(status, error, a skipped span, or the `limits` fact of the connection), or its comment says what is done instead.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Limits:
     record_bytes: int = 16 * 1024 * 1024
     # Compressed captures: a bomb expands by more than this without end; a real capture compresses 3 to 30 times.
     expansion_ratio: int = 1000
+    # What any capture may expand to before that is looked at: a small, dull one is told from a bomb by its size first.
+    expansion_grace: int = 64 * 1024 * 1024
     # Bytes of later data held while an earlier segment is awaited, per direction; a full 10 Gbit/s * 13 ms window.
     reorder_bytes: int = 16 * 1024 * 1024
     # Pieces held at most per direction, so that inserting in order stays cheap with 1-byte segments.
@@ -54,6 +57,20 @@ class Limits:
     # Table entries, and sections of a 0-10 header, that are looked at to tell whether a frame begins: so many in a row
     # are no accident, and thousands of feigned frame headers may share one long table.
     detect_entries: int = 64
+    # Consumed bytes kept to compare late copies with: the largest TCP window without scaling. Older copies are not
+    # compared.
+    copy_bytes: int = 64 * 1024
+    # Frames above this are not looked for where a boundary was lost before frame_max is known: no broker takes more
+    # than 128 KiB by default.
+    guessed_frame_bytes: int = 1024 * 1024
+    # Rows held back until one tells the client from the server, or the version; after them the ports must.
+    unresolved_rows: int = 256
+    # Protocol headers, and versions that a server's start says, kept of a connection; the frames show all of them.
+    offers: int = 8
+    # Bytes of each side of a TLS stream in which its hello is looked for; one that is longer is not read.
+    hello_bytes: int = 4096
+    # Connections of one flow that begin with equal packets are told apart as long as no more have begun since.
+    names_kept: int = 4096
     # Contents open at a time per direction: one per channel number is legal in the classic family.
     open_contents: int = 65536
 

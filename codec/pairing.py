@@ -87,8 +87,8 @@ FRONT, BY_KIND, STAMP, WAITING, READY = range(5)  # cells of Work.state
 def pairs_of(rows: Rows) -> Pairs:
     """What belongs together in whole groups of rows."""
     n = len(rows.key)
-    by_row = (np.zeros(n, np.int64) for _ in range(6))
-    work = Work(with_room(new_keyed(), n), *by_row, np.zeros(3, np.int64), np.zeros(5, np.int64))
+    by_row = [np.zeros(n, np.int64) for _ in range(6)]
+    work = Work._make([with_room(new_keyed(), n), *by_row, np.zeros(3, np.int64), np.zeros(5, np.int64)])
     pairs = Pairs(*(np.full(n, value, np.int64) for value in (NOBODY, NOBODY, NOBODY, 0, 0, 0)))
     pair(rows, pairs, work)
     return pairs

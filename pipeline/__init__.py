@@ -18,6 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pipeline import views
 from pipeline.audit import findings
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
@@ -34,7 +35,7 @@ from udfs.schemas import DECODED
 
 __all__ = [
     "TABLES", "Tables", "backlog", "consumers", "decode", "decoded", "findings", "from_decoded", "latency", "load",
-    "rates",
+    "rates", "views",
 ]  # fmt: skip
 
 # Packets are handled one by one in this order, however the captures were split and their runs cut.

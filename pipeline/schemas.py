@@ -300,7 +300,8 @@ FINDINGS = table(
     (
         "reservation",
         STRING,
-        "why the severity is lowered: 'capture began mid-stream' 'bytes are missing' 'one direction only'",
+        "why the severity is lowered: 'capture began mid-stream' 'bytes are missing' 'one direction only' "
+        "'segments out of order'",
     ),
 )
 

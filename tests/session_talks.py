@@ -13,6 +13,7 @@ from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, fr
 from rule_support import Talk
 
 uint = proton.uint
+UNDESCRIBED: Any = proton.UNDESCRIBED  # a constant, which the types of proton do not allow here
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER = range(0x10, 0x15)
 SOURCE, TARGET, DATA = 0x28, 0x29, 0x75
 MECHANISMS, INIT, OUTCOME = 0x40, 0x41, 0x44
@@ -94,7 +95,7 @@ def session_1_0(**place: Any) -> Talk:
     """From the SASL header to a session on channel 1."""
     talk = Talk("1.0", **place)
     sasl, plain = b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"
-    mechanisms = proton.Array(proton.UNDESCRIBED, proton.Data.SYMBOL, proton.symbol("EXTERNAL"))
+    mechanisms = proton.Array(UNDESCRIBED, proton.Data.SYMBOL, proton.symbol("EXTERNAL"))
     for sender, octets in (
         ("client", sasl),
         ("server", sasl),

@@ -85,8 +85,7 @@ class Cluster:
         return self.processes("CoarseGrainedExecutorBackend")
 
     def python_workers(self) -> list[int]:
-        """Those that are at work: forked by pyspark's daemon, and busy for half a second at least."""
-        return [pid for pid in self.processes("pyspark.daemon") if processor_seconds(pid) > 0.5]
+        return [pid for daemon in self.daemons for pid in working(daemon.pid)]
 
     @contextmanager
     def job(self, capture: Path, output: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -145,12 +144,20 @@ def alive_workers(page: int) -> int:
         return 0
 
 
-def processor_seconds(pid: int) -> float:
+def working(below: int) -> list[int]:
+    """Python workers below a process that are at work on a task: forked by pyspark's daemon, running now, and for half
+    a second in all."""
+    pythons = [pid for pid, command in descendants(below) if "pyspark.daemon" in command]
+    return [pid for pid in pythons if runs_below(pid, pythons)]
+
+
+def runs_below(pid: int, parents: list[int]) -> bool:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return False
+    busy = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return int(fields[1]) in parents and fields[0] == "R" and busy > 0.5
 
 
 def fingerprints(output: Path) -> dict[str, tuple[int, int]]:

@@ -18,8 +18,10 @@ from audit_support import HOSTILE_QUEUE, write_tables
 from pyspark.sql import SparkSession
 
 import pipeline
+from jobs import decode
 from jobs.cli import main
-from pipeline.schemas import FINDINGS
+from pipeline.output import Place
+from pipeline.schemas import FINDINGS, TABLES
 
 STEP = re.compile(r"(Spark started|Findings written|Report counted|Report written) in [\d.]+ s")
 
@@ -40,7 +42,9 @@ def audit(*argv: object) -> int:
         return int(exit_.code or 0)
 
 
-def test_an_audit_from_one_night_to_the_next(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_audit_from_one_night_to_the_next(
+    spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, report = tmp_path / "first.json", tmp_path / "audit.html"
     assert audit(tables, "--report", report, "--json", first, "--title", "Orders & more") == 1
     out, error = capsys.readouterr()
@@ -54,6 +58,7 @@ def test_an_audit_from_one_night_to_the_next(tables: Path, tmp_path: Path, capsy
     assert "queue=&lt;script&gt;" not in html  # entities are for the baseline; evidence shows the name itself
     assert "&lt;script&gt;alert(1)&lt;/script&gt;<i>U+202E</i>gnp" in html
 
+    assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"  # small tables are interpreted, and only they
     table = pq.read_table(tables / "findings")
     assert table.column_names == FINDINGS.names
     assert sorted(table["rule_id"].to_pylist()) == ["CAP-01", "NM-03", "NM-03", "SEC-01", "SEC-01", "SEC-01"]
@@ -66,6 +71,22 @@ def test_an_audit_from_one_night_to_the_next(tables: Path, tmp_path: Path, capsy
     assert json.loads(second.read_text())["verdict"]["new"] == 0
     assert {path.name for path in tmp_path.iterdir()} == {"first.json", "second.json", "audit.html"}
     assert not list(tables.parent.glob(".wirehare*"))
+
+
+def test_a_day_that_is_decoded_again_loses_its_old_findings(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(spark: SparkSession, paths: list[str], stage: Place, *rest: object) -> None:
+        """In place of decoding: the table of captures alone."""
+        rows = audit_support.frame(spark, audit_support.ROWS["captures"][:1], TABLES["captures"])
+        rows.write.parquet(stage.child("captures").uri)
+
+    monkeypatch.setattr(decode, "write", write)
+    (tmp_path / "tables" / "findings").mkdir(parents=True)
+    (tmp_path / "a.pcap").write_bytes(bytes(24))
+    options = ("--output", str(tmp_path / "tables"), "--overwrite", "--tables", "captures")
+    assert main(["decode", str(tmp_path / "a.pcap"), *options]) == 0
+    assert [path.name for path in (tmp_path / "tables").iterdir()] == ["captures"]
 
 
 def test_a_failed_audit_leaves_all_as_it_was(

@@ -112,8 +112,7 @@ def test_compression_is_known_by_content_not_by_name(tmp_path: Path, compression
 
 
 def test_expansion_without_end_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("udfs.reading.EXPANSION_GRACE", 64 * 1024)
-    monkeypatch.setattr("udfs.reading.LIMITS", Limits(expansion_ratio=100))
+    monkeypatch.setattr("udfs.reading.LIMITS", Limits(expansion_ratio=100, expansion_grace=64 * 1024))
     header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101)
     bomb = tmp_path / "bomb.pcap"
     bomb.write_bytes(gzip.compress(header + bytes(2 * 1024 * 1024)))  # empty records: zeros, which shrink 1000 times

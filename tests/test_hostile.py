@@ -25,6 +25,7 @@ has no such octets, so that tests of other things do not depend on it; test_fram
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -335,11 +336,20 @@ def test_names_are_shown_as_they_are(name: str) -> None:
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_expansion_without_end_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
-    monkeypatch.setattr("udfs.reading.EXPANSION_GRACE", 64 * 1024)
-    monkeypatch.setattr("udfs.reading.LIMITS", Limits(expansion_ratio=100))
+    monkeypatch.setattr("udfs.reading.LIMITS", Limits(expansion_ratio=100, expansion_grace=64 * 1024))
     bomb = tmp_path / "bomb.pcap"
     with pa.CompressedOutputStream(pa.OSFile(str(bomb), "wb"), compression) as out:
         out.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101) + bytes(8 * 1024 * 1024))
     (account,) = accounts(read(TcpRunsReader, bomb))
     assert "expands more than 100 times" in account["error"]
     assert 0 < account["packets"] < 8 * 1024 * 1024 // 16
+
+
+# ---- the page about all this ----------------------------------------------------------------------------------------
+
+
+def test_the_page_on_robustness_names_tests_that_exist() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "robustness.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (Path(__file__).parent / f"{name}.py").is_file()] == []

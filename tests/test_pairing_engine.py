@@ -75,14 +75,15 @@ def reachable(publishes: list[tuple[int, Message]], first: Message) -> tuple[lis
     return [(i, p) for i, p in publishes if p.kind == PLAIN], True
 
 
-def expected(messages: list[Message]) -> list[tuple[int, int, int, int, int]]:
+def expected(messages: list[Message]) -> list[tuple[int, ...]]:
     """(first, publish, last, repeats, doubt) of each message, as `Pairs` has them."""
     found = [[NOBODY, NOBODY, NOBODY, 0, 0] for _ in messages]
     numbered = list(enumerate(messages))
     for key, place in sorted({(m.key, m.place) for m in messages if m.side == DELIVERY}):
         queue = [(i, m) for i, m in numbered if (m.side, m.key, m.place) == (DELIVERY, key, place)]
         publishes, loosely = reachable([(i, m) for i, m in numbered if (m.side, m.key) == (PUBLISH, key)], queue[0][1])
-        free, back, strangers = list(publishes), [], False
+        free, strangers = list(publishes), False
+        back: list[tuple[int, int]] = []
         for i, m in queue:
             ready = sorted(first for since, first in back if since <= m.at + m.lasts)
             first = i

@@ -84,12 +84,7 @@ def test_sessions_count_what_became_of_their_messages(found: Found, capture: str
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, SESSIONS, BIG])
 def test_subscriptions_have_the_credit_and_transfers_that_a_plain_reading_says(found: Found, capture: str) -> None:
     plain = [
-        (
-            name,
-            queue,
-            None if session.credit[name] >= UNLIMITED else session.credit[name],
-            session.transfers.get(name, 0),
-        )
+        (name, queue, min(session.credit[name], UNLIMITED), session.transfers.get(name, 0))
         for session in sessions(CAPTURES / f"{capture}.pcap")
         for name, queue in session.queues.items()
     ]

@@ -179,8 +179,8 @@ def test_the_sender_settles_what_the_receiver_said(written: Written) -> None:
 
 
 def test_time_without_credit_is_added_up(written: Written) -> None:
-    # The packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. There
-    # is no credit before the first flow, from the second delivery to the second flow, and after the third delivery.
+    # Packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. No
+    # credit is left before the first flow, from the second delivery to the second flow, and after the third delivery.
     assert written.rows("links", "credit", "credit", "transfers", "no_credit_ns") == [(3, 3, 2000 + 1000 + 1000)]
 
 

@@ -11,13 +11,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import BooleanType, LongType, StringType
+from pyspark.sql.types import BooleanType, DataType, LongType, StringType
 
 from codec.pairing import DELIVERY, NOBODY, PUBLISH, Pairs, Rows, pairs_of
 from udfs.schemas import OF_BOTH, PAIRED, PARTS
 from udfs.settle import integers
 
-ARROW_TYPES = {LongType(): pa.int64(), StringType(): pa.string(), BooleanType(): pa.bool_()}
+ARROW_TYPES: dict[DataType, pa.DataType] = {
+    LongType(): pa.int64(),
+    StringType(): pa.string(),
+    BooleanType(): pa.bool_(),
+}
 ARROW_FLOWS = pa.schema([(column.name, ARROW_TYPES[column.dataType]) for column in PAIRED.fields])
 
 

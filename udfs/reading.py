@@ -16,7 +16,6 @@ from udfs.files import CaptureFile, first_line, locate
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 PIECE_BYTES = 64 * 1024  # decompressed at a time: what a failing read may lose and has to be fetched again, one by one
-EXPANSION_GRACE = 64 * 1024 * 1024  # a bomb is told from a small, dull capture by its size first
 
 
 class CaptureBytes:
@@ -82,7 +81,7 @@ class CaptureBytes:
             what = f"the {self.compression} data is damaged or cut short" if self.compression else first_line(error)
             self.damage = f"{what} after {self._position + count} bytes; what comes before was read"
         self._position += count
-        if self.compression and self._position > EXPANSION_GRACE:
+        if self.compression and self._position > LIMITS.expansion_grace:
             stored = max(1, self._raw.tell())
             if self._position > stored * LIMITS.expansion_ratio:
                 self.damage = (

@@ -28,6 +28,7 @@ from codec.amqp.stream import ENDING, PLACE, State, end_connection, new_state, r
 from codec.amqp.tables import classic_tables
 from codec.amqp.values import decode_values, definitions
 from codec.amqp.versions import OFFERS, headers
+from codec.limits import LIMITS
 from codec.net.reassembly import (
     CONNECTION_ENDS,
     DIRECTION,
@@ -43,7 +44,6 @@ from codec.net.segments import SEGMENT
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
 
 BATCH_ROWS = 1 << 15
-NAMES_KEPT = 4096  # a flow rarely holds ten connections; endless ones are an attack
 HEAP_BYTES = 1 << 22
 _STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}
 
@@ -154,7 +154,7 @@ class Decoder:
         it twice); nothing for the first of them."""
         times = self.named.pop(name, 0)
         self.named[name] = times + 1
-        if len(self.named) > NAMES_KEPT:
+        if len(self.named) > LIMITS.names_kept:
             del self.named[next(iter(self.named))]
         return times.to_bytes(4, "big") if times else b""
 

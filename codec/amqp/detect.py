@@ -26,8 +26,7 @@ POINTS_PARSED, POINTS_BODY = 3, 2
 NEED_KNOWN, NEED_UNKNOWN = 3, 6
 FRAMES_KNOWN, FRAMES_UNKNOWN = 1, 2
 
-# Before frame_max is known no broker accepts frames above 128 KiB by default; leave room for larger configurations.
-UNKNOWN_FRAME_MAX = 1 << 20
+UNKNOWN_FRAME_MAX = LIMITS.guessed_frame_bytes
 FRAME_BYTES = LIMITS.frame_bytes
 FRAME_END = 0xCE
 

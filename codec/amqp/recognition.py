@@ -22,7 +22,7 @@ from codec.net.reassembly import FOREIGN, FRAMES, LOST, TLS
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
 HEAD = 4  # octets shown of how a foreign stream begins
-HELLO_BYTES = 4096  # bytes kept of how a TLS stream begins
+HELLO_BYTES = LIMITS.hello_bytes
 
 
 @kernel

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.kernel import kernel
+from codec.limits import LIMITS
 from codec.variant.writer import copy_bytes
 
 COLUMNS = (
@@ -91,7 +92,7 @@ BY_NOTHING, BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(5)
 SPARE_ROWS = 48  # one step of the decoder appends at most this many rows (all waiting spans and a few)
 # After so many rows that do not tell the client from the server, the ports must; by then rows have told the classic
 # versions apart, or nothing will.
-UNRESOLVED_ROWS = 256
+UNRESOLVED_ROWS = LIMITS.unresolved_rows
 
 
 class Rows(NamedTuple):

@@ -29,8 +29,8 @@ def begins_anew(d, peer, g):
     if not g["flags"] & SYN or not (d.packets or peer.packets):
         return False
     if d.anchored:
-        if d.syn and (int(g.seq) + 1 + int(d.next) - int(d.seq)) % (1 << 32) == 0:
-            return False  # the same SYN again
+        if (int(g.seq) + 1 + int(d.next) - int(d.seq)) % (1 << 32) == 0:
+            return False  # the same SYN again, or late: what is known begins behind it
         if d.syn or d.payload_bytes > 0 or d.missing_bytes > 0:
             return True
     if g["flags"] & ACK:

@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.limits import LIMITS
+
 VERSIONS = (None, "0-8", "0-9", "0-9-1", "0-10", "1.0")
 NONE, V0_8, V0_9, V0_9_1, V0_10, V1_0 = range(6)
 
-OFFERS = 8  # protocol headers and deviating versions kept of a connection
+OFFERS = LIMITS.offers
 # Stands for the first octet of a protocol header (0 to 3) where an offer is the version of a connection.start.
 START_SAID = 0xFF
 

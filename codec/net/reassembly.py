@@ -27,9 +27,9 @@ from codec.variant.writer import copy_bytes
 
 DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS, CONNECTION_ENDS = range(7)
 
-HISTORY = 65536  # consumed bytes kept to compare late copies with: the largest TCP window without scaling
 OUT_OF_WINDOW = 1 << 30  # a segment this far from what is expected belongs to no window (RFC 7323 section 2.3)
 HALF, WRAP = 1 << 31, 1 << 32
+HISTORY = LIMITS.copy_bytes
 REORDER_BYTES = LIMITS.reorder_bytes
 REORDER_SEGMENTS = LIMITS.reorder_segments
 REORDER_NS = LIMITS.reorder_ns

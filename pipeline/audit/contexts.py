@@ -76,7 +76,7 @@ class Sources:
     def knowledge(self) -> DataFrame:
         """What is known of each connection, and whose it is."""
         return self.connections.select(
-            "connection_id", "start", "both", "loss_from_ns", "client_product", "user", "vhost"
+            "connection_id", "start", "both", "order", "loss_from_ns", "client_product", "user", "vhost"
         )
 
     @cached_property

@@ -8,6 +8,10 @@
     replies        the row is a reply
     paired         it is the reply to a request that waited
     no_wait_before the last request of its dialogue (requests that share replies) asked for none
+    overtaken      the row after it in the dialogue is a request without a reply
+
+Packets may have been captured in another order than they were sent: a reply that comes before its request is taken for
+the reply to an unanswered request right after it, which then asks for nothing.
 
 The reply that a request got stands in the row of the request, so a row is put before every such reply to mark it.
 """
@@ -77,9 +81,21 @@ def _followed(rows: DataFrame) -> DataFrame:
     """`rows` with what stands before and after them on their channel."""
     channel = Window.partitionBy("connection_id", "channel").orderBy("frame_no", "place")
     dialogue = Window.partitionBy("connection_id", "channel", "dialogue").orderBy("frame_no", "place")
+    # What follows a row comes before it backwards: a window that reaches to the end is read anew for each row.
+    backwards = Window.partitionBy("connection_id", "channel").orderBy(F.desc("frame_no"), F.desc("place"))
     before = (Window.unboundedPreceding, -1)
     opens = F.when((F.col("name") == "channel.open") & (F.col("place") == ROW), 1)
     closes = F.when(F.col("name").isin("channel.close", "connection.close"), F.col("ts_ns"))
+    lonely = F.col("asks") & F.col("reply_frame_no").isNull()
+    is_row = F.col("place") == ROW
+    rows = rows.withColumns(
+        {
+            "paired": F.lag(F.col("place") == MARK).over(dialogue),
+            "overtaken": F.lead(is_row & lonely).over(dialogue),
+        }
+    )
+    answered_early = F.lag(is_row & F.col("replies") & ~F.coalesce("paired", F.lit(False))).over(dialogue)
+    rows = rows.withColumn("asks", F.col("asks") & ~(lonely & F.coalesce(answered_early, F.lit(False))))
     latest = {
         sender: F.max(
             F.when(
@@ -93,12 +109,11 @@ def _followed(rows: DataFrame) -> DataFrame:
     last_request = F.last(F.when(F.col("no_wait").isNotNull() & (F.col("place") == ROW), F.col("no_wait")), True)
     return (
         rows.withColumn("channel_life", F.count(opens).over(channel))
-        .withColumn("next_close_ns", F.min(closes).over(channel.rowsBetween(1, Window.unboundedFollowing)))
+        .withColumn("next_close_ns", F.min(closes).over(backwards.rowsBetween(*before)))
         .withColumn("latest", F.create_map(*(part for s, value in latest.items() for part in (F.lit(s), value))))
         .withColumns(
             {
                 "open_until": F.when(latest_own["channel_life"] == F.col("channel_life"), latest_own["until"]),
-                "paired": F.lag(F.col("place") == MARK).over(dialogue),
                 "no_wait_before": last_request.over(dialogue.rowsBetween(*before)),
             }
         )

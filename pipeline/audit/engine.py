@@ -10,22 +10,20 @@ from pyspark.sql import functions as F
 from pipeline.audit.catalogue import KNOWLEDGE, SEVERITIES, Number, Rule
 from pipeline.audit.detector import Detector, Sql
 
-# A hit: a row of a context that breaks a rule. channel and life as a place, `of_*` as part of what the rule is about.
-HIT = {
+# What a detector says of a row of a context that breaks its rule.
+SAID = {
     "rule_id": "string",
-    "connection_id": "bigint",
-    "of_channel": "int",
-    "of_life": "bigint",
-    "of_thing": "string",
     "frame_no": "bigint",
     "at_ns": "bigint",
-    "channel": "int",
-    "channel_life": "bigint",
+    "thing": "string",
     "offender": "string",
     "severity": "string",
     "evidence": "string",
     "occurrences": "bigint",
 }
+# Where the row belongs; null in contexts without channels.
+PLACE = {"connection_id": "bigint", "channel": "int", "channel_life": "bigint"}
+HIT = (*PLACE, *SAID)
 THING = ("rule_id", "connection_id", "of_channel", "of_life", "of_thing")
 PER_CHANNEL = ("channel", "link", "message")
 PER_THING = ("link", "message")
@@ -35,33 +33,26 @@ ALL_VERSIONS = 5
 def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
     """Rows of one context -> HIT, one for each detector that holds on a row."""
     present = set(rows.columns)
-    found = ", ".join(_hit(detector, rules[detector.rule], present) for detector in detectors)
-    return rows.select(F.expr(f"inline(filter(array({found}), hit -> hit IS NOT NULL))"))
+    place = [f"CAST({name if name in present else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()]
+    found = ", ".join(_hit(detector, rules[detector.rule]) for detector in detectors)
+    return rows.selectExpr(*place, f"inline(filter(array({found}), hit -> hit IS NOT NULL))")
 
 
-def _hit(detector: Detector, rule: Rule, present: set[str]) -> Sql:
-    """SQL: a struct of HIT where the detector holds, else null."""
-
-    def column(name: str, of: Iterable[str] = PER_CHANNEL) -> Sql:
-        return name if name in present and rule.scope in of else "null"
-
+def _hit(detector: Detector, rule: Rule) -> Sql:
+    """SQL: a struct of SAID where the detector holds, else null."""
     evidence = ", ".join(f"{text(name)}, {value}" for name, value in detector.evidence.items())
     values = {
         "rule_id": text(rule.id),
-        "connection_id": "connection_id",
-        "of_channel": column("channel"),
-        "of_life": column("channel_life"),
-        "of_thing": detector.thing if rule.scope in PER_THING else "null",
         "frame_no": detector.frame,
         "at_ns": detector.at_ns,
-        "channel": column("channel", (rule.scope,)),
-        "channel_life": column("channel_life"),
+        "thing": detector.thing if rule.scope in PER_THING else "null",
         "offender": detector.offender,
         "severity": detector.severity,
         "evidence": f"to_json(named_struct({evidence}))" if evidence else "'{}'",
         "occurrences": detector.occurrences,
     }
-    fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in HIT.items())
+    # A value from the wire that does not fit is none: nothing there may raise.
+    fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in SAID.items())
     condition = f"({detector.when})"
     if len(rule.versions) < ALL_VERSIONS:
         condition = f"version IN ({', '.join(map(text, rule.versions))}) AND {condition}"
@@ -82,12 +73,11 @@ def with_parameters(sql: Sql, parameters: Mapping[str, Number]) -> Sql:
 
 def concluded(found: DataFrame, knowledge: DataFrame, rules: Iterable[Rule]) -> DataFrame:
     """HITs -> one row for each rule and thing: the first of its hits, how many there are, what the rule says, and how
-    sure that is. `knowledge`: one row a connection with `start`, `both`, `loss_from_ns`; its columns stay."""
+    sure that is. `knowledge`: one row a connection with `start`, `both`, `order`, `loss_from_ns`; its columns stay."""
     spark = found.sparkSession
     known = found.join(F.broadcast(rule_rows(spark, rules)), "rule_id").join(knowledge, "connection_id", "left")
-    without = known.withColumn("lacking", _lacking())
-    sure = without.filter(~F.arrays_overlap("needs", "lacking"))
-    first = F.struct(*(name for name in HIT if name not in ("rule_id", "connection_id", "occurrences")))
+    sure = known.withColumns({"lacking": _lacking(), **_things()}).filter("NOT arrays_overlap(needs, lacking)")
+    first = F.struct(*(name for name in HIT if name not in (*THING, "occurrences")))
     kept = [name for name in known.columns if name not in HIT]
     return (
         sure.groupBy(*THING)
@@ -102,12 +92,25 @@ def concluded(found: DataFrame, knowledge: DataFrame, rules: Iterable[Rule]) -> 
     )
 
 
+def _things() -> dict[str, Column]:
+    """What the rule is about, by its scope; a finding about a connection names no channel."""
+    in_channel = F.col("scope").isin(*PER_CHANNEL)
+    return {
+        "of_channel": F.when(in_channel, F.col("channel")),
+        "of_life": F.when(in_channel, F.col("channel_life")),
+        "of_thing": F.when(F.col("scope").isin(*PER_THING), F.col("thing")),
+        "channel": F.when(in_channel, F.col("channel")),
+        "channel_life": F.when(in_channel, F.col("channel_life")),
+    }
+
+
 def _lacking() -> Column:
     """Names of KNOWLEDGE that a hit was made without."""
     unknown = {
         "start": ~F.coalesce("start", F.lit(False)),
         "complete": F.coalesce(F.col("loss_from_ns") <= F.col("at_ns"), F.lit(False)),
         "both": ~F.coalesce("both", F.lit(False)),
+        "order": ~F.coalesce("order", F.lit(False)),
     }
     return F.array_compact(F.array(*(F.when(unknown[name], name) for name in KNOWLEDGE)))
 

@@ -4,6 +4,7 @@ Beside the columns of the table connections:
 
     opened_ns, ts_ns    first and last packet, ns since 1970-01-01 UTC
     start, both         captured from its beginning; in both directions
+    order               no segment was captured after a later one: which side spoke first is as the capture has it
     loss_from_ns        since when bytes are missing; null: never
     asked, answered     first protocol header of the client, and of the server, as versions_offered tells them
     refused             the server answered with a header of its own instead of going on
@@ -68,6 +69,7 @@ def facts(connections: DataFrame, frames: DataFrame, control: DataFrame) -> Data
             "ts_ns": F.unix_micros("closed_ts") * 1000,
             "start": F.expr("sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')"),
             "both": F.expr("client_packets > 0 AND server_packets > 0"),
+            "order": F.col("out_of_order_segments") == 0,
             "asked": _offered("client"),
             "answered": _offered("server"),
         }

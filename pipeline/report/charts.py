@@ -184,7 +184,9 @@ def ledger(totals: Mapping[str, int]) -> Markup | None:
     if not whole:
         return None
     present = [name for name in LEDGER if totals[name]]
-    rows: list[dict[str, Any]] = [{"what": LEDGER[name][0], "share": totals[name] / whole, "order": at} for at, name in enumerate(present)]
+    rows: list[dict[str, Any]] = [
+        {"what": LEDGER[name][0], "share": totals[name] / whole, "order": at} for at, name in enumerate(present)
+    ]
     domain = [row["what"] for row in rows]
     chart = (
         alt.Chart(alt.Data(values=rows))

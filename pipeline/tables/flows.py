@@ -102,8 +102,9 @@ def _known(messages: DataFrame, brokers: DataFrame) -> DataFrame:
 
 
 def _routed(rows: DataFrame) -> DataFrame:
-    """Adds `source`: the queue of a delivery; `origin`: exchange and routing key published to (null where that is not
-    told); `kind` of a publish's route; `dead_lettered`: why, `died_in`: in which queue first, and `deaths`: how often; `at`: the address."""
+    """Adds `source`: the queue of a delivery; `origin`: exchange and routing key published to, null where that is not
+    told; `kind` of a publish's route; `at`: the address; `dead_lettered`: why, `died_in`: in which queue first,
+    `deaths`: how often."""
     from codec.pairing import EXACT, NAMED, PLAIN
 
     by_link = F.concat_ws("\0", F.lit("link"), "connection_id", "channel", "link")

@@ -34,6 +34,13 @@ def declared(version: str, asked: bool, **given: Any) -> Talk:
     return said.asks("queue.declare", reply={"queue": "q"}, queue="q", durable=True, **given).close()
 
 
+def out_of_order(talk: Talk) -> Talk:
+    """The last two packets were captured the wrong way round."""
+    first, second = talk.packets[-2:]
+    first.ns, second.ns = second.ns, first.ns
+    return talk
+
+
 BINDING = {"destination": "d", "source": "s"}
 # A capability that the server does not list, another one, and a method that needs the first, with its arguments.
 UNLISTED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
@@ -72,10 +79,8 @@ CASES = [
         "MT-02",
         "0-8",
         breaks=talk("0-8").asks("queue.bind", queue="q", exchange="e").server("queue.bind-ok").close(),
-        conforms=talk("0-8")
-        .asks("queue.bind", queue="q", exchange="e")
-        .asks("queue.bind", queue="q", exchange="f")
-        .close(),
+        # the reply is captured before its request
+        conforms=out_of_order(talk("0-8").asks("queue.bind", queue="q", exchange="e")).asks("basic.qos").close(),
         evidence={"observed": "queue.bind-ok"},
     ),
     Case(

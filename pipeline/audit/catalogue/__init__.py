@@ -22,6 +22,7 @@ KNOWLEDGE = {
     "start": "capture began mid-stream",
     "complete": "bytes are missing",
     "both": "one direction only",
+    "order": "segments out of order",
 }
 REMOVED = "removed.json"
 Number = int | float

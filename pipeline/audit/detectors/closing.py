@@ -99,7 +99,7 @@ DETECTORS = (
         "CL-08",
         "connections",
         when="close_initiator IS NOT NULL AND CASE WHEN version = '1.0' THEN close_text IS NOT NULL "
-        "ELSE close_code != 200 END",
+        "ELSE close_code NOT IN (0, 200) END",
         frame="coalesce(c.close.frame_no, c.client_end.frame_no, c.server_end.frame_no)",
         at_ns="coalesce(c.close.ts_ns, c.client_end.ts_ns, c.server_end.ts_ns)",
         evidence={"reply_code": "close_code", "reply_text": "close_text", "by": "close_initiator"},

@@ -78,7 +78,8 @@ DETECTORS = (
     Detector(
         "MT-02",
         "dialogues",
-        when="replies AND NOT coalesce(paired, false) AND NOT (sender = 'server' AND coalesce(no_wait_before, false))",
+        when="replies AND NOT coalesce(paired, false) AND NOT coalesce(overtaken, false) AND "
+        "NOT (sender = 'server' AND coalesce(no_wait_before, false))",
         evidence={"observed": "name", "expected": "'a request before'"},
         offender="sender",
     ),
