@@ -300,8 +300,10 @@ FINDINGS = table(
     (
         "reservation",
         STRING,
-        "why the severity is lowered: 'capture began mid-stream' 'bytes are missing' 'one direction only' "
-        "'segments out of order'",
+        (
+            "why the severity is lowered: 'capture began mid-stream' 'bytes are missing' 'one direction only' "
+            "'segments out of order'"
+        ),
     ),
 )
 

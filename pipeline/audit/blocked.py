@@ -23,12 +23,14 @@ def blocked(sources: Sources) -> DataFrame:
         "connection_id", "version", "frame_no", "ts_ns", "name"
     )
     in_order = Window.partitionBy("connection_id").orderBy("frame_no")
+    # From the end on: Spark evaluates a frame that reaches to the last row anew for each row.
+    backwards = Window.partitionBy("connection_id").orderBy(F.desc("frame_no"))
     switch = F.struct((F.col("name") == SWITCHES[0]).alias("on"), "frame_no", "ts_ns")
     since = F.last(F.when(F.col("name").isin(*SWITCHES), switch), True)
     unblocked = F.min(F.when(F.col("name") == SWITCHES[1], F.col("ts_ns")))
     return rows.join(own, "connection_id").withColumns(
         {
             "since": since.over(in_order.rowsBetween(Window.unboundedPreceding, -1)),
-            "unblocked_ns": unblocked.over(in_order.rowsBetween(1, Window.unboundedFollowing)),
+            "unblocked_ns": unblocked.over(backwards.rowsBetween(Window.unboundedPreceding, -1)),
         }
     )

@@ -94,7 +94,7 @@ def _limits(sources: Sources) -> DataFrame:
     """
     in_order = Window.partitionBy(*LIFE).orderBy("frame_no")
     whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    later = in_order.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    later = _so_far(Window.partitionBy(*LIFE).orderBy(F.desc("frame_no")))
     count = F.col("said.prefetch_count")
     qos = F.when(F.col("name") == "basic.qos", F.when(count > 0, count).otherwise(UNLIMITED))
     begun = (

@@ -111,9 +111,11 @@ def with_hidden_answers(rows: DataFrame) -> DataFrame:
 
     The end is the last of the closing frames: the other side may answer until it has sent its own.
     """
-    later = Window.partitionBy(*SESSION).orderBy("frame_no").rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    # From the end on: Spark evaluates a frame that reaches to the last row anew for each row.
+    backwards = Window.partitionBy(*SESSION).orderBy(F.desc("frame_no"))
+    later = backwards.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     hidden = F.struct(*(f"{side}_hidden" for side in SIDES))
-    end = F.last(F.when(named(CLOSES_SESSION), hidden), ignorenulls=True).over(later)
+    end = F.first(F.when(named(CLOSES_SESSION), hidden), ignorenulls=True).over(later)
 
     def may_miss(side: str) -> Column:
         return F.coalesce(F.col(f"end.{side}_hidden"), F.col(f"{side}_hidden_in_all")) > F.col(f"{side}_hidden")

@@ -25,12 +25,13 @@ def with_ends(rows: DataFrame, asked: DataFrame, events: DataFrame, end: Column)
         "connection_id", "frame_no", F.col("outcome").alias("answer"), F.col("settled_ts_ns").alias("answered_ts_ns")
     )
     ending = answers.join(F.broadcast(asked.drop("ledger")), ["connection_id", "frame_no"], "left_semi")
+    # From the end on: Spark evaluates a frame that reaches to the last row anew for each row.
     later = (
         Window.partitionBy("connection_id", "transaction_key")
-        .orderBy("frame_no")
-        .rowsBetween(Window.currentRow, Window.unboundedFollowing)
+        .orderBy(F.desc("frame_no"))
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    following = F.when(F.col("transaction_key").isNotNull(), F.first("end", ignorenulls=True).over(later))
+    following = F.when(F.col("transaction_key").isNotNull(), F.last("end", ignorenulls=True).over(later))
     return (
         rows.join(F.broadcast(ending), ["connection_id", "frame_no"], "left")
         .withColumn("end", end)
