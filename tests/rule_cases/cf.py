@@ -62,6 +62,7 @@ CASES = [
         breaks=given_back(confirming().publish(mandatory=True).server("basic.ack", delivery_tag=1)),
         conforms=confirmed(given_back(confirming().publish(mandatory=True)), 1),
         evidence={"delivery_tag": 1},
+        besides=("CT-15",),
     ),
     # Equal messages, given back one after the other: which is which is not said.
     Case(
@@ -74,6 +75,7 @@ CASES = [
             ),
             2,
         ),
+        besides=("CT-15",),
     ),
     Case(
         "CF-04",

@@ -52,6 +52,7 @@ CASES = [
         "0-8",
         breaks=shut(opened("0-8")).server("basic.qos-ok"),
         conforms=shut(shut(opened("0-8")).open(1)),
+        also=("MT-02",),
         evidence={"observed": "basic.qos-ok", "after": "channel.close-ok"},
         offender="server",
     ),
@@ -65,6 +66,7 @@ CASES = [
         .server("channel.close", reply_code=200)
         .client("channel.close-ok")
         .server("channel.close-ok"),
+        also=("CL-05", "MT-02"),
     ),
     Case(
         "CH-02",

@@ -219,6 +219,7 @@ CASES = [
         breaks=delivered(opened(), 1),
         conforms=[ack(delivered(consuming(), 1), 1), Talk(syn=False).deliver(1)],
         evidence={"observed": "c"},
+        besides=("CAP-02", "CAP-03"),  # the second twin begins in the middle
     ),
     Case("DL-15", V, breaks=refusing(3, 10), conforms=refusing(2, 10), evidence={"observed": 0.3, "refused": 3}),
 ]  # fmt: skip

@@ -28,7 +28,7 @@ CASES = [
         V,
         Talk("0-9").header().header(V, "server").wait(1).start_ok().fin("server"),
         Talk("0-9").header().header(V, "server").wait(1).fin("server"),
-        also=("HS-01",),
+        also=("HS-01", "MT-02"),
         evidence={"asked": "0-9", "answered": V},
     ),
     Case(

@@ -161,5 +161,5 @@ CASES = [
         [tls_offered(2), tls_offered(3)],
         evidence={"observed": "3010000"},
     ),
-    Case("SEC-18", V, refused(4), refused(3), also=("CH-09",), evidence={"refusals": 4}),
+    Case("SEC-18", V, refused(4), refused(3), besides=("CH-09",), evidence={"refusals": 4}),
 ]
