@@ -108,7 +108,8 @@ def _lacking() -> Column:
     """Names of KNOWLEDGE that a hit was made without."""
     unknown = {
         "start": ~F.coalesce("start", F.lit(False)),
-        "complete": F.coalesce(F.col("loss_from_ns") <= F.col("at_ns"), F.lit(False)),
+        # A gap begins with the packet before it: what that packet brought is not in doubt.
+        "complete": F.coalesce(F.col("loss_from_ns") < F.col("at_ns"), F.lit(False)),
         "both": ~F.coalesce("both", F.lit(False)),
         "order": ~F.coalesce("order", F.lit(False)),
     }
