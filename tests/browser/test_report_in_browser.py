@@ -89,13 +89,14 @@ def browser(tmp_path: Path, report: Path) -> Iterator[webdriver.Chrome]:
 
 def events(browser: webdriver.Chrome, method: str) -> list[dict[str, Any]]:
     """What happened on the network, of one kind."""
-    log = browser.get_log("performance")  # type: ignore[no-untyped-call]
+    log = browser.get_log("performance")
     messages = (json.loads(entry["message"])["message"] for entry in log)
     return [message["params"] for message in messages if message["method"] == method]
 
 
 def all_of(browser: webdriver.Chrome, selector: str) -> list[Any]:
-    return browser.find_elements(By.CSS_SELECTOR, selector)
+    found: list[Any] = browser.find_elements(By.CSS_SELECTOR, selector)
+    return found
 
 
 def test_it_is_quiet(browser: webdriver.Chrome, report: Path) -> None:
