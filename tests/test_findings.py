@@ -22,6 +22,7 @@ CASES = cases_of()
 RULES = sorted(catalogue())
 SPECIFIED = Path(__file__).parent.parent / "codec" / "amqp" / "spec" / "wire-rules.json"
 LATER = ("T10-", "L10-")  # rules on sessions of 0-10 and links of 1.0
+OURS = {"CAP-06"}  # about our decoder, not the protocol
 
 
 def on_channel_0(talk: Talk, times: int = 1) -> Talk:
@@ -80,7 +81,7 @@ def further(fired: Fired, name: str, *columns: str) -> list[tuple[Any, ...]]:
 
 def test_the_catalogue_holds_every_rule_that_was_specified() -> None:
     specified = json.loads(SPECIFIED.read_text())["rules"]
-    assert {*RULES, *removed()} == {rule["id"] for rule in specified if not rule["id"].startswith(LATER)}
+    assert {*RULES, *removed()} - OURS == {rule["id"] for rule in specified if not rule["id"].startswith(LATER)}
     assert not set(RULES) & set(removed())
     assert all(len(reason) > 20 for reason in removed().values())
 

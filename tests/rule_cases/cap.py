@@ -29,6 +29,15 @@ def cut() -> Talk:
     return talk.packet("client", octets[:200], wire_len=len(octets)).packet("server").close()
 
 
+def strayed() -> Talk:
+    """A segment whose number is a gigabyte away from all others."""
+    talk = Talk().handshake()
+    talk.seq["client"] += 1 << 30
+    talk.packet("client", b"stray")
+    talk.seq["client"] -= (1 << 30) + len(b"stray")
+    return talk.heartbeat().close()
+
+
 def whole() -> Talk:
     return Talk().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
 
@@ -45,4 +54,5 @@ CASES = [
     Case("CAP-03", V, half(), whole(), evidence={"observed": "client"}),
     Case("CAP-04", V, cut(), whole(), also=("CAP-01",)),
     Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), whole(), evidence={"octets": 5}),
+    Case("CAP-06", V, strayed(), whole(), evidence={"observed": ["segment out of window"]}),
 ]

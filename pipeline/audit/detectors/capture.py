@@ -38,4 +38,11 @@ DETECTORS = (
         when="frame_type = 'skipped' AND status = 'partial'",
         evidence={"sender": "sender", "octets": "size"},
     ),
+    Detector(
+        "CAP-06",
+        "connections",
+        when="size(limits) > 0",
+        frame="first_frame",
+        evidence={"observed": "limits"},
+    ),
 )
