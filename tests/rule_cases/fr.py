@@ -240,6 +240,7 @@ CASES = [
         V,
         breaks=talk().client_octets(b"\x03\0\x01\x08\0\0\x01abc").asks("basic.qos").close(),
         conforms=talk().asks("basic.qos").close(),
+        also=("CAP-06",),
         evidence={"observed": "size field above 128 MiB"},
         offender="client",
     ),
