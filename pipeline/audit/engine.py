@@ -31,11 +31,27 @@ ALL_VERSIONS = 5
 
 
 def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
-    """Rows of one context -> HIT, one for each detector that holds on a row."""
+    """Rows of one context -> HIT, one for each detector that holds on a row.
+
+    Few rows break a rule, and what is said of a hit is built in a lambda that Spark interprets: so all conditions are
+    asked before, compiled, as the greatest of truths, which passes over nulls. A column, not a filter: from a filter
+    Spark infers constraints through all aliases above, and planning would not end.
+    """
     present = set(rows.columns)
     place = [f"CAST({name if name in present else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()]
-    found = ", ".join(_hit(detector, rules[detector.rule]) for detector in detectors)
-    return rows.selectExpr(*place, f"inline(filter(array({found}), hit -> hit IS NOT NULL))")
+    chosen = [(detector, rules[detector.rule]) for detector in detectors]
+    broken = f"greatest(false, {', '.join(_condition(*pair) for pair in chosen)})"
+    found = f"array({', '.join(_hit(*pair) for pair in chosen)})"
+    asked = rows.withColumn("broken", F.expr(broken))
+    return asked.selectExpr(*place, f"inline(IF(broken, filter({found}, hit -> hit IS NOT NULL), NULL))")
+
+
+def _condition(detector: Detector, rule: Rule) -> Sql:
+    """SQL: whether a row breaks the rule, or null."""
+    condition = f"({detector.when})"
+    if len(rule.versions) < ALL_VERSIONS:
+        condition = f"(version IN ({', '.join(map(text, rule.versions))}) AND {condition})"
+    return with_parameters(condition, rule.parameters)
 
 
 def _hit(detector: Detector, rule: Rule) -> Sql:
@@ -53,10 +69,8 @@ def _hit(detector: Detector, rule: Rule) -> Sql:
     }
     # A value from the wire that does not fit is none: nothing there may raise.
     fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in SAID.items())
-    condition = f"({detector.when})"
-    if len(rule.versions) < ALL_VERSIONS:
-        condition = f"version IN ({', '.join(map(text, rule.versions))}) AND {condition}"
-    return with_parameters(f"CASE WHEN {condition} THEN named_struct({fields}) END", rule.parameters)
+    said = with_parameters(f"named_struct({fields})", rule.parameters)
+    return f"CASE WHEN {_condition(detector, rule)} THEN {said} END"
 
 
 def text(value: str) -> Sql:
