@@ -1,1 +1,19 @@
 """Arrow batches in, Arrow batches out, as Spark calls them: data sources, the decoder, SQL functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession, key: str | bytes | None = None) -> None:
+    """Make the SQL functions (`amqp_frame`, `amqp_redact` ... docs/functions.md) known to a classic or Connect session.
+
+    `key`: 32 octets or a passphrase for amqp_anonymise_ip and amqp_pseudonym, where a query gives none.
+    """
+    # workers that only decode captures need none of this
+    from udfs.functions.catalogue import register
+
+    register(spark, key)

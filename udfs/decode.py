@@ -105,7 +105,7 @@ def _binary(heap: np.ndarray, ends: np.ndarray, valid: np.ndarray | None) -> pa.
     return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
 
 
-def _variant(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, at: int) -> pa.Array:
+def variant_column(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, at: int) -> pa.Array:
     """VARIANT column from the heaps of a writer: null where a row wrote nothing."""
     ends = np.ascontiguousarray(cells[:, at])
     valid = np.diff(ends, prepend=0) > 0
@@ -162,8 +162,8 @@ def frame_rows(batch: Batch, files: list[str], keep_payload: bool) -> pa.RecordB
         "method_id": _integers(cells, R.METHOD_ID, pa.int32()),
         "code": _integers(cells, R.CODE, pa.int64()),
         "name": _named(cells, R.NAME, pa.array(NAMES, pa.string())),
-        "arguments": _variant(batch.arguments, batch.arguments_metadata, cells, R.ARGUMENTS_END),
-        "properties": _variant(batch.properties, batch.properties_metadata, cells, R.PROPERTIES_END),
+        "arguments": variant_column(batch.arguments, batch.arguments_metadata, cells, R.ARGUMENTS_END),
+        "properties": variant_column(batch.properties, batch.properties_metadata, cells, R.PROPERTIES_END),
         "body_size": _integers(cells, R.BODY_SIZE, pa.int64()),
         "payload_size": _integers(cells, R.PAYLOAD_SIZE, pa.int64()),
         "payload": _binary(batch.payload, payload_ends, has_payload),

@@ -149,6 +149,18 @@ def warm_pairing() -> None:
     list(pair_messages(iter([pa.record_batch(messages)])))
 
 
+def warm_functions() -> None:
+    """Compile what the SQL functions add to the decoder: a protocol header of each family is enough."""
+    from udfs.functions import decoding, privacy
+
+    octets = pa.array([b"AMQP" + octets.tobytes() for octets in headers().octets])
+    decoding.spoken_version(octets)
+    for version in ("0-9-1", "0-10", "1.0"):
+        versions = pa.repeat(pa.scalar(version), len(octets))
+        for function in (decoding.decode_frame, decoding.decode_arguments, decoding.decode_table, privacy.redact_frame):
+            function(octets, versions)
+
+
 def main() -> None:
     """Compile everything, in two processes."""
     if sys.argv[1:] == ["values"]:
@@ -159,6 +171,7 @@ def main() -> None:
         warm_settlement()
         warm_history()
         warm_pairing()
+    warm_functions()  # of both
     if values.returncode:
         sys.exit(values.returncode)
 

@@ -19,6 +19,7 @@ from codec.net.reassembly import FOREIGN, START, TLS
 AMQP_PORTS = (5672, 5671)
 SIDES = ("client", "server")
 IPPROTO_TCP = 6
+IPV4_MAPPED = bytes(10) + b"\xff\xff"  # RFC 4291 section 2.5.5.2
 SIDE_COUNTERS = {
     "packets": "packets",
     "payload_bytes": "payload_bytes",
@@ -58,16 +59,12 @@ def fewest_port_is_server(flow: bytes) -> int:
     return 0 if ports[0] > ports[1] else 1
 
 
-def community_id(flow: bytes, seed: int = 0) -> str:
-    """Community ID version 1 of a TCP flow: base64 of SHA-1 over seed, addresses, protocol and ports, low endpoint
-    first."""
-    packed = []
-    for octets, port in endpoints(flow):
-        mapped = ipaddress.IPv6Address(octets).ipv4_mapped
-        packed.append((mapped.packed if mapped else octets, port.to_bytes(2, "big")))
-    packed.sort()
-    (low, low_port), (high, high_port) = packed
-    named = seed.to_bytes(2, "big") + low + high + bytes([IPPROTO_TCP, 0]) + low_port + high_port
+def community_id(flow: bytes, seed: int = 0, protocol: int = IPPROTO_TCP) -> str:
+    """Community ID version 1 of a flow key (of TCP, or another protocol with ports): base64 of SHA-1 over seed,
+    addresses, protocol and ports, low endpoint first."""
+    ends = [(flow[0:16], flow[32:34]), (flow[16:32], flow[34:36])]
+    (low, low_port), (high, high_port) = sorted((ip[12:] if ip[:12] == IPV4_MAPPED else ip, port) for ip, port in ends)
+    named = seed.to_bytes(2, "big") + low + high + bytes([protocol, 0]) + low_port + high_port
     return "1:" + base64.b64encode(hashlib.sha1(named, usedforsecurity=False).digest()).decode()
 
 

@@ -1,0 +1,194 @@
+"""What the functions say of flows and numbers, and what they leave out: secrets, addresses, names."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+import classic_frames
+import encode_0_10
+import golden
+import proton
+import pyarrow as pa
+import pytest
+from decoding import decoded
+from test_classic_credentials import AMQPLAIN, PASSWORD, PLAIN
+from test_functions import as_alone, column, frames, in_streams, said
+from yacryptopan import CryptoPAn
+
+from codec.pseudonyms import key_of
+from udfs.functions.naming import class_name, descriptor_name, flow_id, method_name
+from udfs.functions.privacy import anonymise_ip, pseudonyms, redact_frame
+
+OVERLAY = json.loads(resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8"))
+SECRETIVE = set(OVERLAY["credentials"]) - {"about"}
+KEY = bytes(range(32))
+
+
+def texts(*values: str | None) -> pa.Array:
+    return pa.array(values, pa.string())
+
+
+def redacted(version: str, *rows: bytes | None) -> list[bytes | None]:
+    found: list[bytes | None] = redact_frame(column(*rows), said(version, len(rows))).to_pylist()
+    return found
+
+
+def sasl(code: int, *fields: Any) -> bytes:
+    """A SASL frame of 1.0."""
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(code), list(fields)))
+    body: bytes = data.encode()
+    return (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body
+
+
+# ---- secrets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1"])
+@pytest.mark.parametrize(("mechanism", "response"), [("PLAIN", PLAIN), ("AMQPLAIN", AMQPLAIN)])
+def test_only_the_response_of_start_ok_is_blanked(version: str, mechanism: str, response: bytes) -> None:
+    whole = classic_frames.method(version, "connection.start-ok", 0, mechanism=mechanism, response=response)
+    (blank,) = redacted(version, whole)
+    assert blank == whole.replace(response, b"*" * len(response))
+    (row,) = frames(version, blank)
+    assert (row["status"], row["name"], row["arguments"]["mechanism"]) == ("ok", "connection.start-ok", mechanism)
+
+
+def test_all_that_carries_a_secret_is_blanked() -> None:
+    update = classic_frames.method("0-9-1", "connection.update-secret", 0, new_secret=PASSWORD, reason="expired")
+    control = encode_0_10.whole("connection.start-ok", {"mechanism": "PLAIN", "response": PLAIN, "locale": "en_US"})
+    secure = encode_0_10.whole("connection.secure-ok", {"response": PLAIN})
+    init = sasl(0x41, proton.symbol("PLAIN"), PLAIN, "host")
+    rest = [sasl(code, PLAIN) for code in (0x42, 0x43)]
+    outcome = sasl(0x44, proton.ubyte(0), PASSWORD)
+    given = {"0-9-1": [update], "0-10": [control, secure], "1.0": [init, *rest, outcome]}
+    for version, rows in given.items():
+        for row, blank in zip(rows, redacted(version, *rows), strict=True):
+            secret = PLAIN if PLAIN in row else PASSWORD
+            assert blank == row.replace(secret, b"*" * len(secret))
+
+
+def test_frames_that_nothing_can_be_said_of_are_not_handed_out() -> None:
+    start_ok = classic_frames.method("0-9-1", "connection.start-ok", 0, mechanism="PLAIN", response=PLAIN)
+    unknown = classic_frames.frame(1, 0, b"\0\x0a\x7f\xff" + PASSWORD)
+    nulls = redact_frame(column(start_ok[:-1], start_ok + b"\xce", unknown, b"", None), said("0-9-1", 5))
+    assert nulls.to_pylist() == [None] * 5
+    assert PASSWORD not in nulls.buffers()[2].to_pybytes()
+    part = encode_0_10.frame(0, encode_0_10.segment("connection.secure-ok", {"response": PLAIN})[:30], flags=0x0E)
+    assert redacted("0-10", part) == [None]
+    assert redacted("1.0", sasl(0x41, proton.symbol("PLAIN"), PLAIN)[:-1]) == [None]
+
+
+def test_what_does_not_fit_is_blanked_from_there_on() -> None:
+    """The response says that it is longer than its frame; then the table before it does."""
+    start_ok = classic_frames.method("0-9-1", "connection.start-ok", 0, mechanism="PLAIN", response=PLAIN)
+    at = start_ok.index(PLAIN)
+    lying = start_ok[: at - 4] + b"\0\0\xff\xff" + start_ok[at:]
+    assert redacted("0-9-1", lying) == [lying[: at - 4] + b"*" * (len(lying) - at + 3) + b"\xce"]
+    table_at = 7 + 4
+    lying = start_ok[:table_at] + b"\0\0\xff\xff" + start_ok[table_at + 4 :]
+    assert redacted("0-9-1", lying) == [lying[:table_at] + b"*" * (len(lying) - table_at - 1) + b"\xce"]
+
+
+def test_frames_of_all_captures_lose_their_secrets_and_nothing_else() -> None:
+    seen = set()
+    for name in sorted(golden.captures()):
+        for version in ("0-8", "0-9", "0-9-1", "0-10", "1.0"):
+            pairs = [pair for pair in in_streams(name) if pair[0]["version"] == version and pair[0]["status"] == "ok"]
+            blank = redacted(version, *(octets for _, octets in pairs))
+            rows = frames(version, *blank)
+            for (row, octets), ours, again in zip(pairs, blank, rows, strict=True):
+                if row["name"] not in SECRETIVE:
+                    assert ours == octets or row["frame_type"] in ("control", "command"), (name, row["frame_no"])
+                    continue
+                assert ours is not None
+                seen.add((version, row["name"]))
+                wanted = as_alone(row)
+                without = {key: value for key, value in wanted["arguments"].items() if key != "user"}
+                notes = [note for note in wanted["notes"] or () if "password" not in note] or None
+                assert repr(again) == repr(wanted | {"arguments": without, "notes": notes})
+                assert b"\0guest\0guest" not in ours
+    assert {version for version, name in seen} == {"0-8", "0-9", "0-9-1", "0-10", "1.0"}
+
+
+# ---- addresses and names --------------------------------------------------------------------------------------------
+
+
+def test_addresses_of_both_families_in_one_column() -> None:
+    given = ["10.0.0.1", "2001:db8::1", None, "10.0.0.2", "no address", "", "fe80::1%eth0", "10.0.0.1", "2001:DB8:0::1"]
+    other = CryptoPAn(KEY)
+    wanted = {text: other.anonymize(text) for text in ("10.0.0.1", "10.0.0.2", "2001:db8::1")}
+    wanted["2001:DB8:0::1"] = wanted["2001:db8::1"]
+    found = anonymise_ip(texts(*given), pa.array([KEY] * len(given)))
+    assert found.to_pylist() == [wanted.get(text or "") for text in given]
+
+
+def test_keys_may_be_passphrases_and_differ_by_row() -> None:
+    keys = texts("one", "two", "one", None)
+    found = anonymise_ip(texts(*["192.0.2.1"] * 4), keys).to_pylist()
+    assert found[:2] == [CryptoPAn(key_of(key)).anonymize("192.0.2.1") for key in (b"one", b"two")]
+    assert found[2:] == [found[0], None]
+
+
+def test_pseudonyms_of_a_column() -> None:
+    names, prefixes = texts("orders", "audit", None, "", "orders"), texts("queue", "queue", "queue", "queue", "key")
+    orders, audit, nothing, default, key = pseudonyms(names, prefixes, texts(*["k"] * 5)).to_pylist()
+    assert orders.split("-")[1] == key.split("-")[1] != audit.split("-")[1]
+    assert (nothing, default, key[:4]) == (None, "", "key-")
+
+
+def test_without_a_key_the_error_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"no key: call amqp_anonymise_ip\(ip, key\), or register .* udfs.register"):
+        anonymise_ip(texts("10.0.0.1"))
+
+
+# ---- names and flows ------------------------------------------------------------------------------------------------
+
+
+def test_names_by_number() -> None:
+    classes, methods = pa.array([60, 60, 10, 4, 1, 99, None, 85]), pa.array([40, 40, 10, 1, 2, 1, 1, 10])
+    versions = texts("0-9-1", None, "0-8", "0-10", "0-10", "0-9-1", "0-9-1", "0-9-1")
+    names = ["basic.publish", None, "connection.start", "message.transfer", "connection.start-ok", None, None]
+    assert method_name(classes, methods, versions).to_pylist() == [*names, "confirm.select"]
+    assert class_name(classes, versions).to_pylist() == [
+        *(name and name.split(".")[0] for name in names), "confirm",
+    ]  # fmt: skip
+    codes = pa.array([0x14, 0x10, 0x44, 0x73, 0x24, 0x7F, None])
+    assert descriptor_name(codes).to_pylist() == [
+        "transfer", "open", "sasl-outcome", "properties", "accepted", None, None,
+    ]  # fmt: skip
+
+
+# From the baseline of the Community ID specification: flow, protocol, seed, identifier.
+BASELINE = [
+    ("128.232.110.120", 34855, "66.35.250.204", 80, 6, 0, "1:LQU9qZlK+B5F3KDmev6m5PMibrg="),
+    ("66.35.250.204", 80, "128.232.110.120", 34855, 6, 0, "1:LQU9qZlK+B5F3KDmev6m5PMibrg="),
+    ("128.232.110.120", 34855, "66.35.250.204", 80, 6, 1, "1:3V71V58M3Ksw/yuFALMcW0LAHvc="),
+    ("192.168.1.52", 54585, "8.8.8.8", 53, 17, 0, "1:d/FP5EW3wiY1vCndhwleRRKHowQ="),
+    ("192.168.1.52", 54585, "8.8.8.8", 53, 17, 1, "1:Q9We8WO3piVF8yEQBNJF4uiSVrI="),
+]
+
+
+def test_community_ids_of_the_baseline() -> None:
+    ip, port, other_ip, other_port, protocol, seed, wanted = (pa.array(part) for part in zip(*BASELINE, strict=True))
+    assert flow_id(ip, port, other_ip, other_port, protocol, seed).to_pylist() == wanted.to_pylist()
+    usual = flow_id(ip, port, other_ip, other_port).to_pylist()
+    assert usual[:3] == [BASELINE[0][-1]] * 3
+
+
+def test_community_ids_of_the_captures() -> None:
+    """As the table `connections` has them, whose tests know them from elsewhere."""
+    for name in ("091_ipv6.pcapng", "091_handshake_ok.pcap"):
+        facts = decoded(name)[0].facts
+        ends = [texts(facts["server_ip"]), pa.array([facts["server_port"]])]
+        ends += [texts(facts["client_ip"]), pa.array([facts["client_port"]])]
+        assert flow_id(*ends).to_pylist() == [facts["community_id"]]
+
+
+def test_a_flow_that_is_none_has_no_id() -> None:
+    ips, ports = texts(None, "nowhere", "10.0.0.1", "10.0.0.1", "10.0.0.1"), pa.array([1, 1, 65536, 1, None])
+    found = flow_id(ips, ports, texts(*["::1"] * 5), pa.array([5672] * 5))
+    assert found.is_valid().to_pylist() == [False, False, False, True, False]
+    assert flow_id(texts("::1"), pa.array([1]), texts("::2"), pa.array([1]), pa.array([1])).to_pylist() == [None]

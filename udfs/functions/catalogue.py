@@ -1,0 +1,237 @@
+"""Every SQL function as data: its name, arguments, type, what it does, and an example that a test runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType, VariantType
+
+from codec.pseudonyms import key_of
+from udfs.functions.decoding import (
+    FRAME_COLUMNS,
+    decode_arguments,
+    decode_frame,
+    decode_properties,
+    decode_table,
+    decode_value,
+    spoken_version,
+)
+from udfs.functions.naming import class_name, descriptor_name, flow_id, method_name
+from udfs.functions.privacy import anonymise_ip, pseudonyms, redact_frame
+from udfs.schemas import FRAMES
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function. `types` of its arguments by their names, which are those of the parameters of `of` and may be named
+    in SQL; those in brackets may be left out. `example`: an expression that gives a STRING, and its `result`."""
+
+    name: str
+    of: Callable[..., pa.Array]
+    types: tuple[str, ...]
+    returns: DataType
+    does: str
+    example: str
+    result: str
+
+    @property
+    def arguments(self) -> tuple[inspect.Parameter, ...]:
+        """The parameters, in their order."""
+        return tuple(inspect.signature(self.of).parameters.values())
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a key makes the results."""
+        return self.arguments[-1].name == "key"
+
+    def __str__(self) -> str:
+        """How it is called: 'amqp_frame(frame BINARY, version STRING)'."""
+        shown = [
+            f"{argument.name} {kind}" if argument.default is argument.empty else f"[{argument.name} {kind}]"
+            for argument, kind in zip(self.arguments, self.types, strict=True)
+        ]
+        return f"{self.name}({', '.join(shown)})"
+
+
+# basic.ack 7 on channel 1; connection.secure-ok with the response 'pw'; a content header with a content type and a
+# delivery mode; a table of one integer; a map of 1.0.
+_ACK = "X'0100010000000d003c0050000000000000000700ce'"
+_SECURE_OK = "X'0100000000000a000a0015000000027077ce'"
+_ACK_PAYLOAD = "X'003c0050000000000000000700'"
+_PROPERTIES = "X'003c0000000000000000000590000a746578742f706c61696e02'"
+_TABLE = "X'0000000b056c696d69744900000064'"
+_VALUE = "X'c10602a1016b5407'"
+# The key and an address of the sample data that Crypto-PAn was published with.
+_KEY = "X'1522178d33a4cf80130a5b1649907d10d8988f837979652762574c2d2a842202'"
+
+FUNCTIONS = (
+    Function(
+        "amqp_frame",
+        decode_frame,
+        ("BINARY", "STRING"),
+        StructType([StructField(name, FRAMES[name].dataType) for name in FRAME_COLUMNS]),
+        "One whole frame, or a protocol header: a struct with the columns that table `frames` has for its octets. What "
+        "does not fit shows in `status` and `error`.",
+        f"amqp_frame({_ACK}, '0-9-1').name",
+        "basic.ack",
+    ),
+    Function(
+        "amqp_arguments",
+        decode_arguments,
+        ("BINARY", "STRING"),
+        VariantType(),
+        "The payload of a method (0-8 to 0-9-1), control or command (0-10) or performative (1.0), from its numbers or "
+        "descriptor on: the fields by name. NULL when they do not fit.",
+        f"string(amqp_arguments({_ACK_PAYLOAD}, '0-9-1'):delivery_tag)",
+        "7",
+    ),
+    Function(
+        "amqp_properties",
+        decode_properties,
+        ("BINARY", "STRING"),
+        VariantType(),
+        "The payload of a content header frame (0-8 to 0-9-1) or header segment (0-10), or a whole message with its "
+        "sections (1.0): the properties by name. NULL when they do not fit.",
+        f"string(amqp_properties({_PROPERTIES}, '0-9-1'):content_type)",
+        "text/plain",
+    ),
+    Function(
+        "amqp_table",
+        decode_table,
+        ("BINARY", "STRING"),
+        VariantType(),
+        "A field table with its length before it (0-8 to 0-9-1), a map with its size (0-10), any value (1.0). NULL "
+        "when it does not fit.",
+        f"string(amqp_table({_TABLE}, '0-9-1'):limit)",
+        "100",
+    ),
+    Function(
+        "amqp_value",
+        decode_value,
+        ("BINARY",),
+        VariantType(),
+        "One value of 1.0, its constructor first. NULL when it does not fit.",
+        f"string(amqp_value({_VALUE}):k)",
+        "7",
+    ),
+    Function(
+        "amqp_version",
+        spoken_version,
+        ("BINARY",),
+        StringType(),
+        "Which version the octets speak that begin here: those of a stream or a TCP payload, with a protocol header or "
+        "with whole frames of which one parses exactly. NULL for all that is not AMQP, TLS as well. Frames alike in "
+        "0-8, 0-9 and 0-9-1 are taken for 0-9-1.",
+        "amqp_version(X'414d515000000901')",
+        "0-9-1",
+    ),
+    Function(
+        "amqp_method_name",
+        method_name,
+        ("INT", "INT", "STRING"),
+        StringType(),
+        "The name of a method, control or command by its numbers. NULL for what the version does not define.",
+        "amqp_method_name(60, 40, '0-9-1')",
+        "basic.publish",
+    ),
+    Function(
+        "amqp_class_name",
+        class_name,
+        ("INT", "STRING"),
+        StringType(),
+        "The name of a class by its number. NULL for what the version does not define.",
+        "amqp_class_name(4, '0-10')",
+        "message",
+    ),
+    Function(
+        "amqp_descriptor_name",
+        descriptor_name,
+        ("BIGINT",),
+        StringType(),
+        "The name of what a numeric descriptor of 1.0 describes. NULL for what the standard does not define.",
+        "amqp_descriptor_name(20)",
+        "transfer",
+    ),
+    Function(
+        "amqp_community_id",
+        flow_id,
+        ("STRING", "INT", "STRING", "INT", "INT", "INT"),
+        StringType(),
+        "Community ID, version 1, of a flow, whichever end is named first; `protocol` 6 (TCP), 17 or 132, `seed` 0. "
+        "NULL for an address or port that is none.",
+        "amqp_community_id('128.232.110.120', 34855, '66.35.250.204', 80)",
+        "1:LQU9qZlK+B5F3KDmev6m5PMibrg=",
+    ),
+    Function(
+        "amqp_redact",
+        redact_frame,
+        ("BINARY", "STRING"),
+        BinaryType(),
+        "A frame of the same length with its SASL responses and tokens written over by asterisks. NULL for octets that "
+        "are not one whole frame of a known method: nothing can be said of them.",
+        f"hex(amqp_redact({_SECURE_OK}, '0-9-1'))",
+        "0100000000000A000A0015000000022A2ACE",
+    ),
+    Function(
+        "amqp_anonymise_ip",
+        anonymise_ip,
+        ("STRING", "STRING or BINARY"),
+        StringType(),
+        "An address by Crypto-PAn: two that share their first k bits share exactly k bits afterwards. NULL for what is "
+        "no address.",
+        f"amqp_anonymise_ip('128.11.68.132', {_KEY})",
+        "135.242.180.132",
+    ),
+    Function(
+        "amqp_pseudonym",
+        pseudonyms,
+        ("STRING", "STRING", "STRING or BINARY"),
+        StringType(),
+        "A pseudonym for a name, its prefix and 12 hexadecimal digits; the same digits for the same name. The empty "
+        "name stays empty.",
+        f"amqp_pseudonym('orders', 'queue', {_KEY})",
+        "queue-41d4ca9f0f01",
+    ),
+)
+
+
+def with_key(function: Callable[..., pa.Array], key: bytes) -> Callable[..., pa.Array]:
+    """`function` with `key` wherever it is called without one."""
+
+    @wraps(function)
+    def keyed(*columns: pa.Array, **named: pa.Array) -> pa.Array:
+        called = inspect.signature(function).bind(*columns, **named).arguments
+        called.setdefault("key", pa.repeat(pa.scalar(key), len(next(iter(called.values())))))
+        return function(**called)
+
+    return keyed
+
+
+def register(spark: SparkSession, key: str | bytes | None = None) -> None:
+    """Make FUNCTIONS known to `spark`, a classic session or one of Spark Connect.
+
+    `key` (32 octets, or a passphrase) is that of the functions that take one, wherever they are called without; it
+    travels inside of the functions, and stands in no query text or plan.
+    """
+    octets = None if key is None else key_of(key.encode() if isinstance(key, str) else key)
+    declare: Any = arrow_udf  # whose hints leave out VARIANT
+    for function in FUNCTIONS:
+        of = function.of if octets is None or not function.keyed else with_key(function.of, octets)
+        spark.udf.register(function.name, declare(of, function.returns))
+
+
+def markdown() -> str:
+    """The table of docs/functions.md."""
+    lines = ["| function | gives | what |", "|---|---|---|"]
+    for function in FUNCTIONS:
+        gives = "STRUCT" if isinstance(function.returns, StructType) else function.returns.simpleString().upper()
+        example = f"<br>`{function.example}` → `{function.result}`"
+        lines.append(f"| `{function}` | {gives} | {function.does}{example} |")
+    return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""Columns as the codec takes them: octets and offsets out of a BINARY column, versions out of a STRING one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.amqp.versions import VERSIONS
+
+T = TypeVar("T")
+CODES = {version: code for code, version in enumerate(VERSIONS) if version}
+
+
+class Octets(NamedTuple):
+    """A BINARY column: row i is `octets[offsets[i]:offsets[i + 1]]` (uint8, writable; int64). Null rows are empty."""
+
+    octets: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+
+def octets_of(column: pa.Array) -> Octets:
+    """The rows of a BINARY (or STRING) column, copied: the codec's kernels are compiled for octets they may write."""
+    if column.null_count:
+        column = pc.fill_null(column.cast(pa.binary()), b"")
+    column = column.cast(pa.binary())
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    if not len(column) or offsets[0] == offsets[-1]:
+        return Octets(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int64))
+    octets = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].copy()
+    return Octets(octets, offsets.astype(np.int64) - int(offsets[0]))
+
+
+def binary_of(octets: Octets, valid: NDArray[np.bool_]) -> pa.Array:
+    """A BINARY column of these rows, null where not `valid`."""
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
+    buffers = [validity, pa.py_buffer(octets.offsets.astype(np.int32)), pa.py_buffer(octets.octets)]
+    return pa.Array.from_buffers(pa.binary(), len(valid), buffers)
+
+
+def version_code(name: str) -> int:
+    """The VERSIONS code of a version. Raises ValueError for what is none."""
+    if name not in CODES:
+        raise ValueError(f"'{name}' is no version of AMQP: give one of {', '.join(map(repr, CODES))}")
+    return CODES[name]
+
+
+def each_version(
+    versions: pa.Array, columns: list[pa.Array], decode: Callable[..., pa.Array], kind: pa.DataType
+) -> pa.Array:
+    """`decode(version code, *columns)` over the rows of each version, put back in their order; null where a version or
+    one of the columns is. Usually all rows are of one version, and nothing is moved."""
+    distinct = [name for name in versions.unique().to_pylist() if name is not None]
+    codes = [version_code(name) for name in distinct]
+    if len(distinct) == 1:
+        results = decode(codes[0], *columns)
+    elif not distinct:
+        results = pa.nulls(len(versions), kind)
+    else:
+        parts, places = [], []
+        for name, code in zip(distinct, codes, strict=True):
+            rows = np.flatnonzero(pc.equal(versions, name).fill_null(False).to_numpy(zero_copy_only=False))
+            parts.append(decode(code, *(column.take(pa.array(rows)) for column in columns)))
+            places.append(rows)
+        back = np.full(len(versions), -1)
+        back[np.concatenate(places)] = np.arange(sum(map(len, places)))
+        results = pa.concat_arrays(parts).take(pa.array(back, mask=back < 0))
+    known = versions.is_valid()
+    for column in columns:
+        known = pc.and_(known, column.is_valid())
+    return only_where(known, results)
+
+
+def only_where(known: pa.Array, results: pa.Array) -> pa.Array:
+    """`results`, null where not `known`."""
+    if known.true_count == len(known):
+        return results
+    return pc.if_else(known, results, pa.scalar(None, results.type))
+
+
+def joined(parts: Iterator[pa.Array], kind: pa.DataType) -> pa.Array:
+    """One array of all `parts`."""
+    arrays = list(parts)
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)
+
+
+def by_distinct(columns: list[pa.Array], function: Callable[..., Any], kind: pa.DataType) -> pa.Array:
+    """`function` of every distinct row of `columns`, each worked out once; null where one of them is.
+
+    Rows are told apart column by column, so that nothing is a Python object but what is distinct.
+    """
+    rows = len(columns[0])
+    known = np.ones(rows, bool)
+    number = np.zeros(rows, np.int64)
+    for column in columns:
+        encoded = column.dictionary_encode()
+        known &= column.is_valid().to_numpy(zero_copy_only=False)
+        codes = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        # numbers stay below rows², however many columns follow
+        number = pa.array(number * max(1, len(encoded.dictionary)) + codes).dictionary_encode().indices.to_numpy()
+        number = number.astype(np.int64)
+    number = np.where(known, number, -1)
+    distinct, first = np.unique(number, return_index=True)
+    first = first[distinct >= 0]
+    chosen = [column.take(pa.array(first)).to_pylist() for column in columns]
+    found = pa.array([function(*values) for values in zip(*chosen, strict=True)], kind)
+    place = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    place[distinct[distinct >= 0]] = np.arange(len(first))
+    return found.take(pa.array(np.where(known, place[number] if len(place) else 0, 0), mask=~known))
+
+
+_own = threading.local()
+
+
+def own(make: Callable[[], T]) -> T:
+    """What `make` makes, once in this thread: decoders hold memory, and serve one thread."""
+    held: dict[Callable[[], Any], Any] = _own.__dict__.setdefault("held", {})
+    if make not in held:
+        held[make] = make()
+    made: T = held[make]
+    return made

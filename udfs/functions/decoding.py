@@ -1,0 +1,165 @@
+"""Octets to what they say: frames, arguments, properties, tables and values, and the version that octets speak.
+
+What comes out is what table `frames` shows of the same octets, but for what only the neighbours of a frame tell
+(`codec.amqp.alone`). Functions that return a VARIANT return null for octets that do not fit; `frame` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from codec.amqp.alone import AloneDecoder, Wrapping, sasl_bodies, wrap
+from codec.amqp.alone_values import ValueDecoder, only_field
+from codec.amqp.decoder import Batch
+from codec.amqp.recognised import versions_spoken
+from codec.amqp.rows import ARGUMENTS_END, ARGUMENTS_META_END, PROPERTIES_END, STATUS
+from codec.amqp.tables_0_10 import CONTROL_ENTRY, segmented_tables
+from codec.amqp.tables_1_0 import described_tables
+from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, NONE, OK, SEGMENTED, VERSIONS
+from udfs.decode import ARROW_DECODED, VARIANT, frame_rows, variant_column
+from udfs.functions.columns import Octets, each_version, joined, octets_of, only_where, own
+
+FRAME_COLUMNS = (
+    *("frame_type", "version", "channel", "class_id", "method_id", "code", "name", "arguments", "properties"),
+    *("body_size", "payload_size", "status", "error", "notes"),
+)
+FRAME = pa.struct([ARROW_DECODED.field(name) for name in FRAME_COLUMNS])
+
+# The frames laid around payloads that have lost theirs. Where there are two, which one fits is seen in the payload.
+CLASSIC_METHOD = [Wrapping(b"\x01\0\0" + bytes(4), b"\xce", size_at=3, size_width=4, counted=0)]
+CLASSIC_HEADER = [Wrapping(b"\x02\0\x01" + bytes(4), b"\xce", size_at=3, size_width=4, counted=0)]
+
+
+def _segment(flags: int, kind: int, track: int, begins: bytes = b"") -> Wrapping:
+    head = bytes([flags, kind, 0, 0, 0, track]) + bytes(6) + begins
+    return Wrapping(head, b"", size_at=2, size_width=2, counted=len(head))
+
+
+SEGMENTS = [_segment(0x0F, kind=0, track=0), _segment(0x0F, kind=1, track=1)]  # of a control, of a command
+HEADER_SEGMENT = [_segment(0x07, kind=2, track=1)]
+# connection.start-ok with its first field alone, client-properties: a map.
+MAP_SEGMENT = [_segment(0x0F, kind=0, track=0, begins=b"\x01\x02\x01\x00")]
+
+
+def _body(kind: int, begins: bytes = b"") -> Wrapping:
+    head = bytes([0, 0, 0, 0, 2, kind, 0, 0]) + begins
+    return Wrapping(head, b"", size_at=0, size_width=4, counted=len(head))
+
+
+PERFORMATIVES = [_body(kind=0), _body(kind=1)]  # of AMQP, of SASL
+# A transfer with handle 0 and delivery-id 0, both as uint0, which carries the whole message.
+MESSAGE = [_body(kind=0, begins=bytes.fromhex("005314 c0 03 02 43 43"))]
+
+
+def decode_frame(frame: pa.Array, version: pa.Array) -> pa.Array:
+    """FRAME of each row that is the octets of one frame, or a protocol header."""
+    return each_version(version, [frame], _frame, FRAME)
+
+
+def _frame(version: int, frames: pa.Array) -> pa.Array:
+    def shown(batch: Batch) -> pa.Array:
+        rows = frame_rows(batch, [""], keep_payload=False)
+        return pa.StructArray.from_arrays([rows[name] for name in FRAME_COLUMNS], fields=list(FRAME))
+
+    return joined(map(shown, own(AloneDecoder).frames(*octets_of(frames), version)), FRAME)
+
+
+def decode_arguments(payload: pa.Array, version: pa.Array) -> pa.Array:
+    """VARIANT of each row that is the payload of a method, control, command or performative, from its numbers (its
+    descriptor) on."""
+    return each_version(version, [payload], _arguments, VARIANT)
+
+
+def _arguments(version: int, payloads: pa.Array) -> pa.Array:
+    octets, family = octets_of(payloads), FAMILY_OF_VERSION[version]
+    if family == CLASSIC:
+        return _wrapped(octets, CLASSIC_METHOD, _alike(octets), version, ARGUMENTS_END)
+    if family == SEGMENTED:
+        return _wrapped(octets, SEGMENTS, _commands(octets), version, ARGUMENTS_END)
+    which = _alike(octets)
+    sasl_bodies(*octets, described_tables()[0], which)
+    return _wrapped(octets, PERFORMATIVES, which, version, ARGUMENTS_END)
+
+
+def _alike(octets: Octets) -> NDArray[np.int64]:
+    return np.zeros(len(octets.offsets) - 1, np.int64)
+
+
+def _commands(octets: Octets) -> NDArray[np.int64]:
+    """1 for the payloads of 0-10 that are no controls, by their class code and code."""
+    padded = np.append(octets.octets, np.zeros(2, np.uint8))
+    controls = segmented_tables().lookup[CONTROL_ENTRY] >= 0
+    starts = octets.offsets[:-1]
+    numbers = [np.minimum(padded[starts + i], len(controls) - 1) for i in (0, 1)]
+    return np.where(controls[numbers[0], numbers[1]], 0, 1)
+
+
+def decode_properties(payload: pa.Array, version: pa.Array) -> pa.Array:
+    """VARIANT of each row that is the payload of a content header frame (0-8 to 0-9-1) or header segment (0-10), or a
+    whole message of 1.0: the properties that table `frames` shows."""
+    return each_version(version, [payload], _properties, VARIANT)
+
+
+def _properties(version: int, payloads: pa.Array) -> pa.Array:
+    octets, family = octets_of(payloads), FAMILY_OF_VERSION[version]
+    around = {CLASSIC: CLASSIC_HEADER, SEGMENTED: HEADER_SEGMENT}.get(int(family), MESSAGE)
+    return _wrapped(octets, around, _alike(octets), version, PROPERTIES_END)
+
+
+def _wrapped(octets: Octets, around: list[Wrapping], which: NDArray[np.int64], version: int, column: int) -> pa.Array:
+    """The VARIANTs of `column` (ARGUMENTS_END, PROPERTIES_END) of payloads with frames around them, null where one is
+    not in order."""
+
+    def shown(batch: Batch) -> pa.Array:
+        heaps = (batch.arguments, batch.arguments_metadata)
+        if column == PROPERTIES_END:
+            heaps = (batch.properties, batch.properties_metadata)
+        return only_where(pa.array(batch.cells[:, STATUS] == OK), variant_column(*heaps, batch.cells, column))
+
+    return joined(map(shown, own(AloneDecoder).frames(*wrap(*octets, around, which), version)), VARIANT)
+
+
+def decode_table(octets: pa.Array, version: pa.Array) -> pa.Array:
+    """VARIANT of each row that is a field table with its length before it (0-8 to 0-9-1), a map with its size (0-10),
+    or any value (1.0)."""
+    return each_version(version, [octets], _table, VARIANT)
+
+
+def _table(version: int, tables: pa.Array) -> pa.Array:
+    family = FAMILY_OF_VERSION[version]
+    if family == SEGMENTED:
+        octets = octets_of(tables)
+        framed = wrap(*octets, MAP_SEGMENT, _alike(octets))
+        return joined(map(_only_argument, own(AloneDecoder).frames(*framed, version)), VARIANT)
+    if family == CLASSIC:
+        return _values(own(ValueDecoder).tables(*octets_of(tables), version))
+    return decode_value(tables)
+
+
+def _only_argument(batch: Batch) -> pa.Array:
+    """The one argument of each row."""
+    cells = batch.cells
+    ends = np.empty((len(cells), 2), np.int64)
+    ends[:, 1] = cells[:, ARGUMENTS_META_END]
+    inside = np.empty_like(batch.arguments)
+    only_field(batch.arguments, np.ascontiguousarray(cells[:, ARGUMENTS_END]), inside, ends)
+    return only_where(pa.array(cells[:, STATUS] == OK), variant_column(inside, batch.arguments_metadata, ends, 0))
+
+
+def decode_value(octets: pa.Array) -> pa.Array:
+    """VARIANT of each row that is one value of AMQP 1.0, its constructor first."""
+    return only_where(octets.is_valid(), _values(own(ValueDecoder).values(*octets_of(octets))))
+
+
+def _values(batches: Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int64]]]) -> pa.Array:
+    return joined((variant_column(heap, metadata, ends, 0) for heap, metadata, ends in batches), VARIANT)
+
+
+def spoken_version(octets: pa.Array) -> pa.Array:
+    """The version of each row that begins as a stream or a frame of AMQP does (`codec.amqp.recognised`), else null."""
+    spoken = versions_spoken(*octets_of(octets))
+    return pa.array(VERSIONS, pa.string()).take(pa.array(spoken, mask=spoken == NONE))
