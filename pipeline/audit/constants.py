@@ -1,6 +1,8 @@
-"""Reply codes of the versions, out of the fact tables, as conditions in SQL over a row with `version`."""
+"""Conditions in SQL on words and numbers: one of a list, reply codes of the row's version out of the fact tables."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from codec.amqp.tables import CLASSIC_VERSIONS
 from codec.amqp.versions import fact_table
@@ -9,15 +11,20 @@ from pipeline.audit.detector import Sql
 
 def reply_codes(code: Sql) -> Sql:
     """True where `code` is a reply code of the row's version, or one that brokers add to it."""
-    return _one_of(code, ("reply-code",))
+    return _reply_code_of(code, ("reply-code",))
 
 
 def hard_errors(code: Sql) -> Sql:
     """True where `code` is one with which the whole connection has to be closed."""
-    return _one_of(code, ("hard-error",))
+    return _reply_code_of(code, ("hard-error",))
 
 
-def _one_of(code: Sql, wanted: tuple[str, ...]) -> Sql:
+def one_of(value: Sql, words: Iterable[str]) -> Sql:
+    """True where `value` is one of the words."""
+    return f"{value} IN ('" + "', '".join(words) + "')"
+
+
+def _reply_code_of(code: Sql, wanted: tuple[str, ...]) -> Sql:
     cases = []
     for version in CLASSIC_VERSIONS:
         facts = fact_table(version)

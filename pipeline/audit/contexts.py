@@ -5,9 +5,11 @@ channel_life (rules on channels, links, messages); content_frame_no (the message
 
     connections  one row a connection: columns of the table, what is known of it, and the first of each method of the
                  connection class: `c.start`, `c.tune_ok` ... (`facts`)
-    frames       one row a frame of any type, beside what is known of its connection (`c`)
+    frames       one row a frame of any type, beside what is known of its connection (`c`); not those that are plain
     events       one row a method on a channel other than that of the connection, with its arguments (`said`), what
-                 earlier rows of the channel say (`State`), and its connection (`c`)
+                 earlier rows of the channel say (`State`), and its connection (`c`); not those that are plain
+
+Which rows are plain, so that no rule can be about them, says `plain`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pipeline.audit.arguments import SAID, SAID_OF_CONNECTION, said
 from pipeline.audit.catalogue import Number
 from pipeline.audit.detector import State
 from pipeline.audit.facts import CONTROL, facts, lists
+from pipeline.audit.plain import unusual_events, unusual_frames
 from pipeline.tables.roles import CONNECTION_CHANNEL, METHOD_FRAMES, looked_up
 
 if TYPE_CHECKING:
@@ -88,14 +91,16 @@ class Sources:
 
 def frames(sources: Sources) -> DataFrame:
     """Context 'frames'."""
-    return sources.frames.select(*FRAME_COLUMNS).join(sources.of_connection, "connection_id", "left")
+    unusual = unusual_frames(sources.frames.select(*FRAME_COLUMNS), sources)
+    return unusual.join(sources.of_connection, "connection_id", "left")
 
 
 def events(sources: Sources, states: Mapping[str, State]) -> DataFrame:
     """Context 'events'."""
     on_connection = looked_up(CONNECTION_CHANNEL, "version").cast("int")
     spoken = F.col("frame_type").isin(list(METHOD_FRAMES)) & ~F.col("channel").eqNullSafe(on_connection)
-    rows = sources.frames.filter(spoken).select(*FRAME_COLUMNS, said(SAID).alias("said"))
+    unusual = unusual_events(sources.frames.filter(spoken), sources)
+    rows = unusual.select(*FRAME_COLUMNS, said(SAID).alias("said"))
     for layer in sorted({state.layer for state in states.values()}):
         rows = rows.withColumns({name: _before(state) for name, state in states.items() if state.layer == layer})
     opens = F.when(F.col("name") == "channel.open", 1).otherwise(0)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.audit.plain import SAID_BY, with_stretches
 from pipeline.tables.roles import CONNECTION_CHANNEL, METHOD_FRAMES, looked_up
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ COUNTED = {
 }
 
 
-def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] | None = None) -> DataFrame:
-    """Methods of the classic family on channels: columns OF_METHOD of frames, `values` out of what else is there, and
-    `channel_life` as in the tables. `names`: only these, and what opens a channel."""
-    rows = sources.tables.frames.filter(
+def methods_of_channels(
+    sources: Sources, values: Mapping[str, Column], names: Iterable[str] | None = None
+) -> DataFrame:
+    """Methods of the classic family on channels: columns OF_METHOD of frames, and `values` out of what else is there.
+    `names`: only these, and what opens a channel."""
+    rows = sources.frames.filter(
         F.col("frame_type").isin(list(METHOD_FRAMES))
         & F.col("version").isin(list(CONNECTION_CHANNEL))
         & (F.col("channel") != looked_up(CONNECTION_CHANNEL, "version").cast("int"))
@@ -53,8 +56,18 @@ def channel_methods(sources: Sources, values: Mapping[str, Column], names: Itera
     if names is not None:
         rows = rows.filter(F.col("name").isin(["channel.open", *names]))
     # Before rows are put in order: arguments are wide.
-    narrow = rows.select(*OF_METHOD, *(value.alias(name) for name, value in values.items()))
-    return narrow.withColumn("channel_life", life())
+    return rows.select(*OF_METHOD, *(value.alias(name) for name, value in values.items()))
+
+
+def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] | None = None) -> DataFrame:
+    """The same with `channel_life` as in the tables. Only what is outside long stretches has to be put in order."""
+    rows = methods_of_channels(sources, values, names)
+    if names is not None and not set(SAID_BY) & set(names):
+        return rows.withColumn("channel_life", life())
+    divided = with_stretches(rows, sources).drop("confirms")
+    calm = divided.filter("calm_life IS NOT NULL").withColumnRenamed("calm_life", "channel_life")
+    rest = divided.filter("calm_life IS NULL").drop("calm_life")
+    return calm.unionByName(rest.withColumn("channel_life", life()))
 
 
 def life() -> Column:
@@ -66,9 +79,8 @@ def life() -> Column:
 
 def lives(sources: Sources) -> DataFrame:
     """Context 'lives'."""
-    said = F.when(F.col("name") == "channel.close", F.expr(f"try_variant_get(arguments, '$', '{SAID_IN_CLOSE}')"))
     tallies = (
-        channel_methods(sources, {"said": said})
+        channel_methods(sources, {})
         .groupBy(*LIFE, *METHOD[:4])
         .agg(
             F.any_value("version").alias("version"),
@@ -76,14 +88,12 @@ def lives(sources: Sources) -> DataFrame:
             F.min("frame_no").alias("first_frame"),
             F.max("frame_no").alias("last_frame"),
             F.min("ts_ns").alias("first_ns"),
-            F.min(F.when(F.col("said").isNotNull(), F.struct("frame_no", "ts_ns", "sender", "said.*"))).alias("close"),
         )
     )
     answers = F.col("name") == "channel.close-ok"
     spoken = tallies.groupBy(*LIFE).agg(
         F.any_value("version").alias("version"),
         F.collect_list(F.struct(*METHOD)).alias("methods"),
-        F.min("close").alias("close"),
         *(
             F.min(F.when(answers & (F.col("sender") == side), F.col("first_ns"))).alias(f"{side}_ok_ns")
             for side in SIDES
@@ -94,7 +104,8 @@ def lives(sources: Sources) -> DataFrame:
     over = F.expr("c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none'")
     still_open = F.when(F.col("close").isNull(), 1)
     return (
-        spoken.join(_counted(sources.tables.messages), list(LIFE), "left")
+        spoken.join(_closes(sources), list(LIFE), "left")
+        .join(_counted(sources.tables.messages), list(LIFE), "left")
         .join(sources.of_connection, "connection_id", "left")
         .withColumns(
             {
@@ -106,6 +117,13 @@ def lives(sources: Sources) -> DataFrame:
             }
         )
     )
+
+
+def _closes(sources: Sources) -> DataFrame:
+    """The first channel.close of each life. Read by itself: whoever reads arguments reads those of all rows."""
+    said = F.expr(f"try_variant_get(arguments, '$', '{SAID_IN_CLOSE}')")
+    closes = channel_methods(sources, {"said": said}, ["channel.close"]).filter("name = 'channel.close'")
+    return closes.groupBy(*LIFE).agg(F.min(F.struct("frame_no", "ts_ns", "sender", "said.*")).alias("close"))
 
 
 def _counted(messages: DataFrame) -> DataFrame:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.lives import channel_methods
+from pipeline.audit.lives import LIFE, life, methods_of_channels
 from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
 
 if TYPE_CHECKING:
@@ -32,54 +32,52 @@ NEVER = (1 << 63) - 1
 
 
 def settlements(sources: Sources) -> DataFrame:
-    """Context 'settlements'."""
+    """Context 'settlements'. Without those that settle the one message they name: what is left is put in order, so it
+    is computed at once, rather than once for each of its uses."""
     messages = sources.tables.messages.filter(F.col("delivery_tag").isNotNull())
-    rows = _said(sources).unionByName(_named(messages), allowMissingColumns=True)
-    known = rows.withColumns({"named": _last_named(), "open_elsewhere": _open_elsewhere()}).filter("name IS NOT NULL")
+    hit = messages.filter("settled_frame_no IS NOT NULL").select(
+        "connection_id", F.col("settled_frame_no").alias("frame_no")
+    )
+    said = _said(sources, hit).localCheckpoint()
+    numbers = ["connection_id", "sender", "delivery_tag"]
+    named = _named(messages).join(said.select(*numbers).distinct(), numbers, "left_semi")
+    rows = said.unionByName(named, allowMissingColumns=True)
+    # First what needs the fewest keys: rows that lie together by these do so by more of them.
+    known = rows.withColumn("open_elsewhere", _open_elsewhere()).withColumn("named", _last_named())
     here = F.struct("channel", "channel_life")
     elsewhere = (F.col("open_elsewhere.until") > F.col("frame_no")) & (F.col("open_elsewhere.place") != here)
-    hit = messages.filter("settled_frame_no IS NOT NULL").select(
-        "connection_id", F.col("settled_frame_no").alias("frame_no"), F.lit(True).alias("hits")
-    )
-    several = known.filter("multiple").join(hit.distinct(), ["connection_id", "frame_no"], "left")
-    single = known.filter("NOT multiple").withColumn("hits", F.lit(None).cast("boolean"))
+    several = hit.distinct().withColumns({"multiple": F.lit(True), "hits": F.lit(True)})
     return (
-        several.withColumn("hits", F.coalesce("hits", F.lit(False)))
-        .unionByName(single)
+        known.filter("name IS NOT NULL")
+        .join(several, ["connection_id", "frame_no", "multiple"], "left")
+        .withColumn("hits", F.when(F.col("multiple"), F.coalesce("hits", F.lit(False))))
         .withColumn("elsewhere", F.when(elsewhere, F.col("open_elsewhere.place")))
         .drop("open_elsewhere", "message")
     )
 
 
-def _said(sources: Sources) -> DataFrame:
-    """The settlements with their tags, and whether the channel is in confirm mode by then."""
+def _said(sources: Sources, hit: DataFrame) -> DataFrame:
+    """The settlements with their tags, and which mode the channel is in by then; of those of one message only what
+    settled nothing."""
     so_far = Window.partitionBy("connection_id", "channel", "channel_life").orderBy("frame_no")
-
-    said = F.expr(f"try_variant_get(arguments, '$', '{SAID}')")
 
     def selected(mode: str) -> Column:
         return F.count(F.when(F.col("name") == mode, 1)).over(so_far) > 0
 
+    said = F.expr(f"try_variant_get(arguments, '$', '{SAID}')")
+    rows = methods_of_channels(sources, {"said": said}, [*SETTLES, CONFIRMS, TRANSACTS])
+    plain = F.col("name").isin(list(SETTLES)) & ~F.coalesce("said.multiple", F.lit(False))
+    single = rows.filter(plain).join(hit, ["connection_id", "frame_no"], "left_anti")
     return (
-        channel_methods(sources, {"said": said}, [*SETTLES, CONFIRMS, TRANSACTS])
+        single.unionByName(rows.filter(~plain))
+        .withColumn("channel_life", life())
         .withColumns({"confirms": selected(CONFIRMS), "in_transaction": selected(TRANSACTS)})
-        .filter(F.col("name").isin(list(SETTLES)))
+        .filter(F.col("name").isin(list(SETTLES)) & F.col("said.delivery_tag").isNotNull())
         .select(
-            "connection_id",
-            "channel",
-            "channel_life",
-            "frame_no",
-            "ts_ns",
-            "version",
-            "sender",
-            "name",
-            "confirms",
-            "in_transaction",
-            "said.delivery_tag",
+            *LIFE, "frame_no", "ts_ns", "version", "sender", "name", "confirms", "in_transaction", "said.delivery_tag",
             F.coalesce("said.multiple", F.lit(False)).alias("multiple"),
         )
-        .filter("delivery_tag IS NOT NULL")
-    )
+    )  # fmt: skip
 
 
 def _named(messages: DataFrame) -> DataFrame:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.audit.constants import one_of
 from pipeline.audit.lives import LIFE, channel_methods
+from pipeline.tables.roles import CONNECTION_CHANNEL
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
@@ -26,7 +28,8 @@ SPEAKS_OF_CONSUMERS = ("basic.consume", "basic.consume-ok", "basic.cancel", "bas
 def tags(sources: Sources) -> DataFrame:
     """Context 'tags'."""
     tag = F.expr("try_variant_get(arguments, '$.consumer_tag', 'string')")
-    rows = channel_methods(sources, {"consumer_tag": tag}, [*SPEAKS_OF_CONSUMERS, "basic.deliver"]).filter(
+    spoken = channel_methods(sources, {"consumer_tag": tag}, SPEAKS_OF_CONSUMERS)
+    rows = spoken.unionByName(_delivered(sources), allowMissingColumns=True).filter(
         "consumer_tag != '' AND name != 'channel.open'"
     )
     said = F.when(
@@ -38,6 +41,21 @@ def tags(sources: Sources) -> DataFrame:
             "tag_was_anywhere": _before(said, "connection_id", "consumer_tag"),
         }
     ).join(sources.of_connection, "connection_id", "left")
+
+
+def _delivered(sources: Sources) -> DataFrame:
+    """Deliveries, out of the messages: their tags stand in a column."""
+    frame_no = F.col("first_frame_no")
+    versions = sources.tables.connections.select("connection_id", "version")
+    return (
+        sources.tables.messages.filter("operation = 'deliver'")
+        .join(F.broadcast(versions), "connection_id")
+        .filter(one_of("version", CONNECTION_CHANNEL))
+        .select(
+            *LIFE, frame_no.alias("frame_no"), frame_no.alias("content_frame_no"), "ts_ns", "version",
+            F.lit("server").alias("sender"), F.lit("basic.deliver").alias("name"), F.col("link").alias("consumer_tag"),
+        )
+    )  # fmt: skip
 
 
 def _before(value: Column, *partition: str) -> Column:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from pipeline.audit.detector import Detector, Sql, State
-from pipeline.audit.messages import messages
+from pipeline.audit.detector import Detector, Sql
+from pipeline.audit.messages import messages, numbers
 from pipeline.audit.outstanding import pile_ups, prefetched
 from pipeline.audit.redeliveries import redeliveries
 from pipeline.audit.settlements import settlements
 from pipeline.audit.waits import waits
 
-# Deliveries to a direct reply-to consumer have no tags of their own.
-NUMBERED: Sql = (
-    "name IN ('basic.deliver', 'basic.get-ok') AND coalesce(said.routing_key, '') NOT LIKE 'amq.rabbitmq.reply-to%'"
-)
-STATES = {
-    "highest_tag": State(
-        f"max(CASE WHEN {NUMBERED} THEN named_struct('life', opens_before, 'tag', said.delivery_tag) END)", layer=2
-    ),
-}
 CONTEXTS = {
     "messages": messages,
+    "numbers": numbers,
     "pile_ups": pile_ups,
     "prefetched": prefetched,
     "redeliveries": redeliveries,
@@ -40,10 +32,9 @@ DETECTORS = (
     ),
     Detector(
         "DL-02",
-        "events",
-        when=f"{NUMBERED} AND said.delivery_tag > 0 AND highest_tag.life = opens_before AND "
-        "said.delivery_tag <= highest_tag.tag",
-        evidence={"observed": "said.delivery_tag", "expected": "concat('above ', highest_tag.tag)"},
+        "numbers",
+        when="delivery_tag <= highest_tag",
+        evidence={"observed": "delivery_tag", "expected": "concat('above ', highest_tag)"},
     ),
     Detector(
         "DL-03",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipeline.audit.detector import Detector, Sql, State
 from pipeline.audit.detectors.transactions import WHOLE_LIFE, in_this_life
 from pipeline.audit.entities import entities
+from pipeline.audit.plain import LONGEST_NAME, ODD_OCTETS
 
 STATES = {
     "declare_frame": State("max(CASE WHEN name = 'queue.declare' AND sender = 'client' THEN frame_no END)"),
@@ -53,20 +54,20 @@ DETECTORS = (
     Detector(
         "NM-01",
         "events",
-        when=f"sender = 'client' AND exists({NAMES}, n -> octet_length(n) > 127)",
+        when=f"sender = 'client' AND exists({NAMES}, n -> octet_length(n) > {LONGEST_NAME})",
         evidence={
             "observed": f"array_max(transform({NAMES}, n -> octet_length(n)))",
-            "expected": "127",
-            "name": f"get(filter({NAMES}, n -> octet_length(n) > 127), 0)",
+            "expected": str(LONGEST_NAME),
+            "name": f"get(filter({NAMES}, n -> octet_length(n) > {LONGEST_NAME}), 0)",
             "method": "name",
         },
     ),
     Detector(
         "NM-02",
         "events",
-        when=f"sender = 'client' AND concat_ws('', {NAMES}) RLIKE '[^a-zA-Z0-9_.:-]'",
+        when=f"sender = 'client' AND concat_ws('', {NAMES}) RLIKE {ODD_OCTETS}",
         evidence={
-            "observed": f"get(filter({NAMES}, n -> n RLIKE '[^a-zA-Z0-9_.:-]'), 0)",
+            "observed": f"get(filter({NAMES}, n -> n RLIKE {ODD_OCTETS}), 0)",
             "expected": "'letters, digits, - _ . :'",
             "method": "name",
         },
