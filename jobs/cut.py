@@ -1,0 +1,293 @@
+"""Cut packets out of the captures: those of a connection, a message, a finding, or of any rows, as pcapng.
+
+Runs as `wirehare cut`. The tables say where frames lie; the packets come from the original captures. Spark is started
+for --where only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from jobs.audit import UsageError, first_line, writable
+from jobs.cli import FAILED, FOUND, OK, UNREADABLE, USAGE, main
+from jobs.console import complain, step
+from jobs.decode import cause, start
+
+if TYPE_CHECKING:
+    from pipeline.cutting import Choice, Cutting, Result, Rows
+    from pipeline.output import Place
+
+EPILOG = """examples:
+  wirehare cut tables --connection 4711 -o one.pcapng
+  wirehare cut tables --message 4711/20 -o message.pcapng          (connection_id/first_frame_no)
+  wirehare cut tables --message-id order-17 -o order.pcapng        (wherever it was published or delivered)
+  wirehare cut tables --finding HS-08 --whole -o hs-08.pcapng      (after wirehare audit; packets carry comments)
+  wirehare cut tables --where "settle_latency_ns > 1e9" --table messages -o slow.pcapng
+  wirehare cut tables --connection 4711 --redact --anonymise key -o to-share.pcapng
+  wirehare cut tables --connection 4711 -o - | wireshark -k -i -
+
+exit codes:
+  0  done
+  1  no row was chosen, nothing was written
+  2  bad usage; nothing was written
+  3  tables or captures could not be read, or not to their end: what could be read was written
+  4  Spark or the file system failed; nothing was written
+"""
+STANDARD_OUTPUT = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "tables", metavar="TABLES", help="directory that `wirehare decode` has written, or a URI of one"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the pcapng file to write; - for standard output"
+    )
+    rows = parser.add_argument_group("what to cut (several add up)")
+    rows.add_argument(
+        "--connection", metavar="ID", nargs="+", type=number, action="extend", help="all packets of these connections"
+    )
+    rows.add_argument(
+        "--message",
+        metavar="ID/FRAME",
+        nargs="+",
+        type=pair,
+        action="extend",
+        help="a message by connection_id/first_frame_no, with the frames that settled it or gave it back",
+    )
+    rows.add_argument(
+        "--message-id", metavar="TEXT", nargs="+", action="extend", help="messages with this property message-id"
+    )
+    rows.add_argument(
+        "--finding",
+        metavar="RULE[/ID[/FRAME]]",
+        nargs="+",
+        type=finding,
+        action="extend",
+        help="findings of a rule; of them those of a connection, or the one of a frame",
+    )
+    rows.add_argument("--where", metavar="SQL", help="rows of a table where this condition holds (Spark SQL)")
+    rows.add_argument(
+        "--table", metavar="NAME", default="frames", help="the table that --where speaks of (default: frames)"
+    )
+    more = parser.add_argument_group("how much")
+    much = more.add_mutually_exclusive_group()
+    much.add_argument(
+        "--whole", action="store_true", help="all packets of every connection that something was chosen of"
+    )
+    much.add_argument(
+        "--only",
+        action="store_true",
+        help="only packets that carry the rows: not those that open the connection and lead to a frame, without which "
+        "dissectors may not find their way",
+    )
+    more.add_argument("--captures", metavar="DIR", help="where the captures are now, when they were moved")
+    share = parser.add_argument_group("to share it")
+    share.add_argument(
+        "--redact", action="store_true", help="blank message bodies, passwords and all bytes that were not understood"
+    )
+    share.add_argument(
+        "--anonymise",
+        metavar="KEYFILE",
+        help="replace IP addresses (keeping common prefixes) and hardware addresses, by the key in this file",
+    )
+
+
+def number(text: str) -> int:
+    """A connection_id."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no connection_id; expected a number as in the tables")
+    return int(text)
+
+
+def pair(text: str) -> tuple[int, int]:
+    """A connection_id and the first_frame_no of a message."""
+    connection, slash, frame = text.partition("/")
+    if not (slash and connection.isdecimal() and frame.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no message; expected connection_id/first_frame_no, as 4711/20")
+    return int(connection), int(frame)
+
+
+def finding(text: str) -> tuple[str, int | None, int | None]:
+    """A rule_id, perhaps a connection_id, perhaps a frame_no."""
+    rule, *numbers = text.split("/")
+    if not rule or len(numbers) > 2 or not all(part.isdecimal() for part in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is no finding; expected a rule as HS-08, or HS-08/connection/frame")
+    ids = [int(part) for part in numbers]
+    return rule, ids[0] if ids else None, ids[1] if len(ids) > 1 else None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Cut as the arguments say; the exit code."""
+    from pipeline.cutting import CutError, TablesError
+    from udfs.paths import PathError
+
+    try:
+        return cut(arguments)
+    except (UsageError, PathError) as error:
+        complain(f"wirehare cut: {error}")
+        return USAGE
+    except TablesError as error:
+        complain(f"wirehare cut: {error}")
+        return UNREADABLE
+    except CutError as error:
+        complain(f"wirehare cut: {error}; nothing was written")
+        return FOUND
+    except BrokenPipeError:
+        # whoever read our output has seen enough; the interpreter must not complain about it when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:  # what Spark, Java, a file system may raise
+        complain(f"wirehare cut: {cause(error)}")
+        return FAILED
+
+
+def cut(arguments: argparse.Namespace) -> int:
+    """The cut itself: checked first, written last."""
+    from pipeline.cutting import TablesError, cut_rows, written
+    from pipeline.output import OutputError, place
+
+    started = time.monotonic()
+    how = asked(arguments)
+    try:
+        directory = place(arguments.tables)
+        if directory.entries() is None:
+            raise TablesError(f"{arguments.tables}: no such directory; expected one that `wirehare decode` has written")
+    except OutputError as error:
+        raise TablesError(str(error).replace("write tables into", "read tables from")) from error
+    rows = written(directory)
+    target = None if arguments.output == STANDARD_OUTPUT else output(arguments.output, rows, arguments.captures)
+    chosen = choice(arguments, rows, directory)
+    with opened(target) as file:
+        result = cut_rows(rows, chosen, file, how)
+    report(result, arguments, time.monotonic() - started)
+    for problem in result.problems:
+        complain(f"wirehare cut: {problem}")
+    return UNREADABLE if result.problems else OK
+
+
+def asked(arguments: argparse.Namespace) -> Cutting:
+    """How to cut. Raises UsageError."""
+    from pipeline.cutting import Cutting
+
+    wanted = (arguments.connection, arguments.message, arguments.message_id, arguments.finding, arguments.where)
+    if not any(wanted):
+        raise UsageError("nothing to cut; expected --connection, --message, --message-id, --finding or --where")
+    return Cutting(
+        arguments.whole, not arguments.only, arguments.captures, arguments.redact, read_key(arguments.anonymise)
+    )
+
+
+def read_key(name: str | None) -> bytes | None:
+    """The key in a file. Raises UsageError."""
+    from codec.pseudonyms import key_of
+
+    if name is None:
+        return None
+    try:
+        return key_of(Path(name).read_bytes())
+    except OSError as error:
+        raise UsageError(f"--anonymise {name}: cannot be read ({first_line(error)})") from error
+    except ValueError as error:
+        raise UsageError(f"--anonymise {name}: {error}") from error
+
+
+def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choice:
+    """What the arguments choose. Raises UsageError, TablesError."""
+    import pyarrow as pa
+
+    from pipeline.cutting import KEYS, Choice
+    from pipeline.cutting.choice import findings
+
+    chosen = Choice(set(arguments.connection or ()), messages=set(arguments.message or ()))
+    if arguments.message_id:
+        keys = pa.table({"message_id": pa.array(arguments.message_id, pa.string())})
+        chosen.add("messages", rows("messages", KEYS["messages"], keys))
+    for rule, connection_id, frame_no in arguments.finding or ():
+        chosen.add("findings", findings(rows, rule, connection_id, frame_no))
+    if arguments.where is not None:
+        if arguments.table not in KEYS:
+            raise UsageError(f"--table {arguments.table}: no rows to cut; expected one of {', '.join(KEYS)}")
+        chosen.add(arguments.table, where(arguments.table, arguments.where, directory))
+    return chosen
+
+
+def where(table: str, condition: str, directory: Place) -> Any:
+    """The keys (pyarrow.Table) of the rows of a table where a condition in Spark SQL holds; it may name all tables.
+
+    Raises UsageError for a condition that is none.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.logger import PySparkLogger
+
+    import pipeline
+    from pipeline.cutting import KEYS, TablesError
+
+    # it would write the stack of a mistyped condition to the terminal, before our line
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = start()
+    if table == "findings" and "findings" not in (directory.entries() or ()):
+        raise TablesError(f"{directory.path}: holds no table findings; `wirehare audit` writes it")
+    for name, frame in pipeline.load(spark, directory.uri).items():
+        frame.createOrReplaceTempView(name)
+    if table == "findings":
+        spark.read.parquet(directory.child("findings").uri).createOrReplaceTempView("findings")
+    try:
+        with step(f"looking for {table}", f"Rows of {table} found", spark):
+            return spark.table(table).where(condition).select(*KEYS[table]).distinct().toArrow()
+    except (AnalysisException, ParseException) as error:
+        raise UsageError(f"--where: {first_line(error)}") from error
+
+
+def output(name: str, rows: Rows, moved_to: str | None) -> Place:
+    """Where the file goes. Raises UsageError when that is one of the captures."""
+    target = writable(name)
+    captures = [
+        Path(unquote(urlsplit(each).path)) for each in rows("captures", ["capture_file"])["capture_file"].to_pylist()
+    ]
+    moved = moved_to and target.name in {each.name for each in captures} and Path(target.path).exists()
+    if target.local and (Path(target.path) in captures or moved):
+        raise UsageError(f"{name}: is one of the captures; expected another file to write into")
+    return target
+
+
+@contextlib.contextmanager
+def opened(target: Place | None) -> Iterator[Any]:
+    """An open file, which takes the place of `target` when the body ends well; without one, standard output."""
+    from pipeline.cutting.sink import sink
+
+    if target is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with sink(target) as file:
+        yield file
+
+
+def report(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
+    """What was written, in a line on stderr: standard output may be the file."""
+    from jobs.decode import counted
+
+    name = "standard output" if arguments.output == STANDARD_OUTPUT else arguments.output
+    complain(
+        f"{counted(result.packets, 'packet')} of {counted(result.connections, 'connection')} from "
+        f"{counted(len(result.captures), 'capture')} to {name} in {seconds:.1f} s"
+    )
+    if result.blanked:
+        complain(
+            f"{counted(result.blanked, 'packet')} with all of the payload blanked: fragments, copies that differ, "
+            "or outside of the stream"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(["cut", *sys.argv[1:]]))

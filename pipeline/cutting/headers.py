@@ -1,0 +1,162 @@
+"""Headers of single packets, outermost first: what has to be known to change a packet and keep it whole.
+
+The layers are taken off by the kernels that dissect captures (codec.net.layers), one call a header. A packet costs
+some microseconds: for the packets that are written, not for all that are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from codec.capture.records import Bytes, Records
+from codec.net.layers import _first_layer, _step
+from codec.net.protocols import (
+    AT,
+    END,
+    ETHERNET,
+    FRAGMENT,
+    GRE,
+    IP_PROTOCOL,
+    IPV4,
+    IPV6,
+    IPV6_BYTES,
+    LAYER,
+    LINUX_SLL,
+    LINUX_SLL2,
+    MAX_LAYERS,
+    NEXT_LAYER,
+    PROTOCOL_TCP,
+    PROTOCOL_UDP,
+    SOURCE,
+    STATE_SIZE,
+    TCP,
+    TCP_BYTES,
+    UDP_BYTES,
+    VALUE,
+    VERSION,
+    WIRE_END,
+)
+
+TCP_SUM_AT, UDP_SUM_AT, GRE_SUM_AT, IPV4_SUM_AT = 16, 6, 4, 10
+GRE_HAS_SUM = 0x80
+HARDWARE_BYTES = 6
+HARDWARE_AT = {ETHERNET: (0, 6), LINUX_SLL: (6,), LINUX_SLL2: (12,)}  # of the addresses in link headers
+NOWHERE = -1
+
+
+@dataclass
+class Sum:
+    """An Internet checksum (RFC 1071) at `at` over `begin:end`, and over the addresses at `pseudo:pseudo_end`.
+
+    `tcp_len`: of a TCP checksum the length that its pseudo-header has; else NOWHERE. `optional`: 0 stands for none.
+    """
+
+    at: int
+    begin: int
+    end: int
+    pseudo: int = 0
+    pseudo_end: int = 0
+    tcp_len: int = NOWHERE
+    optional: bool = False
+
+
+@dataclass
+class Stack:
+    """Headers of a packet, as offsets into its buffer.
+
+    `payload`: the first byte that is no header; `end`: of the packet. `hardware`: addresses in link headers. `sums`:
+    outermost first. `tcp`: the TCP header, NOWHERE without one.
+    """
+
+    payload: int
+    end: int
+    ips: list[tuple[int, int]] = field(default_factory=list)  # (offset, version)
+    hardware: list[int] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
+    tcp: int = NOWHERE
+    fragment: bool = False
+    fragment_of_tcp: bool = False
+
+
+def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
+    """The headers of packet `row` of `records` (RECORD), which point into `octets`."""
+    state = np.empty(STATE_SIZE, np.int64)
+    code = _first_layer(records, row, state)
+    begin = int(records["offset"][row])
+    stack = Stack(begin, begin + int(records["cap_len"][row]))
+    for _ in range(MAX_LAYERS):
+        if code != NEXT_LAYER:
+            break
+        layer, at = int(state[LAYER]), int(state[AT])
+        gre_sum = layer == GRE and at + 8 <= state[END] and octets[at] & GRE_HAS_SUM
+        if layer == IP_PROTOCOL and state[VALUE] == PROTOCOL_UDP and at + UDP_BYTES <= state[END]:
+            stack.sums.append(_sum(state, at + UDP_SUM_AT, at, optional=True))
+        if layer in HARDWARE_AT and at + 2 * HARDWARE_BYTES <= stack.end:
+            stack.hardware += [at + offset for offset in HARDWARE_AT[layer]]
+        outer_end = int(state[END])
+        code = _step(octets, state)
+        if layer in (IPV4, IPV6) and (code in (NEXT_LAYER, FRAGMENT)):
+            stack.ips.append((at, 4 if layer == IPV4 else 6))
+            header = (int(octets[at]) & 0x0F) * 4 if layer == IPV4 else IPV6_BYTES
+            stack.payload = min(at + header, outer_end)
+            if layer == IPV4:
+                stack.sums.append(Sum(at + IPV4_SUM_AT, at, stack.payload))
+        if gre_sum and code == NEXT_LAYER:
+            stack.sums.append(Sum(at + GRE_SUM_AT, at, outer_end))
+    if code == TCP:
+        _transport(octets, state, stack, int(state[AT]))
+    elif code == FRAGMENT:
+        _fragment(octets, state, stack)
+    return stack
+
+
+def _sum(state: NDArray[np.int64], at: int, begin: int, optional: bool = False, tcp: bool = False) -> Sum:
+    source = int(state[SOURCE])
+    size = 8 if state[VERSION] == 4 else 32
+    length = int(state[WIRE_END]) - begin if tcp else NOWHERE
+    return Sum(at, begin, int(state[END]), source, source + size, length, optional)
+
+
+def _transport(octets: Bytes, state: NDArray[np.int64], stack: Stack, at: int) -> None:
+    """The TCP header at `at`, as far as it was captured."""
+    if at + TCP_BYTES <= state[END]:
+        stack.tcp = at
+        stack.payload = min(at + (int(octets[at + 12]) >> 4) * 4, int(state[END]))
+        stack.sums.append(_sum(state, at + TCP_SUM_AT, at, tcp=True))
+
+
+def _fragment(octets: Bytes, state: NDArray[np.int64], stack: Stack) -> None:
+    """A fragment (AT is at its IPv4 or fragment header): the one that begins the datagram has the TCP header."""
+    stack.fragment = True
+    at = int(state[AT])
+    if state[VERSION] == 4:
+        first, protocol = not int.from_bytes(octets[at + 6 : at + 8], "big") & 0x1FFF, octets[at + 9]
+    else:
+        stack.payload = at + 8
+        first, protocol = not int.from_bytes(octets[at + 2 : at + 4], "big") & 0xFFF8, octets[at]
+    stack.fragment_of_tcp = bool(protocol == PROTOCOL_TCP)
+    if first and stack.fragment_of_tcp:
+        _transport(octets, state, stack, stack.payload)
+
+
+def datagram_of(octets: Bytes, records: Records, row: int) -> bytes:
+    """What fragments of one datagram have in common (RFC 791 section 3.2, RFC 8200 section 4.5)."""
+    state = np.empty(STATE_SIZE, np.int64)
+    code = _first_layer(records, row, state)
+    for _ in range(MAX_LAYERS):
+        if code != NEXT_LAYER:
+            break
+        code = _step(octets, state)
+    at, source = int(state[AT]), int(state[SOURCE])
+    if state[VERSION] == 4:
+        key = (
+            octets[source : source + 8].tobytes()
+            + octets[at + 4 : at + 6].tobytes()
+            + octets[at + 9 : at + 10].tobytes()
+        )
+    else:
+        key = octets[source : source + 32].tobytes() + octets[at + 4 : at + 8].tobytes()
+    return key

@@ -1,0 +1,169 @@
+"""A cut from beginning to end: from a choice to packets in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.cutting import CutError, Cutting, Result
+from pipeline.cutting.choice import Choice, Pair, connections, resolve
+from pipeline.cutting.harmless import harmless
+from pipeline.cutting.originals import COLUMNS as OF_CAPTURES
+from pipeline.cutting.originals import Original, microseconds, originals
+from pipeline.cutting.pcapng import Sink, Writer
+from pipeline.cutting.picking import picked
+from pipeline.cutting.rows import Rows
+from pipeline.cutting.secrets import bearing, without_secrets
+from pipeline.cutting.streams import NULL, Frames, frames_of
+from pipeline.cutting.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
+from pipeline.cutting.writing import Disguise, write
+
+ENDS = ("client_ip", "client_port", "server_ip", "server_port")
+OF_CONNECTIONS = ("connection_id", *ENDS, "opened_ts", "closed_ts", "conflicting_overlap_bytes")
+
+
+def cut_choice(rows: Rows, chosen: Choice, sink: Sink, how: Cutting) -> Result:
+    """See `pipeline.cutting.cut_rows`."""
+    if how.whole:
+        chosen.widen()
+    pairs = set() if how.whole else resolve(chosen, rows)
+    wanted = chosen.of_connections
+    if not wanted and not chosen.packets:
+        raise CutError("no row was chosen")
+    captures = list(originals(rows("captures", OF_CAPTURES), how.captures))
+    among = neighbours(rows, wanted)
+    found, problems = _readable(captures, among, how.captures)
+    frames = frames_of(rows, among, found)
+    wished = frames.chosen(pairs, among)
+    _all_there(pairs, frames, wished, among)
+    secret = bearing(frames) if how.redact else np.empty(0, np.int64)
+    seen = survey(found, among, _samples(frames, secret))
+    problems += seen.errors
+    _check(frames, seen, found)
+    taken = picked(seen, frames, chosen.connections, wished, chosen.packets, found, how.context)
+    if not taken.any():
+        raise CutError("; ".join(problems) or "the captures hold none of these packets")
+    shown = harmless(frames, without_secrets(frames, seen, secret)) if how.redact else None
+    index = {original.name: place for place, original in enumerate(found)}
+    comments = {
+        (index[name], number): [_remark(text, number, found[index[name]], how) for text in texts]
+        for (name, number), texts in chosen.comments.items()
+        if name in index
+    }
+    writer = Writer(sink, f"Wirehare {_version()}")
+    packets = write(seen, taken, found, writer, Disguise(shown, how.key), comments)
+    written = seen.packets[taken]
+    return Result(
+        packets,
+        len(np.unique(written["connection"])),
+        [found[place].shown for place in np.unique(written["file"])],
+        int(_unmapped(written, seen).sum()) if how.redact else 0,
+        problems,
+    )
+
+
+def _all_there(pairs: Collection[Pair], frames: Frames, wished: NDArray[np.bool_], among: Sequence[Connection]) -> None:
+    """Raises CutError when a frame was chosen that the tables do not have."""
+    if int(wished.sum()) == len(pairs):
+        return
+    found = zip((frames.group[wished] // 2).tolist(), frames.number[wished].tolist(), strict=True)
+    missing = sorted(set(pairs) - {(among[connection].connection_id, number) for connection, number in found})
+    raise CutError(f"there is no frame {missing[0][1]} of connection {missing[0][0]} in the tables")
+
+
+def neighbours(rows: Rows, wanted: Collection[int]) -> list[Connection]:
+    """The connections with these ids, and all others on the same addresses and ports: where one ends, another begins.
+
+    Raises CutError for ids that the tables do not have.
+    """
+    found = rows("connections", OF_CONNECTIONS, connections(wanted)).to_pylist()
+    missing = sorted(set(wanted) - {row["connection_id"] for row in found})
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise CutError(f"there is no connection {missing[0]}{more} in the tables")
+    both = [tuple(row[name] for name in ENDS) for row in found]
+    both += [(*ends[2:], *ends[:2]) for ends in both]  # who is the client may have been judged otherwise
+    types = (pa.string(), pa.int32(), pa.string(), pa.int32())
+    keys = pa.table({name: pa.array([ends[at] for ends in both], types[at]) for at, name in enumerate(ENDS)})
+    all_of_them = {row["connection_id"]: row for row in rows("connections", OF_CONNECTIONS, keys).to_pylist()}
+    return [_connection(row) for row in all_of_them.values()]
+
+
+def _connection(row: Mapping[str, object]) -> Connection:
+    flow, client = flow_of(row)
+    return Connection(
+        int(str(row["connection_id"])),
+        flow,
+        client,
+        microseconds(row["opened_ts"]),  # type: ignore[arg-type]
+        microseconds(row["closed_ts"]),  # type: ignore[arg-type]
+        bool(row["conflicting_overlap_bytes"]),
+    )
+
+
+def _readable(
+    captures: Sequence[Original], among: Sequence[Connection], directory: str | None
+) -> tuple[list[Original], list[str]]:
+    """The captures that can be opened, and a line for each other one that may hold packets of `among`."""
+    problems = []
+    for each in captures:
+        if each.file.problem and any(each.overlaps(one.opened_us, one.closed_us) for one in among):
+            where = f"not in {directory}" if directory else "use --captures when it was moved"
+            problems.append(f"{each.name}: {each.file.problem} ({where})")
+    return [each for each in captures if not each.file.problem], problems
+
+
+def _samples(frames: Frames, indices: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """The numbers of the packets that carry these frames, by original."""
+    found: dict[int, list[NDArray[np.int64]]] = {}
+    for index in indices[frames.file[indices] != NULL].tolist():
+        numbers = np.arange(frames.first_packet[index], frames.last_packet[index] + 1)
+        found.setdefault(int(frames.file[index]), []).append(numbers)
+    return {file: np.unique(np.concatenate(parts)) for file, parts in found.items()}
+
+
+def _check(frames: Frames, seen: Survey, found: Sequence[Original]) -> None:
+    """The packets in which frames begin must carry their first bytes. Raises CutError: the captures are other ones.
+
+    A frame over two rotated files may name packets of both, so that some do not fit; in the right captures most do.
+    """
+    these = frames.are("status", "ok") & (frames.end > frames.start) & (frames.file != NULL)
+    these &= np.isin(frames.file, np.unique(seen.packets["file"]))
+    shift = 1 << 40
+    order = np.argsort(seen.packets["file"].astype(np.int64) * shift + seen.packets["packet_no"])
+    rows = seen.packets[order]
+    places = rows["file"].astype(np.int64) * shift + rows["packet_no"]
+    wanted = frames.file[these] * shift + frames.first_packet[these]
+    if not len(wanted):
+        return
+    row = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+    start, begin = frames.start[these], rows["at"][row]
+    fits = (places[row] == wanted) & (begin <= start) & (start < begin + rows["wire_len"][row])
+    if 2 * int(fits.sum()) < len(wanted):
+        raise CutError(
+            f"{found[0].name}: its packets do not hold what the tables say; expected the captures they were made of"
+        )
+
+
+def _unmapped(packets: NDArray[np.void], seen: Survey) -> NDArray[np.bool_]:
+    """bool (n,): packets whose payload had to be blanked wholly, since nobody can tell what its bytes are."""
+    conflicting = np.array([each.conflicting for each in seen.connections], np.bool_)[packets["connection"]]
+    unknown = (packets["datagram"] != NONE) | ((packets["at"] == UNMAPPED) & (packets["wire_len"] > 0))
+    blanked: NDArray[np.bool_] = unknown | (conflicting & (packets["copy"] != 0) & (packets["wire_len"] > 0))
+    return blanked
+
+
+def _remark(text: str, number: int, original: Original, how: Cutting) -> str:
+    """A comment on a packet: what was found, and where the packet was."""
+    return f"{text} (packet {number})" if how.key is not None else f"{text} (packet {number} of {original.shown})"
+
+
+def _version() -> str:
+    try:
+        return version("wirehare")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,103 @@
+"""Packets that were picked, into a pcapng file: as they are, redacted, or with other addresses.
+
+Captures are read side by side where they overlap in time, and their packets written in the order in which the decoder
+takes them. What is in memory is a block of each such capture, and the survey's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.cutting.anonymity import anonymise
+from pipeline.cutting.checksums import adjust
+from pipeline.cutting.chunks import Chunk, chunks
+from pipeline.cutting.harmless import Harmless
+from pipeline.cutting.headers import stack_of
+from pipeline.cutting.originals import NANOSECONDS, Interface, Original, interfaces
+from pipeline.cutting.pcapng import Writer
+from pipeline.cutting.redaction import redact, seal_fragments
+from pipeline.cutting.survey import NONE, Survey
+
+
+@dataclass(frozen=True)
+class Disguise:
+    """How packets are changed. `shown`: what a redacted stream may show, by group; None: all of it. `key`: for other
+    addresses; None: the ones that they have."""
+
+    shown: Mapping[int, Harmless] | None = None
+    key: bytes | None = None
+
+
+def write(
+    survey: Survey,
+    taken: NDArray[np.bool_],
+    originals: Sequence[Original],
+    writer: Writer,
+    disguise: Disguise,
+    comments: Mapping[tuple[int, int], Sequence[str]],
+) -> int:
+    """Write the packets that were `taken`; how many. `comments`: by (index of the original, packet_no)."""
+    rows = np.flatnonzero(taken)
+    rows = rows[np.lexsort([survey.packets[name][rows] for name in ("packet_no", "file", "order_ns")])]
+    files = survey.packets["file"][rows]
+    sources = {int(file): _packets(survey, rows[files == file], originals[file], disguise) for file in np.unique(files)}
+    written = 0
+    for row in rows.tolist():
+        file = int(survey.packets["file"][row])
+        interface, ts_ns, octets, wire_len = next(sources[file])
+        remarks = comments.get((file, int(survey.packets["packet_no"][row])), ())
+        writer.packet(interface, ts_ns, octets, wire_len, remarks)
+        written += 1
+    writer.close()
+    return written
+
+
+def _packets(
+    survey: Survey, rows: NDArray[np.int64], original: Original, disguise: Disguise
+) -> Iterator[tuple[Interface, int, memoryview, int]]:
+    """(interface, time, octets, length on the wire) of the survey's packets `rows`, all of one capture and in order."""
+    described = interfaces(original.file)
+    lengths = _datagram_lengths(survey) if disguise.shown is not None else {}
+    for chunk in chunks(original, survey.packets["packet_no"][rows], rows):
+        change(chunk, survey, disguise, lengths)
+        octets, records = chunk.octets.data, chunk.records
+        for offset, cap_len, wire_len, ts_ns, interface, link_type in records.tolist():
+            captured_on = _interface(described, interface, link_type, ts_ns, disguise.key is not None)
+            yield captured_on, ts_ns, octets[offset : offset + cap_len], wire_len
+
+
+def _interface(described: Sequence[Interface], number: int, link_type: int, ts_ns: int, anonymous: bool) -> Interface:
+    """What a packet was captured on; nanoseconds where the description does not fit the packet."""
+    if number >= len(described) or described[number].link_type != link_type:
+        return Interface(link_type)
+    interface = described[number]
+    if anonymous:
+        interface = replace(interface, name=b"", description=b"")
+    if ts_ns % 10 ** (NANOSECONDS - interface.places):
+        return replace(interface, places=NANOSECONDS)
+    return interface
+
+
+def change(chunk: Chunk, survey: Survey, disguise: Disguise, lengths: Mapping[int, int]) -> None:
+    """Redact and anonymise the packets of a chunk in place; checksums that were right are right again."""
+    if disguise.shown is None and disguise.key is None:
+        return
+    before = chunk.octets.copy()
+    packets = survey.packets[chunk.rows]
+    stacks = [stack_of(before, chunk.records, row) for row in range(len(chunk.records))]
+    if disguise.shown is not None:
+        redact(chunk, packets, stacks, disguise.shown, survey.connections)
+    if disguise.key is not None:
+        anonymise(chunk.octets, stacks, disguise.key)
+    seal_fragments(chunk, packets, stacks, lengths)
+    adjust(before, chunk.octets, stacks)
+
+
+def _datagram_lengths(survey: Survey) -> dict[int, int]:
+    """TCP payload bytes by datagram, from the packets that completed them."""
+    rows = survey.packets[(survey.packets["datagram"] != NONE) & (survey.packets["wire_len"] > 0)]
+    return dict(zip(rows["datagram"].tolist(), rows["wire_len"].tolist(), strict=True))

@@ -1,0 +1,183 @@
+"""`wirehare cut` and `pipeline.cut`: what they write, what they say, and their exit codes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cut_support import CAPTURES, NEEDS_TSHARK, Tables, fields, records, tables_of
+from pyspark.sql import SparkSession
+
+import pipeline
+from jobs.cli import main
+
+BARE = CAPTURES / "091_confirms_and_return.pcap"
+
+
+@pytest.fixture(scope="module")
+def tables() -> Tables:
+    found = tables_of([BARE])
+    publish, ack = found.frames("basic.publish")[0], found.frames("basic.ack")[0]
+    settled = {"first_frame_no": publish["frame_no"], "settled_frame_no": ack["frame_no"], "message_id": "order-17"}
+    found.rows["messages"] = [{"connection_id": publish["connection_id"], **settled}]
+    finding = {"rule_id": "CF-05", "severity": "info", "summary": "The server refused a published message."}
+    found.rows["findings"] = [{**found.frames("basic.nack")[0], **finding}]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tables.write(tmp_path_factory.mktemp("tables") / "tables")
+
+
+def said(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
+    """What the command says on stderr, when it ends with `code`."""
+    try:
+        found = main(["cut", *map(str, arguments)])
+    except SystemExit as end:
+        found = int(str(end.code))
+    text = capsys.readouterr().err
+    assert found == code, text
+    return text
+
+
+def test_a_connection_by_its_number(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, 0, folder, "--connection", tables.ids[0], "-o", tmp_path / "cut.pcapng")
+    assert records(tmp_path / "cut.pcapng") == records(BARE)
+    assert text.startswith(f"52 packets of 1 connection from 1 capture to {tmp_path / 'cut.pcapng'} in ")
+
+
+@NEEDS_TSHARK
+def test_a_message_by_its_id_or_its_frame(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = tables.rows["messages"][0]
+    by_id, by_frame = tmp_path / "id.pcapng", tmp_path / "frame.pcapng"
+    said(capsys, 0, folder, "--message-id", "order-17", "-o", by_id)
+    said(capsys, 0, folder, "--message", f"{message['connection_id']}/{message['first_frame_no']}", "-o", by_frame)
+    assert by_id.read_bytes() == by_frame.read_bytes()
+    infos = [info.rpartition("] ")[2] for (info,) in fields(by_id, "_ws.col.Info")]
+    assert infos[-4:] == ["Basic.Publish x= rk=cq ", "Content-Header ", "Content-Body ", "Basic.Ack "]
+    assert len(infos) == 7  # SYN, SYN ACK, protocol header
+    said(capsys, 0, folder, "--message-id", "order-17", "--only", "-o", by_id)
+    assert [info for (info,) in fields(by_id, "_ws.col.Info")] == infos[-4:]
+
+
+@NEEDS_TSHARK
+def test_a_finding_is_a_comment(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nack = tables.frames("basic.nack")[0]
+    for finding in ("CF-05", f"CF-05/{nack['connection_id']}", f"CF-05/{nack['connection_id']}/{nack['frame_no']}"):
+        said(capsys, 0, folder, "--finding", finding, "--only", "-o", tmp_path / "cut.pcapng")
+        (found,) = fields(tmp_path / "cut.pcapng", "frame.comment", "_ws.col.Info")
+        assert (
+            found[0]
+            == f"CF-05 info: The server refused a published message. (packet {nack['packet_no']} of {BARE.name})"
+        )
+        assert found[1] == "Basic.Nack "
+    assert "no row was chosen" in said(capsys, 1, folder, "--finding", "CF-05/1", "-o", tmp_path / "none.pcapng")
+    assert not (tmp_path / "none.pcapng").exists()
+
+
+def test_what_is_shared_has_neither_secret_nor_address(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key").write_bytes(b"a passphrase")
+    cut = ["--connection", tables.ids[0], "--redact", "--anonymise", tmp_path / "key"]
+    said(capsys, 0, folder, *cut, "-o", tmp_path / "a.pcapng")
+    said(capsys, 0, folder, *cut, "-o", tmp_path / "b.pcapng")
+    octets = (tmp_path / "a.pcapng").read_bytes()
+    assert b"\x7f\0\0\x01" in BARE.read_bytes()
+    assert b"\x7f\0\0\x01" not in octets
+    assert b"\0guest\0guest" in BARE.read_bytes()
+    assert b"guest" not in octets
+    assert octets == (tmp_path / "b.pcapng").read_bytes()
+
+
+def test_bad_usage_writes_nothing(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, one = tmp_path / "cut.pcapng", tables.ids[0]
+    (tmp_path / "empty").touch()
+    shutil.copy(BARE, tmp_path)
+    for words, arguments in {
+        "nothing to cut": [folder, "-o", target],
+        "'x' is no connection_id": [folder, "--connection", "x", "-o", target],
+        "'5' is no message": [folder, "--message", "5", "-o", target],
+        "'/5' is no finding": [folder, "--finding", "/5", "-o", target],
+        "is one of the captures": [folder, "--connection", one, "-o", BARE],
+        " is one of the captures": [folder, "--connection", one, "--captures", tmp_path, "-o", tmp_path / BARE.name],
+        "there is no directory": [folder, "--connection", one, "-o", tmp_path / "nowhere" / "cut.pcapng"],
+        "cannot be read": [folder, "--connection", one, "--anonymise", tmp_path / "no-key", "-o", target],
+        "the key is empty": [folder, "--connection", one, "--anonymise", tmp_path / "empty", "-o", target],
+        "no rows to cut": [folder, "--where", "true", "--table", "captures", "-o", target],
+        "no such file or directory": [folder, "--connection", one, "--captures", tmp_path / "empty*dir", "-o", target],
+    }.items():
+        text = said(capsys, 2, *arguments)
+        assert words in text
+        assert text.startswith("wirehare cut: ")
+        assert text.count("\n") == 1
+    assert "no connection 5 in the tables" in said(capsys, 1, folder, "--connection", 5, "-o", target)
+    assert "no such directory" in said(capsys, 3, tmp_path / "none", "--connection", one, "-o", target)
+    assert "table captures cannot be read" in said(capsys, 3, tmp_path, "--connection", one, "-o", target)
+    assert not target.exists()
+
+
+def test_captures_that_are_gone_or_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of three rotated files one is gone: the others are written, the exit code and a line say what is missing."""
+    names = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
+    for name in names:
+        shutil.copy(CAPTURES / name, tmp_path)
+    tables = tables_of([tmp_path / name for name in names])
+    folder = tables.write(tmp_path / "tables")
+    (tmp_path / "moved").mkdir()
+    for name in names[:2]:
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    (tmp_path / names[2]).unlink()
+    ids = tables.ids
+    cut = [folder, "--connection", *ids, "-o", tmp_path / "cut.pcapng"]
+    assert said(capsys, 1, *cut).count("use --captures when it was moved") >= 1
+    text = said(capsys, 3, *cut, "--captures", tmp_path / "moved")
+    assert f"{names[2]}: no file {names[2]} is there (not in {tmp_path / 'moved'})" in text
+    assert records(tmp_path / "cut.pcapng") == [each for name in names[:2] for each in records(CAPTURES / name)]
+
+
+def test_standard_output_is_the_file(folder: Path, tables: Tables, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "jobs.cli", "cut", str(folder), "--connection", str(tables.ids[0]), "-o", "-"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    (tmp_path / "cut.pcapng").write_bytes(done.stdout)
+    assert records(tmp_path / "cut.pcapng") == records(BARE)
+    assert done.stderr.startswith(b"52 packets of 1 connection from 1 capture to standard output in ")
+
+
+def test_rows_of_dataframes(
+    spark: SparkSession, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tables: Tables
+) -> None:
+    """In a notebook rows of any table; on the command line a condition in SQL, which may ask other tables."""
+    loaded = pipeline.load(spark, str(folder))
+    publishes = loaded.frames.where("name = 'basic.publish'")
+    result = pipeline.cut(loaded, str(tmp_path / "a.pcapng"), rows={"frames": publishes}, context=False)
+    expected = sorted({row["packet_no"] for row in tables.frames("basic.publish")})
+    assert records(tmp_path / "a.pcapng") == [records(BARE)[number - 1] for number in expected]
+    assert (result.packets, result.problems) == (len(expected), [])
+    condition = "name = 'basic.publish' AND connection_id IN (SELECT connection_id FROM connections)"
+    said(capsys, 0, folder, "--where", condition, "--only", "-o", tmp_path / "b.pcapng")
+    assert (tmp_path / "b.pcapng").read_bytes() == (tmp_path / "a.pcapng").read_bytes()
+    text = said(capsys, 2, folder, "--where", "nmae = 'x'", "-o", tmp_path / "c.pcapng")
+    assert "wirehare cut: --where: [UNRESOLVED_COLUMN" in text
+    with pytest.raises(pipeline.cutting.CutError):
+        pipeline.cut(loaded, str(tmp_path / "c.pcapng"), connections=[5])
+    assert not (tmp_path / "c.pcapng").exists()
+
+
+def test_help_names_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["cut", "--help"])
+    text = capsys.readouterr().out
+    assert all(f"\n  {code}  " in text for code in range(5))
