@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo test lint types tests bench cluster-test browser-test fuzz format clean java
+.PHONY: help demo test lint types tests bench cluster-test browser-test notebook notebook-test fuzz format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -34,12 +34,19 @@ bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with 
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.flows
+	$(BIN)/python -m benchmarks.functions
 
 cluster-test: java .venv/dev .venv/kernels  ## kill workers, executors and drivers of a cluster on this machine
 	$(BIN)/python -m pytest -q -m cluster tests/cluster
 
 browser-test: .venv/dev .venv/browser  ## the report in Chromium, which has to be there with its driver
 	$(BIN)/python -m pytest -q tests/browser
+
+notebook: java .venv/notebook .venv/kernels .venv/classes  ## open the notebooks in Jupyter Lab
+	$(BIN)/jupyter lab notebooks
+
+notebook-test: java .venv/dev .venv/kernels .venv/classes  ## run every notebook from its first cell to its last
+	$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 notebooks
 
 FUZZ_SECONDS ?= 300
 fuzz: .venv/dev .venv/kernels  ## damaged captures through readers and decoder (FUZZ_SECONDS=300)
@@ -79,6 +86,11 @@ java:
 	@echo "Installing wirehare and the tools of its tests into .venv"
 	@$(PIP) install --editable '.[dev]'
 	@touch .venv/runtime $@
+
+.venv/notebook: pyproject.toml | .venv/runtime
+	@echo "Installing Jupyter Lab into .venv"
+	@$(PIP) install --editable '.[notebook]'
+	@touch $@
 
 .venv/browser: pyproject.toml | .venv/dev
 	@$(PIP) install --editable '.[browser]'

@@ -35,14 +35,7 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
     is none, of the delivering one). A confirm or a reply counts once for each publish, however many queues its message
     came to. Percentiles are exact up to one rank in 10,000. Raises ValueError for any other column.
     """
-    flows = _with_columns(
-        tables.message_flows, by, tables, F.coalesce("publish_connection_id", "deliver_connection_id")
-    )
-    once = Window.partitionBy("publish_connection_id", "publish_frame_no").orderBy("deliver_ts_ns", "flow_id")
-    needs_once = flows.filter(F.coalesce(*OF_PUBLISH).isNotNull() & F.col("publish_frame_no").isNotNull())
-    per_publish = needs_once.withColumn("nth", F.row_number().over(once)).filter("nth = 1").select(*by, *OF_PUBLISH)
-    per_pair = flows.select(*by, *OF_PAIR)
-    rows = _long(per_publish, by, OF_PUBLISH).unionByName(_long(per_pair, by, OF_PAIR))
+    rows = measured(tables, by)
     percentiles = F.percentile_approx("ns", list(PERCENTILES.values()), ACCURACY)
     return (
         rows.groupBy(*by, "measure")
@@ -56,6 +49,20 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
         )
         .orderBy(*by, "measure")
     )
+
+
+def measured(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
+    """What `latency` summarises, a row each: `by`, `ts_ns` (of the publish; without one, of the delivery), `measure`
+    (a column name of message_flows) and `ns`."""
+    flows = _with_columns(
+        tables.message_flows, by, tables, F.coalesce("publish_connection_id", "deliver_connection_id")
+    ).withColumn("ts_ns", F.coalesce("publish_ts_ns", "deliver_ts_ns"))
+    once = Window.partitionBy("publish_connection_id", "publish_frame_no").orderBy("deliver_ts_ns", "flow_id")
+    needs_once = flows.filter(F.coalesce(*OF_PUBLISH).isNotNull() & F.col("publish_frame_no").isNotNull())
+    keys = (*by, "ts_ns")
+    per_publish = needs_once.withColumn("nth", F.row_number().over(once)).filter("nth = 1").select(*keys, *OF_PUBLISH)
+    per_pair = flows.select(*keys, *OF_PAIR)
+    return _long(per_publish, keys, OF_PUBLISH).unionByName(_long(per_pair, keys, OF_PAIR))
 
 
 def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> DataFrame:

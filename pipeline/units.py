@@ -25,3 +25,11 @@ def duration(nanoseconds: int | None) -> str | None:
             return f"{amount:.0f} ns" if unit == "ns" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} s"
+
+
+def time_unit(span_ns: int) -> tuple[str, int]:
+    """The unit in which a span is a number that people read, and its length in ns."""
+    for unit, length in (("hours", 3600 * 10**9), ("minutes", 60 * 10**9), ("seconds", 10**9)):
+        if span_ns >= 3 * length:
+            return unit, length
+    return "milliseconds", 10**6

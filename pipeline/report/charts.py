@@ -7,7 +7,6 @@ words and names from the protocol's tables go into a chart, nothing that was sen
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,16 +16,18 @@ import altair as alt
 import vl_convert
 from markupsafe import Markup
 
+from pipeline import theme
 from pipeline.report.groups import Groups
 from pipeline.report.latency import Latency
 from pipeline.report.questions import CLASSES_PER_OCTAVE, TIME_BARS, bar_width_ns
+from pipeline.units import time_unit
 
 WIDTH = 330
-INK, MUTED, GRID = "var(--ink)", "var(--muted)", "var(--line)"
-FIRST, SECOND, THIRD, FOURTH = "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)"
+INK, MUTED, GRID = (theme.PAGE[name] for name in ("ink", "muted", "line"))
+FIRST, SECOND, THIRD, FOURTH = (theme.PAGE[name] for name in theme.SERIES)
 FONT = "system-ui, sans-serif"
 # Labels are measured in another font than the reader's, which may be wider.
-PADDING = {"left": 12, "right": 8, "top": 2, "bottom": 2}
+DRAWING = {"aria": False, "padding": {"left": 12, "right": 8, "top": 2, "bottom": 2}}
 OPERATIONS = {"publish": "published", "deliver": "delivered", "get": "fetched", "return": "returned"}
 LEDGER = {
     "frame": ("in frames", FIRST),
@@ -34,7 +35,7 @@ LEDGER = {
     "skipped": ("skipped", SECOND),
     "foreign": ("other protocol", FOURTH),
     "tail": ("unfinished frame", MUTED),
-    "missing": ("not captured", "var(--bad)"),
+    "missing": ("not captured", theme.PAGE["bad"]),
 }
 # Widest series of a latency chart: more do not fit a screen, the table below has them.
 SERIES = 10
@@ -45,16 +46,7 @@ NOT_OURS = "[^ -~]"
 
 def drawn(chart: Any, label: str) -> Markup:
     """The chart as an SVG element that scales to its place and says `label` to those who do not see it."""
-    spec = (
-        chart.configure(background="transparent", font=FONT, aria=False, padding=PADDING)
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=MUTED, titleColor=MUTED, domainColor=GRID, tickColor=GRID, gridColor=GRID,
-            labelFontSize=11, titleFontSize=11, titleFontWeight="normal", labelLimit=160,
-        )
-        .configure_legend(labelColor=INK, labelFontSize=12, title=None, orient="top", symbolStrokeWidth=2, padding=0)
-        .to_dict()
-    )  # fmt: skip
+    spec = {**chart.to_dict(), "config": {**theme.config(theme.PAGE, FONT, "transparent"), **DRAWING}}
     svg = vl_convert.vegalite_to_svg(spec)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
     body = svg[svg.index(">") + 1 :]
@@ -79,7 +71,7 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
     words = [OPERATIONS[name] for name in operations]
     began = datetime.fromtimestamp(first_ns // 10**9, tz=UTC)
     colour = alt.Color("what:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD, FOURTH][: len(words)]))
-    dash = alt.StrokeDash("what:N", scale=alt.Scale(domain=words, range=[[1, 0], [5, 3], [2, 2], [8, 3]][: len(words)]))
+    dash = alt.StrokeDash("what:N", scale=alt.Scale(domain=words, range=theme.DASHES[: len(words)]))
     chart = (
         alt.Chart(alt.Data(values=points))
         .mark_line(interpolate="step-after", strokeWidth=1.8)
@@ -94,14 +86,6 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
         .properties(width=WIDTH - 50, height=170)
     )
     return drawn(chart, f"Messages a second over time, by operation: {', '.join(words)}")
-
-
-def time_unit(span_ns: int) -> tuple[str, int]:
-    """The unit in which a span is a number that people read, and its length in ns."""
-    for unit, length in (("hours", 3600 * 10**9), ("minutes", 60 * 10**9), ("seconds", 10**9)):
-        if span_ns >= 3 * length:
-            return unit, length
-    return "milliseconds", 10**6
 
 
 def spread(found: Sequence[Latency], label: str) -> Markup | None:
@@ -119,7 +103,7 @@ def spread(found: Sequence[Latency], label: str) -> Markup | None:
     ]
     marks = [(name, word) for name, word in (("median", "median"), ("p90", "90 %"), ("p99", "99 %"))]
     points = [{"what": row["what"], "ms": row[name], "mark": word} for row in rows for name, word in marks]
-    decades = powers(min(row["median"] for row in rows), max(row["p99"] for row in rows))
+    decades = theme.powers(min(row["median"] for row in rows), max(row["p99"] for row in rows))
     y = alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelColor=INK, ticks=False, domain=False))
     axis = alt.Axis(values=decades, format="~g")
     scale = alt.Scale(type="log", domain=[decades[0], decades[-1]])
@@ -143,12 +127,6 @@ def spread(found: Sequence[Latency], label: str) -> Markup | None:
     return drawn(chart, label)
 
 
-def powers(low: float, high: float) -> list[float]:
-    """Powers of ten from the last that is not above `low` to the first that is not below `high`: two at least."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
-
-
 def distribution(groups: Groups) -> Markup | None:
     """How many settlements took how long, in classes of half an octave."""
     counted: dict[tuple[int, str], int] = {}
@@ -162,7 +140,7 @@ def distribution(groups: Groups) -> Markup | None:
         {"from": 2 ** (bar / 2) / 1e6, "to": 2 ** ((bar + 1) / 2) / 1e6, "n": number, "what": word}
         for (bar, word), number in sorted(counted.items())
     ]
-    decades = powers(min(row["from"] for row in rows), max(row["to"] for row in rows))
+    decades = theme.powers(min(row["from"] for row in rows), max(row["to"] for row in rows))
     chart = (
         alt.Chart(alt.Data(values=rows))
         .mark_bar(orient="vertical")

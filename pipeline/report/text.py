@@ -9,13 +9,14 @@ known size.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
 from pipeline.units import duration, size
 
-__all__ = ["count", "duration", "moment", "share", "size", "wire"]
+__all__ = ["count", "duration", "moment", "plain", "share", "size", "wire"]
 
 # Stands where a capture does not tell.
 NOTHING = "\u2013"
@@ -27,6 +28,8 @@ CODE_POINT_WEIGHT = 8
 INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # Higher stacks of these on one letter would run over the lines above and below.
 COMBINING, STACKED = {"Mn", "Me"}, 2
+RIGHT_TO_LEFT = {"R", "AL", "AN"}
+ISOLATE, END_ISOLATE = "\u2068", "\u2069"
 BDI = Markup("<bdi>{}</bdi>")
 # The longest that the escape of one character gets, and the frame around them.
 MARKUP_BYTES = SHOWN * len("&#34;") + 100
@@ -41,18 +44,40 @@ def wire(value: object, shown: int = SHOWN) -> Markup:
         return Markup('<span class="none">empty</span>')
     if text.isascii() and text.isprintable() and len(text) <= shown:
         return BDI.format(text)
-    parts: list[str] = []
+    parts = [
+        f"<i>U+{ord(character):04X}</i>" if odd else str(escape(character)) for character, odd in seen(text, shown)
+    ]
+    if len(parts) < len(text):
+        parts.append(f"<i>\u2026 {len(text) - len(parts)} more</i>")
+    return BDI.format(Markup("".join(parts)))
+
+
+def plain(value: object, shown: int) -> str:
+    """The same for pictures, whose text is no markup: code points in brackets, an ellipsis for what is left out.
+
+    At most `shown` characters. Letters that run from right to left are kept apart from the words around them.
+    """
+    text = NOTHING if value is None else str(value) or "''"
+    parts = [f"[U+{ord(character):04X}]" if odd else character for character, odd in seen(text, shown)]
+    if len(parts) < len(text) or sum(map(len, parts)) > shown:
+        while parts and sum(map(len, parts)) >= shown:
+            parts.pop()
+        parts.append("\u2026")
+    turned = any(unicodedata.bidirectional(character) in RIGHT_TO_LEFT for character in text[: len(parts)])
+    return f"{ISOLATE}{''.join(parts)}{END_ISOLATE}" if turned else "".join(parts)
+
+
+def seen(text: str, shown: int) -> Iterator[tuple[str, bool]]:
+    """The characters that are shown, each with whether it has no shape of its own and is written as its code point."""
     weight = stacked = 0
-    for at, character in enumerate(text):
+    for character in text:
         category = unicodedata.category(character)
         stacked = stacked + 1 if category in COMBINING else 0
         odd = category in INVISIBLE or stacked > STACKED
         weight += CODE_POINT_WEIGHT if odd else 1
         if weight > shown:
-            parts.append(f"<i>\u2026 {len(text) - at} more</i>")
-            break
-        parts.append(f"<i>U+{ord(character):04X}</i>" if odd else str(escape(character)))
-    return BDI.format(Markup("".join(parts)))
+            return
+        yield character, odd
 
 
 def count(number: int | None) -> str:

@@ -1,0 +1,135 @@
+"""The ladder: who said what to whom, and when, as people draw protocols by hand.
+
+Lifelines of clients and their brokers, time down the left, an arrow for each method with its key arguments, a packet
+number down the right to open in Wireshark. Level arrows: a capture knows one moment of a frame, not two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.plots.chart import nothing, titled
+from pipeline.plots.ladder_drawing import Lifeline, characters, drawing
+from pipeline.plots.selection import chosen, left_out, moment, subtitle
+from pipeline.plots.steps import Step, folded, steps, with_silence
+from pipeline.report.text import plain
+
+if TYPE_CHECKING:
+    from pipeline import Tables
+
+# Connections in one ladder: more lifelines are not read any more.
+CONNECTIONS = 3
+# Frames that are fetched to be folded.
+FRAMES = 2_000
+# Arguments larger than this are not fetched, characters of JSON: only the name is shown.
+ARGUMENTS = 16 * 1024
+SILENCE_NS = 1_000_000_000
+NAME_CHARACTERS = 34
+READ = (
+    "connection_id", "frame_no", "sender", "ts_ns", "packet_no", "size", "version", "channel", "frame_type", "name",
+    "status", "content_frame_no", "payload_size", "body_size",
+)  # fmt: skip
+OF_CONNECTION = (
+    "connection_id", "version", "client_ip", "client_port", "server_ip", "server_port", "client_product",
+    "client_version", "client_container_id", "server_product", "server_version", "server_container_id", "tcp_end",
+    "tcp_end_by",
+)  # fmt: skip
+TCP_ENDS = {"fin": "TCP FIN", "rst": "TCP RST"}
+
+
+def ladder(
+    tables: Tables,
+    where: str | None = None,
+    *,
+    most: int = 60,
+    silence_ns: int = SILENCE_NS,
+    fold: bool = True,
+    title: str | None = None,
+) -> Any:
+    """A sequence diagram of the frames for which `where` (SQL over table frames) is true, an `altair.LayerChart`.
+
+    The first CONNECTIONS connections and `most` levels are drawn. Content headers and bodies are told with their
+    method. `fold`: silence of `silence_ns` or longer, and what repeats itself, takes one level. Three Spark jobs.
+    """
+    rows = chosen(tables, "frames", where)
+    each = rows.groupBy("connection_id").agg(F.min("ts_ns").alias("begun"), F.count("*").alias("frames"))
+    first = each.orderBy("begun", "connection_id").limit(CONNECTIONS).collect()
+    ids = [row["connection_id"] for row in first]
+    total = each.agg(F.count("*").alias("connections"), F.coalesce(F.sum("frames"), F.lit(0)).alias("frames")).head()
+    assert total is not None  # an aggregate without groups has one row
+    facts = tables.connections.filter(F.col("connection_id").isin(ids)).select(
+        *OF_CONNECTION,
+        (F.unix_micros("closed_ts") * 1000).alias("last_ns"),
+        F.expr("try_variant_get(client_properties, '$.connection_name', 'string')").alias("given_name"),
+    )
+    connections = {row["connection_id"]: row.asDict() for row in facts.collect()}
+    frames = [row.asDict() for row in fetched(rows.filter(F.col("connection_id").isin(ids))).collect()]
+    columns = lifelines([connections[one] for one in ids if one in connections])
+    told = steps(frames, characters(len(columns)))
+    if len(frames) == sum(row["frames"] for row in first):
+        told = sorted([*told, *ends(told, connections)], key=lambda step: step.ts_ns)
+    told = folded(with_silence(told, silence_ns)) if fold else told
+    drawn = told[:most]
+    if not drawn:
+        return nothing(title or "Ladder", "no frame fits the condition")
+    lines = subtitle(
+        f"0 s is {moment(drawn[0].ts_ns)}",
+        left_out(len(ids), total["connections"], "connections", "those that began first"),
+        left_out(sum(step.frames for step in drawn), total["frames"], "frames", "the earliest"),
+    )
+    versions = " and ".join(sorted({str(row["version"]) for row in frames if row["version"]}))
+    servers = {one: endpoint(facts, "server") for one, facts in connections.items()}
+    return titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), lines)
+
+
+def fetched(rows: DataFrame) -> DataFrame:
+    """The rows that are folded, earliest first, with their arguments as JSON."""
+    arguments = F.to_json("arguments")
+    short = F.when(F.length(arguments) <= ARGUMENTS, arguments).alias("arguments")
+    return rows.select(*READ, short).orderBy("ts_ns", "connection_id", "frame_no").limit(FRAMES)
+
+
+def ends(told: Sequence[Step], connections: Mapping[int, Mapping[str, Any]]) -> list[Step]:
+    """How each connection was ended by TCP, at the time of its last packet; that may be a later one than the FIN, so
+    these steps have no packet number."""
+    last = {step.connection_id: step for step in told}
+    return [
+        Step(
+            ts_ns=max(facts["last_ns"], last[one].ts_ns),
+            label=TCP_ENDS[facts["tcp_end"]],
+            connection_id=one,
+            sender=facts["tcp_end_by"],
+            kind="error" if facts["tcp_end"] == "rst" else "connection, channel",
+            frames=0,
+            name="TCP",
+        )
+        for one, facts in connections.items()
+        if one in last and facts["tcp_end"] in TCP_ENDS and facts["tcp_end_by"]
+    ]
+
+
+def lifelines(connections: Sequence[Mapping[str, Any]]) -> dict[Lifeline, tuple[str, str]]:
+    """Lifeline -> (name, address), from left to right: a client, its broker, the other clients."""
+    found: dict[Lifeline, tuple[str, str]] = {}
+    for facts in connections:
+        for side in ("client", "server"):
+            address = endpoint(facts, side)
+            key = (side, facts["connection_id"] if side == "client" else address)
+            found.setdefault(key, (name_of(facts, side), address))
+    return found
+
+
+def endpoint(facts: Mapping[str, Any], side: str) -> str:
+    """Address and port of one side."""
+    return f"{facts[f'{side}_ip']}:{facts[f'{side}_port']}"
+
+
+def name_of(facts: Mapping[str, Any], side: str) -> str:
+    """What one side says it is: connection name, product and version, or 1.0's container id."""
+    product = " ".join(str(part) for part in (facts[f"{side}_product"], facts[f"{side}_version"]) if part)
+    given = facts["given_name"] if side == "client" else None
+    return plain(given or product or facts[f"{side}_container_id"] or side, NAME_CHARACTERS)

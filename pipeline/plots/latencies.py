@@ -1,0 +1,173 @@
+"""Latencies: how they are spread, and how they change over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, layer, logarithmic, nothing, titled
+from pipeline.plots.selection import among, every_us, interval, length, moment, only, span, subtitle
+from pipeline.report.latency import WORDS
+from pipeline.report.text import plain
+from pipeline.summaries import ACCURACY, PERCENTILES, measured
+from pipeline.summaries import latency as summary
+from pipeline.theme import LIGHT
+from pipeline.units import duration, time_unit
+
+if TYPE_CHECKING:
+    from pipeline import Tables
+
+# Bars of a histogram for each doubling: each as wide as 19 %.
+PER_OCTAVE = 4
+# Few enough for percentiles of each to mean something.
+INTERVALS = 40
+ROW, COUNTS = 58, 60  # heights, pixels
+MARKS = {"p50_ns": "median", "p90_ns": "90 %", "p99_ns": "99 %"}
+COLOURS = dict(zip(MARKS.values(), ("c1", "c3", "c2"), strict=True))
+
+
+def latency(
+    tables: Tables, where: str | None = None, *, by: str | None = None, measure: str | None = None, most: int = 8
+) -> Any:
+    """Histograms of latencies on a logarithmic scale, with median, 90 % and 99 %: an `altair.VConcatChart`.
+
+    A row for each measure of `pipeline.latency` ('confirm' 'broker' 'ack' 'total' 'rpc'), or with `by` (a column of
+    message_flows or connections) for each of its `most` frequent values, of one `measure` ('broker' unless said).
+    `where`: SQL over message_flows. Two Spark jobs. Raises ValueError for an unknown measure or column.
+    """
+    measure = measure or ("broker" if by else None)
+    flows, keys, wanted = only(tables, where, "message_flows"), [by] if by else [], of_measure(measure)
+    counts = summary(flows, keys).filter(wanted).orderBy(F.desc("count"), "measure", *keys)
+    found = [row.asDict() for row in counts.limit(most + 1).collect()]
+    title = f"Latency: {WORDS[measure]}" if measure else "Latency"
+    if not found:
+        return nothing(title, "no message was measured")
+    shown = found[:most] if by else sorted(found, key=lambda row: list(WORDS).index(row["measure"]))
+    octave = F.floor(F.log2(F.greatest("ns", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
+    kept = among(by, [row[by] for row in shown]) if by else F.lit(True)
+    classes = measured(flows, keys).select(*keys, short_name(), octave).filter(wanted & kept)
+    counted = [row.asDict() for row in classes.groupBy(*keys, "measure", "class").count().collect()]
+    key = by or "measure"
+    rows = [
+        histogram(
+            plain(row[by], NAME_CHARACTERS) if by else WORDS[row["measure"]],
+            row,
+            [group for group in counted if group[key] == row[key]],
+            (min(group["class"] for group in counted), max(group["class"] for group in counted)),
+            last=row is shown[-1],
+        )
+        for row in shown
+    ]
+    more = [f"the {most} most frequent values of {by}"] if by and len(found) > most else []
+    return titled(alt.vconcat(*rows, spacing=12), title, more)
+
+
+def histogram(
+    name: str, row: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], ends: tuple[int, int], last: bool
+) -> Any:
+    """One row: bars of `groups`, rules where `row` has its percentiles, and both in words above."""
+    scale, decades = logarithmic(*(2 ** (end / PER_OCTAVE) / 1e6 for end in (ends[0], ends[1] + 1)))
+    axis = alt.Axis(values=decades, format="~g", grid=True, labels=last, ticks=last)
+    x: dict[str, Any] = {"scale": scale, "axis": axis, "title": "milliseconds" if last else None}
+    y = alt.Y("n:Q", title=None, axis=None)
+    bars = layer(
+        {"from": 2 ** (at / PER_OCTAVE) / 1e6, "to": 2 ** ((at + 1) / PER_OCTAVE) / 1e6, "n": group["count"]}
+        for group in groups
+        for at in (group["class"],)
+    )
+    marks = layer({"at": max(row[column], 1) / 1e6, "mark": word} for column, word in MARKS.items())
+    words = [f"{word} {duration(row[column])}" for column, word in MARKS.items()]
+    line = " · ".join([f"{row['count']:,} times", *words, f"longest {duration(row['max_ns'])}"])
+    drawn = alt.layer(
+        bars.mark_bar(color=LIGHT["c1"], opacity=0.45, orient="vertical").encode(
+            alt.X("from:Q", **x), alt.X2("to:Q"), y
+        ),
+        marks.mark_rule(strokeWidth=2).encode(
+            alt.X("at:Q", **x),
+            color=alt.Color(
+                "mark:N", scale=alt.Scale(domain=list(COLOURS), range=[LIGHT[c] for c in COLOURS.values()])
+            ),
+            strokeDash=alt.StrokeDash("mark:N", scale=dashes(list(COLOURS))),
+        ),
+    )
+    head = alt.TitleParams(name, subtitle=line, fontSize=12, offset=4)
+    return drawn.properties(width=WIDTH, height=ROW, title=head)
+
+
+def latency_over_time(
+    tables: Tables, where: str | None = None, *, measure: str = "broker", every: str | None = None
+) -> Any:
+    """Median, 90 %, 99 % and longest of one measure of `pipeline.latency` by time, above the number of messages: an
+    `altair.VConcatChart`.
+
+    `where`: SQL over message_flows. `every`: interval ('1 second'); by default as many as fit. A message counts when
+    it was published. Two Spark jobs. Raises ValueError for an unknown measure or interval.
+    """
+    rows = measured(only(tables, where, "message_flows")).filter(F.col("measure") == f"{checked(measure)}_latency_ns")
+    title = f"Latency over time: {WORDS[measure]}"
+    ends = span(rows, "ts_ns")
+    if ends is None:
+        return nothing(title, "no message was measured")
+    width = every_us(every, *ends, intervals=INTERVALS)
+    at = F.percentile_approx("ns", list(PERCENTILES.values()), ACCURACY).alias("at")
+    binned = rows.groupBy(interval("ts_ns", ends[0], width).alias("bin")).agg(
+        at, F.max("ns").alias("max_ns"), F.count("*").alias("n")
+    )
+    unit, unit_ns = time_unit(ends[1] - ends[0])
+    points = [
+        {
+            "t": row["bin"] * width * 1000 / unit_ns,
+            "to": (row["bin"] + 1) * width * 1000 / unit_ns,
+            "n": row["n"],
+            "longest": max(row["max_ns"], 1) / 1e6,
+            **{word: max(row["at"][place], 1) / 1e6 for place, word in enumerate(MARKS.values())},
+        }
+        for row in binned.orderBy("bin").collect()
+    ]
+    scale, decades = logarithmic(min(p["median"] for p in points), max(p["longest"] for p in points))
+    y: dict[str, Any] = {"scale": scale, "axis": alt.Axis(values=decades, format="~g"), "title": "milliseconds"}
+    x: dict[str, Any] = {
+        "axis": alt.Axis(grid=False, labels=False, ticks=False),
+        "title": None,
+        "scale": alt.Scale(nice=False),
+    }
+    said = alt.Color("mark:N", scale=alt.Scale(domain=list(COLOURS), range=[LIGHT[c] for c in COLOURS.values()]))
+    long = [{"t": p["t"], "to": p["to"], "mark": word, "ms": p[word]} for p in points for word in COLOURS]
+    above = alt.layer(
+        layer(points)
+        .mark_bar(color=LIGHT["panel"], orient="vertical")
+        .encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("median:Q", **y), alt.Y2("longest:Q")),
+        layer(long).mark_rule(strokeWidth=2.2).encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("ms:Q", **y), said),
+    ).properties(width=WIDTH, height=200)
+    below = (
+        layer(points).mark_bar(color=LIGHT["muted"], opacity=0.6, orient="vertical")
+        .encode(
+            alt.X("t:Q", title=f"{unit} since {moment(ends[0])}", axis=alt.Axis(grid=False, tickCount=8)),
+            alt.X2("to:Q"),
+            alt.Y("n:Q", title="messages", axis=alt.Axis(tickCount=3, format="~s")),
+        )
+        .properties(width=WIDTH, height=COUNTS)
+    )  # fmt: skip
+    lines = subtitle(f"by {length(width)} of publishing; the grey bar reaches from the median to the longest")
+    return titled(alt.vconcat(above, below, spacing=8).resolve_scale(x="shared"), title, lines)
+
+
+def checked(measure: str) -> str:
+    """The measure, if there is one of that name."""
+    if measure not in WORDS:
+        raise ValueError(f"no latency {measure!r}; expected one of {', '.join(WORDS)}")
+    return measure
+
+
+def of_measure(measure: str | None) -> Column:
+    """True on rows of this measure; on all where it is None."""
+    return F.lit(True) if measure is None else F.col("measure") == checked(measure)
+
+
+def short_name() -> Column:
+    """The measure as `pipeline.latency` calls it."""
+    return F.regexp_replace("measure", "_latency_ns$", "").alias("measure")

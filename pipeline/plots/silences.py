@@ -1,0 +1,112 @@
+"""Heartbeats: who kept them, and how long each side was silent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.plots.chart import WIDTH, layer, nothing, scale, titled
+from pipeline.plots.selection import among, chosen, moment, subtitle
+from pipeline.theme import LIGHT
+from pipeline.units import duration, time_unit
+
+if TYPE_CHECKING:
+    from pipeline import Tables
+
+STEP = 24  # height of a row, pixels
+# Silences that are drawn: the longest; and beats, which are counted in so many intervals of a row.
+MOST, INTERVALS = 500, 200
+# The interval agreed on, ns: of 0-9-1 and 0-10 the same for both; of 1.0 the time-out that the other side announced.
+LIMIT = (
+    "coalesce(nullif(heartbeat_s, 0) * 1000000000, "
+    "if(sender = 'client', server_idle_timeout_ms, client_idle_timeout_ms) * 1000000)"
+)
+BEATS = "frame_type IN ('heartbeat', 'empty') OR name = 'connection.heartbeat'"
+# Longest silence that each word stands for, in intervals agreed on. After two a peer may be given up (0-9-1, 4.2.7).
+WITHIN, LATE, OVERDUE = "within the interval", "longer than the interval", "longer than two intervals"
+COLOURS = {WITHIN: "c4", LATE: "c2", OVERDUE: "bad"}
+
+
+def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> Any:
+    """How long each side was silent, in the colour of how that compares with the heartbeat interval agreed on (of 1.0
+    the idle time-out), and ticks where heartbeats were sent: an `altair.LayerChart`.
+
+    Silences shorter than half an interval are not drawn. `where`: SQL over table frames. The `most` directions with the
+    longest silence, in intervals, are drawn. Two Spark jobs.
+    """
+    title, rows = "Silence and heartbeats", chosen(tables, "frames", where)
+    silent = silences(rows, tables.connections)
+    worst = silent.groupBy("connection_id", "sender").agg(
+        F.max(F.col("ns") / F.col("limit_ns")).alias("share"), F.first("limit_ns").alias("limit_ns"),
+        F.first("client").alias("client"), F.min("ts_ns").alias("first"), F.max("end_ns").alias("last"),
+    )  # fmt: skip
+    found = worst.orderBy(F.desc("share"), "client", "sender").limit(most + 1).collect()
+    if not found:
+        return nothing(title, "no connection agreed on heartbeats and was silent for half an interval")
+    shown, more = found[:most], len(found) > most
+    first, last = min(row["first"] for row in shown), max(row["last"] for row in shown)
+    unit, unit_ns = time_unit(last - first)
+    wide = max((last - first) // INTERVALS, 1)
+    ids = among("connection_id", {row["connection_id"] for row in shown})
+    longest = silent.filter(ids).orderBy(F.desc("ns")).limit(MOST)
+    beats = rows.filter(ids).filter(BEATS).select(
+        "connection_id", "sender", (F.floor((F.col("ts_ns") - first) / wide) * wide + first).alias("ts_ns")
+    ).distinct().limit(MOST * 10)  # fmt: skip
+    lengths = ("ns", "limit_ns")
+    drawn = longest.select("connection_id", "sender", "ts_ns", *lengths).unionAll(
+        beats.select("connection_id", "sender", "ts_ns", *(F.lit(None).cast("long").alias(name) for name in lengths))
+    )
+    names = {
+        (row["connection_id"], row["sender"]): f"{row['sender']} of {row['client']} ({duration(row['limit_ns'])})"
+        for row in shown
+    }
+    spans, ticks = [], []
+    for row in drawn.collect():
+        name = names.get((row["connection_id"], row["sender"]))
+        at = {"name": name, "t": (row["ts_ns"] - first) / unit_ns}
+        if name is not None and row["ns"] is None:
+            ticks.append(at)
+        elif name is not None:
+            spans.append({**at, "to": at["t"] + row["ns"] / unit_ns, "how": verdict(row["ns"] / row["limit_ns"])})
+    kept = subtitle(
+        "a side's name is followed by the interval agreed on; silence below half of it is blank; ticks are heartbeats",
+        f"the {most} directions with the longest silence" if more else None,
+    )
+    y = alt.Y(
+        "name:N",
+        sort=list(names.values()),
+        title=None,
+        axis=alt.Axis(labelColor=LIGHT["ink"], labelLimit=320, ticks=False, domain=False),
+    )
+    span = alt.Scale(domain=[0, (last - first) / unit_ns], nice=False)
+    x = alt.X("t:Q", scale=span, title=f"{unit} since {moment(first)}", axis=alt.Axis(grid=False, tickCount=8))
+    colour = alt.Color("how:N", scale=scale(COLOURS, [row["how"] for row in spans]))
+    layers = (
+        layer(spans).mark_bar(height=9).encode(x, y, alt.X2("to:Q"), colour),
+        layer(ticks).mark_tick(thickness=1.2, height=17, color=LIGHT["ink"]).encode(x, y),
+    )
+    return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP)), title, kept)
+
+
+def silences(frames: DataFrame, connections: DataFrame) -> DataFrame:
+    """Times in which one side sent no frame, half an interval agreed on or longer: `connection_id`, `sender`, `client`,
+    `ts_ns` (begin), `end_ns`, `ns`, `limit_ns`; from its last frame also to the last packet of the connection."""
+    facts = connections.select(
+        "connection_id", F.concat_ws(":", "client_ip", "client_port").alias("client"), "heartbeat_s",
+        "server_idle_timeout_ms", "client_idle_timeout_ms", (F.unix_micros("closed_ts") * 1000).alias("last_ns"),
+    )  # fmt: skip
+    own = Window.partitionBy("connection_id", "sender").orderBy("frame_no")
+    following = F.lead("ts_ns").over(own).alias("next_ns")
+    rows = frames.filter("frame_type != 'gap'").select("connection_id", "sender", "ts_ns", following)
+    known = rows.join(facts, "connection_id").withColumn("end_ns", F.coalesce("next_ns", F.col("last_ns")))
+    measured = known.withColumn("ns", F.col("end_ns") - F.col("ts_ns")).withColumn("limit_ns", F.expr(LIMIT))
+    kept = measured.filter("limit_ns > 0 AND ns * 2 >= limit_ns")
+    return kept.select("connection_id", "sender", "client", "ts_ns", "end_ns", "ns", "limit_ns")
+
+
+def verdict(share: float) -> str:
+    """What a silence is, by its share of the interval agreed on."""
+    return WITHIN if share <= 1 else LATE if share <= 2 else OVERDUE

@@ -1,0 +1,187 @@
+"""Messages by time: how many came in and went out of each queue, and how many waited where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, layer, nothing, scale, titled
+from pipeline.plots.selection import among, every_us, interval, left_out, length, moment, only, subtitle
+from pipeline.report.text import plain
+from pipeline.summaries import DELIVERIES, LINK
+from pipeline.summaries import backlog as by_consumer
+from pipeline.units import time_unit
+
+if TYPE_CHECKING:
+    from pipeline import Tables
+
+ROW = 90  # height of one queue, pixels
+IN, OUT = "published", "delivered"
+BROKER, CONSUMERS = "in the broker, not delivered yet", "with consumers, not settled yet"
+TRAFFIC, PLACES = {IN: "c1", OUT: "c2"}, {BROKER: "c2", CONSUMERS: "c1"}
+# Where a publish goes that was never delivered: through the default exchange to the queue of its routing key.
+QUEUE_OF_FLOW = "coalesce(queue, address, CASE WHEN exchange = '' THEN routing_key END)"
+QUEUE_OF_MESSAGE = "coalesce(queue, address)"
+
+
+def rates(
+    tables: Tables, where: str | None = None, *, by: str = "queue", every: str | None = None, most: int = 6
+) -> Any:
+    """Messages a second in and out of each queue, a row each: an `altair.FacetChart`.
+
+    `by`: 'queue' (1.0: the address), or another column of table messages. A publish has no queue of its own: it counts
+    for each queue that its message was delivered from, or that the default exchange routes to. `where`: SQL over
+    columns that messages and message_flows both have, or connections. `every`: interval ('1 second'); by default as
+    many as fit. The `most` busiest are drawn. Two Spark jobs. Raises ValueError for an unknown interval.
+    """
+    title, events = f"Messages in and out, by {by.replace('_', ' ')}", traffic(tables, where, by)
+    rows, total, ends = busiest(events.groupBy("row").agg(F.count("*").alias("size"), *first_and_last()), most)
+    if not rows:
+        return nothing(title, "no message was published or delivered")
+    width = every_us(every, *ends)
+    counted = (
+        events.filter(among("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
+        .agg((F.count("*") * (1e6 / width)).alias("value"))
+    )  # fmt: skip
+    points = filled(counted, rows, TRAFFIC, ends, width)
+    lines = subtitle(f"by {length(width)}", left_out(len(rows), total, "rows", "the busiest"))
+    return titled(by_time(points, rows, TRAFFIC, ends, "messages a second"), title, lines)
+
+
+def backlog(tables: Tables, where: str | None = None, *, every: str | None = None, most: int = 6) -> Any:
+    """Messages that waited, by queue and time: in the broker for a consumer, with consumers for their settlement; an
+    `altair.FacetChart`.
+
+    The most that waited at once within each interval `every` ('1 second'; by default as many as fit). What began to
+    wait before the capture is not counted. `where`: SQL over columns that messages and message_flows both have, or
+    connections. The `most` longest queues are drawn. Two Spark jobs. Raises ValueError for an unknown interval.
+    """
+    title, changes = "Messages that wait, by queue", waiting(tables, where)
+    so_far = Window.partitionBy("row", "what").orderBy("ts_ns")
+    at_once = changes.groupBy("row", "what", "ts_ns").agg(F.sum("change").alias("change"))
+    levels = at_once.select("row", "what", "ts_ns", F.sum("change").over(so_far).alias("level"))
+    rows, total, ends = busiest(levels.groupBy("row").agg(F.max("level").alias("size"), *first_and_last()), most)
+    if not rows:
+        return nothing(title, "no message waited")
+    width = every_us(every, *ends)
+    binned = (
+        levels.filter(among("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
+        .agg(F.max("level").alias("value"), F.max_by("level", "ts_ns").alias("last"))
+    )  # fmt: skip
+    points = filled(binned, rows, PLACES, ends, width, carry=True)
+    longest = left_out(len(rows), total, "queues", "the longest")
+    lines = subtitle(f"the most at once within {length(width)}", longest)
+    return titled(by_time(points, rows, PLACES, ends, "messages", area=True), title, lines)
+
+
+def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
+    """Rows (`row`, `what`: IN or OUT, `ts_ns`), one for each message."""
+    messages = only(tables, where, "messages").messages
+    name = F.expr(QUEUE_OF_MESSAGE) if by == "queue" else F.col(by)
+    out = events(messages.filter(F.col("operation").isin(*DELIVERIES)), name, OUT)
+    if by != "queue":
+        return events(messages.filter("operation = 'publish'"), name, IN).unionAll(out)
+    flows = only(tables, where, "message_flows").message_flows.filter("publish_ts_ns IS NOT NULL")
+    return events(flows, F.expr(QUEUE_OF_FLOW), IN, "publish_ts_ns").unionAll(out)
+
+
+def waiting(tables: Tables, where: str | None) -> DataFrame:
+    """Rows (`row`, `what`: BROKER or CONSUMERS, `ts_ns`, `change`): when so many more began to wait, or fewer."""
+    chosen = only(tables, where, "messages", "message_flows")
+    flows = chosen.message_flows.filter(f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL")
+    came = events(flows, F.expr(QUEUE_OF_FLOW), BROKER, "publish_ts_ns").withColumn("change", F.lit(1).cast("long"))
+    # A delivery may be captured before the publish was complete: it waited for no time.
+    left = F.greatest("deliver_ts_ns", "publish_ts_ns").alias("left_ns")
+    gone = flows.filter("deliver_ts_ns IS NOT NULL").select("*", left)
+    went = events(gone, F.expr(QUEUE_OF_FLOW), BROKER, "left_ns").withColumn("change", F.lit(-1).cast("long"))
+    before = F.lag("outstanding", 1, 0).over(Window.partitionBy(*LINK).orderBy("ts_ns"))
+    consumers = by_consumer(chosen).withColumn("change", F.col("outstanding") - before)
+    held = consumers.select(F.col("queue").alias("row"), F.lit(CONSUMERS).alias("what"), "ts_ns", "change")
+    return came.unionAll(went).unionAll(held)
+
+
+def events(rows: DataFrame, name: Column, what: str, ts_ns: str = "ts_ns") -> DataFrame:
+    """(`row`, `what`, `ts_ns`) of rows."""
+    return rows.select(name.cast("string").alias("row"), F.lit(what).alias("what"), F.col(ts_ns).alias("ts_ns"))
+
+
+def first_and_last() -> tuple[Column, Column]:
+    """Time of the first and of the last event of a group."""
+    return F.min("ts_ns").alias("first"), F.max("ts_ns").alias("last")
+
+
+def busiest(sizes: DataFrame, most: int) -> tuple[list[str | None], int, tuple[int, int]]:
+    """The values of `row` with the largest `size`, how many there are in all, and the time of the first and the last
+    event of all of them. One Spark job."""
+    times = (F.min("first").alias("first"), F.max("last").alias("last"))
+    all_of_them = sizes.agg(F.count("*").alias("size"), *times).select(
+        F.lit(None).alias("row"), F.lit(1).alias("all"), "*"
+    )
+    largest = (
+        sizes.orderBy(F.desc("size"), "row").limit(most).select("row", F.lit(0).alias("all"), "size", "first", "last")
+    )
+    *kept, whole = sorted(
+        largest.unionAll(all_of_them).collect(), key=lambda row: (row["all"], -row["size"], row["row"] or "")
+    )
+    return [row["row"] for row in kept], whole["size"], (whole["first"], whole["last"])
+
+
+def filled(
+    binned: DataFrame,
+    rows: Sequence[str | None],
+    words: Mapping[str, str],
+    ends: tuple[int, int],
+    width: int,
+    carry: bool = False,
+) -> list[dict[str, Any]]:
+    """A point for every row, word and interval of `width` us; times in units of `time_unit` since the first event.
+
+    `carry`: column `last` of an interval goes on until there is another, so it is the least of what follows.
+    """
+    found = {(row["row"], row["what"], row["bin"]): row for row in binned.collect()}
+    _, unit_ns = time_unit(ends[1] - ends[0])
+    points = []
+    for name in rows:
+        shown = plain(name, NAME_CHARACTERS)
+        for what in words:
+            carried = 0
+            for number in range((ends[1] - ends[0]) // (width * 1000) + 1):
+                row = found.get((name, what, number))
+                value = max(row["value"], carried) if row else carried
+                carried = row["last"] if row and carry else carried
+                at = number * width * 1000 / unit_ns
+                points.append({"row": shown, "what": what, "t": at, "value": round(value, 3)})
+    return points
+
+
+def by_time(
+    points: Sequence[Mapping[str, Any]],
+    rows: Sequence[str | None],
+    words: Mapping[str, str],
+    ends: tuple[int, int],
+    y: str,
+    area: bool = False,
+) -> Any:
+    """A chart of steps over time for each of `rows`, one above the other, with a line for each `what` of its points."""
+    unit, unit_ns = time_unit(ends[1] - ends[0])
+    x_scale = alt.Scale(domain=[0, (ends[1] - ends[0]) / unit_ns], nice=False)
+    look = {"interpolate": "step-after", "strokeWidth": 1.8, "clip": True}
+    charts = []
+    for name in rows:
+        last, shown = name == rows[-1], plain(name, NAME_CHARACTERS)
+        chart = layer(point for point in points if point["row"] == shown)
+        marked = chart.mark_area(line={"strokeWidth": 1.8}, opacity=0.35, **look) if area else chart.mark_line(**look)
+        time: dict[str, Any] = {"title": f"{unit} since {moment(ends[0])}" if last else None, "scale": x_scale}
+        encoded = marked.encode(
+            alt.X("t:Q", axis=alt.Axis(grid=False, tickCount=8, labels=last, ticks=last), **time),
+            alt.Y("value:Q", title=y, stack=None, axis=alt.Axis(tickCount=3, labelExpr=WHOLE, format="~s")),
+            alt.Color("what:N", scale=scale(words, list(words))),
+            *([] if area else [alt.StrokeDash("what:N", scale=dashes(list(words)))]),
+        )
+        head = alt.TitleParams(shown, fontSize=12, offset=4)
+        charts.append(encoded.properties(width=WIDTH, height=ROW, title=head))
+    return alt.vconcat(*charts, spacing=14)

@@ -1,0 +1,91 @@
+"""Tables of a few rows written by hand, so that a picture's numbers can be counted on fingers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import vl_convert
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType, VariantType
+
+from jobs.audit import INTERPRETED
+from pipeline import TABLES, Tables
+
+Rows = Sequence[Mapping[str, Any]]
+SECOND, MILLISECOND = 10**9, 10**6
+BEGIN = 1_700_000_000 * SECOND  # 2023-11-14 22:13:20 UTC
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Dozens of plans over a few rows each: compiling them would take longer than all else."""
+    before = {name: spark.conf.get(name) for name in INTERPRETED}
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, standing in before.items():
+            spark.conf.set(name, standing or "")
+
+
+def tables_of(spark: SparkSession, **given: Rows) -> Tables:
+    """Tables with these rows; a column that a row does not name is null, and so is a table without rows empty."""
+    return Tables(**{name: table(spark, schema, given.get(name, ())) for name, schema in TABLES.items()}, persisted=())
+
+
+def table(spark: SparkSession, schema: StructType, rows: Rows) -> DataFrame:
+    """A table from rows; values of VARIANT columns are given as Python objects."""
+    variants = [field.name for field in schema.fields if isinstance(field.dataType, VariantType)]
+    plain = StructType([StructField(f.name, StringType(), True) if f.name in variants else f for f in schema.fields])
+    filled = [
+        [json.dumps(row[name]) if name in variants and name in row else row.get(name) for name in schema.names]
+        for row in rows
+    ]
+    made = spark.createDataFrame(filled, plain)
+    return made.select(*(F.parse_json(name).alias(name) if name in variants else name for name in schema.names))
+
+
+def frame(number: int, at_ns: int, sender: str, name: str | None, **more: Any) -> dict[str, Any]:
+    """A whole method frame of connection 1, channel 1, `at_ns` after BEGIN, in a packet of the same number."""
+    same = {"connection_id": 1, "frame_no": number, "packet_no": number, "ts_ns": BEGIN + at_ns, "sender": sender}
+    shape = {"version": "0-9-1", "channel": 1, "frame_type": "method", "name": name, "size": 20, "status": "ok"}
+    return {**same, **shape, **more}
+
+
+def connection(number: int = 1, **more: Any) -> dict[str, Any]:
+    """A connection of 10.0.0.2, from its number on port 40000, to 10.0.0.1:5672."""
+    sides = {"client_ip": "10.0.0.2", "client_port": 40000 + number, "server_ip": "10.0.0.1", "server_port": 5672}
+    return {"connection_id": number, "version": "0-9-1", "content": "amqp", **sides, **more}
+
+
+def svg(chart: Any) -> str:
+    """The chart as it is drawn, with our theme."""
+    return str(vl_convert.vegalite_to_svg(chart.to_dict()))
+
+
+def points(chart: Any) -> list[dict[str, Any]]:
+    """The rows of all layers of a chart, in the order in which they are drawn."""
+    found: list[dict[str, Any]] = []
+
+    def gather(spec: Any) -> None:
+        if isinstance(spec, dict):
+            data = spec.get("data")
+            if isinstance(data, dict) and "values" in data:
+                found.extend(data["values"])
+            elif isinstance(data, dict) and "name" in data:
+                found.extend(sets[data["name"]])
+            for part in ("layer", "vconcat", "hconcat", "spec"):
+                gather(spec.get(part))
+        elif isinstance(spec, list):
+            for part in spec:
+                gather(part)
+
+    whole = chart.to_dict()
+    sets = whole.get("datasets", {})
+    gather(whole)
+    return found
