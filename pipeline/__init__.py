@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from pipeline import views
 from pipeline.audit import findings
 from pipeline.cutting import cut
+from pipeline.heartbeats import heartbeats
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.captures import captures
@@ -35,8 +36,8 @@ from pipeline.tables.streams import streams
 from udfs.schemas import DECODED
 
 __all__ = [
-    "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded", "latency",
-    "load", "rates", "views",
+    "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded", "heartbeats",
+    "latency", "load", "rates", "views",
 ]  # fmt: skip
 
 # Packets are handled one by one in this order, however the captures were split and their runs cut.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
-from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.heartbeats import BEATS, silences
 from pipeline.plots.chart import WIDTH, layer, nothing, scale, titled
 from pipeline.plots.selection import among, chosen, moment, subtitle
 from pipeline.theme import LIGHT
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 STEP = 24  # height of a row, pixels
 # Silences that are drawn: the longest; and beats, which are counted in so many intervals of a row.
 MOST, INTERVALS = 500, 200
-# The interval agreed on, ns: of 0-9-1 and 0-10 the same for both; of 1.0 the time-out that the other side announced.
-LIMIT = (
-    "coalesce(nullif(heartbeat_s, 0) * 1000000000, "
-    "if(sender = 'client', server_idle_timeout_ms, client_idle_timeout_ms) * 1000000)"
-)
-BEATS = "frame_type IN ('heartbeat', 'empty') OR name = 'connection.heartbeat'"
 # Longest silence that each word stands for, in intervals agreed on. After two a peer may be given up (0-9-1, 4.2.7).
 WITHIN, LATE, OVERDUE = "within the interval", "longer than the interval", "longer than two intervals"
 COLOURS = {WITHIN: "c4", LATE: "c2", OVERDUE: "bad"}
@@ -89,22 +83,6 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
         layer(ticks).mark_tick(thickness=1.2, height=17, color=LIGHT["ink"]).encode(x, y),
     )
     return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP)), title, kept)
-
-
-def silences(frames: DataFrame, connections: DataFrame) -> DataFrame:
-    """Times in which one side sent no frame, half an interval agreed on or longer: `connection_id`, `sender`, `client`,
-    `ts_ns` (begin), `end_ns`, `ns`, `limit_ns`; from its last frame also to the last packet of the connection."""
-    facts = connections.select(
-        "connection_id", F.concat_ws(":", "client_ip", "client_port").alias("client"), "heartbeat_s",
-        "server_idle_timeout_ms", "client_idle_timeout_ms", (F.unix_micros("closed_ts") * 1000).alias("last_ns"),
-    )  # fmt: skip
-    own = Window.partitionBy("connection_id", "sender").orderBy("frame_no")
-    following = F.lead("ts_ns").over(own).alias("next_ns")
-    rows = frames.filter("frame_type != 'gap'").select("connection_id", "sender", "ts_ns", following)
-    known = rows.join(facts, "connection_id").withColumn("end_ns", F.coalesce("next_ns", F.col("last_ns")))
-    measured = known.withColumn("ns", F.col("end_ns") - F.col("ts_ns")).withColumn("limit_ns", F.expr(LIMIT))
-    kept = measured.filter("limit_ns > 0 AND ns * 2 >= limit_ns")
-    return kept.select("connection_id", "sender", "client", "ts_ns", "end_ns", "ns", "limit_ns")
 
 
 def verdict(share: float) -> str:

@@ -1,0 +1,58 @@
+"""Heartbeats against what was agreed on: rows that are written down here, counted by hand."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from test_summaries import rows
+
+import pipeline
+from pipeline import TABLES, Tables
+
+S = 10**9
+CLASSIC, NEW, NONE = 1, 2, 3
+
+
+def said(connection: int, sender: str, *at_s: int, kind: str = "heartbeat") -> list[dict[str, Any]]:
+    """Frames of one side, one at each second."""
+    return [
+        {"connection_id": connection, "sender": sender, "frame_no": 10 * at + (sender == "client"), "ts_ns": at * S,
+         "frame_type": kind}
+        for at in at_s
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession) -> Tables:
+    frames = [
+        # Interval 5 s: silences of 5, 6 (late), 11 (overdue), and 2 to the end.
+        *said(CLASSIC, "client", 0, kind="method"),
+        *said(CLASSIC, "client", 5, 11),
+        *said(CLASSIC, "client", 22, kind="method"),
+        *said(CLASSIC, "server", 0, 4, 8, 12, 16, 20),
+        *said(CLASSIC, "server", 23, kind="gap"),  # lost bytes are not a sign of life
+        # 1.0: the server asks the client for a frame every 2 s, the client asks for none.
+        *said(NEW, "client", 0, 2, 4, kind="empty"),
+        *said(NEW, "server", 0, 20, kind="amqp"),
+        *said(NONE, "client", 0, 100, kind="method"),
+    ]
+    connections = [
+        {"connection_id": CLASSIC, "heartbeat_s": 5, "closed_ts": datetime(1970, 1, 1, 0, 0, 24)},
+        {"connection_id": NEW, "server_idle_timeout_ms": 2000, "closed_ts": datetime(1970, 1, 1, 0, 0, 20)},
+        {"connection_id": NONE, "heartbeat_s": 0, "closed_ts": datetime(1970, 1, 1, 0, 2)},
+    ]
+    given = {"frames": frames, "connections": connections}
+    return Tables(**{name: rows(spark, schema, *given.get(name, [])) for name, schema in TABLES.items()})
+
+
+def test_silence_is_counted_against_the_interval_agreed_on(tables: Tables) -> None:
+    found = {(row.connection_id, row.sender): row[2:] for row in pipeline.heartbeats(tables).collect()}
+    assert found == {
+        # interval, heartbeats, longest, since when, late, overdue
+        (CLASSIC, "client"): (5 * S, 2, 11 * S, 11 * S, 2, 1),
+        (CLASSIC, "server"): (5 * S, 6, 4 * S, 0, 0, 0),
+        (NEW, "client"): (2 * S, 3, 16 * S, 4 * S, 1, 1),
+    }
