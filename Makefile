@@ -28,12 +28,13 @@ types: java .venv/dev  ## check types only
 	$(BIN)/mypy
 
 tests: java .venv/dev .venv/kernels .venv/classes  ## run the tests only
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with other tools (minutes)
 	$(BIN)/python -m benchmarks.kernels
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.flows
+	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.functions
 
 cluster-test: java .venv/dev .venv/kernels  ## kill workers, executors and drivers of a cluster on this machine

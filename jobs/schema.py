@@ -3,39 +3,86 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import textwrap
+
+from pyspark.sql.types import LongType, StructField, StructType
 
 from jobs.cli import OK, USAGE
 from jobs.console import complain
 
 EPILOG = "With no TABLE, all of them.\n"
 
+# What a row is. The tables of a run, then what a session makes of them.
+ROWS = {
+    "captures": "capture file: packets, times, what was skipped, what is damaged",
+    "frames": "AMQP frame, or span of bytes that is in no frame, with its arguments",
+    "streams": "direction of a connection: where each of its bytes went",
+    "connections": "TCP connection: who, which version, how far the handshake came, what was agreed on, how it ended",
+    "channels": "life of a channel (0-10, 1.0: session): mode, counts of messages, how it was closed",
+    "links": "consumer, subscription, sender or receiver",
+    "methods": "method, control, command or performative, with the reply that it got and when",
+    "messages": "message each time it crossed the wire: properties, size, hash, outcome, latency of the settlement",
+    "message_flows": (
+        "publish with one queue's delivery of its message, across connections and versions: how long each step took"
+    ),
+    "findings": "rule that a peer broke, with what shows it: what an audit writes, and `pipeline.findings(tables)`",
+    "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`',
+}
+
+# Units by the end of a column's name; the first that fits. Only numbers have one.
+UNITS = (
+    (re.compile(r"(^|_)ts_ns$"), "ns since 1970-01-01 UTC"),
+    (re.compile(r"_ns$"), "ns"),
+    (re.compile(r"_ms$"), "ms"),
+    (re.compile(r"_s$"), "s"),
+    (re.compile(r"(_bytes|_size|_len|^size|^snaplen|frame_max|^body_seen)$"), "bytes"),
+)
+
+PAGE = """# Tables
+
+Every column of every table; `wirehare schema --markdown` prints this page, `wirehare schema TABLE` one table to the
+terminal. Types are Spark's, the files are Parquet. A null means that the capture does not tell.
+
+Tables join on `connection_id`. A channel is `connection_id`, `channel` and `channel_life`, because numbers are used
+again; a frame is `connection_id` and `frame_no`, which `first_frame_no`, `settled_frame_no` and the other `*_frame_no`
+of the same connection refer to; a packet is `capture_file` and `packet_no`, as Wireshark counts.
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", nargs="?", help="one table, such as messages")
+    parser.add_argument("--markdown", action="store_true", help="as a page in Markdown (docs/tables.md)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the schemas; the exit code."""
-    from pipeline.schemas import TABLES
-
-    if arguments.table is not None and arguments.table not in TABLES:
-        complain(f"wirehare schema: no table {arguments.table!r}; expected one of {', '.join(TABLES)}")
+    schemas = documented()
+    if arguments.table is not None and arguments.table not in schemas:
+        complain(f"wirehare schema: no table {arguments.table!r}; expected one of {', '.join(schemas)}")
         return USAGE
-    wanted = [arguments.table] if arguments.table else list(TABLES)
-    print("\n\n".join(described(name) for name in wanted))
+    wanted = [arguments.table] if arguments.table else list(schemas)
+    parts = [(section if arguments.markdown else described)(name, schemas[name]) for name in wanted]
+    print("\n\n".join([PAGE.rstrip(), *parts] if arguments.markdown and not arguments.table else parts))
     return OK
 
 
-def described(name: str) -> str:
-    """One table: a line a column with its name, its type and its documentation, wrapped to the terminal."""
-    from pipeline.schemas import TABLES
+def documented() -> dict[str, StructType]:
+    """Schemas by name: the tables that a run writes, then those that only a session shows."""
+    from pipeline.schemas import FINDINGS, TABLES
+    from udfs.schemas import PACKETS
 
-    rows = [
-        (field.name, field.dataType.simpleString(), str(field.metadata.get("comment", "")))
-        for field in TABLES[name].fields
-    ]
+    return {**TABLES, "findings": FINDINGS, "packets": PACKETS}
+
+
+def meaning(column: StructField) -> str:
+    return str(column.metadata.get("comment", ""))
+
+
+def described(name: str, schema: StructType) -> str:
+    """One table: a line a column with its name, its type and its documentation, wrapped to the terminal."""
+    rows = [(column.name, column.dataType.simpleString(), meaning(column)) for column in schema.fields]
     types = [kind if len(kind) <= 20 else f"{kind[:17]}..." for _, kind, _ in rows]
     names = max(len(column) for column, _, _ in rows)
     left = 2 + names + 2 + max(map(len, types)) + 2
@@ -50,3 +97,42 @@ def described(name: str) -> str:
         for (column, _, documentation), kind in zip(rows, types, strict=True)
     ]
     return "\n".join([name, *lines])
+
+
+def section(name: str, schema: StructType) -> str:
+    """One table as a section of the page: what a row is, then a line a column. Members of a struct follow it."""
+    rows = [
+        f"| `{path}` | `{column.dataType.simpleString()}` | {unit(column)} | {escaped(meaning(column))} |"
+        for path, column in columns(schema)
+    ]
+    head = [
+        f"## {name}",
+        "",
+        textwrap.fill(f"One row for each {ROWS[name]}.", 120),
+        "",
+        "| column | type | unit | meaning |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows])
+
+
+def columns(schema: StructType, above: str = "") -> list[tuple[str, StructField]]:
+    """(path, column) in order, `tls` before `tls.mode`."""
+    found = []
+    for column in schema.fields:
+        found.append((above + column.name, column))
+        if isinstance(column.dataType, StructType):
+            found += columns(column.dataType, f"{above}{column.name}.")
+    return found
+
+
+def unit(column: StructField) -> str:
+    """The unit of a number, by its name; '' for what is counted, and for what is no number."""
+    if not isinstance(column.dataType, LongType):
+        return ""
+    return next((name for end, name in UNITS if end.search(column.name)), "")
+
+
+def escaped(text: str) -> str:
+    """Text inside a cell: a bar would end it."""
+    return text.replace("|", "\\|")

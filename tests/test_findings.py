@@ -13,6 +13,7 @@ from rule_cases import cases_of
 from rule_support import AMBIENT, Case, Key, Talk, write_cases
 
 import pipeline
+from jobs.audit import INTERPRETED, settings
 from pipeline.audit import plain
 from pipeline.audit.catalogue import KNOWLEDGE, SCOPES, SEVERITIES, catalogue, removed
 from pipeline.audit.detectors import DETECTORS
@@ -66,11 +67,13 @@ def fired(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fire
         for row in tables.connections.select("connection_id", "client_port", "server_port").collect()
     }
     found: Fired = defaultdict(lambda: defaultdict(list))
-    with pytest.MonkeyPatch.context() as patch:
+    # As an audit of small tables does; those of the captures are compiled (test_findings_captures).
+    with pytest.MonkeyPatch.context() as patch, settings(spark, INTERPRETED):
         patch.setattr(plain, "LONG", 0)  # talks are short: leave plain rows out of every stretch
-        rows = pipeline.findings(tables)
-    assert rows.schema == FINDINGS
-    for row in sorted(rows.collect(), key=lambda row: (row.frame_no is None, row.frame_no)):
+        found_rows = pipeline.findings(tables)
+        rows = found_rows.collect()
+    assert found_rows.schema == FINDINGS
+    for row in sorted(rows, key=lambda row: (row.frame_no is None, row.frame_no)):
         shown = row.asDict() | {"evidence": json.loads(row.evidence.toJson())}
         found[of_port[row.connection_id]][row.rule_id].append(shown)
     return found

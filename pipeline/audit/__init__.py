@@ -4,12 +4,14 @@
     found.filter("severity = 'violation'").select("rule_id", "summary", "evidence", "packet_no").show()
 
 Rules are data (`catalogue`), what breaks them is data (`detectors`); a context is a set of rows that detectors read,
-computed once whatever their number. `tables` are read several times: best those that a job has written.
+computed once whatever their number. `tables` are read several times: best those that a job has written. Rows that
+break a rule are found when `findings` is called; the DataFrame that comes back tells of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import reduce
@@ -29,6 +31,10 @@ from pipeline.tables.shape import shaped
 if TYPE_CHECKING:
     from pipeline import Tables
 
+# Contexts computed at once: one is planned, on one core, while another one runs. What they find is little: kept, it
+# makes plans small, and Spark's time for a plan grows faster than the plan.
+AT_A_TIME = 3
+
 
 def findings(
     tables: Tables,
@@ -46,13 +52,17 @@ def findings(
     chosen = {rule.id: rule for rule in chosen_rules(rules, {*disable, *settings.disabled}, settings)}
     detectors = [detector for detector in DETECTORS if detector.rule in chosen]
     sources = Sources(tables, {rule.id: rule.parameters for rule in chosen.values()})
-    needed = dict.fromkeys(detector.context for detector in detectors)
-    found = [
-        hits(CONTEXTS[name](sources), [detector for detector in detectors if detector.context == name], chosen)
-        for name in needed
-    ]
-    if not found:
+    if not detectors:
         return shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
+    needed = dict.fromkeys(detector.context for detector in detectors)
+
+    def found_in(name: str) -> DataFrame:
+        own = [detector for detector in detectors if detector.context == name]
+        return hits(CONTEXTS[name](sources), own, chosen).localCheckpoint()
+
+    sources.connections  # noqa: B018  # all contexts are made with it: computed before they begin
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        found = list(pool.map(found_in, needed))
     all_found = concluded(reduce(DataFrame.unionAll, found), sources.knowledge, chosen.values())
     kept = all_found.filter(~exempted(settings.exceptions, today or datetime.now(UTC).date()))
     places = tables.frames.select("connection_id", "frame_no", "packet_no", "capture_file", "ts")

@@ -1,0 +1,53 @@
+"""Time of an audit beyond the tables, and size of its report: `python -m benchmarks.audit --messages 1000000`.
+
+A capture of so many messages (a publish and a delivery are one each) is generated and decoded; then `wirehare audit`
+runs on its tables in a process of its own, as a user's does, `--runs` times. Printed are the seconds and the bytes of
+the report, of each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.generate import generate
+
+MEGA = 10**6
+MESSAGES_PER_MB = 865  # of benchmarks.generate, near enough
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--messages", type=int, default=MEGA, help="about so many (default: 1000000)")
+    arguments.add_argument("--runs", type=int, default=2)
+    arguments.add_argument("--tables", type=Path, help="audit these tables instead of generated ones")
+    options = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tables = options.tables or decoded(Path(folder), options.messages)
+        for _ in range(options.runs):
+            report = Path(folder) / "audit.html"
+            seconds = timed("audit", str(tables), "--report", str(report), "--fail-on", "never")
+            print(f"audit {seconds:.1f} s, report {report.stat().st_size / MEGA:.2f} MB", flush=True)
+
+
+def decoded(folder: Path, messages: int) -> Path:
+    """Tables of a generated capture."""
+    capture, tables = folder / "talks.pcap", folder / "tables"
+    generate(capture, messages // MESSAGES_PER_MB * MEGA)
+    print(f"decode {timed('decode', str(capture), '--output', str(tables)):.1f} s", flush=True)
+    return tables
+
+
+def timed(*command: str) -> float:
+    """Seconds of a wirehare command; raises CalledProcessError where it fails."""
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-m", "jobs.cli", *command], check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - started
+
+
+if __name__ == "__main__":
+    main()
