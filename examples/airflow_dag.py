@@ -19,7 +19,6 @@ SPARK = {
     "archives": "/opt/wirehare/environment.tar.gz#environment",
     "conf": {
         "spark.executorEnv.PYSPARK_PYTHON": "./environment/bin/python",
-        "spark.executorEnv.NUMBA_CACHE_DIR": "/tmp/wirehare-kernels",
     },
 }
 
