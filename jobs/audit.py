@@ -51,6 +51,7 @@ UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMA
 # Hundreds of rules are hundreds of expressions: Spark spends most of a small audit compiling code that then runs for
 # milliseconds. Interpreted, the five samples take half the processor time; above this size of the tables the code pays.
 SMALL_BYTES = 16 * 1024 * 1024
+CAPTURED = 10  # bytes of captures to one of their tables, about
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
@@ -102,6 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     except TablesError as error:
         complain(f"wirehare audit: {error}")
         return UNREADABLE
+    except BrokenPipeError:  # nobody listens: nothing more is said
+        raise
     except Exception as error:  # what Spark, Java, a file system may raise; nothing has been replaced
         complain(f"wirehare audit: {cause(error)}")
         return UNREADABLE if unreadable(error) else FAILED
@@ -116,7 +119,7 @@ def audited(arguments: argparse.Namespace, started: float) -> int:
     previous, config = read_baseline(arguments.baseline), read_config(arguments.config)
     outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
     source = tables_at(arguments.tables)
-    spark = start()
+    spark = start(size(source) * CAPTURED)
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
         facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
@@ -270,15 +273,10 @@ def writable(name: str) -> Place:
 
 def write(target: Place, text: str) -> None:
     """Write a file aside, then put it where the old one is."""
-    draft = target.parent.child(f".{target.name}-{time.time_ns()}")
-    try:
-        with target.files.open_output_stream(draft.path) as out:
-            out.write(text.encode(errors="replace"))
-        target.files.move(draft.path, target.path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            target.files.delete_file(draft.path)
-        raise
+    from pipeline.cutting.sink import sink
+
+    with sink(target) as out:
+        out.write(text.encode(errors="replace"))
 
 
 def unreadable(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from types import FrameType
 from typing import NoReturn
 
 OK, FOUND, USAGE, UNREADABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+# What a shell reports of a program that SIGPIPE ends. Not OK: what was to be said, a verdict perhaps, was not heard.
+UNHEARD = 128 + 13
 
 EXIT_CODES = """exit codes:
   0  done
@@ -56,7 +59,23 @@ def command_line() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command that `argv` names; the exit code."""
-    return ended(command_line().parse_args(argv))
+    try:
+        try:
+            return ended(command_line().parse_args(argv))
+        finally:
+            print(end="", flush=True)  # here, where it can be answered for, not when the interpreter ends
+    except BrokenPipeError:
+        fall_silent()
+        return UNHEARD
+
+
+def fall_silent() -> None:
+    """Who read our output has seen enough (`| head`): what the interpreter still has for it goes nowhere."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def ended(arguments: argparse.Namespace) -> int:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from jobs.audit import UsageError, first_line, writable
 from jobs.cli import FAILED, FOUND, OK, UNREADABLE, USAGE, main
@@ -39,10 +37,11 @@ exit codes:
   0  done
   1  no row was chosen, nothing was written
   2  bad usage; nothing was written
-  3  tables or captures could not be read, or not to their end: what could be read was written
+  3  tables or captures could not be read, or not to their end, or are other ones now: what could be read was written
   4  Spark or the file system failed; nothing was written
 """
 STANDARD_OUTPUT = "-"
+LARGEST = (1 << 63) - 1  # LONG
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,32 +102,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def number(text: str) -> int:
-    """A connection_id."""
-    if not text.isdecimal():
+    """A connection_id, or a frame_no."""
+    if not text.isdecimal() or int(text) > LARGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is no connection_id; expected a number as in the tables")
     return int(text)
 
 
 def pair(text: str) -> tuple[int, int]:
     """A connection_id and the first_frame_no of a message."""
-    connection, slash, frame = text.partition("/")
-    if not (slash and connection.isdecimal() and frame.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no message; expected connection_id/first_frame_no, as 4711/20")
-    return int(connection), int(frame)
+    connection, _, frame = text.partition("/")
+    try:
+        return number(connection), number(frame)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no message; expected connection_id/first_frame_no, as 4711/20"
+        ) from None
 
 
 def finding(text: str) -> tuple[str, int | None, int | None]:
     """A rule_id, perhaps a connection_id, perhaps a frame_no."""
     rule, *numbers = text.split("/")
-    if not rule or len(numbers) > 2 or not all(part.isdecimal() for part in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} is no finding; expected a rule as HS-08, or HS-08/connection/frame")
-    ids = [int(part) for part in numbers]
-    return rule, ids[0] if ids else None, ids[1] if len(ids) > 1 else None
+    try:
+        if not rule or len(numbers) > 2:
+            raise argparse.ArgumentTypeError
+        connection, frame = (*map(number, numbers), None, None)[:2]
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no finding; expected a rule as HS-08, or HS-08/connection/frame"
+        ) from None
+    return rule, connection, frame
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Cut as the arguments say; the exit code."""
-    from pipeline.cutting import CutError, TablesError
+    from pipeline.cutting import CapturesError, CutError, TablesError
     from udfs.paths import PathError
 
     try:
@@ -136,16 +143,14 @@ def run(arguments: argparse.Namespace) -> int:
     except (UsageError, PathError) as error:
         complain(f"wirehare cut: {error}")
         return USAGE
-    except TablesError as error:
+    except (TablesError, CapturesError) as error:
         complain(f"wirehare cut: {error}")
         return UNREADABLE
     except CutError as error:
         complain(f"wirehare cut: {error}; nothing was written")
         return FOUND
-    except BrokenPipeError:
-        # whoever read our output has seen enough; the interpreter must not complain about it when it flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+    except BrokenPipeError:  # nobody listens: nothing more is said
+        raise
     except Exception as error:  # what Spark, Java, a file system may raise
         complain(f"wirehare cut: {cause(error)}")
         return FAILED
@@ -234,12 +239,13 @@ def where(table: str, condition: str, directory: Place) -> Any:
 
     # it would write the stack of a mistyped condition to the terminal, before our line
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = start()
-    if table == "findings" and "findings" not in (directory.entries() or ()):
+    audited = "findings" in (directory.entries() or ())
+    if table == "findings" and not audited:
         raise TablesError(f"{directory.path}: holds no table findings; `wirehare audit` writes it")
+    spark = start()
     for name, frame in pipeline.load(spark, directory.uri).items():
         frame.createOrReplaceTempView(name)
-    if table == "findings":
+    if audited:
         spark.read.parquet(directory.child("findings").uri).createOrReplaceTempView("findings")
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):
@@ -249,14 +255,15 @@ def where(table: str, condition: str, directory: Place) -> Any:
 
 
 def output(name: str, rows: Rows, moved_to: str | None) -> Place:
-    """Where the file goes. Raises UsageError when that is one of the captures."""
+    """Where the file goes. Raises UsageError when that is one of the captures that are read."""
+    from pipeline.cutting.originals import COLUMNS, originals
+    from pipeline.output import place
+
     target = writable(name)
-    captures = [
-        Path(unquote(urlsplit(each).path)) for each in rows("captures", ["capture_file"])["capture_file"].to_pylist()
-    ]
-    moved = moved_to and target.name in {each.name for each in captures} and Path(target.path).exists()
-    if target.local and (Path(target.path) in captures or moved):
-        raise UsageError(f"{name}: is one of the captures; expected another file to write into")
+    for each in originals(rows("captures", COLUMNS), moved_to):
+        capture = place(each.file.uri)
+        if (capture.local, capture.path) == (target.local, target.path):
+            raise UsageError(f"{name}: is one of the captures; expected another file to write into")
     return target
 
 

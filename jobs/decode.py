@@ -126,9 +126,10 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     wanted = arguments.tables or list(pipeline.TABLES)
     try:
-        paths = [file.uri for file in resolve(arguments.captures)]
+        files = resolve(arguments.captures)
+        paths = [file.uri for file in files]
         with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
-            spark = start()
+            spark = start(sum(file.size for file in files))
             try:
                 write(spark, paths, stage, wanted, arguments)
             except BaseException:
@@ -145,6 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
     except OutputError as error:
         complain(f"wirehare decode: {error}")
         return USAGE
+    except BrokenPipeError:  # nobody listens: nothing more is said
+        raise
     except Exception as error:  # what Spark, Java, a file system may raise; the stage is gone, the old output stands
         complain(f"wirehare decode: {cause(error)}")
         return FAILED
@@ -156,12 +159,12 @@ def run(arguments: argparse.Namespace) -> int:
     return UNREADABLE if damaged else OK
 
 
-def start() -> SparkSession:
-    """The session to work in."""
-    from pipeline.session import session
+def start(byte_size: int = 0) -> SparkSession:
+    """The session to work in, on captures or tables of so many bytes."""
+    from pipeline.session import BRIEF, BRIEF_BYTES, session
 
     with step("starting Spark", "Spark started"):
-        return session()
+        return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "")
 
 
 def write(

@@ -36,11 +36,18 @@ RUNTIME = {
     # Shredding infers one schema for the arguments of a hundred methods: writing takes twice as long, for little.
     "spark.sql.variant.writeShredding.enabled": "false",
     "spark.sql.variant.inferShreddingSchema": "false",
+    # Pushed into the scan, values are taken out of the arguments of all rows, also of those that a filter then drops.
+    "spark.sql.variant.pushVariantIntoScan": "false",
     # The default INT96 is deprecated in Parquet, and other readers lose its statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Decoded rows are written by kind (three of them): with this many files open at once the rows need no sort before.
     "spark.sql.maxConcurrentOutputFileWriters": "4",
 }
+
+# An option of the JVM: only its quick compiler. The other one takes half the processor time of a small job, to make
+# code fast that has run by then; it is worth its time from gigabytes on.
+BRIEF = "-XX:TieredStopAtLevel=1"
+BRIEF_BYTES = 1 << 30  # of captures
 
 OLDEST_JAVA = 17
 # pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
@@ -56,8 +63,10 @@ class JavaMissing(RuntimeError):
     """There is no Java that Spark could run on; the message is one line that says what to install."""
 
 
-def session(app: str = "wirehare", **conf: str) -> SparkSession:
+def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> SparkSession:
     """The running session with our settings, or a new one; `conf` (full setting names) has the last word.
+
+    `java_options`: of a JVM that is started here; none for work of many minutes (see BRIEF).
 
     Where a master or a Connect server is named (spark-submit, SPARK_REMOTE, `conf`), that one is used; otherwise all
     cores of this machine. Raises JavaMissing, or what Spark raises when it cannot start.
@@ -76,7 +85,7 @@ def session(app: str = "wirehare", **conf: str) -> SparkSession:
     with boot_notice_dropped(), warnings.catch_warnings():
         # A local Connect server takes them all; pyspark then tries them on its client too.
         warnings.filterwarnings("ignore", message="Failed to set spark.", category=UserWarning)
-        return configured(app, {**laptop(conf, remote is not None), **RUNTIME, **conf})
+        return configured(app, {**laptop(conf, remote is not None, java_options), **RUNTIME, **conf})
 
 
 def require_java() -> None:
@@ -107,12 +116,13 @@ def configured(app: str, conf: dict[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def laptop(conf: dict[str, str], remote: bool) -> dict[str, str]:
+def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[str, str]:
     """Settings for a JVM that we start. On this machine, unless `conf` names a master or the session is `remote`."""
+    options = (LOGGING, class_archive.options(), java_options)
     settings = {
         # The log and the bars are Spark's; progress is reported in our own words.
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"{LOGGING} {class_archive.options()}".rstrip(),
+        "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
         # Nobody looks at the UI of a job of seconds; it takes a port and a second to start.
         "spark.ui.enabled": "false",
     }

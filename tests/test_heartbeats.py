@@ -13,14 +13,16 @@ import pipeline
 from pipeline import TABLES, Tables
 
 S = 10**9
-CLASSIC, NEW, NONE = 1, 2, 3
+CLASSIC, NEW, NONE, CLOSED = 1, 2, 3, 4
 
 
-def said(connection: int, sender: str, *at_s: int, kind: str = "heartbeat") -> list[dict[str, Any]]:
-    """Frames of one side, one at each second."""
+def said(
+    connection: int, sender: str, *at_s: int, kind: str = "heartbeat", name: str | None = None, took_s: int = 0
+) -> list[dict[str, Any]]:
+    """Frames of one side, complete at each of these seconds, and begun so long before."""
     return [
         {"connection_id": connection, "sender": sender, "frame_no": 10 * at + (sender == "client"), "ts_ns": at * S,
-         "frame_type": kind}
+         "first_ts_ns": (at - took_s) * S, "frame_type": kind, "name": name}
         for at in at_s
     ]  # fmt: skip
 
@@ -28,7 +30,7 @@ def said(connection: int, sender: str, *at_s: int, kind: str = "heartbeat") -> l
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession) -> Tables:
     frames = [
-        # Interval 5 s: silences of 5, 6 (late), 11 (overdue), and 2 to the end.
+        # Interval 5 s: silences of 5, 6 (late), 11 (overdue), and 4 to the end.
         *said(CLASSIC, "client", 0, kind="method"),
         *said(CLASSIC, "client", 5, 11),
         *said(CLASSIC, "client", 22, kind="method"),
@@ -38,10 +40,17 @@ def tables(spark: SparkSession) -> Tables:
         *said(NEW, "client", 0, 2, 4, kind="empty"),
         *said(NEW, "server", 0, 20, kind="amqp"),
         *said(NONE, "client", 0, 100, kind="method"),
+        # The login takes 20 s, the end of TCP another 20: what counts is from 20 to 60. A body of 8 s is no silence.
+        *said(CLOSED, "client", 0, kind="method"),
+        *said(CLOSED, "client", 20, kind="method", name="connection.tune-ok"),
+        *said(CLOSED, "client", 40, kind="body", took_s=8),
+        *said(CLOSED, "client", 60, kind="method", name="connection.close"),
+        *said(CLOSED, "server", 0, 80, kind="method"),
     ]
     connections = [
-        {"connection_id": CLASSIC, "heartbeat_s": 5, "closed_ts": datetime(1970, 1, 1, 0, 0, 24)},
+        {"connection_id": CLASSIC, "heartbeat_s": 5, "closed_ts": datetime(1970, 1, 1, 0, 0, 26)},
         {"connection_id": NEW, "server_idle_timeout_ms": 2000, "closed_ts": datetime(1970, 1, 1, 0, 0, 20)},
+        {"connection_id": CLOSED, "heartbeat_s": 15, "closed_ts": datetime(1970, 1, 1, 0, 1, 20)},
         {"connection_id": NONE, "heartbeat_s": 0, "closed_ts": datetime(1970, 1, 1, 0, 2)},
     ]
     given = {"frames": frames, "connections": connections}
@@ -53,6 +62,9 @@ def test_silence_is_counted_against_the_interval_agreed_on(tables: Tables) -> No
     assert found == {
         # interval, heartbeats, longest, since when, late, overdue
         (CLASSIC, "client"): (5 * S, 2, 11 * S, 11 * S, 2, 1),
-        (CLASSIC, "server"): (5 * S, 6, 4 * S, 0, 0, 0),
+        (CLASSIC, "server"): (5 * S, 6, 6 * S, 20 * S, 1, 0),
         (NEW, "client"): (2 * S, 3, 16 * S, 4 * S, 1, 1),
+        # 12 s until the body began, 20 after it.
+        (CLOSED, "client"): (15 * S, 0, 20 * S, 40 * S, 1, 0),
+        (CLOSED, "server"): (15 * S, 0, 40 * S, 20 * S, 1, 1),
     }

@@ -4,13 +4,14 @@
     found.filter("severity = 'violation'").select("rule_id", "summary", "evidence", "packet_no").show()
 
 Rules are data (`catalogue`), what breaks them is data (`detectors`); a context is a set of rows that detectors read,
-computed once whatever their number. `tables` are read several times: best those that a job has written. Rows that
-break a rule are found when `findings` is called; the DataFrame that comes back tells of them.
+computed once whatever their number. Rules of one's own come beside them (`own`). `tables` are read several times: best
+those that a job has written. Rows that break a rule are found when `findings` is called; the DataFrame that comes back
+tells of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.audit import own
 from pipeline.audit.catalogue import Rule, catalogue
 from pipeline.audit.config import Config, exempted
 from pipeline.audit.contexts import Sources
+from pipeline.audit.detector import Detector
 from pipeline.audit.detectors import CONTEXTS, DETECTORS
 from pipeline.audit.engine import concluded, hits
 from pipeline.schemas import FINDINGS
@@ -30,6 +33,8 @@ from pipeline.tables.shape import shaped
 
 if TYPE_CHECKING:
     from pipeline import Tables
+
+__all__ = ["Config", "Detector", "Rule", "chosen_rules", "findings"]
 
 # Contexts computed at once: one is planned, on one core, while another one runs. What they find is little: kept, it
 # makes plans small, and Spark's time for a plan grows faster than the plan.
@@ -42,41 +47,52 @@ def findings(
     disable: Collection[str] = (),
     config: Config | None = None,
     today: date | None = None,
+    extra: Iterable[tuple[Rule, Detector]] = (),
 ) -> DataFrame:
     """Table findings of `tables`. `rules`, `disable`: ids ('HS-08') or groups ('HS'); all rules where `rules` is None.
 
     `config`: thresholds, disabled rules and accepted exceptions (`config.read`); `today`: the day on which exceptions
-    have to be valid, by default that of the run (UTC). Raises ValueError for ids that are not in the catalogue.
+    have to be valid, by default that of the run (UTC). `extra`: rules of your own with their detectors (`own`), to
+    which all of this applies as well. Raises ValueError for ids that are in neither, and for an `extra` that does not
+    fit.
     """
     settings = config or Config()
-    chosen = {rule.id: rule for rule in chosen_rules(rules, {*disable, *settings.disabled}, settings)}
-    detectors = [detector for detector in DETECTORS if detector.rule in chosen]
+    additional, searching = own.checked(extra)
+    without = {*disable, *settings.disabled}
+    chosen = {rule.id: rule for rule in chosen_rules(rules, without, settings, additional.values())}
     sources = Sources(tables, {rule.id: rule.parameters for rule in chosen.values()})
-    if not detectors:
+    # For rules of one's own a context is a table, also where the catalogue has a context of that name.
+    needed: dict[tuple[bool, str], list[Detector]] = {}
+    for detector in (*DETECTORS, *searching):
+        if detector.rule in chosen:
+            needed.setdefault((detector.rule in additional, detector.context), []).append(detector)
+    if not needed:
         return shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
-    needed = dict.fromkeys(detector.context for detector in detectors)
 
-    def found_in(name: str) -> DataFrame:
-        own = [detector for detector in detectors if detector.context == name]
-        return hits(CONTEXTS[name](sources), own, chosen).localCheckpoint()
+    def found_in(place: tuple[bool, str]) -> DataFrame:
+        is_own, name = place
+        rows = own.context(sources, name) if is_own else CONTEXTS[name](sources)
+        return hits(rows, needed[place], chosen).localCheckpoint()
 
-    sources.connections  # noqa: B018  # all contexts are made with it: computed before they begin
+    knowledge = sources.knowledge  # all contexts are made with it: computed before they begin
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         found = list(pool.map(found_in, needed))
-    all_found = concluded(reduce(DataFrame.unionAll, found), sources.knowledge, chosen.values())
+    all_found = concluded(reduce(DataFrame.unionAll, found), knowledge, chosen.values())
     kept = all_found.filter(~exempted(settings.exceptions, today or datetime.now(UTC).date()))
     places = tables.frames.select("connection_id", "frame_no", "packet_no", "capture_file", "ts")
     placed = kept.join(places, ["connection_id", "frame_no"], "left")
     return shaped(placed.withColumn("evidence", F.parse_json("evidence")), FINDINGS)
 
 
-def chosen_rules(rules: Collection[str] | None, without: Collection[str], config: Config) -> list[Rule]:
-    """The rules of the catalogue that are wanted, with the thresholds of `config`."""
-    known = catalogue()
+def chosen_rules(
+    rules: Collection[str] | None, without: Collection[str], config: Config, additional: Collection[Rule] = ()
+) -> list[Rule]:
+    """The rules of the catalogue and the additional ones that are wanted, with the thresholds of `config`."""
+    known = {**catalogue(), **{rule.id: rule for rule in additional}}
     names = {*known, *(rule.group for rule in known.values())}
     unknown = sorted({*(rules or ()), *without, *config.parameters} - names)
     if unknown:
-        raise ValueError(f"no rule {', '.join(unknown)} in the catalogue")
+        raise ValueError(f"no rule {', '.join(unknown)} in the catalogue, nor in `extra`")
     return [
         replace(rule, parameters={**rule.parameters, **config.parameters.get(rule.id, {})})
         for rule in known.values()

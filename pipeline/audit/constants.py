@@ -1,4 +1,5 @@
-"""Conditions in SQL on words and numbers: one of a list, reply codes of the row's version out of the fact tables."""
+"""Conditions in SQL on words and numbers: one of a list, reply codes of the row's version out of the fact tables; the
+time of what has not ended."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterable
 from codec.amqp.tables import CLASSIC_VERSIONS
 from codec.amqp.versions import fact_table
 from pipeline.audit.detector import Sql
+
+NEVER = (1 << 63) - 1  # later than any frame or time: what has not ended
 
 
 def reply_codes(code: Sql) -> Sql:

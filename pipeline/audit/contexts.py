@@ -6,8 +6,9 @@ channel_life (rules on channels, links, messages); content_frame_no (the message
     connections  one row a connection: columns of the table, what is known of it, and the first of each method of the
                  connection class: `c.start`, `c.tune_ok` ... (`facts`)
     frames       one row a frame of any type, beside what is known of its connection (`c`); not those that are plain
-    events       one row a method on a channel other than that of the connection, with its arguments (`said`), what
-                 earlier rows of the channel say (`State`), and its connection (`c`); not those that are plain
+    events       one row a method of the classic family on a channel other than that of the connection, with its
+                 arguments (`said`), what earlier rows of the channel say (`State`), and its connection (`c`); not those
+                 that are plain
 
 Which rows are plain, so that no rule can be about them, says `plain`.
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from threading import RLock
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -25,8 +27,7 @@ from pipeline.audit.arguments import SAID, SAID_OF_CONNECTION, said
 from pipeline.audit.catalogue import Number
 from pipeline.audit.detector import State
 from pipeline.audit.facts import CONTROL, facts, lists
-from pipeline.audit.plain import unusual_events, unusual_frames
-from pipeline.tables.roles import CONNECTION_CHANNEL, METHOD_FRAMES, looked_up
+from pipeline.audit.plain import stretches, unusual
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -49,40 +50,60 @@ OF_CONNECTION = (
 )  # fmt: skip
 
 
+class shared(cached_property[DataFrame]):
+    """A property of Sources that is made once, whichever of several contexts asks for it first."""
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> DataFrame:  # type: ignore[override]
+        with instance.lock:
+            rows: DataFrame = super().__get__(instance, owner)
+            return rows
+
+
 class Sources:
-    """The tables, the thresholds by rule, and what several contexts are made of."""
+    """The tables, the thresholds by rule, and what several contexts are made of: few rows, computed at once, because
+    planning all contexts that are made of them down to the files would cost more than everything else."""
 
     def __init__(self, tables: Tables, parameters: Parameters) -> None:
         self.tables = tables
         self.parameters = parameters
+        self.lock = RLock()
 
-    @cached_property
+    @shared
     def frames(self) -> DataFrame:
         """Table frames, narrow, and `arguments`."""
         rows = self.tables.frames
         rows = rows if "notes" in rows.columns else rows.withColumn("notes", F.lit(None).cast("array<string>"))
         return rows.select(*FRAME_COLUMNS, "first_ts_ns", "arguments")
 
-    @cached_property
+    @shared
     def control(self) -> DataFrame:
         """Protocol headers and methods of connections themselves, with their arguments: few rows."""
         words = [value.alias(name) for name, value in lists().items()]
         return self.frames.filter(CONTROL).select(*FRAME_COLUMNS, said(SAID_OF_CONNECTION).alias("said"), *words)
 
-    @cached_property
+    @shared
     def connections(self) -> DataFrame:
-        """Context 'connections', computed at once: half of all contexts are joined with these few rows, and planning
-        each of them down to the files would cost more than everything else."""
+        """Context 'connections'."""
         return facts(self.tables.connections, self.frames, self.control).localCheckpoint()
 
-    @cached_property
+    @shared
+    def stretches(self) -> DataFrame:
+        """Where messages pass and nothing else happens, by channel (`plain.stretches`)."""
+        return stretches(self).localCheckpoint()
+
+    @shared
+    def unusual(self) -> DataFrame:
+        """Rows of `frames` that are not plain (`plain.unusual`)."""
+        return unusual(self).localCheckpoint()
+
+    @shared
     def knowledge(self) -> DataFrame:
         """What is known of each connection, and whose it is."""
         return self.connections.select(
             "connection_id", "start", "both", "order", "loss_from_ns", "client_product", "user", "vhost"
         )
 
-    @cached_property
+    @shared
     def of_connection(self) -> DataFrame:
         """`c` of frames and events, by connection_id."""
         own = [*OF_CONNECTION, F.col("ts_ns").alias("last_ns"), F.col("start").alias("from_start")]
@@ -91,16 +112,13 @@ class Sources:
 
 def frames(sources: Sources) -> DataFrame:
     """Context 'frames'."""
-    unusual = unusual_frames(sources.frames.select(*FRAME_COLUMNS), sources)
-    return unusual.join(sources.of_connection, "connection_id", "left")
+    rows = sources.unusual.filter("as_frame").select(*FRAME_COLUMNS)
+    return rows.join(sources.of_connection, "connection_id", "left")
 
 
 def events(sources: Sources, states: Mapping[str, State]) -> DataFrame:
     """Context 'events'."""
-    on_connection = looked_up(CONNECTION_CHANNEL, "version").cast("int")
-    spoken = F.col("frame_type").isin(list(METHOD_FRAMES)) & ~F.col("channel").eqNullSafe(on_connection)
-    unusual = unusual_events(sources.frames.filter(spoken), sources)
-    rows = unusual.select(*FRAME_COLUMNS, said(SAID).alias("said"))
+    rows = sources.unusual.filter("as_event").select(*FRAME_COLUMNS, said(SAID).alias("said"))
     for layer in sorted({state.layer for state in states.values()}):
         rows = rows.withColumns({name: _before(state) for name, state in states.items() if state.layer == layer})
     opens = F.when(F.col("name") == "channel.open", 1).otherwise(0)

@@ -24,12 +24,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from codec.amqp.tables import CLASSIC_VERSIONS, methods
+from pipeline.audit.constants import NEVER
 from pipeline.tables.roles import dialogue_of, looked_up
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
-NEVER = (1 << 63) - 1
 MARK, ROW = 0, 1  # places of rows with the same frame_no
 
 

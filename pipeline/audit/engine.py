@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.audit.catalogue import KNOWLEDGE, SEVERITIES, Number, Rule
+from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule
 from pipeline.audit.detector import Detector, Sql
 
 # What a detector says of a row of a context that breaks its rule.
@@ -27,7 +27,6 @@ HIT = (*PLACE, *SAID)
 THING = ("rule_id", "connection_id", "of_channel", "of_life", "of_thing")
 PER_CHANNEL = ("channel", "link", "message")
 PER_THING = ("link", "message")
-ALL_VERSIONS = 5
 
 
 def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
@@ -49,7 +48,7 @@ def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rul
 def _condition(detector: Detector, rule: Rule) -> Sql:
     """SQL: whether a row breaks the rule, or null."""
     condition = f"({detector.when})"
-    if len(rule.versions) < ALL_VERSIONS:
+    if set(rule.versions) < set(ALL_VERSIONS):
         condition = f"(version IN ({', '.join(map(text, rule.versions))}) AND {condition})"
     return with_parameters(condition, rule.parameters)
 

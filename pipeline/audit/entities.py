@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.audit.constants import NEVER
 from pipeline.audit.lives import life
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ CONSUMES = "basic.consume"
 BITS = ("durable", "exclusive", "auto_delete", "passive")
 FLAGS = f"struct<type string, {', '.join(f'{name} boolean' for name in BITS)}>"
 BROKER = ("server_ip", "server_port", "vhost")
-FOREVER = (1 << 63) - 1
 
 
 def entities(sources: Sources) -> DataFrame:
@@ -69,8 +69,8 @@ def _brokers(sources: Sources) -> DataFrame:
     return sources.connections.filter("vhost IS NOT NULL").select(
         "connection_id",
         *BROKER,
-        F.coalesce(end, F.lit(FOREVER)).alias("until_ns"),
-        F.coalesce(lost, F.lit(FOREVER)).alias("broker_loss_ns"),
+        F.coalesce(end, F.lit(NEVER)).alias("until_ns"),
+        F.coalesce(lost, F.lit(NEVER)).alias("broker_loss_ns"),
     )
 
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.plain import SAID_BY, with_stretches
-from pipeline.tables.roles import CONNECTION_CHANNEL, METHOD_FRAMES, looked_up
+from pipeline.audit.plain import ON_CHANNEL, in_stretches
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
@@ -43,31 +42,15 @@ COUNTED = {
 }
 
 
-def methods_of_channels(
-    sources: Sources, values: Mapping[str, Column], names: Iterable[str] | None = None
-) -> DataFrame:
-    """Methods of the classic family on channels: columns OF_METHOD of frames, and `values` out of what else is there.
-    `names`: only these, and what opens a channel."""
-    rows = sources.frames.filter(
-        F.col("frame_type").isin(list(METHOD_FRAMES))
-        & F.col("version").isin(list(CONNECTION_CHANNEL))
-        & (F.col("channel") != looked_up(CONNECTION_CHANNEL, "version").cast("int"))
-    )
-    if names is not None:
+def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] = ()) -> DataFrame:
+    """Methods of the classic family on channels that are not plain: columns OF_METHOD of frames, `channel_life` as in
+    the tables, and `values` out of what else is there. `names`: only these, and what opens a channel."""
+    rows = sources.unusual.filter("as_event")
+    if names:
         rows = rows.filter(F.col("name").isin(["channel.open", *names]))
     # Before rows are put in order: arguments are wide.
-    return rows.select(*OF_METHOD, *(value.alias(name) for name, value in values.items()))
-
-
-def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] | None = None) -> DataFrame:
-    """The same with `channel_life` as in the tables. Only what is outside long stretches has to be put in order."""
-    rows = methods_of_channels(sources, values, names)
-    if names is not None and not set(SAID_BY) & set(names):
-        return rows.withColumn("channel_life", life())
-    divided = with_stretches(rows, sources).drop("confirms")
-    calm = divided.filter("calm_life IS NOT NULL").withColumnRenamed("calm_life", "channel_life")
-    rest = divided.filter("calm_life IS NULL").drop("calm_life")
-    return calm.unionByName(rest.withColumn("channel_life", life()))
+    chosen = rows.select(*OF_METHOD, *(value.alias(name) for name, value in values.items()))
+    return chosen.withColumn("channel_life", life())
 
 
 def life() -> Column:
@@ -79,8 +62,13 @@ def life() -> Column:
 
 def lives(sources: Sources) -> DataFrame:
     """Context 'lives'."""
+    # Nearly all methods lie in stretches, whose life is known: only the others have to be put in order.
+    calm = in_stretches(sources.frames.filter(ON_CHANNEL).select(*OF_METHOD), sources).filter("calm_life IS NOT NULL")
+    others = channel_methods(sources, {"calm_life": F.col("calm_life")}).filter("calm_life IS NULL")
     tallies = (
-        channel_methods(sources, {})
+        calm.withColumn("channel_life", F.col("calm_life"))
+        .drop("confirms")
+        .unionByName(others)
         .groupBy(*LIFE, *METHOD[:4])
         .agg(
             F.any_value("version").alias("version"),

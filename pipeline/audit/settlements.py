@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.lives import LIFE, life, methods_of_channels
+from pipeline.audit.constants import NEVER
+from pipeline.audit.lives import LIFE, OF_METHOD, life
+from pipeline.audit.plain import ON_CHANNEL
 from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
 
 if TYPE_CHECKING:
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 SETTLES = tuple(dict.fromkeys(name for name, _, _ in SETTLEMENTS if name not in SETTLES_ALL))
 CONFIRMS, TRANSACTS = "confirm.select", "tx.select"
 SAID = "struct<delivery_tag bigint, multiple boolean>"
-NEVER = (1 << 63) - 1
 
 
 def settlements(sources: Sources) -> DataFrame:
@@ -65,11 +66,12 @@ def _said(sources: Sources, hit: DataFrame) -> DataFrame:
         return F.count(F.when(F.col("name") == mode, 1)).over(so_far) > 0
 
     said = F.expr(f"try_variant_get(arguments, '$', '{SAID}')")
-    rows = methods_of_channels(sources, {"said": said}, [*SETTLES, CONFIRMS, TRANSACTS])
-    plain = F.col("name").isin(list(SETTLES)) & ~F.coalesce("said.multiple", F.lit(False))
-    single = rows.filter(plain).join(hit, ["connection_id", "frame_no"], "left_anti")
+    rows = sources.frames.filter(ON_CHANNEL).filter(F.col("name").isin("channel.open", *SETTLES, CONFIRMS, TRANSACTS))
+    single = F.when(F.col("name").isin(list(SETTLES)) & ~F.coalesce("said.multiple", F.lit(False)), F.col("frame_no"))
     return (
-        single.unionByName(rows.filter(~plain))
+        rows.select(*OF_METHOD, said.alias("said"))
+        .withColumn("single", single)
+        .join(hit.withColumnRenamed("frame_no", "single"), ["connection_id", "single"], "left_anti")
         .withColumn("channel_life", life())
         .withColumns({"confirms": selected(CONFIRMS), "in_transaction": selected(TRANSACTS)})
         .filter(F.col("name").isin(list(SETTLES)) & F.col("said.delivery_tag").isNotNull())

@@ -5,7 +5,7 @@
                  name, sender, frame_no
     tag_was_anywhere  the same on any channel of the connection, with channel and channel_life
 
-Deliveries are rows as well.
+Deliveries are rows as well, but for those to a consumer that was begun before them and not cancelled before.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.constants import one_of
+from pipeline.audit.constants import NEVER, one_of
 from pipeline.audit.lives import LIFE, channel_methods
 from pipeline.tables.roles import CONNECTION_CHANNEL
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
-SPEAKS_OF_CONSUMERS = ("basic.consume", "basic.consume-ok", "basic.cancel", "basic.cancel-ok")
+BEGINS = ("basic.consume", "basic.consume-ok")
+SPEAKS_OF_CONSUMERS = (*BEGINS, "basic.cancel", "basic.cancel-ok")
 
 
 def tags(sources: Sources) -> DataFrame:
     """Context 'tags'."""
     tag = F.expr("try_variant_get(arguments, '$.consumer_tag', 'string')")
-    spoken = channel_methods(sources, {"consumer_tag": tag}, SPEAKS_OF_CONSUMERS)
-    rows = spoken.unionByName(_delivered(sources), allowMissingColumns=True).filter(
+    spoken = channel_methods(sources, {"consumer_tag": tag}, SPEAKS_OF_CONSUMERS).filter(
         "consumer_tag != '' AND name != 'channel.open'"
     )
+    rows = spoken.unionByName(_delivered(sources, spoken), allowMissingColumns=True)
     said = F.when(
         F.col("name").isin(list(SPEAKS_OF_CONSUMERS)), F.struct("name", "sender", "frame_no", "channel", "channel_life")
     )
@@ -43,14 +44,21 @@ def tags(sources: Sources) -> DataFrame:
     ).join(sources.of_connection, "connection_id", "left")
 
 
-def _delivered(sources: Sources) -> DataFrame:
+def _delivered(sources: Sources, spoken: DataFrame) -> DataFrame:
     """Deliveries, out of the messages: their tags stand in a column."""
     frame_no = F.col("first_frame_no")
+    begins = F.col("name").isin(*BEGINS)
+    consumers = spoken.groupBy(*LIFE, F.col("consumer_tag").alias("link")).agg(
+        F.min(F.when(begins, F.col("frame_no"))).alias("begun"),
+        F.coalesce(F.min(F.when(~begins, F.col("frame_no"))), F.lit(NEVER)).alias("cancelled"),
+    )
     versions = sources.tables.connections.select("connection_id", "version")
     return (
         sources.tables.messages.filter("operation = 'deliver'")
         .join(F.broadcast(versions), "connection_id")
-        .filter(one_of("version", CONNECTION_CHANNEL))
+        .filter(f"{one_of('version', CONNECTION_CHANNEL)} AND link != ''")
+        .join(F.broadcast(consumers), [*LIFE, "link"], "left")
+        .filter("NOT coalesce(first_frame_no > begun AND first_frame_no < cancelled, false)")
         .select(
             *LIFE, frame_no.alias("frame_no"), frame_no.alias("content_frame_no"), "ts_ns", "version",
             F.lit("server").alias("sender"), F.lit("basic.deliver").alias("name"), F.col("link").alias("consumer_tag"),

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from codec.amqp.versions import VERSIONS
 
 SEVERITIES = ("violation", "warning", "info")
 SCOPES = ("connection", "channel", "link", "message")
@@ -24,26 +26,36 @@ KNOWLEDGE = {
     "both": "one direction only",
     "order": "segments out of order",
 }
+ALL_VERSIONS = tuple(filter(None, VERSIONS))
 REMOVED = "removed.json"
 Number = int | float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule; the fields are those of the catalogue."""
+    """One rule; the fields are those of the catalogue. Raises ValueError for a severity, scope, version or knowledge
+    that there is not."""
 
     id: str
-    versions: tuple[str, ...]
     severity: str
     scope: str
-    category: str
-    offender: str | None
     summary: str
-    detect: str
-    reference: str
-    parameters: Mapping[str, Number]
-    needs: tuple[str, ...]
-    prefers: tuple[str, ...]
+    versions: tuple[str, ...] = ALL_VERSIONS
+    category: str = "house"
+    offender: str | None = None
+    detect: str = ""
+    reference: str = ""
+    parameters: Mapping[str, Number] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    prefers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        words = ((SEVERITIES, self.severity), (SCOPES, self.scope))
+        lists = ((ALL_VERSIONS, self.versions), (KNOWLEDGE, self.needs), (KNOWLEDGE, self.prefers))
+        for known, given in (*((known, (word,)) for known, word in words), *lists):
+            for word in given:
+                if word not in known:
+                    raise ValueError(f"rule {self.id}: {word!r} is none of {', '.join(known)}")
 
     @property
     def group(self) -> str:

@@ -1,0 +1,57 @@
+"""Rules of one's own, beside those of the catalogue: data as well, over the tables.
+
+    names = Rule(id="HOUSE-01", severity="warning", scope="channel", summary="A queue is not named TEAM.PURPOSE.")
+    found = Detector("HOUSE-01", "methods", "name = 'queue.declare' AND queue NOT LIKE '%.%'", {"observed": "queue"})
+    pipeline.findings(tables, extra=[(names, found)])
+
+A context is a table here, whole, with all of its columns, and `version` where it has none; of 'connections' also
+`frame_no` and `ts_ns`, as context 'connections' of the catalogue has them. Contexts of the catalogue leave out rows
+that none of its rules can be about, so they are not for others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.audit.catalogue import Rule, catalogue
+from pipeline.audit.detector import Detector
+
+if TYPE_CHECKING:
+    from pipeline.audit.contexts import Sources
+
+# Tables whose rows belong to one connection.
+CONTEXTS = ("frames", "streams", "connections", "channels", "links", "methods", "messages")
+# As `wirehare cut --finding` and exceptions name them.
+RULE_ID = re.compile(r"[\w.-]+")
+
+
+def checked(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule], list[Detector]]:
+    """The rules by id and the detectors. Raises ValueError for a pair that does not fit."""
+    rules: dict[str, Rule] = {}
+    detectors = []
+    for rule, detector in extra:
+        if not RULE_ID.fullmatch(rule.id) or rule.id in catalogue():
+            raise ValueError(f"rule {rule.id!r}: expected letters, digits and hyphens, and no id of the catalogue")
+        if rules.setdefault(rule.id, rule) != rule:
+            raise ValueError(f"rule {rule.id} is there twice, and is not the same")
+        if detector.rule != rule.id:
+            raise ValueError(f"rule {rule.id}: its detector is one of {detector.rule!r}")
+        if detector.context not in CONTEXTS:
+            raise ValueError(f"rule {rule.id}: no context {detector.context!r}; expected one of {', '.join(CONTEXTS)}")
+        detectors.append(detector)
+    return rules, detectors
+
+
+def context(sources: Sources, table: str) -> DataFrame:
+    """The rows of a table as detectors read them."""
+    if table == "connections":
+        return sources.connections
+    rows: DataFrame = getattr(sources.tables, table)
+    if "version" in rows.columns:
+        return rows
+    return rows.join(F.broadcast(sources.connections.select("connection_id", "version")), "connection_id", "left")
