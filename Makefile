@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+SOURCES := $(shell find codec udfs pipeline jobs -type f -not -path '*/__pycache__/*')
 KERNELS := udfs/warm.py $(shell find codec -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -37,14 +38,15 @@ bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with 
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.functions
 
-cluster-test: java .venv/dev .venv/kernels  ## kill workers, executors and drivers of a cluster on this machine
+cluster-test: java .venv/dev .venv/kernels .venv/packed/environment.tar.gz  ## packaged jobs on a cluster of this machine; kills workers, executors, drivers
 	$(BIN)/python -m pytest -q -m cluster tests/cluster
 
 browser-test: .venv/dev .venv/browser  ## the report in Chromium, which has to be there with its driver
 	$(BIN)/python -m pytest -q tests/browser
 
-notebook: java .venv/notebook .venv/kernels .venv/classes  ## open the notebooks in Jupyter Lab
-	$(BIN)/jupyter lab notebooks
+LAB ?=
+notebook: java .venv/notebook .venv/kernels .venv/classes  ## open the notebooks in Jupyter Lab (LAB='--no-browser --port=8899')
+	$(BIN)/jupyter lab $(LAB) notebooks
 
 notebook-test: java .venv/dev .venv/kernels .venv/classes  ## run every notebook from its first cell to its last
 	$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 notebooks
@@ -104,6 +106,11 @@ java:
 	@find codec -name '*.nb[ic]' -delete
 	@$(BIN)/python -m udfs.warm
 	@touch $@
+
+# What a cluster's executors get, made by the commands of docs/deployment.md; it has kernels of its own to compile.
+.venv/packed/environment.tar.gz: pyproject.toml docs/deployment.md $(SOURCES) | .venv/dev
+	@echo "Packing the environment of executors (minutes)"
+	@$(BIN)/python tests/deployment.py $(@D)
 
 # The JVM finds its classes laid out and starts in half the time; without the archive all works the same.
 .venv/classes: pipeline/class_archive.py .venv/runtime | .venv/kernels

@@ -8,6 +8,7 @@ Everything is lazy. Works on classic Spark and over Spark Connect.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -110,13 +111,14 @@ def decoded(
 ) -> DataFrame:
     """Captures -> decoded rows (`udfs.schemas.DECODED`), lazily and each time anew.
 
-    `paths`: files, directories, globs, URIs. `ports`, `hosts`: only connections with one of them on either side.
-    `since` (inclusive), `until` (exclusive): packets of this time, ns since 1970-01-01 UTC. `split_bytes`: plain
-    captures above this size are read in several splits. A capture that cannot be read
-    gives a row in `captures` with its error.
+    `paths`: files, directories, globs, URIs; relative ones are under the directory of this process, wherever Spark
+    was started. `ports`, `hosts`: only connections with one of them on either side. `since` (inclusive), `until`
+    (exclusive): packets of this time, ns since 1970-01-01 UTC. `split_bytes`: plain captures above this size are read
+    in several splits. A capture that cannot be read gives a row in `captures` with its error.
     """
     # Here, not above: the kernels behind them take a second to load, and tables already written need none.
     from udfs.decode import decode_runs
+    from udfs.paths import anchored
     from udfs.source import register
 
     register(spark)
@@ -128,7 +130,8 @@ def decoded(
         "splitBytes": split_bytes,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
-    runs = spark.read.format("tcp_runs").options(**given).load(paths if isinstance(paths, str) else list(paths))
+    places = [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    runs = spark.read.format("tcp_runs").options(**given).load(places)
     return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER).mapInArrow(decode_runs(payload), DECODED)
 
 
@@ -147,7 +150,12 @@ def decode(
 
 def load(spark: SparkSession, directory: str) -> Tables:
     """The tables that a job has written under `directory`, one folder each; one that was not written is empty, but for
-    message_flows, which are made of messages and connections."""
+    message_flows, which are made of messages and connections.
+
+    A relative path is a directory of this process, wherever Spark was started, if there is such a one.
+    """
+    if os.path.isdir(directory) and not os.path.isabs(directory):
+        directory = f"file://{os.path.abspath(directory)}"
     read = {name: _read(spark, f"{directory.rstrip('/')}/{name}", schema) for name, schema in TABLES.items()}
     found = {name: table or spark.createDataFrame([], TABLES[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:

@@ -41,10 +41,16 @@ FINDINGS = {
     "connection_id": pa.int64(), "frame_no": pa.int64(), "capture_file": pa.string(), "packet_no": pa.int64(),
     "rule_id": pa.string(), "severity": pa.string(), "summary": pa.string(),
 }  # fmt: skip
+LIFE = {"connection_id": pa.int64(), "channel": pa.int32(), "opened_ts": TIMESTAMP, "closed_ts": TIMESTAMP}
+FLOW_ENDS = dict.fromkeys(
+    [f"{end}_{name}" for end in ("publish", "deliver") for name in ("connection_id", "frame_no")], pa.int64()
+)
 TYPES = {
     "frames": FRAMES, "connections": CONNECTIONS, "captures": CAPTURE_FILES,
     "messages": {**MESSAGES, "message_id": pa.string()}, "findings": FINDINGS,
 }  # fmt: skip
+# Tables of which only what a row chooses is looked at.
+OTHERS = {"channels": LIFE, "links": LIFE, "message_flows": FLOW_ENDS, "streams": {"connection_id": pa.int64()}}
 
 
 def moment(ns: int | None) -> datetime | None:
@@ -67,7 +73,7 @@ class Tables:
         return self.arrow(table, rows).select(list(columns))
 
     def arrow(self, table: str, rows: list[dict[str, Any]]) -> pa.Table:
-        schema = pa.schema(list(TYPES[table].items()))
+        schema = pa.schema(list({**TYPES, **OTHERS}[table].items()))
         return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
     def write(self, folder: Path) -> Path:

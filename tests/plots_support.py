@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import vl_convert
@@ -12,25 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
-from jobs.audit import INTERPRETED
 from pipeline import TABLES, Tables
 
 Rows = Sequence[Mapping[str, Any]]
 SECOND, MILLISECOND = 10**9, 10**6
 BEGIN = 1_700_000_000 * SECOND  # 2023-11-14 22:13:20 UTC
-
-
-@contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Dozens of plans over a few rows each: compiling them would take longer than all else."""
-    before = {name: spark.conf.get(name) for name in INTERPRETED}
-    for name, value in INTERPRETED.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, standing in before.items():
-            spark.conf.set(name, standing or "")
 
 
 def tables_of(spark: SparkSession, **given: Rows) -> Tables:
@@ -52,9 +37,10 @@ def table(spark: SparkSession, schema: StructType, rows: Rows) -> DataFrame:
 
 def frame(number: int, at_ns: int, sender: str, name: str | None, **more: Any) -> dict[str, Any]:
     """A whole method frame of connection 1, channel 1, `at_ns` after BEGIN, in a packet of the same number."""
-    same = {"connection_id": 1, "frame_no": number, "packet_no": number, "ts_ns": BEGIN + at_ns, "sender": sender}
+    same = {"connection_id": 1, "frame_no": number, "packet_no": number, "sender": sender}
+    moments = {"first_ts_ns": BEGIN + at_ns, "ts_ns": BEGIN + at_ns}
     shape = {"version": "0-9-1", "channel": 1, "frame_type": "method", "name": name, "size": 20, "status": "ok"}
-    return {**same, **shape, **more}
+    return {**same, **moments, **shape, **more}
 
 
 def connection(number: int = 1, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pyarrow import fs
 from test_source import accounts, expected_packets, exploded, rows
 
 from udfs.files import CaptureFile, first_line, locate, public_uri
-from udfs.paths import PathError, glob_pattern, resolve
+from udfs.paths import PathError, anchored, glob_pattern, resolve
 from udfs.source import TcpRunsReader
 from udfs.splits import plan
 
@@ -125,6 +125,37 @@ def test_relative_paths_become_uris(tree: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tree)
     assert [file.uri for file in resolve(["a.pcap", "./a.pcap", "file:a.pcap"])] == [(tree / "a.pcap").as_uri()]
     assert resolve(["sub/*.pcap"])[0].uri == (tree / "sub/d.pcap").as_uri()
+
+
+@pytest.mark.parametrize("path", ["a.pcap", "./a.pcap", "file:a.pcap", "sub", "*.pcap", "a[1].pcap", "nowhere/*"])
+def test_a_relative_path_means_the_same_in_another_directory(
+    tree: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(path: str) -> set[str]:
+        try:
+            return {file.uri for file in resolve([path])}
+        except PathError:
+            return set()
+
+    monkeypatch.chdir(tree)
+    here, moved = found(path), anchored(path)
+    monkeypatch.chdir("/")
+    assert found(moved) == here
+    assert bool(here) == (path != "nowhere/*")
+
+
+def test_signs_in_the_name_of_the_directory_are_no_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("[1]/a.pcap", "1/b.pcap"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(CAPTURE)
+    monkeypatch.chdir(tmp_path / "[1]")
+    assert [Path(locate(file.uri).path).name for file in resolve([anchored("*.pcap")])] == ["a.pcap"]
+    assert [Path(locate(file.uri).path).name for file in resolve([anchored("a.pcap")])] == ["a.pcap"]
+
+
+@pytest.mark.parametrize("path", ["/a.pcap", "file:/a.pcap", "file:///a.pcap", "s3a://bucket/*.pcap", "hdfs:///a", ""])
+def test_other_paths_stay_as_they_are(path: str) -> None:
+    assert anchored(path) == path
 
 
 def test_odd_names_are_read_through_their_uri(tree: Path) -> None:

@@ -16,6 +16,7 @@ from scapy.layers.inet import IP, TCP, UDP, fragment
 from scapy.layers.inet6 import IPv6 as IPv6Packet
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
+from scapy.utils import mac2str
 from test_tunnels import LINKS
 
 from codec.capture.records import RECORD
@@ -25,6 +26,7 @@ from pipeline.cutting.checksums import adjust
 from pipeline.cutting.headers import stack_of
 
 KEY = key_of(b"a passphrase")
+UNSPECIFIC = {"00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"}
 BARE, BARE_6 = CAPTURES / "091_confirms_and_return.pcap", CAPTURES / "091_ipv6.pcapng"
 
 
@@ -66,11 +68,18 @@ def test_packets_in_tunnels_are_anonymised_down_to_the_innermost(name: str, tmp_
     shown = {address for _, _, data in before for address in addresses(LINKS[wrap.link](data))}
     assert shown
     assert [address for address in shown if ip_address(address).packed in octets] == []
+    cards = {mac for _, _, data in before for mac in hardware(LINKS[wrap.link](data))} - UNSPECIFIC
+    assert [mac for mac in cards if mac2str(mac) in octets] == []
     for (_, _, old), (_, _, new) in zip(before, after, strict=True):
         was, now = whole_checksums(LINKS[wrap.link](old)), whole_checksums(LINKS[wrap.link](new))
         assert len(was) == len(now) >= 1
         wrong_before = [layer for layer, found, right in was if found != right]
         assert [layer for layer, found, right in now if found != right] == wrong_before
+
+
+def hardware(packet: Packet) -> list[str]:
+    """Hardware addresses of all Ethernet headers of a packet."""
+    return [mac for layer in layers(packet) if isinstance(layer, Ether) for mac in (layer.src, layer.dst)]
 
 
 def addresses(packet: Packet) -> list[str]:
@@ -107,6 +116,14 @@ def test_an_address_is_the_same_everywhere_and_keeps_its_network(tmp_path: Path)
     assert a >> 8 != c >> 8
     assert a >> 11 == c >> 11  # 2 is 00000010, 7 is 00000111: 21 bits in common
     assert a >> 4 == b >> 4  # 1 is 00000001, 9 is 00001001: 28 bits
+
+
+def test_names_of_interfaces_are_left_out(tmp_path: Path) -> None:
+    """The capture says "lo" and "Loopback", as tshark shows."""
+    tables = tables_of([BARE_6])
+    for key, there in ((None, True), (KEY, False)):
+        cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=key)
+        assert (b"Loopback" in (tmp_path / "cut.pcapng").read_bytes()) == there
 
 
 def fragments_of_a_tunnel(size: int) -> list[tuple[int, bytes]]:

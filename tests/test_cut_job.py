@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import subprocess
 import sys
@@ -118,6 +119,9 @@ def test_bad_usage_writes_nothing(
         "the key is empty": [folder, "--connection", one, "--anonymise", tmp_path / "empty", "-o", target],
         "no rows to cut": [folder, "--where", "true", "--table", "captures", "-o", target],
         "no such file or directory": [folder, "--connection", one, "--captures", tmp_path / "empty*dir", "-o", target],
+        f"'{2**63}' is no connection_id": [folder, "--connection", 2**63, "-o", target],
+        f"'5/{2**63}' is no message": [folder, "--message", f"5/{2**63}", "-o", target],
+        f"'A-1/{2**63}' is no finding": [folder, "--finding", f"A-1/{2**63}", "-o", target],
     }.items():
         text = said(capsys, 2, *arguments)
         assert words in text
@@ -126,7 +130,30 @@ def test_bad_usage_writes_nothing(
     assert "no connection 5 in the tables" in said(capsys, 1, folder, "--connection", 5, "-o", target)
     assert "no such directory" in said(capsys, 3, tmp_path / "none", "--connection", one, "-o", target)
     assert "table captures cannot be read" in said(capsys, 3, tmp_path, "--connection", one, "-o", target)
+    damaged = shutil.copytree(folder, tmp_path / "damaged") / "frames" / "part.parquet"
+    damaged.write_bytes(damaged.read_bytes()[:4] + bytes(500) + damaged.read_bytes()[504:])  # its footer is whole
+    assert "table frames cannot be read" in said(capsys, 3, tmp_path / "damaged", "--connection", one, "-o", target)
     assert not target.exists()
+
+
+def test_a_capture_unpacked_since_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Decoded as BARE.gz, unpacked into another directory, and read from there: by any other name it is that file."""
+    packed = tmp_path / f"{BARE.name}.gz"
+    packed.write_bytes(gzip.compress(BARE.read_bytes()))
+    tables = tables_of([packed])
+    folder = tables.write(tmp_path / "tables")
+    moved, elsewhere = tmp_path / "moved", tmp_path / "elsewhere"
+    for place in (moved, elsewhere):
+        place.mkdir()
+        shutil.copy(BARE, place)
+    (tmp_path / "link").symlink_to(moved)
+    cut = [folder, "--connection", tables.ids[0], "--captures", moved, "-o"]
+    for output in (moved / BARE.name, tmp_path / "link" / BARE.name):
+        assert "is one of the captures" in said(capsys, 2, *cut, output)
+    assert (moved / BARE.name).read_bytes() == BARE.read_bytes()
+    # a file that only has the name of one is a file to write into
+    said(capsys, 0, *cut, elsewhere / BARE.name)
+    assert records(elsewhere / BARE.name) == records(BARE)
 
 
 def test_captures_that_are_gone_or_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +169,7 @@ def test_captures_that_are_gone_or_damaged(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / names[2]).unlink()
     ids = tables.ids
     cut = [folder, "--connection", *ids, "-o", tmp_path / "cut.pcapng"]
-    assert said(capsys, 1, *cut).count("use --captures when it was moved") >= 1
+    assert said(capsys, 3, *cut).count("use --captures when it was moved") >= 1
     text = said(capsys, 3, *cut, "--captures", tmp_path / "moved")
     assert f"{names[2]}: no file {names[2]} is there (not in {tmp_path / 'moved'})" in text
     assert records(tmp_path / "cut.pcapng") == [each for name in names[:2] for each in records(CAPTURES / name)]
@@ -169,6 +196,12 @@ def test_rows_of_dataframes(
     condition = "name = 'basic.publish' AND connection_id IN (SELECT connection_id FROM connections)"
     said(capsys, 0, folder, "--where", condition, "--only", "-o", tmp_path / "b.pcapng")
     assert (tmp_path / "b.pcapng").read_bytes() == (tmp_path / "a.pcapng").read_bytes()
+    audited = "connection_id IN (SELECT connection_id FROM findings WHERE rule_id = 'CF-05') AND name = 'basic.nack'"
+    said(capsys, 0, folder, "--where", audited, "--only", "-o", tmp_path / "c.pcapng")
+    assert [octets for _, _, octets in records(tmp_path / "c.pcapng")] == [
+        records(BARE)[row["packet_no"] - 1][2] for row in tables.frames("basic.nack")
+    ]
+    (tmp_path / "c.pcapng").unlink()
     text = said(capsys, 2, folder, "--where", "nmae = 'x'", "-o", tmp_path / "c.pcapng")
     assert "wirehare cut: --where: [UNRESOLVED_COLUMN" in text
     with pytest.raises(pipeline.cutting.CutError):

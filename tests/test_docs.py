@@ -199,6 +199,8 @@ def test_the_snippets_of_other_readers(out: Path, capsys: pytest.CaptureFixture[
     # twelve publishes to `orders` (packets 22 to 41), said by pandas and by polars
     assert len(re.findall(r"orders\D+12\D+168", printed)) == 2
     assert "x-message-ttl" in printed  # DuckDB looks into a VARIANT
+    # packet 18 of 091_declare_publish_consume_ack, bit durable: from DuckDB, and as JSON from pandas and polars
+    assert len(re.findall(r"orders\.eu\W+true", printed, re.IGNORECASE)) == 3
 
 
 def test_what_other_readers_make_of_a_variant(out: Path) -> None:

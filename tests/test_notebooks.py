@@ -10,8 +10,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from plots_support import interpreted
 from pyspark.sql import SparkSession
+
+from jobs.audit import INTERPRETED, settings
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -70,15 +71,15 @@ def test_what_a_notebook_names_is_in_the_tree(path: Path) -> None:
     assert [name for name in captures + links if not list(path.parent.glob(name))] == []
 
 
-def test_the_first_notebook_runs(spark: SparkSession) -> None:
-    """In this process and its Spark session: what its cells compute, without a kernel's start."""
+def test_the_first_notebook_runs(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process and its Spark session, which was started in another directory: what its cells compute, without a
+    kernel's start."""
     first = NOTEBOOKS[0]
     names: dict[str, Any] = {}
-    with interpreted(spark):
+    monkeypatch.chdir(first.parent)
+    with settings(spark, INTERPRETED):
         for number, cell in enumerate(code_of(first)):
-            # Spark's directory is that in which its JVM was started.
-            source = cell.source.replace('"../', f'"{ROOT}/')
-            exec(compile(source, f"{first.name}, cell {number}", "exec"), names)
+            exec(compile(cell.source, f"{first.name}, cell {number}", "exec"), names)
         frames = names["tables"].frames.count()
     names["tables"].release()
     # Wireshark counts 116 frames in this capture (samples/README.md), without the protocol header.

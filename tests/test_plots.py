@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, interpreted, points, svg, tables_of
+from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, points, svg, tables_of
 from pyspark.sql import SparkSession
 
+from jobs.audit import INTERPRETED, settings
 from pipeline import Tables, plots
 
 NASTY = "x\u202eevil\x00<script>alert(1)</script>" + "y" * 5000
@@ -34,7 +35,7 @@ def title_of(chart: Any) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
+    with settings(spark, INTERPRETED):
         yield
 
 
@@ -88,12 +89,44 @@ def test_backlog_is_the_most_that_waited_at_once(waiting: Tables) -> None:
 def test_a_condition_chooses_what_is_drawn(waiting: Tables) -> None:
     nothing = plots.rates(waiting, "queue = 'other' AND client_port = 40001")
     assert "no message was published or delivered" in svg(nothing)
+    # Of the four publishes three came to the queue by name; all are of the connection from this port.
+    drawn = plots.rates(waiting, "queue = 'q' AND client_port = 40001", every="1 second")
+    assert series(drawn, "published") == [1, 1, 1, 0, 0]
+    assert series(drawn, "delivered") == [1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("every", ["soon", "0.1 microseconds", "1 fortnight"])
+@pytest.mark.parametrize("every", ["soon", "0.1 microseconds", "1 fortnight", "1.2.3 seconds", "1 microsecond"])
 def test_an_interval_that_is_none_is_refused(waiting: Tables, every: str) -> None:
     with pytest.raises(ValueError, match="not an interval"):
         plots.rates(waiting, every=every)
+
+
+def test_what_was_refused_waits_nowhere(spark: SparkSession) -> None:
+    """Through the default exchange, and given back or refused at once: no consumer will take it from the queue."""
+    flows = [
+        {"flow_id": n, "exchange": "", "routing_key": "q", "publish_ts_ns": BEGIN + n * SECOND, "outcome": outcome}
+        for n, outcome in enumerate([None, "returned", "nacked", "confirmed"])
+    ]
+    chart = plots.backlog(tables_of(spark, message_flows=flows), every="1 second")
+    assert series(chart, "in the broker") == [1, 1, 1, 2]
+
+
+def test_names_that_are_shortened_to_the_same_are_rows_of_their_own(spark: SparkSession) -> None:
+    names = [f"prod.eu-west-1.orders.payment.created.v{number}" for number in (1, 2)]
+    messages = [
+        {**delivery(0, None), "queue": name, "ts_ns": BEGIN + at * SECOND}
+        for name, many in zip(names, (1, 2), strict=True)
+        for at in range(many)
+    ]
+    chart = plots.rates(tables_of(spark, messages=messages), every="1 second")
+    rows = {point["row"] for point in points(chart)}
+    assert len(rows) == 2
+    delivered = [(point["row"], point["value"]) for point in points(chart) if point["what"] == "delivered"]
+    assert sorted(tuple(value for name, value in delivered if name == row) for row in rows) == [(1, 0), (1, 1)]
+    connections = [connection(n, client_product=name) for n, name in enumerate([*names, names[1]])]
+    drawn = points(plots.versions(tables_of(spark, connections=connections)))
+    assert sorted(point["connections"] for point in drawn) == [1, 1, 2, 2]  # the same points in two charts
+    assert len({point["who"] for point in drawn}) == 2
 
 
 def test_latencies_are_counted_in_classes_that_hold_them(spark: SparkSession) -> None:
@@ -177,6 +210,28 @@ def test_silence_is_compared_with_the_interval_agreed_on(ended: Tables) -> None:
         ("server", 1.5, 1.5, "longer than the interval"),
         ("server", 3.0, 1.0, "within the interval"),
     }
+
+
+def test_a_condition_on_frames_chooses_connections_to_look_for_silence_in(ended: Tables) -> None:
+    """What else was said on them is no silence."""
+    whole, chosen = (points(plots.heartbeats(ended, where)) for where in (None, "name = 'basic.deliver'"))
+    assert sorted(map(str, chosen)) == sorted(map(str, whole))
+    assert "no connection agreed on heartbeats" in svg(plots.heartbeats(ended, "name = 'basic.nack'"))
+
+
+def test_the_longest_silences_are_those_in_intervals(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 s with an interval of 60 s is less than 3 s with one of 1 s."""
+    monkeypatch.setattr("pipeline.plots.silences.MOST", 1)
+    frames = [
+        frame(n, at * SECOND, "client", None, connection_id=c) for c, n, at in ((1, 1, 0), (2, 1, 0), (1, 2, 100))
+    ]
+    beats = [
+        connection(1, heartbeat_s=60, closed_ts=ts(100 * SECOND)),
+        connection(2, heartbeat_s=1, closed_ts=ts(3 * SECOND)),
+    ]
+    chart = plots.heartbeats(tables_of(spark, frames=frames, connections=beats))
+    assert [p["how"] for p in points(chart) if "how" in p] == ["longer than two intervals"]
+    assert any(line.startswith("1 of 2 silences shown") for line in title_of(chart))
 
 
 def test_versions_are_counted_by_product(spoken: Any) -> None:

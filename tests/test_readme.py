@@ -39,7 +39,7 @@ def commands() -> Iterator[list[str]]:
 
 def test_the_make_targets_exist() -> None:
     targets = [words[1] for words in commands() if words[0] == "make"]
-    assert targets == ["demo", "test"]
+    assert targets == ["demo", "notebook", "test"]
     made = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(targets) <= set(re.findall(r"^make (\w+)", made, re.MULTILINE))
 

@@ -125,6 +125,12 @@ def test_the_page_asks_nobody_for_anything(hostile: Outline) -> None:
     assert all(target.startswith("#") for tag, target in hostile.loads if tag == "a")
 
 
+def test_a_finding_says_how_to_see_it(hostile: Outline) -> None:
+    """The packet, the connection, and the command that cuts them out (`report_support.finding`)."""
+    for shown in ("frame.number == 17", " --finding ", "/7/5 -o "):
+        assert shown in hostile.text
+
+
 def test_its_links_lead_somewhere(hostile: Outline) -> None:
     assert {target[1:] for tag, target in hostile.loads if tag == "a"} <= hostile.ids
 

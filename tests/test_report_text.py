@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.cli import command_line
 from pipeline.report.evidence import SEVERITIES, at_least
 from pipeline.report.text import MARKUP_BYTES, SHOWN, count, moment, share, wire
-from pipeline.report.wireshark import connection, packet
+from pipeline.report.wireshark import connection, cut, packet
 
 # Every tag that `wire` may write, none with an attribute but the class of a placeholder.
 ALLOWED = {("bdi", ()), ("i", ()), ("span", (("class", "none"),))}
@@ -93,6 +94,14 @@ def test_filters_hold_addresses_and_numbers_only() -> None:
     assert str(connection(six)).startswith("ipv6.addr == fd00::7 && ipv6.addr == fd00::2")
     assert connection({**ends, "client_ip": "<b>"}) is None
     assert connection({}) is None
+
+
+def test_the_command_of_a_finding_is_one_that_the_command_line_takes() -> None:
+    for ids in ((4711, 20), (4711, None), (None, None)):
+        command = cut("CH-09", *ids).split()
+        assert command[:3] == ["wirehare", "cut", "TABLES"]
+        arguments = command_line().parse_args(command[1:])
+        assert (arguments.finding, arguments.output) == ([("CH-09", *ids)], "CH-09.pcapng")
 
 
 def test_severities_rise() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from chispa import assert_df_equality
 from chispa.schema_comparer import assert_schema_equality
@@ -50,10 +52,14 @@ def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:
     assert_df_equality(read.tables.frames.select(shown), expected, ignore_row_order=True, ignore_metadata=True)
 
 
-def test_written_tables_are_read_back(read: Read, spark: SparkSession, tmp_path: object) -> None:
+def test_written_tables_are_read_back(
+    read: Read, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a path relative to this process's directory, which is not the one in which Spark was started."""
     for name, table in read.tables.items():
         table.coalesce(1).write.parquet(f"{tmp_path}/{name}")
-    loaded = pipeline.load(spark, f"{tmp_path}/")
+    monkeypatch.chdir(tmp_path.parent)
+    loaded = pipeline.load(spark, f"{tmp_path.name}/")
     for name, table in loaded.items():
         assert_schema_equality(table.schema, TABLES[name], ignore_nullable=True)
     assert loaded.messages.select("operation", "body_size").collect() == [("publish", 4)]

@@ -9,6 +9,8 @@ Costs one listing per directory, and one open per file whose name does not tell.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -47,6 +49,15 @@ def resolve(paths: Sequence[str]) -> list[CaptureFile]:
     if len(complaints) == len(paths):
         raise PathError("; ".join(complaints) or "no path given; expected a capture file, a directory or a glob")
     return sorted(found.values(), key=lambda file: file.uri)
+
+
+def anchored(path: str) -> str:
+    """A path for another process: a relative one under the directory of this one, all others as they are."""
+    if not path or SCHEME.match(path) or os.path.isabs(relative := path.removeprefix("file:")):
+        return path
+    here = os.getcwd()
+    # Only what was asked for is a glob.
+    return os.path.join(glob.escape(here) if glob.has_magic(relative) else here, relative)
 
 
 def _expand(path: str) -> Iterator[CaptureFile]:
@@ -149,7 +160,7 @@ def _glob_signs(name: str) -> Iterator[str]:
         elif sign == "?":
             yield "[^/]"
         elif len(sign) > 1:
-            inside = sign[1:-1].replace("\\", r"\\")
+            inside = re.sub(r"[\\[]", r"\\\g<0>", sign[1:-1])
             yield "[" + ("^" + inside[1:] if inside[0] in "!^" else inside) + "]"
         else:
             yield re.escape(sign)

@@ -33,12 +33,17 @@ if TYPE_CHECKING:
     from pipeline.cutting.pcapng import Sink
 
 __all__ = [
-    "KEYS", "Choice", "CutError", "Cutting", "Result", "Rows", "TablesError", "cut", "cut_rows", "lazy", "written",
+    "KEYS", "CapturesError", "Choice", "CutError", "Cutting", "Result", "Rows", "TablesError", "cut", "cut_rows",
+    "lazy", "written",
 ]  # fmt: skip
 
 
 class CutError(Exception):
     """Nothing can be cut; the message is one line that says why."""
+
+
+class CapturesError(CutError):
+    """The captures are gone, or are not those that the tables were made of."""
 
 
 @dataclass(frozen=True)

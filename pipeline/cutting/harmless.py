@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from codec.amqp.tables import CLASSIC_VERSIONS
 from pipeline.cutting.picking import merged
 from pipeline.cutting.streams import NULL, Frames, grouped
 
 HEADER_BYTES = {"0-8": 7, "0-9": 7, "0-9-1": 7, "0-10": 12, "1.0": 8}
-CLASSIC = ("0-8", "0-9", "0-9-1")
-BODIES, UNKNOWN, MISSING = ("body", "oob-body", "trace"), ("skipped", "foreign"), "gap"
+BODIES, UNKNOWN, MISSING, ENCRYPTED = ("body", "oob-body", "trace"), ("skipped", "foreign"), "gap", "tls"
 # Sections by the octets of payload that they take up: vbin32, vbin8, amqp-value null.
 DATA_32, DATA_8, VALUE_NULL = bytes.fromhex("005375b0"), bytes.fromhex("005375a0"), bytes.fromhex("00537740")
 PATCH_BYTES = 8
@@ -54,11 +54,11 @@ def harmless(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | None]) ->
     # how much of each frame is shown, from its first byte
     shown = np.where(known & ~body, size, header)
     shown = np.where(transfer, size - frames.payload, shown)
-    shown[known & described & (frames.payload == NULL)] = HEADER_BYTES["1.0"]
+    shown[known & described & (frames.payload == NULL) & ~frames.are("kind", ENCRYPTED)] = HEADER_BYTES["1.0"]
     shown[frames.are("kind", *UNKNOWN, MISSING)] = 0
     for index, octets in blanked.items():
         shown[index] = header[index] if octets is None else 0
-    closing = np.flatnonzero(body & frames.are("version", *CLASSIC))  # the octet that ends the frame
+    closing = np.flatnonzero(body & frames.are("version", *CLASSIC_VERSIONS))  # the octet that ends the frame
     group = np.concatenate([frames.group, frames.group[closing]])
     start = np.concatenate([frames.start, frames.end[closing] - 1])
     end = np.concatenate([frames.start + shown, frames.end[closing]])

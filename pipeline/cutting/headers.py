@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes, Records
-from codec.net.layers import _first_layer, _step
+from codec.net.layers import _first_layer, _layers, _step
 from codec.net.protocols import (
     AT,
     END,
@@ -146,10 +146,7 @@ def datagram_of(octets: Bytes, records: Records, row: int) -> bytes:
     """What fragments of one datagram have in common (RFC 791 section 3.2, RFC 8200 section 4.5)."""
     state = np.empty(STATE_SIZE, np.int64)
     code = _first_layer(records, row, state)
-    for _ in range(MAX_LAYERS):
-        if code != NEXT_LAYER:
-            break
-        code = _step(octets, state)
+    _layers(octets, state, code)
     at, source = int(state[AT]), int(state[SOURCE])
     if state[VERSION] == 4:
         key = (

@@ -22,7 +22,7 @@ from udfs.reading import CaptureBytes
 
 COLUMNS = ("capture_file", "byte_size", "first_ts", "last_ts")
 HEAD_BYTES = 1 << 20  # interfaces are described before their packets, as a rule at the beginning of a file
-MICROSECONDS_PLACES, NANOSECONDS = 6, 9  # decimal places of a second
+NANOSECONDS = 9  # decimal places of a second
 IF_NAME, IF_DESCRIPTION = 2, 3
 _COMPRESSED = re.compile(r"\.(gz|gzip|zst|zstd|lz4)$", re.IGNORECASE)
 
@@ -119,17 +119,20 @@ def _opened(name: str) -> CaptureFile:
 class _Interfaces(PcapngWalker):
     """A walker that keeps the descriptions of the first section's interfaces."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.described: list[Interface] = []
+
     def _interface_description(self, body: bytes) -> None:
         super()._interface_description(body)
         if self.section == 1:
-            described = self.__dict__.setdefault("described", [])
             options = {code: value for code, value in self._options(body[8:]) if code in (IF_NAME, IF_DESCRIPTION)}
-            rule, factor = (int(self.interfaces[name][self.interface_count - 1]) for name in ("rule", "factor"))
-            described.append(
+            link_type, rule, factor, _, snaplen = self.interfaces[self.interface_count - 1].tolist()
+            self.described.append(
                 Interface(
-                    int.from_bytes(body[:2], "big" if self.big_endian else "little"),
+                    link_type,
                     NANOSECONDS - len(str(factor)) + 1 if rule == MULTIPLY else NANOSECONDS,
-                    int.from_bytes(body[4:8], "big" if self.big_endian else "little"),
+                    snaplen,
                     options.get(IF_NAME, b""),
                     options.get(IF_DESCRIPTION, b""),
                 )
@@ -137,7 +140,7 @@ class _Interfaces(PcapngWalker):
 
 
 def interfaces(file: CaptureFile) -> list[Interface]:
-    """The interfaces that a capture describes at its beginning, by number. None when it cannot be read."""
+    """The interfaces that a capture describes at its beginning, by number; none when it cannot be read."""
     buffer = bytearray(HEAD_BYTES)
     try:
         with CaptureBytes(file) as source:
@@ -145,9 +148,9 @@ def interfaces(file: CaptureFile) -> list[Interface]:
             walker = new_walker(source.head)
     except (OSError, CaptureError, pa.ArrowException):
         return []
-    walker = _Interfaces() if isinstance(walker, PcapngWalker) else walker
-    walker.walk(octets, False)
     if isinstance(walker, PcapWalker):
+        walker.walk(octets, False)
         return [Interface(walker.link_type, NANOSECONDS - len(str(walker.unit_ns)) + 1, walker.snaplen or 0)]
-    described: list[Interface] = walker.__dict__.get("described", [])
-    return described
+    describing = _Interfaces()
+    describing.walk(octets, False)
+    return describing.described

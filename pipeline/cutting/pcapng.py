@@ -15,9 +15,10 @@ from codec.capture.pcapng import (
     ENHANCED_PACKET,
     IF_TSRESOL,
     INTERFACE,
+    MICROSECONDS,
     SECTION,
 )
-from pipeline.cutting.originals import IF_DESCRIPTION, IF_NAME, MICROSECONDS_PLACES, Interface
+from pipeline.cutting.originals import IF_DESCRIPTION, IF_NAME, Interface
 
 COMMENT, APPLICATION = 1, 4
 UNKNOWN_LENGTH = (1 << 64) - 1
@@ -78,7 +79,7 @@ class Writer:
             for code, value in ((IF_NAME, interface.name), (IF_DESCRIPTION, interface.description))
             if value
         )
-        if interface.places != MICROSECONDS_PLACES:
+        if interface.places != MICROSECONDS:
             options += option(IF_TSRESOL, bytes([interface.places]))
         if options:
             options += option(END_OF_OPTIONS, b"")

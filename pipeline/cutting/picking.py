@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from codec.net.segments import SYN
 from pipeline.cutting.originals import Original
-from pipeline.cutting.streams import NULL, Frames
+from pipeline.cutting.streams import NULL, Frames, Streams, numbered
 from pipeline.cutting.survey import NONE, UNMAPPED, Survey
 
 LEAD_BYTES = 1 << 20  # a lead longer than this is given up: the stretch begins where it begins
@@ -65,24 +65,10 @@ def picked(
     return taken | np.isin(rows["datagram"], datagrams[datagrams != NONE])
 
 
-class Streams:
-    """Where the packets of each direction of each connection are among `rows`, by group (see Frames)."""
-
-    def __init__(self, rows: NDArray[np.void]) -> None:
-        group = 2 * rows["connection"].astype(np.int64) + rows["direction"]
-        self._order = np.argsort(group, kind="stable")
-        self._group = group[self._order]
-
-    def __getitem__(self, group: int) -> NDArray[np.int64]:
-        begin, end = np.searchsorted(self._group, [group, group + 1])
-        return self._order[begin:end]
-
-
 def _numbered(rows: NDArray[np.void], places: Collection[tuple[int, int]]) -> NDArray[np.bool_]:
     """bool (n,): packets with one of these (index of the original, packet_no)."""
-    shift = 1 << 40
-    wanted = np.array(sorted(file * shift + number for file, number in places), np.int64)
-    return np.isin(rows["file"].astype(np.int64) * shift + rows["packet_no"], wanted)
+    files, numbers = np.array(sorted(places), np.int64).reshape(-1, 2).T
+    return np.isin(numbered(rows["file"], rows["packet_no"]), numbered(files, numbers))
 
 
 def merged(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

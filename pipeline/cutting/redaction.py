@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from codec.amqp.secrets import BLANK
 from codec.capture.records import Bytes
+from codec.net.protocols import PROTOCOL_TCP
 from pipeline.cutting.checksums import folded, word_sum
 from pipeline.cutting.chunks import Chunk
 from pipeline.cutting.harmless import Harmless
 from pipeline.cutting.headers import NOWHERE, TCP_SUM_AT, Stack
+from pipeline.cutting.streams import grouped, groups
 from pipeline.cutting.survey import NONE, UNMAPPED, Connection
 
 
@@ -36,12 +38,12 @@ def redact(
     conflicting = np.array([each.conflicting for each in connections], np.bool_)[packets["connection"]]
     mapped = (packets["at"] != UNMAPPED) & (packets["datagram"] == NONE) & ~(conflicting & (packets["copy"] != 0))
     length = np.minimum(end - begin, packets["wire_len"])
-    group = 2 * packets["connection"].astype(np.int64) + packets["direction"]
+    candidates = np.flatnonzero(mapped)
     patched = []
-    for each in np.unique(group[mapped]):
-        if int(each) in shown:
-            rows = np.flatnonzero(mapped & (group == each))
-            at, size, to, harmless = packets["at"][rows], length[rows], begin[rows], shown[int(each)]
+    for each, these in grouped(groups(packets[candidates])):
+        if each in shown:
+            rows = candidates[these]
+            at, size, to, harmless = packets["at"][rows], length[rows], begin[rows], shown[each]
             which, first, last = _overlaps(harmless.starts, harmless.ends, at, at + size)
             moved = to[which] - at[which]
             keep.add(first + moved, last + moved)
@@ -106,7 +108,7 @@ def seal_fragments(
         header = stack.payload - stack.tcp
         octets: Bytes = chunk.octets
         octets[field.at : field.at + 2] = 0
-        total = word_sum(octets[field.pseudo : field.pseudo_end]) + 6 + header + length
+        total = word_sum(octets[field.pseudo : field.pseudo_end]) + PROTOCOL_TCP + header + length
         total += word_sum(octets[stack.tcp : stack.payload]) + word_sum(np.full(length, BLANK, np.uint8))
         assert field.at == stack.tcp + TCP_SUM_AT
         octets[field.at : field.at + 2] = np.frombuffer((0xFFFF - folded(total)).to_bytes(2, "big"), np.uint8)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -34,12 +33,15 @@ def written(directory: Place) -> Rows:
 
     def rows(table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
         try:
-            dataset = directory.child(table).dataset()
+            return found(table, columns, keys)
         except (OSError, pa.ArrowInvalid) as error:
             raise TablesError(
                 f"{directory.path}: table {table} cannot be read; expected a directory that `wirehare decode` has "
                 "written"
             ) from error
+
+    def found(table: str, columns: Sequence[str], keys: pa.Table | None) -> pa.Table:
+        dataset = directory.child(table).dataset()
         if not dataset.schema.names:  # a table without a file
             raise TablesError(f"{directory.path}: table {table} is empty")
         first = None if keys is None else pc.field(keys.column_names[0]).isin(keys.column(0).unique())

@@ -18,7 +18,7 @@ from codec.amqp.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.tables_0_10 import entries
 from codec.amqp.tables_1_0 import SHOWN, descriptors
 from codec.amqp.versions import VERSIONS
-from pipeline.cutting.streams import Frames
+from pipeline.cutting.streams import Frames, Streams
 from pipeline.cutting.survey import UNMAPPED, Survey
 
 SECRET_KINDS = (kinds.SECRET, kinds.SASL_RESPONSE)
@@ -66,24 +66,25 @@ def without_secrets(frames: Frames, survey: Survey, indices: NDArray[np.int64]) 
 
     The survey has kept the payloads of their packets.
     """
-    return {index: _without(frames, survey, index) for index in indices.tolist()}
+    streams = Streams(survey.packets)
+    return {index: _without(frames, survey, streams, index) for index in indices.tolist()}
 
 
-def _without(frames: Frames, survey: Survey, index: int) -> NDArray[np.uint8] | None:
+def _without(frames: Frames, survey: Survey, streams: Streams, index: int) -> NDArray[np.uint8] | None:
     version, name = frames.version[index].as_py(), frames.name[index].as_py()
-    octets = _whole(frames, survey, index)
+    octets = _whole(frames, survey, streams, index)
     if octets is None or frames.status[index].as_py() != "ok" or name in _with_content(version):
         return None
     vouched = blank_secrets(octets, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
     return octets if vouched.all() else None
 
 
-def _whole(frames: Frames, survey: Survey, index: int) -> NDArray[np.uint8] | None:
+def _whole(frames: Frames, survey: Survey, streams: Streams, index: int) -> NDArray[np.uint8] | None:
     """The octets of a frame, from its packets; None when some are not there."""
-    rows, start, end = survey.packets, int(frames.start[index]), int(frames.end[index])
+    rows = survey.packets[streams[int(frames.group[index])]]
+    start, end = int(frames.start[index]), int(frames.end[index])
     octets, seen = np.zeros(end - start, np.uint8), np.zeros(end - start, np.bool_)
-    near = (rows["connection"] == frames.group[index] // 2) & (rows["direction"] == frames.group[index] % 2)
-    near &= (rows["at"] != UNMAPPED) & (rows["at"] < end) & (rows["at"] + rows["wire_len"] > start)
+    near = (rows["at"] != UNMAPPED) & (rows["at"] < end) & (rows["at"] + rows["wire_len"] > start)
     for row in np.flatnonzero(near)[::-1]:  # where copies differ, the first one counts: it is laid on last
         payload = survey.payloads.get((int(rows["file"][row]), int(rows["packet_no"][row])), b"")
         skipped, at = max(0, start - int(rows["at"][row])), max(0, int(rows["at"][row]) - start)

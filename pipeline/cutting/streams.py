@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,12 +66,36 @@ class Frames:
     def chosen(self, pairs: Iterable[Pair], among: Sequence[Connection]) -> NDArray[np.bool_]:
         """bool (n,): frames with one of these (connection_id, frame_no)."""
         index = {each.connection_id: place for place, each in enumerate(among)}
-        shift = 1 << 40  # above any frame number
-        wanted = np.array(sorted(index[connection] * shift + number for connection, number in pairs), np.int64)
-        return np.isin(self.group // 2 * shift + self.number, wanted)
+        places = np.array([(index[connection], number) for connection, number in pairs], np.int64).reshape(-1, 2)
+        return np.isin(numbered(self.group // 2, self.number), numbered(*places.T))
 
 
-def grouped(values: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+class Streams:
+    """Where the packets of each direction of each connection are among `packets` (PACKET), by group (see Frames)."""
+
+    def __init__(self, packets: NDArray[np.void]) -> None:
+        group = groups(packets)
+        self._order = np.argsort(group, kind="stable")
+        self._group = group[self._order]
+
+    def __getitem__(self, group: int) -> NDArray[np.int64]:
+        begin, end = np.searchsorted(self._group, [group, group + 1])
+        return self._order[begin:end]
+
+
+def groups(packets: NDArray[np.void]) -> NDArray[np.int64]:
+    """The group of each packet (PACKET), as Frames count them."""
+    found: NDArray[np.int64] = 2 * packets["connection"].astype(np.int64) + packets["direction"]
+    return found
+
+
+def numbered(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each pair of a file or a connection, and a number of a packet or frame in it (below 2**40)."""
+    found: NDArray[np.int64] = (place.astype(np.int64) << 40) + number
+    return found
+
+
+def grouped(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Each distinct value, in order, and the indices where it stands."""
     order = np.argsort(values, kind="stable")
     distinct, begins = np.unique(values[order], return_index=True)

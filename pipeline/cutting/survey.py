@@ -5,7 +5,8 @@ such *stream offsets* where a frame lies. A packet gets its own here, by its seq
 (codec.amqp.transport). Several connections may follow one another on the same addresses and ports: one begins with the
 packet that its connection_id is a hash of (codec.amqp.decoder).
 
-Columns only; memory grows with the packets of the chosen connections, some 70 bytes each, not with the captures.
+Columns only; memory grows with the packets of the chosen connections, some 70 bytes each, and with the fragments of any
+datagrams, since one alone does not tell its ports; not with the captures.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.limits import LIMITS
-from codec.net.filters import Filter
+from codec.net.filters import Filter, host_bytes
 from codec.net.protocols import FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP, TCP
 from codec.net.reassembly import OUT_OF_WINDOW
 from codec.net.runs import first_of, group_flows
@@ -28,7 +29,7 @@ from pipeline.cutting.headers import datagram_of
 from pipeline.cutting.originals import Original
 from udfs.splits import Account, Block, Split, read_blocks
 
-IP_BYTES, PORT_BYTES = 16, 2
+PORT_BYTES = 2
 FRAGMENTS = (FRAGMENT, FRAGMENT_COPY, FRAGMENT_OVERLAP)
 WRAP, HALF = 1 << 32, 1 << 31
 UNMAPPED = -(1 << 62)  # stream offset of bytes that have none
@@ -72,8 +73,7 @@ def flow_of(ends: Mapping[str, object]) -> tuple[bytes, int]:
     """The flow key of client_ip, client_port, server_ip, server_port, and the client's direction in it."""
     sides = []
     for side in ("client", "server"):
-        address = ip_address(str(ends[f"{side}_ip"]))
-        octets = address.packed if address.version == 6 else b"\x00" * 10 + b"\xff\xff" + address.packed
+        (octets,) = host_bytes([ip_address(str(ends[f"{side}_ip"]))])
         sides.append((octets, int(str(ends[f"{side}_port"])).to_bytes(PORT_BYTES, "big")))
     low, high = sorted(sides)
     return low[0] + high[0] + low[1] + high[1], sides.index(low)
@@ -106,12 +106,12 @@ def survey(
             continue
         account = Account(original.name, original.file.size)
         fragments = _Datagrams(datagrams)
-        numbers = (samples or {}).get(index, np.empty(0, np.int64))
+        sampled = (samples or {}).get(index, np.empty(0, np.int64))
         for block in read_blocks(Split(original.file), account, LIMITS.block_bytes, Filter()):
             part = _of_flows(block, flows, wanted.matches(block.packets), index, fragments)
             found.append(part)
-            if len(numbers):
-                for row in np.flatnonzero(np.isin(part["packet_no"], numbers)):
+            if len(sampled):
+                for row in np.flatnonzero(np.isin(part["packet_no"], sampled)):
                     payloads[index, int(part["packet_no"][row])] = _payload(block, int(part["packet_no"][row]))
         datagrams = fragments.number
         if account.error:
@@ -119,8 +119,12 @@ def survey(
     packets = np.concatenate(found) if found else np.empty(0, PACKET)
     packets = packets[np.lexsort([packets[name] for name in ("packet_no", "file", "order_ns", "flow")])]
     ends = np.searchsorted(packets["flow"], np.arange(len(flows) + 1))
+    numbers = {each.connection_id: index for index, each in enumerate(connections)}
+    on_flow: dict[bytes, list[Connection]] = {}
+    for each in connections:
+        on_flow.setdefault(each.flow, []).append(each)
     for flow, index in flows.items():
-        place([each for each in connections if each.flow == flow], connections, packets[ends[index] : ends[index + 1]])
+        place(on_flow[flow], numbers, packets[ends[index] : ends[index + 1]])
     _adopt_fragments(packets, len(flows))
     return Survey(packets[packets["connection"] != NONE], connections, payloads, errors)
 
@@ -169,7 +173,9 @@ def _of_flows(
         part[name] = segments[name]
     part["file"], part["flow"], part["connection"], part["datagram"] = file, flow, NONE, NONE
     ends = block.records["offset"][rows] + block.records["cap_len"][rows]
-    apart = (segments["payload_at"] > ends) & (flow != waiting)
+    # Where the snaplen cut TCP options off, the payload would begin behind the packet as well.
+    cut = (segments["cap_len"] == 0) & (block.records["wire_len"][rows] > block.records["cap_len"][rows])
+    apart = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
     for row in np.flatnonzero(apart | (flow == waiting)):
         key = datagram_of(block.octets, block.records, int(rows[row]))
         part["datagram"][row] = fragments.add(key, int(part["packet_no"][row]), bool(apart[row]))
@@ -199,9 +205,11 @@ def _payload(block: Block, packet_no: int) -> bytes:
     return block.octets[at : at + int(segment["cap_len"])].tobytes()
 
 
-def place(on_flow: Sequence[Connection], connections: Sequence[Connection], packets: NDArray[np.void]) -> None:
-    """Fill in `connection`, `at` and `copy` of the packets of one flow, which are in the decoder's order."""
-    numbers = {each.connection_id: index for index, each in enumerate(connections)}
+def place(on_flow: Sequence[Connection], numbers: Mapping[int, int], packets: NDArray[np.void]) -> None:
+    """Fill in `connection`, `at` and `copy` of the packets of one flow, which are in the decoder's order.
+
+    `numbers`: index of each connection by its connection_id.
+    """
     starts = list(_starts(on_flow, packets))
     for (begin, connection), end in zip(starts, [*(at for at, _ in starts), len(packets)][1:], strict=True):
         part = packets[begin:end]

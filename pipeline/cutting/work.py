@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.cutting import CutError, Cutting, Result
+from pipeline.cutting import CapturesError, CutError, Cutting, Result
 from pipeline.cutting.choice import Choice, Pair, connections, resolve
 from pipeline.cutting.harmless import harmless
 from pipeline.cutting.originals import COLUMNS as OF_CAPTURES
@@ -18,7 +18,7 @@ from pipeline.cutting.pcapng import Sink, Writer
 from pipeline.cutting.picking import picked
 from pipeline.cutting.rows import Rows
 from pipeline.cutting.secrets import bearing, without_secrets
-from pipeline.cutting.streams import NULL, Frames, frames_of
+from pipeline.cutting.streams import NULL, Frames, frames_of, numbered
 from pipeline.cutting.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
 from pipeline.cutting.writing import Disguise, write
 
@@ -46,7 +46,7 @@ def cut_choice(rows: Rows, chosen: Choice, sink: Sink, how: Cutting) -> Result:
     _check(frames, seen, found)
     taken = picked(seen, frames, chosen.connections, wished, chosen.packets, found, how.context)
     if not taken.any():
-        raise CutError("; ".join(problems) or "the captures hold none of these packets")
+        raise CapturesError("; ".join(problems) or "the captures hold none of these packets")
     shown = harmless(frames, without_secrets(frames, seen, secret)) if how.redact else None
     index = {original.name: place for place, original in enumerate(found)}
     comments = {
@@ -127,26 +127,29 @@ def _samples(frames: Frames, indices: NDArray[np.int64]) -> dict[int, NDArray[np
 
 
 def _check(frames: Frames, seen: Survey, found: Sequence[Original]) -> None:
-    """The packets in which frames begin must carry their first bytes. Raises CutError: the captures are other ones.
+    """The packets that a frame names must carry bytes of it. Raises CapturesError: a capture is another one now.
 
-    A frame over two rotated files may name packets of both, so that some do not fit; in the right captures most do.
+    The packet with which a frame was complete may have brought what was missing before it, and the one that began it
+    may be in the file before: one of the two is enough, and in the right capture nearly all frames have it.
     """
     these = frames.are("status", "ok") & (frames.end > frames.start) & (frames.file != NULL)
-    these &= np.isin(frames.file, np.unique(seen.packets["file"]))
-    shift = 1 << 40
-    order = np.argsort(seen.packets["file"].astype(np.int64) * shift + seen.packets["packet_no"])
+    order = np.argsort(numbered(seen.packets["file"], seen.packets["packet_no"]))
     rows = seen.packets[order]
-    places = rows["file"].astype(np.int64) * shift + rows["packet_no"]
-    wanted = frames.file[these] * shift + frames.first_packet[these]
-    if not len(wanted):
-        return
-    row = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
-    start, begin = frames.start[these], rows["at"][row]
-    fits = (places[row] == wanted) & (begin <= start) & (start < begin + rows["wire_len"][row])
-    if 2 * int(fits.sum()) < len(wanted):
-        raise CutError(
-            f"{found[0].name}: its packets do not hold what the tables say; expected the captures they were made of"
-        )
+    places, file = numbered(rows["file"], rows["packet_no"]), frames.file[these]
+    fits = np.zeros(len(file), np.bool_)
+    for packet in (frames.first_packet[these], frames.last_packet[these]) if len(rows) else ():
+        wanted = numbered(file, packet)
+        row = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+        begin = rows["at"][row]
+        carries = (begin < frames.end[these]) & (frames.start[these] < begin + rows["wire_len"][row])
+        fits |= (places[row] == wanted) & carries
+    expected = np.bincount(file, minlength=len(found))
+    for index in np.flatnonzero(2 * np.bincount(file[fits], minlength=len(found)) < expected).tolist():
+        if not any(problem.startswith(found[index].name) for problem in seen.errors):
+            raise CapturesError(
+                f"{found[index].name}: its packets do not hold what the tables say; expected the capture that they "
+                "were made of"
+            )
 
 
 def _unmapped(packets: NDArray[np.void], seen: Survey) -> NDArray[np.bool_]:

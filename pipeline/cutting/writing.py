@@ -6,7 +6,8 @@ takes them. What is in memory is a block of each such capture, and the survey's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from pipeline.cutting.headers import stack_of
 from pipeline.cutting.originals import NANOSECONDS, Interface, Original, interfaces
 from pipeline.cutting.pcapng import Writer
 from pipeline.cutting.redaction import redact, seal_fragments
+from pipeline.cutting.streams import grouped
 from pipeline.cutting.survey import NONE, Survey
 
 
@@ -43,40 +45,41 @@ def write(
     """Write the packets that were `taken`; how many. `comments`: by (index of the original, packet_no)."""
     rows = np.flatnonzero(taken)
     rows = rows[np.lexsort([survey.packets[name][rows] for name in ("packet_no", "file", "order_ns")])]
-    files = survey.packets["file"][rows]
-    sources = {int(file): _packets(survey, rows[files == file], originals[file], disguise) for file in np.unique(files)}
-    written = 0
-    for row in rows.tolist():
-        file = int(survey.packets["file"][row])
+    files, lengths = survey.packets["file"][rows], _datagram_lengths(survey)
+    sources = {
+        file: _packets(survey, rows[these], originals[file], disguise, lengths) for file, these in grouped(files)
+    }
+    left = Counter(files.tolist())
+    for file, number in zip(files.tolist(), survey.packets["packet_no"][rows].tolist(), strict=True):
         interface, ts_ns, octets, wire_len = next(sources[file])
-        remarks = comments.get((file, int(survey.packets["packet_no"][row])), ())
-        writer.packet(interface, ts_ns, octets, wire_len, remarks)
-        written += 1
+        writer.packet(interface, ts_ns, octets, wire_len, comments.get((file, number), ()))
+        left[file] -= 1
+        if not left[file]:
+            sources.pop(file).close()
     writer.close()
-    return written
+    return len(rows)
 
 
 def _packets(
-    survey: Survey, rows: NDArray[np.int64], original: Original, disguise: Disguise
-) -> Iterator[tuple[Interface, int, memoryview, int]]:
+    survey: Survey, rows: NDArray[np.int64], original: Original, disguise: Disguise, lengths: Mapping[int, int]
+) -> Generator[tuple[Interface, int, memoryview, int], None, None]:
     """(interface, time, octets, length on the wire) of the survey's packets `rows`, all of one capture and in order."""
     described = interfaces(original.file)
-    lengths = _datagram_lengths(survey) if disguise.shown is not None else {}
+    if disguise.key is not None:
+        described = [replace(each, name=b"", description=b"") for each in described]
     for chunk in chunks(original, survey.packets["packet_no"][rows], rows):
         change(chunk, survey, disguise, lengths)
         octets, records = chunk.octets.data, chunk.records
         for offset, cap_len, wire_len, ts_ns, interface, link_type in records.tolist():
-            captured_on = _interface(described, interface, link_type, ts_ns, disguise.key is not None)
+            captured_on = _interface(described, interface, link_type, ts_ns)
             yield captured_on, ts_ns, octets[offset : offset + cap_len], wire_len
 
 
-def _interface(described: Sequence[Interface], number: int, link_type: int, ts_ns: int, anonymous: bool) -> Interface:
+def _interface(described: Sequence[Interface], number: int, link_type: int, ts_ns: int) -> Interface:
     """What a packet was captured on; nanoseconds where the description does not fit the packet."""
     if number >= len(described) or described[number].link_type != link_type:
         return Interface(link_type)
     interface = described[number]
-    if anonymous:
-        interface = replace(interface, name=b"", description=b"")
     if ts_ns % 10 ** (NANOSECONDS - interface.places):
         return replace(interface, places=NANOSECONDS)
     return interface

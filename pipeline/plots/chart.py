@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import altair as alt
 
 from pipeline import theme
 from pipeline.theme import LIGHT
 
+Key = TypeVar("Key", bound=Hashable)
 # Fits a notebook's column beside its labels, pixels.
 WIDTH, HEIGHT = 640, 220
 NAME_CHARACTERS = 34  # of a name on an axis
@@ -31,6 +33,16 @@ def nothing(title: str, reason: str) -> Any:
     """The picture of no rows: it says so, instead of an empty frame."""
     blank = layer([{"text": reason}]).mark_text(color=LIGHT["muted"], fontSize=12, fontStyle="italic")
     return titled(blank.encode(text="text:N").properties(width=WIDTH, height=60), title)
+
+
+def distinct(names: Mapping[Key, str]) -> dict[Key, str]:
+    """Names on an axis, which makes one row of equal ones: a name that comes again gets a number."""
+    times = Counter[str]()
+    found = {}
+    for key, name in names.items():
+        times[name] += 1
+        found[key] = f"{name} ({times[name]})" if times[name] > 1 else name
+    return found
 
 
 def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:

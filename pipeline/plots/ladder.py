@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import nothing, titled
+from pipeline.plots.chart import NAME_CHARACTERS, nothing, titled
 from pipeline.plots.ladder_drawing import Lifeline, characters, drawing
-from pipeline.plots.selection import chosen, left_out, moment, subtitle
+from pipeline.plots.selection import GIVEN_NAME, chosen, left_out, moment, subtitle
 from pipeline.plots.steps import Step, folded, steps, with_silence
 from pipeline.report.text import plain
 
@@ -28,7 +28,6 @@ FRAMES = 2_000
 # Arguments larger than this are not fetched, characters of JSON: only the name is shown.
 ARGUMENTS = 16 * 1024
 SILENCE_NS = 1_000_000_000
-NAME_CHARACTERS = 34
 READ = (
     "connection_id", "frame_no", "sender", "ts_ns", "packet_no", "size", "version", "channel", "frame_type", "name",
     "status", "content_frame_no", "payload_size", "body_size",
@@ -57,14 +56,16 @@ def ladder(
     """
     rows = chosen(tables, "frames", where)
     each = rows.groupBy("connection_id").agg(F.min("ts_ns").alias("begun"), F.count("*").alias("frames"))
-    first = each.orderBy("begun", "connection_id").limit(CONNECTIONS).collect()
+    everywhere = Window.partitionBy(F.lit(1))
+    totals = (F.count("*").over(everywhere).alias("connections"), F.sum("frames").over(everywhere).alias("in_all"))
+    first = each.select("*", *totals).orderBy("begun", "connection_id").limit(CONNECTIONS).collect()
+    if not first:
+        return nothing(title or "Ladder", "no frame fits the condition")
     ids = [row["connection_id"] for row in first]
-    total = each.agg(F.count("*").alias("connections"), F.coalesce(F.sum("frames"), F.lit(0)).alias("frames")).head()
-    assert total is not None  # an aggregate without groups has one row
     facts = tables.connections.filter(F.col("connection_id").isin(ids)).select(
         *OF_CONNECTION,
         (F.unix_micros("closed_ts") * 1000).alias("last_ns"),
-        F.expr("try_variant_get(client_properties, '$.connection_name', 'string')").alias("given_name"),
+        F.expr(GIVEN_NAME).alias("given_name"),
     )
     connections = {row["connection_id"]: row.asDict() for row in facts.collect()}
     frames = [row.asDict() for row in fetched(rows.filter(F.col("connection_id").isin(ids))).collect()]
@@ -74,12 +75,10 @@ def ladder(
         told = sorted([*told, *ends(told, connections)], key=lambda step: step.ts_ns)
     told = folded(with_silence(told, silence_ns)) if fold else told
     drawn = told[:most]
-    if not drawn:
-        return nothing(title or "Ladder", "no frame fits the condition")
     lines = subtitle(
         f"0 s is {moment(drawn[0].ts_ns)}",
-        left_out(len(ids), total["connections"], "connections", "those that began first"),
-        left_out(sum(step.frames for step in drawn), total["frames"], "frames", "the earliest"),
+        left_out(len(ids), first[0]["connections"], "connections", "those that began first"),
+        left_out(sum(step.frames for step in drawn), first[0]["in_all"], "frames", "the earliest"),
     )
     versions = " and ".join(sorted({str(row["version"]) for row in frames if row["version"]}))
     servers = {one: endpoint(facts, "server") for one, facts in connections.items()}

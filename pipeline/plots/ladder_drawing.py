@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from pipeline.plots.chart import layer
+from pipeline.plots.chart import layer, scale
 from pipeline.plots.steps import Step
 from pipeline.plots.words import KINDS
 from pipeline.theme import LIGHT
@@ -70,10 +70,9 @@ def drawing(steps: Sequence[Step], columns: Mapping[Lifeline, tuple[str, str]], 
 
 def arrow_layers(arrows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Shafts, heads and labels; dashed where bytes of the frame were not captured."""
-    present = [kind for kind in KINDS if any(arrow["kind"] == kind for arrow in arrows)]
-    scale = alt.Scale(domain=present, range=[LIGHT[KINDS[kind]] for kind in present])
+    colours = scale(KINDS, [arrow["kind"] for arrow in arrows])
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, direction="horizontal", offset=6)
-    shown, same = (alt.Color("kind:N", scale=scale, legend=said) for said in (legend, None))
+    shown, same = (alt.Color("kind:N", scale=colours, legend=said) for said in (legend, None))
     dashes = alt.Scale(domain=[True, False], range=[[1, 0], [4, 3]])
     dash = alt.StrokeDash("whole:N", scale=dashes, legend=None)
     tip, middle = (alt.X(field, scale=None, axis=None) for field in ("x2:Q", "middle:Q"))

@@ -9,7 +9,7 @@ import altair as alt
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, layer, logarithmic, nothing, titled
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, layer, logarithmic, nothing, scale, titled
 from pipeline.plots.selection import among, every_us, interval, length, moment, only, span, subtitle
 from pipeline.report.latency import WORDS
 from pipeline.report.text import plain
@@ -28,6 +28,7 @@ INTERVALS = 40
 ROW, COUNTS = 58, 60  # heights, pixels
 MARKS = {"p50_ns": "median", "p90_ns": "90 %", "p99_ns": "99 %"}
 COLOURS = dict(zip(MARKS.values(), ("c1", "c3", "c2"), strict=True))
+MARKED = alt.Color("mark:N", scale=scale(COLOURS, list(COLOURS)))
 
 
 def latency(
@@ -49,15 +50,16 @@ def latency(
     shown = found[:most] if by else sorted(found, key=lambda row: list(WORDS).index(row["measure"]))
     octave = F.floor(F.log2(F.greatest("ns", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
     kept = among(by, [row[by] for row in shown]) if by else F.lit(True)
-    classes = measured(flows, keys).select(*keys, short_name(), octave).filter(wanted & kept)
+    classes = measured(flows, keys).select(*keys, "measure", octave).filter(wanted & kept)
     counted = [row.asDict() for row in classes.groupBy(*keys, "measure", "class").count().collect()]
     key = by or "measure"
+    reach = min(group["class"] for group in counted), max(group["class"] for group in counted)
     rows = [
         histogram(
             plain(row[by], NAME_CHARACTERS) if by else WORDS[row["measure"]],
             row,
             [group for group in counted if group[key] == row[key]],
-            (min(group["class"] for group in counted), max(group["class"] for group in counted)),
+            reach,
             last=row is shown[-1],
         )
         for row in shown
@@ -70,9 +72,9 @@ def histogram(
     name: str, row: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], ends: tuple[int, int], last: bool
 ) -> Any:
     """One row: bars of `groups`, rules where `row` has its percentiles, and both in words above."""
-    scale, decades = logarithmic(*(2 ** (end / PER_OCTAVE) / 1e6 for end in (ends[0], ends[1] + 1)))
+    ticks, decades = logarithmic(*(2 ** (end / PER_OCTAVE) / 1e6 for end in (ends[0], ends[1] + 1)))
     axis = alt.Axis(values=decades, format="~g", grid=True, labels=last, ticks=last)
-    x: dict[str, Any] = {"scale": scale, "axis": axis, "title": "milliseconds" if last else None}
+    x: dict[str, Any] = {"scale": ticks, "axis": axis, "title": "milliseconds" if last else None}
     y = alt.Y("n:Q", title=None, axis=None)
     bars = layer(
         {"from": 2 ** (at / PER_OCTAVE) / 1e6, "to": 2 ** ((at + 1) / PER_OCTAVE) / 1e6, "n": group["count"]}
@@ -88,9 +90,7 @@ def histogram(
         ),
         marks.mark_rule(strokeWidth=2).encode(
             alt.X("at:Q", **x),
-            color=alt.Color(
-                "mark:N", scale=alt.Scale(domain=list(COLOURS), range=[LIGHT[c] for c in COLOURS.values()])
-            ),
+            color=MARKED,
             strokeDash=alt.StrokeDash("mark:N", scale=dashes(list(COLOURS))),
         ),
     )
@@ -107,7 +107,7 @@ def latency_over_time(
     `where`: SQL over message_flows. `every`: interval ('1 second'); by default as many as fit. A message counts when
     it was published. Two Spark jobs. Raises ValueError for an unknown measure or interval.
     """
-    rows = measured(only(tables, where, "message_flows")).filter(F.col("measure") == f"{checked(measure)}_latency_ns")
+    rows = measured(only(tables, where, "message_flows")).filter(of_measure(measure))
     title = f"Latency over time: {WORDS[measure]}"
     ends = span(rows, "ts_ns")
     if ends is None:
@@ -128,20 +128,19 @@ def latency_over_time(
         }
         for row in binned.orderBy("bin").collect()
     ]
-    scale, decades = logarithmic(min(p["median"] for p in points), max(p["longest"] for p in points))
-    y: dict[str, Any] = {"scale": scale, "axis": alt.Axis(values=decades, format="~g"), "title": "milliseconds"}
+    ticks, decades = logarithmic(min(p["median"] for p in points), max(p["longest"] for p in points))
+    y: dict[str, Any] = {"scale": ticks, "axis": alt.Axis(values=decades, format="~g"), "title": "milliseconds"}
     x: dict[str, Any] = {
         "axis": alt.Axis(grid=False, labels=False, ticks=False),
         "title": None,
         "scale": alt.Scale(nice=False),
     }
-    said = alt.Color("mark:N", scale=alt.Scale(domain=list(COLOURS), range=[LIGHT[c] for c in COLOURS.values()]))
     long = [{"t": p["t"], "to": p["to"], "mark": word, "ms": p[word]} for p in points for word in COLOURS]
     above = alt.layer(
         layer(points)
         .mark_bar(color=LIGHT["panel"], orient="vertical")
         .encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("median:Q", **y), alt.Y2("longest:Q")),
-        layer(long).mark_rule(strokeWidth=2.2).encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("ms:Q", **y), said),
+        layer(long).mark_rule(strokeWidth=2.2).encode(alt.X("t:Q", **x), alt.X2("to:Q"), alt.Y("ms:Q", **y), MARKED),
     ).properties(width=WIDTH, height=200)
     below = (
         layer(points).mark_bar(color=LIGHT["muted"], opacity=0.6, orient="vertical")
@@ -166,8 +165,3 @@ def checked(measure: str) -> str:
 def of_measure(measure: str | None) -> Column:
     """True on rows of this measure; on all where it is None."""
     return F.lit(True) if measure is None else F.col("measure") == checked(measure)
-
-
-def short_name() -> Column:
-    """The measure as `pipeline.latency` calls it."""
-    return F.regexp_replace("measure", "_latency_ns$", "").alias("measure")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, layer, nothing, scale, titled
-from pipeline.plots.selection import among, chosen, left_out, moment, subtitle
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, distinct, layer, nothing, scale, titled
+from pipeline.plots.selection import GIVEN_NAME, among, chosen, left_out, moment, subtitle
 from pipeline.report.text import plain
 from pipeline.theme import LIGHT
 from pipeline.units import time_unit
@@ -50,7 +50,7 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
         "connection_id", "client_ip", "client_port", "client_product", "user", "vhost", "version", "content",
         "close_initiator", "close_code", "close_text", "tcp_end", "tcp_end_by",
         ending.alias("ending"), rank.alias("rank"),
-        F.expr("try_variant_get(client_properties, '$.connection_name', 'string')").alias("given_name"),
+        F.expr(GIVEN_NAME).alias("given_name"),
         *((F.unix_micros(end) * 1000).alias(name) for end, name in (("opened_ts", "first"), ("closed_ts", "last"))),
     )  # fmt: skip
     found = [
@@ -64,9 +64,8 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     unit, unit_ns = time_unit(last - first)
     least = LEAST_BAR * (last - first) / unit_ns
     bars = [bar(row, first, unit_ns, least) for row in found]
-    for number, row in enumerate(bars):  # the same port again is another row
-        before = sum(other["name"].split(" (")[0] == row["name"] for other in bars[:number])
-        row["name"] += f" ({before + 1})" if before else ""
+    for number, name in distinct({number: row["name"] for number, row in enumerate(bars)}).items():
+        bars[number]["name"] = name  # the same port again is another row
     failed = (
         tables.channels.filter(F.col("close_code") >= 300)
         .filter(among("connection_id", [row["connection_id"] for row in found]))
@@ -77,9 +76,10 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     marks = [
         {"name": at[row["connection_id"]], "t": (row["at"] - first) / unit_ns} for row in failed.collect() if row["at"]
     ]
+    most_of_them = f", {MOST_MARKS} of them" if len(marks) == MOST_MARKS else ""
     order = left_out(len(found), total, "connections", "those that ended worst, then the longest")
     lines = subtitle(
-        "diamonds: channels closed with an error" if marks else None,
+        f"diamonds: channels closed with an error{most_of_them}" if marks else None,
         order,
     )
     return titled(gantt(bars, marks, f"{unit} since {moment(first)}"), title, lines)

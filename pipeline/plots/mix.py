@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, layer, nothing, scale, titled
+from pipeline.heartbeats import BEATS
+from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import among, chosen
 from pipeline.report.text import plain
 from pipeline.theme import LIGHT
@@ -30,8 +31,8 @@ KINDS = {
     "bodies and transfers": "c1",
     "heartbeats": "c4",
 }
-KIND_OF_FRAME = """CASE
-    WHEN frame_type IN ('heartbeat', 'empty') OR name = 'connection.heartbeat' THEN 'heartbeats'
+KIND_OF_FRAME = f"""CASE
+    WHEN {BEATS} THEN 'heartbeats'
     WHEN frame_type IN ('body', 'oob-body') OR name = 'transfer' THEN 'bodies and transfers'
     WHEN frame_type IN ('header', 'oob-header') THEN 'content headers'
     WHEN frame_type IN ('method', 'oob-method', 'control', 'command', 'amqp', 'sasl') THEN 'methods' END"""
@@ -56,8 +57,8 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
     counted = rows.filter(among("who", names)).groupBy("who", "version").agg(
         F.count("*").alias("connections"), F.sum("messages").alias("messages")
     )  # fmt: skip
-    found = [{**row.asDict(), "who": plain(row["who"], NAME_CHARACTERS)} for row in counted.collect()]
-    order = [plain(name, NAME_CHARACTERS) for name in names]
+    shown = distinct({name: plain(name, NAME_CHARACTERS) for name in names})
+    found = [{**row.asDict(), "who": shown[row["who"]]} for row in counted.collect()]
     look = alt.Axis(labelColor=LIGHT["ink"], labelLimit=240, ticks=False, domain=False)
     colour = alt.Color("version:N", scale=scale(VERSIONS, [row["version"] for row in found]))
     stacked = alt.Order("place:Q")
@@ -67,7 +68,7 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
         .mark_bar(height=12)
         .encode(
             alt.X(f"{what}:Q", title=what, axis=alt.Axis(labelExpr=WHOLE, tickCount=5, format="~s")),
-            alt.Y("who:N", sort=order, title=None, axis=axis),
+            alt.Y("who:N", sort=list(shown.values()), title=None, axis=axis),
             colour,
             stacked,
         )

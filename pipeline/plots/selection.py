@@ -40,6 +40,10 @@ UNITS = {
 }
 # Intervals across a picture: about six pixels each.
 INTERVALS = 120
+# A picture has no more than this, whatever interval was asked for: each is a point that the driver holds.
+MOST_INTERVALS = 5_000
+# The name that clients of some libraries give to their connection.
+GIVEN_NAME = "try_variant_get(client_properties, '$.connection_name', 'string')"
 FLOW_SIDES = ("publish_connection_id", "deliver_connection_id")
 
 
@@ -117,12 +121,16 @@ def subtitle(*parts: Sequence[str] | str | None) -> list[str]:
 
 def every_us(every: str | None, first_ns: int, last_ns: int, intervals: int = INTERVALS) -> int:
     """The interval that was asked for ('5 seconds'), or one that suits the span, us. Raises ValueError for words that
-    are none."""
+    are none, and for more than MOST_INTERVALS."""
     if every is None:
         return width_us(first_ns, last_ns, intervals)
-    found = re.fullmatch(r"([0-9.]+) *(\w+?)s?", every.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(\w+?)s?", every.strip())
     if not found or found[2] not in UNITS or float(found[1]) * UNITS[found[2]] < 1:
         raise ValueError(
             f"not an interval: {every!r}; expected a number and one of {', '.join(UNITS)}, as in '5 seconds'"
         )
-    return int(float(found[1]) * UNITS[found[2]])
+    width = int(float(found[1]) * UNITS[found[2]])
+    if (last_ns - first_ns) // (width * 1000) > MOST_INTERVALS:
+        whole = duration(last_ns - first_ns)
+        raise ValueError(f"not an interval to draw: {every!r} divides {whole} into more than {MOST_INTERVALS:,}")
+    return width

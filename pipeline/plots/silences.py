@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS, silences
-from pipeline.plots.chart import WIDTH, layer, nothing, scale, titled
-from pipeline.plots.selection import among, chosen, moment, subtitle
+from pipeline.plots.chart import WIDTH, distinct, layer, nothing, scale, titled
+from pipeline.plots.selection import chosen, left_out, moment, subtitle
 from pipeline.theme import LIGHT
 from pipeline.units import duration, time_unit
 
@@ -28,14 +30,18 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     """How long each side was silent, in the colour of how that compares with the heartbeat interval agreed on (of 1.0
     the idle time-out), and ticks where heartbeats were sent: an `altair.LayerChart`.
 
-    Silences shorter than half an interval are not drawn. `where`: SQL over table frames. The `most` directions with the
-    longest silence, in intervals, are drawn. Two Spark jobs.
+    Silences shorter than half an interval are not drawn. `where`: SQL over table frames; connections that have such a
+    frame are drawn, with all that was said on them. The `most` directions with the longest silence, in intervals, are
+    drawn. Two Spark jobs.
     """
-    title, rows = "Silence and heartbeats", chosen(tables, "frames", where)
+    title, rows = "Silence and heartbeats", tables.frames
+    if where is not None:
+        rows = rows.join(chosen(tables, "frames", where).select("connection_id"), "connection_id", "left_semi")
     silent = silences(rows, tables.connections)
     worst = silent.groupBy("connection_id", "sender").agg(
         F.max(F.col("ns") / F.col("limit_ns")).alias("share"), F.first("limit_ns").alias("limit_ns"),
         F.first("client").alias("client"), F.min("ts_ns").alias("first"), F.max("end_ns").alias("last"),
+        F.count("*").alias("silences"),
     )  # fmt: skip
     found = worst.orderBy(F.desc("share"), "client", "sender").limit(most + 1).collect()
     if not found:
@@ -44,30 +50,32 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     first, last = min(row["first"] for row in shown), max(row["last"] for row in shown)
     unit, unit_ns = time_unit(last - first)
     wide = max((last - first) // INTERVALS, 1)
-    ids = among("connection_id", {row["connection_id"] for row in shown})
-    longest = silent.filter(ids).orderBy(F.desc("ns")).limit(MOST)
-    beats = rows.filter(ids).filter(BEATS).select(
+    sides = reduce(operator.or_, (
+        (F.col("connection_id") == row["connection_id"]) & (F.col("sender") == row["sender"]) for row in shown
+    ))  # fmt: skip
+    longest = silent.filter(sides).orderBy(F.desc(F.col("ns") / F.col("limit_ns"))).limit(MOST)
+    beats = rows.filter(sides).filter(BEATS).select(
         "connection_id", "sender", (F.floor((F.col("ts_ns") - first) / wide) * wide + first).alias("ts_ns")
     ).distinct().limit(MOST * 10)  # fmt: skip
     lengths = ("ns", "limit_ns")
     drawn = longest.select("connection_id", "sender", "ts_ns", *lengths).unionAll(
         beats.select("connection_id", "sender", "ts_ns", *(F.lit(None).cast("long").alias(name) for name in lengths))
     )
-    names = {
+    names = distinct({
         (row["connection_id"], row["sender"]): f"{row['sender']} of {row['client']} ({duration(row['limit_ns'])})"
         for row in shown
-    }
+    })  # fmt: skip
     spans, ticks = [], []
     for row in drawn.collect():
-        name = names.get((row["connection_id"], row["sender"]))
-        at = {"name": name, "t": (row["ts_ns"] - first) / unit_ns}
-        if name is not None and row["ns"] is None:
+        at = {"name": names[row["connection_id"], row["sender"]], "t": (row["ts_ns"] - first) / unit_ns}
+        if row["ns"] is None:
             ticks.append(at)
-        elif name is not None:
+        else:
             spans.append({**at, "to": at["t"] + row["ns"] / unit_ns, "how": verdict(row["ns"] / row["limit_ns"])})
     kept = subtitle(
         "a side's name is followed by the interval agreed on; silence below half of it is blank; ticks are heartbeats",
         f"the {most} directions with the longest silence" if more else None,
+        left_out(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
     )
     y = alt.Y(
         "name:N",

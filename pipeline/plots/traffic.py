@@ -9,11 +9,13 @@ import altair as alt
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, layer, nothing, scale, titled
+from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import among, every_us, interval, left_out, length, moment, only, subtitle
 from pipeline.report.text import plain
-from pipeline.summaries import DELIVERIES, LINK
+from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
+from pipeline.tables.flows import REFUSED
+from pipeline.tables.roles import DELIVERIES
 from pipeline.units import time_unit
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ QUEUE_OF_MESSAGE = "coalesce(queue, address)"
 def rates(
     tables: Tables, where: str | None = None, *, by: str = "queue", every: str | None = None, most: int = 6
 ) -> Any:
-    """Messages a second in and out of each queue, a row each: an `altair.FacetChart`.
+    """Messages a second in and out of each queue, a row each: an `altair.VConcatChart`.
 
     `by`: 'queue' (1.0: the address), or another column of table messages. A publish has no queue of its own: it counts
     for each queue that its message was delivered from, or that the default exchange routes to. `where`: SQL over
@@ -54,7 +56,7 @@ def rates(
 
 def backlog(tables: Tables, where: str | None = None, *, every: str | None = None, most: int = 6) -> Any:
     """Messages that waited, by queue and time: in the broker for a consumer, with consumers for their settlement; an
-    `altair.FacetChart`.
+    `altair.VConcatChart`.
 
     The most that waited at once within each interval `every` ('1 second'; by default as many as fit). What began to
     wait before the capture is not counted. `where`: SQL over columns that messages and message_flows both have, or
@@ -92,7 +94,9 @@ def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
 def waiting(tables: Tables, where: str | None) -> DataFrame:
     """Rows (`row`, `what`: BROKER or CONSUMERS, `ts_ns`, `change`): when so many more began to wait, or fewer."""
     chosen = only(tables, where, "messages", "message_flows")
-    flows = chosen.message_flows.filter(f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL")
+    # What came back to its publisher is in no queue.
+    refused = F.col("deliver_ts_ns").isNull() & F.coalesce(F.col("outcome").isin(*REFUSED), F.lit(False))
+    flows = chosen.message_flows.filter(f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL").filter(~refused)
     came = events(flows, F.expr(QUEUE_OF_FLOW), BROKER, "publish_ts_ns").withColumn("change", F.lit(1).cast("long"))
     # A delivery may be captured before the publish was complete: it waited for no time.
     left = F.greatest("deliver_ts_ns", "publish_ts_ns").alias("left_ns")
@@ -145,8 +149,7 @@ def filled(
     found = {(row["row"], row["what"], row["bin"]): row for row in binned.collect()}
     _, unit_ns = time_unit(ends[1] - ends[0])
     points = []
-    for name in rows:
-        shown = plain(name, NAME_CHARACTERS)
+    for name, shown in shown_names(rows).items():
         for what in words:
             carried = 0
             for number in range((ends[1] - ends[0]) // (width * 1000) + 1):
@@ -156,6 +159,11 @@ def filled(
                 at = number * width * 1000 / unit_ns
                 points.append({"row": shown, "what": what, "t": at, "value": round(value, 3)})
     return points
+
+
+def shown_names(rows: Sequence[str | None]) -> dict[str | None, str]:
+    """What stands above each row: its name, shortened."""
+    return distinct({name: plain(name, NAME_CHARACTERS) for name in rows})
 
 
 def by_time(
@@ -171,8 +179,8 @@ def by_time(
     x_scale = alt.Scale(domain=[0, (ends[1] - ends[0]) / unit_ns], nice=False)
     look = {"interpolate": "step-after", "strokeWidth": 1.8, "clip": True}
     charts = []
-    for name in rows:
-        last, shown = name == rows[-1], plain(name, NAME_CHARACTERS)
+    for name, shown in shown_names(rows).items():
+        last = name == rows[-1]
         chart = layer(point for point in points if point["row"] == shown)
         marked = chart.mark_area(line={"strokeWidth": 1.8}, opacity=0.35, **look) if area else chart.mark_line(**look)
         time: dict[str, Any] = {"title": f"{unit} since {moment(ends[0])}" if last else None, "scale": x_scale}

@@ -18,12 +18,14 @@ VALUES = 12
 
 @dataclass(frozen=True)
 class Example:
-    """One finding: `row` as `evidence.examples` gives it, its evidence by name, and the filters that show it."""
+    """One finding: `row` as `evidence.examples` gives it, its evidence by name, and the filters and the command that
+    show it."""
 
     row: Mapping[str, Any]
     values: Sequence[tuple[str, str]]
     packet: str | None
     connection: str | None
+    cut: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,13 @@ def cards(facts: Facts, found: Compared, examples: int) -> list[Card]:
 
 def example(row: Mapping[str, Any]) -> Example:
     """A finding with its evidence taken apart."""
-    return Example(row, values(row["evidence"]), wireshark.packet(row["packet_no"]), wireshark.connection(row))
+    return Example(
+        row,
+        values(row["evidence"]),
+        wireshark.packet(row["packet_no"]),
+        wireshark.connection(row),
+        wireshark.cut(row["rule_id"], row["connection_id"], row["frame_no"]),
+    )
 
 
 def values(evidence: str | None) -> list[tuple[str, str]]:

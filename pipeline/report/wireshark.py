@@ -1,6 +1,6 @@
-"""Display filters of Wireshark: what to paste into its filter bar to see what a finding is about.
+"""What to paste into the filter bar of Wireshark, or into a shell, to see what a finding is about.
 
-Only addresses and numbers go into a filter, nothing that was sent as text.
+Only rules, addresses and numbers go into it, nothing that was sent as text.
 """
 
 from __future__ import annotations
@@ -23,3 +23,9 @@ def connection(ends: Mapping[str, Any]) -> str | None:
         return None
     terms = [f"{'ipv6' if ip.version == 6 else 'ip'}.addr == {ip}" for ip in dict.fromkeys(ip for ip, _ in sides)]
     return " && ".join([*terms, *(f"tcp.port == {port:d}" for port in dict.fromkeys(port for _, port in sides))])
+
+
+def cut(rule_id: str, connection_id: int | None, frame_no: int | None) -> str:
+    """The command that writes the packets of a finding to a file, with what Wireshark needs to dissect them."""
+    place = "/".join([rule_id, *(str(number) for number in (connection_id, frame_no) if number is not None)])
+    return f"wirehare cut TABLES --finding {place} -o {rule_id}.pcapng"
