@@ -28,6 +28,7 @@ from pipeline.audit.contexts import Sources
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors import CONTEXTS, DETECTORS
 from pipeline.audit.engine import concluded, hits
+from pipeline.audit.kept import kept
 from pipeline.schemas import FINDINGS
 from pipeline.tables.shape import shaped
 
@@ -77,10 +78,11 @@ def findings(
     knowledge = sources.knowledge  # all contexts are made with it: computed before they begin
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         found = list(pool.map(found_in, needed))
-    all_found = concluded(reduce(DataFrame.unionAll, found), knowledge, chosen.values())
-    kept = all_found.filter(~exempted(settings.exceptions, today or datetime.now(UTC).date()))
-    places = tables.frames.select("connection_id", "frame_no", "packet_no", "capture_file", "ts")
-    placed = kept.join(places, ["connection_id", "frame_no"], "left")
+    all_found = concluded(kept(reduce(DataFrame.unionAll, found)), knowledge, chosen.values())
+    told = kept(all_found.filter(~exempted(settings.exceptions, today or datetime.now(UTC).date())))
+    place = ["connection_id", "frame_no"]
+    places = tables.frames.select(*place, "packet_no", "capture_file", "ts")
+    placed = told.join(places.join(told.select(*place).distinct(), place, "left_semi"), place, "left")
     return shaped(placed.withColumn("evidence", F.parse_json("evidence")), FINDINGS)
 
 

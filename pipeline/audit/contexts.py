@@ -27,6 +27,7 @@ from pipeline.audit.arguments import SAID, SAID_OF_CONNECTION, said
 from pipeline.audit.catalogue import Number
 from pipeline.audit.detector import State
 from pipeline.audit.facts import CONTROL, facts, lists
+from pipeline.audit.kept import kept
 from pipeline.audit.plain import stretches, unusual
 
 if TYPE_CHECKING:
@@ -84,17 +85,17 @@ class Sources:
     @shared
     def connections(self) -> DataFrame:
         """Context 'connections'."""
-        return facts(self.tables.connections, self.frames, self.control).localCheckpoint()
+        return kept(facts(self.tables.connections, self.frames, self.control))
 
     @shared
     def stretches(self) -> DataFrame:
         """Where messages pass and nothing else happens, by channel (`plain.stretches`)."""
-        return stretches(self).localCheckpoint()
+        return kept(stretches(self))
 
     @shared
     def unusual(self) -> DataFrame:
         """Rows of `frames` that are not plain (`plain.unusual`)."""
-        return unusual(self).localCheckpoint()
+        return kept(unusual(self))
 
     @shared
     def knowledge(self) -> DataFrame:

@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.constants import NEVER
+from pipeline.audit.kept import kept
 from pipeline.audit.lives import LIFE, OF_METHOD, life
 from pipeline.audit.plain import ON_CHANNEL
 from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
@@ -39,7 +40,7 @@ def settlements(sources: Sources) -> DataFrame:
     hit = messages.filter("settled_frame_no IS NOT NULL").select(
         "connection_id", F.col("settled_frame_no").alias("frame_no")
     )
-    said = _said(sources, hit).localCheckpoint()
+    said = kept(_said(sources, hit))
     numbers = ["connection_id", "sender", "delivery_tag"]
     named = _named(messages).join(said.select(*numbers).distinct(), numbers, "left_semi")
     rows = said.unionByName(named, allowMissingColumns=True)
@@ -47,7 +48,12 @@ def settlements(sources: Sources) -> DataFrame:
     known = rows.withColumn("open_elsewhere", _open_elsewhere()).withColumn("named", _last_named())
     here = F.struct("channel", "channel_life")
     elsewhere = (F.col("open_elsewhere.until") > F.col("frame_no")) & (F.col("open_elsewhere.place") != here)
-    several = hit.distinct().withColumns({"multiple": F.lit(True), "hits": F.lit(True)})
+    by_frame = ["connection_id", "frame_no"]
+    several = (
+        hit.join(said.filter("multiple").select(*by_frame), by_frame, "left_semi")
+        .distinct()
+        .withColumns({"multiple": F.lit(True), "hits": F.lit(True)})
+    )
     return (
         known.filter("name IS NOT NULL")
         .join(several, ["connection_id", "frame_no", "multiple"], "left")

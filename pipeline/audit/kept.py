@@ -1,0 +1,20 @@
+"""Rows that are computed now, and small ones told as such."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+FEW = 10_000  # rows
+
+
+def kept(rows: DataFrame) -> DataFrame:
+    """`rows`, computed at once and once, in memory and on the executors' disks.
+
+    Few of them are put into one partition, and sent to whatever is joined with them: Spark's plan for rows that are
+    computed does not know how few they are, and would deal them out anew for each window, grouping and join.
+    """
+    standing = rows.localCheckpoint()
+    if standing.count() > FEW:
+        return standing
+    return F.broadcast(standing.coalesce(1))
