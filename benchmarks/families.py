@@ -8,11 +8,14 @@ here by hand from its specification (transport; class message), as no encoder of
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 from proton import Data, Described, Message, symbol, uint, ulong
 
-from benchmarks.traffic import CLIENT, SERVER, opening, units
+from benchmarks.packets import stream_of
+from benchmarks.traffic import opening, units
+from benchmarks.units import CLIENT, SERVER
 
 FAMILIES = ("0-9-1", "0-10", "1.0")
 Streams = tuple[tuple[bytes, bytes], tuple[bytes, bytes]]  # (opening of the client, of the server), (a round of each)
@@ -27,50 +30,51 @@ def _classic(message_bytes: int) -> Streams:
     steps = opening()
     client, server = units(np.random.default_rng(1), 16, message_bytes)
     said = [b"".join(data for side, data in steps if side == who) for who in (CLIENT, SERVER)]
-    rounds = [b"".join(unit.data.tobytes() for unit in side) for side in (client, server)]
+    order = np.arange(len(client))
+    rounds = [stream_of(side, order, 0, 0)[0].tobytes() for side in (client, server)]
     return (said[0], said[1]), (rounds[0], rounds[1])
 
 
 # ---- 0-10: frame header of 12 octets; first and last segment and frame in the four low bits of the first ------------
 
 
-def _frame(flags: int, kind: int, track: int, payload: bytes) -> bytes:
+def frame(flags: int, kind: int, track: int, payload: bytes) -> bytes:
     return struct.pack(">BBHBBHI", flags, kind, 12 + len(payload), 0, track, 0, 0) + payload
 
 
-def _command(klass: int, code: int, flags: int, body: bytes) -> bytes:
+def command(klass: int, code: int, flags: int, body: bytes) -> bytes:
     """A command alone; its header struct is empty, `flags` are the packing flags of its arguments."""
-    return _frame(15, 1, 1, bytes([klass, code, 1, 0]) + struct.pack("<H", flags) + body)
+    return frame(15, 1, 1, bytes([klass, code, 1, 0]) + struct.pack("<H", flags) + body)
 
 
-def _str8(text: bytes) -> bytes:
+def str8(text: bytes) -> bytes:
     return bytes([len(text)]) + text
 
 
-def _struct32(klass: int, code: int, flags: int, body: bytes) -> bytes:
+def struct32(klass: int, code: int, flags: int, body: bytes) -> bytes:
     inside = bytes([klass, code]) + struct.pack("<H", flags) + body
     return struct.pack(">I", len(inside)) + inside
 
 
 def _transfer(destination: bytes, message_bytes: int) -> bytes:
     """message.transfer (4.1) with delivery-properties (4.1), message-properties (4.3), and a body."""
-    method = bytes([4, 1, 1, 0]) + struct.pack("<H", 1 | 2 | 4) + _str8(destination) + b"\x01\x00"
-    delivery = _struct32(4, 1, 0x0008 | 0x0010 | 0x0100 | 0x0200, b"\x04\x02" + _str8(b"orders") + _str8(b"orders.eu"))
+    method = bytes([4, 1, 1, 0]) + struct.pack("<H", 1 | 2 | 4) + str8(destination) + b"\x01\x00"
+    delivery = struct32(4, 1, 0x0008 | 0x0010 | 0x0100 | 0x0200, b"\x04\x02" + str8(b"orders") + str8(b"orders.eu"))
     entries = [(b"tenant", b"acme"), (b"trace", b"9f86d081")]
-    table = b"".join(_str8(key) + b"\x95" + struct.pack(">H", len(value)) + value for key, value in entries)
+    table = b"".join(str8(key) + b"\x95" + struct.pack(">H", len(value)) + value for key, value in entries)
     table = struct.pack(">I", len(entries)) + table
     headers = struct.pack(">I", len(table)) + table
-    message = struct.pack(">Q", message_bytes) + bytes(range(16)) + _str8(b"application/json") + headers
-    properties = _struct32(4, 3, 0x0001 | 0x0002 | 0x0010 | 0x0100, message)
-    return _frame(11, 1, 1, method) + _frame(3, 2, 1, delivery + properties) + _frame(7, 3, 1, b"x" * message_bytes)
+    message = struct.pack(">Q", message_bytes) + bytes(range(16)) + str8(b"application/json") + headers
+    properties = struct32(4, 3, 0x0001 | 0x0002 | 0x0010 | 0x0100, message)
+    return frame(11, 1, 1, method) + frame(3, 2, 1, delivery + properties) + frame(7, 3, 1, b"x" * message_bytes)
 
 
 def _segmented(message_bytes: int) -> Streams:
     header = b"AMQP\1\1\0\x0a"
     ids = struct.pack(">HII", 8, 0, 63)  # a sequence set of one range
     publish, deliver = _transfer(b"orders", message_bytes), _transfer(b"consumer-1", message_bytes)
-    accept = _command(4, 2, 1, ids)
-    completed = _frame(15, 0, 0, bytes([2, 10]) + struct.pack("<H", 1) + ids)
+    accept = command(4, 2, 1, ids)
+    completed = frame(15, 0, 0, bytes([2, 10]) + struct.pack("<H", 1) + ids)
     client = b"".join(publish + (accept if i % 4 == 0 else b"") for i in range(16))
     server = b"".join((completed if i % 4 == 0 else b"") + deliver for i in range(16))
     return (header, header), (client, server)
@@ -79,7 +83,7 @@ def _segmented(message_bytes: int) -> Streams:
 # ---- 1.0: frame header of 8 octets; performatives are described lists -----------------------------------------------
 
 
-def _performative(code: int, fields: list[object], payload: bytes = b"") -> bytes:
+def performative(code: int, fields: list[Any], payload: bytes = b"") -> bytes:
     data = Data()
     data.put_object(Described(ulong(code), fields))
     body = bytes(data.encode()) + payload
@@ -88,7 +92,7 @@ def _performative(code: int, fields: list[object], payload: bytes = b"") -> byte
 
 def _described(message_bytes: int) -> Streams:
     header = b"AMQP\0\1\0\0"
-    first = header + _performative(0x10, ["container", "host", uint(65536)])
+    first = header + performative(0x10, ["container", "host", uint(65536)])
     message = Message(
         id="m-00000001",
         address="orders",
@@ -100,10 +104,10 @@ def _described(message_bytes: int) -> Streams:
     ).encode()
 
     def transfer(handle: int) -> bytes:
-        return _performative(0x14, [uint(handle), uint(7), b"\0\0\0\7", uint(0), False, False], message)
+        return performative(0x14, [uint(handle), uint(7), b"\0\0\0\7", uint(0), False, False], message)
 
     accepted = Described(ulong(0x24), [])
-    disposition = _performative(0x15, [True, uint(0), uint(3), True, accepted])
-    flow = _performative(0x13, [uint(1), uint(100), uint(1), uint(100), uint(0), uint(1), uint(100), uint(0), False])
+    disposition = performative(0x15, [True, uint(0), uint(3), True, accepted])
+    flow = performative(0x13, [uint(1), uint(100), uint(1), uint(100), uint(0), uint(1), uint(100), uint(0), False])
     side = b"".join(transfer(0) + (disposition if i % 4 == 0 else flow if i % 4 == 1 else b"") for i in range(16))
     return (first, first), (side, side)

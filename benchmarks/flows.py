@@ -8,6 +8,7 @@ The kinds of traffic differ in what tells messages apart:
     bodies    none has one, but bodies differ: pairs by fingerprint
     hot       as bodies, and nine of ten go through one queue
     equal     one in ten has one of ten bodies (heartbeats, say), so that only order tells these apart
+    rpc       as bodies; every other message is a request, and the next one its reply
 
 Printed are the seconds of each, the time for a million messages, and beside it how much more that is than in the
 smallest table of the same kind: 1.0 everywhere is linear. The first run of a session, which compiles plans and starts
@@ -33,9 +34,10 @@ from pipeline.session import session
 from pipeline.tables.shape import shaped
 
 MILLION = 10**6
-KINDS = ("ids", "bodies", "hot", "equal")
+KINDS = ("ids", "bodies", "hot", "equal", "rpc")
 SIZES = (0.1, 0.5, 1.0, 2.0)
 BROKER = ("10.0.0.1", 5672)
+REPLIES = "replies"  # queue that requests name
 PEERS, QUEUES, HOT_SHARE, EQUAL_SHARE, EQUAL_BODIES = 16, 64, 9, 1, 10
 START_NS, APART_NS = 1_700_000_000 * 10**9, 10_000
 IN_BROKER_NS, CONFIRM_NS, ACK_NS, SIZE_NS = 250_000, 400_000, 900_000, 3_000
@@ -60,11 +62,14 @@ def messages(spark: SparkSession, count: int, kind: str) -> DataFrame:
     body = F.when((kind == "equal") & (tenth < EQUAL_SHARE), F.floor(number / 10) % EQUAL_BODIES).otherwise(
         number + EQUAL_BODIES
     )
+    is_reply = F.lit(kind == "rpc") & (number % 2 == 1)
     said = F.format_string('{"headers":{"tenant":"acme","trace":"%016x"},"delivery_mode":2}', F.xxhash64(number))
     both = {
         "channel": F.lit(1),
         "exchange": F.lit(""),
-        "routing_key": F.concat(F.lit("queue-"), queue),
+        "routing_key": F.when(is_reply, REPLIES).otherwise(F.concat(F.lit("queue-"), queue)),
+        "correlation_id": F.concat(F.lit("c-"), F.floor(number / 2)) if kind == "rpc" else F.lit(None),
+        "reply_to": F.when(~is_reply, REPLIES) if kind == "rpc" else F.lit(None),
         "message_id": F.concat(F.lit("m-"), number) if kind == "ids" else F.lit(None),
         "properties": F.parse_json(said),
         "headers": F.try_variant_get(F.parse_json(said), "$.headers", "variant"),

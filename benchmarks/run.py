@@ -1,205 +1,196 @@
-"""Our times beside tshark's on one generated capture: `python -m benchmarks.run --mb 180 --runs 3`.
+"""Our times beside those of other tools, on one generated capture: `python -m benchmarks.run --mb 1000 --runs 3`.
 
-Four things are timed, in turns (so that a slow minute of the machine hits all of them), and the medians are printed:
-
-    reader   capture file -> runs, one core, this process: record headers, link, IP and TCP layers, coalescing
-    decoder  runs -> decoded rows as Arrow batches, one core, this process
-    job      capture file -> table `frames` as Parquet, Spark on all cores; the JVM and its workers are warm after the
-             first run, which stands in a line of its own with the start of the session
-    tshark   `tshark -T fields` with the fields that come closest to the columns of `frames`, when it is installed
-
-Beside the seconds stands the processor time of this process and all below it, which other work on the machine changes
-less, and behind the first job the highest resident set of its processes (both Linux only). The figures are also written
-as JSON beside the capture.
+All contenders (benchmarks/contenders.py) are measured in turns, so that a slow minute of the machine hits all of them;
+medians are printed, with processor time (of the process and all below it), peak memory by kind of process, and how many
+times as long each takes as tshark and as the floor job. Budgets are compared in the end. Those in a session were done
+once before, which is the line "first". The figures are also written as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
-import subprocess
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset
-from pyspark.sql import SparkSession
 
-import pipeline
+from benchmarks.contenders import CONTENDERS, Task
 from benchmarks.generate import generate
-from benchmarks.memory import JVM, WORKER, peaks
-from pipeline import parquet
-from pipeline.session import session
-from pipeline.tables.frames import frames
-from udfs.decode import decode_runs
-from udfs.source import TcpRunsSource
+from benchmarks.machine import machine, shown
+from benchmarks.processes import DRIVER, JVM, MEGA, OTHER, WORKER
+from benchmarks.profiles import PROFILES
+from benchmarks.standing import PREPARE, Measured, Standing
 
-MEGA = 10**6
-TSHARK_FIELDS = (
-    "frame.number", "frame.time_epoch", "tcp.stream", "ip.src", "tcp.srcport",
-    "amqp.type", "amqp.channel", "amqp.length", "amqp.method.class",
-    "amqp.method.method", "amqp.header.body-size", "amqp.method.arguments.exchange",
-    "amqp.method.arguments.routing_key", "amqp.method.arguments.delivery_tag", "amqp.method.properties.message_id",
-)  # fmt: skip
-
-
-@dataclass
-class Timed:
-    """Seconds of each run of one thing, by the clock and of the processors."""
-
-    name: str
-    seconds: list[float] = field(default_factory=list)
-    processor: list[float] = field(default_factory=list)
-
-    def run(self, action: Callable[[], object]) -> None:
-        start, busy = time.perf_counter(), processor_seconds()
-        action()
-        self.seconds.append(time.perf_counter() - start)
-        self.processor.append(processor_seconds() - busy)
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-
-def processor_seconds() -> float:
-    """User and system time of this process and its descendants, dead ones included; 0 where there is no /proc."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            values = status.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
-            continue
-        pid = int(status.parent.name)
-        children.setdefault(int(values[1]), []).append(pid)
-        ticks[pid] = sum(int(value) for value in values[11:15])  # utime, stime, cutime, cstime
-    ours = [os.getpid()]
-    for pid in ours:
-        ours += children.get(pid, [])
-    return sum(ticks.get(pid, 0) for pid in ours) / os.sysconf("SC_CLK_TCK")
+SLICES = {"tshark ek": 100_000, "scapy": 20_000}  # packets; both take minutes for a GB
+FIRST = "first: "
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What there is in the capture."""
+class Budget:
+    """How many times as long `slow` takes as `fast`, and what is asked for: at least or at most `goal`."""
 
-    bytes: int
-    packets: int
-    frames: int
+    what: str
+    slow: str
+    fast: str
+    goal: float
+    at_least: bool = True
 
-
-def read_runs(path: Path) -> list[pa.RecordBatch]:
-    """The runs of the capture, partition after partition, in this process."""
-    source = TcpRunsSource({"path": str(path)})
-    reader = source.reader(source.schema())
-    return [batch for partition in reader.partitions() for batch in reader.read(partition)]
-
-
-def in_flow_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    keys = ["flow", "order_ns", "capture_file", "first_packet_no"]
-    table = pa.Table.from_batches(batches).sort_by([(key, "ascending") for key in keys])
-    ordered: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=64)
-    return ordered
+    def line(self, medians: dict[str, float]) -> str | None:
+        """None where one of both was not measured."""
+        if not {self.slow, self.fast} <= medians.keys():
+            return None
+        times = medians[self.slow] / medians[self.fast]
+        met = times >= self.goal if self.at_least else times <= self.goal
+        asked = f"{'at least' if self.at_least else 'at most'} {self.goal:g}"
+        return f"{self.what:58}{times:8.2f}   {asked:14}{'met' if met else 'missed'}"
 
 
-def decode(batches: list[pa.RecordBatch]) -> int:
-    """Decode sorted runs in this process; the number of frames."""
-    return sum(batch.num_rows for batch in decode_runs()(iter(batches)))
+BUDGETS = (
+    Budget("frames: as fast as tshark -T fields, times", "tshark fields", "frames", 6),
+    Budget("all tables: as fast as tshark -T fields, times", "tshark fields", "tables", 4),
+    Budget("all tables: as fast as tshark -T ek, times", "tshark ek", "tables", 50),
+    Budget("all tables: as long as the floor job, times", "tables", "floor", 2, at_least=False),
+)
 
 
-def write_frames(spark: SparkSession, path: Path, output: Path) -> None:
-    shutil.rmtree(output, ignore_errors=True)
-    parquet.write(frames(pipeline.decoded(spark, str(path))), output.as_uri())
+@dataclass(frozen=True)
+class Result:
+    """`what` was measured; medians in seconds for the whole capture; `scaled`: from a part of it."""
+
+    what: str
+    seconds: float
+    processor: float
+    scaled: bool
+    peaks: dict[str, int]  # bytes of the largest process of a kind
+
+    @staticmethod
+    def of(name: str, figures: Measured, scale: float) -> Result:
+        kinds = {kind for each in figures.peaks for kind in each}
+        return Result(
+            CONTENDERS[name.removeprefix(FIRST)].what,
+            statistics.median(figures.seconds) * scale,
+            statistics.median(figures.processor) * scale,
+            scale != 1,
+            {kind: max(each[kind][0] for each in figures.peaks if kind in each) for kind in sorted(kinds)},
+        )
 
 
-def tshark(path: Path) -> None:
-    fields = [part for name in TSHARK_FIELDS for part in ("-e", name)]
-    command = ["tshark", "-n", "-r", str(path), "-Y", "amqp", "-T", "fields", *fields]
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+def measure(task: Task, names: list[str], runs: int) -> dict[str, Measured]:
+    """Figures by contender, those of a first time apart."""
+    figures = {name: Measured() for name in names}
+    places = {CONTENDERS[name].place for name in names}
+    with ExitStack() as stack:
+        standing = {place: stack.enter_context(Standing()) for place in sorted(places)}
+        if "kernels" in standing:
+            standing["kernels"].do(PREPARE, task)
+        for name in names:
+            if CONTENDERS[name].place == "session":
+                standing["session"].measure(name, task, figures.setdefault(FIRST + name, Measured()))
+        for _ in range(runs):
+            for name in names:
+                standing[CONTENDERS[name].place].measure(name, task, figures[name])
+    return figures
 
 
-def packets_of(batches: list[pa.RecordBatch]) -> int:
-    accounts = (json.loads(text) for batch in batches for text in batch["account"].to_pylist() if text is not None)
-    return sum(account["packets"] for account in accounts)
+def line(name: str, result: Result, megabytes: float, medians: dict[str, float]) -> str:
+    """A row of the printed table."""
+    times = [f"{result.seconds / medians[to]:9.2f}" if to in medians else " " * 9 for to in ("tshark fields", "floor")]
+    sizes = [result.peaks.get(kind) for kind in (WORKER, JVM, DRIVER, OTHER)]
+    cells = [f"{size / MEGA:9,.0f}" if size else " " * 9 for size in sizes]
+    mark = "~" if result.scaled else " "
+    return (
+        f"{name:22}{mark}{result.seconds:8.1f}{result.processor:10.1f}{megabytes / result.seconds:9.1f}"
+        f"{''.join(times)}{''.join(cells)}"
+    )
 
 
-def measure(path: Path, runs: int, work: Path) -> tuple[Sizes, list[Timed], Timed, str]:
-    """Times of `runs` rounds after one that warms each of them up; apart from them the job's first run, and the memory
-    of its processes."""
-    reader, decoder, job, other = Timed("reader"), Timed("decoder"), Timed("job"), Timed("tshark")
-    batches = read_runs(path)
-    ordered = in_flow_order(batches)
-    decode(ordered)
-    first = Timed("first job")
-    output = work / "frames"
-
-    def start_and_write() -> None:
-        write_frames(session("wirehare-bench"), path, output)
-
-    with peaks(os.getpid()) as seen:
-        first.run(start_and_write)
-    spark = session("wirehare-bench")
-    count = pyarrow.dataset.dataset(str(output)).count_rows()
-    installed = shutil.which("tshark") is not None
-    for _ in range(runs):
-        reader.run(lambda: read_runs(path))
-        decoder.run(lambda: decode(ordered))
-        job.run(lambda: write_frames(spark, path, output))
-        if installed:
-            other.run(lambda: tshark(path))
-    spark.stop()
-    timed = [reader, decoder, job, *([other] if installed else [])]
-    return Sizes(path.stat().st_size, packets_of(batches), count), timed, first, seen.shown(WORKER, JVM)
-
-
-def report(sizes: Sizes, timed: list[Timed], first: Timed) -> str:
+def report(results: dict[str, Result], capture: dict[str, Any], known: dict[str, object]) -> str:
+    """Everything as people read it."""
+    megabytes = float(capture["bytes"]) / MEGA
+    medians = {name: result.seconds for name, result in results.items()}
     lines = [
-        f"{sizes.bytes / MEGA:.1f} MB, {sizes.packets:,} packets, {sizes.frames:,} frames, {os.cpu_count()} cores",
-        f"{'':10}{'seconds':>9}{'processor':>11}{'packets/s':>13}{'frames/s':>13}{'MB/s':>9}",
+        f"{capture['profile']}: {megabytes:,.0f} MB, {capture['packets']:,} packets, {capture['frames']:,} frames",
+        shown(known),
+        "",
+        f"{'':23}{'seconds':>8}{'processor':>10}{'MB/s':>9}{'x tshark':>9}{'x floor':>9}"
+        + "".join(f"{kind:>9}" for kind in ("worker", "JVM", "driver", "other")),
+        *(line(name, result, megabytes, medians) for name, result in results.items()),
+        "",
+        "~ a part of the capture, scaled; memory in MB, the largest process of its kind",
+        "",
+        *filter(None, (budget.line(medians) for budget in BUDGETS)),
     ]
-    for thing in [*timed, first]:
-        seconds = thing.median
-        rates = [sizes.packets / seconds, sizes.frames / seconds]
-        lines.append(
-            f"{thing.name:10}{seconds:9.2f}{statistics.median(thing.processor):11.2f}"
-            f"{rates[0]:13,.0f}{rates[1]:13,.0f}{sizes.bytes / MEGA / seconds:9.1f}"
-        )
-    by_name = {thing.name: thing.median for thing in timed}
-    if "tshark" in by_name:
-        lines.append(
-            f"frames to Parquet, warm: {by_name['tshark'] / by_name['job']:.2f} times as fast as tshark -T fields"
-        )
-        lines.append(f"with the start of the session: {by_name['tshark'] / first.median:.2f} times")
     return "\n".join(lines)
 
 
+def markdown(results: dict[str, Result], megabytes: float) -> str:
+    """The same for a README: seconds, throughput, processor time, times tshark, memory of a Python worker."""
+    by = results["tshark fields"].seconds if "tshark fields" in results else None
+    lines = [
+        "| what | seconds | MB/s | processor s | as fast as tshark | worker MB |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for result in results.values():
+        times = f"{by / result.seconds:.1f} times" if by else ""
+        worker = f"{result.peaks[WORKER] / MEGA:,.0f}" if WORKER in result.peaks else ""
+        cells = [result.what, f"{result.seconds:.1f}", f"{megabytes / result.seconds:.0f}", f"{result.processor:.0f}"]
+        lines.append("| " + " | ".join([*cells, times, worker]) + " |")
+    return "\n".join(lines)
+
+
+def content(work: Path) -> dict[str, int]:
+    """What there is in the capture, out of the tables of the first time."""
+    captures = pyarrow.dataset.dataset(str(work / "tables" / "captures"), format="parquet").to_table(["packets"])
+    frames = pyarrow.dataset.dataset(str(work / "tables" / "frames"), format="parquet").count_rows()
+    return {"packets": sum(captures["packets"].to_pylist()), "frames": frames}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Times of kernels, job and tshark.")
-    parser.add_argument("--mb", type=float, default=180, help="size of the capture in 10**6 bytes (default 180)")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Times beside those of other tools.")
+    parser.add_argument("--mb", type=float, default=1000, help="size of the capture in 10**6 bytes (default 1000)")
+    parser.add_argument("--profile", choices=PROFILES, default="usual", help="kind of traffic (default usual)")
     parser.add_argument("--runs", type=int, default=3, help="rounds of which the median is taken (default 3)")
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, help="these contenders, and all tables (default: all)")
+    parser.add_argument("--whole", action="store_true", help="tshark -T ek takes all of the capture")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--message-bytes", type=int, default=850)
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--directory", type=Path, help="where capture and figures stay (default: a temporary one)")
+    parser.add_argument("--json", type=Path, default=Path("benchmark.json"), help="where to (default benchmark.json)")
+    parser.add_argument("--markdown", type=Path, help="write the table for a README there, too")
+    parser.add_argument("--directory", type=Path, help="where the capture stays (default: a temporary one)")
     chosen = parser.parse_args()
+    names = [name for name in CONTENDERS if chosen.only is None or name in (*chosen.only, "tables")]
+    if shutil.which("tshark") is None:
+        names = [name for name in names if not name.startswith("tshark")]
+    known = machine()
     with tempfile.TemporaryDirectory() as temporary:
-        work = chosen.directory or Path(temporary)
+        work = (chosen.directory or Path(temporary)).absolute()
         work.mkdir(parents=True, exist_ok=True)
-        path = work / f"bench-{chosen.mb:g}mb-{chosen.seed}-{chosen.message_bytes}-{chosen.connections}.pcap"
+        path = work / f"{chosen.profile}-{chosen.mb:g}mb-{chosen.seed}.pcap"
         if not path.exists():
-            generate(path, int(chosen.mb * MEGA), chosen.seed, chosen.message_bytes, chosen.connections)
-        sizes, timed, first, memory = measure(path, chosen.runs, work)
-        print(report(sizes, timed, first))
-        print(f"first job, {memory}")
-        figures = {"sizes": asdict(sizes), "timed": [asdict(thing) for thing in [*timed, first]]}
-        path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+            generate(path, int(chosen.mb * MEGA), chosen.seed, profile=PROFILES[chosen.profile])
+        slices = {"scapy": SLICES["scapy"]} if chosen.whole else SLICES
+        task = Task(path, work, slices)
+        figures = measure(task, names, chosen.runs)
+        capture: dict[str, Any] = {"profile": chosen.profile, "bytes": path.stat().st_size, **content(work)}
+    packets = int(capture["packets"])
+    scales = {name: max(1.0, packets / count) for name, count in slices.items()}
+    results = {name: Result.of(name, each, scales.get(name, 1)) for name, each in figures.items()}
+    print(report(results, capture, known))
+    if chosen.markdown:
+        chosen.markdown.write_text(markdown(results, float(capture["bytes"]) / MEGA) + "\n")
+    found = {
+        "machine": known,
+        "capture": capture,
+        "scales": scales,
+        "figures": {k: asdict(v) for k, v in figures.items()},
+    }
+    found["results"] = {name: asdict(result) for name, result in results.items()}
+    chosen.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

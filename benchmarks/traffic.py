@@ -1,31 +1,30 @@
-"""What the connections of a benchmark capture say: frames of a realistic 0-9-1 talk, encoded by pika.
-
-The messages are templates in 16 sizes (`units`), in which the delivery tags are patched later; handshake and end are
-made frame by frame.
-"""
+"""What the 0-9-1 connections of a benchmark capture say, encoded by pika: a publisher with confirms on a channel that
+also consumes its own messages and acknowledges each of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 from pika import frame, spec
 
-Bytes = NDArray[np.uint8]
-CLIENT, SERVER = 0, 1
-Step = tuple[int, bytes]  # side, frame
+from benchmarks.units import (
+    CLIENT,
+    IN_MESSAGE_ID,
+    MESSAGE_ID,
+    SERVER,
+    Counter,
+    Script,
+    Step,
+    Unit,
+    body_of,
+    marker,
+    numbered,
+    sizes,
+    unit,
+)
 
-
-@dataclass(frozen=True)
-class Unit:
-    """What one side sends for one message, as bytes in which some places are patched.
-
-    tags: (offset, what is added to the message's number) of 8-byte delivery tags
-    """
-
-    data: Bytes
-    tags: tuple[tuple[int, int], ...]
+FRAME_MAX = 131072  # what both sides agree on; a frame has eight bytes beside its payload
+BODY_MAX = FRAME_MAX - 8
+ACKED, CONFIRMED, DELIVERED = (marker(number, 8) for number in range(3))
 
 
 def method(channel: int, body: object) -> bytes:
@@ -36,38 +35,28 @@ def content(channel: int, opening: object, body: bytes, number: int) -> bytes:
     properties = spec.BasicProperties(
         content_type="application/json",
         delivery_mode=2,
-        message_id=f"m-{number:08d}",
+        message_id=MESSAGE_ID.decode(),
         timestamp=1_700_000_000,
         headers={"tenant": "acme", "attempt": number % 5, "trace": f"{number * 2654435761 % 2**32:08x}"},
     )
     header = frame.Header(channel, len(body), properties).marshal()
-    return method(channel, opening) + bytes(header + frame.Body(channel, body).marshal())
-
-
-def body_text(rng: np.random.Generator, size: int) -> bytes:
-    letters = np.frombuffer(b'abcdefghijklmnopqrstuvwxyz0123456789 ":,{}', np.uint8)
-    return letters[rng.integers(0, len(letters), size)].tobytes()
-
-
-def ack_tag(unit: bytes) -> int:
-    """Offset of the delivery tag of a basic.ack (or basic.nack) frame that ends the unit: tag 8, bits 1, end 1."""
-    return len(unit) - 10
+    bodies = (frame.Body(channel, body[at : at + BODY_MAX]).marshal() for at in range(0, len(body), BODY_MAX))
+    return method(channel, opening) + bytes(header) + b"".join(bodies)
 
 
 def units(rng: np.random.Generator, burst: int, message_bytes: int) -> tuple[list[Unit], list[Unit]]:
-    """Templates of what client and server send for a message, in 16 sizes around `message_bytes`."""
+    """What client and server send for a message, in 16 sizes around `message_bytes`."""
     client, server = [], []
-    for number, share in enumerate(np.linspace(0.1, 1.9, 16)):
-        body = body_text(rng, max(1, int(message_bytes * share)))
+    for number, size in enumerate(sizes(message_bytes)):
+        body, in_body = body_of(rng, size)
         key = f"orders.eu.{number:02d}"
         published = content(1, spec.Basic.Publish(exchange="orders", routing_key=key), body, number)
-        acked = published + method(1, spec.Basic.Ack(delivery_tag=1))
-        client.append(Unit(np.frombuffer(acked, np.uint8), ((ack_tag(acked), 1 - burst),)))
-        confirm = method(1, spec.Basic.Ack(delivery_tag=1))
-        deliver = spec.Basic.Deliver("ctag1.bench", 1, False, "orders", key)
+        acked = published + method(1, spec.Basic.Ack(delivery_tag=numbered(ACKED)))
+        client.append(unit(acked, {ACKED: Counter(1 - burst), **IN_MESSAGE_ID, **in_body}))
+        confirm = method(1, spec.Basic.Ack(delivery_tag=numbered(CONFIRMED)))
+        deliver = spec.Basic.Deliver("ctag1.bench", numbered(DELIVERED), False, "orders", key)
         delivered = confirm + content(1, deliver, body, number)
-        tag = len(confirm) + 7 + 4 + 1 + len("ctag1.bench")  # frame header, class and method, consumer tag
-        server.append(Unit(np.frombuffer(delivered, np.uint8), ((ack_tag(confirm), 1), (tag, 1))))
+        server.append(unit(delivered, {CONFIRMED: Counter(1), DELIVERED: Counter(1), **IN_MESSAGE_ID, **in_body}))
     return client, server
 
 
@@ -83,8 +72,8 @@ def opening() -> list[Step]:
     steps: list[tuple[int, int, object]] = [
         (SERVER, 0, start),
         (CLIENT, 0, spec.Connection.StartOk(client, "PLAIN", "\0guest\0guest", "en_US")),
-        (SERVER, 0, spec.Connection.Tune(2047, 131072, 60)),
-        (CLIENT, 0, spec.Connection.TuneOk(2047, 131072, 60)),
+        (SERVER, 0, spec.Connection.Tune(2047, FRAME_MAX, 60)),
+        (CLIENT, 0, spec.Connection.TuneOk(2047, FRAME_MAX, 60)),
         (CLIENT, 0, spec.Connection.Open("/")),
         (SERVER, 0, spec.Connection.OpenOk()),
         (CLIENT, 1, spec.Channel.Open()),
@@ -110,3 +99,6 @@ def closing(messages: int) -> list[Step]:
         (CLIENT, method(0, spec.Connection.Close(200, "bye", 0, 0))),
         (SERVER, method(0, spec.Connection.CloseOk())),
     ]
+
+
+CLASSIC_TALK = Script(opening, units, closing)

@@ -1,7 +1,7 @@
 """Airflow: decode the captures of a day on the cluster, then audit them. A run is of its own day, and can be repeated.
 
-Needs apache-airflow-providers-apache-spark, a connection `spark_default`, and the packed environment that the
-executors unpack (see docs/scheduling.md). The code of the jobs is the same as on a laptop.
+Needs apache-airflow-providers-apache-spark, a connection `spark_default` to YARN, and the packed environment (see
+docs/deployment.md). The code of the jobs is the same as on a laptop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ SPARK = {
     "conn_id": "spark_default",
     "archives": "/opt/wirehare/environment.tar.gz#environment",
     "conf": {
-        "spark.executorEnv.PYSPARK_PYTHON": "./environment/bin/python",
+        # The driver goes to the cluster: there the archive is unpacked for it as it is for executors.
+        "spark.submit.deployMode": "cluster",
+        "spark.pyspark.python": "./environment/bin/python",
     },
 }
 

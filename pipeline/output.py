@@ -30,10 +30,10 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.dataset
 import pyarrow.fs
 
+from udfs.files import arrow_uri
+
 # Nobody's: what Spark and desktops drop into a folder.
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
-# Spark and pyarrow name the same store differently.
-PYARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 # Where no lock tells whether a run is alive, its stage is left alone for this long.
 ABANDONED_NS = 24 * 3600 * 10**9
 
@@ -115,7 +115,7 @@ def place(output: str) -> Place:
         path = os.path.realpath(unquote(urlsplit(output).path) if scheme else os.path.expanduser(output))
         return Place(pyarrow.fs.LocalFileSystem(), path, f"file://{path}")
     try:
-        files, path = pyarrow.fs.FileSystem.from_uri(PYARROW_SCHEMES.get(scheme, scheme) + output[len(scheme) :])
+        files, path = pyarrow.fs.FileSystem.from_uri(arrow_uri(output))
     except (OSError, ValueError) as error:
         raise OutputError(f"{output}: cannot be reached ({error})") from error
     return Place(files, path.rstrip("/"), output.partition("?")[0].rstrip("/"))

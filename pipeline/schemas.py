@@ -197,7 +197,14 @@ LINKS = table(
     ("flow_mode", STRING, "0-10: 'credit', or 'window': what is completed is allowed again; as last set"),
     ("credit", LONG, "messages the receiver has allowed in all; 0-10: by message.flow, 4294967295: no limit"),
     ("transfers", LONG, "messages that went over it"),
-    ("no_credit_ns", LONG, "1.0: time from attach to its last frame in which the sender had no credit left, ns"),
+    (
+        "no_credit_ns",
+        LONG,
+        (
+            "0-10, 1.0: time in which the sender had no credit left, to the end of the link or session, or the last "
+            "command of that; null where bytes are missing, ns"
+        ),
+    ),
 )
 
 CONTENT_COLUMNS = ("properties", "body_size", "payload", "body_sha256")
@@ -273,7 +280,14 @@ MESSAGES = table(
             "'presettled': needs no answer; 'unsettled': open at the end; 'unknown': the capture cannot tell"
         ),
     ),
-    ("settled_ts_ns", LONG, "when that was said (in a transaction: committed), ns since 1970-01-01 UTC"),
+    (
+        "settled_ts_ns",
+        LONG,
+        (
+            "when that was said (in a transaction: when its commit was asked for; of a publish not before that was "
+            "done), ns since 1970-01-01 UTC"
+        ),
+    ),
     ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns"),
     ("transaction", STRING, "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement"),
     ("settled_frame_no", LONG, "frame that settled it; of a returned publish, the confirm it was given beside"),
@@ -332,7 +346,14 @@ MESSAGE_FLOWS = table(
     ("dead_lettered", STRING, "why the first queue gave it up ('rejected' 'expired' 'maxlen' ...), when it did"),
     ("rpc_latency_ns", LONG, "on a request: publish begun until its reply was delivered to the requester, ns"),
     ("match", STRING, "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash; 'none': alone"),
-    ("ambiguous", BOOLEAN, "on a pair: several publishes fit and their order decided, or bytes of the broker are lost"),
+    (
+        "ambiguous",
+        BOOLEAN,
+        (
+            "on a pair: several publishes fit and their order decided, or bytes of the broker are lost (on message-id: "
+            "where ids repeat at that broker)"
+        ),
+    ),
 )
 
 TABLES: dict[str, StructType] = {

@@ -44,8 +44,8 @@ RUNTIME = {
     "spark.sql.maxConcurrentOutputFileWriters": "4",
 }
 
-# Options of the JVM: the collector that takes least processor time, and only the quick compiler. The other compiler
-# takes half the processor time of a small job, to make code fast that has run by then; it is worth it from gigabytes on.
+# Options of the JVM: the collector that takes least processor time, and only the quick compiler. The other one
+# takes half the processor time of a small job, to make code fast that has run by then; it pays from gigabytes on.
 BRIEF = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
 BRIEF_BYTES = 1 << 30  # of captures
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.tables.addresses import to_coordinator
+from pipeline.tables.roles import DELIVERIES
 from pipeline.tables.shape import timestamp
 
 if TYPE_CHECKING:
@@ -22,9 +24,9 @@ OF_PAIR = ("broker_latency_ns", "ack_latency_ns", "total_latency_ns")
 PERCENTILES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999}
 # percentile_approx is off by at most one rank in so many.
 ACCURACY = 10_000
-LINK = ("connection_id", "channel", "channel_life", "link")
+CHANNEL = ("connection_id", "channel", "channel_life")
+LINK = (*CHANNEL, "link")
 RATES = ("published", "published_bytes", "delivered", "delivered_bytes")
-DELIVERIES = ("deliver", "get")
 
 
 def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
@@ -42,7 +44,7 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
         .agg(F.count("ns").alias("count"), percentiles.alias("at"), F.max("ns").alias("max_ns"))
         .select(
             *by,
-            F.regexp_replace("measure", "_latency_ns$", "").alias("measure"),
+            "measure",
             "count",
             *(F.col("at")[place].alias(name) for place, name in enumerate(PERCENTILES)),
             "max_ns",
@@ -53,7 +55,7 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
 
 def measured(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
     """What `latency` summarises, a row each: `by`, `ts_ns` (of the publish; without one, of the delivery), `measure`
-    (a column name of message_flows) and `ns`."""
+    (the column of message_flows less `_latency_ns`) and `ns`."""
     flows = _with_columns(
         tables.message_flows, by, tables, F.coalesce("publish_connection_id", "deliver_connection_id")
     ).withColumn("ts_ns", F.coalesce("publish_ts_ns", "deliver_ts_ns"))
@@ -67,13 +69,14 @@ def measured(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
 
 def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> DataFrame:
     """Messages and body bytes by time: `ts` (begin of the interval), `by`, and RATES. An interval in which nothing was
-    sent has no row.
+    sent has no row. What declares and discharges transactions of 1.0 is no message here.
 
     `every`: an interval as Spark writes it ('1 second', '5 minutes'). `by`: columns of table messages or of table
     connections. Raises ValueError for any other column.
     """
     rows = _with_columns(tables.messages, by, tables, F.col("connection_id"))
-    published, delivered = F.col("operation") == "publish", F.col("operation").isin(*DELIVERIES)
+    published = (F.col("operation") == "publish") & ~to_coordinator()
+    delivered = F.col("operation").isin(*DELIVERIES)
     size = F.coalesce("body_size", "body_seen", F.lit(0))
     measures = [
         measure
@@ -121,9 +124,11 @@ def backlog(tables: Tables) -> DataFrame:
 
 
 def consumers(tables: Tables) -> DataFrame:
-    """What each consumer did: `connection_id`, `channel`, `channel_life`, `link`, `queue`, `deliveries`, `settled`,
-    `settle_p50_ns`, `settle_p99_ns`, `settle_max_ns` (delivery to settlement), `most_outstanding`, `prefetch_count` (of
-    the channel, 0: no limit), `exhausted_ns` (time during which the prefetch was used up; null without a limit)."""
+    """What each consumer did, and the messages that were got without one (`link` null): `connection_id`, `channel`,
+    `channel_life`, `link`, `queue`, `deliveries`, `settled`, `settle_p50_ns`, `settle_p99_ns`, `settle_max_ns`
+    (delivery to settlement), `most_outstanding`, `prefetch_count` (of the channel, 0: no limit), `exhausted_ns`: time
+    in which it could be sent nothing, as its prefetch was used up, or in 0-10 and 1.0 its credit (links.no_credit_ns);
+    to the end of its channel, or the last packet. Null without a prefetch."""
     rows = tables.messages.filter(F.col("operation").isin(*DELIVERIES))
     percentile = {"settle_p50_ns": 0.5, "settle_p99_ns": 0.99}
     done = rows.groupBy(*LINK).agg(
@@ -133,30 +138,59 @@ def consumers(tables: Tables) -> DataFrame:
         *(F.percentile_approx("settle_latency_ns", at, ACCURACY).alias(name) for name, at in percentile.items()),
         F.max("settle_latency_ns").alias("settle_max_ns"),
     )
-    channel = ("connection_id", "channel", "channel_life")
-    limits = tables.channels.select(*channel, "prefetch_count")
+    limits = _limits(tables)
     at_limit = (F.col("prefetch_count") > 0) & (F.col("outstanding") >= F.col("prefetch_count"))
+    until_ns = F.coalesce("until_ns", F.greatest("end_ns", "ts_ns"))
     held = (
         backlog(tables)
-        .join(limits, list(channel), "left")
+        .join(limits, list(CHANNEL), "left")
         .groupBy(*LINK)
         .agg(
             F.max("outstanding").alias("most_outstanding"),
-            F.sum(F.when(at_limit, F.col("until_ns") - F.col("ts_ns")).otherwise(0)).alias("at_limit_ns"),
+            F.sum(F.when(at_limit, until_ns - F.col("ts_ns")).otherwise(0)).alias("at_limit_ns"),
         )
     )
-    joined = done.join(limits, list(channel), "left").join(held, list(LINK), "left")
-    return joined.withColumn("most_outstanding", F.coalesce("most_outstanding", F.lit(0))).select(
-        *done.columns,
-        "most_outstanding",
-        "prefetch_count",
-        F.when(F.col("prefetch_count") > 0, F.coalesce("at_limit_ns", F.lit(0))).alias("exhausted_ns"),
+    of_prefetch = F.when(F.col("link").isNotNull() & (F.col("prefetch_count") > 0), F.coalesce("at_limit_ns", F.lit(0)))
+    return (
+        _beside(_beside(done.join(limits.drop("end_ns"), list(CHANNEL), "left"), held), _credit(tables))
+        .withColumn("most_outstanding", F.coalesce("most_outstanding", F.lit(0)))
+        .withColumn("exhausted_ns", F.coalesce(of_prefetch, "no_credit_ns"))
+        .select(*done.columns, "most_outstanding", "prefetch_count", "exhausted_ns")
     )
+
+
+def _limits(tables: Tables) -> DataFrame:
+    """(CHANNEL, `prefetch_count`, `end_ns`: when it was closed, or the last packet of its connection)."""
+    last = tables.connections.select("connection_id", F.col("closed_ts").alias("last_ts"))
+    end_ns = F.unix_micros(F.coalesce("closed_ts", "last_ts")) * 1000
+    return tables.channels.join(last, "connection_id", "left").select(
+        *CHANNEL, "prefetch_count", end_ns.alias("end_ns")
+    )
+
+
+def _credit(tables: Tables) -> DataFrame:
+    """(LINK, `no_credit_ns`) of those over which messages are delivered; null where it is not known for all that had
+    the same name."""
+    known = F.count("*") == F.count("no_credit_ns")
+    return (
+        tables.links.filter(F.col("kind").isin("subscription", "receiver"))
+        .groupBy(*CHANNEL, F.col("name").alias("link"))
+        .agg(F.when(known, F.sum("no_credit_ns")).alias("no_credit_ns"))
+    )
+
+
+def _beside(rows: DataFrame, other: DataFrame) -> DataFrame:
+    """`rows` with the columns of `other` for the same LINK, which may be null."""
+    others = other.select(*(F.col(name).alias(f"its_{name}" if name in LINK else name) for name in other.columns))
+    same = [F.col(name).eqNullSafe(F.col(f"its_{name}")) for name in LINK]
+    return rows.join(others, same, "left").drop(*(f"its_{name}" for name in LINK))
 
 
 def _long(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
     """A row (by, `measure`, `ns`) for each measure that is known."""
-    return rows.unpivot(list(by), list(measures), "measure", "ns").filter(F.col("ns").isNotNull())
+    short = {name: name.removesuffix("_latency_ns") for name in measures}
+    named = rows.withColumnsRenamed(short)
+    return named.unpivot(list(by), tuple(short.values()), "measure", "ns").filter(F.col("ns").isNotNull())
 
 
 def _with_columns(rows: DataFrame, by: Sequence[str], tables: Tables, connection: Column) -> DataFrame:

@@ -24,6 +24,8 @@ STR8, SET, SIZED = "str8", "set", "sized"  # length in 1, 2, 4 octets before it;
 BIT = 0  # is its packing flag alone
 LAYOUTS: dict[tuple[int, int], tuple[str, list[tuple[str, int | str]]]] = {
     (2, 1): ("attach", []),
+    (2, 3): ("detach", []),
+    (2, 4): ("detached", []),
     (2, 7): ("command-point", [("id", 4), ("offset", 8)]),
     (2, 10): ("completed", [("ids", SET)]),
     (4, 1): ("transfer", [("destination", STR8), ("accept", 1), ("acquire", 1)]),
@@ -31,7 +33,10 @@ LAYOUTS: dict[tuple[int, int], tuple[str, list[tuple[str, int | str]]]] = {
     (4, 3): ("reject", [("ids", SET)]),
     (4, 4): ("release", [("ids", SET)]),
     (4, 7): ("subscribe", [("queue", STR8), ("destination", STR8)]),
+    (4, 8): ("cancel", [("destination", STR8)]),
+    (4, 9): ("set-flow-mode", [("destination", STR8), ("mode", 1)]),
     (4, 10): ("flow", [("destination", STR8), ("unit", 1), ("value", 4)]),
+    (4, 12): ("stop", [("destination", STR8)]),
     (5, 1): ("tx.select", []),
     (5, 2): ("tx.commit", []),
     (5, 3): ("tx.rollback", []),

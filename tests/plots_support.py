@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import vl_convert
@@ -47,6 +48,15 @@ def connection(number: int = 1, **more: Any) -> dict[str, Any]:
     """A connection of 10.0.0.2, from its number on port 40000, to 10.0.0.1:5672."""
     sides = {"client_ip": "10.0.0.2", "client_port": 40000 + number, "server_ip": "10.0.0.1", "server_port": 5672}
     return {"connection_id": number, "version": "0-9-1", "content": "amqp", **sides, **more}
+
+
+def ts(at_ns: int) -> datetime:
+    return datetime.fromtimestamp((BEGIN + at_ns) / SECOND, tz=UTC)
+
+
+def subtitle(chart: Any) -> list[str]:
+    """The lines below the title."""
+    return list(chart.to_dict()["title"].get("subtitle", []))
 
 
 def svg(chart: Any) -> str:

@@ -21,12 +21,13 @@ import duckdb
 import pyarrow.dataset
 import pyspark
 
-from benchmarks.memory import descendants
+from benchmarks.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[1]
 SPARK = Path(pyspark.__file__).parent
 WORKERS = 2
 PATIENCE_S = 300
+Tables = dict[str, tuple[int, int]]  # as `fingerprints` gives them
 
 
 def free_port() -> int:
@@ -47,11 +48,13 @@ def wait_for(what: str, condition: Callable[[], Any], seconds: float = PATIENCE_
 
 
 @contextmanager
-def running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a group of its own, ended with all of the group."""
+def running(
+    command: list[str], log: Path, environment: dict[str, str], folder: Path = ROOT
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a group of its own, started in `folder`, ended with all of the group."""
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            command, cwd=folder, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             yield process
@@ -160,7 +163,12 @@ def runs_below(pid: int, parents: list[int]) -> bool:
     return int(fields[1]) in parents and fields[0] == "R" and busy > 0.5
 
 
-def fingerprints(output: Path) -> dict[str, tuple[int, int]]:
+def staged(output: Path, *names: str) -> bool:
+    """Does the stage of a run for `output` hold a folder of one of these names?"""
+    return any(list(output.parent.glob(f".wirehare-{output.name}-*/{name}")) for name in names)
+
+
+def fingerprints(output: Path) -> Tables:
     """Table -> its number of rows and the sum of their hashes: equal for equal rows in any order."""
     found = {}
     for folder in sorted(output.iterdir()):

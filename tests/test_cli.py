@@ -276,29 +276,6 @@ def damaged_captures(folder: Path) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize(
-    ("argv", "unbuffered", "unheard"),
-    [
-        (["schema", "--markdown"], "", "stdout"),  # noticed when the buffer is flushed at the end
-        (["schema", "--markdown"], "1", "stdout"),
-        (["cut", "nowhere", "--connection", "1", "--output", "o"], "", "stderr"),  # a complaint: 2>&1 | head
-    ],
-)
-def test_a_reader_that_has_seen_enough_ends_a_command_quietly(argv: list[str], unbuffered: str, unheard: str) -> None:
-    """As `| head` does it to any program: 141 is what a shell says of one that SIGPIPE ended (POSIX: 128 + 13)."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    run = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", *argv],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        stdout=writer if unheard == "stdout" else subprocess.PIPE,
-        stderr=writer if unheard == "stderr" else subprocess.PIPE,
-    )
-    os.close(writer)
-    assert (run.returncode, run.stdout or b"", run.stderr or b"") == (141, b"", b"")
-
-
 def test_a_run_that_is_stopped_leaves_the_old_output(tmp_path: Path) -> None:
     old = tmp_path / "out" / "frames" / "part-0.parquet"
     old.parent.mkdir(parents=True)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from jobs import console
 from jobs.decode import cause
 from pipeline import units
+
+ROOT = Path(__file__).parent.parent
 
 
 class Terminal(io.StringIO):
@@ -106,3 +111,26 @@ ValueError: no such thing
 )
 def test_an_error_is_told_by_its_root_cause(message: str, shown: str) -> None:
     assert cause(Exception(message)) == shown
+
+
+@pytest.mark.parametrize(
+    ("argv", "unbuffered", "unheard"),
+    [
+        (["schema", "--markdown"], "", "stdout"),  # noticed when the buffer is flushed at the end
+        (["schema", "--markdown"], "1", "stdout"),
+        (["cut", "nowhere", "--connection", "1", "--output", "o"], "", "stderr"),  # a complaint: 2>&1 | head
+    ],
+)
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(argv: list[str], unbuffered: str, unheard: str) -> None:
+    """As `| head` does it to any program: 141 is what a shell says of one that SIGPIPE ended (POSIX: 128 + 13)."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *argv],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer if unheard == "stdout" else subprocess.PIPE,
+        stderr=writer if unheard == "stderr" else subprocess.PIPE,
+    )
+    os.close(writer)
+    assert (run.returncode, run.stdout or b"", run.stderr or b"") == (141, b"", b"")

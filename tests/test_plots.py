@@ -10,27 +10,17 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, points, svg, tables_of
+from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, points, subtitle, svg, tables_of, ts
 from pyspark.sql import SparkSession
 
 from jobs.audit import INTERPRETED, settings
 from pipeline import Tables, plots
 
 NASTY = "x\u202eevil\x00<script>alert(1)</script>" + "y" * 5000
-
-
-def ts(at_ns: int) -> datetime:
-    return datetime.fromtimestamp((BEGIN + at_ns) / SECOND, tz=UTC)
-
-
-def title_of(chart: Any) -> list[str]:
-    """The lines below the title."""
-    return list(chart.to_dict()["title"].get("subtitle", []))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,34 +91,6 @@ def test_an_interval_that_is_none_is_refused(waiting: Tables, every: str) -> Non
         plots.rates(waiting, every=every)
 
 
-def test_what_was_refused_waits_nowhere(spark: SparkSession) -> None:
-    """Through the default exchange, and given back or refused at once: no consumer will take it from the queue."""
-    flows = [
-        {"flow_id": n, "exchange": "", "routing_key": "q", "publish_ts_ns": BEGIN + n * SECOND, "outcome": outcome}
-        for n, outcome in enumerate([None, "returned", "nacked", "confirmed"])
-    ]
-    chart = plots.backlog(tables_of(spark, message_flows=flows), every="1 second")
-    assert series(chart, "in the broker") == [1, 1, 1, 2]
-
-
-def test_names_that_are_shortened_to_the_same_are_rows_of_their_own(spark: SparkSession) -> None:
-    names = [f"prod.eu-west-1.orders.payment.created.v{number}" for number in (1, 2)]
-    messages = [
-        {**delivery(0, None), "queue": name, "ts_ns": BEGIN + at * SECOND}
-        for name, many in zip(names, (1, 2), strict=True)
-        for at in range(many)
-    ]
-    chart = plots.rates(tables_of(spark, messages=messages), every="1 second")
-    rows = {point["row"] for point in points(chart)}
-    assert len(rows) == 2
-    delivered = [(point["row"], point["value"]) for point in points(chart) if point["what"] == "delivered"]
-    assert sorted(tuple(value for name, value in delivered if name == row) for row in rows) == [(1, 0), (1, 1)]
-    connections = [connection(n, client_product=name) for n, name in enumerate([*names, names[1]])]
-    drawn = points(plots.versions(tables_of(spark, connections=connections)))
-    assert sorted(point["connections"] for point in drawn) == [1, 1, 2, 2]  # the same points in two charts
-    assert len({point["who"] for point in drawn}) == 2
-
-
 def test_latencies_are_counted_in_classes_that_hold_them(spark: SparkSession) -> None:
     # 98 times 1 ms and twice 100 ms: the 99th of 100 is 100 ms.
     flows = [
@@ -194,7 +156,7 @@ def test_connections_say_how_they_ended_and_by_whom(ended: Tables, lives: Any) -
         "",
     ]
     assert [p["t"] for p in points(chart) if set(p) == {"name", "t"}] == [1.0]  # the channel, after one of four seconds
-    assert any(line.startswith("2 of 5 connections") for line in title_of(plots.connections(ended, most=2)))
+    assert any(line.startswith("2 of 5 connections") for line in subtitle(plots.connections(ended, most=2)))
 
 
 def test_silence_is_compared_with_the_interval_agreed_on(ended: Tables) -> None:
@@ -217,21 +179,6 @@ def test_a_condition_on_frames_chooses_connections_to_look_for_silence_in(ended:
     whole, chosen = (points(plots.heartbeats(ended, where)) for where in (None, "name = 'basic.deliver'"))
     assert sorted(map(str, chosen)) == sorted(map(str, whole))
     assert "no connection agreed on heartbeats" in svg(plots.heartbeats(ended, "name = 'basic.nack'"))
-
-
-def test_the_longest_silences_are_those_in_intervals(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 s with an interval of 60 s is less than 3 s with one of 1 s."""
-    monkeypatch.setattr("pipeline.plots.silences.MOST", 1)
-    frames = [
-        frame(n, at * SECOND, "client", None, connection_id=c) for c, n, at in ((1, 1, 0), (2, 1, 0), (1, 2, 100))
-    ]
-    beats = [
-        connection(1, heartbeat_s=60, closed_ts=ts(100 * SECOND)),
-        connection(2, heartbeat_s=1, closed_ts=ts(3 * SECOND)),
-    ]
-    chart = plots.heartbeats(tables_of(spark, frames=frames, connections=beats))
-    assert [p["how"] for p in points(chart) if "how" in p] == ["longer than two intervals"]
-    assert any(line.startswith("1 of 2 silences shown") for line in title_of(chart))
 
 
 def test_versions_are_counted_by_product(spoken: Any) -> None:
@@ -283,7 +230,7 @@ def test_a_picture_is_bounded_and_says_what_it_leaves_out(spark: SparkSession) -
         frame(n, n * MILLISECOND, "client", names[many % 5], connection_id=1 + n % 5) for n, many in enumerate(divisors)
     ]
     chart = plots.ladder(tables_of(spark, frames=frames, connections=[connection(n) for n in range(1, 6)]), most=20)
-    lines = title_of(chart)
+    lines = subtitle(chart)
     assert lines[1] == "3 of 5 connections shown: those that began first"
     assert re.fullmatch(r"\d+ of 400 frames shown: the earliest", lines[2])
     assert len({p["y"] for p in points(chart) if "way" in p}) <= 20

@@ -6,21 +6,27 @@ Frames are encoded by pika, qpid-proton and the tests' own 0-10 encoder; what mu
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from scenarios import as_rows, truth
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from scenarios import as_rows, sums, truth
 from scenarios.compared import FLOW_COLUMNS, differences, unsound
 from scenarios.decoded import Decoded, busiest, population, write_scripts
 from scenarios.script import VERSIONS, Script
 
 import pipeline
+from pipeline.summaries import RATES
 from pipeline.tables.flows import message_flows
 
 COUNT = 60
+INTERVAL_US = 20
+CONSUMER_COLUMNS = (
+    "deliveries", "settled", "settle_p50_ns", "settle_p99_ns", "settle_max_ns", "most_outstanding", "exhausted_ns",
+)  # fmt: skip
 COLUMNS = (
     "connection_id", "channel", "operation", "ts_ns", "queue", "address", "exchange", "routing_key", "message_id",
     "correlation_id", "reply_to", "body_size", "complete", "redelivered", "outcome", "settled_ts_ns", "transaction",
@@ -42,10 +48,15 @@ def decoded(spark: SparkSession, played: list[Script], tmp_path_factory: pytest.
     found.tables.release()
 
 
+def is_to_coordinator(row: dict[str, Any]) -> bool:
+    """1.0: transactions are declared and discharged by messages to no address."""
+    return row["operation"] == "publish" and row["address"] is None and row["exchange"] is None
+
+
 @pytest.mark.parametrize("number", range(COUNT))
 def test_messages_are_those_of_the_script(played: list[Script], decoded: Decoded, number: int) -> None:
     expected = truth.messages(played[number])
-    found = decoded.rows("messages", number, *COLUMNS)
+    found = [row for row in decoded.rows("messages", number, *COLUMNS) if not is_to_coordinator(row)]
     by_time = sorted(found, key=lambda row: (row["ts_ns"], row["peer"]))
     assert by_time == sorted(expected, key=lambda row: (row["ts_ns"], row["peer"]))
 
@@ -57,16 +68,69 @@ def test_flows_are_those_of_the_script(played: list[Script], decoded: Decoded, n
     assert unsound(played[number], found) == []
 
 
+def by_consumer(decoded: Decoded, summary: DataFrame, *columns: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """(script, peer, channel, consumer) and those columns of each row of a summary."""
+    rows = summary.select("connection_id", "channel", "link", *columns).collect()
+    for connection_id, channel, link, *values in rows:
+        yield (*decoded.place_of[connection_id], channel, link), values
+
+
 def test_backlog_is_what_the_script_leaves_open(played: list[Script], decoded: Decoded) -> None:
     """How many deliveries a consumer has not settled, whenever that changes."""
-    found: dict[tuple[int, int, int, str | None], list[tuple[int, int]]] = defaultdict(list)
-    rows = pipeline.backlog(decoded.tables).select("connection_id", "channel", "link", "ts_ns", "outstanding").collect()
-    for connection_id, channel, link, ts_ns, outstanding in rows:
-        found[(*decoded.place_of[connection_id], channel, link)].append((ts_ns, outstanding))
+    found: dict[tuple[Any, ...], list[tuple[int, int]]] = defaultdict(list)
+    for consumer, change in by_consumer(decoded, pipeline.backlog(decoded.tables), "ts_ns", "outstanding"):
+        found[consumer].append(tuple(change))
     expected = {
-        (script.number, *consumer): numbers for script in played for consumer, numbers in truth.backlog(script).items()
+        (script.number, *consumer): numbers for script in played for consumer, numbers in sums.backlog(script).items()
     }
     assert {consumer: sorted(numbers) for consumer, numbers in found.items()} == expected
+
+
+def test_consumers_did_what_the_script_says(played: list[Script], decoded: Decoded) -> None:
+    """How many deliveries, how long until they were settled, and how long nothing more could be sent."""
+    rows = by_consumer(decoded, pipeline.consumers(decoded.tables), *CONSUMER_COLUMNS)
+    found = {consumer: dict(zip(CONSUMER_COLUMNS, values, strict=True)) for consumer, values in rows}
+    expected = {(script.number, *key): row for script in played for key, row in sums.consumers(script).items()}
+    unknown = [consumer for consumer, row in expected.items() if row["exhausted_ns"] == sums.UNKNOWN]
+    for consumer in unknown:
+        expected[consumer]["exhausted_ns"] = found[consumer]["exhausted_ns"]
+    assert found == expected
+    peers = {(script.number, number): peer for script in played for number, peer in enumerate(script.peers)}
+    limited = Counter(
+        peers[consumer[:2]].version
+        for consumer, row in expected.items()
+        if consumer not in unknown and peers[consumer[:2]].channel(consumer[2]).prefetch and row["exhausted_ns"]
+    )
+    assert min(limited[version] for version in VERSIONS) > 0
+
+
+def test_rates_are_those_of_the_script(played: list[Script], decoded: Decoded) -> None:
+    """Messages and octets, in and out, by connection, exchange, queue and address."""
+    places = ["connection_id", "exchange", "queue", "address"]
+    summary = pipeline.rates(decoded.tables, every=f"{INTERVAL_US} microseconds", by=places)
+    rows = summary.select(F.unix_micros("ts"), *places, *RATES).collect()
+    found = {
+        (decoded.place_of[connection_id][0], 1000 * ts, decoded.place_of[connection_id][1], *place): numbers
+        for ts, connection_id, *rest in rows
+        for place, numbers in [(rest[:3], rest[3:])]
+    }
+    assert found == {
+        (script.number, *place): numbers
+        for script in played
+        for place, numbers in sums.rates(script, 1000 * INTERVAL_US).items()
+    }
+    assert len({key[1] for key in found}) > 100
+
+
+def test_rates_by_what_is_known_of_the_connection(played: list[Script], decoded: Decoded) -> None:
+    expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for script in played:
+        for (_, peer, *_), numbers in sums.rates(script, 1).items():
+            version = script.peers[peer].version
+            expected[version] = [one + other for one, other in zip(expected[version], numbers, strict=True)]
+    rows = pipeline.rates(decoded.tables, every="1 day", by=["version"]).select("version", *RATES).collect()
+    assert {version: numbers for version, *numbers in rows} == expected
+    assert set(expected) == set(VERSIONS)
 
 
 def test_latency_counts_and_ranks_what_the_flows_say(decoded: Decoded, played: list[Script]) -> None:
@@ -112,7 +176,7 @@ def test_scripts_show_what_brokers_do(played: list[Script]) -> None:
     assert {*kinds, *outcomes} - seen == set()
     for version in VERSIONS:
         mine = [event for script, event in events if script.peers[event.peer].version == version]
-        assert {event.kind for event in mine} >= {"publish", "deliver", "settle"}
+        assert {event.kind for event in mine} >= {"publish", "deliver", "settle", "commit", "rollback"}
         assert any(event.redelivered for event in mine)
     across = {
         (script.peers[script.events[event.of].peer].version, script.peers[event.peer].version)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import naive_credit
 import pytest
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
 from naive_0_10 import Transfer, sessions
@@ -92,6 +93,14 @@ def test_subscriptions_have_the_credit_and_transfers_that_a_plain_reading_says(f
     assert sorted(ours, key=repr) == sorted(plain, key=repr) != []
 
 
+@pytest.mark.parametrize("capture", [METHODS, CPP, TX, SESSIONS, BIG])
+def test_subscriptions_had_no_credit_for_as_long_as_a_plain_count_says(found: Found, capture: str) -> None:
+    ours = found.rows("links", capture, "name", "no_credit_ns")
+    plain = naive_credit.idle_times(CAPTURES / f"{capture}.pcap")
+    assert sorted(ours) == sorted(plain)
+    assert all(waited > 0 for _, waited in plain)  # at least from message.subscribe to message.flow
+
+
 def test_the_script_of_a_capture_is_what_is_read(found: Found) -> None:
     """It accepts one message, then two; releases one, rejects one; accepts three; acquires and accepts one."""
     outcomes = ["acked", "acked", "acked", "released", "rejected", "acked", "acked", "acked", "acked"]
@@ -115,7 +124,7 @@ def test_subscriptions_are_links(found: Found) -> None:
     columns = ("kind", "name", "queue", "no_ack", "flow_mode")
     assert found.rows("links", METHODS, *columns) == [
         ("subscription", "dest-1", "q1", False, "window"),
-        ("subscription", "br", "q1", False, "credit"),
+        ("subscription", "br", "q1", False, "window"),  # nothing was said of it
     ]
     assert set(delivered(found, METHODS, "queue", "link")) == {("q1", "dest-1"), ("q1", "br")}
 
@@ -192,6 +201,15 @@ def subscribed(wire: Wire, queue: str, accept: int = 0) -> Wire:
     return wire
 
 
+def flow(value: int, unit: int = 0) -> bytes:
+    return control("message.flow", destination="d", unit=unit, value=value)
+
+
+OCTETS, NO_LIMIT = 1, 2**32 - 1  # unit and value of message.flow
+# Header and body of `transfer`: all but the headers of its three frames, and the payload of the first.
+OCTETS_OF_TRANSFER = len(transfer("d")) - len(segment("message.transfer", {"destination": "d", "accept-mode": 0})) - 36
+
+
 def scripts() -> dict[str, Wire]:
     wires = {}
 
@@ -220,6 +238,56 @@ def scripts() -> dict[str, Wire]:
     wire = wires["open transaction"] = subscribed(opened(), "q")
     wire.add(SERVER, transfer("d"))
     wire.add(CLIENT, control("tx.select") + control("message.accept", transfers=[(0, 0)]))
+
+    # Of credit, commands one packet after the other: the client's subscribe is packet 5.
+    wire = wires["window"] = subscribed(opened(), "q")
+    wire.add(CLIENT, flow(2))  # no octets yet
+    wire.add(CLIENT, flow(NO_LIMIT, OCTETS))
+    wire.add(SERVER, transfer("d"))
+    wire.add(SERVER, transfer("d"))  # packet 9: none left
+    wire.add(CLIENT, control("message.accept", transfers=[(0, 1)]))
+    wire.add(CLIENT, control("session.completed", commands=[(0, 0)]))  # packet 11: one
+    wire.add(CLIENT, control("session.completed", commands=[(0, 1)]))  # two, not three
+    wire.add(SERVER, transfer("d"))
+    wire.add(SERVER, transfer("d"))  # packet 14: none left
+    wire.add(CLIENT, control("session.completed", commands=[(3, 3)]))  # packet 15: one
+    wire.add(CLIENT, control("message.stop", destination="d"))  # packet 16
+    wire.add(CLIENT, control("session.completed", commands=[(0, 3)]))  # of before: nothing
+    wire.add(CLIENT, flow(NO_LIMIT, OCTETS))
+    wire.add(CLIENT, flow(NO_LIMIT))  # packet 19
+    wire.add(SERVER, transfer("d"))
+    wire.add(CLIENT, control("message.cancel", destination="d"))
+
+    wire = wires["credit"] = subscribed(opened(), "q")
+    wire.add(CLIENT, control("message.set-flow-mode", destination="d", flow_mode=0))
+    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, OCTETS))  # packet 7
+    wire.add(SERVER, transfer("d"))  # packet 8: none left
+    wire.add(CLIENT, control("session.completed", commands=[(0, 0)]))  # nothing comes back
+    wire.add(CLIENT, flow(2))  # packet 10
+    wire.add(CLIENT, control("message.set-flow-mode", destination="d", flow_mode=1))  # packet 11: all is gone
+    wire.add(CLIENT, flow(1))
+    wire.add(CLIENT, flow(NO_LIMIT, OCTETS))  # packet 13
+    wire.add(SERVER, transfer("d"))  # packet 14: none left
+    wire.add(CLIENT, control("session.completed", commands=[(0, 1)]))  # packet 15: one
+    wire.add(CLIENT, control("session.detach", name=b"s"))
+
+    wire = wires["octets"] = subscribed(opened(), "q")
+    wire.add(CLIENT, flow(10) + flow(OCTETS_OF_TRANSFER, OCTETS))  # packet 6
+    wire.add(SERVER, transfer("d"))  # packet 7: none left
+    wire.add(CLIENT, control("session.completed", commands=[(0, 0)]))  # packet 8
+    wire.add(SERVER, transfer("d"))  # packet 9: none left, and nothing more comes
+    wire.add(CLIENT, whole("connection.heartbeat", {}, 0))
+    wire.add(SERVER, control("session.detached", name=b"s"))  # packet 11
+
+    # What was sent before the stop had come to the server is not owed to it.
+    wire = wires["crossing"] = subscribed(opened(), "q")
+    wire.add(CLIENT, flow(5) + flow(NO_LIMIT, OCTETS))  # packet 6
+    wire.add(CLIENT, control("message.stop", destination="d"))  # packet 7
+    wire.add(SERVER, transfer("d") + transfer("d"))
+    wire.add(CLIENT, flow(1) + flow(NO_LIMIT, OCTETS))  # packet 9
+    wire.add(SERVER, transfer("d"))  # packet 10: none left
+    wire.add(CLIENT, control("message.cancel", destination="d"))  # packet 11
+    wire.add(SERVER, transfer("d"))
 
     wire = wires["lost"] = subscribed(opened(), "q")
     wire.add(SERVER, transfer("d") * 2)
@@ -268,3 +336,21 @@ def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing
     rows = written.rows("messages", "lost", "outcome", "queue")
     assert rows == [("acked", "q"), ("unknown", "q"), ("unsettled", None)]
     assert written.rows("links", "lost", "queue", "transfers") == [("q", 2), (None, 1)]
+
+
+# Packets are 1 us apart.
+@pytest.mark.parametrize(
+    ("script", "us"),
+    [
+        ("window", (7 - 5) + (11 - 9) + (15 - 14) + (19 - 16)),
+        ("credit", (7 - 5) + (10 - 8) + (13 - 11) + (15 - 14)),
+        ("octets", (6 - 5) + (8 - 7) + (11 - 9)),
+        ("crossing", (6 - 5) + (9 - 7) + (11 - 10)),
+    ],
+)
+def test_time_without_credit_is_added_up(written: Written, script: str, us: int) -> None:
+    assert written.rows("links", script, "no_credit_ns") == [(us * 1000,)]
+
+
+def test_time_without_credit_is_not_known_where_bytes_are_missing(written: Written) -> None:
+    assert written.rows("links", "lost", "no_credit_ns") == [(None,), (None,)]

@@ -53,6 +53,12 @@ def disposed(role: bool, first: int, last: int | None = None, settled: bool = Tr
     return frame(performative(DISPOSITION_CODE, role, uint(first), to, settled, outcome))
 
 
+def flow(delivery_count: int | None, credit: int, drain: bool = False) -> bytes:
+    count = None if delivery_count is None else uint(delivery_count)
+    fields = (None, uint(9), uint(0), uint(9), uint(0), count, uint(credit), None, drain)
+    return frame(performative(FLOW, *fields))
+
+
 def detach(handle: int, *error: Any) -> bytes:
     return frame(performative(DETACH, uint(handle), True, *error))
 
@@ -105,11 +111,21 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, disposed(SENDS, 2))  # nobody said anything
 
     wire = wires["credit"] = receiving()
-    for begun, granted in ((None, 2), (uint(2), 1)):
-        wire.add(CLIENT, frame(performative(FLOW, None, uint(9), uint(0), uint(9), uint(0), begun, uint(granted))))
+    for begun, granted in ((None, 2), (2, 1)):
+        wire.add(CLIENT, flow(begun, granted))
         for number in range(granted):
-            wire.add(SERVER, moved(number + (2 if begun else 0)))
+            wire.add(SERVER, moved(number + (begun or 0)))
     wire.add(CLIENT, detach(0))
+
+    # Four allowed, one comes, the sender gives up the rest; one more is allowed, it comes, and nothing after it.
+    wire = wires["drain"] = receiving()
+    wire.add(CLIENT, flow(0, 4, drain=True))  # packet 7, after the attaches
+    wire.add(SERVER, moved(0))
+    wire.add(SERVER, flow(4, 0, drain=True))  # packet 9
+    wire.add(CLIENT, flow(4, 1))  # packet 10
+    wire.add(SERVER, moved(1))  # packet 11
+    wire.add(CLIENT, frame(performative(FLOW, None, uint(9), uint(0), uint(9))))
+    wire.add(CLIENT, frame(performative(END)))  # packet 13
 
     wire = wires["parts"] = sending()
     whole = sections_of(b"abcdef")
@@ -182,6 +198,15 @@ def test_time_without_credit_is_added_up(written: Written) -> None:
     # Packets of the link, 1 us apart: attach, attach, flow (2), delivery, delivery, flow (1), delivery, detach. No
     # credit is left before the first flow, from the second delivery to the second flow, and after the third delivery.
     assert written.rows("links", "credit", "credit", "transfers", "no_credit_ns") == [(3, 3, 2000 + 1000 + 1000)]
+
+
+def test_credit_that_the_sender_gave_up_is_gone(written: Written) -> None:
+    # From the first attach (packet 5) to the flow, from giving up to the next flow, from the last delivery to the end.
+    assert written.rows("links", "drain", "no_credit_ns") == [(((7 - 5) + (10 - 9) + (13 - 11)) * 1000,)]
+
+
+def test_time_without_credit_is_not_known_where_bytes_are_missing(written: Written) -> None:
+    assert written.rows("links", "lost answer", "no_credit_ns") == [(None,)]
 
 
 def test_a_delivery_may_settle_itself_late_or_be_given_up(written: Written) -> None:

@@ -83,6 +83,25 @@ def recover() -> Script:
     return script
 
 
+def cancelled_with_open_deliveries() -> Script:
+    """What a consumer was sent can be acknowledged after it is cancelled; the rest stays open."""
+    script = consuming()
+    script.deliver(1)  # 5
+    script.deliver(2)  # 8
+    script.asks("basic.cancel", reply={"consumer_tag": "c"}, consumer_tag="c", no_wait=False)  # 11
+    script.client("basic.ack", delivery_tag=2, multiple=False)  # 13
+    return script
+
+
+def closed_with_open_deliveries() -> Script:
+    script = consuming()
+    script.deliver(1)  # 5
+    script.deliver(2)  # 8
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 11
+    script.asks("channel.close", reply_code=200, reply_text="")
+    return script
+
+
 def nothing_to_acknowledge() -> Script:
     script = consuming(no_ack=True)
     script.deliver(1)  # 5
@@ -165,6 +184,15 @@ def return_in_confirm_mode() -> Script:
     return script
 
 
+def immediate_without_a_consumer() -> Script:
+    script = Script().open()
+    script.publish(b"now", immediate=True)  # 3
+    script.content(
+        "server", "basic.return", b"now", exchange="", routing_key="q", reply_code=313, reply_text="NO_CONSUMERS"
+    )  # 6
+    return script
+
+
 def nearest_equal_publish_is_returned() -> Script:
     """Equal messages: the earlier was routed, the later comes back. What is not mandatory cannot come back."""
     script = Script().open()
@@ -209,7 +237,7 @@ def commit_without_answer() -> Script:
 
 
 SCRIPTS = (
-    acks_of_one_and_of_many, ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
+    cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many, ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
     nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
@@ -232,6 +260,9 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "direct_replies_between": [(7, "acked", 16), (10, "acked", 16), (13, "presettled", None)],
     "refusals": [(5, "requeued", 17), (8, "rejected", 18), (11, "requeued", 19), (14, "rejected", 20)],
     "recover": [(5, "acked", 11), (8, "requeued", 12), (14, "unsettled", None)],
+    "cancelled_with_open_deliveries": [(5, "unsettled", None), (8, "acked", 13)],
+    "closed_with_open_deliveries": [(5, "acked", 11), (8, "unsettled", None)],
+    "immediate_without_a_consumer": [(3, "returned", 6), (6, "presettled", None)],
     "nothing_to_acknowledge": [(5, "presettled", None), (9, "presettled", None), (13, "unsettled", None)],
     "consumer_not_captured": [(1, "acked", 7), (4, "unknown", None)],
     "ack_may_be_lost": [(5, "unknown", None)],

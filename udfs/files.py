@@ -11,6 +11,8 @@ from pyarrow import fs
 
 SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 LOCAL = "file://"
+# Hadoop, and Spark with it, name the same store differently.
+ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 MISSING = -1  # size of a file that cannot be opened
 
 
@@ -47,12 +49,22 @@ class Place:
         return replace(self, path=path)
 
 
+def arrow_uri(uri: str) -> str:
+    """A URI with the scheme that Arrow knows; all else as it is."""
+    scheme, separator, rest = uri.partition("://")
+    return ARROW_SCHEMES.get(scheme.lower(), scheme) + separator + rest
+
+
 def locate(uri: str) -> Place:
-    """The file system and path of a URI or local path. Raises OSError or ArrowException if there is no such system."""
+    """The file system and path of a URI or local path, one and the same for all spellings of a scheme.
+
+    Raises OSError or ArrowException if there is no such system.
+    """
     if uri.startswith(LOCAL):
         return Place(fs.LocalFileSystem(), unquote(uri[len(LOCAL) :]), LOCAL)
     if not SCHEME.match(uri):
         return Place(fs.LocalFileSystem(), os.path.abspath(uri.removeprefix("file:")), LOCAL)
+    uri = arrow_uri(uri)
     filesystem, path = fs.FileSystem.from_uri(uri)
     parts = urlsplit(uri)
     inside = unquote(parts.path).strip("/")  # of the bucket, which some file systems count as part of their path

@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from codec.capture import SNIFF_BYTES
 from codec.limits import LIMITS
-from udfs.files import CaptureFile, first_line, locate
+from udfs.files import LOCAL, CaptureFile, first_line, locate
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+# Arrow decompresses 64 KiB at a time, which an object store would be asked for one by one.
+FETCH_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 64 * 1024  # decompressed at a time: what a failing read may lose and has to be fetched again, one by one
 
 
@@ -36,7 +38,8 @@ class CaptureBytes:
         magic = self._raw.read(SNIFF_BYTES)
         self._raw.seek(0)
         self.compression = next((kind for known, kind in COMPRESSIONS.items() if magic.startswith(known)), None)
-        self._stream = pa.CompressedInputStream(self._raw, self.compression) if self.compression else self._raw
+        self._remote = not file.uri.startswith(LOCAL)
+        self._stream = self._decompressed() if self.compression else self._raw
         self._position = 0
         self._again = b""
         self._end = end
@@ -89,11 +92,15 @@ class CaptureBytes:
                 )
         return count
 
+    def _decompressed(self) -> pa.NativeFile:
+        stored = pa.BufferedInputStream(self._raw, FETCH_BYTES) if self._remote else self._raw
+        return pa.CompressedInputStream(stored, self.compression)
+
     def _rescue(self, room: memoryview) -> int:
         """What the failing read had decoded: start over, and go on byte by byte from where the last one ended."""
         self._stream.close()
         self._raw = self._place.filesystem.open_input_file(self._place.path)
-        self._stream = pa.CompressedInputStream(self._raw, self.compression)
+        self._stream = self._decompressed()
         count = 0
         try:
             left = self._position

@@ -5,8 +5,9 @@ begins exactly at a record, knows its packet number, and carries the walker as i
 It carries the fragments that wait there, too. These come from the last few thousand packets before the cut: where none
 of them is a fragment there is nothing to carry; else the part before is gone through for fragments on the driver.
 
-For local files this touches one page of memory a packet; other file systems are read through once. Compressed files are
-read whole by one task.
+For local files this touches one page of memory a packet; of other file systems the driver reads what it cuts, a few
+files at a time. So where there are many files, only those are cut that are large among them. Compressed files are read
+whole by one task.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +36,8 @@ from udfs.reading import CaptureBytes
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
 OPEN_BYTES = 64 * 1024  # what opening a file costs, in bytes read meanwhile
 TASKS = 32  # up to so many files, each is its own task: they may be few and long to decode
+SHARES = 64  # a file that is less than this part of all is not cut: one task reads it sooner than the driver walks all
+WALKERS = 4  # files cut at a time: where they are remote, cutting is waiting for the network; each holds a part
 STEP_PACKETS = 8192  # gone through at a time for fragments: bounds the memory for them, not the result
 BEGINNING = -(2**63)
 
@@ -150,9 +155,11 @@ def _blocks(
 
 def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
     """Splits for tasks: large plain files in parts, small files together when there are many."""
-    large = [file for file in files if file.size > split_bytes]
-    tasks = [[split] for file in large for split in cut(file, split_bytes)]
-    small = [file for file in files if file.size <= split_bytes]
+    largest = max(split_bytes, sum(max(0, file.size) for file in files) // SHARES)
+    large = [file for file in files if file.size > largest]
+    with ThreadPoolExecutor(WALKERS) as walkers:
+        tasks = [[split] for parts in walkers.map(partial(cut, split_bytes=split_bytes), large) for split in parts]
+    small = [file for file in files if file.size <= largest]
     total = sum(OPEN_BYTES + file.size for file in small)
     share = min(TASK_BYTES, max(1, total // TASKS)) if len(small) > TASKS else 0
     filled = share
@@ -228,4 +235,6 @@ def _window(file: CaptureFile, start: int, end: int) -> Bytes:
     if file.uri.startswith(LOCAL):
         return np.memmap(place.path, np.uint8, "c", start, (end - start,)).view(np.ndarray)
     with place.filesystem.open_input_file(place.path) as source:
-        return np.frombuffer(bytearray(source.read_at(end - start, start)), np.uint8)
+        octets = np.empty(end - start, np.uint8)
+        source.seek(start)
+        return octets[: source.readinto(octets.data)]

@@ -34,6 +34,12 @@ def node(address: Column) -> Column:
     return found
 
 
+def to_coordinator() -> Column:
+    """On publishes of table messages: those of 1.0 that declare or discharge a transaction. Their link has no address
+    (4.2); a link to the anonymous relay has none either, but there each message has one of its own."""
+    return F.coalesce("exchange", "address").isNull() & F.col("link").isNotNull()
+
+
 def _form(kind: str, exchange: Column, routing_key: Column) -> Column:
     return F.struct(F.lit(kind).alias("kind"), exchange.alias("exchange"), routing_key.alias("routing_key"))
 

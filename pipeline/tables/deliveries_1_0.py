@@ -17,7 +17,7 @@ from pipeline.tables.roles import named, other
 from pipeline.tables.session_roles import DISCHARGE, PERFORMATIVES, TRANSACTIONAL, outcome_of
 from pipeline.tables.sessions import SAID, in_sessions, spoken, with_hidden_answers
 from pipeline.tables.settlement import settle
-from pipeline.tables.transactions import with_ends
+from pipeline.tables.transactions import takes_effect, unanswered, with_ends
 
 ARGUMENTS = """struct<remote_channel int, name string, handle bigint, role boolean, snd_settle_mode int,
     rcv_settle_mode int, initial_delivery_count bigint,
@@ -51,7 +51,9 @@ def settled_deliveries(placed: DataFrame) -> DataFrame:
     rows = with_ends(placed, asked, _events(placed), _discharged())
     # Said in a transaction whose end was not seen: it has not taken effect.
     effective = _events(rows, F.col("end")).filter("opens or transaction_key is null or end is not null")
-    results = settle(effective.withColumns({"effective_ts_ns": F.col("end.ts_ns"), "transaction": F.col("end.result")}))
+    results = settle(
+        effective.withColumns({"effective_ts_ns": F.col("end.asked_ts_ns"), "transaction": F.col("end.result")})
+    )
     return _concluded(rows.filter(~named(SETTLES)).join(results, ["connection_id", "frame_no"], "left"))
 
 
@@ -72,7 +74,7 @@ def _discharged() -> Column:
     result = F.when(committed, "committed").otherwise("rolled-back")
     return F.when(
         F.col("answer").isin("confirmed", "rejected"),
-        F.struct(F.col("answered_ts_ns").alias("ts_ns"), result.alias("result")),
+        F.struct(F.col("answered_ts_ns").alias("ts_ns"), F.col("ts_ns").alias("asked_ts_ns"), result.alias("result")),
     )
 
 
@@ -121,14 +123,12 @@ def _disposed() -> Column:
 def _concluded(rows: DataFrame) -> DataFrame:
     first = _is_first()
     was_settled = F.col("settled_frame_no").isNotNull()
-    unanswered = F.when(F.col("answer_hidden") | F.col("said.delivery_id").isNull(), "unknown").otherwise("unsettled")
-    outcome = (
-        F.when(F.col("outcome").isNotNull(), F.col("outcome"))
-        .when(was_settled, F.coalesce("link.default_outcome", F.lit("unknown")))
-        .otherwise(unanswered)
-    )
+    given = F.coalesce("outcome", F.when(was_settled, F.coalesce("link.default_outcome", F.lit("unknown"))))
+    stands = takes_effect(given)
+    no_answer = F.when(F.col("said.delivery_id").isNull(), "unknown").otherwise(unanswered())
+    outcome = F.coalesce(stands, no_answer)
     # When something presettled was settled says nothing: it was when it was sent.
-    said = F.col("settled_ts_ns").isNotNull() & ~F.col("outcome").eqNullSafe(PRESETTLED)
+    said = stands.isNotNull() & F.col("settled_ts_ns").isNotNull() & ~F.col("outcome").eqNullSafe(PRESETTLED)
     told = F.when(said, F.greatest("settled_ts_ns", "end.ts_ns"))
     operation = F.when(F.col("sender") == "client", "publish").otherwise("deliver")
     return rows.withColumns(

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.tables.channels import channels
+from pipeline.tables.credit_0_10 import without_credit
 from pipeline.tables.deliveries_1_0 import placed_performatives, settled_deliveries
 from pipeline.tables.events import events
 from pipeline.tables.history import history, kind_of
@@ -63,8 +64,9 @@ def segmented(frames: DataFrame) -> Family:
     """0-10."""
     commands = placed_commands(frames).persist(StorageLevel.MEMORY_AND_DISK)
     transfers = settled_transfers(commands).persist(StorageLevel.MEMORY_AND_DISK)
+    credit = without_credit(commands, frames)
     kept = (commands, transfers)
-    return Family(SEGMENTED, sessions(transfers), links_0_10(transfers), transfers, None, None, kept)
+    return Family(SEGMENTED, sessions(transfers), links_0_10(transfers, credit), transfers, None, None, kept)
 
 
 def described(frames: DataFrame) -> Family:

@@ -11,16 +11,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import MESSAGE_FLOWS
-from pipeline.tables.addresses import node
+from pipeline.tables.addresses import node, to_coordinator
+from pipeline.tables.replies import REQUEST, answered
+from pipeline.tables.roles import DELIVERIES
 from pipeline.tables.shape import shaped
 from udfs.schemas import OF_BOTH, OF_DELIVERY, PAIRED
 
-DELIVERIES = ("deliver", "get")
 # What never came to a queue, and what goes back to one.
 REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
 GIVEN_BACK = ("requeued", "released", "modified", "unsettled", "unknown")
 WITHOUT_MARK = "released"  # 0-10, 1.0: a message that comes again after this need not say so
-DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: answers to this pseudo-queue come over the same channel
 NAMED_VHOST = "vhost:"  # RabbitMQ: so begins a host name of 1.0 that is a virtual host
 # How RabbitMQ tells of dead-lettering: a list of deaths, the newest first, and of the first one where and why. That is
 # in the headers, and for 1.0 since version 4 in the message annotations, with the route of every message.
@@ -35,13 +35,13 @@ OF_MESSAGES = (
     "routing_key", "queue", "address", "link", "redelivered", "message_id", "correlation_id", "reply_to", "headers",
     "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
 )  # fmt: skip
-REQUEST = ("publish_connection_id", "publish_frame_no")
 
 
 def message_flows(messages: DataFrame, connections: DataFrame) -> DataFrame:
-    """Tables `messages` (OF_MESSAGES are enough; read three times) and `connections` -> table message_flows."""
+    """Tables `messages` (OF_MESSAGES are enough; read three times, and where bytes are lost once more) and
+    `connections` -> table message_flows."""
     brokers = _brokers(connections)
-    flows = _paired(messages, brokers).join(_answered(messages, brokers), [*REQUEST], "left")
+    flows = _paired(messages, _with_repeats(messages, brokers)).join(answered(messages, brokers), [*REQUEST], "left")
     return shaped(flows.withColumns(_concluded()), MESSAGE_FLOWS)
 
 
@@ -60,6 +60,24 @@ def _brokers(connections: DataFrame) -> DataFrame:
     losses = brokers.filter("lossy").select("server", "vhost", "lossy").distinct()
     with_losses = brokers.drop("lossy").join(F.broadcast(losses), ["server", "vhost"], "left")
     return with_losses.withColumn("lossy", F.coalesce("lossy", F.lit(False)))
+
+
+def _with_repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:
+    """`ids_repeat`: a message-id came to the broker, or from one of its queues, more than once and unmarked. Asked
+    where bytes are lost only: elsewhere what repeats is there to be seen, and nothing is read."""
+    delivered = F.col("operation").isin(*DELIVERIES)
+    said = messages.filter((delivered | (F.col("operation") == "publish")) & (F.col("message_id") != ""))
+    repeating = (
+        said.filter(~F.coalesce("redelivered", F.lit(False)))
+        .join(F.broadcast(brokers.filter("lossy").select("connection_id", "server", "vhost")), "connection_id")
+        .groupBy("server", "vhost", "message_id", F.when(delivered, F.coalesce("queue", "address", "link", F.lit(""))))
+        .count()
+        .filter("count > 1")
+        .select("server", "vhost", F.lit(True).alias("ids_repeat"))
+        .distinct()
+    )
+    known = brokers.join(F.broadcast(repeating), ["server", "vhost"], "left")
+    return known.withColumn("ids_repeat", F.coalesce("ids_repeat", F.lit(False)))
 
 
 def _paired(messages: DataFrame, brokers: DataFrame) -> DataFrame:
@@ -96,9 +114,7 @@ def _known(messages: DataFrame, brokers: DataFrame) -> DataFrame:
         headers.alias("headers"),
         annotations.alias("annotations"),
     )
-    # 1.0: a link that is known and has no address leads to the coordinator of transactions.
-    to_coordinator = (F.col("version") == "1.0") & F.col("link").isNotNull() & F.col("address").isNull()
-    return rows.join(brokers, "connection_id").filter(F.col("delivered") | ~F.coalesce(to_coordinator, F.lit(False)))
+    return rows.filter(F.col("delivered") | ~to_coordinator()).join(brokers, "connection_id")
 
 
 def _routed(rows: DataFrame) -> DataFrame:
@@ -188,6 +204,8 @@ def _keyed(rows: DataFrame) -> DataFrame:
         {
             "key": key,
             "by_id": F.coalesce(by_id, F.lit(False)),
+            # A message-id tells what it belongs to although bytes are lost, unless ids are used again.
+            "lossy": F.col("lossy") & (F.col("ids_repeat") | ~F.coalesce(by_id, F.lit(False))),
             "side": F.when(delivered, DELIVERY).otherwise(PUBLISH),
             "route": F.coalesce(route, F.lit(0)),
             # The queue of a dead-lettered message is not the one that it was published to.
@@ -202,46 +220,6 @@ def _keyed(rows: DataFrame) -> DataFrame:
             "order_ns": F.when(delivered, F.col("begun_ns")).otherwise(F.col("complete_ns")),
         }
     ).withColumn("place", F.when(delivered, F.xxhash64("source", "route", "deaths", "died_in")).otherwise(0))
-
-
-def _answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Requests that were answered -> (*REQUEST, rpc_latency_ns).
-
-    A reply bears the correlation-id of its request, or its message-id where that has none, and is delivered from where
-    the request asked for it.
-    """
-    broker = brokers.select("connection_id", "server", "vhost")
-    requests = (
-        messages.filter((F.col("operation") == "publish") & F.col("reply_to").isNotNull())
-        .select(
-            "connection_id",
-            F.col("first_frame_no").alias("publish_frame_no"),
-            F.coalesce("first_ts_ns", "ts_ns").alias("asked_ns"),
-            "reply_to",
-            F.coalesce("correlation_id", "message_id").alias("correlation_id"),
-        )
-        .join(broker, "connection_id")
-        .withColumnRenamed("connection_id", "publish_connection_id")
-    )
-    replies = (
-        messages.filter(F.col("operation").isin(*DELIVERIES) & F.col("correlation_id").isNotNull())
-        .select(
-            "connection_id",
-            F.coalesce("last_ts_ns", "ts_ns").alias("answered_ns"),
-            "correlation_id",
-            F.array("queue", "address", "routing_key", F.concat_ws("/", "exchange", "routing_key")).alias("places"),
-        )
-        .join(broker, "connection_id")
-        .withColumnRenamed("connection_id", "reply_connection_id")
-    )
-    directly = F.col("reply_to").startswith(DIRECT_REPLY) & F.expr("reply_connection_id = publish_connection_id")
-    asked_for = directly | F.expr("array_contains(places, reply_to)")
-    return (
-        requests.join(replies, ["server", "vhost", "correlation_id"])
-        .filter(asked_for & (F.col("answered_ns") >= F.col("asked_ns")))
-        .groupBy(*REQUEST)
-        .agg(F.min(F.col("answered_ns") - F.col("asked_ns")).alias("rpc_latency_ns"))
-    )
 
 
 def _concluded() -> dict[str, Column]:
@@ -270,5 +248,5 @@ def _concluded() -> dict[str, Column]:
         "outcome": F.coalesce("last_outcome", "publish_outcome"),
         "dead_lettered": F.col("first_dead_lettered"),
         "match": F.when(paired, ground).otherwise(F.lit("none")),
-        "ambiguous": F.when(paired, F.col("doubt") | (F.col("lossy") & ~F.col("by_id"))),
+        "ambiguous": F.when(paired, F.col("doubt") | F.col("lossy")),
     }

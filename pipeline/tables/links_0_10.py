@@ -6,11 +6,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import LINKS
+from pipeline.tables.credit_0_10 import SUBSCRIPTION
 from pipeline.tables.roles import looked_up, named
 from pipeline.tables.session_roles import (
     CANCELS,
     CLOSES_SESSION,
     CREDIT_IN_MESSAGES,
+    DEFAULT_FLOW_MODE,
     FLOW_MODES,
     GRANTS_CREDIT,
     NO_LIMIT,
@@ -21,8 +23,8 @@ from pipeline.tables.sessions import SESSION
 from pipeline.tables.shape import shaped, timestamp
 
 
-def links_0_10(settled: DataFrame) -> DataFrame:
-    """Settled rows of 0-10 -> rows of table links.
+def links_0_10(settled: DataFrame, credit: DataFrame) -> DataFrame:
+    """Settled rows of 0-10 and `credit_0_10.without_credit` -> rows of table links.
 
     Deliveries to a destination whose subscription is not known make a row of it. A subscription that was refused is
     none: an exception ends its session.
@@ -54,6 +56,7 @@ def links_0_10(settled: DataFrame) -> DataFrame:
     known = F.col("subscription_id").isNotNull()
     return shaped(
         rows.join(ends, list(SESSION), "left")
+        .join(credit, list(SUBSCRIPTION), "left")
         .filter(~refused | (F.col("transfers") > 0))
         .withColumn("closed_ns", F.coalesce("cancel.ts_ns", "session_closed_ns"))
         .withColumns(
@@ -66,8 +69,7 @@ def links_0_10(settled: DataFrame) -> DataFrame:
                 "exclusive": F.col("subscription.exclusive"),
                 "opened_ts": timestamp("opened_ns"),
                 "closed_ts": timestamp("closed_ns"),
-                # A subscription begins in credit mode (message.set-flow-mode).
-                "flow_mode": F.coalesce("flow_mode", F.when(known, FLOW_MODES["0"])),
+                "flow_mode": F.coalesce("flow_mode", F.when(known, DEFAULT_FLOW_MODE)),
                 "credit": F.when(F.col("unlimited"), NO_LIMIT).otherwise(
                     F.coalesce("granted", F.when(known, F.lit(0)))
                 ),

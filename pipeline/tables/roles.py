@@ -36,6 +36,7 @@ OPERATIONS = {
     "basic.get-ok": "get",
     "basic.return": "return",
 }
+DELIVERIES = ("deliver", "get")  # of these operations
 TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
 OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)

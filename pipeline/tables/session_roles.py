@@ -55,17 +55,22 @@ SERIAL = 2**32  # delivery numbers, command ids and credit count modulo this (RF
 # ---- 0-10 -----------------------------------------------------------------------------------------------------------
 SUBSCRIBES, CANCELS = ("message.subscribe",), ("message.cancel",)
 GRANTS_CREDIT, SETS_FLOW_MODE = ("message.flow",), ("message.set-flow-mode",)
-SUBSCRIPTION_COMMANDS = (*SUBSCRIBES, *CANCELS, *GRANTS_CREDIT, *SETS_FLOW_MODE, "message.stop")
+ZEROES_CREDIT = (*SETS_FLOW_MODE, "message.stop")
+SUBSCRIPTION_COMMANDS = (*SUBSCRIBES, *CANCELS, *GRANTS_CREDIT, *ZEROES_CREDIT)
 TRANSFERS_0_10 = ("message.transfer",)
 SETTLES_TRANSFERS = ("message.accept", "message.reject", "message.release")  # by ids of the other side's commands
-COMPLETES = ("session.completed", "execution.result", "execution.exception")
+COMPLETES_COMMANDS = ("session.completed",)
+COMPLETES = (*COMPLETES_COMMANDS, "execution.result", "execution.exception")
 TRANSACTIONAL_COMMANDS = ("message.transfer", "message.accept")
 DTX_ENDS = {"dtx.commit": "committed", "dtx.rollback": "rolled-back"}
 DTX_STARTS, DTX_STOPS = ("dtx.start",), ("dtx.end",)
 UNROUTABLE = (1, 2)  # reject codes unroutable, immediate: what a return says in the classic family
-FLOW_MODES = {"0": "credit", "1": "window"}
+CREDIT_MODE, WINDOW_MODE = 0, 1
+FLOW_MODES = {str(CREDIT_MODE): "credit", str(WINDOW_MODE): "window"}
+DEFAULT_FLOW_MODE = FLOW_MODES[str(WINDOW_MODE)]  # message.subscribe, rule default-flow-mode
 NO_ACCEPT = 1  # accept-mode none
 CREDIT_IN_MESSAGES, NO_LIMIT = 0, SERIAL - 1
+CREDIT_UNITS = {CREDIT_IN_MESSAGES: "messages", 1: "octets"}
 COMMANDS = (
     "session.attach",
     "session.attached",

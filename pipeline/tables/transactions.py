@@ -12,8 +12,22 @@ from pyspark.sql import functions as F
 from pipeline.tables.settlement import LEDGER, settle
 
 
+def takes_effect(outcome: Column) -> Column:
+    """The outcome of a publish; null for one that was only confirmed in a transaction whose end was not seen."""
+    waits = F.col("transaction_key").isNotNull() & F.col("end").isNull()
+    return F.when(~(waits & outcome.eqNullSafe("confirmed")), outcome)
+
+
+def unanswered() -> Column:
+    """What is said of a message that has no outcome: in a transaction, its end may be missing as well as the answer."""
+    ends_later = F.col("transaction_key").isNotNull() & (F.col("client_hidden_in_all") > F.col("client_hidden"))
+    return F.when(F.col("answer_hidden") | ends_later, "unknown").otherwise("unsettled")
+
+
 def with_ends(rows: DataFrame, asked: DataFrame, events: DataFrame, end: Column) -> DataFrame:
-    """`rows` with `end` (ts_ns, result) of their `transaction_key`; null where it has none, or none that was seen.
+    """`rows` with `end` (ts_ns, asked_ts_ns, result) of their `transaction_key`; null where it has none, or none that
+    was seen. What a client says in a transaction counts from when it asked for the end, as if it were said there; what
+    the server says of a publish, from when that was done.
 
     `asked` (connection_id, ledger, frame_no) are the messages or commands of `rows` that end a transaction, they open
     in `events`; `end` is what one does once its `answer` was given at `answered_ts_ns`. Only the ledgers of those that

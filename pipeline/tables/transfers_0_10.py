@@ -30,7 +30,7 @@ from pipeline.tables.session_roles import (
 )
 from pipeline.tables.sessions import SAID, SESSION, in_sessions, spoken, with_hidden_answers
 from pipeline.tables.settlement import settle
-from pipeline.tables.transactions import with_ends
+from pipeline.tables.transactions import takes_effect, unanswered, with_ends
 
 ARGUMENTS = """struct<name binary, command_id bigint, destination string, queue string, accept_mode int,
     exclusive boolean, flow_mode int, unit int, value bigint, transfers array<struct<lower bigint, upper bigint>>,
@@ -58,7 +58,9 @@ def settled_transfers(placed: DataFrame) -> DataFrame:
     )
     rows = with_ends(placed, asked, _events(placed), _ended())
     effective = _events(rows, F.col("end")).filter("opens or transaction_key is null or end is not null")
-    results = settle(effective.withColumns({"effective_ts_ns": F.col("end.ts_ns"), "transaction": F.col("end.result")}))
+    results = settle(
+        effective.withColumns({"effective_ts_ns": F.col("end.asked_ts_ns"), "transaction": F.col("end.result")})
+    )
     rest = rows.filter(~named((*SETTLES_TRANSFERS, "session.completed", "execution.result")))
     return _concluded(rest.join(results, ["connection_id", "frame_no"], "left"))
 
@@ -133,7 +135,7 @@ def _ended() -> Column:
     result = F.when(F.col("answer") == "confirmed", looked_up(ENDS)).otherwise("rolled-back")
     return F.when(
         F.col("answer").isNotNull(),
-        F.struct(F.col("answered_ts_ns").alias("ts_ns"), result.alias("result")),
+        F.struct(F.col("answered_ts_ns").alias("ts_ns"), F.col("ts_ns").alias("asked_ts_ns"), result.alias("result")),
     )
 
 
@@ -178,21 +180,22 @@ def _settling() -> Column:
 def _concluded(rows: DataFrame) -> DataFrame:
     transfer = named(TRANSFERS_0_10) & (F.col("content_frame_no") == F.col("frame_no"))
     published = F.col("sender") == "client"
-    unanswered = F.when(F.col("answer_hidden") | F.col("said.command_id").isNull(), "unknown").otherwise("unsettled")
+    no_answer = F.when(F.col("said.command_id").isNull(), "unknown").otherwise(unanswered())
+    stands = takes_effect(F.col("outcome"))
     # A publish that needs no accept may still be completed, which tells more.
     outcome = (
         F.when(~published & F.col("said").isNull(), "unknown")
         .when(~published & _needs_no_accept(), "presettled")
-        .when(F.col("outcome").isNull() & _needs_no_accept() & (unanswered == "unsettled"), "presettled")
-        .otherwise(F.coalesce("outcome", unanswered))
+        .when(stands.isNull() & _needs_no_accept() & (no_answer == "unsettled"), "presettled")
+        .otherwise(F.coalesce(stands, no_answer))
     )
-    told = F.when(F.col("settled_ts_ns").isNotNull(), F.greatest("settled_ts_ns", "end.ts_ns"))
+    told = F.when(stands.isNotNull() & F.col("settled_ts_ns").isNotNull(), F.greatest("settled_ts_ns", "end.ts_ns"))
     return rows.withColumns(
         {
             "operation": F.when(transfer, F.when(published, "publish").otherwise("deliver")),
             "outcome": F.when(transfer, outcome),
             "settled_ts_ns": F.when(transfer, told),
-            "settled_frame_no": F.when(transfer, F.col("settled_frame_no")),
+            "settled_frame_no": F.when(transfer & stands.isNotNull(), F.col("settled_frame_no")),
             "transaction": F.when(transfer, F.coalesce("end.result", "transaction")),
             "exchange": F.when(transfer & published, F.coalesce("said.destination", F.lit(""))),
             "queue": F.col("subscription.queue"),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from standalone_cluster import ROOT, Cluster, cluster, fingerprints
+from standalone_cluster import ROOT, Cluster, Tables, cluster, fingerprints
 
 from benchmarks.generate import generate
 
@@ -30,7 +30,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def expected(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int]]:
+def expected(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """The tables as one process on this machine makes them."""
     output = tmp_path_factory.mktemp("local") / "tables"
     command = [sys.executable, "-m", "jobs.cli", "decode", str(capture), "--output", str(output)]

@@ -12,18 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from standalone_cluster import ROOT, Cluster, end, fingerprints, wait_for, working
+from standalone_cluster import ROOT, Cluster, Tables, end, fingerprints, staged, wait_for, working
 
 pytestmark = pytest.mark.cluster
 # Who dies while captures are decoded leaves no mark on tables derived later: these show all that was decoded.
 DECODED = ("captures", "connections", "frames", "streams")
 SOME = ("--tables", ",".join(DECODED))
-Tables = dict[str, tuple[int, int]]  # as `fingerprints` gives them
-
-
-def staged(output: Path, *names: str) -> bool:
-    """Does the stage of a run for `output` hold a folder of one of these names?"""
-    return any(list(output.parent.glob(f".wirehare-{output.name}-*/{name}")) for name in names)
 
 
 def decoded(output: Path) -> bool:

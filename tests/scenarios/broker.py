@@ -91,7 +91,7 @@ class Broker:
         last = which % len(opened)
         about = [index for index, _, _ in opened[0 if multiple else last : last + 1]]
         self.note("settle", peer, channel, about=tuple(about), multiple=multiple, outcome=outcome)
-        if self.peers[peer].channel(channel).mode == "tx":
+        if self.peers[peer].waits(channel, outcome):
             self.said.setdefault((peer, channel), []).append((about, outcome))
         else:
             self.settled(peer, channel, about, outcome)
@@ -123,10 +123,18 @@ class Broker:
     # ---- what the broker does ---------------------------------------------------------------------------------------
 
     def deliver(self, peer: int, channel: int, consumer: Consumer, parts: int = 1) -> int | None:
+        if peer in self.gone or not self.has_room(peer, channel, consumer):
+            return None
         copy = self.head(peer, consumer.queue)
-        if copy is None or peer in self.gone:
+        if copy is None:
             return None
         return self.hand_over("deliver", peer, channel, copy, consumer, parts)
+
+    def has_room(self, peer: int, channel: int, consumer: Consumer) -> bool:
+        """Whether the consumer may have one more delivery open."""
+        opened = [queue for _, _, queue in self.open.get((peer, channel), []) if queue == consumer.queue]
+        limit = self.peers[peer].channel(channel).prefetch
+        return limit == 0 or len(opened) < limit
 
     def get(self, peer: int, channel: int, queue: str, no_ack: bool, parts: int = 1) -> int | None:
         """What basic.get gives; the answer comes one step after the question."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from scenarios.script import FIRST_CLIENT_PORT, PORT, Event, Script
+from scenarios.script import ANSWER_NS, FIRST_CLIENT_PORT, PORT, Event, Script
 from scenarios.wire_0_10 import SegmentedWire
 from scenarios.wire_1_0 import DescribedWire
 from scenarios.wire_classic import CLIENT, SERVER, ClassicWire, Said, Step
@@ -22,7 +22,6 @@ NANOSECOND_PCAP = 0xA1B23C4D
 RAW_IP = 101  # LINKTYPE_RAW
 FIN, SYN, PSH, ACK = 1, 2, 8, 16
 OPENING_STEP_NS = 1_000  # between packets of an opening, of one peer after the other
-HALF_STEP_NS = 500  # questions before and answers after an event
 FIRST_SEQ = {CLIENT: 1000, SERVER: 5_000_000}
 
 
@@ -93,12 +92,12 @@ def packets(script: Script) -> list[Packet]:
             found += [packet(event.at + at, *step) for at, step in enumerate(wire.closing())]
             found += [packet(event.at + 9, CLIENT, b"", 0, FIN | ACK), packet(event.at + 10, SERVER, b"", 0, FIN | ACK)]
             continue
-        found += [packet(event.at - HALF_STEP_NS, *step) for step in wire.asks(event)]
+        found += [packet(event.at - ANSWER_NS, *step) for step in wire.asks(event)]
         sender, frames = wire.says(index)
         frames = grouped(frames, event.parts)
         for part, (data, at) in enumerate(zip(frames, times(event.at, event.end, event.parts), strict=True)):
             found.append(packet(at, sender, data, part))
-        found += [packet(event.end + HALF_STEP_NS, *step) for step in wire.answers(event)]
+        found += [packet(event.end + ANSWER_NS, *step) for step in wire.answers(event)]
     return numbered(sorted(found, key=lambda packet: packet.at))
 
 

@@ -19,7 +19,7 @@ from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
 from scenarios.strategies import scripts
 
 POPULATION = 480
-MORE_OF_MESSAGES = ("channel_life", "complete", "settle_latency_ns")
+MORE_OF_MESSAGES = ("channel_life", "complete", "settle_latency_ns", "ts", "body_seen")
 APART_NS = 100_000  # between the starts of scripts: they overlap
 
 
@@ -41,18 +41,40 @@ def population() -> tuple[Script, ...]:
 
 
 def busiest(count: int) -> list[Script]:
-    """Those in which most happens, each version in its turn (Hypothesis likes what is simple), numbered from 0."""
-    ranked = {version: sorted(population(), key=partial(busy, version=version)) for version in VERSIONS}
+    """First those that together show all that happens in any version, then those in which most happens, each version in
+    its turn (Hypothesis likes what is simple); numbered from 0."""
     chosen: dict[int, Script] = {}
+    shown: set[tuple[str, str]] = set()
+    while True:
+        best = max(population(), key=lambda script: len(features(script) - shown))
+        if features(best) <= shown:
+            break
+        chosen[best.number] = best
+        shown |= features(best)
+    ranked = {version: sorted(population(), key=partial(busy, version=version)) for version in VERSIONS}
     while len(chosen) < count:
         best = ranked[VERSIONS[len(chosen) % len(VERSIONS)]].pop()
         chosen.setdefault(best.number, best)
-    return [at_place(script, number) for number, script in enumerate(chosen.values())]
+    return [at_place(script, number) for number, script in enumerate(chosen.values())][:count]
+
+
+@cache
+def features(script: Script) -> frozenset[tuple[str, str]]:
+    """What happens in which version."""
+    found = set()
+    for event in script.events:
+        version = script.peers[event.peer].version
+        found |= {(version, event.kind), (version, event.outcome)} | {(version, death.reason) for death in event.deaths}
+        if event.redelivered:
+            found.add((version, "redelivered"))
+        if event.of is not None:
+            found.add((version, f"of {script.peers[script.events[event.of].peer].version}"))
+    return frozenset(found)
 
 
 def busy(script: Script, version: str) -> int:
     """How much happens on connections of a version."""
-    counted = ("deliver", "get", "settle", "confirm", "rollback")
+    counted = ("deliver", "get", "settle", "confirm", "commit", "rollback")
     mine = [event for event in script.events if script.peers[event.peer].version == version]
     return sum((event.kind in counted) + 3 * event.redelivered + 3 * len(event.deaths) for event in mine)
 

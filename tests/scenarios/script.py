@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 VERSIONS = ("0-8", "0-9", "0-9-1", "0-10", "1.0")
 CLASSIC_VERSIONS = ("0-8", "0-9", "0-9-1")
 DEFAULT_VHOST = "/"
+ANSWER_NS = 500  # a question comes so much before what it asks for, an answer so much after what it is about
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,13 @@ class Consumer:
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel or session. `mode`: 'none' 'confirm' 'tx'."""
+    """A channel or session. `mode`: 'none' 'confirm' 'tx'; in 0-10 the latter may be a branch of a distributed one.
+    `prefetch`: deliveries that each of its consumers may have open, 0: no limit."""
 
     number: int
     mode: str = "none"
     consumers: tuple[Consumer, ...] = ()
+    prefetch: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,12 @@ class Peer:
     @property
     def classic(self) -> bool:
         return self.version in CLASSIC_VERSIONS
+
+    def waits(self, number: int, outcome: str | None = None) -> bool:
+        """Whether a publish on a channel, or a settlement with `outcome`, takes effect with a commit only. In 0-10 a
+        transaction holds publishes and accepts, nothing else."""
+        held = outcome in (None, "acked") or self.version != "0-10"
+        return held and self.channel(number).mode == "tx"
 
     def channel(self, number: int) -> Channel:
         return next(channel for channel in self.channels if channel.number == number)

@@ -146,6 +146,21 @@ def rpc_latencies(name: str) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+def rpc_latencies_1_0(name: str, broker_port: int = 5672) -> list[tuple[int, int]]:
+    """The same of a capture of 1.0 whose messages are one transfer and one packet each."""
+    asked: dict[str, int] = {}
+    found = []
+    for row in frames(name):
+        fields = flat(row["f"])
+        about, at = fields.get("correlationId.string"), nanoseconds(row["time"])
+        wants_reply = "replyTo.string" in fields
+        if about is not None and wants_reply and row["dstport"] == broker_port:
+            asked[about] = at
+        elif about is not None and not wants_reply and row["srcport"] == broker_port:
+            found.append((asked[about], at - asked[about]))
+    return sorted(found)
+
+
 def frames(name: str) -> list[dict[str, Any]]:
     """The lines of the golden as they stand."""
     with gzip.open(golden.CAPTURES / f"{name}.frames.jsonl.gz", "rt") as lines:
@@ -160,8 +175,14 @@ def flat(fields: list[dict[str, Any]]) -> dict[str, str]:
             for name, value in flat(field["c"]).items():
                 found.setdefault(name, value)
         else:
-            found.setdefault(field["n"].rpartition(".")[2], field.get("s") or "")
+            found.setdefault(last_part(field["n"]), field.get("s") or "")
     return found
+
+
+def last_part(name: str) -> str:
+    """Of a name in dots the last part; of a property of 1.0 with its type."""
+    of_type = name.endswith(".string")
+    return name.split(".", name.count(".") - of_type)[-1]
 
 
 def nanoseconds(seconds: str) -> int:

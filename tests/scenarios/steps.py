@@ -86,7 +86,8 @@ def deliver(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> Non
         (peer, channel, consumer)
         for peer, channel, consumer in consumers(broker)
         if peer not in broker.gone and broker.ready.get((broker.peers[peer].vhost, consumer.queue))
-    ]
+        and broker.has_room(peer, channel.number, consumer)
+    ]  # fmt: skip
     if able:
         peer, channel, consumer = able[(a + b) % len(able)]
         broker.deliver(peer, channel.number, consumer, parts=1 + c % 3)
@@ -148,6 +149,6 @@ def consumers(broker: Broker) -> list[tuple[int, Channel, Consumer]]:
 
 # Each as often as it stands here.
 WEIGHED: tuple[Step, ...] = (
-    *(publish,) * 5, publish_again, request, reply, reply, *(deliver,) * 11, get, acknowledge, acknowledge, refuse,
-    refuse, *(confirm,) * 3, end_transaction, expire, close,
+    *(publish,) * 5, publish_again, request, reply, reply, *(deliver,) * 11, get, *(acknowledge,) * 3, refuse,
+    refuse, *(confirm,) * 3, *(end_transaction,) * 2, expire, close,
 )  # fmt: skip

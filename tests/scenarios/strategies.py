@@ -44,17 +44,19 @@ def peers(draw: Any, versions: tuple[str, ...] = VERSIONS) -> tuple[Peer, ...]:
                 continue
             for n in range(draw(st.integers(1, 2))):
                 consumer = Consumer(f"{queue}-{n}", queue, no_ack=draw(st.integers(0, 4)) == 0)
-                mode = "tx" if spoken in ("0-8", "0-9", "0-9-1") and draw(st.integers(0, 4)) == 0 else "none"
-                found.append(Peer(spoken, place, (Channel(1, mode, (consumer,)),)))
+                mode = "tx" if draw(st.integers(0, 4)) == 0 else "none"
+                prefetch = 0 if consumer.no_ack else draw(st.sampled_from((0, 0, 1, 2)))
+                found.append(Peer(spoken, place, (Channel(1, mode, (consumer,), prefetch),)))
         spoken = draw(st.sampled_from([v for v in versions if v.startswith(("0-8", "0-9"))] or ["0-9-1"]))
         found.append(Peer(spoken, place, (Channel(1, "none", (Consumer("r", "replies", True),)), Channel(2))))
     return tuple(found)
 
 
 def modes(version: str) -> Any:
-    """Modes that a publisher's channel may have; only 0-9-1 may have none of the extensions or all."""
+    """Modes that a publisher's channel may have; only 0-9-1 may have none of the extensions or all;
+    what is published in 0-10 and 1.0 is always answered."""
     if version in ("0-10", "1.0"):
-        return st.just("confirm")
+        return st.sampled_from(("confirm", "confirm", "tx"))
     return st.sampled_from(("none", "confirm", "tx") if version == "0-9-1" else ("none", "tx"))
 
 
@@ -66,4 +68,7 @@ def scripts(draw: Any, versions: tuple[str, ...] = VERSIONS, size: int = 40) -> 
     ids = draw(st.sampled_from(("all", "none", "some")))
     for step, a, b, c, flag in draw(st.lists(STEP, min_size=size // 2, max_size=size)):
         step(broker, ids, a, b, c, flag)
+    if draw(st.booleans()):
+        for peer in range(len(broker.peers)):
+            broker.close(peer)
     return broker.script()

@@ -6,11 +6,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.script import Event, Peer, Script
+from scenarios.script import ANSWER_NS, Event, Peer, Script
 from scenarios.wire_1_0 import queue_address, target_address
 
 Row = dict[str, Any]
+# Of a publish that nobody has said anything about: in 0-10 and 1.0 every one is answered, also in a transaction.
 DEFAULT_OUTCOME = {"none": "unknown", "tx": "unknown", "confirm": "unsettled"}
+ANSWERED = "unsettled"
 # What the same thing is called where it is not as in 0-9-1.
 WORDS = {
     "1.0": {"nacked": "rejected", "requeued": "released", "returned": "released"},
@@ -36,11 +38,10 @@ def fates(script: Script) -> dict[int, Fate]:
     pending: dict[tuple[int, int], list[tuple[tuple[int, ...], str]]] = defaultdict(list)
     published: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, event in enumerate(script.events):
-        place = (event.peer, event.channel)
-        in_transaction = script.peers[event.peer].channel(event.channel).mode == "tx" if event.channel else False
-        if event.kind == "publish" and in_transaction:
+        place, peer = (event.peer, event.channel), script.peers[event.peer]
+        if event.kind == "publish" and peer.waits(event.channel):
             published[place].append(index)
-        elif event.kind in ("confirm", "settle") and in_transaction:
+        elif event.kind == "settle" and peer.waits(event.channel, event.outcome):
             pending[place].append((event.about, event.outcome))
         elif event.kind in ("confirm", "settle"):
             for which in event.about:
@@ -48,7 +49,8 @@ def fates(script: Script) -> dict[int, Fate]:
         elif event.kind in ("commit", "rollback"):
             done = "committed" if event.kind == "commit" else "rolled-back"
             for which in published.pop(place, []):
-                found[which] = Fate(found[which].outcome, None, done)
+                answered = Fate("confirmed", event.end + ANSWER_NS, done)
+                found[which] = Fate(found[which].outcome, None, done) if peer.classic else answered
             for about, outcome in pending.pop(place, []):
                 for which in about:
                     if event.kind == "commit":
@@ -63,7 +65,8 @@ def fates(script: Script) -> dict[int, Fate]:
 
 def first_outcome(script: Script, event: Event) -> str:
     if event.kind == "publish":
-        return DEFAULT_OUTCOME[script.peers[event.peer].channel(event.channel).mode]
+        peer = script.peers[event.peer]
+        return DEFAULT_OUTCOME[peer.channel(event.channel).mode] if peer.classic else ANSWERED
     return "presettled" if event.kind == "return" or event.no_ack else "unsettled"
 
 
@@ -119,21 +122,3 @@ def seen_redelivered(peer: Peer, event: Event) -> bool | None:
     if event.kind in ("publish", "return"):
         return None
     return event.deliveries > 0 if peer.version == "1.0" else event.redelivered
-
-
-def backlog(script: Script) -> dict[tuple[int, int, str | None], list[tuple[int, int]]]:
-    """(peer, channel, consumer) -> how many of its deliveries are open from when on, at every change."""
-    changes: dict[tuple[int, int, str | None], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for index, fate in fates(script).items():
-        event = script.events[index]
-        if event.kind not in ("deliver", "get") or event.no_ack or not script.peers[event.peer].captured:
-            continue
-        consumer = (event.peer, event.channel, event.consumer or None)
-        changes[consumer][event.at] += 1
-        if fate.at is not None:
-            changes[consumer][fate.at] -= 1
-    found = {}
-    for consumer, by_time in changes.items():
-        at_once = sorted(by_time.items())
-        found[consumer] = [(at, sum(change for _, change in at_once[: n + 1])) for n, (at, _) in enumerate(at_once)]
-    return found

@@ -1,12 +1,15 @@
 """How a script looks in 0-10, by the tests' own encoder: sessions, subscriptions, transfers, completions and accepts.
 
-A publish is confirmed when the server completes its command; deliveries are accepted, rejected or released by their
-command ids. Queues are declared and bound by the client, as qpid's clients do.
+A publish is confirmed when the server completes its command, in a transaction with the command that ends that;
+deliveries are accepted, rejected or released by their command ids. Every other channel with transactions has branches
+of distributed ones, and every other rollback of these is a commit that the server cannot do. A prefetch is a window: it
+moves on as the client completes what it has settled. Queues are declared and bound by the client, as qpid's clients do.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
@@ -18,6 +21,8 @@ PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x0a"
 NO_ACCEPT = 1
 SETTLES = {"acked": "message.accept", "rejected": "message.reject", "requeued": "message.release"}
 Ids = list[tuple[int, int]]
+NO_LIMIT = 2**32 - 1
+XA_OK, XA_RBROLLBACK = 0, 1  # dtx.xa-status
 
 
 class SegmentedWire:
@@ -27,6 +32,12 @@ class SegmentedWire:
         self.script, self.peer = script, script.peers[number]
         self.commands = {channel.number: 0 for channel in self.peer.channels}  # of the client
         self.id_of: dict[int, int] = {}  # event -> command id
+        self.returned = {event.of for event in script.events if event.kind == "return"}
+        self.published: dict[int, list[int]] = {channel.number: [] for channel in self.peer.channels}  # not completed
+        self.accepted: dict[int, list[int]] = {channel.number: [] for channel in self.peer.channels}  # in a transaction
+        self.completed: dict[int, list[int]] = {channel.number: [] for channel in self.peer.channels}  # by the client
+        self.branches = {channel.number: 0 for channel in self.peer.channels}
+        self.answer: list[Step] = []
 
     def opening(self) -> list[Step]:
         text: dict[str, Any] = {"qpid.client_process": ("str16", "scene")}
@@ -56,14 +67,14 @@ class SegmentedWire:
         def say(side: str, name: str, /, **fields: Any) -> Step:
             return side, whole(name, {key.replace("_", "-"): value for key, value in fields.items()}, number)
 
-        name = f"session {number}".encode()
+        name = self.name(number)
         steps = [
             say(CLIENT, "session.attach", name=name),
             say(SERVER, "session.attached", name=name),
             say(CLIENT, "session.command-point", command_id=0, command_offset=0),
             say(SERVER, "session.command-point", command_id=0, command_offset=0),
         ]
-        commands = []
+        commands, prefetch = [], self.peer.channel(number).prefetch
         for consumer in self.peer.channel(number).consumers:
             queue = next(queue for queue in self.script.queues if queue.name == consumer.queue)
             accept = NO_ACCEPT if consumer.no_ack else 0
@@ -74,30 +85,82 @@ class SegmentedWire:
             tag = consumer.tag
             commands += [
                 say(CLIENT, "message.subscribe", queue=queue.name, destination=tag, accept_mode=accept, acquire_mode=0),
-                say(CLIENT, "message.set-flow-mode", destination=tag, flow_mode=0),
-                say(CLIENT, "message.flow", destination=tag, unit=0, value=1000),
-                say(CLIENT, "message.flow", destination=tag, unit=1, value=2**32 - 1),
+                say(CLIENT, "message.set-flow-mode", destination=tag, flow_mode=1 if prefetch else 0),
+                say(CLIENT, "message.flow", destination=tag, unit=0, value=prefetch or NO_LIMIT),
+                say(CLIENT, "message.flow", destination=tag, unit=1, value=NO_LIMIT),
             ]
+        if self.peer.channel(number).mode == "tx":
+            commands += (
+                [say(CLIENT, "dtx.select"), self.begins(number)]
+                if self.by_branch(number)
+                else [say(CLIENT, "tx.select")]
+            )
         if commands:
             self.commands[number] = len(commands)
             steps += [*commands, say(SERVER, "session.completed", commands=[(0, len(commands) - 1)])]
         return steps
 
+    def name(self, number: int) -> bytes:
+        return f"session {number}".encode()
+
     def closing(self) -> list[Step]:
         close = {"reply-code": 200, "reply-text": "bye"}
-        return [(CLIENT, whole("connection.close", close, 0)), (SERVER, whole("connection.close-ok", {}, 0))]
+        ends = b"".join(whole("session.detach", {"name": self.name(on.number)}, on.number) for on in self.peer.channels)
+        return [(CLIENT, ends + whole("connection.close", close, 0)), (SERVER, whole("connection.close-ok", {}, 0))]
 
     def asks(self, event: Event) -> list[Step]:
         return []
 
     def answers(self, event: Event) -> list[Step]:
-        return []
+        """What follows the end of a transaction."""
+        return self.answer if event.kind in ("commit", "rollback") else []
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def by_branch(self, number: int) -> bool:
+        return (self.script.number + number) % 2 == 1
+
+    def branch(self, number: int) -> dict[str, Any]:
+        return {"format": 1, "global-id": f"g{self.branches[number]}".encode(), "branch-id": f"b{number}".encode()}
+
+    def begins(self, number: int) -> Step:
+        self.branches[number] += 1
+        return CLIENT, whole("dtx.start", {"xid": self.branch(number)}, number)
+
+    def ends(self, event: Event) -> bytes:
+        """A transaction is over; `answer` is what follows then."""
+        number, first = event.channel, self.commands[event.channel]
+        done = [self.id_of[index] for index in self.published[number] if index not in self.returned]
+        self.published[number] = []
+        if not self.by_branch(number):
+            self.commands[number] += 1
+            completed = {"commands": ranges([*done, first])}
+            self.answer = [(SERVER, whole("session.completed", completed, number))]
+            return whole(f"tx.{event.kind}", {}, number)
+        xid, fails = self.branch(number), event.kind == "rollback" and self.branches[number] % 2 == 0
+        name = "dtx.rollback" if event.kind == "rollback" and not fails else "dtx.commit"
+        fields = {"xid": xid} if name == "dtx.rollback" else {"xid": xid, "one-phase": True}
+        said = whole("dtx.end", {"xid": xid}, number) + whole(name, fields, number)
+        result = {"status": XA_RBROLLBACK if fails else XA_OK}
+        self.answer = [
+            (SERVER, whole("execution.result", {"command-id": first + 1, "value": ("dtx.xa-result", result)}, number)),
+            (SERVER, whole("session.completed", {"commands": ranges([*done, first, first + 1])}, number)),
+            self.begins(number),
+        ]
+        self.commands[number] += 3
+        return said
 
     def says(self, index: int) -> Said:
         event = self.script.events[index]
         if event.message is not None and event.kind != "return":
             self.id_of[index] = self.command_of(event)
+            if event.kind == "publish" and self.peer.waits(event.channel):
+                self.published[event.channel].append(index)
             return (CLIENT if event.kind == "publish" else SERVER), transfer(event)
+        if event.kind in ("commit", "rollback"):
+            accepted, self.accepted[event.channel] = self.accepted[event.channel], []
+            done = self.completes(event.channel, accepted) if event.kind == "commit" else b""
+            return CLIENT, [self.ends(event) + done]
         if event.kind == "settle":
             self.commands[event.channel] += 1
             ids = [self.id_of[index] for index in event.about]
@@ -106,7 +169,11 @@ class SegmentedWire:
                 fields["code"] = 0
             if event.outcome == "requeued":
                 fields["set-redelivered"] = True
-            return CLIENT, [whole(SETTLES[event.outcome], fields, event.channel)]
+            said = whole(SETTLES[event.outcome], fields, event.channel)
+            if not self.peer.waits(event.channel, event.outcome):
+                return CLIENT, [said + self.completes(event.channel, ids)]
+            self.accepted[event.channel] += ids
+            return CLIENT, [said]
         if event.kind == "return":
             assert event.of is not None
             at = self.id_of[event.of]
@@ -115,6 +182,11 @@ class SegmentedWire:
         assert event.kind == "confirm"
         ids = [self.id_of[index] for index in event.about]
         return SERVER, [whole("session.completed", {"commands": ranges(ids)}, event.channel)]
+
+    def completes(self, number: int, ids: Iterable[int]) -> bytes:
+        """The client says again what it has completed so far, and these."""
+        self.completed[number] += ids
+        return whole("session.completed", {"commands": ranges(self.completed[number])}, number)
 
     def command_of(self, event: Event) -> int:
         """The server sends no other commands than transfers."""

@@ -3,23 +3,33 @@
 Every other broker tells of dead letters and routes as RabbitMQ 4 does, in message annotations, the others as RabbitMQ
 3, where headers are application properties. Session n is on channel n. A client publishes over one link for each
 address, and receives over one for each consumer. What takes several packets is a delivery of several transfers.
+
+A prefetch is link credit, granted anew when deliveries have been settled.
+In a transaction transfers and dispositions of the client name it, and the broker accepts what is published at once or
+when the transaction ends, session by session. Every other rollback is a discharge that the broker rejects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import proton
 
 from scenarios.script import DEFAULT_VHOST, Event, Message, Script
+from scenarios.sections_1_0 import sections_of
 from scenarios.wire_classic import CLIENT, SERVER, Said, Step
 
 uint = proton.uint
 UNDESCRIBED: Any = proton.UNDESCRIBED
 SASL_HEADER, PROTOCOL_HEADER = b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"
-OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, CLOSE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x18
+OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, END, CLOSE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x17, 0x18
 MECHANISMS, INIT, OUTCOME = 0x40, 0x41, 0x44
-SOURCE, TARGET = 0x28, 0x29
+SOURCE, TARGET, COORDINATOR = 0x28, 0x29, 0x30
+DECLARE, DISCHARGE, DECLARED, TRANSACTIONAL, ERROR = 0x31, 0x32, 0x33, 0x34, 0x1D
+ACCEPTED, REJECTED = 0x24, 0x25
+COORDINATION = "transactions"  # name of the link to the coordinator
+AMQP_VALUE = b"\x00\x53\x77"  # a section of a message
 # Code of the state that gives an outcome.
 STATES = {"acked": 0x24, "confirmed": 0x24, "rejected": 0x25, "nacked": 0x25, "requeued": 0x26}
 SENDER, RECEIVER = False, True
@@ -61,6 +71,14 @@ class DescribedWire:
             )
             for channel in self.peer.channels
         }
+        self.sent = {channel.number: 0 for channel in self.peer.channels}  # deliveries of the client
+        self.id_of: dict[int, int] = {}  # publish -> delivery-id
+        self.published: dict[int, list[int]] = {channel.number: [] for channel in self.peer.channels}  # not answered
+        self.transactions = {channel.number: 0 for channel in self.peer.channels}
+        self.answer: list[Step] = []
+        self.received = {channel.number: 0 for channel in self.peer.channels}
+        self.open: dict[int, set[int]] = {channel.number: set() for channel in self.peer.channels}  # deliveries
+        self.said: dict[int, set[int]] = {channel.number: set() for channel in self.peer.channels}  # in a transaction
 
     def opening(self) -> list[Step]:
         vhost = self.peer.vhost
@@ -95,15 +113,20 @@ class DescribedWire:
         for at, consumer in enumerate(self.peer.channel(number).consumers):
             handle = len(self.targets[number]) + at
             steps += self.link(number, consumer.tag, handle, queue_address(consumer.queue), None, consumer.no_ack)
-            steps.append((CLIENT, self.grants(number, handle)))
+            steps.append((CLIENT, self.grants(number, handle, self.peer.channel(number).prefetch or CREDIT)))
+        if self.peer.channel(number).mode == "tx":
+            steps += self.link(number, COORDINATION, self.coordination(number), None, None, False, COORDINATOR)
+            steps.append((SERVER, self.grants(number, self.coordination(number))))
+            steps += self.begins(number)
         return steps
 
     def link(
-        self, number: int, name: str, handle: int, source: str | None, target: str | None, settled: bool
-    ) -> list[Step]:
+        self, number: int, name: str, handle: int, source: str | None, target: str | None, settled: bool,
+        far: int = TARGET,
+    ) -> list[Step]:  # fmt: skip
         client_role = SENDER if source is None else RECEIVER
         mode = proton.ubyte(1 if settled else 0)
-        ends = (described(SOURCE, source), described(TARGET, target))
+        ends = (described(SOURCE, source), described(far, target))
 
         def attach(role: bool) -> bytes:
             first = uint(0) if role == SENDER else None
@@ -113,41 +136,121 @@ class DescribedWire:
 
         return [(CLIENT, attach(client_role)), (SERVER, attach(not client_role))]
 
-    def grants(self, number: int, handle: int) -> bytes:
+    def grants(self, number: int, handle: int, credit: int = CREDIT, count: int = 0) -> bytes:
         window = uint(2048)
-        fields = (uint(0), window, uint(0), window, uint(handle), uint(0), uint(CREDIT))
+        fields = (uint(0), window, uint(0), window, uint(handle), uint(count), uint(credit))
         return performative(FLOW, *fields, channel=number)
 
+    def settled(self, number: int, deliveries: Iterable[int]) -> bytes:
+        """The flow that follows when these are open no more; only channels with one consumer have a prefetch."""
+        prefetch = self.peer.channel(number).prefetch
+        self.open[number] -= set(deliveries)
+        if not prefetch:
+            return b""
+        credit = prefetch - len(self.open[number])
+        return self.grants(number, len(self.targets[number]), credit, self.received[number])
+
     def closing(self) -> list[Step]:
-        return [(CLIENT, performative(CLOSE)), (SERVER, performative(CLOSE))]
+        ends = b"".join(performative(END, channel=channel.number) for channel in self.peer.channels)
+        return [(CLIENT, ends + performative(CLOSE)), (SERVER, performative(CLOSE))]
 
     def asks(self, event: Event) -> list[Step]:
         return []
 
     def answers(self, event: Event) -> list[Step]:
-        return []
+        """What the broker says of a publish in a transaction, or of the end of one."""
+        said, self.answer = self.answer, []
+        return said
+
+    # ---- transactions -----------------------------------------------------------------------------------------------
+
+    def coordination(self, number: int) -> int:
+        """Handle of the link to the coordinator: behind all others."""
+        return len(self.targets[number]) + len(self.peer.channel(number).consumers)
+
+    def transaction(self, number: int) -> bytes:
+        return f"{number}-{self.transactions[number]}".encode()
+
+    def within(self, number: int, state: Any = None) -> Any:
+        """The state of something in the transaction at hand."""
+        return described(TRANSACTIONAL, self.transaction(number), state)
+
+    def asked(self, number: int, code: int, *fields: Any) -> bytes:
+        """A message to the coordinator."""
+        data = proton.Data()
+        data.put_object(described(code, *fields))
+        return self.transfer(number, self.coordination(number), self.next_id(number), AMQP_VALUE + data.encode())
+
+    def begins(self, number: int) -> list[Step]:
+        self.transactions[number] += 1
+        asked = self.asked(number, DECLARE)
+        state = described(DECLARED, self.transaction(number))
+        return [(CLIENT, asked), (SERVER, disposition(number, self.sent[number] - 1, state))]
+
+    def ends(self, event: Event) -> bytes:
+        """A transaction is over; `answer` is what follows then."""
+        number = event.channel
+        rejects = event.kind == "rollback" and self.transactions[number] % 2 == 0
+        said = self.asked(number, DISCHARGE, self.transaction(number), event.kind == "rollback" and not rejects)
+        error = described(ERROR, proton.symbol("amqp:transaction:rollback"))
+        state = described(REJECTED, error) if rejects else described(ACCEPTED)
+        done, self.published[number] = self.published[number], []
+        accepted = [disposition(number, id_, self.within(number, described(ACCEPTED))) for id_ in done]
+        own = disposition(number, self.sent[number] - 1, state)
+        self.answer = [(SERVER, b"".join(accepted) + own), *self.begins(number)]
+        return said
+
+    def published_within(self, index: int) -> None:
+        """A publish in a transaction, answered now or when that ends."""
+        event = self.script.events[index]
+        if (self.script.number + event.channel) % 3 == 0:
+            state = self.within(event.channel, described(ACCEPTED))
+            self.answer = [(SERVER, disposition(event.channel, self.id_of[index], state))]
+        else:
+            self.published[event.channel].append(self.id_of[index])
+
+    # ---- events -----------------------------------------------------------------------------------------------------
 
     def says(self, index: int) -> Said:
         event = self.script.events[index]
+        if event.kind == "publish":
+            self.id_of[index] = self.next_id(event.channel)
+            if self.peer.waits(event.channel):
+                self.published_within(index)
+            return CLIENT, self.transfers(event, self.id_of[index])
         if event.message is not None and event.kind != "return":
-            return (CLIENT if event.kind == "publish" else SERVER), self.transfers(event)
+            self.received[event.channel] += 1
+            self.open[event.channel].add(index)
+            return SERVER, self.transfers(event, event.tag - 1)
+        if event.kind in ("commit", "rollback"):
+            gone, self.said[event.channel] = self.said[event.channel], set()
+            flow = self.settled(event.channel, gone) if event.kind == "commit" else b""
+            return CLIENT, [self.ends(event) + flow]
         about = [event.of] if event.kind == "return" else list(event.about)
-        ids = [self.script.events[index].tag - 1 for index in about if index is not None]
+        ids = [self.id_of.get(index, self.script.events[index].tag - 1) for index in about if index is not None]
         outcome = "requeued" if event.kind == "return" else event.outcome
         state = described(STATES[outcome])
-        side = CLIENT if event.kind == "settle" else SERVER
-        dispositions = [
-            performative(DISPOSITION, RECEIVER, uint(first), uint(last), True, state, channel=event.channel)
-            for first, last in ([(ids[0], ids[-1])] if event.multiple else [(number, number) for number in ids])
-        ]
-        return side, [b"".join(dispositions)]
+        flow = b""
+        if event.kind == "settle" and self.peer.waits(event.channel, event.outcome):
+            state = self.within(event.channel, state)
+            self.said[event.channel] |= set(event.about)
+        elif event.kind == "settle":
+            flow = self.settled(event.channel, event.about)
+        ranges = [(ids[0], ids[-1])] if event.multiple else [(number, number) for number in ids]
+        said = [disposition(event.channel, first, state, last) for first, last in ranges]
+        return (CLIENT if event.kind == "settle" else SERVER), [b"".join(said) + flow]
 
-    def transfers(self, event: Event) -> list[bytes]:
+    def next_id(self, number: int) -> int:
+        self.sent[number] += 1
+        return self.sent[number] - 1
+
+    def transfers(self, event: Event, delivery_id: int) -> list[bytes]:
         """As many transfers as the event takes packets, at least one."""
-        message, number = event.message, event.channel
+        message, number, state = event.message, event.channel, None
         assert message is not None
         if event.kind == "publish":
             handle = self.targets[number].index(target_address(message))
+            state = self.within(number) if self.peer.waits(number) else None
         else:
             tags = [consumer.tag for consumer in self.peer.channel(number).consumers]
             handle = len(self.targets[number]) + tags.index(event.consumer or "")
@@ -156,39 +259,25 @@ class DescribedWire:
         pieces = [sections[at : at + width] for at in range(0, len(sections), width)]
         frames = []
         for place, piece in enumerate(pieces):
-            first = place == 0
-            fields = [
-                uint(handle), uint(event.tag - 1) if first else None, event.tag.to_bytes(4, "big") if first else None,
-                uint(0) if first else None, event.no_ack, place < len(pieces) - 1,
-            ]  # fmt: skip
-            frames.append(performative(TRANSFER, *fields, channel=number, payload=piece))
+            known, more = delivery_id if place == 0 else None, place < len(pieces) - 1
+            frames.append(self.transfer(number, handle, known, piece, event.no_ack, more, state))
         return frames
 
+    def transfer(
+        self, number: int, handle: int, delivery_id: int | None, payload: bytes, settled: bool = False,
+        more: bool = False, state: Any = None,
+    ) -> bytes:  # fmt: skip
+        """One transfer; without a delivery-id it goes on with the delivery of its link."""
+        begins: list[Any] = [None, None, None]
+        if delivery_id is not None:
+            begins = [uint(delivery_id), delivery_id.to_bytes(4, "big"), uint(0)]
+        return performative(
+            TRANSFER, uint(handle), *begins, settled, more, None, state, channel=number, payload=payload
+        )
 
-def sections_of(event: Event, annotates: bool) -> bytes:
-    """The message as it stands in the transfers: header, annotations, properties, application properties, data."""
-    message = event.message
-    assert message is not None
-    encoded: Any = proton.Message(body=message.body, inferred=True, durable=True)
-    encoded.delivery_count = event.deliveries
-    if message.message_id is not None:
-        encoded.id = message.message_id
-    if message.correlation_id is not None:
-        encoded.correlation_id = message.correlation_id
-    if message.reply_to is not None:
-        encoded.reply_to = message.reply_to
-    told: dict[Any, Any] = {}
-    if event.deaths:
-        first = event.deaths[-1]
-        told = {
-            "x-first-death-exchange": first.exchange,
-            "x-first-death-queue": first.queue,
-            "x-first-death-reason": first.reason,
-        }
-    if annotates and event.kind != "publish":
-        told |= {"x-exchange": event.exchange, "x-routing-key": event.routing_key}
-        encoded.annotations = {proton.symbol(key): value for key, value in told.items()}
-    elif told:
-        encoded.properties = told
-    octets: bytes = encoded.encode()
-    return octets
+
+def disposition(number: int, first: int, state: Any, last: int | None = None) -> bytes:
+    """The receiver settles deliveries `first` to `last`."""
+    return performative(
+        DISPOSITION, RECEIVER, uint(first), uint(first if last is None else last), True, state, channel=number
+    )

@@ -58,6 +58,8 @@ class ClassicWire:
             steps += [(CLIENT, spec.Confirm.Select()), (SERVER, spec.Confirm.SelectOk())]
         if channel.mode == "tx":
             steps += [(CLIENT, spec.Tx.Select()), (SERVER, spec.Tx.SelectOk())]
+        if channel.prefetch:
+            steps += [(CLIENT, spec.Basic.Qos(prefetch_count=channel.prefetch)), (SERVER, spec.Basic.QosOk())]
         for queue in self.script.queues:
             if not any(consumer.queue == queue.name for consumer in channel.consumers):
                 continue
@@ -80,7 +82,12 @@ class ClassicWire:
 
     def closing(self) -> list[Step]:
         close, close_ok = spec.Connection.Close(200, "bye", 0, 0), spec.Connection.CloseOk()
-        return [(CLIENT, self.method(0, close)), (SERVER, self.method(0, close_ok))]
+        ends, ends_ok = spec.Channel.Close(200, "bye", 0, 0), spec.Channel.CloseOk()
+        said, answered = (
+            b"".join(self.method(channel.number, method) for channel in self.peer.channels)
+            for method in (ends, ends_ok)
+        )
+        return [(CLIENT, said + self.method(0, close)), (SERVER, answered + self.method(0, close_ok))]
 
     def asks(self, event: Event) -> list[Step]:
         """What the client says one step before the event."""

@@ -1,0 +1,220 @@
+"""What is measured beside each other, as a table of functions; each does one whole thing with a capture.
+
+Those of Spark run in the process that `sessions` starts, in one session, or as a whole `wirehare` process. A contender
+that is too slow for the whole capture takes its first packets: its figures are scaled to the whole, and marked so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEGA = 10**6
+# The fields that come closest to the columns of `frames`. Of the arguments and properties only the hot ones: `frames`
+# has them all, tshark would be slower.
+TSHARK_FIELDS = (
+    "frame.number", "frame.time_epoch", "tcp.stream", "tcp.seq", "ip.src", "tcp.srcport",
+    "amqp.type", "amqp.channel", "amqp.length", "amqp.method.class", "amqp.method.method",
+    "amqp.header.body-size", "amqp.method.arguments.exchange", "amqp.method.arguments.routing_key",
+    "amqp.method.arguments.delivery_tag", "amqp.method.properties.message_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Task:
+    """A capture, how much of it a slow contender takes, where output may go."""
+
+    capture: Path
+    work: Path
+    slices: dict[str, int]  # contender -> packets, for those that do not take all
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`what` is done; `place`: in which process ('kernels' 'session' or, a process each time, 'command')."""
+
+    what: str
+    place: str
+    run: Callable[[Task], None]
+
+
+# ---- one core, no Spark ---------------------------------------------------------------------------------------------
+
+
+def read_runs(path: Path) -> list[pa.RecordBatch]:
+    """The runs of the capture, partition after partition, in this process."""
+    from udfs.source import TcpRunsSource
+
+    source = TcpRunsSource({"path": str(path)})
+    reader = source.reader(source.schema())
+    return [batch for partition in reader.partitions() for batch in reader.read(partition)]
+
+
+def in_flow_order(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows as a shuffle by flow would hand them over."""
+    keys = ("flow", "order_ns", "capture_file", "first_packet_no")
+    columns = [[batch[key].to_pylist() for key in keys] for batch in batches]
+    places = [
+        (tuple((cell is not None, cell) for cell in row), which, at)
+        for which, batch in enumerate(columns)
+        for at, row in enumerate(zip(*batch, strict=True))
+    ]
+    for _, which, at in sorted(places, key=lambda place: [(known, cell if known else 0) for known, cell in place[0]]):
+        yield batches[which].slice(at, 1)
+
+
+def read(task: Task) -> None:
+    """Record headers, link, IP and TCP layers, coalescing into runs."""
+    read_runs(task.capture)
+
+
+_ordered: list[pa.RecordBatch] = []
+
+
+def decode(task: Task) -> None:
+    """Runs, read and ordered before, to decoded rows as Arrow batches."""
+    from udfs.decode import decode_runs
+
+    if not _ordered:
+        raise RuntimeError("the runs are not prepared")
+    for _ in decode_runs()(iter(_ordered)):
+        pass
+
+
+def prepare(task: Task) -> None:
+    """Bring the runs into the order of flows, outside of the time that is taken."""
+    _ordered[:] = in_flow_order(read_runs(task.capture))
+
+
+# ---- in a session of Spark ------------------------------------------------------------------------------------------
+
+
+def spark(task: Task) -> SparkSession:
+    """The session as `wirehare decode` starts it for this capture."""
+    from jobs.decode import start
+
+    return start(task.capture.stat().st_size)
+
+
+def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def floor(task: Task) -> None:
+    """The same source, the same shuffle and sort, every batch through Python as it is, and thrown away."""
+    import pipeline
+    from udfs.schemas import TCP_RUNS
+    from udfs.source import register
+
+    engine = spark(task)
+    register(engine)
+    runs = engine.read.format("tcp_runs").load(str(task.capture))
+    shuffled = runs.repartition("flow").sortWithinPartitions(*pipeline.RUN_ORDER)
+    shuffled.mapInArrow(identity, TCP_RUNS).write.format("noop").mode("overwrite").save()
+
+
+def write_frames(task: Task) -> None:
+    """Table frames, as `pipeline.parquet` writes it."""
+    import pipeline
+    from pipeline import parquet
+    from pipeline.tables.frames import frames
+
+    output = task.work / "frames"
+    shutil.rmtree(output, ignore_errors=True)
+    parquet.write(frames(pipeline.decoded(spark(task), str(task.capture))), output.as_uri())
+
+
+def write_tables(task: Task) -> None:
+    """What `wirehare decode` does, in the standing session."""
+    from jobs.cli import main
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        code = main(["decode", str(task.capture), "--output", str(task.work / "tables"), "--overwrite"])
+    if code:
+        raise RuntimeError(f"wirehare decode ended with {code}")
+
+
+# ---- processes of their own -----------------------------------------------------------------------------------------
+
+
+def quietly(*command: str) -> None:
+    """Run a command; its output is thrown away. Raises CalledProcessError when it fails."""
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+
+
+def wirehare(task: Task, *more: str) -> None:
+    tables = task.work / "cold"
+    quietly(
+        sys.executable, "-m", "jobs.cli", "decode", str(task.capture), "--output", str(tables), "--overwrite", *more
+    )
+
+
+def cold_frames(task: Task) -> None:
+    wirehare(task, "--tables", "frames")
+
+
+def cold_tables(task: Task) -> None:
+    wirehare(task)
+
+
+def tshark(task: Task, name: str, *how: str) -> None:
+    limit = ["-c", str(task.slices[name])] if name in task.slices else []
+    quietly("tshark", "-n", "-r", str(task.capture), *limit, "-Y", "amqp", "-T", *how)
+
+
+def tshark_fields(task: Task) -> None:
+    tshark(task, "tshark fields", "fields", *(part for name in TSHARK_FIELDS for part in ("-e", name)))
+
+
+def tshark_ek(task: Task) -> None:
+    tshark(task, "tshark ek", "ek")
+
+
+def scapy(task: Task) -> None:
+    """Ethernet, IP and TCP of each packet; scapy does not know AMQP."""
+    quietly(sys.executable, "-m", "benchmarks.contenders", str(task.capture), str(task.slices["scapy"]))
+
+
+CONTENDERS = {
+    "read": Contender("kernels: capture to runs, one core", "kernels", read),
+    "decode": Contender("kernels: runs to rows, one core", "kernels", decode),
+    "floor": Contender("floor job: read, shuffle, identity", "session", floor),
+    "frames": Contender("frames to Parquet, warm session", "session", write_frames),
+    "tables": Contender("all tables to Parquet, warm session", "session", write_tables),
+    "frames, cold": Contender("wirehare decode --tables frames, whole process", "command", cold_frames),
+    "tables, cold": Contender("wirehare decode, whole process", "command", cold_tables),
+    "tshark fields": Contender("tshark -T fields, columns of frames", "command", tshark_fields),
+    "tshark ek": Contender("tshark -T ek", "command", tshark_ek),
+    "scapy": Contender("scapy, without AMQP", "command", scapy),
+}
+
+
+def main() -> None:
+    """The slice of scapy, in a process of its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("capture")
+    parser.add_argument("packets", type=int)
+    chosen = parser.parse_args()
+    from scapy.utils import PcapReader
+
+    with PcapReader(chosen.capture) as packets:
+        seen = sum(1 for _, packet in zip(range(chosen.packets), packets, strict=False) if packet.haslayer("TCP"))
+    print(json.dumps({"tcp": seen}))
+
+
+if __name__ == "__main__":
+    main()

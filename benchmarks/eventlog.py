@@ -1,0 +1,111 @@
+"""What the stages of a finished job took, read from Spark's event log.
+
+    for stage in stages(directory): print(stage.table, stage.part, stage.seconds)
+
+A stage is told by the table that its query writes, and by whether it reads captures, decodes, or derives.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+GIGA = 10**9
+WRITES = re.compile(r"Arguments: (\S+)/([^/\s,]+), (?:false|true)")  # of InsertIntoHadoopFsRelationCommand
+READS_CAPTURES = "BatchScan tcp_runs"
+PYTHON_TIME, PYTHON_IN, PYTHON_OUT = (
+    "time to execute Python code",
+    "data sent to Python workers",
+    "data returned from Python workers",
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage, all its tasks together. `part`: 'read' 'decode' 'derive'. Seconds are those that tasks held a core;
+    `python` and `jvm` (processor) seconds are parts of them."""
+
+    table: str
+    part: str
+    tasks: int
+    seconds: float
+    jvm: float
+    python: float
+    gc: float
+    shuffle_written: int
+    shuffle_read: int
+    spilled: int
+    read: int
+    written: int
+    python_in: int
+    python_out: int
+
+
+def events(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(short name, event) of all logs under a directory."""
+    for log in sorted(path for path in directory.rglob("events_*") if path.is_file()):
+        with log.open() as lines:
+            for line in lines:
+                event = json.loads(line)
+                yield event["Event"].rpartition(".")[2], event
+
+
+def stages(directory: Path) -> list[Stage]:
+    """Every stage that ran, in order."""
+    tables: dict[str, str] = {}
+    of_stage: dict[int, str] = {}
+    tasks: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    done: dict[int, dict[str, Any]] = {}
+    for name, event in events(directory):
+        if name == "SparkListenerSQLExecutionStart":
+            target = WRITES.search(event["physicalPlanDescription"])
+            tables[str(event["executionId"])] = target[2] if target else ""
+        elif name == "SparkListenerJobStart":
+            query = event.get("Properties", {}).get("spark.sql.execution.id", "")
+            for stage in event["Stage IDs"]:
+                of_stage.setdefault(stage, tables.get(query, ""))
+        elif name == "SparkListenerTaskEnd" and "Task Metrics" in event:
+            tasks[event["Stage ID"]].append(event["Task Metrics"])
+        elif name == "SparkListenerStageCompleted":
+            done[event["Stage Info"]["Stage ID"]] = event["Stage Info"]
+    return [stage_of(of_stage.get(number, ""), info, tasks[number]) for number, info in sorted(done.items())]
+
+
+def stage_of(table: str, info: dict[str, Any], tasks: list[dict[str, Any]]) -> Stage:
+    """One stage out of its own event and those of its tasks."""
+    scopes = {json.loads(rdd["Scope"])["name"] for rdd in info["RDD Info"] if "Scope" in rdd}
+    reads = READS_CAPTURES in scopes
+    part = "read" if reads else "decode" if table == "decoded" else "derive"
+    own: dict[str, int] = defaultdict(int)
+    for value in info.get("Accumulables", ()):
+        if str(value.get("Value", "")).lstrip("-").isdigit():
+            own[value.get("Name") or ""] += int(value["Value"])
+
+    def total(*path: str) -> int:
+        values: list[Any] = list(tasks)
+        for key in path:
+            values = [value[key] for value in values]
+        return int(sum(values))
+
+    return Stage(
+        table="frames" if table == "decoded" else table,
+        part=part,
+        tasks=len(tasks),
+        seconds=total("Executor Run Time") / 1000,
+        jvm=total("Executor CPU Time") / GIGA,
+        python=own[PYTHON_TIME] / 1000,
+        gc=total("JVM GC Time") / 1000,
+        shuffle_written=total("Shuffle Write Metrics", "Shuffle Bytes Written"),
+        shuffle_read=total("Shuffle Read Metrics", "Local Bytes Read")
+        + total("Shuffle Read Metrics", "Remote Bytes Read"),
+        spilled=total("Disk Bytes Spilled"),
+        read=total("Input Metrics", "Bytes Read"),
+        written=total("Output Metrics", "Bytes Written"),
+        python_in=own[PYTHON_IN],
+        python_out=own[PYTHON_OUT],
+    )

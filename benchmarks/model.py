@@ -1,0 +1,216 @@
+"""A model of the time that a decode takes, measured, and what it predicts: `python -m benchmarks.model --mb 250 1000`.
+
+`wirehare decode` runs on a generated capture of two sizes, in a process of its own, with Spark's event log on. What
+differs between them is what a GB costs, stage by stage; what remains is what every run costs. Seconds are those that
+tasks held a core: a cluster divides them by its cores, as far as these are busy. The driver's own time (start,
+planning, the walk over the record headers) is not divided. Printed are the model and its prediction for `--daily-gb` on
+`--executors` of `--cores` each; the assumptions stand in docs/performance.md. The figures are also written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.eventlog import stages
+from benchmarks.generate import generate
+from benchmarks.machine import machine, shown
+from benchmarks.processes import MEGA
+from benchmarks.profiles import PROFILES
+
+GIGA = 10**9
+MEASURES = ("seconds", "jvm", "python", "gc", "shuffle_written", "spilled", "written")
+IN_BYTES = ("shuffle_written", "spilled", "written")
+STEPS = ("read", "decode", "derive")
+DAY_S = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Run:
+    """One decode. gb: of the capture; seconds: of the whole process; walk: of the driver over the record headers;
+    steps: 'part table' -> measure -> what it came to; files, tables: number and bytes of what was written."""
+
+    gb: float
+    seconds: float
+    walk: float
+    steps: dict[str, dict[str, float]]
+    files: int
+    tables: int
+
+
+def run(path: Path, work: Path) -> Run:
+    """Decode the capture and look at what that took. Raises CalledProcessError when it fails."""
+    log, output = work / "log", work / "tables"
+    log.mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }  # fmt: skip
+    given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
+    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"}
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "jobs.cli", "decode", str(path), "--output", str(output)]
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    seconds = time.perf_counter() - started
+    steps: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(MEASURES, 0.0))
+    for stage in stages(log):
+        for measure in MEASURES:
+            steps[f"{stage.part} {stage.table}"][measure] += getattr(stage, measure)
+    written = list(output.rglob("*.parquet"))
+    size = sum(file.stat().st_size for file in written)
+    return Run(path.stat().st_size / GIGA, seconds, walk(path), dict(steps), len(written), size)
+
+
+def walk(path: Path) -> float:
+    """Seconds that the driver takes to cut the capture into splits."""
+    from udfs.source import TcpRunsSource
+
+    source = TcpRunsSource({"path": str(path)})
+    started = time.perf_counter()
+    source.reader(source.schema()).partitions()
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Cost:
+    """fixed + per_gb * GB."""
+
+    fixed: float
+    per_gb: float
+
+    @staticmethod
+    def between(small: tuple[float, float], large: tuple[float, float]) -> Cost:
+        """The line through two (GB, cost)."""
+        per_gb = (large[1] - small[1]) / (large[0] - small[0])
+        return Cost(small[1] - per_gb * small[0], per_gb)
+
+    def of(self, gb: float) -> float:
+        return self.fixed + self.per_gb * gb
+
+
+@dataclass(frozen=True)
+class Model:
+    """steps: by step and measure, what tasks took; `wall`: seconds of the whole, on `cores`; `walk`: of the driver over
+    the record headers; files and bytes of the tables."""
+
+    steps: dict[str, dict[str, Cost]]
+    cores: int
+    wall: Cost
+    walk: Cost
+    files: Cost
+    tables: Cost
+
+    def total(self, measure: str) -> Cost:
+        """Of all steps together."""
+        costs = [step[measure] for step in self.steps.values()]
+        return Cost(sum(cost.fixed for cost in costs), sum(cost.per_gb for cost in costs))
+
+    @property
+    def busy(self) -> float:
+        """Which share of the cores tasks kept busy, while there was data to work on."""
+        return min(1.0, self.total("seconds").per_gb / (self.cores * self.wall.per_gb))
+
+    @property
+    def driver(self) -> float:
+        """Seconds of each run outside of tasks: start, planning, moving the tables into place."""
+        return max(0.0, self.wall.fixed - self.total("seconds").fixed / self.cores)
+
+
+def model(small: Run, large: Run, cores: int) -> Model:
+    """What two runs tell."""
+    nothing = dict.fromkeys(MEASURES, 0.0)
+
+    def cost(first: float, second: float) -> Cost:
+        return Cost.between((small.gb, first), (large.gb, second))
+
+    names = [name for part in STEPS for name in large.steps if name.startswith(part)]
+    steps = {
+        name: {m: cost(small.steps.get(name, nothing)[m], large.steps[name][m]) for m in MEASURES} for name in names
+    }
+    return Model(
+        steps,
+        cores,
+        cost(small.seconds, large.seconds),
+        cost(small.walk, large.walk),
+        cost(small.files, large.files),
+        cost(small.tables, large.tables),
+    )
+
+
+def shown_model(found: Model) -> str:
+    """The model as a table: seconds and bytes a GB, and what each run costs besides."""
+    titles = ("core s", "JVM s", "Python s", "shuffle MB", "written MB", "each run s")
+    lines = [f"{'for a GB':24}" + "".join(f"{title:>12}" for title in titles)]
+    rows = [*found.steps.items(), ("all", {measure: found.total(measure) for measure in MEASURES})]
+    for name, step in rows:
+        seconds, shuffled, written = step["seconds"], step["shuffle_written"], step["written"]
+        cells = [seconds.per_gb, step["jvm"].per_gb, step["python"].per_gb]
+        cells += [shuffled.per_gb / MEGA, written.per_gb / MEGA, seconds.fixed]
+        lines.append(f"{name:24}" + "".join(f"{cell:12.2f}" for cell in cells))
+    lines.append(f"walk over the headers: {found.walk.per_gb:.2f} s a GB, on the driver")
+    lines.append(f"driver beside the tasks: {found.driver:.1f} s each run; cores busy: {found.busy:.0%}")
+    lines.append(f"tables: {found.tables.per_gb / MEGA:.0f} MB a GB")
+    lines.append(f"files: {found.files.fixed:.0f} each run, {found.files.per_gb:.1f} a GB")
+    return "\n".join(lines)
+
+
+def prediction(found: Model, daily_gb: float, runs: int, executors: int, cores: int) -> dict[str, float]:
+    """Of a day's captures, decoded in so many runs."""
+    each = daily_gb / runs
+    core_seconds = found.total("seconds").of(each)
+    seconds = core_seconds / (executors * cores * found.busy) + found.driver + found.walk.per_gb * each
+    return {
+        "gb_each_run": each,
+        "core_hours_a_day": runs * core_seconds / 3600,
+        "seconds_each_run": seconds,
+        "share_of_the_day": runs * seconds / DAY_S,
+        "shuffle_gb_a_day": runs * found.total("shuffle_written").of(each) / GIGA,
+        "tables_gb_a_day": found.tables.per_gb * daily_gb / GIGA,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.model", description="A measured model of a decode.")
+    parser.add_argument("--mb", type=float, nargs=2, default=[250, 1000], help="two sizes in 10**6 bytes (250 1000)")
+    parser.add_argument("--profile", choices=PROFILES, default="usual", help="kind of traffic (default usual)")
+    parser.add_argument("--daily-gb", type=float, default=1000, help="what comes in a day (default 1000)")
+    parser.add_argument("--runs", type=int, default=24, help="runs a day (default 24)")
+    parser.add_argument("--executors", type=int, default=20, help="default 20")
+    parser.add_argument("--cores", type=int, default=4, help="of an executor (default 4)")
+    parser.add_argument("--json", type=Path, default=Path("model.json"), help="where to (default model.json)")
+    parser.add_argument("--directory", type=Path, help="where captures and tables stand meanwhile (default: temporary)")
+    chosen = parser.parse_args()
+    known = machine()
+    measured = []
+    for size in sorted(chosen.mb):
+        with tempfile.TemporaryDirectory(dir=chosen.directory) as work:
+            path = Path(work) / "capture.pcap"
+            generate(path, int(size * MEGA), profile=PROFILES[chosen.profile])
+            measured.append(run(path, Path(work)))
+    found = model(measured[0], measured[1], os.cpu_count() or 1)
+    predicted = prediction(found, chosen.daily_gb, chosen.runs, chosen.executors, chosen.cores)
+    print(f"{shown(known)}\n\n{shown_model(found)}\n")
+    print(
+        f"{chosen.daily_gb:g} GB a day in {chosen.runs} runs on {chosen.executors} executors of {chosen.cores} cores:"
+    )
+    for name, value in predicted.items():
+        print(f"  {name.replace('_', ' '):20}{value:10.2f}")
+    figures = {
+        "machine": known,
+        "runs": [asdict(each) for each in measured],
+        "model": asdict(found),
+        "predicted": predicted,
+    }
+    chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
