@@ -21,6 +21,7 @@ from jobs.console import complain, step
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pipeline.derivation import Derivation
     from pipeline.output import Place
 
 EPILOG = f"""examples:
@@ -161,10 +162,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def start(byte_size: int = 0) -> SparkSession:
     """The session to work in, on captures or tables of so many bytes."""
-    from pipeline.session import BRIEF, BRIEF_BYTES, session
+    from pipeline.session import BRIEF, BRIEF_BYTES, UNATTENDED, session
 
     with step("starting Spark", "Spark started"):
-        return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "")
+        return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
 
 
 def write(
@@ -173,7 +174,9 @@ def write(
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     import pipeline
     from pipeline import parquet
-    from pipeline.schemas import DECODED
+    from pipeline.derivation import Derivation
+    from pipeline.schemas import DECODED, TABLES
+    from pipeline.tables.flows import message_flows
 
     scratch = stage.child("decoded")
     with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
@@ -189,18 +192,20 @@ def write(
         parquet.write(rows, scratch.uri, partition_by="kind")
     with step("planning tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from the rows as written: the captures are read and decoded once.
-        tables = pipeline.from_decoded(
+        derived = Derivation(
             spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload, versions=spoken(scratch)
         )
-        for name, table in tables.items():
+        for name in TABLES:
             if name in (*wanted, "captures") and name != "frames":
                 status.doing = f"writing {name}"
                 if name == "message_flows" and {"messages", "connections"} <= set(wanted):  # both stand by now
-                    table = pipeline.load(spark, stage.uri).message_flows
+                    table = message_flows(*(standing(spark, stage, part) for part in ("messages", "connections")))
+                else:
+                    table = getattr(derived, name)
                 parquet.write(table, stage.child(name).uri)
         if "frames" in wanted:
-            keep_frames(scratch, stage.child("frames"), tables.frames)
-    tables.release()
+            keep_frames(scratch, stage.child("frames"), derived)
+    derived.release()
     scratch.remove()
 
 
@@ -213,13 +218,20 @@ def spoken(scratch: Place) -> set[str]:
     return {version for version in versions if version is not None}
 
 
-def keep_frames(scratch: Place, target: Place, frames: DataFrame) -> None:
+def standing(spark: SparkSession, stage: Place, name: str) -> DataFrame:
+    """A table that has been written under `stage`."""
+    from pipeline.schemas import TABLES
+
+    return spark.read.schema(TABLES[name]).parquet(stage.child(name).uri)
+
+
+def keep_frames(scratch: Place, target: Place, derived: Derivation) -> None:
     """The decoded rows of kind 'frame' are the table frames already: move them there."""
     from pipeline import parquet
 
     written = scratch.child("kind=frame")
     if written.entries() is None:  # no frame in any capture
-        parquet.write(frames, target.uri)
+        parquet.write(derived.frames, target.uri)
     else:
         written.move_to(target)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 from pyspark import StorageLevel
@@ -22,18 +21,12 @@ from pyspark.sql.types import StructType
 from pipeline import views
 from pipeline.audit import findings
 from pipeline.cutting import cut
+from pipeline.derivation import Derivation
 from pipeline.heartbeats import heartbeats
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
-from pipeline.tables.captures import captures
-from pipeline.tables.connections import connections
-from pipeline.tables.families import families
-from pipeline.tables.flows import OF_MESSAGES, message_flows
-from pipeline.tables.frames import frames
-from pipeline.tables.messages import messages
-from pipeline.tables.methods import methods
+from pipeline.tables.flows import message_flows
 from pipeline.tables.shape import shaped
-from pipeline.tables.streams import streams
 from udfs.schemas import DECODED
 
 __all__ = [
@@ -77,25 +70,9 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collect
     sets of narrow rows that are kept once they are computed (`Tables.release` drops them). `versions`: those that
     occur, where the caller knows; the others are not planned for, which saves seconds.
     """
-    all_frames = frames(decoded)
-    found = families(all_frames, versions)
-    settled = [family.settled for family in found if family.settled is not None]
-    replies = [family.replies for family in found if family.replies is not None]
-    all_connections = connections(decoded)
-    all_messages = messages({family.name: family.messages for family in found}, settled, all_frames, payload=payload)
-    to_pair = all_messages.select(*OF_MESSAGES).persist(StorageLevel.MEMORY_AND_DISK)
-    return Tables(
-        captures=captures(decoded),
-        frames=all_frames,
-        streams=streams(decoded),
-        connections=all_connections,
-        channels=reduce(DataFrame.unionByName, (family.channels for family in found)),
-        links=reduce(DataFrame.unionByName, (family.links for family in found)),
-        methods=methods(all_frames, replies),
-        messages=all_messages,
-        message_flows=message_flows(to_pair, all_connections),
-        persisted=(to_pair, *(rows for family in found for rows in family.kept)),
-    )
+    derived = Derivation(decoded, payload=payload, versions=versions)
+    tables = {name: getattr(derived, name) for name in TABLES}
+    return Tables(**tables, persisted=derived.persisted)
 
 
 def decoded(

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from pipeline.session import session
+from pipeline.session import UNATTENDED, session
 
 # The same examples in every run, so that a red run means a change; HYPOTHESIS_PROFILE=default explores further.
 settings.register_profile("same", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 TEST_SETTINGS = {
+    **UNATTENDED,
     # Two cores as on the smallest machine that runs the suite; more than one shows what depends on partitioning.
     "spark.master": "local[2]",
     "spark.sql.shuffle.partitions": "2",
