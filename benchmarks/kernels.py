@@ -1,8 +1,13 @@
-"""What the decoder's kernels do a second on one core, family by family: `python -m benchmarks.kernels`.
+"""What the kernels do a second on one core: `python -m benchmarks.kernels`.
 
-The conversations of benchmarks/families.py as one TCP connection of about 100 MB in segments of 1,448 bytes, from
-memory. `scan` is everything up to rows with raw arguments: TCP order, framing, contents, SHA-256 of bodies; `values` is
-arguments and properties to VARIANT. Processor seconds of this thread; the best of the runs, as others only ever add.
+Packets: Ethernet, IPv4, TCP and 100 bytes of payload, as a block of a capture. The rest: the conversations of
+benchmarks/families.py as one TCP connection of about 100 MB in segments of 1,448 bytes, from memory, family by family.
+
+    scan     everything up to rows with raw arguments: TCP order, framing, contents, SHA-256 of bodies
+    framing  that less the time that SHA-256 of the same bodies takes alone
+    values   arguments and properties to VARIANT; a row of 1.0 has some twenty values, others five
+
+Processor seconds of this thread; the best of the runs, as others only ever add.
 """
 
 from __future__ import annotations
@@ -19,7 +24,13 @@ from codec.amqp import decoder as decoding
 from codec.amqp import rows as R
 from codec.amqp.stream import run
 from codec.amqp.values import decode_values
+from codec.amqp.versions import BODY
+from codec.capture.records import RECORD
+from codec.digest import begin, finish, new_digests, update
+from codec.jit import njit
+from codec.net.layers import dissect
 from codec.net.segments import ACK, SEGMENT, SYN
+from udfs.warm import packets
 
 MEGA = 10**6
 SEGMENT_BYTES = 1448
@@ -71,42 +82,87 @@ class Spent:
             self.seconds += time.thread_time() - start
 
 
-def measure(family: str, size: int, message_bytes: int, runs: int) -> str:
+@njit
+def hash_each(digests, octets, sizes, out):
+    """SHA-256 of one body after the other; all begin at the first of `octets`."""
+    for size in sizes:
+        begin(digests, 0)
+        update(digests, 0, octets, 0, size)
+        finish(digests, 0, out)
+
+
+def best(runs: int, function: Callable[..., Any], *arguments: Any) -> float:
+    """Processor seconds of a call; the first loads the kernels."""
+    spent = []
+    for _ in range(runs + 1):
+        timed = Spent(function)
+        timed(*arguments)
+        spent.append(timed.seconds)
+    return min(spent[1:])
+
+
+def body_sizes(cells: np.ndarray) -> np.ndarray:
+    """Bytes of the bodies that were hashed: those of body frames, or of messages of 1.0."""
+    framed = cells[cells[:, R.TYPE] == BODY, R.PAYLOAD_SIZE]
+    return framed if len(framed) else cells[cells[:, R.DIGEST] == 1, R.BODY_SIZE]
+
+
+def packet_line(runs: int, count: int = 60_000) -> str:
+    """Packets through the layers below TCP, a block of 9 MB."""
+    packet = packets(b"x" * 100)[2]
+    block = np.frombuffer(bytearray(packet * count), np.uint8)
+    records = np.zeros(count, RECORD)
+    records["offset"] = np.arange(count) * len(packet)
+    records["cap_len"] = records["wire_len"] = len(packet)
+    records["link_type"] = 1  # Ethernet
+    assert (dissect(block, records, 1, 0).skip == 0).all()
+    seconds = best(runs, dissect, block, records, 1, 0)
+    return f"packets {count / seconds / MEGA:.1f} M/s"
+
+
+def family_line(family: str, size: int, message_bytes: int, runs: int) -> str:
     """One line of figures."""
     segments, payload = conversation(family, size, message_bytes)
     scans, values, frames, spoken = [], [], 0, 0
+    sizes: list[np.ndarray] = []
     scan_kernel, value_kernels = run, decode_values
     for _ in range(runs + 1):  # the first loads the kernels
         scan, value = Spent(scan_kernel), Spent(value_kernels)
         vars(decoding).update(run=scan, decode_values=value)
         frames = spoken = 0
+        sizes = []
         try:
             decoder = decoding.Decoder()
             for part in (decoder.feed(FLOW, segments, payload), decoder.finish()):
                 for batch in part:
                     frames += len(batch.cells)
                     spoken += int((batch.cells[:, R.DEFINITION] >= 0).sum())
+                    sizes.append(body_sizes(batch.cells))
                     assert (batch.cells[:, R.STATUS] == 0).all(), "the conversation is wrong"
         finally:
             vars(decoding).update(run=scan_kernel, decode_values=value_kernels)
         scans.append(scan.seconds)
         values.append(value.seconds)
-    best = min(scans[1:]), min(values[1:])
+    scan_s, values_s, bodies = min(scans[1:]), min(values[1:]), np.concatenate(sizes)
+    sha_s = best(runs, hash_each, new_digests(1), payload, bodies, np.zeros(32, np.uint8))
     return (
-        f"{family:8}{frames:>10,}{best[0]:>9.2f}{frames / best[0] / MEGA:>9.1f}{len(payload) / best[0] / MEGA:>8.0f}"
-        f"{spoken:>12,}{best[1]:>9.2f}{spoken / best[1] / MEGA:>9.1f}"
+        f"{family:7}{frames:>10,}{frames / scan_s / MEGA:>10.1f}{len(payload) / scan_s / MEGA:>8,.0f}"
+        f"{frames / (scan_s - sha_s) / MEGA:>13.1f}{int(bodies.sum()) / sha_s / MEGA:>10,.0f}"
+        f"{spoken:>14,}{spoken / values_s / MEGA:>11.1f}"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description="Speed of the decoder's kernels.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description="Speed of the kernels.")
     parser.add_argument("--mb", type=float, default=100, help="size of each conversation in 10**6 bytes (default 100)")
     parser.add_argument("--message-bytes", type=int, default=64, help="size of a body (default 64)")
     parser.add_argument("--runs", type=int, default=3)
     chosen = parser.parse_args()
-    print(f"{'':8}{'frames':>10}{'scan s':>9}{'M/s':>9}{'MB/s':>8}{'with values':>12}{'values s':>9}{'M/s':>9}")
+    print(packet_line(chosen.runs))
+    print(f"{'':7}{'frames':>10}{'scan M/s':>10}{'MB/s':>8}{'framing M/s':>13}{'SHA MB/s':>10}", end="")
+    print(f"{'with values':>14}{'values M/s':>12}")
     for family in FAMILIES:
-        print(measure(family, int(chosen.mb * MEGA), chosen.message_bytes, chosen.runs))
+        print(family_line(family, int(chosen.mb * MEGA), chosen.message_bytes, chosen.runs))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Every bound of the decoder in one place, each with its reason.
 
 A limit that is reached never raises, and nothing that it keeps from being read is lost silently: it shows in a row
-(status, error, a skipped span, or the `limits` fact of the connection), or its comment says what is done instead.
+(status, error, a skipped span), in the `limits` fact of the connection (REACHED) or in the account of the capture, or
+its comment says what is done instead. The values are compiled into the kernels, which notice a change of this file.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Limits:
     reorder_patience: int = 32
     # Encapsulations of one packet around its innermost IP header: a mirrored (1) overlay (2) across a provider (3).
     tunnels: int = 4
+    # Headers of one packet below TCP, tags and extension headers included; real stacks stay below 12.
+    packet_headers: int = 32
     # Packets of the file after its first fragment that a datagram waits for the others, and is known afterwards so
     # that late copies begin no new one: fragments are sent back to back, several capture queues mix some hundred.
     fragment_packets: int = 4096
@@ -52,8 +55,23 @@ class Limits:
     nesting_depth: int = 64
     # A decoded value as VARIANT; Spark refuses larger ones.
     variant_bytes: int = 16 * 1024 * 1024
+    # Places of the dictionary of a value in which a key is looked for; one that is not found is stored again, so that
+    # nobody makes a search long by choosing keys that collide.
+    key_probes: int = 32
+    # Segments of 0-10 that came in several frames and wait for their last one, on all channels of a connection.
+    segment_bytes: int = 16 * 1024 * 1024
+    # Deliveries of 1.0 that came in several transfers and wait for their last one, per direction.
+    open_deliveries: int = 32768
+    # Places of their table in which a delivery is looked for, and has to be: one that finds none free is not joined.
+    delivery_probes: int = 32
+    # Sections around the bodies of these deliveries, kept for the last transfer, per direction.
+    delivery_bytes: int = 8 * 1024 * 1024
+    # Octets of a section of 1.0 before its contents: descriptor, constructor, size; 20 are usual. More are malformed.
+    section_head_bytes: int = 64
     # How far a stream without protocol header is searched for frames before it is declared foreign.
     detect_bytes: int = 1024 * 1024
+    # Stretches of such a stream, seen and missing in turn, after which it is declared foreign, too.
+    detect_spans: int = 30
     # Table entries, and sections of a 0-10 header, that are looked at to tell whether a frame begins: so many in a row
     # are no accident, and thousands of feigned frame headers may share one long table.
     detect_entries: int = 64
@@ -71,8 +89,37 @@ class Limits:
     hello_bytes: int = 4096
     # Connections of one flow that begin with equal packets are told apart as long as no more have begun since.
     names_kept: int = 4096
-    # Contents open at a time per direction: one per channel number is legal in the classic family.
-    open_contents: int = 65536
+    # Publishes of one key that are looked at for the one of a delivery. One that is not found among them leaves the
+    # delivery, and all of its queue with that key, in doubt.
+    pairing_probes: int = 1024
 
 
 LIMITS = Limits()
+
+# What `connections.limits` says that a connection ran into; records hold a bitmask of these.
+REACHED = (
+    "reorder window",  # reorder_bytes, reorder_segments
+    "segment out of window",  # RFC 7323, section 2.3
+    "frame size",  # frame_bytes
+    "decoded value size",  # variant_bytes
+    "nesting depth",  # nesting_depth
+    "search for frames",  # detect_bytes, detect_spans
+    "segment size",  # segment_bytes
+    "open deliveries",  # open_deliveries, delivery_probes
+    "delivery size",  # delivery_bytes
+    "protocol headers",  # offers
+    "hello size",  # hello_bytes
+)
+(
+    REORDER_WINDOW,
+    STRAY_SEGMENT,
+    FRAME_SIZE,
+    VALUE_SIZE,
+    NESTING,
+    SEARCH,
+    SEGMENT_SIZE,
+    OPEN_DELIVERIES,
+    DELIVERY_SIZE,
+    PROTOCOL_HEADERS,
+    HELLO_SIZE,
+) = (1 << bit for bit in range(len(REACHED)))

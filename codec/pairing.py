@@ -9,8 +9,8 @@ A publish may have reached a queue when both name the same route (exchange and r
 tell its route, the queue's own name on the default exchange counts, else any named exchange, and at last an address of
 which nothing is known (this one *loosely*).
 
-Each row costs a logarithm at most (of what was given back and not delivered anew), and PROBES looks at publishes that
-another row was given or whose content differs. Memory: 64 bytes a row.
+Each row costs a logarithm at most (of what was given back and not delivered anew), and `Limits.pairing_probes` looks
+at publishes that another row was given or whose content differs. Memory: 64 bytes a row.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import numpy as np
 
 from codec.kernel import kernel
 from codec.keyed import ABSENT, Keyed, empty, found, new_keyed, put, with_room
+from codec.limits import LIMITS
 
 PUBLISH, DELIVERY = 0, 1  # sides
 EXACT, NAMED, PLAIN = range(3)  # what a publish's route says: a queue, a named exchange, an address of either kind
 CLASSIC, SEGMENTED, DESCRIBED = range(3)  # families of versions; the body of the last is hashed by sections
 NOBODY = -1
-PROBES = 1024
+PROBES = LIMITS.pairing_probes
 
 
 class Rows(NamedTuple):

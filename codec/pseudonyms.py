@@ -28,20 +28,22 @@ _CHUNK = 1 << 12
 _NAMES = b"wirehare names"  # nothing else that this key is used for gives the same digests
 _SALT = b"wirehare key"
 # scrypt (RFC 7914) with 16 MiB: some 50 ms for us, and as long for every guess at a passphrase.
+_KEYS = 256  # passphrases that are remembered: a column of them must not cost that for each row
 _SCRYPT = {"n": 1 << 14, "r": 8, "p": 1}
 
 
-@lru_cache(maxsize=16)
-def key_of(secret: bytes) -> bytes:
-    """The key of 32 octets that `secret` stands for: itself when it has 32 octets, else scrypt of it.
+@lru_cache(maxsize=_KEYS)
+def key_of(secret: str | bytes) -> bytes:
+    """The key of 32 octets that `secret` stands for: itself when it is 32 octets, else (and every text) scrypt of it.
 
     Raises ValueError for an empty secret.
     """
     if not secret:
         raise ValueError("the key is empty: give 32 random octets, or a passphrase")
-    if len(secret) == KEY_BYTES:
+    if isinstance(secret, bytes) and len(secret) == KEY_BYTES:
         return secret
-    return hashlib.scrypt(secret, salt=_SALT, dklen=KEY_BYTES, **_SCRYPT)
+    octets = secret.encode() if isinstance(secret, str) else secret
+    return hashlib.scrypt(octets, salt=_SALT, dklen=KEY_BYTES, **_SCRYPT)
 
 
 def anonymise_ipv4(addresses: NDArray[np.uint32], key: bytes) -> NDArray[np.uint32]:

@@ -131,7 +131,7 @@ def test_a_segment_above_the_limit_is_malformed_and_the_next_is_not() -> None:
     chunk = bytes(65523)
     flags = FIRST_SEGMENT | LAST_SEGMENT
     parts = [frame(1, segment("queue.declare", {}) + chunk[:60000], 1, flags | FIRST_FRAME)]
-    parts += [frame(1, chunk, 1, flags)] * (LIMITS.frame_bytes // len(chunk) + 1)
+    parts += [frame(1, chunk, 1, flags)] * (LIMITS.segment_bytes // len(chunk) + 1)
     parts.append(frame(1, b"", 1, flags | LAST_FRAME))
     rows = stream(*parts, DECLARE)
     assert only(rows[-2:], "status", "error") == [

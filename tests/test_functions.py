@@ -256,5 +256,10 @@ def test_which_version_octets_speak() -> None:
     sasl = [b"AMQP\x03\x01\x00\x00", b"AMQP\x01\x01\x00\x0a"]
     spoken = spoken_version(column(*headers, *sasl, classic, segmented, described, classic + b"rest"))
     assert spoken.to_pylist() == ["0-8", "0-9", "0-9-1", "1.0", "0-10", "0-9-1", "0-10", "1.0", "0-9-1"]
+    # The first frame fits all of them, the second one only: 0-8 has channel.alert (20, 30), 0-9 file.qos (70, 10).
+    body = classic_frames.frame(3, 1, b"body")
+    alert = classic_frames.frame(1, 1, bytes.fromhex("0014 001e 0138 00 00000000".replace(" ", "")))
+    qos = classic_frames.frame(1, 1, bytes.fromhex("0046 000a 00000000 0001 00".replace(" ", "")))
+    assert spoken_version(column(alert, body + alert, qos, body + qos)).to_pylist() == ["0-8", "0-8", "0-9", "0-9"]
     others = [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"", b"AMQ", b"\x16\x03\x01\0\x05hello", classic[:-1], None]
     assert spoken_version(column(*others)).to_pylist() == [None] * len(others)

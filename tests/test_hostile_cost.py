@@ -222,13 +222,13 @@ def test_the_feigned_frames_are_nearly_frames() -> None:
 def test_more_deliveries_open_than_may_be() -> None:
     """Each on a link of its own, none is ever finished: what has no place is not joined, and the limit is told."""
     kept, octets = sections_of(b"abc")[:-1], []
-    for handle in range(LIMITS.open_contents // 2 + 1):
+    for handle in range(LIMITS.open_deliveries + 1):
         # transfer: handle, delivery id and tag, format, settled, more
         fields = b"\x70" + handle.to_bytes(4, "big") + b"\x43\xa0\x01t\x40\x40\x41"
         octets.append(frame(b"\0\x53\x14\xc0" + bytes([len(fields) + 1, 6]) + fields + kept))
     _, rows, facts = decoded(in_segments(Wire(), DESCRIBED_HEADER + b"".join(octets) + CLOSE, 50_000))
     assert rows == 1 + len(octets) + 1
-    assert facts["limits"] == ["decoded value size"]
+    assert facts["limits"] == ["open deliveries"]
     assert facts["client"]["frame_bytes"] == facts["client"]["payload_bytes"]
 
 

@@ -16,7 +16,18 @@ from pipeline.schemas import TABLES
 
 ROOT = Path(__file__).parent.parent
 FLOORS = ("codec", "udfs", "pipeline", "jobs")  # from the ground up
-RUNTIME = {"pyspark", "pyarrow", "numpy", "numba", "jinja2", "markupsafe", "altair", "vl_convert", "cryptography"}
+RUNTIME = {
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "jinja2",
+    "markupsafe",
+    "altair",
+    "vl_convert",
+    "cryptography",
+}
 # Packages that are not named as what is imported from them.
 DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
 SOURCES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))

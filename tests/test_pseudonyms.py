@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import numpy as np
@@ -89,6 +90,14 @@ def test_a_passphrase_gives_a_key_and_an_empty_one_is_refused() -> None:
     assert key_of(b"a passphrase") == key_of(b"a passphrase") != key_of(b"another")
     with pytest.raises(ValueError, match="the key is empty"):
         key_of(b"")
+
+
+def test_a_text_is_a_passphrase_even_when_it_has_the_length_of_a_key() -> None:
+    """Letters have less than 5 bits each: such a key could be guessed, and costs as long as any other passphrase."""
+    text = "a passphrase of 32 letters, yes."
+    assert len(text.encode()) == 32
+    assert key_of(text.encode()) == text.encode()
+    assert key_of(text) == hashlib.scrypt(text.encode(), salt=b"wirehare key", dklen=32, n=1 << 14, r=8, p=1)
 
 
 def test_pseudonyms_are_readable_and_keep_who_is_who() -> None:

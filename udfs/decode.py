@@ -13,11 +13,12 @@ do the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Batch, Decoder, Facts
@@ -134,46 +135,71 @@ def _digests(batch: Batch) -> pa.Array:
     return _binary(text.reshape(-1), ends, valid).cast(pa.string())
 
 
-def frame_rows(batch: Batch, files: list[str], keep_payload: bool) -> pa.RecordBatch:
-    """A batch of the stream decoder as DECODED rows of kind 'frame'."""
-    cells = batch.cells
-    n = len(cells)
-    ts_ns = np.ascontiguousarray(cells[:, R.TS])
-    payload_ends = cells[:, R.PAYLOAD_END] - batch.payload_from
-    has_payload = ((cells[:, R.TYPE] == BODY) | (np.diff(payload_ends, prepend=0) > 0)) & keep_payload
-    columns = {
-        "kind": pa.repeat(pa.scalar("frame"), n),
-        "connection_id": _integers(cells, R.CONNECTION, pa.int64(), False),
-        "frame_no": _integers(cells, R.FRAME_NO, pa.int64(), False),
-        "sender": _named(cells, R.SENDER, _SENDERS),
-        "ts": pa.array(ts_ns // 1000, pa.int64()).cast(TIMESTAMP),
-        "ts_ns": pa.array(ts_ns),
-        "first_ts_ns": _integers(cells, R.FIRST_TS, pa.int64(), False),
-        "capture_file": _named(cells, R.FILE, pa.array(files, pa.string())),
-        "first_packet_no": _integers(cells, R.FIRST_PACKET, pa.int64()),
-        "packet_no": _integers(cells, R.PACKET, pa.int64()),
-        "stream_offset": _integers(cells, R.OFFSET, pa.int64()),
-        "size": _integers(cells, R.SIZE, pa.int64()),
-        "version": _named(cells, R.VERSION, pa.array(VERSIONS, pa.string())),
-        "version_known": pa.array(cells[:, R.KNOWN] == 1),
-        "channel": _integers(cells, R.CHANNEL, pa.int32()),
-        "frame_type": _named(cells, R.TYPE, pa.array(FRAME_TYPES)),
-        "class_id": _integers(cells, R.CLASS, pa.int32()),
-        "method_id": _integers(cells, R.METHOD_ID, pa.int32()),
-        "code": _integers(cells, R.CODE, pa.int64()),
-        "name": _named(cells, R.NAME, pa.array(NAMES, pa.string())),
-        "arguments": variant_column(batch.arguments, batch.arguments_metadata, cells, R.ARGUMENTS_END),
-        "properties": variant_column(batch.properties, batch.properties_metadata, cells, R.PROPERTIES_END),
-        "body_size": _integers(cells, R.BODY_SIZE, pa.int64()),
-        "payload_size": _integers(cells, R.PAYLOAD_SIZE, pa.int64()),
-        "payload": _binary(batch.payload, payload_ends, has_payload),
-        "status": _named(cells, R.STATUS, pa.array(STATUSES)),
-        "error": _named(cells, R.ERROR, pa.array(ERRORS, pa.string())),
-        "notes": _notes(cells),
-        "content_frame_no": _integers(cells, R.CONTENT, pa.int64()),
-        "body_sha256": _digests(batch),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_DECODED.names], schema=ARROW_DECODED)
+class Rows(NamedTuple):
+    """A batch of the stream decoder, and what its rows are shown with."""
+
+    batch: Batch
+    files: list[str]
+    keep_payload: bool
+
+
+def _ts(rows: Rows) -> NDArray[np.int64]:
+    return np.ascontiguousarray(rows.batch.cells[:, R.TS])
+
+
+def _payload(rows: Rows) -> pa.Array:
+    cells = rows.batch.cells
+    ends = cells[:, R.PAYLOAD_END] - rows.batch.payload_from
+    has_payload = ((cells[:, R.TYPE] == BODY) | (np.diff(ends, prepend=0) > 0)) & rows.keep_payload
+    return _binary(rows.batch.payload, ends, has_payload)
+
+
+# The columns of rows of kind 'frame'.
+_OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
+    "kind": lambda rows: pa.repeat(pa.scalar("frame"), len(rows.batch.cells)),
+    "connection_id": lambda rows: _integers(rows.batch.cells, R.CONNECTION, pa.int64(), False),
+    "frame_no": lambda rows: _integers(rows.batch.cells, R.FRAME_NO, pa.int64(), False),
+    "sender": lambda rows: _named(rows.batch.cells, R.SENDER, _SENDERS),
+    "ts": lambda rows: pa.array(_ts(rows) // 1000, pa.int64()).cast(TIMESTAMP),
+    "ts_ns": lambda rows: pa.array(_ts(rows)),
+    "first_ts_ns": lambda rows: _integers(rows.batch.cells, R.FIRST_TS, pa.int64(), False),
+    "capture_file": lambda rows: _named(rows.batch.cells, R.FILE, pa.array(rows.files, pa.string())),
+    "first_packet_no": lambda rows: _integers(rows.batch.cells, R.FIRST_PACKET, pa.int64()),
+    "packet_no": lambda rows: _integers(rows.batch.cells, R.PACKET, pa.int64()),
+    "stream_offset": lambda rows: _integers(rows.batch.cells, R.OFFSET, pa.int64()),
+    "size": lambda rows: _integers(rows.batch.cells, R.SIZE, pa.int64()),
+    "version": lambda rows: _named(rows.batch.cells, R.VERSION, pa.array(VERSIONS, pa.string())),
+    "version_known": lambda rows: pa.array(rows.batch.cells[:, R.KNOWN] == 1),
+    "channel": lambda rows: _integers(rows.batch.cells, R.CHANNEL, pa.int32()),
+    "frame_type": lambda rows: _named(rows.batch.cells, R.TYPE, pa.array(FRAME_TYPES)),
+    "class_id": lambda rows: _integers(rows.batch.cells, R.CLASS, pa.int32()),
+    "method_id": lambda rows: _integers(rows.batch.cells, R.METHOD_ID, pa.int32()),
+    "code": lambda rows: _integers(rows.batch.cells, R.CODE, pa.int64()),
+    "name": lambda rows: _named(rows.batch.cells, R.NAME, pa.array(NAMES, pa.string())),
+    "arguments": lambda rows: variant_column(
+        rows.batch.arguments, rows.batch.arguments_metadata, rows.batch.cells, R.ARGUMENTS_END
+    ),
+    "properties": lambda rows: variant_column(
+        rows.batch.properties, rows.batch.properties_metadata, rows.batch.cells, R.PROPERTIES_END
+    ),
+    "body_size": lambda rows: _integers(rows.batch.cells, R.BODY_SIZE, pa.int64()),
+    "payload_size": lambda rows: _integers(rows.batch.cells, R.PAYLOAD_SIZE, pa.int64()),
+    "payload": lambda rows: _payload(rows),
+    "status": lambda rows: _named(rows.batch.cells, R.STATUS, pa.array(STATUSES)),
+    "error": lambda rows: _named(rows.batch.cells, R.ERROR, pa.array(ERRORS, pa.string())),
+    "notes": lambda rows: _notes(rows.batch.cells),
+    "content_frame_no": lambda rows: _integers(rows.batch.cells, R.CONTENT, pa.int64()),
+    "body_sha256": lambda rows: _digests(rows.batch),
+}
+
+
+def frame_rows(
+    batch: Batch, files: list[str], keep_payload: bool, names: Sequence[str] = ARROW_DECODED.names
+) -> pa.RecordBatch:
+    """A batch of the stream decoder as DECODED rows of kind 'frame', with the columns `names`."""
+    rows = Rows(batch, files, keep_payload)
+    schema = pa.schema([ARROW_DECODED.field(name) for name in names])
+    return pa.RecordBatch.from_arrays([_OF_FRAMES[name](rows) for name in names], schema=schema)
 
 
 def fact_rows(kind: str, rows: list[dict[str, Any]]) -> pa.RecordBatch:

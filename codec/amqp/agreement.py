@@ -34,6 +34,7 @@ from codec.amqp.versions import (
     V0_9_1,
 )
 from codec.kernel import kernel
+from codec.limits import PROTOCOL_HEADERS
 
 EVERY_CLASSIC = 0b1110  # bits by version code: 0-8, 0-9, 0-9-1
 # Of versions that fit the frames equally well the first one: by how many speak them.
@@ -181,6 +182,8 @@ def agree(rows, c, direction, major, minor, t):
     if c.offers < OFFERS:
         c.offer[c.offers] = (direction << 32) | (START_SAID << 24) | (major << 8) | minor
         c.offers += 1
+    else:
+        c.limits |= PROTOCOL_HEADERS
     if said == 0:
         return
     c.version_known = 1 if settled != NONE else 0

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
-from codec.amqp.classic_frames import ROWS_FULL, TAKEN
+from codec.amqp.classic_frames import ROWS_FULL
 from codec.amqp.connection import matches_magic, plausible_header, protocol_header
 from codec.amqp.decoder import Batch, Decoder
 from codec.amqp.detect_1_0 import performative
-from codec.amqp.framing import forget, next_frame
+from codec.amqp.framing import forget, take_frames
 from codec.amqp.versions import (
     E_BODY_ALONE,
     E_HEADER_ALONE,
@@ -33,7 +33,7 @@ from codec.amqp.versions import (
     SKIPPED,
 )
 from codec.kernel import inlined, kernel
-from codec.net.reassembly import FRAMES
+from codec.net.direction import FRAMES
 from codec.variant.writer import copy_bytes
 
 HEADER_OCTETS = 8
@@ -70,10 +70,10 @@ def _take_one(state, start, end):
     magic = matches_magic(s.bytes, start, end) == 4 and end - start == HEADER_OCTETS
     if magic and plausible_header(s.bytes, start):
         return protocol_header(rows, c, 0, d, s, state.headers)
-    taken = next_frame(state, c, d, 0, s)
-    if taken == ROWS_FULL:
+    taken = take_frames(state, c, d, 0, s)
+    if taken == ROWS_FULL and rows.used[0] == index:
         return False
-    if taken != TAKEN or d.pos != end:
+    if d.pos != end or rows.used[0] != index + 1:
         rows.used[0] = index
         row = rows.cells[R.append_row(rows, c, 0, SKIPPED, 0, end - start)]
         row[R.STATUS] = MALFORMED

@@ -23,7 +23,7 @@ from codec.limits import LIMITS
 from codec.variant.writer import copy_bytes
 
 BLOCK = 4096
-BLOCKS = LIMITS.frame_bytes // BLOCK
+BLOCKS = max(1, LIMITS.segment_bytes // BLOCK)
 NOTHING, GROWING, BROKEN, TOO_LARGE = range(4)  # BROKEN: bytes of it were lost; TOO_LARGE: the pool has no room
 
 SEGMENT = np.dtype(

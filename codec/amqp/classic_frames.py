@@ -35,9 +35,9 @@ from codec.amqp.versions import (
     V0_8,
 )
 from codec.cursor import octet, u16
-from codec.kernel import kernel
-from codec.limits import LIMITS
-from codec.net.reassembly import FRAMES, INSIDE, LOST
+from codec.kernel import inlined, kernel
+from codec.limits import FRAME_SIZE, LIMITS
+from codec.net.direction import FRAMES, INSIDE, LOST
 
 TAKEN, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
 OVERHEAD = 8
@@ -46,17 +46,17 @@ FRAME_MIN_SIZE = 4096  # 0-9-1 specification, constant frame-min-size
 HEADER_FIXED = 14  # class, weight, body size, first property flags
 
 
-@kernel
+@inlined
 def _u16(buf, p):
     return (int(buf[p]) << 8) | int(buf[p + 1])
 
 
-@kernel
+@inlined
 def _u32(buf, p):
     return (int(buf[p]) << 24) | (int(buf[p + 1]) << 16) | (int(buf[p + 2]) << 8) | int(buf[p + 3])
 
 
-@kernel
+@inlined
 def body_size_at(buf, p):
     """The unsigned 64-bit body size at `p`; -2 when it is 2^63 or more (no LONG holds it, no content has it)."""
     if buf[p] >= 0x80:
@@ -64,13 +64,13 @@ def body_size_at(buf, p):
     return (_u32(buf, p) << 32) | _u32(buf, p + 4)
 
 
-@kernel
+@inlined
 def frame_kind(t, version, number):
     """FRAME_TYPES code of a frame type octet in `version`, -1 undefined."""
     return int(t.frame_kind[version, number])
 
 
-@kernel
+@inlined
 def next_frame(c, d, direction, s, rows, contents, t):
     """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
     here, ROWS_FULL with nothing changed."""
@@ -86,7 +86,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
     size = _u32(buf, p + 3)
     if size + OVERHEAD > FRAME_BYTES:
         begins = begins_frame(c, buf, p, end, kind, t)
-        c.size_limit |= begins
+        c.limits |= FRAME_SIZE if begins else 0
         d.span_notes = N.FRAME_TYPE if kind < 0 else (N.SIZE_IMPLAUSIBLE if begins and size > PLAUSIBLE_BYTES else 0)
         d.mode = LOST
         return MODE_CHANGED
@@ -150,7 +150,7 @@ def _boundary_inside(c, buf, p, stop, t):
     return verdict == ACCEPT
 
 
-@kernel
+@inlined
 def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
     """Decode the payload `buf[start:stop]` of a frame into its row; False when the row must be made again with more
     room."""
@@ -174,7 +174,7 @@ def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
     return True
 
 
-@kernel
+@inlined
 def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     channel = int(row[R.CHANNEL])
     if stop - start < 4:
@@ -218,7 +218,7 @@ def note_method(c, direction, buf, start, stop, method, rows, t):
         c.frame_max = min(frame_max, FRAME_BYTES) if frame_max >= FRAME_MIN_SIZE else 0
 
 
-@kernel
+@inlined
 def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
     if stop - start < HEADER_FIXED:
         row[R.STATUS] = MALFORMED

@@ -33,7 +33,8 @@ from codec.amqp.versions import (
     UNKNOWN,
 )
 from codec.kernel import kernel
-from codec.net.reassembly import FRAMES
+from codec.limits import LIMITS, PROTOCOL_HEADERS
+from codec.net.direction import FRAMES
 
 TCP_ENDS = ("none", "fin", "rst")
 END_NONE, END_FIN, END_RST = range(3)
@@ -70,8 +71,7 @@ CONNECTION = np.dtype(
         ("rtt_ns", "i8"),  # SYN to the acknowledgement of the SYN of the server, -1 unknown
         ("tcp_end", "i8"),
         ("tcp_end_by", "i8"),
-        ("size_limit", "u1"),
-        ("value_limit", "u1"),
+        ("limits", "i8"),  # reached, see codec.limits.REACHED
     ],
     align=True,
 )
@@ -90,12 +90,13 @@ SPAN = np.dtype(
     ],
     align=True,
 )
-SPANS = 32
+SPANS = LIMITS.detect_spans
+ROOM = SPANS + 2  # a hole adds two at most: what is seen before it, and the hole
 PROTOCOL_NUMBERS = 0x0A  # 0 to 3 are in use; a line feed is none
 
 
 class Spans(NamedTuple):
-    """Spans of directions not recognised yet: `waiting` SPAN (2, SPANS), `number` int64 (2,)."""
+    """Spans of directions not recognised yet: `waiting` SPAN (2, ROOM), `number` int64 (2,)."""
 
     waiting: np.ndarray
     number: np.ndarray
@@ -103,7 +104,7 @@ class Spans(NamedTuple):
 
 def new_spans() -> Spans:
     """Room for the waiting spans of both directions."""
-    return Spans(np.zeros((2, SPANS), SPAN).view(np.recarray), np.zeros(2, np.int64))
+    return Spans(np.zeros((2, ROOM), SPAN).view(np.recarray), np.zeros(2, np.int64))
 
 
 @kernel
@@ -161,7 +162,7 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
     if d.span_from < 0:
         return
     n = int(spans.number[direction])
-    span = spans.waiting[direction][min(n, SPANS - 1)]
+    span = spans.waiting[direction][min(n, ROOM - 1)]
     span.from_ = d.span_from
     span.length = at - d.span_from
     span.gap = 0
@@ -185,7 +186,7 @@ def close_span(rows, c, direction, d, spans, frame_type, at):
 def gap_span(rows, c, direction, d, s, spans, gap, wait):
     """`gap` bytes are missing at `next`: a row, or a waiting span. Its packets are those on either side."""
     n = int(spans.number[direction])
-    span = spans.waiting[direction][min(n, SPANS - 1)]
+    span = spans.waiting[direction][min(n, ROOM - 1)]
     span.from_ = d.next
     span.length = gap
     span.gap = 1
@@ -235,7 +236,7 @@ def tail_row(rows, c, direction, d, s, spans):
     d.tail_bytes += size
     extend_span(d, s, int(d.next))
     at = int(d.next)
-    span = spans.waiting[direction][SPANS - 1]
+    span = spans.waiting[direction][ROOM - 1]
     span.from_ = d.span_from
     span.length = at - d.span_from
     span.first_packet = d.span_first_packet
@@ -304,6 +305,8 @@ def protocol_header(rows, c, direction, d, s, headers):
     if c.offers < OFFERS:
         c.offer[c.offers] = (direction << 32) | octets
         c.offers += 1
+    else:
+        c.limits |= PROTOCOL_HEADERS
     if version != NONE and (direction == c.client or (c.version == NONE and not offered(c, int(c.client)))):
         c.version = version
         c.version_known = 1

@@ -15,7 +15,7 @@ from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.versions import E_BODY_ALONE, E_BODY_LONG, E_HEADER_ALONE, MALFORMED
 from codec.digest import Digests, begin, finish, new_digests, update
-from codec.kernel import kernel
+from codec.kernel import inlined, kernel
 
 CHANNELS = 65536
 NOTHING, ANNOUNCED, OPEN, UNSIZED, COMPLETE = range(5)
@@ -56,7 +56,7 @@ def forget_contents(contents, direction):
     contents.epochs[direction] += 1
 
 
-@kernel
+@inlined
 def _slot(contents, direction, channel):
     slot = direction * CHANNELS + channel
     content = contents.slots[slot]
@@ -66,7 +66,7 @@ def _slot(contents, direction, channel):
     return slot
 
 
-@kernel
+@inlined
 def method_seen(contents, direction, channel, carries_content, row):
     """A method frame: it announces a content, or ends whatever was open on its channel."""
     slot = _slot(contents, direction, channel)
@@ -84,7 +84,7 @@ def method_seen(contents, direction, channel, carries_content, row):
         contents.slots[slot].state = NOTHING
 
 
-@kernel
+@inlined
 def _complete(contents, slot, row, digest):
     contents.slots[slot].state = COMPLETE
     if contents.slots[slot].whole:
@@ -92,7 +92,7 @@ def _complete(contents, slot, row, digest):
         row[R.DIGEST] = 1
 
 
-@kernel
+@inlined
 def header_seen(contents, direction, channel, body_size, row, digest):
     """A content header frame. `body_size` -1: not readable (the frame lost those bytes)."""
     slot = _slot(contents, direction, channel)
@@ -119,7 +119,7 @@ def header_seen(contents, direction, channel, body_size, row, digest):
         _complete(contents, slot, row, digest)
 
 
-@kernel
+@inlined
 def body_seen(contents, direction, channel, data, start, size, row, digest):
     """A whole body frame with payload `data[start:start+size]`."""
     slot = _slot(contents, direction, channel)

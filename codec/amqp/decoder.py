@@ -22,14 +22,14 @@ import numpy as np
 
 from codec.amqp import rows as R
 from codec.amqp.connection import CONNECTION
-from codec.amqp.facts import connection_facts, fewest_port_is_server
+from codec.amqp.facts import connection_facts, fewest_port_is_server, limit_names, limits_of_rows
 from codec.amqp.framing import forget
 from codec.amqp.stream import ENDING, PLACE, State, end_connection, new_state, run
 from codec.amqp.tables import classic_tables
 from codec.amqp.values import decode_values, definitions
 from codec.amqp.versions import OFFERS, headers
 from codec.limits import LIMITS
-from codec.net.reassembly import (
+from codec.net.direction import (
     CONNECTION_ENDS,
     DIRECTION,
     DONE,
@@ -96,6 +96,8 @@ class Decoder:
         self.flow: bytes | None = None
         self.open = False
         self.facts: list[Facts] = []
+        self.ended: list[Facts] = []  # connections whose last rows have not been handed out: values may reach limits
+        self.limits: dict[int, int] = {}  # that the values of rows reached, by connection
         self.named: dict[bytes, int] = {}  # first packets of the flow's connections, and how often each was one
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
@@ -121,7 +123,7 @@ class Decoder:
         yield from self._take()
 
     def take_facts(self) -> list[Facts]:
-        """Facts of the connections that have ended since the last call."""
+        """Facts of the connections that have ended, and all of whose rows were handed out, since the last call."""
         facts, self.facts = self.facts, []
         return facts
 
@@ -171,8 +173,18 @@ class Decoder:
         assert self.flow is not None
         c = self.state.connection[0]
         facts = connection_facts(self.flow, c, self.state.directions, self.state.hello)
-        self.facts.append(Facts(int(c.connection_id), int(c.first_ns), int(c.version), bool(c.version_known), facts))
+        ended = Facts(int(c.connection_id), int(c.first_ns), int(c.version), bool(c.version_known), facts)
         self.open = False
+        if c.frame_no:
+            self.ended.append(ended)
+        else:
+            self._conclude([ended])
+
+    def _conclude(self, ended: list[Facts]) -> None:
+        """All rows of these connections are decoded: their facts are complete."""
+        for of in ended:
+            of.facts["limits"] = limit_names(of.facts["limits"] | self.limits.pop(of.connection_id, 0))
+        self.facts += ended
 
     def _make_room(self, code: int, direction: int) -> Iterator[Batch]:
         """A kernel said NEED_*: enlarge that array of the direction (both when -1), or hand out rows."""
@@ -203,9 +215,15 @@ class Decoder:
         count = int(rows.used[0])
         c = self.state.connection[0]
         done = int(c.row_from) if self.open and (c.client < 0 or c.weighing) else count
-        if done == 0:
-            return
-        yield from self._decoded(rows.cells[:done], rows)
+        if done:
+            yield from self._decoded(rows.cells[:done], rows)
+            self._move_up(done, count)
+        self._conclude(self.ended)
+        self.ended = []
+
+    def _move_up(self, done: int, count: int) -> None:
+        """`done` of `count` rows were handed out: the others move to the front."""
+        rows = self.state.rows
         last = rows.cells[done - 1]
         octets_end, payload_end = int(last[R.OCTETS_END]), int(last[R.PAYLOAD_END])
         rest = count - done
@@ -218,7 +236,7 @@ class Decoder:
             _shift(rows.octets, octets_end, int(rows.used[1])),
             _shift(rows.payload, payload_end, int(rows.used[2])),
         )
-        c.row_from = 0
+        self.state.connection[0].row_from = 0
 
     def _decoded(self, cells: np.ndarray, rows: R.Rows) -> Iterator[Batch]:
         """Decode the values of `cells` and hand them out, in as many batches as the writers have room for."""
@@ -232,6 +250,8 @@ class Decoder:
                 self.properties = _roomier(self.properties)
                 continue
             part = cells[first:stop]
+            for connection, limits in limits_of_rows(part).items():
+                self.limits[connection] = self.limits.get(connection, 0) | limits
             payload_from = int(cells[first - 1, R.PAYLOAD_END]) if first else 0
             yield Batch(
                 part,

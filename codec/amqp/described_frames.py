@@ -18,12 +18,12 @@ from codec.amqp.deliveries import (
     RESUMED,
     UNCERTAIN,
     begins,
-    forget_deliveries,
     link_changed,
     octets_to_keep,
     transfer_seen,
     transfer_torn,
 )
+from codec.amqp.delivery_slots import forget_deliveries
 from codec.amqp.detect import ACCEPT, FRAME_BYTES, tls_record
 from codec.amqp.detect_1_0 import AMQP_FRAME, FRAME_HEADER, SASL_FRAME, WORD, find_described, is_list, performative
 from codec.amqp.message_1_0 import NO_BODY
@@ -42,11 +42,12 @@ from codec.amqp.versions import (
     UNKNOWN,
 )
 from codec.cursor import octet, u16, u32
-from codec.kernel import kernel
-from codec.net.reassembly import FRAMES, INSIDE, LOST, TLS
+from codec.kernel import inlined, kernel
+from codec.limits import FRAME_SIZE
+from codec.net.direction import FRAMES, INSIDE, LOST, TLS
 
 
-@kernel
+@inlined
 def next_frame(c, d, direction, s, rows, dl, t):
     """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
     here, ROWS_FULL with nothing changed."""
@@ -59,7 +60,7 @@ def next_frame(c, d, direction, s, rows, dl, t):
         d.mode = TLS  # what the protocol header with id 2 announced
         return MODE_CHANGED
     if size < FRAME_HEADER or size > FRAME_BYTES:
-        c.size_limit |= size > FRAME_BYTES
+        c.limits |= FRAME_SIZE if size > FRAME_BYTES else 0
         d.mode = LOST
         return MODE_CHANGED
     stop = p + size
@@ -121,7 +122,7 @@ def _locate_fields(buf, at, stop, of, fields, t):
     return end
 
 
-@kernel
+@inlined
 def _fill(c, d, direction, buf, start, stop, of, code, after, row, index, rows, dl, t):
     """The body `buf[start:stop]` of a frame into its row. Its performative ends at `after`."""
     row[R.CODE] = code
@@ -154,7 +155,7 @@ def _fill(c, d, direction, buf, start, stop, of, code, after, row, index, rows, 
         _note(c, direction, buf, after, of, row, rows, dl, t)
 
 
-@kernel
+@inlined
 def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     """A transfer with the payload `buf[after:stop]`: the section of the body that it completes, or -1."""
     if c.keep_payload:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from codec.amqp.connection import TCP_ENDS
-from codec.amqp.rows import KNOWN_BY
+from codec.amqp.rows import CONNECTION, DEFINITION, ERROR, KNOWN_BY
 from codec.amqp.tables import CLASSIC_VERSIONS
-from codec.amqp.tls import hello_facts
-from codec.amqp.versions import START_SAID, VERSIONS, fact_table, headers
-from codec.net.reassembly import FOREIGN, START, TLS
+from codec.amqp.tls import hello_facts, hello_is_cut
+from codec.amqp.versions import E_DEPTH, E_VALUE_SIZE, START_SAID, VERSIONS, fact_table, headers
+from codec.limits import HELLO_SIZE, LIMITS, NESTING, REACHED, VALUE_SIZE
+from codec.net.direction import FOREIGN, START, TLS
 
 AMQP_PORTS = (5672, 5671)
 SIDES = ("client", "server")
@@ -33,7 +34,6 @@ SIDE_COUNTERS = {
     "out_of_order_segments": "out_of_order",
     "max_silence_ns": "max_silence_ns",
 }
-LIMIT_NAMES = {"reorder_limit": "reorder window", "window_limit": "segment out of window"}
 
 
 def endpoints(flow: bytes) -> list[tuple[bytes, int]]:
@@ -105,9 +105,13 @@ def _content(c: Any, directions: np.ndarray) -> str:
 
 
 def connection_facts(flow: bytes, c: Any, directions: np.ndarray, hello: np.ndarray) -> dict[str, Any]:
-    """All facts of the ended connection `c` (a CONNECTION record) with its two DIRECTION records."""
+    """All facts of the ended connection `c` (a CONNECTION record) with its two DIRECTION records.
+
+    `limits` are bits of codec.limits.REACHED; `limit_names` names them when the rows have told theirs.
+    """
     client = int(c.client)
     (client_ip, client_port), (server_ip, server_port) = endpoints(flow) if client == 0 else reversed(endpoints(flow))
+    hellos = [bytes(hello[direction][: directions[direction].hello]) for direction in (client, 1 - client)]
     facts: dict[str, Any] = {
         "client_ip": address_text(client_ip),
         "client_port": client_port,
@@ -123,13 +127,9 @@ def connection_facts(flow: bytes, c: Any, directions: np.ndarray, hello: np.ndar
         "sides_known_by": KNOWN_BY[c.known_by],
         "content": _content(c, directions),
         "versions_offered": offered_versions(c),
-        "tls": hello_facts(
-            bytes(hello[client][: directions[client].hello]), bytes(hello[1 - client][: directions[1 - client].hello])
-        )
-        if directions[0].hello or directions[1].hello
-        else None,
+        "tls": hello_facts(*hellos) if any(hellos) else None,
         "conflicting_overlap_bytes": int(directions[0].conflicting_bytes + directions[1].conflicting_bytes),
-        "limits": limits_reached(c, directions),
+        "limits": limits_reached(c, directions, hellos),
     }
     for side, direction in ((SIDES[0], client), (SIDES[1], 1 - client)):
         d = directions[direction]
@@ -137,11 +137,24 @@ def connection_facts(flow: bytes, c: Any, directions: np.ndarray, hello: np.ndar
     return facts
 
 
-def limits_reached(c: Any, directions: np.ndarray) -> list[str]:
-    """Names of the limits that this connection ran into."""
-    reached = [text for column, text in LIMIT_NAMES.items() if any(d[column] for d in directions)]
-    if c.size_limit:
-        reached.append("frame size")
-    if c.value_limit:
-        reached.append("decoded value size")
-    return reached
+def limits_reached(c: Any, directions: np.ndarray, hellos: list[bytes]) -> int:
+    """Bits of the limits that this connection ran into while its frames were taken."""
+    limits = int(c.limits | directions[0].limits | directions[1].limits)
+    cut = any(len(hello) == LIMITS.hello_bytes and hello_is_cut(hello) for hello in hellos)
+    return limits | (HELLO_SIZE if cut else 0)
+
+
+def limits_of_rows(cells: np.ndarray) -> dict[int, int]:
+    """Bits of the limits that the values of rows ran into, by connection."""
+    found: dict[int, int] = {}
+    errors = cells[:, ERROR]
+    reached = (errors == E_DEPTH) | (errors == E_VALUE_SIZE)
+    for row in np.flatnonzero(reached & (cells[:, DEFINITION] >= 0)):  # others had no values to decode
+        connection = int(cells[row, CONNECTION])
+        found[connection] = found.get(connection, 0) | (NESTING if errors[row] == E_DEPTH else VALUE_SIZE)
+    return found
+
+
+def limit_names(limits: int) -> list[str]:
+    """The names of bits of codec.limits.REACHED."""
+    return [name for bit, name in enumerate(REACHED) if limits >> bit & 1]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp import classic_frames, described_frames, segmented_frames
+from codec.amqp import rows as R
+from codec.amqp.classic_frames import TAKEN
 from codec.amqp.contents import forget_contents
-from codec.amqp.deliveries import forget_deliveries
+from codec.amqp.delivery_slots import forget_deliveries
 from codec.amqp.detect import UNDECIDED, find_chain
 from codec.amqp.detect_1_0 import find_described
 from codec.amqp.segmented_detect import find_segmented_chain
@@ -18,15 +20,25 @@ ONLY_VERSION = np.array([NONE, NONE, V0_10, V1_0], np.int64)
 
 
 @kernel
-def next_frame(state, c, d, direction, s):
-    """Take the frame at `pos` (codes of `codec.amqp.classic_frames`)."""
-    if c.family == CLASSIC:
-        return classic_frames.next_frame(c, d, direction, s, state.rows, state.contents, state.tables)
-    if c.family == SEGMENTED:
-        return segmented_frames.next_frame(
-            c, d, direction, s, state.rows, state.contents, state.assemblies, state.segmented
-        )
-    return described_frames.next_frame(c, d, direction, s, state.rows, state.deliveries, state.wire)
+def take_frames(state, c, d, direction, s):
+    """Take frames from `pos` on as long as they follow each other: the code of the last one (those of
+    `codec.amqp.classic_frames`). TAKEN: rows are full, or a protocol header may follow.
+
+    All that happens to every frame is laid out in here, since a call would pass some hundred fields of arrays along.
+    """
+    rows = state.rows
+    while True:
+        if c.family == CLASSIC:
+            taken = classic_frames.next_frame(c, d, direction, s, rows, state.contents, state.tables)
+        elif c.family == SEGMENTED:
+            taken = segmented_frames.next_frame(
+                c, d, direction, s, rows, state.contents, state.assemblies, state.segmented
+            )
+        else:
+            taken = described_frames.next_frame(c, d, direction, s, rows, state.deliveries, state.wire)
+        perhaps_header = d.pos < d.end and s.bytes[d.pos] == 0x41
+        if taken != TAKEN or perhaps_header or R.rows_full(rows):
+            return taken
 
 
 @kernel

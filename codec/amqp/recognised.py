@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp.agreement import EVERY_CLASSIC
 from codec.amqp.connection import header_version, matches_magic
-from codec.amqp.detect import ACCEPT, UNKNOWN_FRAME_MAX, classic_chain, classic_frame
+from codec.amqp.detect import ACCEPT, UNKNOWN_FRAME_MAX, classic_chain
 from codec.amqp.detect_1_0 import described_chain
 from codec.amqp.segmented_detect import segmented_chain
 from codec.amqp.tables import classic_tables
@@ -26,12 +25,9 @@ def _version(octets, start, end, known, classic, segmented, wire):
     if matches_magic(octets, start, end) == 4 and end - start >= HEADER_OCTETS:
         return int(header_version(octets, start, known))
     # one frame that parses exactly is believed: nobody asks this of octets that he knows nothing about
-    if classic_chain(octets, start, end, True, classic, EVERY_CLASSIC, CAP, CHANNELS, True) == ACCEPT:
-        fits = classic_frame(octets, start, end, classic, EVERY_CLASSIC, CAP, CHANNELS)[3]
-        for version in range(V0_9_1, V0_8, -1):
-            if fits >> version & 1:
-                return version
-        return V0_8
+    for version in range(V0_9_1, V0_8 - 1, -1):
+        if classic_chain(octets, start, end, True, classic, 1 << version, CAP, CHANNELS, True) == ACCEPT:
+            return version
     if segmented_chain(octets, start, end, True, segmented, CHANNELS, True) == ACCEPT:
         return V0_10
     if described_chain(octets, start, end, True, wire, CAP, CHANNELS, True) == ACCEPT:

@@ -16,8 +16,8 @@ from codec.amqp.framing import ONLY_VERSION, find_frames
 from codec.amqp.versions import CLASSIC, DESCRIBED, SKIPPED, UNKNOWN_FAMILY, V1_0
 from codec.cursor import u32
 from codec.kernel import kernel
-from codec.limits import LIMITS
-from codec.net.reassembly import FOREIGN, FRAMES, LOST, TLS
+from codec.limits import LIMITS, SEARCH
+from codec.net.direction import FOREIGN, FRAMES, LOST, TLS
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
@@ -160,6 +160,7 @@ def recognise(state, direction):
             enter(state, direction, LOST)
             return True
     if end - p > DETECT_BYTES:
+        c.limits |= SEARCH
         become_foreign(d, s, spans, direction, FOREIGN)
         return True
     return False

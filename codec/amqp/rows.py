@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.kernel import kernel
+from codec.kernel import inlined, kernel
 from codec.limits import LIMITS
 from codec.variant.writer import copy_bytes
 
@@ -89,7 +89,7 @@ COLUMNS = (
 CLIENT, SERVER = 0, 1
 KNOWN_BY = (None, "syn", "header", "method", "port")
 BY_NOTHING, BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(5)
-SPARE_ROWS = 48  # one step of the decoder appends at most this many rows (all waiting spans and a few)
+SPARE_ROWS = LIMITS.detect_spans + 16  # that one step of the decoder appends at most: all waiting spans and a few
 # After so many rows that do not tell the client from the server, the ports must; by then rows have told the classic
 # versions apart, or nothing will.
 UNRESOLVED_ROWS = LIMITS.unresolved_rows
@@ -117,7 +117,7 @@ def new_rows(capacity: int, octets: int, payload: int) -> Rows:
     )
 
 
-@kernel
+@inlined
 def rows_full(rows):
     """True when one more step of the decoder might not fit."""
     return int(rows.used[0]) + SPARE_ROWS > rows.cells.shape[0]
@@ -134,7 +134,7 @@ def resolve_senders(rows, c, client, known_by):
             row[SENDER] = CLIENT if row[DIRECTION] == client else SERVER
 
 
-@kernel
+@inlined
 def append_row(rows, c, direction, frame_type, offset, size):
     """A new row of connection `c` with what every row has; the rest is null. Returns its index."""
     if c.client < 0 and c.frame_no >= UNRESOLVED_ROWS:
@@ -172,7 +172,7 @@ def append_row(rows, c, direction, frame_type, offset, size):
     return index
 
 
-@kernel
+@inlined
 def keep_octets(rows, row, buf, start, end):
     """Keep `buf[start:end]` for `codec.amqp.values` to decode; False when the heap has no room."""
     at, size = int(rows.used[1]), end - start
@@ -184,7 +184,7 @@ def keep_octets(rows, row, buf, start, end):
     return True
 
 
-@kernel
+@inlined
 def keep_payload(rows, row, buf, start, end):
     """Keep the content bytes `buf[start:end]`; False when the heap has no room."""
     at, size = int(rows.used[2]), end - start
@@ -203,7 +203,7 @@ def cancel_row(rows, c):
     c.frame_no -= 1
 
 
-@kernel
+@inlined
 def set_packets(row, d, s, start, end):
     """Which packet brought the byte at stream offset `start`, and with which all bytes before `end` were there in
     order."""

@@ -2,8 +2,9 @@
 lists them ("credentials").
 
 A frame keeps its length and all its other octets, so that it decodes as before but for the user, who stands inside of
-the response. Where the fields of a frame that has a secret do not fit, the rest of it is blanked as well. Octets that
-are not one whole frame, or whose method nobody knows, cannot be vouched for: they are blanked from end to end.
+the response. Where the fields do not fill the frame, some length is not true: all is blanked from the first secret on,
+or from where they no longer fit. Octets that are not one whole frame, or whose method nobody knows, cannot be vouched
+for: they are blanked from end to end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from codec.amqp import tables_0_10 as S
 from codec.amqp import tables_1_0 as D
 from codec.amqp.classic import NUMBERS, classify_method
 from codec.amqp.classic_frames import OVERHEAD, frame_kind
-from codec.amqp.connection import matches_magic
+from codec.amqp.connection import matches_magic, plausible_header
 from codec.amqp.constructors_1_0 import DESCRIBED, compound, skip
 from codec.amqp.detect import FRAME_END
 from codec.amqp.detect_1_0 import FRAME_HEADER, SASL_FRAME, WORD, is_list, performative
@@ -55,7 +56,7 @@ def _classic(octets, start, end, t, version):
     method = classify_method(octets, start + 7, stop, t, version)
     if method < 0:
         return False
-    at, bit = start + 7 + NUMBERS, 0
+    at, bit, secret_at = start + 7 + NUMBERS, 0, stop
     for i in range(int(t.field_from[method]), int(t.field_from[method + 1])):
         kind = int(t.field_kind[i])
         if at >= stop and t.field_flags[i] & OPTIONAL:
@@ -66,12 +67,14 @@ def _classic(octets, start, end, t, version):
             continue
         bit = 0
         after = value_end(octets, at, stop, kind)
-        if kind in (K.SECRET, K.SASL_RESPONSE):
-            blank(octets, at + 4 if after >= 0 else at, after if after >= 0 else stop)
         if after < 0:
-            blank(octets, at, stop)
             break
+        if kind in (K.SECRET, K.SASL_RESPONSE):
+            secret_at = min(secret_at, at + 4)
+            blank(octets, at + 4, after)
         at = after
+    if at != stop:
+        blank(octets, min(secret_at, at), stop)
     return True
 
 
@@ -95,17 +98,20 @@ def _segmented(octets, start, end, t):
     if flags < 0:
         return False
     at += int(t.entries[of, S.PACK])
+    secret_at = end
     for i in range(int(t.entries[of, S.FIELD_FROM]), int(t.entries[of, S.FIELD_END])):
         if flags & 1:
             number = int(t.fields[i, S.FIELD_TYPE])
             after = extent(octets, at, end, number, int(t.fields[i, S.FIELD_OF]), t)
             if after < 0:
-                blank(octets, at, end)
                 break
             if t.fields[i, S.FIELD_SHOWN] != S.SHOWN:
+                secret_at = min(secret_at, at + int(t.types[S.WIDTH, number]))
                 blank(octets, at + int(t.types[S.WIDTH, number]), after)
             at = after
         flags >>= 1
+    if at != end:
+        blank(octets, min(secret_at, at), end)
     return True
 
 
@@ -123,19 +129,27 @@ def _described(octets, start, end, t):
     if of < 0 or not is_list(octets, at, end, t):
         return False
     at, stop, count = compound(octets, at + 1, end, octet(octets, at), t)
-    first = int(t.descriptor[of].field_from)
-    for i in range(first, min(first + count, int(t.descriptor[of].field_end))):
+    first, last = int(t.descriptor[of].field_from), int(t.descriptor[of].field_end)
+    secret_at = stop
+    for i in range(first, min(first + count, last)):
         after = skip(octets, at, stop, t)
         if after < 0:
-            blank(octets, at, stop)
             break
         if t.field[i].shown != D.SHOWN:
             code = u8(octets, at, stop)
             kept = 1
             if code != DESCRIBED and t.constructor[code].category == D.VARIABLE:
                 kept += int(t.constructor[code].width)
+            secret_at = min(secret_at, at + kept)
             blank(octets, min(at + kept, after), after)
         at = after
+    if at != stop:
+        blank(octets, min(secret_at, at), stop)
+    # What follows the list is a message, or nothing that a performative with secrets has.
+    for i in range(first, last):
+        if t.field[i].shown != D.SHOWN:
+            blank(octets, stop, end)
+            break
     return True
 
 
@@ -168,7 +182,8 @@ def _blank_described(octets, offsets, t, vouched):
 
 @kernel
 def _is_header(octets, start, end):
-    return end - start == HEADER_OCTETS and matches_magic(octets, start, end) == 4
+    whole = end - start == HEADER_OCTETS and matches_magic(octets, start, end) == 4
+    return whole and plausible_header(octets, start)
 
 
 def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version: int) -> NDArray[np.bool_]:

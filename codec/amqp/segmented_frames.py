@@ -53,13 +53,13 @@ from codec.amqp.versions import (
     UNKNOWN,
 )
 from codec.cursor import octet, u16
-from codec.kernel import kernel
-from codec.net.reassembly import FRAMES, INSIDE, LOST
+from codec.kernel import inlined, kernel
+from codec.net.direction import FRAMES, INSIDE, LOST
 
 KINDS = np.array([CONTROL, COMMAND, HEADER, BODY], np.int64)
 
 
-@kernel
+@inlined
 def next_frame(c, d, direction, s, rows, contents, a, t):
     """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
     here, ROWS_FULL with nothing changed."""
@@ -100,7 +100,7 @@ def next_frame(c, d, direction, s, rows, contents, a, t):
     return TAKEN
 
 
-@kernel
+@inlined
 def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
     """What the frame `buf[p:stop]` says, into its row; False, with nothing changed, when a heap has no room for it."""
     flags, kind, start, channel = octet(buf, p), octet(buf, p + 1), p + OVERHEAD, int(row[R.CHANNEL])

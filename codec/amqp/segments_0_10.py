@@ -31,6 +31,7 @@ from codec.amqp.versions import (
 )
 from codec.cursor import i64, octet, u16, u32
 from codec.kernel import kernel
+from codec.limits import SEGMENT_SIZE
 from codec.variant.writer import copy_bytes
 
 COMMAND_ID_OCTETS = 8
@@ -91,7 +92,7 @@ def take_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, 
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_SEGMENT_HOLE
     elif state == TOO_LARGE:
-        c.value_limit = 1
+        c.limits |= SEGMENT_SIZE
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_VALUE_SIZE
     elif size + stop - start < codes:

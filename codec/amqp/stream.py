@@ -39,9 +39,9 @@ from codec.amqp.connection import (
     tail_row,
 )
 from codec.amqp.contents import Contents, new_contents
-from codec.amqp.deliveries import Deliveries, new_deliveries
+from codec.amqp.delivery_slots import Deliveries, new_deliveries
 from codec.amqp.detect import ACCEPT, UNDECIDED, tls_record
-from codec.amqp.framing import forget, next_frame, tear, torn_row
+from codec.amqp.framing import forget, take_frames, tear, torn_row
 from codec.amqp.recognition import HELLO_BYTES, become_foreign, enter, keep_hello, recognise, scan_from, search
 from codec.amqp.tables import ClassicTables
 from codec.amqp.tables_0_10 import SegmentedTables, segmented_tables
@@ -56,7 +56,8 @@ from codec.amqp.versions import (
     Headers,
 )
 from codec.kernel import kernel
-from codec.net.reassembly import (
+from codec.limits import SEARCH
+from codec.net.direction import (
     CONNECTION_ENDS,
     DIRECTION,
     DONE,
@@ -68,12 +69,10 @@ from codec.net.reassembly import (
     START,
     TLS,
     Stream,
-    declare_missing,
-    drop_first_piece,
-    hole_ahead,
-    make_room,
     new_stream,
 )
+from codec.net.pieces import drop_first_piece, hole_ahead
+from codec.net.reassembly import declare_missing, make_room
 
 PLACE, DRAIN, DRAIN_PEER, ENDING = range(4)
 
@@ -114,6 +113,12 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables) -> State:
         new_assemblies(),
         segmented_tables(),
     )
+
+
+@kernel
+def has_more(d):
+    """Whether there is anything to `drain`: bytes in order, bytes that wait, or a hole that is certain."""
+    return d.pos < d.end or d.piece_end > d.piece_from or d.cut_end > d.next
 
 
 @kernel
@@ -167,7 +172,8 @@ def step_over(state, c, d, s, direction, gap):
         extend_span(d, s, int(d.next))
         close_span(rows, c, direction, d, spans, -1, int(d.next))
         gap_span(rows, c, direction, d, s, spans, gap, True)
-        if spans.number[direction] + 2 >= SPANS:
+        if spans.number[direction] >= SPANS:
+            c.limits |= SEARCH
             become_foreign(d, s, spans, direction, FOREIGN)
         declare_missing(d, gap)
         d.pos = d.end
@@ -224,11 +230,7 @@ def consume(state, direction):
                 is_tls = tls_record(s.bytes, int(d.pos), int(d.end), ended) == ACCEPT
                 become_foreign(d, s, state.spans, direction, TLS if is_tls else FOREIGN)
                 continue
-            taken = TAKEN
-            while taken == TAKEN and not R.rows_full(rows):
-                taken = next_frame(state, c, d, direction, s)
-                if d.pos < d.end and s.bytes[d.pos] == 0x41:
-                    break  # perhaps a protocol header
+            taken = take_frames(state, c, d, direction, s)
             if taken == ROWS_FULL:
                 return NEED_ROWS
             if taken == MODE_CHANGED:
@@ -333,15 +335,12 @@ def run(state, segments, payload, i):
         if c.phase == ENDING:
             code = end_connection(state)
             return (CONNECTION_ENDS if code == DONE else code), i, -1
-        if c.phase == DRAIN:
-            code = drain(state, direction)
-            if code != DONE:
-                return code, i, direction
-            c.phase = DRAIN_PEER
-        if c.phase == DRAIN_PEER:
-            code = drain(state, 1 - direction)
-            if code != DONE:
-                return code, i, 1 - direction
-            c.phase = PLACE
+        while c.phase != PLACE:
+            side = direction if c.phase == DRAIN else 1 - direction
+            if has_more(state.directions[side]):
+                code = drain(state, side)
+                if code != DONE:
+                    return code, i, side
+            c.phase = DRAIN_PEER if c.phase == DRAIN else PLACE
         i += 1
     return DONE, i, -1

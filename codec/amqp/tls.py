@@ -53,6 +53,11 @@ def _hello(stream: bytes, expected: int) -> _Reader | None:
     return _Reader(message.vector(3))
 
 
+def hello_is_cut(stream: bytes) -> bool:
+    """Whether the handshake message that `stream` begins with goes on behind its end."""
+    return stream[:1] == bytes([RECORD_HANDSHAKE]) and 9 + int.from_bytes(stream[6:9], "big") > len(stream)
+
+
 def _text(octets: bytes) -> str | None:
     return octets.decode("ascii", "replace") if octets else None
 

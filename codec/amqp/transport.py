@@ -6,20 +6,10 @@ from __future__ import annotations
 from codec.amqp import rows as R
 from codec.amqp.connection import END_FIN, END_NONE, END_RST
 from codec.kernel import kernel
-from codec.net.reassembly import (
-    DONE,
-    FOREIGN,
-    OUT_OF_WINDOW,
-    TLS,
-    anchor,
-    count_conflicts,
-    deliver,
-    hold,
-    hold_room,
-    make_room,
-    offset_of,
-    swallow,
-)
+from codec.limits import STRAY_SEGMENT
+from codec.net.direction import DONE, FOREIGN, TLS
+from codec.net.pieces import hold, hold_room
+from codec.net.reassembly import OUT_OF_WINDOW, anchor, count_conflicts, deliver, make_room, offset_of, swallow
 from codec.net.segments import ACK, FIN, RST, SYN
 
 
@@ -102,7 +92,7 @@ def take(c, d, peer, direction, s, g, payload):
             anchor(d, first)
         start = offset_of(d, first)
         if abs(start - int(d.next)) >= OUT_OF_WINDOW:
-            d.window_limit = 1
+            d.limits |= STRAY_SEGMENT
             return DONE
         place(c, d, s, g, payload, start)
     if g["flags"] & FIN and d.anchored and d.fin_at < 0:

@@ -12,7 +12,7 @@ from codec.limits import LIMITS
 ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(11)
 VXLAN, GENEVE, GRE, MPLS, PPPOE, PPP = range(BARE, BARE + 6)
 UNKNOWN_LAYER = -1
-MAX_LAYERS = 32  # headers of one packet; real stacks stay below 12
+MAX_LAYERS = LIMITS.packet_headers
 MAX_TUNNELS = LIMITS.tunnels
 
 # Where each number leads: (number, layer), the usual ones first.

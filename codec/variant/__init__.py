@@ -18,8 +18,8 @@ Trouble is sticky: once something does not fit, every call until `finish` does n
 
 Cost: linear in the bytes written, times log n for sorting the n keys of an object. Keys are put in order of their
 bytes; of equal keys in an object the last wins (the bytes of the others stay unreferenced in the value). A key is
-stored once in a dictionary, except that after `PROBES` hash collisions it is stored again rather than searched for
-longer.
+stored once in a dictionary, except that after `Limits.key_probes` hash collisions it is stored again rather than
+searched for longer.
 """
 
 from codec.variant.containers import (

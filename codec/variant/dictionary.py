@@ -11,6 +11,7 @@ import numpy as np
 
 from codec.cursor import octet
 from codec.kernel import inlined, kernel
+from codec.limits import LIMITS
 from codec.variant.writer import (
     CODE,
     FULL,
@@ -32,8 +33,7 @@ from codec.variant.writer import (
     width,
 )
 
-# A key not found after this many slots is stored again: nobody makes a search long by choosing colliding keys.
-PROBES = 32
+PROBES = LIMITS.key_probes
 _VERSION = 1
 _SLOT = (1 << 32) - 1
 

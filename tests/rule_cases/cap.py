@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import classic_frames as classic
-from rule_support import Case, Talk
+from rule_support import MSS, Case, Talk
+
+from codec.limits import LIMITS
 
 V = "0-9-1"
 
@@ -38,6 +42,27 @@ def strayed() -> Talk:
     return talk.heartbeat().close()
 
 
+def nested(depth: int) -> Talk:
+    """Arguments of tables in each other."""
+    tables: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        tables = {"t": tables}
+    return Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q", arguments=tables).close()
+
+
+def text(size: int) -> Talk:
+    """So many octets of another protocol, from the middle of the connection."""
+    return Talk(syn=False).client_octets(b"SET key value\r\n" * (size // 15)).fin()
+
+
+def greeted(times: int) -> Talk:
+    """The protocol header several times, as a client does that tries again."""
+    talk = Talk()
+    for _ in range(times - 1):
+        talk.header()
+    return talk.handshake().close()
+
+
 def whole() -> Talk:
     return Talk().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
 
@@ -55,4 +80,26 @@ CASES = [
     Case("CAP-04", V, cut(), whole(), also=("CAP-01",)),
     Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), whole(), evidence={"octets": 5}),
     Case("CAP-06", V, strayed(), whole(), evidence={"observed": ["segment out of window"]}),
+    Case(
+        "CAP-06",
+        V,
+        nested(LIMITS.nesting_depth + 1),
+        nested(LIMITS.nesting_depth),
+        evidence={"observed": ["nesting depth"]},
+    ),
+    Case(
+        "CAP-06",
+        V,
+        text(LIMITS.detect_bytes + 2 * MSS),
+        text(LIMITS.detect_bytes // 2),
+        evidence={"observed": ["search for frames"]},
+    ),
+    Case(
+        "CAP-06",
+        V,
+        greeted(LIMITS.offers + 1),
+        greeted(LIMITS.offers),
+        evidence={"observed": ["protocol headers"]},
+        besides=("NEG-09",),
+    ),
 ]

@@ -196,6 +196,7 @@ FUNCTIONS = (
         StringType(),
         "A pseudonym for a name, its prefix and 12 hexadecimal digits; the same digits for the same name. The empty "
         "name stays empty.",
+        # printf orders | openssl mac -macopt hexkey:(the key) -macopt custom:"wirehare names" -macopt size:6 BLAKE2BMAC
         f"amqp_pseudonym('orders', 'queue', {_KEY})",
         "queue-41d4ca9f0f01",
     ),
@@ -220,7 +221,7 @@ def register(spark: SparkSession, key: str | bytes | None = None) -> None:
     `key` (32 octets, or a passphrase) is that of the functions that take one, wherever they are called without; it
     travels inside of the functions, and stands in no query text or plan.
     """
-    octets = None if key is None else key_of(key.encode() if isinstance(key, str) else key)
+    octets = None if key is None else key_of(key)
     declare: Any = arrow_udf  # whose hints leave out VARIANT
     for function in FUNCTIONS:
         of = function.of if octets is None or not function.keyed else with_key(function.of, octets)

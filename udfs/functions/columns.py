@@ -28,7 +28,8 @@ def octets_of(column: pa.Array) -> Octets:
     """The rows of a BINARY (or STRING) column, copied: the codec's kernels are compiled for octets they may write."""
     if column.null_count:
         column = pc.fill_null(column.cast(pa.binary()), b"")
-    column = column.cast(pa.binary())
+    elif column.type != pa.binary():
+        column = column.cast(pa.binary())
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     if not len(column) or offsets[0] == offsets[-1]:
         return Octets(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int64))

@@ -62,8 +62,8 @@ def decode_frame(frame: pa.Array, version: pa.Array) -> pa.Array:
 
 def _frame(version: int, frames: pa.Array) -> pa.Array:
     def shown(batch: Batch) -> pa.Array:
-        rows = frame_rows(batch, [""], keep_payload=False)
-        return pa.StructArray.from_arrays([rows[name] for name in FRAME_COLUMNS], fields=list(FRAME))
+        rows = frame_rows(batch, [""], False, FRAME_COLUMNS)
+        return pa.StructArray.from_arrays(rows.columns, fields=list(FRAME))
 
     return joined(map(shown, own(AloneDecoder).frames(*octets_of(frames), version)), FRAME)
 

@@ -30,15 +30,15 @@ def anonymise_ip(ip: pa.Array, key: pa.Array = None) -> pa.Array:
     address."""
     if key is None:
         raise ValueError(_keyless("amqp_anonymise_ip(ip, key)"))
-    results, rest = pa.nulls(len(ip), pa.string()), ip.is_valid()
+    results = pa.nulls(len(ip), pa.string())
     for secret in key.unique():
         if secret.is_valid:
-            chosen = pc.and_(rest, pc.equal(key, secret).fill_null(False))
-            results = pc.if_else(chosen, _anonymised(ip, _octets(secret.as_py())), results)
+            chosen = pc.and_(ip.is_valid(), pc.equal(key, secret).fill_null(False))
+            results = pc.replace_with_mask(results, chosen, _anonymised(ip.filter(chosen), secret.as_py()))
     return results
 
 
-def _anonymised(ips: pa.Array, secret: bytes) -> pa.Array:
+def _anonymised(ips: pa.Array, secret: str | bytes) -> pa.Array:
     distinct = ips.dictionary_encode()
     addresses = [packed(ip) if ip is not None else None for ip in distinct.dictionary.to_pylist()]
     shown: list[str | None] = [None] * len(addresses)
@@ -64,11 +64,7 @@ def pseudonyms(name: pa.Array, prefix: pa.Array, key: pa.Array = None) -> pa.Arr
     """'queue-3f9a2c71b0de' for each name with the prefix 'queue', the same digits for the same name under `key`."""
     if key is None:
         raise ValueError(_keyless("amqp_pseudonym(name, prefix, key)"))
-    return by_distinct([name, prefix, key], lambda n, p, k: pseudonym(n, key_of(_octets(k)), p), pa.string())
-
-
-def _octets(key: str | bytes) -> bytes:
-    return key.encode() if isinstance(key, str) else key
+    return by_distinct([name, prefix, key], lambda n, p, k: pseudonym(n, key_of(k), p), pa.string())
 
 
 def _keyless(call: str) -> str:
