@@ -237,7 +237,8 @@ def commit_without_answer() -> Script:
 
 
 SCRIPTS = (
-    cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many, ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
+    cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
+    ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
     nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
