@@ -31,9 +31,12 @@ types: java .venv/dev  ## check types only
 tests: java .venv/dev .venv/kernels .venv/classes  ## run the tests only
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
-bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with other tools (half an hour)
+bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with other tools (an hour)
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.kernels
+	$(BIN)/python -m benchmarks.flows
+	$(BIN)/python -m benchmarks.audit
+	$(BIN)/python -m benchmarks.functions
 
 cluster-test: java .venv/dev .venv/kernels .venv/packed/environment.tar.gz  ## packaged jobs on a cluster of this machine; kills workers, executors, drivers
 	$(BIN)/python -m pytest -q -m cluster tests/cluster
