@@ -19,6 +19,7 @@ from pipeline.schemas import TABLES
 SOME = ("091_confirms_and_return.pcap", "091_rpc_reply_to.pcap")
 
 
+@pytest.mark.cluster
 def test_the_job_makes_the_same_tables_over_connect(spark: SparkSession, tmp_path: Path) -> None:
     """In a process of its own: one with a classic session cannot have the other kind."""
     pytest.importorskip("grpc", reason="Spark Connect needs grpcio")

@@ -79,7 +79,7 @@ def test_a_compressed_capture_is_one_part_whatever_its_size(tmp_path: Path) -> N
 # Packets of a capture, and the highest resident set of the process that read it.
 READ = """
 import json, os, sys
-from benchmarks.memory import peak_bytes
+from benchmarks.processes import peak_bytes
 from udfs.options import parse_options
 from udfs.source import TcpRunsReader
 

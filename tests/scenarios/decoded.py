@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
 import pipeline
-from pipeline.tables.flows import OF_MESSAGES, message_flows
+from jobs.audit import INTERPRETED
+from jobs.audit import settings as settings_of
 from scenarios.capture import Packet, disturbed, packets, write_pcap
 from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
 from scenarios.strategies import scripts
 
 POPULATION = 480
-MORE_OF_MESSAGES = ("channel_life", "complete", "settle_latency_ns", "ts", "body_seen")
 APART_NS = 100_000  # between the starts of scripts: they overlap
 
 
@@ -106,11 +106,12 @@ class Decoded:
 
     def __init__(self, spark: SparkSession, folder: Path, played: Sequence[Script]) -> None:
         decoded = pipeline.decode(spark, str(folder))
-        # Asked for several times each: computed once.
-        said = decoded.messages.select(*OF_MESSAGES, *MORE_OF_MESSAGES).persist()
-        flows = message_flows(said, decoded.connections).persist()
-        kept = (*decoded.persisted, said, flows)
-        self.tables = replace(decoded, messages=said, message_flows=flows, persisted=kept)
+        # Asked for several times each: written once. Few rows through long plans, which Spark would compile for longer.
+        with settings_of(spark, INTERPRETED):
+            for name in ("connections", "channels", "links", "messages", "message_flows"):
+                getattr(decoded, name).write.parquet(str(folder / "tables" / name))
+        decoded.release()
+        self.tables = pipeline.load(spark, str(folder / "tables"))
         numbers = {script.server: script.number for script in played}
         self.place_of: dict[int, tuple[int, int]] = {
             row.connection_id: (numbers[f"{row.server_ip}:{row.server_port}"], row.client_port - FIRST_CLIENT_PORT)
