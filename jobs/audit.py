@@ -119,10 +119,13 @@ def audited(arguments: argparse.Namespace, started: float) -> int:
     previous, config = read_baseline(arguments.baseline), read_config(arguments.config)
     outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
     source = tables_at(arguments.tables)
-    spark = start(size(source) * CAPTURED)
+    byte_size = size(source)
+    spark = start(byte_size * CAPTURED)
+    quick = INTERPRETED if byte_size < SMALL_BYTES else {}
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
-        facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
+        with settings(spark, quick):
+            facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
         with step("writing the report", "Report written"):
             texts = {arguments.report: page(facts, compared, verdict, arguments.title, source.path, now, config)}
             if arguments.json:
@@ -152,14 +155,13 @@ def found(
 
     tables = pipeline.load(spark, source.uri)
     try:
-        with settings(spark, INTERPRETED if size(source) < SMALL_BYTES else {}):
-            with step("looking for findings", "Findings written", spark):
-                # The stage stands already, and is locked: its files are added to it.
-                rows = pipeline.findings(tables, config=config)
-                rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
-            with step("counting for the report", "Report counted", spark):
-                findings = spark.read.schema(SCHEMA).parquet(stage.uri)
-                facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()))
+        with step("looking for findings", "Findings written", spark):
+            # The stage stands already, and is locked: its files are added to it.
+            rows = pipeline.findings(tables, config=config)
+            rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
+        with step("counting for the report", "Report counted", spark):
+            findings = spark.read.schema(SCHEMA).parquet(stage.uri)
+            facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()))
     except BaseException:
         with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
             spark.interruptAll()  # they would go on writing to a stage that is being removed
@@ -273,7 +275,7 @@ def writable(name: str) -> Place:
 
 def write(target: Place, text: str) -> None:
     """Write a file aside, then put it where the old one is."""
-    from pipeline.cutting.sink import sink
+    from pipeline.sink import sink
 
     with sink(target) as out:
         out.write(text.encode(errors="replace"))

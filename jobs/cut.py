@@ -270,7 +270,7 @@ def output(name: str, rows: Rows, moved_to: str | None) -> Place:
 @contextlib.contextmanager
 def opened(target: Place | None) -> Iterator[Any]:
     """An open file, which takes the place of `target` when the body ends well; without one, standard output."""
-    from pipeline.cutting.sink import sink
+    from pipeline.sink import sink
 
     if target is None:
         yield sys.stdout.buffer

@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.session import BOOT_NOTICE, PANDAS_NOTICE, RUNTIME, JavaMissing, boot_notice_dropped, laptop, session
+from jobs.decode import start
+from pipeline.session import (
+    BOOT_NOTICE,
+    BRIEF,
+    BRIEF_BYTES,
+    PANDAS_NOTICE,
+    RUNTIME,
+    JavaMissing,
+    boot_notice_dropped,
+    laptop,
+    session,
+)
 
 
 def test_all_runtime_settings_are_set(spark: SparkSession) -> None:
@@ -29,6 +40,19 @@ def test_a_standing_session_is_used_and_keeps_what_is_not_ours(spark: SparkSessi
 def test_python_workers_run_the_same_interpreter(spark: SparkSession) -> None:
     assert os.environ["PYSPARK_PYTHON"]
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize(("byte_size", "expected"), [(0, BRIEF), (BRIEF_BYTES - 1, BRIEF), (BRIEF_BYTES, "")])
+def test_only_small_jobs_do_without_the_full_compiler(
+    byte_size: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr("pipeline.session.configured", lambda app, conf: started.append(conf))
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    start(byte_size)
+    (settings,) = started
+    assert settings["spark.driver.extraJavaOptions"] == laptop({}, False, expected)["spark.driver.extraJavaOptions"]
+    assert ("TieredStopAtLevel" in settings["spark.driver.extraJavaOptions"]) == bool(expected)
 
 
 def test_a_named_master_keeps_its_address_and_its_parallelism() -> None:

@@ -12,7 +12,7 @@ Rooms, in the order of the work:
     survey, headers      first pass over them: packets of the connections, with their stream offsets
     streams, picking     frames -> packets
     secrets, harmless    what may be shown when a stream is redacted
-    chunks, writing      second pass: packets into a pcapng file (pcapng, sink)
+    chunks, writing      second pass: packets into a pcapng file (pcapng)
     redaction, anonymity, checksums   what happens to them on the way
 """
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.cutting.choice import KEYS, Choice
 from pipeline.cutting.rows import Rows, TablesError, lazy, written
-from pipeline.cutting.sink import sink
+from pipeline.sink import sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""The file that a cut goes to, on any file system: written aside, so that a cut that fails leaves the old one."""
+"""A file that a job writes, on any file system: written aside, so that a job that fails leaves the old one."""
 
 from __future__ import annotations
 
