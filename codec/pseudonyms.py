@@ -28,8 +28,8 @@ _CHUNK = 1 << 12
 _NAMES = b"wirehare names"  # nothing else that this key is used for gives the same digests
 _SALT = b"wirehare key"
 # scrypt (RFC 7914) with 16 MiB: some 50 ms for us, and as long for every guess at a passphrase.
-_KEYS = 256  # passphrases that are remembered: a column of them must not cost that for each row
 _SCRYPT = {"n": 1 << 14, "r": 8, "p": 1}
+_KEYS = 256  # passphrases that are remembered: a column of them must not cost that for each row
 
 
 @lru_cache(maxsize=_KEYS)

@@ -10,14 +10,13 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.cli import FAILED, FOUND, OK, UNREADABLE, USAGE, main
-from jobs.console import complain, step
-from jobs.decode import FINDINGS, cause, start
+from jobs.cli import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, main
+from jobs.console import step
+from jobs.decode import FINDINGS, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,19 +47,11 @@ OPTIONAL = {"message_flows"}
 UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMAS", "PATH_NOT_FOUND")
 
 
-# Hundreds of rules are hundreds of expressions: Spark spends most of a small audit compiling code that then runs for
-# milliseconds. Interpreted, the five samples take half the processor time; above this size of the tables the code pays.
-SMALL_BYTES = 16 * 1024 * 1024
 CAPTURED = 10  # bytes of captures to one of their tables, about
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 class TablesError(Exception):
     """There are no tables to audit; the message is one line that says what is wrong with them."""
-
-
-class UsageError(Exception):
-    """A file that an argument names cannot be used; the message is one line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,48 +83,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def endings() -> Endings:
+    """Errors of its own."""
+    return {TablesError: Ending(UNREADABLE)}
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Audit as the arguments say; the exit code."""
-    started = time.monotonic()
-    try:
-        return audited(arguments, started)
-    except UsageError as error:
-        complain(f"wirehare audit: {error}")
-        return USAGE
-    except TablesError as error:
-        complain(f"wirehare audit: {error}")
-        return UNREADABLE
-    except BrokenPipeError:  # nobody listens: nothing more is said
-        raise
-    except Exception as error:  # what Spark, Java, a file system may raise; nothing has been replaced
-        complain(f"wirehare audit: {cause(error)}")
-        return UNREADABLE if unreadable(error) else FAILED
-
-
-def audited(arguments: argparse.Namespace, started: float) -> int:
-    """The audit itself: checked first, written last."""
+    """Audit as the arguments say, checked first, written last; the exit code."""
     from pipeline.output import added
     from pipeline.report.baseline import document
     from pipeline.report.page import page
+    from pipeline.session import planned, settings
 
+    started = time.monotonic()
     previous, config = read_baseline(arguments.baseline), read_config(arguments.config)
     outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
     source = tables_at(arguments.tables)
     byte_size = size(source)
     spark = start(byte_size * CAPTURED)
-    quick = INTERPRETED if byte_size < SMALL_BYTES else {}
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
-        with settings(spark, quick):
+        with settings(spark, planned(byte_size * CAPTURED)):
             facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
         with step("writing the report", "Report written"):
-            texts = {arguments.report: page(facts, compared, verdict, arguments.title, source.path, now, config)}
+            texts = {arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, config)}
             if arguments.json:
                 texts[arguments.json] = document(facts, compared, verdict.document(), arguments.title, now)
     for name, text in texts.items():
         write(outputs[name], text)
     print(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
-    print(f"The report is {outputs[arguments.report].path}")
+    print(f"The report is {outputs[arguments.report].shown}")
     return FOUND if verdict.failed else OK
 
 
@@ -145,7 +124,10 @@ def found(
     config: Config | None,
     previous: Previous | None,
 ) -> tuple[Facts, Compared, Verdict]:
-    """Write the findings to `stage`; all that the report shows, the comparison with `previous`, and the verdict."""
+    """Write the findings to `stage`; all that the report shows, the comparison with `previous`, and the verdict.
+
+    Raises TablesError where files of a table that stands cannot be read.
+    """
     import pipeline
     from pipeline import parquet
     from pipeline.report.baseline import compared
@@ -153,8 +135,8 @@ def found(
     from pipeline.report.verdict import verdict
     from pipeline.schemas import FINDINGS as SCHEMA
 
-    tables = pipeline.load(spark, source.uri)
     try:
+        tables = pipeline.load(spark, source.uri)
         with step("looking for findings", "Findings written", spark):
             # The stage stands already, and is locked: its files are added to it.
             rows = pipeline.findings(tables, config=config)
@@ -162,9 +144,11 @@ def found(
         with step("counting for the report", "Report counted", spark):
             findings = spark.read.schema(SCHEMA).parquet(stage.uri)
             facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()))
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
             spark.interruptAll()  # they would go on writing to a stage that is being removed
+        if any(name in str(error) for name in UNREADABLE_FILES):
+            raise TablesError(cause(error)) from error
         raise
     difference = compared(facts.groups["identities"], previous)
     return facts, difference, verdict(facts, difference, arguments.fail_on)
@@ -178,28 +162,13 @@ def size(directory: Place) -> int:
     return sum(info.size or 0 for info in directory.files.get_file_info(selector))
 
 
-@contextlib.contextmanager
-def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Run the body with other Spark settings."""
-    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
-
-
 def tables_at(directory: str) -> Place:
     """Where the tables are. Raises TablesError unless all that an audit needs can be opened."""
     import pyarrow as pa
 
     from pipeline.output import OutputError, place
     from pipeline.schemas import TABLES
+    from udfs.files import first_line
 
     try:
         source = place(directory)
@@ -231,6 +200,7 @@ def read_baseline(name: str | None) -> Previous | None:
     """The earlier audit. Raises UsageError."""
     from pipeline.output import OutputError, place
     from pipeline.report.baseline import BaselineError, read
+    from udfs.files import first_line
 
     if name is None:
         return None
@@ -253,7 +223,7 @@ def read_config(name: str | None) -> Config | None:
     try:
         return config.read(name)
     except config.ConfigError as error:
-        raise UsageError(f"--config {first_line(error)}") from error
+        raise UsageError(f"--config {error}") from error
 
 
 def writable(name: str) -> Place:
@@ -279,16 +249,6 @@ def write(target: Place, text: str) -> None:
 
     with sink(target) as out:
         out.write(text.encode(errors="replace"))
-
-
-def unreadable(error: BaseException) -> bool:
-    """Whether the tables are to blame for what Spark raised."""
-    return any(name in str(error) for name in UNREADABLE_FILES)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 if __name__ == "__main__":

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
+
+from jobs.console import complain
+from udfs.files import masked
 
 OK, FOUND, USAGE, UNREADABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 # What a shell reports of a program that SIGPIPE ends. Not OK: what was to be said, a verdict perhaps, was not heard.
@@ -23,13 +27,27 @@ EXIT_CODES = """exit codes:
 """
 
 
+class UsageError(Exception):
+    """What is asked for cannot be done; the message is one line that says why."""
+
+
+class Ending(NamedTuple):
+    """How a job ends when an error is raised: its exit code, and what is said after the error."""
+
+    code: int
+    advice: str = ""
+
+
+Endings = Mapping[type[Exception], Ending]  # the nearest class of an error counts
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line; `commands` are the parsers of its sub-commands by name."""
+    """An argument parser that raises UsageError; `commands` are the parsers of its sub-commands by name."""
 
     commands: Mapping[str, argparse.ArgumentParser]
 
     def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
 
 
 class Stopped(BaseException):
@@ -52,7 +70,7 @@ def command_line() -> Parser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         job.add_arguments(sub)
-        sub.set_defaults(run=job.run)
+        sub.set_defaults(run=job.run, prog=sub.prog, endings=job.endings)
     parser.commands = jobs.choices
     return parser
 
@@ -61,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the sub-command that `argv` names; the exit code."""
     try:
         try:
-            return ended(command_line().parse_args(argv))
+            return ended(sys.argv[1:] if argv is None else argv)
         finally:
             print(end="", flush=True)  # here, where it can be answered for, not when the interpreter ends
     except BrokenPipeError:
@@ -78,15 +96,41 @@ def fall_silent() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def ended(arguments: argparse.Namespace) -> int:
-    """The exit code of a run, also when it was asked to end early."""
+def ended(words: Sequence[str]) -> int:
+    """The exit code of the run that the words of a command line ask for; an error is one line on stderr."""
+    try:
+        arguments = command_line().parse_args(words)
+    except UsageError as error:
+        complain(masked(str(error), *words))
+        return USAGE
     with contextlib.suppress(ValueError):  # not the main thread: whoever started it decides about signals
         signal.signal(signal.SIGTERM, stop)
     try:
         return int(arguments.run(arguments))
     except (KeyboardInterrupt, Stopped):
-        print("wirehare: stopped; the previous output, if any, is as it was", file=sys.stderr)
+        complain("wirehare: stopped; the previous output, if any, is as it was")
         return INTERRUPTED
+    except BrokenPipeError:  # nobody listens: nothing more is said
+        raise
+    except Exception as error:  # also what Spark, Java, a file system may raise
+        code, line = outcome(error, {UsageError: Ending(USAGE), **arguments.endings()})
+        complain(masked(f"{arguments.prog}: {line}", *words))
+        return code
+
+
+def outcome(error: Exception, endings: Endings) -> tuple[int, str]:
+    """The exit code of an error, and the line that tells of it."""
+    for kind in type(error).__mro__:
+        if kind in endings:
+            return endings[kind].code, f"{error}{endings[kind].advice}"
+    return FAILED, cause(error)
+
+
+def cause(error: BaseException) -> str:
+    """One line for what went wrong at the root: the last cause in a chain that may cross Java and Python workers."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): (?!Traceback)", line)]
+    return (causes or lines or [type(error).__name__])[-1 if causes else 0].removeprefix("Caused by: ")
 
 
 def stop(signal_number: int, frame: FrameType | None) -> NoReturn:

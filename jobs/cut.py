@@ -11,17 +11,19 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.audit import UsageError, first_line, writable
-from jobs.cli import FAILED, FOUND, OK, UNREADABLE, USAGE, main
+from jobs.audit import writable
+from jobs.cli import FOUND, OK, UNREADABLE, USAGE, Ending, Endings, UsageError, main
 from jobs.console import complain, step
-from jobs.decode import cause, start
+from jobs.decode import start
+from udfs.files import first_line, public_uri
 
 if TYPE_CHECKING:
     from pipeline.cutting import Choice, Cutting, Result, Rows
+    from pipeline.cutting.originals import Original
     from pipeline.output import Place
 
 EPILOG = """examples:
@@ -133,32 +135,23 @@ def finding(text: str) -> tuple[str, int | None, int | None]:
     return rule, connection, frame
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Cut as the arguments say; the exit code."""
+def endings() -> Endings:
+    """Errors of its own."""
     from pipeline.cutting import CapturesError, CutError, TablesError
     from udfs.paths import PathError
 
-    try:
-        return cut(arguments)
-    except (UsageError, PathError) as error:
-        complain(f"wirehare cut: {error}")
-        return USAGE
-    except (TablesError, CapturesError) as error:
-        complain(f"wirehare cut: {error}")
-        return UNREADABLE
-    except CutError as error:
-        complain(f"wirehare cut: {error}; nothing was written")
-        return FOUND
-    except BrokenPipeError:  # nobody listens: nothing more is said
-        raise
-    except Exception as error:  # what Spark, Java, a file system may raise
-        complain(f"wirehare cut: {cause(error)}")
-        return FAILED
+    return {
+        PathError: Ending(USAGE),
+        TablesError: Ending(UNREADABLE),
+        CapturesError: Ending(UNREADABLE),
+        CutError: Ending(FOUND, "; nothing was written"),
+    }
 
 
-def cut(arguments: argparse.Namespace) -> int:
-    """The cut itself: checked first, written last."""
+def run(arguments: argparse.Namespace) -> int:
+    """Cut as the arguments say, checked first, written last; the exit code."""
     from pipeline.cutting import TablesError, cut_rows, written
+    from pipeline.cutting.originals import COLUMNS, originals
     from pipeline.output import OutputError, place
 
     started = time.monotonic()
@@ -170,10 +163,11 @@ def cut(arguments: argparse.Namespace) -> int:
     except OutputError as error:
         raise TablesError(str(error).replace("write tables into", "read tables from")) from error
     rows = written(directory)
-    target = None if arguments.output == STANDARD_OUTPUT else output(arguments.output, rows, arguments.captures)
+    captures = originals(rows("captures", COLUMNS), arguments.captures)
+    target = None if arguments.output == STANDARD_OUTPUT else output(arguments.output, captures)
     chosen = choice(arguments, rows, directory)
     with opened(target) as file:
-        result = cut_rows(rows, chosen, file, how)
+        result = cut_rows(rows, chosen, file, how, captures)
     report(result, arguments, time.monotonic() - started)
     for problem in result.problems:
         complain(f"wirehare cut: {problem}")
@@ -241,7 +235,7 @@ def where(table: str, condition: str, directory: Place) -> Any:
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     audited = "findings" in (directory.entries() or ())
     if table == "findings" and not audited:
-        raise TablesError(f"{directory.path}: holds no table findings; `wirehare audit` writes it")
+        raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
     spark = start()
     for name, frame in pipeline.load(spark, directory.uri).items():
         frame.createOrReplaceTempView(name)
@@ -254,16 +248,13 @@ def where(table: str, condition: str, directory: Place) -> Any:
         raise UsageError(f"--where: {first_line(error)}") from error
 
 
-def output(name: str, rows: Rows, moved_to: str | None) -> Place:
-    """Where the file goes. Raises UsageError when that is one of the captures that are read."""
-    from pipeline.cutting.originals import COLUMNS, originals
-    from pipeline.output import place
+def output(name: str, captures: Sequence[Original]) -> Place:
+    """Where the file goes. Raises UsageError when that is one of the captures."""
+    from pipeline.cutting.originals import among
 
     target = writable(name)
-    for each in originals(rows("captures", COLUMNS), moved_to):
-        capture = place(each.file.uri)
-        if (capture.local, capture.path) == (target.local, target.path):
-            raise UsageError(f"{name}: is one of the captures; expected another file to write into")
+    if among(captures, target):
+        raise UsageError(f"{name}: is one of the captures; expected another file to write into")
     return target
 
 
@@ -284,7 +275,7 @@ def report(result: Result, arguments: argparse.Namespace, seconds: float) -> Non
     """What was written, in a line on stderr: standard output may be the file."""
     from jobs.decode import counted
 
-    name = "standard output" if arguments.output == STANDARD_OUTPUT else arguments.output
+    name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     complain(
         f"{counted(result.packets, 'packet')} of {counted(result.connections, 'connection')} from "
         f"{counted(len(result.captures), 'capture')} to {name} in {seconds:.1f} s"

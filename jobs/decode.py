@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
-import re
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING
 
-from jobs.cli import EXIT_CODES, FAILED, OK, UNREADABLE, USAGE, main
-from jobs.console import complain, step
+from jobs.cli import EXIT_CODES, OK, UNREADABLE, USAGE, Ending, Endings, main
+from jobs.console import Status, complain, step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,9 @@ EPILOG = f"""examples:
 {EXIT_CODES}"""
 
 PORTS = range(1, 65536)
+# Tables written at the same time, and in which turn: first those that message_flows waits for.
+SIDE_BY_SIDE = 3
+TURN = ("messages", "connections", "methods", "streams", "channels", "links", "captures", "message_flows")
 # What an audit leaves beside the tables; it goes when they are replaced.
 FINDINGS = "findings"
 
@@ -117,43 +120,45 @@ def moment(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error).removeprefix("time: ")) from None
 
 
+def endings() -> Endings:
+    """Errors of its own."""
+    from pipeline.output import OutputError
+    from udfs.paths import PathError
+
+    return {
+        PathError: Ending(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
+        OutputError: Ending(USAGE),
+    }
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Decode as the arguments say; the exit code."""
     import pipeline
     from jobs.summary import summary
-    from pipeline.output import OutputError, place, staged
-    from udfs.paths import PathError, resolve
+    from pipeline.output import place, staged
+    from pipeline.session import planned, settings
+    from udfs.paths import resolve
 
     started = time.monotonic()
     wanted = arguments.tables or list(pipeline.TABLES)
-    try:
-        files = resolve(arguments.captures)
-        paths = [file.uri for file in files]
-        with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
-            spark = start(sum(file.size for file in files))
-            try:
+    files = resolve(arguments.captures)
+    paths = [file.uri for file in files]
+    with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
+        byte_size = sum(file.expected_size for file in files)
+        spark = start(byte_size)
+        try:
+            with settings(spark, planned(byte_size)):
                 write(spark, paths, stage, wanted, arguments)
-            except BaseException:
-                with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
-                    spark.interruptAll()  # they would go on writing to a stage that is being removed
-                raise
-            captures = stage.child("captures").dataset().to_table().to_pylist()
-            found = summary(captures, {name: stage.child(name).dataset() for name in wanted})
-            if "captures" not in wanted:
-                stage.child("captures").remove()
-    except PathError as error:
-        complain(f"wirehare decode: {error}; expected pcap or pcapng files, directories of them, or patterns")
-        return USAGE
-    except OutputError as error:
-        complain(f"wirehare decode: {error}")
-        return USAGE
-    except BrokenPipeError:  # nobody listens: nothing more is said
-        raise
-    except Exception as error:  # what Spark, Java, a file system may raise; the stage is gone, the old output stands
-        complain(f"wirehare decode: {cause(error)}")
-        return FAILED
+        except BaseException:
+            with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
+                spark.interruptAll()  # they would go on writing to a stage that is being removed
+            raise
+        captures = stage.child("captures").dataset().to_table().to_pylist()
+        found = summary(captures, {name: stage.child(name).dataset() for name in wanted})
+        if "captures" not in wanted:
+            stage.child("captures").remove()
     print(found)
-    print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {place(arguments.output).path}")
+    print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {place(arguments.output).shown}")
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
         complain(f"wirehare decode: {line}")
@@ -176,7 +181,6 @@ def write(
     from pipeline import parquet
     from pipeline.derivation import Derivation
     from pipeline.schemas import DECODED, TABLES
-    from pipeline.tables.flows import message_flows
 
     scratch = stage.child("decoded")
     with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
@@ -190,23 +194,49 @@ def write(
             until=arguments.until,
         )
         parquet.write(rows, scratch.uri, partition_by="kind")
-    with step("planning tables", f"{counted(len(wanted), 'table')} written", spark) as status:
+    with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from the rows as written: the captures are read and decoded once.
         derived = Derivation(
             spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload, versions=spoken(scratch)
         )
-        for name in TABLES:
-            if name in (*wanted, "captures") and name != "frames":
-                status.doing = f"writing {name}"
-                if name == "message_flows" and {"messages", "connections"} <= set(wanted):  # both stand by now
-                    table = message_flows(*(standing(spark, stage, part) for part in ("messages", "connections")))
-                else:
-                    table = getattr(derived, name)
-                parquet.write(table, stage.child(name).uri)
-        if "frames" in wanted:
+        needed = [name for name in TABLES if name in (*wanted, "captures")]
+        write_tables(spark, derived, stage, [name for name in needed if name != "frames"], status)
+        if "frames" in needed:
             keep_frames(scratch, stage.child("frames"), derived)
     derived.release()
     scratch.remove()
+
+
+def write_tables(spark: SparkSession, derived: Derivation, stage: Place, names: Sequence[str], status: Status) -> None:
+    """Write these tables, some side by side: one is planned on the driver, on one core, while others are computed."""
+    from pipeline import parquet
+    from pipeline.tables.flows import message_flows
+
+    pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="table")
+    under_way: dict[str, Future[None]] = {}
+
+    def write_table(name: str) -> None:
+        if name == "message_flows" and {"messages", "connections"} <= set(names):
+            for part in ("messages", "connections"):
+                under_way[part].result()
+            table = message_flows(*(standing(spark, stage, part) for part in ("messages", "connections")))
+        else:
+            table = getattr(derived, name)
+        parquet.write(table, stage.child(name).uri)
+
+    try:
+        under_way.update((name, pool.submit(write_table, name)) for name in sorted(names, key=TURN.index))
+        for written in as_completed(under_way.values()):
+            written.result()
+            status.doing = f"writing {', '.join(name for name, table in under_way.items() if table.running())}"
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        while any(table.running() for table in under_way.values()):  # one that is being planned starts its tasks yet
+            with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
+                spark.interruptAll()
+            wait(under_way.values(), timeout=0.2)
+        raise
+    pool.shutdown()
 
 
 def spoken(scratch: Place) -> set[str]:
@@ -239,13 +269,6 @@ def keep_frames(scratch: Place, target: Place, derived: Derivation) -> None:
 def counted(number: int, noun: str) -> str:
     """1 capture, 2 captures."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def cause(error: BaseException) -> str:
-    """One line for what went wrong at the root: the last cause in a chain that may cross Java and Python workers."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): (?!Traceback)", line)]
-    return (causes or lines or [type(error).__name__])[-1 if causes else 0].removeprefix("Caused by: ")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ import textwrap
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from jobs.cli import OK, USAGE
-from jobs.console import complain
+from jobs.cli import OK, Endings, UsageError
 
 EPILOG = "With no TABLE, all of them.\n"
 
@@ -56,12 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="as a page in Markdown (docs/tables.md)")
 
 
+def endings() -> Endings:
+    """No errors of its own."""
+    return {}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print the schemas; the exit code."""
     schemas = documented()
     if arguments.table is not None and arguments.table not in schemas:
-        complain(f"wirehare schema: no table {arguments.table!r}; expected one of {', '.join(schemas)}")
-        return USAGE
+        raise UsageError(f"no table {arguments.table!r}; expected one of {', '.join(schemas)}")
     wanted = [arguments.table] if arguments.table else list(schemas)
     parts = [(section if arguments.markdown else described)(name, schemas[name]) for name in wanted]
     print("\n\n".join([PAGE.rstrip(), *parts] if arguments.markdown and not arguments.table else parts))

@@ -3,7 +3,7 @@
     tables = pipeline.decode(spark, "captures/*.pcapng")
     tables.connections.show()
 
-Everything is lazy. Works on classic Spark and over Spark Connect.
+Everything is lazy but `findings`, which looks when it is called. Works on classic Spark and over Spark Connect.
 """
 
 from __future__ import annotations

@@ -9,11 +9,13 @@ Planning a table takes Spark a second or more, however few rows there are, and a
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property, reduce
+from functools import reduce
+from threading import RLock
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
+from pipeline.shared import shared
 from pipeline.tables.captures import captures
 from pipeline.tables.connections import connections
 from pipeline.tables.families import Family, families
@@ -27,11 +29,12 @@ from pipeline.tables.streams import streams
 class Derivation:
     """`decoded` (`udfs.schemas.DECODED`) is read several times: it should come from files, or be persisted. `payload`
     fills column `body` of messages. `versions`: those that occur, where the caller knows; the others are not planned
-    for. Each table is an attribute."""
+    for. Each table is an attribute; several threads may ask for them."""
 
     def __init__(self, decoded: DataFrame, *, payload: bool = False, versions: Collection[str] | None = None) -> None:
         self._decoded, self._payload, self._versions = decoded, payload, versions
         self._kept: list[DataFrame] = []
+        self.lock = RLock()
 
     @property
     def persisted(self) -> tuple[DataFrame, ...]:
@@ -43,47 +46,47 @@ class Derivation:
         for rows in self._kept:
             rows.unpersist()
 
-    @cached_property
+    @shared
     def captures(self) -> DataFrame:
         return captures(self._decoded)
 
-    @cached_property
+    @shared
     def frames(self) -> DataFrame:
         return frames(self._decoded)
 
-    @cached_property
+    @shared
     def streams(self) -> DataFrame:
         return streams(self._decoded)
 
-    @cached_property
+    @shared
     def connections(self) -> DataFrame:
         return connections(self._decoded)
 
-    @cached_property
+    @shared
     def channels(self) -> DataFrame:
         return reduce(DataFrame.unionByName, (family.channels for family in self._families))
 
-    @cached_property
+    @shared
     def links(self) -> DataFrame:
         return reduce(DataFrame.unionByName, (family.links for family in self._families))
 
-    @cached_property
+    @shared
     def methods(self) -> DataFrame:
         return methods(self.frames, [family.replies for family in self._families if family.replies is not None])
 
-    @cached_property
+    @shared
     def messages(self) -> DataFrame:
         states = {family.name: family.messages for family in self._families}
         settled = [family.settled for family in self._families if family.settled is not None]
         return messages(states, settled, self.frames, payload=self._payload)
 
-    @cached_property
+    @shared
     def message_flows(self) -> DataFrame:
         to_pair = self.messages.select(*OF_MESSAGES).persist(StorageLevel.MEMORY_AND_DISK)
         self._kept.append(to_pair)
         return message_flows(to_pair, self.connections)
 
-    @cached_property
+    @shared
     def _families(self) -> list[Family]:
         found = families(self.frames, self._versions)
         self._kept += (rows for family in found for rows in family.kept)

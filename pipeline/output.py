@@ -30,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.dataset
 import pyarrow.fs
 
-from udfs.files import arrow_uri
+from udfs.files import arrow_uri, public_uri, said
 
 # Nobody's: what Spark and desktops drop into a folder.
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
@@ -62,6 +62,11 @@ class Place:
     def local(self) -> bool:
         return self.uri.startswith("file://")
 
+    @property
+    def shown(self) -> str:
+        """The path of a local directory, the URI of another one without what is nobody's business."""
+        return self.path if self.local else public_uri(self.uri)
+
     def child(self, name: str) -> Place:
         return Place(self.files, posixpath.join(self.path, name), posixpath.join(self.uri, name))
 
@@ -71,7 +76,7 @@ class Place:
         if info.type == pyarrow.fs.FileType.NotFound:
             return None
         if info.type == pyarrow.fs.FileType.File:
-            raise OutputError(f"{self.path}: is a file; expected a directory to write tables into")
+            raise OutputError(f"{self.shown}: is a file; expected a directory to write tables into")
         return [entry.base_name for entry in self.files.get_file_info(pyarrow.fs.FileSelector(self.path))]
 
     def dataset(self) -> Any:
@@ -86,7 +91,7 @@ class Place:
             else:
                 self.files.create_dir(self.path, recursive=True)
         except OSError as error:
-            raise OSError(f"{self.parent.path}: cannot be written to ({error.strerror or error})") from error
+            raise OSError(f"{self.parent.shown}: cannot be written to ({error.strerror or error})") from error
 
     def remove(self) -> None:
         """Delete the directory with all in it; nothing happens when there is none."""
@@ -117,7 +122,8 @@ def place(output: str) -> Place:
     try:
         files, path = pyarrow.fs.FileSystem.from_uri(arrow_uri(output))
     except (OSError, ValueError) as error:
-        raise OutputError(f"{output}: cannot be reached ({error})") from error
+        # Not `from error`: a stack would show what the error quotes of the URI.
+        raise OutputError(f"{public_uri(output)}: cannot be reached ({said(error, output)})") from None
     return Place(files, path.rstrip("/"), output.partition("?")[0].rstrip("/"))
 
 
@@ -165,11 +171,13 @@ def check(target: Place, known: Collection[str], overwrite: bool) -> None:
     for entry in entries:
         if entry not in known:
             raise OutputError(
-                f"{target.path}: holds {entry}, which is not one of our tables; "
+                f"{target.shown}: holds {entry}, which is not one of our tables; "
                 "expected an empty directory or the output of an earlier run"
             )
     if entries and not overwrite:
-        raise OutputError(f"{target.path}: already holds tables; use --overwrite to replace them, or another directory")
+        raise OutputError(
+            f"{target.shown}: already holds tables; use --overwrite to replace them, or another directory"
+        )
 
 
 def swap(stage: Place, target: Place) -> None:

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -44,14 +44,25 @@ RUNTIME = {
     "spark.sql.maxConcurrentOutputFileWriters": "4",
 }
 
-# Options of the JVM: the collector that takes least processor time, and only the quick compiler. The other one
-# takes half the processor time of a small job, to make code fast that has run by then; it pays from gigabytes on.
-BRIEF = "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+# Options of every JVM that works. Spark makes one method of a stage, and Java leaves methods above 8000 bytes to its
+# interpreter unless told otherwise: the stages of messages and flows take twice the processor time there.
+WHOLE_STAGES = "-XX:-DontCompileHugeMethods"
+EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
+# The collector that takes least processor time; pauses are no matter here.
+COLLECTOR = "-XX:+UseParallelGC"
+# Only the quick compiler. The other one takes half the processor time of a small job, to make code fast that has run by
+# then; it pays from gigabytes on.
+BRIEF = "-XX:TieredStopAtLevel=1"
 BRIEF_BYTES = 1 << 30  # of captures
 
 # For jobs, where nobody types: Spark need not be told the line of Python behind each column, for its error messages.
 # That is half of the 42,000 calls into the JVM which planning all tables takes.
 UNATTENDED = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+
+# Nine tables and hundreds of rules are long plans: on little data Spark spends most of its time compiling code for them
+# that then runs for milliseconds. Interpreted, such a job takes half the processor time.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+INTERPRETED_BYTES = 160 << 20  # of captures
 
 OLDEST_JAVA = 17
 # pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
@@ -122,13 +133,15 @@ def configured(app: str, conf: dict[str, str]) -> SparkSession:
 
 def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[str, str]:
     """Settings for a JVM that we start. On this machine, unless `conf` names a master or the session is `remote`."""
-    options = (LOGGING, class_archive.options(), java_options)
+    options = (LOGGING, class_archive.options(), COLLECTOR, WHOLE_STAGES, java_options)
     settings = {
         # The log and the bars are Spark's; progress is reported in our own words.
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
-        # Nobody looks at the UI of a job of seconds; it takes a port and a second to start.
+        EXECUTOR_OPTIONS: WHOLE_STAGES,
+        # Nobody looks at the UI of a job of seconds; it takes a port and a second to start. Plans are not kept for it.
         "spark.ui.enabled": "false",
+        "spark.sql.ui.retainedExecutions": "20",
     }
     if not conf.get("spark.master", "local").startswith("local"):
         return settings
@@ -141,16 +154,50 @@ def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[s
     if "SPARK_DRIVER_MEMORY" not in os.environ:
         # Executors live in the driver here: shuffle blocks and Arrow buffers of all cores share this heap.
         settings["spark.driver.memory"] = "2g"
+    # Every sort, aggregate and broadcast table takes a page at least, be its rows three. Spark would choose 32 MB for
+    # this heap, or 1 MB where the collector is G1.
+    settings["spark.buffer.pageSize"] = "1m"
     # The default of 200 is for clusters: each partition is a task with a Python worker behind it.
     settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
     return settings
 
 
+def planned(byte_size: int) -> Mapping[str, str]:
+    """Settings for work on captures of so many bytes, for `settings`."""
+    return INTERPRETED if byte_size < INTERPRETED_BYTES else {}
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Run the body with other Spark settings."""
+    before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
+
+    def back() -> None:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
+
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # where the JVM is gone, that is what is to be told
+            back()
+        raise
+    back()
+
+
 def submitted() -> dict[str, str]:
-    """What is still ours to decide under spark-submit, which has started the JVM: how much of Spark's log is shown."""
+    """What is still ours to decide under spark-submit, which has started the driver: how much of Spark's log is shown,
+    and how executors start."""
     SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() tells what spark-submit was given
+    given = SparkConf()
     # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO brings it back.
-    return {} if SparkConf().contains("spark.log.level") else {"spark.log.level": "ERROR"}
+    ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: WHOLE_STAGES}
+    return {name: value for name, value in ours.items() if not given.contains(name)}
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from pipeline.session import UNATTENDED, session
+from pipeline.session import INTERPRETED, UNATTENDED, session
 
 # The same examples in every run, so that a red run means a change; HYPOTHESIS_PROFILE=default explores further.
 settings.register_profile("same", derandomize=True)
@@ -17,6 +17,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 TEST_SETTINGS = {
     **UNATTENDED,
+    # As jobs work on captures as small as these; code is compiled in test_splits, test_readme and on the cluster.
+    **INTERPRETED,
     # Two cores as on the smallest machine that runs the suite; more than one shows what depends on partitioning.
     "spark.master": "local[2]",
     "spark.sql.shuffle.partitions": "2",

@@ -15,6 +15,7 @@ import audit_support
 import pyarrow.parquet as pq
 import pytest
 from audit_support import HOSTILE_QUEUE, write_tables
+from object_store import BUCKET, KEY, SECRET, object_store
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -22,6 +23,7 @@ from jobs import decode
 from jobs.cli import main
 from pipeline.output import Place
 from pipeline.schemas import FINDINGS, TABLES
+from pipeline.session import settings
 
 STEP = re.compile(r"(Spark started|Findings written|Report counted|Report written) in [\d.]+ s")
 
@@ -46,7 +48,9 @@ def test_an_audit_from_one_night_to_the_next(
     spark: SparkSession, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, report = tmp_path / "first.json", tmp_path / "audit.html"
-    assert audit(tables, "--report", report, "--json", first, "--title", "Orders & more") == 1
+    with settings(spark, {"spark.sql.codegen.wholeStage": "true"}):
+        assert audit(tables, "--report", report, "--json", first, "--title", "Orders & more") == 1
+        assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"  # small tables are interpreted, and only they
     out, error = capsys.readouterr()
     assert out.splitlines()[-1] == f"The report is {report}"
     assert out.startswith("1 violation and 4 warnings in 3 of 3 connections. Audited in ")
@@ -58,18 +62,24 @@ def test_an_audit_from_one_night_to_the_next(
     assert "queue=&lt;script&gt;" not in html  # entities are for the baseline; evidence shows the name itself
     assert "&lt;script&gt;alert(1)&lt;/script&gt;<i>U+202E</i>gnp" in html
 
-    assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"  # small tables are interpreted, and only they
     table = pq.read_table(tables / "findings")
     assert table.column_names == FINDINGS.names
     assert sorted(table["rule_id"].to_pylist()) == ["CAP-01", "NM-03", "NM-03", "SEC-01", "SEC-01", "SEC-01"]
 
-    # The second night the threshold is higher, and all of it is known.
-    second = tmp_path / "second.json"
-    options = ("--report", report, "--json", second, "--baseline", first, "--fail-on", "never")
-    assert audit(tables, *options) == 0
-    assert {entry["status"] for entry in json.loads(second.read_text())["findings"]} == {"persisting"}
-    assert json.loads(second.read_text())["verdict"]["new"] == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"first.json", "second.json", "audit.html"}
+    # The second night the threshold is higher, all of it is known, and the report goes to a store.
+    with object_store() as store:
+        places = ("--report", store.uri("second.html", "s3a"), "--json", store.uri("second.json"))
+        assert audit(tables, *places, "--baseline", first, "--fail-on", "never") == 0
+        html, second = (
+            store.files().open_input_stream(f"{BUCKET}/second.{end}").read().decode() for end in ("html", "json")
+        )
+    assert {entry["status"] for entry in json.loads(second)["findings"]} == {"persisting"}
+    assert json.loads(second)["verdict"]["new"] == 0
+    out, error = capsys.readouterr()
+    assert out.splitlines()[-1] == f"The report is s3a://{BUCKET}/second.html"
+    assert "AMQP audit" in html
+    assert not [text for text in (out, error, html, second) if SECRET in text or KEY in text]
+    assert {path.name for path in tmp_path.iterdir()} == {"first.json", "audit.html"}
     assert not list(tables.parent.glob(".wirehare*"))
 
 

@@ -10,7 +10,9 @@ import pytest
 from pyarrow import fs
 from test_source import accounts, expected_packets, exploded, rows
 
-from udfs.files import CaptureFile, first_line, locate, public_uri
+from jobs import decode
+from jobs.cli import main
+from udfs.files import CaptureFile, first_line, locate
 from udfs.paths import PathError, anchored, glob_pattern, resolve
 from udfs.source import TcpRunsReader
 from udfs.splits import plan
@@ -186,27 +188,38 @@ def test_nothing_found_beside_something_is_a_file_with_a_problem(tree: Path) -> 
     assert [(file.size, file.problem) for file in found] == [(len(CAPTURE), None), (-1, "no such file or directory")]
 
 
-def test_unknown_scheme_is_named_without_its_password() -> None:
-    with pytest.raises(PathError) as error:
-        resolve(["quux://me:hunter2@host/x.pcap?token=abc"])
-    assert str(error.value).startswith("quux://host/x.pcap: ")
-    assert "hunter2" not in str(error.value)
-    assert "abc" not in str(error.value)
+def test_signs_in_the_options_are_no_glob() -> None:
+    with pytest.raises(PathError, match=r"^s3://bucket/x\.pcap: Unexpected query parameter in S3 URI: 'a'$"):
+        resolve(["s3://bucket/x.pcap?region=x&a=*"])
 
 
-@pytest.mark.parametrize(
-    ("uri", "shown"),
-    [
-        ("s3://key:secret@bucket/a/b.pcap?region=x", "s3://bucket/a/b.pcap"),
-        ("s3://bucket/a.pcap", "s3://bucket/a.pcap"),
-        ("gs://anonymous@bucket/a.pcap", "gs://anonymous@bucket/a.pcap"),
-        ("abfs://container:pw@account.dfs.core.windows.net/a", "abfs://container@account.dfs.core.windows.net/a"),
-        ("file:///a%20b.pcap", "file:///a%20b.pcap"),
-        ("plain/path?.pcap", "plain/path?.pcap"),
-    ],
-)
-def test_shown_uris_hold_no_secrets(uri: str, shown: str) -> None:
-    assert public_uri(uri) == shown
+def test_a_packed_capture_counts_for_more_than_is_stored() -> None:
+    for name, times in {"a.pcap": 1, "a.pcap.gz": 10, "a.ZST": 10, "a.cap.lz4": 10, "gz": 1, "gz/a.pcap": 1}.items():
+        assert CaptureFile(f"s3://bucket/{name}?region=x", 7).expected_size == 7 * times
+    assert CaptureFile("file:///gone.pcap.gz", -1).expected_size == 0
+
+
+def test_packed_captures_are_planned_for_by_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 8 bytes packed and 3 plain ones: 10 to one, as large captures of AMQP pack."""
+    (tmp_path / "a.pcap.gz").write_bytes(bytes(8))
+    (tmp_path / "b.pcap").write_bytes(bytes(3))
+    sizes = []
+
+    def start(byte_size: int) -> None:
+        sizes.append(byte_size)
+        raise RuntimeError("no Spark")
+
+    monkeypatch.setattr(decode, "start", start)
+    assert main(["decode", str(tmp_path), "--output", str(tmp_path / "out")]) == 4
+    assert sizes == [83]
+
+
+def test_a_scheme_may_be_spelled_in_capital_letters(tree: Path) -> None:
+    """RFC 3986 section 3.1."""
+    uri = (tree / "a.pcap").as_uri()
+    assert [file.uri for file in resolve([uri.replace("file", "FILE", 1), uri])] == [uri]
+    places = [locate(f"{scheme}://bucket/a.pcap?region=x") for scheme in ("s3", "S3", "s3a", "S3A")]
+    assert {place.uri("bucket/b.pcap") for place in places} == {"s3://bucket/b.pcap?region=x"}
 
 
 @pytest.fixture

@@ -276,7 +276,8 @@ def damaged_captures(folder: Path) -> dict[str, int]:
     }
 
 
-def test_a_run_that_is_stopped_leaves_the_old_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["decoded", "connections"])
+def test_a_run_that_is_stopped_leaves_the_old_output(stage: str, tmp_path: Path) -> None:
     old = tmp_path / "out" / "frames" / "part-0.parquet"
     old.parent.mkdir(parents=True)
     old.write_text("old")
@@ -288,7 +289,7 @@ def test_a_run_that_is_stopped_leaves_the_old_output(tmp_path: Path) -> None:
         text=True,
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob(".wirehare-out-*/decoded")) and run.poll() is None:
+    while not list(tmp_path.glob(f".wirehare-out-*/{stage}")) and run.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     run.send_signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobs import console
-from jobs.decode import cause
+from jobs.cli import FAILED, Ending, Endings, cause, outcome
 from pipeline import units
 
 ROOT = Path(__file__).parent.parent
@@ -111,6 +111,13 @@ ValueError: no such thing
 )
 def test_an_error_is_told_by_its_root_cause(message: str, shown: str) -> None:
     assert cause(Exception(message)) == shown
+
+
+def test_an_error_ends_a_job_by_its_nearest_class() -> None:
+    endings: Endings = {OSError: Ending(3), FileNotFoundError: Ending(2, "; look elsewhere")}
+    assert outcome(FileNotFoundError("gone"), endings) == (2, "gone; look elsewhere")
+    assert outcome(PermissionError("locked"), endings) == (3, "locked")
+    assert outcome(RuntimeError("one\ntwo"), endings) == (FAILED, "one")
 
 
 @pytest.mark.parametrize(

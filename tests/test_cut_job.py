@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 from cut_support import CAPTURES, NEEDS_TSHARK, Tables, fields, records, tables_of
+from object_store import BUCKET, KEY, SECRET, object_store
 from pyspark.sql import SparkSession
 
 import pipeline
 from jobs.cli import main
+from pipeline.cutting.originals import Original, among
+from pipeline.output import Place
+from udfs.files import MISSING, CaptureFile
 
 BARE = CAPTURES / "091_confirms_and_return.pcap"
 
@@ -156,23 +160,76 @@ def test_a_capture_unpacked_since_is_not_written_over(tmp_path: Path, capsys: py
     assert records(elsewhere / BARE.name) == records(BARE)
 
 
-def test_captures_that_are_gone_or_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of three rotated files one is gone: the others are written, the exit code and a line say what is missing."""
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_captures_that_are_gone(gone: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of three rotated files one is gone: the others are written, the exit code and a line say what is missing. Without
+    the first one nobody can tell whose packets the others hold, and nothing is written."""
     names = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
     for name in names:
         shutil.copy(CAPTURES / name, tmp_path)
     tables = tables_of([tmp_path / name for name in names])
     folder = tables.write(tmp_path / "tables")
     (tmp_path / "moved").mkdir()
-    for name in names[:2]:
+    missing = names.pop(gone)
+    for name in names:
         (tmp_path / name).rename(tmp_path / "moved" / name)
-    (tmp_path / names[2]).unlink()
+    (tmp_path / missing).unlink()
     ids = tables.ids
     cut = [folder, "--connection", *ids, "-o", tmp_path / "cut.pcapng"]
     assert said(capsys, 3, *cut).count("use --captures when it was moved") >= 1
     text = said(capsys, 3, *cut, "--captures", tmp_path / "moved")
-    assert f"{names[2]}: no file {names[2]} is there (not in {tmp_path / 'moved'})" in text
+    problem = f"{(tmp_path / missing).as_uri()}: no file {missing} is there (not in {tmp_path / 'moved'})"
+    assert f"wirehare cut: {problem}\n" in text
+    assert "do not hold" not in text
+    if gone:
+        assert records(tmp_path / "cut.pcapng") == [each for name in names for each in records(CAPTURES / name)]
+    assert (tmp_path / "cut.pcapng").exists() == bool(gone)
+
+
+def test_a_capture_that_nobody_reaches_leaves_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Decoded from a file system that this machine does not know; two of three files were brought here."""
+    names = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
+    tables = tables_of([CAPTURES / name for name in names])
+    for row in (*tables.rows["captures"], *tables.rows["frames"]):
+        row["capture_file"] = f"hdfs://elsewhere/{Path(row['capture_file']).name}"
+    folder = tables.write(tmp_path / "tables")
+    (tmp_path / "here").mkdir()
+    for name in names[:2]:
+        shutil.copy(CAPTURES / name, tmp_path / "here")
+    cut = [folder, "--connection", *tables.ids, "--captures", tmp_path / "here"]
+    text = said(capsys, 3, *cut, "-o", tmp_path / "cut.pcapng")
+    assert f"hdfs://elsewhere/{names[2]}: no file {names[2]} is there" in text
     assert records(tmp_path / "cut.pcapng") == [each for name in names[:2] for each in records(CAPTURES / name)]
+
+
+def test_a_file_is_one_of_the_captures_on_its_own_file_system_alone() -> None:
+    """A URI that no file system serves is the place of no file; where one is not found now, it may be again."""
+    captures = [
+        Original(uri, CaptureFile(uri, MISSING, "no such file"), 0, 0)
+        for uri in ("nobody://bucket/a.pcap", "s3a://bucket/b.pcap?region=x", "file:///bucket/c.pcap")
+    ]
+    places = {f"s3://bucket/{name}.pcap": f"bucket/{name}.pcap" for name in "abc"}
+    places |= {f"{at}://{path}": path for at in ("hdfs", "file") for path in (f"/bucket/{name}.pcap" for name in "abc")}
+    found = [uri for uri, path in places.items() if among(captures, Place(None, path, uri))]
+    assert found == ["s3://bucket/b.pcap", "file:///bucket/c.pcap"]
+
+
+def test_captures_and_cut_in_a_store_and_its_key_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"091_rotated_{number}.pcap" for number in (1, 2, 3)]
+    for name in names:
+        shutil.copy(CAPTURES / name, tmp_path)
+    tables = tables_of([tmp_path / name for name in names])
+    folder = tables.write(tmp_path / "tables")
+    with object_store() as store:
+        store.put(*(tmp_path / name for name in names[:2]), folder="moved")
+        cut = [folder, "--connection", *tables.ids, "--captures", store.uri("moved", "s3a")]
+        text = said(capsys, 3, *cut, "-o", store.uri("cut.pcapng", "s3a"))
+        (tmp_path / "cut.pcapng").write_bytes(store.files().open_input_stream(f"{BUCKET}/cut.pcapng").read())
+    assert records(tmp_path / "cut.pcapng") == [each for name in names[:2] for each in records(CAPTURES / name)]
+    assert f" from 2 captures to s3a://{BUCKET}/cut.pcapng in " in text
+    assert f"{names[2]}: no file {names[2]} is there (not in s3a://{BUCKET}/moved)" in text
+    assert SECRET not in text
+    assert KEY not in text
 
 
 def test_standard_output_is_the_file(folder: Path, tables: Tables, tmp_path: Path) -> None:

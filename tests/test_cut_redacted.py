@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cut_support import CAPTURES, NEEDS_TSHARK, Tables, cut, fields, records, rightly_summed, tables_of
@@ -35,7 +36,8 @@ def readable(tables: Tables) -> set[bytes]:
     found = set()
     for row in tables.frames():
         payload = row["payload"] or b""
-        for at in range(0, max(1, len(payload) - WINDOW + 1), 3):
+        last = max(0, len(payload) - WINDOW)
+        for at in (*range(0, last, 3), last):
             part = payload[at : at + WINDOW]
             if len(set(part)) > 3:
                 found.add(part)
@@ -101,10 +103,9 @@ def test_a_redacted_transfer_is_one_data_section(tmp_path: Path) -> None:
         assert again["payload"] == head + b"*" * (size - len(head))
 
 
-@NEEDS_TSHARK
-def test_fragments_come_along_and_are_blanked(tmp_path: Path) -> None:
-    """Datagrams in pieces: the cut has them all, and tshark puts them together to packets with right checksums."""
-    path, rng, packets = tmp_path / "fragmented.pcap", random.Random(3), []
+def in_pieces(path: Path) -> Tables:
+    """Write a capture of datagrams in pieces; its tables."""
+    rng, packets = random.Random(3), []
     for number, (ns, data) in enumerate(rightly_summed(BARE, 60)):
         whole = Ether(data)
         whole[IP].id = number + 1
@@ -112,14 +113,26 @@ def test_fragments_come_along_and_are_blanked(tmp_path: Path) -> None:
         rng.shuffle(parts)
         packets += parts
     path.write_bytes(pcap(packets))
-    tables = tables_of([path])
+    return tables_of([path])
+
+
+def test_fragments_come_along_and_are_blanked(tmp_path: Path) -> None:
+    tables = in_pieces(tmp_path / "fragmented.pcap")
     cut(tables, Choice(set(tables.ids)), tmp_path / "whole.pcapng")
-    assert records(tmp_path / "whole.pcapng") == records(path)
+    assert records(tmp_path / "whole.pcapng") == records(tmp_path / "fragmented.pcap")
     result = cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True, key=KEY)
     assert result.blanked > 20
     octets = (tmp_path / "cut.pcapng").read_bytes()
     assert [part for part in readable(tables_of([BARE])) if part in octets] == []
     assert b"guest" not in octets
+
+
+@NEEDS_TSHARK
+@pytest.mark.parametrize("how", [{"redact": True}, {"key": KEY}, {"redact": True, "key": KEY}])
+def test_fragments_are_put_together_to_packets_with_right_checksums(how: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "fragmented.pcap"
+    tables = in_pieces(path)
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", **how)
     shown = ["frame.number", "tcp.seq_raw", "tcp.len", "tcp.checksum.status", "ip.checksum.status"]
     before, after = (fields(each, *shown, only="tcp") for each in (path, tmp_path / "cut.pcapng"))
     assert after == before

@@ -116,17 +116,80 @@ def test_captures_that_are_done_are_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [0, 1, 2])
 def test_one_wrong_capture_among_right_ones_is_refused_by_its_name(wrong: int, tmp_path: Path) -> None:
-    """A file of the same name and size, with the packets of another connection."""
     tables = tables_of(ROTATED)
     for path in ROTATED:
         shutil.copy(path, tmp_path)
-    other = bytearray(ROTATED[wrong].read_bytes())
-    for at in range(24, len(other) - 1):
-        if other[at : at + 2] == (5672).to_bytes(2, "big"):
-            other[at : at + 2] = (5673).to_bytes(2, "big")
-    (tmp_path / ROTATED[wrong].name).write_bytes(other)
+    spoil(tmp_path / ROTATED[wrong].name)
     with pytest.raises(CapturesError, match=f"{ROTATED[wrong].name}: its packets do not hold what the tables say"):
         cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", captures=str(tmp_path))
+
+
+def spoil(path: Path) -> None:
+    """Make a capture one of the same name and size, with the packets of another connection."""
+    octets = bytearray(path.read_bytes())
+    for at in range(24, len(octets) - 1):
+        if octets[at : at + 2] == (5672).to_bytes(2, "big"):
+            octets[at : at + 2] = (5673).to_bytes(2, "big")
+    path.write_bytes(octets)
+
+
+def damage(path: Path, after: int = 0) -> None:
+    """Make the record after so many of a pcap, or what follows the section header of a pcapng, 4 GiB long."""
+    octets = bytearray(path.read_bytes())
+    # pcap: a header of 24 octets, then records of 16 and their packet: seconds, fraction, captured length, length.
+    # pcapng: blocks with type and length.
+    at = 24 + 8 if path.suffix == ".pcap" else int.from_bytes(octets[4:8], "little") + 4
+    for _ in range(after):
+        at += 16 + int.from_bytes(octets[at : at + 4], "little")
+    octets[at : at + 4] = b"\xff" * 4
+    path.write_bytes(octets)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_wrong_capture_is_refused_beside_one_that_is_gone_or_damaged(gone: bool, tmp_path: Path) -> None:
+    """Their names begin alike; the connections are of other times."""
+    wrong, other = tmp_path / "a.pcap", tmp_path / "a.pcapng"
+    shutil.copy(BARE, wrong)
+    shutil.copy(CAPTURES / "091_ipv6.pcapng", other)
+    tables = tables_of([wrong, other])
+    spoil(wrong)
+    if gone:
+        other.unlink()
+    else:
+        damage(other)
+    with pytest.raises(CapturesError, match=r"a\.pcap: its packets do not hold what the tables say"):
+        cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng")
+
+
+def test_a_wrong_capture_is_refused_where_the_one_before_ends_early(tmp_path: Path) -> None:
+    """The packet that the connection begins with is there."""
+    tables = tables_of(ROTATED)
+    for path in ROTATED:
+        shutil.copy(path, tmp_path)
+    damage(tmp_path / ROTATED[0].name, after=100)
+    spoil(tmp_path / ROTATED[1].name)
+    with pytest.raises(CapturesError, match=f"{ROTATED[1].name}: its packets do not hold what the tables say"):
+        cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", captures=str(tmp_path))
+
+
+@pytest.mark.parametrize("torn", [0, 1, 2])
+def test_damage_in_one_capture_is_not_put_down_to_the_others(torn: int, tmp_path: Path) -> None:
+    """Packets of a connection cannot be told without its first one; without others they can."""
+    paths = [tmp_path / path.name for path in ROTATED]
+    for path in ROTATED:
+        shutil.copy(path, tmp_path)
+    tables = tables_of(paths)
+    damage(paths[torn])
+    rest = [path for path in paths if path != paths[torn]]
+    if torn:
+        (problem,) = cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng").problems
+        assert records(tmp_path / "cut.pcapng") == [each for path in rest for each in records(path)]
+    else:
+        with pytest.raises(CapturesError) as refusal:
+            cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng")
+        problem = str(refusal.value)
+    assert problem.startswith(f"{paths[torn].as_uri()}: ")
+    assert [path for path in rest if path.name in problem] == []
 
 
 def test_tls_behind_a_header_of_1_0_stays(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from rule_cases import cases_of
 from rule_support import AMBIENT, Case, Key, Talk, write_cases
 
 import pipeline
-from jobs.audit import INTERPRETED, settings
 from pipeline.audit import plain
 from pipeline.audit.catalogue import KNOWLEDGE, SCOPES, SEVERITIES, catalogue, removed
 from pipeline.audit.detectors import DETECTORS
@@ -67,8 +66,7 @@ def fired(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fire
         for row in tables.connections.select("connection_id", "client_port", "server_port").collect()
     }
     found: Fired = defaultdict(lambda: defaultdict(list))
-    # As an audit of small tables does; those of the captures are compiled (test_findings_captures).
-    with pytest.MonkeyPatch.context() as patch, settings(spark, INTERPRETED):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain, "LONG", 0)  # talks are short: leave plain rows out of every stretch
         found_rows = pipeline.findings(tables)
         rows = found_rows.collect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,9 @@ from cut_support import NEEDS_TSHARK, fields
 from pyspark.sql import SparkSession
 
 import pipeline
-from jobs.audit import INTERPRETED, settings
 from pipeline import Tables
 from pipeline.audit import Detector, Rule
-from pipeline.audit.config import Config
+from pipeline.audit.config import Accepted, Config, ConfigError, read
 
 SAMPLES = Path(__file__).parent.parent / "samples"
 EXCEPTIONS, ORDERS = SAMPLES / "091_channel_exceptions.pcap", SAMPLES / "091_declare_publish_consume_ack.pcap"
@@ -51,8 +51,7 @@ SIZES = (
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession) -> Iterator[Tables]:
     found = pipeline.decode(spark, [str(EXCEPTIONS), str(ORDERS)], versions={"0-9-1"})
-    with settings(spark, INTERPRETED):
-        yield found
+    yield found
     found.release()
 
 
@@ -78,7 +77,41 @@ def test_own_rules_find_what_they_say(tables: Tables) -> None:
     (size,) = [row for row in found if row.rule_id == "HOUSE-02"]
     assert size.evidence == '{"expected":20,"observed":28}'
     assert size.capture == ORDERS.name
-    assert fields(ORDERS, "amqp.header.body-size", only=f"frame.number in {{{size.packet_no}..{size.packet_no + 1}}}")
+    ((number, sizes),) = fields(ORDERS, "frame.number", "amqp.header.body-size", only="amqp.header.body-size > 20")
+    assert [bytes_said for bytes_said in sizes.split(",") if int(bytes_said) > 20] == ["28"]
+    assert str(size.packet_no) == number
+
+
+SETTINGS = """
+disable = ["HOUSE-01"]
+
+[parameters."HOUSE-02"]
+most_bytes = 28
+
+[[accept]]
+rule = "HOUSE-01"
+user = "guest"
+reason = "until the broker is moved"
+until = 2027-03-31
+"""
+
+
+def test_settings_in_a_file_are_for_own_rules_too(tmp_path: Path) -> None:
+    file = tmp_path / "audit.toml"
+    file.write_text(SETTINGS)
+    house = (NAMES[0], SIZES[0])
+    assert read(file, house) == Config(
+        {"HOUSE-02": {"most_bytes": 28}},
+        ("HOUSE-01",),
+        (Accepted("HOUSE-01", "until the broker is moved", date(2027, 3, 31), user="guest"),),
+    )
+    with pytest.raises(ConfigError, match="no rule or group 'HOUSE-01'"):
+        read(file)
+    file.write_text("disable = ['HOUSE']")
+    assert read(file, house).disabled == ("HOUSE",)
+    file.write_text("[parameters.'HOUSE-02']\nmost = 28")
+    with pytest.raises(ConfigError, match="no parameter of HOUSE-02 'most'"):
+        read(file, house)
 
 
 def test_thresholds_and_choices_hold_for_own_rules_too(tables: Tables) -> None:
@@ -93,7 +126,10 @@ def test_thresholds_and_choices_hold_for_own_rules_too(tables: Tables) -> None:
     ("extra", "complaint"),
     [
         ([(replace(NAMES[0], id="HS-08"), NAMES[1])], "no id of the catalogue"),
-        ([(replace(NAMES[0], id="A/B"), NAMES[1])], "expected letters, digits and hyphens"),
+        *(
+            ([(replace(NAMES[0], id=wrong), NAMES[1])], "expected letters, digits and hyphens")
+            for wrong in ("A/B", "A_B", "A.1", "ä", "-A", "")
+        ),
         ([(NAMES[0], SIZES[1])], "rule HOUSE-01: its detector is one of 'HOUSE-02'"),
         ([NAMES, (replace(NAMES[0], severity="info"), NAMES[1])], "HOUSE-01 is there twice, and is not the same"),
         ([(NAMES[0], replace(NAMES[1], context="events"))], "no context 'events'; expected one of frames, streams,"),
@@ -107,7 +143,8 @@ def test_a_pair_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"severity": "bad"}, {"scope": "queue"}, {"versions": ("0-7",)}, {"needs": ("luck",)}]
+    "wrong",
+    [{"severity": "bad"}, {"scope": "queue"}, {"versions": ("0-7",)}, {"needs": ("luck",)}, {"prefers": ("luck",)}],
 )
 def test_a_rule_says_what_there_is(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"rule HOUSE-01: '[\w-]+' is none of"):

@@ -25,7 +25,6 @@ from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Event, Script
 from scenarios.true_flows import Flows
 
 import pipeline
-from jobs.audit import INTERPRETED, settings
 from pipeline.tables.flows import OF_MESSAGES, message_flows
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -114,11 +113,9 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     of_day = F.broadcast(spark.createDataFrame(days, "id long, day string"))
     apart = tables.connections.join(of_day, F.col("connection_id") == F.col("id"), "left")
     apart = apart.withColumn("server_ip", F.coalesce("day", "server_ip")).persist()
-    # Few rows through long plans, which Spark would compile for longer than they take.
-    with settings(spark, INTERPRETED):
-        tables.messages.select(*OF_MESSAGES, "packet_no").write.parquet(str(folder / "messages"))
-        said = spark.read.parquet(str(folder / "messages"))
-        flows = [row.asDict() for row in message_flows(said, apart).select(*ENDS, *FLOW_COLUMNS).collect()]
+    tables.messages.select(*OF_MESSAGES, "packet_no").write.parquet(str(folder / "messages"))
+    said = spark.read.parquet(str(folder / "messages"))
+    flows = [row.asDict() for row in message_flows(said, apart).select(*ENDS, *FLOW_COLUMNS).collect()]
     ports = apart.select("connection_id", "client_port").collect()
     event_of = {}
     told: dict[int, list[Event]] = defaultdict(list)

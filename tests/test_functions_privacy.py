@@ -109,8 +109,7 @@ def test_a_secret_behind_a_size_that_is_too_short_is_blanked() -> None:
         for row, shown in zip(rows, redacted(version, *rows), strict=True):
             secret = PLAIN if PLAIN in row else PASSWORD
             assert secret in row
-            assert shown is None or secret not in shown
-            assert shown is None or shown.startswith(row[: row.index(secret) - 4])
+            assert shown == row.replace(secret, b"*" * len(secret))
     assert redacted("0-9-1", b"AMQPpass") == [None]
 
 

@@ -12,8 +12,6 @@ import nbformat
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.audit import INTERPRETED, settings
-
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # One opens in a browser, and in a code review.
@@ -77,10 +75,9 @@ def test_the_first_notebook_runs(spark: SparkSession, monkeypatch: pytest.Monkey
     first = NOTEBOOKS[0]
     names: dict[str, Any] = {}
     monkeypatch.chdir(first.parent)
-    with settings(spark, INTERPRETED):
-        for number, cell in enumerate(code_of(first)):
-            exec(compile(cell.source, f"{first.name}, cell {number}", "exec"), names)
-        frames = names["tables"].frames.count()
+    for number, cell in enumerate(code_of(first)):
+        exec(compile(cell.source, f"{first.name}, cell {number}", "exec"), names)
+    frames = names["tables"].frames.count()
     names["tables"].release()
     # Wireshark counts 116 frames in this capture (samples/README.md), without the protocol header.
     assert frames == 117

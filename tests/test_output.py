@@ -151,6 +151,28 @@ def test_a_store_without_local_paths_is_swapped_too(tmp_path: Path, monkeypatch:
         assert len(hidden(tmp_path / "bucket")) == 1
 
 
+@pytest.mark.parametrize(
+    "uri", ["gopher://me:pw/d@host/out?key=pw/d", "s3a://AKID:pw/d@bucket/out", "s3://AKID:pw/d%ZZ@bucket/out?x=pw/d"]
+)
+def test_what_stands_in_a_uri_is_not_told(uri: str) -> None:
+    with pytest.raises(OutputError, match=r"^\w+://(host|bucket)/out: cannot be reached \(.*/out'") as error:
+        output.place(uri)
+    assert "pw/d" not in str(error.value)
+    assert error.value.__cause__ is None
+    assert error.value.__suppress_context__  # a stack would show what the error quotes
+
+
+def test_a_place_is_shown_by_its_path_or_without_its_key(tmp_path: Path) -> None:
+    assert output.place(f"file://{tmp_path}/a%20b").shown == f"{tmp_path}/a b"
+    store = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket/file").touch()
+    place = Place(store, "bucket/file", "s3a://key:secret@bucket/file")
+    assert place.shown == "s3a://bucket/file"
+    with pytest.raises(OutputError, match=r"^s3a://bucket/file: is a file"):
+        place.entries()
+
+
 def test_an_unknown_file_system_is_named() -> None:
     with (
         pytest.raises(OutputError, match="gopher://host/out: cannot be reached"),

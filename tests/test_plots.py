@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,9 @@ import pytest
 from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, points, subtitle, svg, tables_of, ts
 from pyspark.sql import SparkSession
 
-from jobs.audit import INTERPRETED, settings
 from pipeline import Tables, plots
 
 NASTY = "x\u202eevil\x00<script>alert(1)</script>" + "y" * 5000
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick(spark: SparkSession) -> Iterator[None]:
-    with settings(spark, INTERPRETED):
-        yield
 
 
 # Four publishes, a second apart, through the default exchange to queue q; three are delivered, two of these settled.

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from plots_support import BEGIN, SECOND, connection, frame, points, subtitle, tables_of, ts
 from pyspark.sql import SparkSession
 
-from jobs.audit import INTERPRETED, settings
-from pipeline import plots
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick(spark: SparkSession) -> Iterator[None]:
-    with settings(spark, INTERPRETED):
-        yield
+from pipeline import Tables, plots
+from pipeline.plots.chart import distinct
 
 
 def test_what_was_refused_waits_nowhere(spark: SparkSession) -> None:
@@ -59,3 +54,42 @@ def test_the_longest_silences_are_those_in_intervals(spark: SparkSession, monkey
     chart = plots.heartbeats(tables_of(spark, frames=frames, connections=beats))
     assert [p["how"] for p in points(chart) if "how" in p] == ["longer than two intervals"]
     assert any(line.startswith("1 of 2 silences shown") for line in subtitle(chart))
+
+
+def test_a_name_that_looks_numbered_already_is_no_other_row() -> None:
+    assert distinct({1: "a", 2: "a", 3: "a (2)"}) == {1: "a", 2: "a (2)", 3: "a (2) (2)"}
+    assert distinct({1: "a (2)", 2: "a", 3: "a", 4: "a"}) == {1: "a (2)", 2: "a", 3: "a (3)", 4: "a (4)"}
+
+
+def test_what_ends_a_transaction_is_no_message_published(spark: SparkSession) -> None:
+    """1.0, 4.2: the link to the coordinator has no address, nor has what is sent on it."""
+    sent = {"connection_id": 1, "channel": 0, "operation": "publish", "ts_ns": BEGIN}
+    messages = [{**sent, "link": "to-queue", "address": "orders"}, *[{**sent, "link": "to-coordinator"}] * 2]
+    chart = plots.rates(tables_of(spark, messages=messages), by="channel", every="1 second")
+    assert [(p["row"], p["value"]) for p in points(chart) if p["what"] == "published"] == [("0", 1)]
+
+
+def test_of_many_failed_channels_the_first_are_marked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel of which it is not known when it was closed takes no other one's place."""
+    monkeypatch.setattr("pipeline.plots.lives.MOST_MARKS", 2)
+    one = connection(opened_ts=ts(0), closed_ts=ts(4 * SECOND))
+    ends = (None, 3 * SECOND, 2 * SECOND, SECOND)
+    failed = [{"connection_id": 1, "close_code": 404, "closed_ts": None if at is None else ts(at)} for at in ends]
+    for channels, marked, told in ((failed[:3], [2, 3], ""), (failed, [1, 2], ", the first 2 of them")):
+        chart = plots.connections(tables_of(spark, connections=[one], channels=channels))
+        assert [point["t"] for point in points(chart) if set(point) == {"name", "t"}] == marked
+        assert subtitle(chart) == [f"diamonds: channels closed with an error{told}"]
+
+
+@pytest.fixture(scope="module")
+def one_frame(spark: SparkSession) -> Tables:
+    return tables_of(spark, frames=[frame(1, 0, "client", "channel.open")], connections=[connection()])
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [plots.backlog, plots.connections, plots.heartbeats, plots.ladder, plots.latency, plots.rates, plots.versions],
+)
+def test_a_picture_of_nothing_is_refused(one_frame: Tables, draw: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="nothing to draw: most=0; expected 1 or more"):
+        draw(one_frame, most=0)

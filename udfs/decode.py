@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Batch, Decoder, Facts
@@ -143,10 +142,6 @@ class Rows(NamedTuple):
     keep_payload: bool
 
 
-def _ts(rows: Rows) -> NDArray[np.int64]:
-    return np.ascontiguousarray(rows.batch.cells[:, R.TS])
-
-
 def _payload(rows: Rows) -> pa.Array:
     cells = rows.batch.cells
     ends = cells[:, R.PAYLOAD_END] - rows.batch.payload_from
@@ -160,8 +155,8 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "connection_id": lambda rows: _integers(rows.batch.cells, R.CONNECTION, pa.int64(), False),
     "frame_no": lambda rows: _integers(rows.batch.cells, R.FRAME_NO, pa.int64(), False),
     "sender": lambda rows: _named(rows.batch.cells, R.SENDER, _SENDERS),
-    "ts": lambda rows: pa.array(_ts(rows) // 1000, pa.int64()).cast(TIMESTAMP),
-    "ts_ns": lambda rows: pa.array(_ts(rows)),
+    "ts": lambda rows: pa.array(rows.batch.cells[:, R.TS] // 1000, pa.int64()).cast(TIMESTAMP),
+    "ts_ns": lambda rows: _integers(rows.batch.cells, R.TS, pa.int64(), False),
     "first_ts_ns": lambda rows: _integers(rows.batch.cells, R.FIRST_TS, pa.int64(), False),
     "capture_file": lambda rows: _named(rows.batch.cells, R.FILE, pa.array(rows.files, pa.string())),
     "first_packet_no": lambda rows: _integers(rows.batch.cells, R.FIRST_PACKET, pa.int64()),
@@ -184,7 +179,7 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     ),
     "body_size": lambda rows: _integers(rows.batch.cells, R.BODY_SIZE, pa.int64()),
     "payload_size": lambda rows: _integers(rows.batch.cells, R.PAYLOAD_SIZE, pa.int64()),
-    "payload": lambda rows: _payload(rows),
+    "payload": _payload,
     "status": lambda rows: _named(rows.batch.cells, R.STATUS, pa.array(STATUSES)),
     "error": lambda rows: _named(rows.batch.cells, R.ERROR, pa.array(ERRORS, pa.string())),
     "notes": lambda rows: _notes(rows.batch.cells),

@@ -5,15 +5,37 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from pyarrow import fs
 
-SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LOCAL = "file://"
 # Hadoop, and Spark with it, name the same store differently.
 ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+# Where a number behind a colon is a port. Elsewhere it is the beginning of a password.
+WITH_PORTS = ("hdfs", "viewfs")
 MISSING = -1  # size of a file that cannot be opened
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How a capture may be packed: Arrow's name for it, the first bytes that tell, and the ends of names that hint."""
+
+    name: str
+    magic: bytes
+    ends: tuple[str, ...]
+
+
+COMPRESSIONS = (
+    Compression("gzip", b"\x1f\x8b", ("gz", "gzip")),
+    Compression("zstd", b"\x28\xb5\x2f\xfd", ("zst", "zstd")),
+    Compression("lz4", b"\x04\x22\x4d\x18", ("lz4",)),
+)
+PACKED_END = rf"\.({'|'.join(end for each in COMPRESSIONS for end in each.ends)})"
+PACKED_NAME = re.compile(f"{PACKED_END}$", re.IGNORECASE)
+EXPANSION = 10  # bytes of a capture to one of it packed, about
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,11 @@ class CaptureFile:
     def name(self) -> str:
         """The URI as rows show it."""
         return public_uri(self.uri)
+
+    @property
+    def expected_size(self) -> int:
+        """Bytes of the capture itself: as stored, or a guess by the name when that tells of compression."""
+        return max(self.size, 0) * (EXPANSION if PACKED_NAME.search(self.name) else 1)
 
 
 @dataclass(frozen=True)
@@ -50,9 +77,11 @@ class Place:
 
 
 def arrow_uri(uri: str) -> str:
-    """A URI with the scheme that Arrow knows; all else as it is."""
+    """A URI with the scheme that Arrow knows, which is in small letters; all else, and a path, as it is."""
+    if not SCHEME.match(uri):
+        return uri
     scheme, separator, rest = uri.partition("://")
-    return ARROW_SCHEMES.get(scheme.lower(), scheme) + separator + rest
+    return ARROW_SCHEMES.get(scheme.lower(), scheme.lower()) + separator + rest
 
 
 def locate(uri: str) -> Place:
@@ -73,17 +102,61 @@ def locate(uri: str) -> Place:
     return Place(filesystem, path, f"{parts.scheme}://{parts.netloc}/", root, f"?{parts.query}" if parts.query else "")
 
 
+class Parts(NamedTuple):
+    """A URI taken apart: `login` is `name:password@`, `shown` what people may read of it, `options` begin with '?'."""
+
+    scheme: str
+    login: str
+    shown: str
+    place: str
+    options: str
+
+
+def parts_of(uri: str) -> Parts:
+    """The parts of a URI, also of one that no file system would take.
+
+    A login stands before an '@' that comes before the first of '/?#' (RFC 3986, section 3.2). Where there is a colon
+    but no such '@', and no port can be meant, one of these signs is in a password and was not escaped: then all up to
+    the last '@' is the login.
+    """
+    scheme, _, rest = uri.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    port = scheme in WITH_PORTS and authority.rpartition(":")[2].isdecimal()
+    unescaped = ":" in authority and "@" not in authority and not port
+    end = (rest if unescaped else authority).rfind("@") + 1
+    login, (place, _, options) = rest[:end], rest[end:].partition("?")
+    name, colon, _ = login.partition(":")
+    shown = name + "@" if scheme.startswith("abfs") else ""  # there the name is the container
+    return Parts(scheme, login, shown if colon else login, place, f"?{options}" if options else "")
+
+
 def public_uri(uri: str) -> str:
     """A URI or path without passwords and connection options, which may hold keys."""
     if uri.startswith(LOCAL) or not SCHEME.match(uri):
         return uri
-    scheme, _, rest = uri.partition("?")[0].partition("://")
-    authority, slash, path = rest.partition("/")
-    user, at, host = authority.rpartition("@")
-    name, colon, _ = user.partition(":")
-    if colon and not scheme.startswith("abfs"):  # there the name is the container
-        name = at = ""
-    return f"{scheme}://{name}{at}{host}{slash}{path}"
+    parts = parts_of(uri)
+    return f"{parts.scheme}://{parts.shown}{parts.place}"
+
+
+def masked(text: str, *words: str) -> str:
+    """A text without what `public_uri` leaves out of the URIs among these words, whether it quotes them whole or not.
+
+    A word may have something before its URI, as --output=s3://key:secret@bucket has.
+    """
+    for word in words:
+        found = SCHEME.search(word)
+        if found is None or found[0] == LOCAL:
+            continue
+        parts = parts_of(word[found.start() :])
+        for secret, shown in ((parts.login, parts.shown), (parts.options, "")):
+            for spelled in filter(None, (secret, unquote(secret))):  # some systems unescape what they quote
+                text = text.replace(spelled, shown)
+    return text
+
+
+def said(error: BaseException, *uris: str) -> str:
+    """What went wrong, in one line, without what these URIs keep secret."""
+    return masked(first_line(error), *uris)
 
 
 def first_line(error: BaseException) -> str:
@@ -92,4 +165,4 @@ def first_line(error: BaseException) -> str:
         return "no such file or directory"
     if isinstance(error, PermissionError):
         return "permission denied"
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from codec.capture import CaptureError, sniff
-from udfs.files import LOCAL, MISSING, SCHEME, CaptureFile, Place, first_line, locate, public_uri
+from udfs.files import LOCAL, MISSING, PACKED_END, SCHEME, CaptureFile, Place, arrow_uri, locate, public_uri, said
 from udfs.reading import CaptureBytes
 
-CAPTURE_NAME = re.compile(r"\.(pcap|pcapng|cap|dmp|trc)(\.?\d+)?(\.(gz|gzip|zst|zstd|lz4))?$", re.IGNORECASE)
+CAPTURE_NAME = re.compile(rf"\.(pcap|pcapng|cap|dmp|trc)(\.?\d+)?({PACKED_END})?$", re.IGNORECASE)
 
 
 class PathError(ValueError):
@@ -36,12 +36,12 @@ def resolve(paths: Sequence[str]) -> list[CaptureFile]:
     """
     found: dict[str, CaptureFile] = {}
     complaints: list[str] = []
-    for path in paths:
+    for path in map(arrow_uri, paths):
         try:
             files = list(_expand(path))
             problem = None if files else "no capture file is there"
         except (OSError, pa.ArrowException) as error:
-            problem = first_line(error).replace(path, public_uri(path))
+            problem = said(error, path)
         if problem:
             complaints.append(f"{public_uri(path)}: {problem}")
             files = [CaptureFile(path if SCHEME.match(path) else locate(path).uri(locate(path).path), MISSING, problem)]
@@ -64,10 +64,10 @@ def _expand(path: str) -> Iterator[CaptureFile]:
     """Captures of one path. Raises FileNotFoundError when it matches nothing."""
     remote = SCHEME.match(path) and not path.startswith(LOCAL)
     magic = "*" if remote else "*?["  # in a URI, a question mark begins the options
-    if not any(sign in path for sign in magic) or (not remote and _is_there(path)):
+    whole, query, options = path.partition("?") if remote else (path, "", "")
+    if not any(sign in whole for sign in magic) or (not remote and _is_there(path)):
         yield from _named(locate(path))
         return
-    whole, query, options = path.partition("?") if remote else (path, "", "")
     first = min(whole.find(sign) for sign in magic if sign in whole)
     base, slash, _ = whole[:first].rpartition("/")
     pattern = whole[len(base) + len(slash) :].rstrip("/")

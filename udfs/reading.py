@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from codec.capture import SNIFF_BYTES
 from codec.limits import LIMITS
-from udfs.files import LOCAL, CaptureFile, first_line, locate
+from udfs.files import COMPRESSIONS, LOCAL, CaptureFile, locate, said
 
-COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 # Arrow decompresses 64 KiB at a time, which an object store would be asked for one by one.
 FETCH_BYTES = 4 * 1024 * 1024
 PIECE_BYTES = 64 * 1024  # decompressed at a time: what a failing read may lose and has to be fetched again, one by one
@@ -33,11 +32,11 @@ class CaptureBytes:
     def __init__(self, file: CaptureFile, start: int = 0, end: int | None = None) -> None:
         if file.problem:
             raise OSError(file.problem)
-        self._place = locate(file.uri)
+        self._uri, self._place = file.uri, locate(file.uri)
         self._raw = self._place.filesystem.open_input_file(self._place.path)
         magic = self._raw.read(SNIFF_BYTES)
         self._raw.seek(0)
-        self.compression = next((kind for known, kind in COMPRESSIONS.items() if magic.startswith(known)), None)
+        self.compression = next((each.name for each in COMPRESSIONS if magic.startswith(each.magic)), None)
         self._remote = not file.uri.startswith(LOCAL)
         self._stream = self._decompressed() if self.compression else self._raw
         self._position = 0
@@ -81,7 +80,9 @@ class CaptureBytes:
             count = int(self._stream.readinto(room))
         except (OSError, pa.ArrowException) as error:
             count = self._rescue(room) if self.compression else 0
-            what = f"the {self.compression} data is damaged or cut short" if self.compression else first_line(error)
+            what = (
+                f"the {self.compression} data is damaged or cut short" if self.compression else said(error, self._uri)
+            )
             self.damage = f"{what} after {self._position + count} bytes; what comes before was read"
         self._position += count
         if self.compression and self._position > LIMITS.expansion_grace:

@@ -30,7 +30,7 @@ from codec.net.datagrams import Fragments, Kept
 from codec.net.filters import Filter
 from codec.net.layers import Packets, dissect, has_fragments
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
-from udfs.files import LOCAL, CaptureFile, first_line, locate
+from udfs.files import LOCAL, CaptureFile, locate, said
 from udfs.reading import CaptureBytes
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
@@ -124,7 +124,7 @@ def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter
                 error = str(refusal)
             error = source.damage or error
     except (OSError, pa.ArrowException) as failure:
-        error = first_line(failure)
+        error = said(failure, split.file.uri)
     account.close(walker, error)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.audit import own
-from pipeline.audit.catalogue import Rule, catalogue
+from pipeline.audit.catalogue import Rule, names_of, with_own
 from pipeline.audit.config import Config, exempted
 from pipeline.audit.contexts import Sources
 from pipeline.audit.detector import Detector
@@ -90,9 +90,8 @@ def chosen_rules(
     rules: Collection[str] | None, without: Collection[str], config: Config, additional: Collection[Rule] = ()
 ) -> list[Rule]:
     """The rules of the catalogue and the additional ones that are wanted, with the thresholds of `config`."""
-    known = {**catalogue(), **{rule.id: rule for rule in additional}}
-    names = {*known, *(rule.group for rule in known.values())}
-    unknown = sorted({*(rules or ()), *without, *config.parameters} - names)
+    known = with_own(additional)
+    unknown = sorted({*(rules or ()), *without, *config.parameters} - names_of(known))
     if unknown:
         raise ValueError(f"no rule {', '.join(unknown)} in the catalogue, nor in `extra`")
     return [

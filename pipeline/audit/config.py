@@ -1,6 +1,7 @@
 """Settings of an audit: thresholds, rules switched off, exceptions that somebody accepted until a day.
 
     settings = config.read("audit.toml")
+    settings = config.read("audit.toml", [house])      # with rules of one's own, which it may name then
 
 A file:
 
@@ -19,7 +20,7 @@ A file:
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.audit.catalogue import Number, catalogue
+from pipeline.audit.catalogue import Number, Rule, names_of, with_own
 
 OF_CONNECTION = ("client_product", "user", "vhost")
 
@@ -61,26 +62,26 @@ class Config:
     exceptions: Collection[Accepted] = ()
 
 
-def read(path: str | Path) -> Config:
-    """The settings in a TOML file. Raises ConfigError, also where it cannot be read."""
+def read(path: str | Path, additional: Iterable[Rule] = ()) -> Config:
+    """The settings in a TOML file, for rules of the catalogue and the additional ones. Raises ConfigError, also where
+    it cannot be read."""
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     try:
-        return config_of(tomllib.loads(text))
+        return config_of(tomllib.loads(text), with_own(additional))
     except (tomllib.TOMLDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def config_of(given: Mapping[str, Any]) -> Config:
-    """Settings as TOML states them -> Config. Raises ConfigError for anything that the catalogue does not know."""
+def config_of(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:
+    """Settings as TOML states them, for `rules` by id -> Config. Raises ConfigError for any other rule or name."""
     _known(given, ("disable", "parameters", "accept"), "setting")
     disabled = given.get("disable", [])
     if not isinstance(disabled, list):
         raise ConfigError("disable: expected a list of rules or groups")
-    rules = catalogue()
-    _known(disabled, {*rules, *(rule.group for rule in rules.values())}, "rule or group")
+    _known(disabled, names_of(rules), "rule or group")
     parameters = _section(given, "parameters", dict)
     for name, values in parameters.items():
         _known([name], rules, "rule")
@@ -93,7 +94,7 @@ def config_of(given: Mapping[str, Any]) -> Config:
                     f"parameters.{name}.{parameter}: expected a number from 0 to 2147483647, not {value!r}"
                 )
     exceptions = tuple(
-        _accepted(number, entry) for number, entry in enumerate(_section(given, "accept", list), start=1)
+        _accepted(number, entry, rules) for number, entry in enumerate(_section(given, "accept", list), start=1)
     )
     return Config(parameters, tuple(disabled), exceptions)
 
@@ -105,7 +106,7 @@ def _section(given: Mapping[str, Any], name: str, kind: type) -> Any:
     return found
 
 
-def _accepted(number: int, entry: Any) -> Accepted:
+def _accepted(number: int, entry: Any, rules: Collection[str]) -> Accepted:
     where = f"accept, entry {number}"
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: expected a table")
@@ -113,7 +114,7 @@ def _accepted(number: int, entry: Any) -> Accepted:
     for name in ("rule", "reason", "until"):
         if name not in entry:
             raise ConfigError(f"{where}: has no {name!r}")
-    _known([entry["rule"]], catalogue(), "rule")
+    _known([entry["rule"]], rules, "rule")
     for name in ("reason", *OF_CONNECTION):
         if not isinstance(entry.get(name, "-"), str) or (name == "reason" and not entry[name].strip()):
             raise ConfigError(f"{where}: {name!r} has to be a text")

@@ -16,9 +16,8 @@ Which rows are plain, so that no rule can be about them, says `plain`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -29,6 +28,7 @@ from pipeline.audit.detector import State
 from pipeline.audit.facts import CONTROL, facts, lists
 from pipeline.audit.kept import kept
 from pipeline.audit.plain import stretches, unusual
+from pipeline.shared import shared
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -49,15 +49,6 @@ OF_CONNECTION = (
     "tcp_rtt_ns", "client_properties", "server_properties", "client_framed", "server_framed", "loss_frame",
     "loss_from_ns",
 )  # fmt: skip
-
-
-class shared(cached_property[DataFrame]):
-    """A property of Sources that is made once, whichever of several contexts asks for it first."""
-
-    def __get__(self, instance: Any, owner: type[Any] | None = None) -> DataFrame:  # type: ignore[override]
-        with instance.lock:
-            rows: DataFrame = super().__get__(instance, owner)
-            return rows
 
 
 class Sources:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # Tables whose rows belong to one connection.
 CONTEXTS = ("frames", "streams", "connections", "channels", "links", "methods", "messages")
-# As `wirehare cut --finding` and exceptions name them.
-RULE_ID = re.compile(r"[\w.-]+")
+# No '/': `wirehare cut --finding` divides there. No hyphen first: a command line takes that for an option.
+RULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 
 
 def checked(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule], list[Detector]]:
@@ -36,7 +36,9 @@ def checked(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule],
     detectors = []
     for rule, detector in extra:
         if not RULE_ID.fullmatch(rule.id) or rule.id in catalogue():
-            raise ValueError(f"rule {rule.id!r}: expected letters, digits and hyphens, and no id of the catalogue")
+            raise ValueError(
+                f"rule {rule.id!r}: expected letters, digits and hyphens, no hyphen first, and no id of the catalogue"
+            )
         if rules.setdefault(rule.id, rule) != rule:
             raise ValueError(f"rule {rule.id} is there twice, and is not the same")
         if detector.rule != rule.id:

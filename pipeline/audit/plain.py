@@ -90,10 +90,9 @@ def in_stretches(frames: DataFrame, sources: Sources) -> DataFrame:
         f"{CLASSIC} AND ({BY_THE_RIGHT_SIDE}) AND "
         "(frame_no > from_frame AND frame_no < until_frame OR late AND from_frame IS NULL)"
     )
-    late = sources.connections.filter("NOT start").select("connection_id", F.lit(True).alias("late"))
+    channels = frames.join(F.broadcast(sources.stretches), ["connection_id", "channel"], "left")
     return (
-        frames.join(F.broadcast(sources.stretches), ["connection_id", "channel"], "left")
-        .join(F.broadcast(late), "connection_id", "left")
+        _with_late(channels, sources)
         .withColumns(
             {
                 "calm_life": F.when(F.expr(inside), F.coalesce("life", F.lit(0))),
@@ -102,6 +101,12 @@ def in_stretches(frames: DataFrame, sources: Sources) -> DataFrame:
         )
         .drop("from_frame", "until_frame", "life", "late")
     )
+
+
+def _with_late(rows: DataFrame, sources: Sources) -> DataFrame:
+    """`rows` with `late`: true where the capture begins in the middle of their connection, else null."""
+    late = sources.connections.filter("NOT start").select("connection_id", F.lit(True).alias("late"))
+    return rows.join(F.broadcast(late), "connection_id", "left")
 
 
 def _agreed(sources: Sources) -> DataFrame:
@@ -142,8 +147,7 @@ def stretches(sources: Sources) -> DataFrame:
     own = Window.partitionBy("connection_id", "channel").orderBy("frame_no")
     so_far = own.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     place = ("connection_id", "channel")
-    late = sources.connections.filter("NOT start").select("connection_id", F.lit(True).alias("late"))
-    measured = steering.join(F.broadcast(late), "connection_id", "left").select(
+    measured = _with_late(steering, sources).select(
         *place,
         "late",
         F.col("frame_no").alias("from_frame"),

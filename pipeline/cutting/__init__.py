@@ -18,7 +18,7 @@ Rooms, in the order of the work:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pipeline import Tables
+    from pipeline.cutting.originals import Original
     from pipeline.cutting.pcapng import Sink
 
 __all__ = [
@@ -93,9 +94,14 @@ def cut(
         return cut_rows(lazy(tables), chosen, file, Cutting(**how))  # type: ignore[arg-type]
 
 
-def cut_rows(rows: Rows, chosen: Choice, file: Sink, how: Cutting) -> Result:
-    """Write the packets of a choice, of the tables behind `rows`, to an open `file`. Raises CutError."""
+def cut_rows(
+    rows: Rows, chosen: Choice, file: Sink, how: Cutting, captures: Sequence[Original] | None = None
+) -> Result:
+    """Write the packets of a choice, of the tables behind `rows`, to an open `file`. Raises CutError.
+
+    `captures`: those of the tables, where somebody has looked for them already.
+    """
     # Here, not above: the kernels take a second to load.
     from pipeline.cutting.work import cut_choice
 
-    return cut_choice(rows, chosen, file, how)
+    return cut_choice(rows, chosen, file, how, captures)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,8 @@ from codec.capture import CaptureError, new_walker
 from codec.capture.pcap import PcapWalker
 from codec.capture.pcapng import PcapngWalker
 from codec.capture.times import MULTIPLY
-from udfs.files import MISSING, CaptureFile
+from pipeline.output import OutputError, Place, place
+from udfs.files import LOCAL, MISSING, PACKED_NAME, CaptureFile
 from udfs.paths import PathError, resolve
 from udfs.reading import CaptureBytes
 
@@ -24,7 +25,6 @@ COLUMNS = ("capture_file", "byte_size", "first_ts", "last_ts")
 HEAD_BYTES = 1 << 20  # interfaces are described before their packets, as a rule at the beginning of a file
 NANOSECONDS = 9  # decimal places of a second
 IF_NAME, IF_DESCRIPTION = 2, 3
-_COMPRESSED = re.compile(r"\.(gz|gzip|zst|zstd|lz4)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,16 @@ def originals(captures: pa.Table, directory: str | None = None) -> list[Original
     ]
 
 
+def among(captures: Iterable[Original], target: Place) -> bool:
+    """Whether a file is one of the captures, also of those that are not found now."""
+    for each in captures:
+        if each.file.uri.startswith(LOCAL) == target.local:
+            with contextlib.suppress(OutputError):  # what cannot be reached from here is not written over
+                if place(each.file.uri).path == target.path:
+                    return True
+    return False
+
+
 def _by_name(files: Iterable[CaptureFile]) -> Mapping[str, list[CaptureFile]]:
     found: dict[str, list[CaptureFile]] = {}
     for file in files:
@@ -85,7 +95,7 @@ def _by_name(files: Iterable[CaptureFile]) -> Mapping[str, list[CaptureFile]]:
 
 def _plain(name: str) -> str:
     """The file name without the ending of a compression, which may have come or gone since."""
-    return _COMPRESSED.sub("", posixpath.basename(name))
+    return PACKED_NAME.sub("", posixpath.basename(name))
 
 
 def _found(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | None) -> CaptureFile:
@@ -106,7 +116,7 @@ def _found(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | None
 
 
 def _recompressed(name: str, before: str) -> bool:
-    return bool(_COMPRESSED.search(name)) != bool(_COMPRESSED.search(before))
+    return bool(PACKED_NAME.search(name)) != bool(PACKED_NAME.search(before))
 
 
 def _opened(name: str) -> CaptureFile:

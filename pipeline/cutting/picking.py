@@ -67,7 +67,7 @@ def picked(
 
 def _numbered(rows: NDArray[np.void], places: Collection[tuple[int, int]]) -> NDArray[np.bool_]:
     """bool (n,): packets with one of these (index of the original, packet_no)."""
-    files, numbers = np.array(sorted(places), np.int64).reshape(-1, 2).T
+    files, numbers = np.array(list(places), np.int64).reshape(-1, 2).T
     return np.isin(numbered(rows["file"], rows["packet_no"]), numbered(files, numbers))
 
 

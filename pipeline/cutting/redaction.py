@@ -40,7 +40,7 @@ def redact(
     length = np.minimum(end - begin, packets["wire_len"])
     candidates = np.flatnonzero(mapped)
     patched = []
-    for each, these in grouped(groups(packets[candidates])):
+    for each, these in grouped(groups(packets)[candidates]):
         if each in shown:
             rows = candidates[these]
             at, size, to, harmless = packets["at"][rows], length[rows], begin[rows], shown[each]

@@ -81,14 +81,15 @@ def _without(frames: Frames, survey: Survey, streams: Streams, index: int) -> ND
 
 def _whole(frames: Frames, survey: Survey, streams: Streams, index: int) -> NDArray[np.uint8] | None:
     """The octets of a frame, from its packets; None when some are not there."""
-    rows = survey.packets[streams[int(frames.group[index])]]
+    these = streams[int(frames.group[index])]
+    at, wire_len = survey.packets["at"][these], survey.packets["wire_len"][these]
     start, end = int(frames.start[index]), int(frames.end[index])
     octets, seen = np.zeros(end - start, np.uint8), np.zeros(end - start, np.bool_)
-    near = (rows["at"] != UNMAPPED) & (rows["at"] < end) & (rows["at"] + rows["wire_len"] > start)
-    for row in np.flatnonzero(near)[::-1]:  # where copies differ, the first one counts: it is laid on last
-        payload = survey.payloads.get((int(rows["file"][row]), int(rows["packet_no"][row])), b"")
-        skipped, at = max(0, start - int(rows["at"][row])), max(0, int(rows["at"][row]) - start)
-        part = np.frombuffer(payload, np.uint8)[skipped : skipped + end - start - at]
-        octets[at : at + len(part)] = part
-        seen[at : at + len(part)] = True
+    near = (at != UNMAPPED) & (at < end) & (at + wire_len > start)
+    for packet in survey.packets[these[near]][::-1]:  # where copies differ, the first one counts: it is laid on last
+        payload = survey.payloads.get((int(packet["file"]), int(packet["packet_no"])), b"")
+        skipped, to = max(0, start - int(packet["at"])), max(0, int(packet["at"]) - start)
+        part = np.frombuffer(payload, np.uint8)[skipped : skipped + end - start - to]
+        octets[to : to + len(part)] = part
+        seen[to : to + len(part)] = True
     return octets if seen.all() else None

@@ -89,7 +89,7 @@ class Survey:
     packets: NDArray[np.void]  # PACKET
     connections: Sequence[Connection]
     payloads: Mapping[tuple[int, int], bytes]
-    errors: Sequence[str]  # one line each: captures that could not be read, or not to their end
+    errors: Mapping[int, str]  # by index of the original: one that could not be read, or not to its end
 
 
 def survey(
@@ -100,7 +100,7 @@ def survey(
     """Find the packets of `connections`. `samples`: packet numbers whose payload is wanted too, by original."""
     flows = {flow: index for index, flow in enumerate(dict.fromkeys(each.flow for each in connections))}
     wanted = _filter(connections)
-    found, payloads, errors, datagrams = [], {}, [], 0
+    found, payloads, errors, datagrams = [], {}, {}, 0
     for index, original in enumerate(originals):
         if not any(original.overlaps(each.opened_us, each.closed_us) for each in connections):
             continue
@@ -115,7 +115,7 @@ def survey(
                     payloads[index, int(part["packet_no"][row])] = _payload(block, int(part["packet_no"][row]))
         datagrams = fragments.number
         if account.error:
-            errors.append(account.error)
+            errors[index] = account.error
     packets = np.concatenate(found) if found else np.empty(0, PACKET)
     packets = packets[np.lexsort([packets[name] for name in ("packet_no", "file", "order_ns", "flow")])]
     ends = np.searchsorted(packets["flow"], np.arange(len(flows) + 1))

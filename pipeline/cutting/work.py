@@ -21,12 +21,15 @@ from pipeline.cutting.secrets import bearing, without_secrets
 from pipeline.cutting.streams import NULL, Frames, frames_of, numbered
 from pipeline.cutting.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
 from pipeline.cutting.writing import Disguise, write
+from udfs.files import public_uri
 
 ENDS = ("client_ip", "client_port", "server_ip", "server_port")
 OF_CONNECTIONS = ("connection_id", *ENDS, "opened_ts", "closed_ts", "conflicting_overlap_bytes")
 
 
-def cut_choice(rows: Rows, chosen: Choice, sink: Sink, how: Cutting) -> Result:
+def cut_choice(
+    rows: Rows, chosen: Choice, sink: Sink, how: Cutting, captures: Sequence[Original] | None = None
+) -> Result:
     """See `pipeline.cutting.cut_rows`."""
     if how.whole:
         chosen.widen()
@@ -34,7 +37,8 @@ def cut_choice(rows: Rows, chosen: Choice, sink: Sink, how: Cutting) -> Result:
     wanted = chosen.of_connections
     if not wanted and not chosen.packets:
         raise CutError("no row was chosen")
-    captures = list(originals(rows("captures", OF_CAPTURES), how.captures))
+    if captures is None:
+        captures = originals(rows("captures", OF_CAPTURES), how.captures)
     among = neighbours(rows, wanted)
     found, problems = _readable(captures, among, how.captures)
     frames = frames_of(rows, among, found)
@@ -42,8 +46,9 @@ def cut_choice(rows: Rows, chosen: Choice, sink: Sink, how: Cutting) -> Result:
     _all_there(pairs, frames, wished, among)
     secret = bearing(frames) if how.redact else np.empty(0, np.int64)
     seen = survey(found, among, _samples(frames, secret))
-    problems += seen.errors
-    _check(frames, seen, found)
+    problems += seen.errors.values()
+    torn = [each for each in captures if each.file.problem] + [found[index] for index in seen.errors]
+    _check(frames, seen, found, torn)
     taken = picked(seen, frames, chosen.connections, wished, chosen.packets, found, how.context)
     if not taken.any():
         raise CapturesError("; ".join(problems) or "the captures hold none of these packets")
@@ -112,7 +117,7 @@ def _readable(
     problems = []
     for each in captures:
         if each.file.problem and any(each.overlaps(one.opened_us, one.closed_us) for one in among):
-            where = f"not in {directory}" if directory else "use --captures when it was moved"
+            where = f"not in {public_uri(directory)}" if directory else "use --captures when it was moved"
             problems.append(f"{each.name}: {each.file.problem} ({where})")
     return [each for each in captures if not each.file.problem], problems
 
@@ -126,13 +131,19 @@ def _samples(frames: Frames, indices: NDArray[np.int64]) -> dict[int, NDArray[np
     return {file: np.unique(np.concatenate(parts)) for file, parts in found.items()}
 
 
-def _check(frames: Frames, seen: Survey, found: Sequence[Original]) -> None:
+def _check(frames: Frames, seen: Survey, found: Sequence[Original], torn: Sequence[Original]) -> None:
     """The packets that a frame names must carry bytes of it. Raises CapturesError: a capture is another one now.
 
     The packet with which a frame was complete may have brought what was missing before it, and the one that began it
     may be in the file before: one of the two is enough, and in the right capture nearly all frames have it.
+
+    Without its first packet a connection has no packets: where that may be lost with one of the captures `torn`, which
+    are not there or not whole, the others are not to blame.
     """
-    these = frames.are("status", "ok") & (frames.end > frames.start) & (frames.file != NULL)
+    opened = [one.opened_us for one in seen.connections]
+    lost = np.array([any(each.overlaps(ts, ts) for each in torn) for ts in opened], np.bool_)
+    lost[seen.packets["connection"]] = False
+    these = frames.are("status", "ok") & (frames.end > frames.start) & (frames.file != NULL) & ~lost[frames.group // 2]
     order = np.argsort(numbered(seen.packets["file"], seen.packets["packet_no"]))
     rows = seen.packets[order]
     places, file = numbered(rows["file"], rows["packet_no"]), frames.file[these]
@@ -145,7 +156,7 @@ def _check(frames: Frames, seen: Survey, found: Sequence[Original]) -> None:
         fits |= (places[row] == wanted) & carries
     expected = np.bincount(file, minlength=len(found))
     for index in np.flatnonzero(2 * np.bincount(file[fits], minlength=len(found)) < expected).tolist():
-        if not any(problem.startswith(found[index].name) for problem in seen.errors):
+        if index not in seen.errors:
             raise CapturesError(
                 f"{found[index].name}: its packets do not hold what the tables say; expected the capture that they "
                 "were made of"

@@ -96,7 +96,8 @@ def change(chunk: Chunk, survey: Survey, disguise: Disguise, lengths: Mapping[in
         redact(chunk, packets, stacks, disguise.shown, survey.connections)
     if disguise.key is not None:
         anonymise(chunk.octets, stacks, disguise.key)
-    seal_fragments(chunk, packets, stacks, lengths)
+    if disguise.shown is not None:  # now that the addresses are the last ones: the sum covers them
+        seal_fragments(chunk, packets, stacks, lengths)
     adjust(before, chunk.octets, stacks)
 
 

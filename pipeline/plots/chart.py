@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, TypeVar
 
 import altair as alt
@@ -36,12 +36,11 @@ def nothing(title: str, reason: str) -> Any:
 
 
 def distinct(names: Mapping[Key, str]) -> dict[Key, str]:
-    """Names on an axis, which makes one row of equal ones: a name that comes again gets a number."""
-    times = Counter[str]()
-    found = {}
+    """Names on an axis, which makes one row of equal ones: a name that is there already gets a number."""
+    found: dict[Key, str] = {}
     for key, name in names.items():
-        times[name] += 1
-        found[key] = f"{name} ({times[name]})" if times[name] > 1 else name
+        numbered = (f"{name} ({number})" for number in count(2))
+        found[key] = next(shown for shown in chain((name,), numbered) if shown not in found.values())
     return found
 
 

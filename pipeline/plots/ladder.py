@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pipeline.plots.chart import NAME_CHARACTERS, nothing, titled
 from pipeline.plots.ladder_drawing import Lifeline, characters, drawing
-from pipeline.plots.selection import GIVEN_NAME, chosen, left_out, moment, subtitle
+from pipeline.plots.selection import GIVEN_NAME, at_least_one, chosen, left_out, moment, subtitle
 from pipeline.plots.steps import Step, folded, steps, with_silence
 from pipeline.report.text import plain
 
@@ -53,7 +53,9 @@ def ladder(
 
     The first CONNECTIONS connections and `most` levels are drawn. Content headers and bodies are told with their
     method. `fold`: silence of `silence_ns` or longer, and what repeats itself, takes one level. Three Spark jobs.
+    Raises ValueError for a `most` less than 1.
     """
+    at_least_one(most)
     rows = chosen(tables, "frames", where)
     each = rows.groupBy("connection_id").agg(F.min("ts_ns").alias("begun"), F.count("*").alias("frames"))
     everywhere = Window.partitionBy(F.lit(1))

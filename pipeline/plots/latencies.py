@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, layer, logarithmic, nothing, scale, titled
-from pipeline.plots.selection import among, every_us, interval, length, moment, only, span, subtitle
+from pipeline.plots.selection import among, at_least_one, every_us, interval, length, moment, only, span, subtitle
 from pipeline.report.latency import WORDS
 from pipeline.report.text import plain
 from pipeline.summaries import ACCURACY, PERCENTILES, measured
@@ -38,8 +38,10 @@ def latency(
 
     A row for each measure of `pipeline.latency` ('confirm' 'broker' 'ack' 'total' 'rpc'), or with `by` (a column of
     message_flows or connections) for each of its `most` frequent values, of one `measure` ('broker' unless said).
-    `where`: SQL over message_flows. Two Spark jobs. Raises ValueError for an unknown measure or column.
+    `where`: SQL over message_flows. Two Spark jobs. Raises ValueError for an unknown measure or column, and
+    for a `most` less than 1.
     """
+    at_least_one(most)
     measure = measure or ("broker" if by else None)
     flows, keys, wanted = only(tables, where, "message_flows"), [by] if by else [], of_measure(measure)
     counts = summary(flows, keys).filter(wanted).orderBy(F.desc("count"), "measure", *keys)

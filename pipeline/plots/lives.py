@@ -9,7 +9,7 @@ import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import GIVEN_NAME, among, chosen, left_out, moment, subtitle
+from pipeline.plots.selection import GIVEN_NAME, among, at_least_one, chosen, left_out, moment, subtitle
 from pipeline.report.text import plain
 from pipeline.theme import LIGHT
 from pipeline.units import time_unit
@@ -41,8 +41,10 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     why: an `altair.LayerChart`.
 
     `where`: SQL over table connections. Channels that were closed with an error are marked on their connection's bar.
-    The `most` that ended worst, then the longest, are drawn. Three Spark jobs.
+    The `most` that ended worst, then the longest, are drawn. Three Spark jobs. Raises ValueError for a `most`
+    less than 1.
     """
+    at_least_one(most)
     title, rows = "Connections over time", chosen(tables, "connections", where).filter("opened_ts IS NOT NULL")
     ending = F.expr("CASE " + " ".join(f"WHEN {sql} THEN '{word}'" for word, sql in ENDINGS.items()) + " END")
     rank = F.expr("CASE " + " ".join(f"WHEN {sql} THEN {n}" for n, sql in enumerate(ENDINGS.values())) + " END")
@@ -67,19 +69,19 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     for number, name in distinct({number: row["name"] for number, row in enumerate(bars)}).items():
         bars[number]["name"] = name  # the same port again is another row
     failed = (
-        tables.channels.filter(F.col("close_code") >= 300)
+        tables.channels.filter("close_code >= 300 AND closed_ts IS NOT NULL")
         .filter(among("connection_id", [row["connection_id"] for row in found]))
         .select("connection_id", (F.unix_micros("closed_ts") * 1000).alias("at"))
-        .limit(MOST_MARKS)
+        .orderBy("at", "connection_id")
+        .limit(MOST_MARKS + 1)
+        .collect()
     )
     at = {row["connection_id"]: row["name"] for row in bars}
-    marks = [
-        {"name": at[row["connection_id"]], "t": (row["at"] - first) / unit_ns} for row in failed.collect() if row["at"]
-    ]
-    most_of_them = f", {MOST_MARKS} of them" if len(marks) == MOST_MARKS else ""
+    marks = [{"name": at[row["connection_id"]], "t": (row["at"] - first) / unit_ns} for row in failed[:MOST_MARKS]]
+    first_of_them = f", the first {MOST_MARKS} of them" if len(failed) > MOST_MARKS else ""
     order = left_out(len(found), total, "connections", "those that ended worst, then the longest")
     lines = subtitle(
-        f"diamonds: channels closed with an error{most_of_them}" if marks else None,
+        f"diamonds: channels closed with an error{first_of_them}" if marks else None,
         order,
     )
     return titled(gantt(bars, marks, f"{unit} since {moment(first)}"), title, lines)

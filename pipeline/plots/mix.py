@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS
 from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import among, chosen
+from pipeline.plots.selection import among, at_least_one, chosen
 from pipeline.report.text import plain
 from pipeline.theme import LIGHT
 from pipeline.units import size
@@ -43,7 +43,9 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
 
     `by`: another column of table connections (or SQL over them) instead of the product that clients say they are.
     `where`: SQL over table connections. The `most` with the most connections are drawn. Two Spark jobs.
+    Raises ValueError for a `most` less than 1.
     """
+    at_least_one(most)
     title = "Who speaks which version"
     rows = chosen(tables, "connections", where).select(
         F.coalesce(F.nullif(F.expr(by or WHO).cast("string"), F.lit("")), F.lit("says nothing")).alias("who"),

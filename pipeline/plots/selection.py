@@ -106,6 +106,12 @@ def moment(ns: int) -> str:
     return f"{datetime.fromtimestamp(ns // 10**9, tz=UTC):%Y-%m-%d %H:%M:%S}.{ns % 10**9 // 1000:06d} UTC"
 
 
+def at_least_one(most: int) -> None:
+    """Raises ValueError where a picture is to draw nothing."""
+    if most < 1:
+        raise ValueError(f"nothing to draw: most={most!r}; expected 1 or more")
+
+
 def left_out(shown: int, total: int, what: str, order: str) -> list[str]:
     """The line of a subtitle that says what was left out; nothing where all is shown."""
     return [] if shown >= total else [f"{shown:,} of {total:,} {what} shown: {order}"]

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS, silences
 from pipeline.plots.chart import WIDTH, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import chosen, left_out, moment, subtitle
+from pipeline.plots.selection import at_least_one, chosen, left_out, moment, subtitle
 from pipeline.theme import LIGHT
 from pipeline.units import duration, time_unit
 
@@ -32,8 +32,9 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
 
     Silences shorter than half an interval are not drawn. `where`: SQL over table frames; connections that have such a
     frame are drawn, with all that was said on them. The `most` directions with the longest silence, in intervals, are
-    drawn. Two Spark jobs.
+    drawn. Two Spark jobs. Raises ValueError for a `most` less than 1.
     """
+    at_least_one(most)
     title, rows = "Silence and heartbeats", tables.frames
     if where is not None:
         rows = rows.join(chosen(tables, "frames", where).select("connection_id"), "connection_id", "left_semi")

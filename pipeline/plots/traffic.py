@@ -10,10 +10,11 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import among, every_us, interval, left_out, length, moment, only, subtitle
+from pipeline.plots.selection import among, at_least_one, every_us, interval, left_out, length, moment, only, subtitle
 from pipeline.report.text import plain
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
+from pipeline.tables.addresses import to_coordinator
 from pipeline.tables.flows import REFUSED
 from pipeline.tables.roles import DELIVERIES
 from pipeline.units import time_unit
@@ -36,10 +37,12 @@ def rates(
     """Messages a second in and out of each queue, a row each: an `altair.VConcatChart`.
 
     `by`: 'queue' (1.0: the address), or another column of table messages. A publish has no queue of its own: it counts
-    for each queue that its message was delivered from, or that the default exchange routes to. `where`: SQL over
-    columns that messages and message_flows both have, or connections. `every`: interval ('1 second'); by default as
-    many as fit. The `most` busiest are drawn. Two Spark jobs. Raises ValueError for an unknown interval.
+    for each queue that its message was delivered from, or that the default exchange routes to. What declares and
+    discharges transactions of 1.0 is no message here. `where`: SQL over columns that messages and message_flows both
+    have, or connections. `every`: interval ('1 second'); by default as many as fit. The `most` busiest are drawn. Two
+    Spark jobs. Raises ValueError for an unknown interval, and for a `most` less than 1.
     """
+    at_least_one(most)
     title, events = f"Messages in and out, by {by.replace('_', ' ')}", traffic(tables, where, by)
     rows, total, ends = busiest(events.groupBy("row").agg(F.count("*").alias("size"), *first_and_last()), most)
     if not rows:
@@ -60,8 +63,10 @@ def backlog(tables: Tables, where: str | None = None, *, every: str | None = Non
 
     The most that waited at once within each interval `every` ('1 second'; by default as many as fit). What began to
     wait before the capture is not counted. `where`: SQL over columns that messages and message_flows both have, or
-    connections. The `most` longest queues are drawn. Two Spark jobs. Raises ValueError for an unknown interval.
+    connections. The `most` longest queues are drawn. Two Spark jobs. Raises ValueError for an unknown interval, and
+    for a `most` less than 1.
     """
+    at_least_one(most)
     title, changes = "Messages that wait, by queue", waiting(tables, where)
     so_far = Window.partitionBy("row", "what").orderBy("ts_ns")
     at_once = changes.groupBy("row", "what", "ts_ns").agg(F.sum("change").alias("change"))
@@ -86,7 +91,8 @@ def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
     name = F.expr(QUEUE_OF_MESSAGE) if by == "queue" else F.col(by)
     out = events(messages.filter(F.col("operation").isin(*DELIVERIES)), name, OUT)
     if by != "queue":
-        return events(messages.filter("operation = 'publish'"), name, IN).unionAll(out)
+        published = (F.col("operation") == "publish") & ~to_coordinator()
+        return events(messages.filter(published), name, IN).unionAll(out)
     flows = only(tables, where, "message_flows").message_flows.filter("publish_ts_ns IS NOT NULL")
     return events(flows, F.expr(QUEUE_OF_FLOW), IN, "publish_ts_ns").unionAll(out)
 

@@ -7,7 +7,7 @@ kernel behind `udfs.pairing` pairs them queue by queue.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.schemas import MESSAGE_FLOWS
@@ -38,10 +38,10 @@ OF_MESSAGES = (
 
 
 def message_flows(messages: DataFrame, connections: DataFrame) -> DataFrame:
-    """Tables `messages` (OF_MESSAGES are enough; read three times, and where bytes are lost once more) and
+    """Tables `messages` (OF_MESSAGES are enough; read four times, and where bytes are lost once more) and
     `connections` -> table message_flows."""
     brokers = _brokers(connections)
-    flows = _paired(messages, _with_repeats(messages, brokers)).join(answered(messages, brokers), [*REQUEST], "left")
+    flows = _paired(messages, brokers).join(answered(messages, brokers), [*REQUEST], "left")
     return shaped(flows.withColumns(_concluded()), MESSAGE_FLOWS)
 
 
@@ -50,24 +50,23 @@ def _brokers(connections: DataFrame) -> DataFrame:
     hostname = F.when(F.col("vhost").startswith(NAMED_VHOST), F.expr(f"substr(vhost, {len(NAMED_VHOST) + 1})"))
     vhost = F.when(F.col("version") == "1.0", hostname).otherwise(F.col("vhost"))
     lost = F.coalesce("missing_bytes", F.lit(0)) + F.coalesce("undecoded_bytes", F.lit(0)) > 0
-    brokers = connections.select(
+    # Not by a join: Spark would take its rows for too many to be broadcast to the messages.
+    return connections.select(
         "connection_id",
         "version",
         F.concat_ws(":", "server_ip", "server_port").alias("server"),
         F.when(vhost != "", vhost).otherwise(F.lit("/")).alias("vhost"),
         lost.alias("lossy"),
-    )
-    losses = brokers.filter("lossy").select("server", "vhost", "lossy").distinct()
-    with_losses = brokers.drop("lossy").join(F.broadcast(losses), ["server", "vhost"], "left")
-    return with_losses.withColumn("lossy", F.coalesce("lossy", F.lit(False)))
+    ).withColumn("lossy", F.max("lossy").over(Window.partitionBy("server", "vhost")))
 
 
-def _with_repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:
-    """`ids_repeat`: a message-id came to the broker, or from one of its queues, more than once and unmarked. Asked
-    where bytes are lost only: elsewhere what repeats is there to be seen, and nothing is read."""
+def _repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:
+    """Brokers (server, vhost, and `ids_repeat`, true) to which, or from one of whose queues, a message-id came more
+    than once and unmarked. Asked where bytes are lost only: elsewhere what repeats is there to be seen, and nothing is
+    read."""
     delivered = F.col("operation").isin(*DELIVERIES)
     said = messages.filter((delivered | (F.col("operation") == "publish")) & (F.col("message_id") != ""))
-    repeating = (
+    return (
         said.filter(~F.coalesce("redelivered", F.lit(False)))
         .join(F.broadcast(brokers.filter("lossy").select("connection_id", "server", "vhost")), "connection_id")
         .groupBy("server", "vhost", "message_id", F.when(delivered, F.coalesce("queue", "address", "link", F.lit(""))))
@@ -76,8 +75,6 @@ def _with_repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:
         .select("server", "vhost", F.lit(True).alias("ids_repeat"))
         .distinct()
     )
-    known = brokers.join(F.broadcast(repeating), ["server", "vhost"], "left")
-    return known.withColumn("ids_repeat", F.coalesce("ids_repeat", F.lit(False)))
 
 
 def _paired(messages: DataFrame, brokers: DataFrame) -> DataFrame:
@@ -114,7 +111,11 @@ def _known(messages: DataFrame, brokers: DataFrame) -> DataFrame:
         headers.alias("headers"),
         annotations.alias("annotations"),
     )
-    return rows.filter(F.col("delivered") | ~to_coordinator()).join(brokers, "connection_id")
+    return (
+        rows.filter(F.col("delivered") | ~to_coordinator())
+        .join(brokers, "connection_id")
+        .join(F.broadcast(_repeats(messages, brokers)), ["server", "vhost"], "left")
+    )
 
 
 def _routed(rows: DataFrame) -> DataFrame:
@@ -187,7 +188,7 @@ def _keyed(rows: DataFrame) -> DataFrame:
     """The columns of `codec.pairing.Rows`, and `order_ns`."""
     from codec.pairing import CLASSIC, DELIVERY, DESCRIBED, PUBLISH, SEGMENTED
 
-    delivered, by_id = F.col("delivered"), F.col("message_id") != ""
+    delivered, by_id = F.col("delivered"), F.coalesce(F.col("message_id") != "", F.lit(False))
     refused = F.col("outcome").isin(*REFUSED) | (F.col("transaction") == "rolled-back")
     fingerprint = F.xxhash64("server", "vhost", F.lit(""), "correlation_id", "body_size", "body_sha256")
     alone = F.xxhash64("connection_id", "frame_no")
@@ -203,9 +204,9 @@ def _keyed(rows: DataFrame) -> DataFrame:
     return rows.withColumns(
         {
             "key": key,
-            "by_id": F.coalesce(by_id, F.lit(False)),
+            "by_id": by_id,
             # A message-id tells what it belongs to although bytes are lost, unless ids are used again.
-            "lossy": F.col("lossy") & (F.col("ids_repeat") | ~F.coalesce(by_id, F.lit(False))),
+            "lossy": F.col("lossy") & (F.coalesce("ids_repeat", F.lit(False)) | ~by_id),
             "side": F.when(delivered, DELIVERY).otherwise(PUBLISH),
             "route": F.coalesce(route, F.lit(0)),
             # The queue of a dead-lettered message is not the one that it was published to.

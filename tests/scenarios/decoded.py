@@ -13,8 +13,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
 import pipeline
-from jobs.audit import INTERPRETED
-from jobs.audit import settings as settings_of
 from scenarios.capture import Packet, disturbed, packets, write_pcap
 from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
 from scenarios.strategies import scripts
@@ -106,10 +104,9 @@ class Decoded:
 
     def __init__(self, spark: SparkSession, folder: Path, played: Sequence[Script]) -> None:
         decoded = pipeline.decode(spark, str(folder))
-        # Asked for several times each: written once. Few rows through long plans, which Spark would compile for longer.
-        with settings_of(spark, INTERPRETED):
-            for name in ("connections", "channels", "links", "messages", "message_flows"):
-                getattr(decoded, name).write.parquet(str(folder / "tables" / name))
+        # Asked for several times each: written once.
+        for name in ("connections", "channels", "links", "messages", "message_flows"):
+            getattr(decoded, name).write.parquet(str(folder / "tables" / name))
         decoded.release()
         self.tables = pipeline.load(spark, str(folder / "tables"))
         numbers = {script.server: script.number for script in played}

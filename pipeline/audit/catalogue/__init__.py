@@ -9,7 +9,7 @@ the rule is silent, without all of `prefers` it speaks one severity lower and sa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -50,9 +50,13 @@ class Rule:
     prefers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        words = ((SEVERITIES, self.severity), (SCOPES, self.scope))
-        lists = ((ALL_VERSIONS, self.versions), (KNOWLEDGE, self.needs), (KNOWLEDGE, self.prefers))
-        for known, given in (*((known, (word,)) for known, word in words), *lists):
+        for known, given in (
+            (SEVERITIES, (self.severity,)),
+            (SCOPES, (self.scope,)),
+            (ALL_VERSIONS, self.versions),
+            (KNOWLEDGE, self.needs),
+            (KNOWLEDGE, self.prefers),
+        ):
             for word in given:
                 if word not in known:
                     raise ValueError(f"rule {self.id}: {word!r} is none of {', '.join(known)}")
@@ -79,6 +83,16 @@ def catalogue() -> Mapping[str, Rule]:
         entries = json.loads(file.read_text("utf-8"))
         found.update({name: rule_of(name, entry) for name, entry in entries.items()})
     return found
+
+
+def with_own(additional: Iterable[Rule]) -> Mapping[str, Rule]:
+    """All rules by id: those of the catalogue, then the additional ones."""
+    return {**catalogue(), **{rule.id: rule for rule in additional}}
+
+
+def names_of(rules: Mapping[str, Rule]) -> set[str]:
+    """What rules are chosen by: their ids and their groups."""
+    return {*rules, *(rule.group for rule in rules.values())}
 
 
 @cache
