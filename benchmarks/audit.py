@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from benchmarks.generate import generate
+from benchmarks.processes import MEGA
 
-MEGA = 10**6
 MESSAGES_PER_MB = 865  # of benchmarks.generate, near enough
 
 

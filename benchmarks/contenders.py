@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MEGA = 10**6
 # The fields that come closest to the columns of `frames`. Of the arguments and properties only the hot ones: `frames`
 # has them all, tshark would be slower.
 TSHARK_FIELDS = (
@@ -65,16 +65,13 @@ def read_runs(path: Path) -> list[pa.RecordBatch]:
 
 
 def in_flow_order(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows as a shuffle by flow would hand them over."""
-    keys = ("flow", "order_ns", "capture_file", "first_packet_no")
-    columns = [[batch[key].to_pylist() for key in keys] for batch in batches]
-    places = [
-        (tuple((cell is not None, cell) for cell in row), which, at)
-        for which, batch in enumerate(columns)
-        for at, row in enumerate(zip(*batch, strict=True))
-    ]
-    for _, which, at in sorted(places, key=lambda place: [(known, cell if known else 0) for known, cell in place[0]]):
-        yield batches[which].slice(at, 1)
+    """The rows as a shuffle by flow would hand them over, one by one; accounts, which have no flow, last."""
+    from pipeline import RUN_ORDER
+
+    runs = pa.Table.from_batches(batches)
+    order = pc.sort_indices(runs, sort_keys=[(name, "ascending") for name in RUN_ORDER])
+    for at in order.to_pylist():
+        yield from runs.slice(at, 1).to_batches()  # as sort_by would copy all payloads
 
 
 def read(task: Task) -> None:

@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-GIGA = 10**9
+NS_IN_S = 10**9
 WRITES = re.compile(r"Arguments: (\S+)/([^/\s,]+), (?:false|true)")  # of InsertIntoHadoopFsRelationCommand
 READS_CAPTURES = "BatchScan tcp_runs"
-PYTHON_TIME, PYTHON_IN, PYTHON_OUT = (
-    "time to execute Python code",
-    "data sent to Python workers",
-    "data returned from Python workers",
-)
+PYTHON_TIME = "time to execute Python code"  # a metric of Spark's, in ms
 
 
 @dataclass(frozen=True)
@@ -32,23 +28,18 @@ class Stage:
 
     table: str
     part: str
-    tasks: int
     seconds: float
     jvm: float
     python: float
     gc: float
     shuffle_written: int
-    shuffle_read: int
     spilled: int
-    read: int
     written: int
-    python_in: int
-    python_out: int
 
 
 def events(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(short name, event) of all logs under a directory."""
-    for log in sorted(path for path in directory.rglob("events_*") if path.is_file()):
+    """(short name, event) of all logs under a directory, whether Spark rolled them over or not."""
+    for log in sorted(path for path in directory.rglob("*") if path.is_file()):
         with log.open() as lines:
             for line in lines:
                 event = json.loads(line)
@@ -81,10 +72,7 @@ def stage_of(table: str, info: dict[str, Any], tasks: list[dict[str, Any]]) -> S
     scopes = {json.loads(rdd["Scope"])["name"] for rdd in info["RDD Info"] if "Scope" in rdd}
     reads = READS_CAPTURES in scopes
     part = "read" if reads else "decode" if table == "decoded" else "derive"
-    own: dict[str, int] = defaultdict(int)
-    for value in info.get("Accumulables", ()):
-        if str(value.get("Value", "")).lstrip("-").isdigit():
-            own[value.get("Name") or ""] += int(value["Value"])
+    python = sum(int(value["Value"]) for value in info.get("Accumulables", ()) if value.get("Name") == PYTHON_TIME)
 
     def total(*path: str) -> int:
         values: list[Any] = list(tasks)
@@ -95,17 +83,11 @@ def stage_of(table: str, info: dict[str, Any], tasks: list[dict[str, Any]]) -> S
     return Stage(
         table="frames" if table == "decoded" else table,
         part=part,
-        tasks=len(tasks),
         seconds=total("Executor Run Time") / 1000,
-        jvm=total("Executor CPU Time") / GIGA,
-        python=own[PYTHON_TIME] / 1000,
+        jvm=total("Executor CPU Time") / NS_IN_S,
+        python=python / 1000,
         gc=total("JVM GC Time") / 1000,
         shuffle_written=total("Shuffle Write Metrics", "Shuffle Bytes Written"),
-        shuffle_read=total("Shuffle Read Metrics", "Local Bytes Read")
-        + total("Shuffle Read Metrics", "Remote Bytes Read"),
         spilled=total("Disk Bytes Spilled"),
-        read=total("Input Metrics", "Bytes Read"),
         written=total("Output Metrics", "Bytes Written"),
-        python_in=own[PYTHON_IN],
-        python_out=own[PYTHON_OUT],
     )

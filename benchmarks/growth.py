@@ -19,14 +19,12 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.generate import generate
+from benchmarks.line import GIGA, Line
 from benchmarks.machine import machine, shown
 from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import PROFILES
 
-GIGA = 10**9
 SIZES = (250.0, 500.0, 1000.0, 2000.0, 4000.0)
 
 
@@ -38,23 +36,6 @@ class Point:
     seconds: float
     processor: float
     peaks: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Line:
-    """seconds = fixed + per_gb * GB; `deviation`: the largest distance of a point from it, as a share of the line."""
-
-    fixed: float
-    per_gb: float
-    deviation: float
-
-    @staticmethod
-    def through(points: list[tuple[float, float]]) -> Line:
-        """The least squares line through (GB, seconds), at least two of them."""
-        sizes, seconds = np.array(points, np.float64).T
-        per_gb, fixed = np.polyfit(sizes, seconds, 1)
-        on_line = fixed + per_gb * sizes
-        return Line(float(fixed), float(per_gb), float(np.max(np.abs(seconds - on_line) / on_line)))
 
 
 def decode(path: Path, output: Path) -> Point:
@@ -99,9 +80,11 @@ def main() -> None:
             print(row(points[-1]), flush=True)
         found[name] = {"points": [asdict(point) for point in points]}
         if len(points) > 1:
-            line = Line.through([(point.bytes / GIGA, point.seconds) for point in points])
-            print(f"{line.fixed:.1f} s and {line.per_gb:.1f} s a GB; furthest from it: {line.deviation:.0%}")
-            found[name]["line"] = asdict(line)
+            seconds = [(point.bytes / GIGA, point.seconds) for point in points]
+            line = Line.through(seconds)
+            deviation = line.deviation(seconds)
+            print(f"{line.fixed:.1f} s and {line.per_gb:.1f} s a GB; furthest from it: {deviation:.0%}")
+            found[name]["line"] = asdict(line) | {"deviation": deviation}
     chosen.json.write_text(json.dumps({"machine": known, "profiles": found}, indent=1) + "\n")
 
 

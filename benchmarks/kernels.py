@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.families import FAMILIES, streams
+from benchmarks.processes import MEGA
 from codec.amqp import decoder as decoding
 from codec.amqp import rows as R
 from codec.amqp.stream import run
@@ -32,7 +33,6 @@ from codec.net.layers import dissect
 from codec.net.segments import ACK, SEGMENT, SYN
 from udfs.warm import packets
 
-MEGA = 10**6
 SEGMENT_BYTES = 1448
 FLOW = bytes(15) + b"\x01" + bytes(15) + b"\x02" + (5672).to_bytes(2, "big") + (40000).to_bytes(2, "big")
 CLIENT, SERVER = 1, 0  # directions: the high endpoint of FLOW is the client

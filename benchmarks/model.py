@@ -3,8 +3,9 @@
 `wirehare decode` runs on a generated capture of two sizes, in a process of its own, with Spark's event log on. What
 differs between them is what a GB costs, stage by stage; what remains is what every run costs. Seconds are those that
 tasks held a core: a cluster divides them by its cores, as far as these are busy. The driver's own time (start,
-planning, the walk over the record headers) is not divided. Printed are the model and its prediction for `--daily-gb` on
-`--executors` of `--cores` each; the assumptions stand in docs/performance.md. The figures are also written as JSON.
+planning, the walk over the record headers of files that it cuts) is not divided. Printed are the model and its
+prediction for `--daily-gb` in files of `--file-mb` on `--executors` of `--cores` each; the assumptions stand in
+docs/performance.md. The figures are also written as JSON.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from pathlib import Path
 
 from benchmarks.eventlog import stages
 from benchmarks.generate import generate
+from benchmarks.line import GIGA, Line
 from benchmarks.machine import machine, shown
 from benchmarks.processes import MEGA
 from benchmarks.profiles import PROFILES
+from codec.limits import LIMITS
 
-GIGA = 10**9
 MEASURES = ("seconds", "jvm", "python", "gc", "shuffle_written", "spilled", "written")
-IN_BYTES = ("shuffle_written", "spilled", "written")
 STEPS = ("read", "decode", "derive")
 DAY_S = 24 * 3600
 
@@ -80,43 +81,26 @@ def walk(path: Path) -> float:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """fixed + per_gb * GB."""
-
-    fixed: float
-    per_gb: float
-
-    @staticmethod
-    def between(small: tuple[float, float], large: tuple[float, float]) -> Cost:
-        """The line through two (GB, cost)."""
-        per_gb = (large[1] - small[1]) / (large[0] - small[0])
-        return Cost(small[1] - per_gb * small[0], per_gb)
-
-    def of(self, gb: float) -> float:
-        return self.fixed + self.per_gb * gb
-
-
-@dataclass(frozen=True)
 class Model:
     """steps: by step and measure, what tasks took; `wall`: seconds of the whole, on `cores`; `walk`: of the driver over
     the record headers; files and bytes of the tables."""
 
-    steps: dict[str, dict[str, Cost]]
+    steps: dict[str, dict[str, Line]]
     cores: int
-    wall: Cost
-    walk: Cost
-    files: Cost
-    tables: Cost
+    wall: Line
+    walk: Line
+    files: Line
+    tables: Line
 
-    def total(self, measure: str) -> Cost:
+    def total(self, measure: str) -> Line:
         """Of all steps together."""
         costs = [step[measure] for step in self.steps.values()]
-        return Cost(sum(cost.fixed for cost in costs), sum(cost.per_gb for cost in costs))
+        return Line(sum(cost.fixed for cost in costs), sum(cost.per_gb for cost in costs))
 
     @property
     def busy(self) -> float:
-        """Which share of the cores tasks kept busy, while there was data to work on."""
-        return min(1.0, self.total("seconds").per_gb / (self.cores * self.wall.per_gb))
+        """Which share of the cores tasks kept busy, after the walk and while there was data to work on."""
+        return min(1.0, self.total("seconds").per_gb / (self.cores * (self.wall.per_gb - self.walk.per_gb)))
 
     @property
     def driver(self) -> float:
@@ -128,8 +112,8 @@ def model(small: Run, large: Run, cores: int) -> Model:
     """What two runs tell."""
     nothing = dict.fromkeys(MEASURES, 0.0)
 
-    def cost(first: float, second: float) -> Cost:
-        return Cost.between((small.gb, first), (large.gb, second))
+    def cost(first: float, second: float) -> Line:
+        return Line.through([(small.gb, first), (large.gb, second)])
 
     names = [name for part in STEPS for name in large.steps if name.startswith(part)]
     steps = {
@@ -147,28 +131,34 @@ def model(small: Run, large: Run, cores: int) -> Model:
 
 def shown_model(found: Model) -> str:
     """The model as a table: seconds and bytes a GB, and what each run costs besides."""
-    titles = ("core s", "JVM s", "Python s", "shuffle MB", "written MB", "each run s")
+    titles = ("core s", "JVM s", "GC s", "Python s", "shuffle MB", "spilled MB", "written MB", "each run s")
     lines = [f"{'for a GB':24}" + "".join(f"{title:>12}" for title in titles)]
     rows = [*found.steps.items(), ("all", {measure: found.total(measure) for measure in MEASURES})]
     for name, step in rows:
-        seconds, shuffled, written = step["seconds"], step["shuffle_written"], step["written"]
-        cells = [seconds.per_gb, step["jvm"].per_gb, step["python"].per_gb]
-        cells += [shuffled.per_gb / MEGA, written.per_gb / MEGA, seconds.fixed]
+        cells = [step[name].per_gb for name in ("seconds", "jvm", "gc", "python")]
+        cells += [step[name].per_gb / MEGA for name in ("shuffle_written", "spilled", "written")]
+        cells.append(step["seconds"].fixed)
         lines.append(f"{name:24}" + "".join(f"{cell:12.2f}" for cell in cells))
-    lines.append(f"walk over the headers: {found.walk.per_gb:.2f} s a GB, on the driver")
+    lines.append(f"walk over the headers of files that are cut: {found.walk.per_gb:.2f} s a GB, on the driver")
     lines.append(f"driver beside the tasks: {found.driver:.1f} s each run; cores busy: {found.busy:.0%}")
     lines.append(f"tables: {found.tables.per_gb / MEGA:.0f} MB a GB")
     lines.append(f"files: {found.files.fixed:.0f} each run, {found.files.per_gb:.1f} a GB")
     return "\n".join(lines)
 
 
-def prediction(found: Model, daily_gb: float, runs: int, executors: int, cores: int) -> dict[str, float]:
-    """Of a day's captures, decoded in so many runs."""
+def prediction(
+    found: Model, daily_gb: float, runs: int, executors: int, cores: int, file_gb: float
+) -> dict[str, float]:
+    """Of a day's captures, files of one size, decoded in so many runs."""
+    from udfs.splits import SHARES
+
     each = daily_gb / runs
     core_seconds = found.total("seconds").of(each)
-    seconds = core_seconds / (executors * cores * found.busy) + found.driver + found.walk.per_gb * each
+    walked = each if file_gb > max(LIMITS.split_bytes / GIGA, each / SHARES) else 0.0
+    seconds = core_seconds / (executors * cores * found.busy) + found.driver + found.walk.per_gb * walked
     return {
         "gb_each_run": each,
+        "gb_walked_each_run": walked,
         "core_hours_a_day": runs * core_seconds / 3600,
         "seconds_each_run": seconds,
         "share_of_the_day": runs * seconds / DAY_S,
@@ -182,6 +172,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, nargs=2, default=[250, 1000], help="two sizes in 10**6 bytes (250 1000)")
     parser.add_argument("--profile", choices=PROFILES, default="usual", help="kind of traffic (default usual)")
     parser.add_argument("--daily-gb", type=float, default=1000, help="what comes in a day (default 1000)")
+    parser.add_argument("--file-mb", type=float, default=200, help="size of a capture in 10**6 bytes (default 200)")
     parser.add_argument("--runs", type=int, default=24, help="runs a day (default 24)")
     parser.add_argument("--executors", type=int, default=20, help="default 20")
     parser.add_argument("--cores", type=int, default=4, help="of an executor (default 4)")
@@ -196,10 +187,12 @@ def main() -> None:
             generate(path, int(size * MEGA), profile=PROFILES[chosen.profile])
             measured.append(run(path, Path(work)))
     found = model(measured[0], measured[1], os.cpu_count() or 1)
-    predicted = prediction(found, chosen.daily_gb, chosen.runs, chosen.executors, chosen.cores)
+    file_gb = chosen.file_mb * MEGA / GIGA
+    predicted = prediction(found, chosen.daily_gb, chosen.runs, chosen.executors, chosen.cores, file_gb)
     print(f"{shown(known)}\n\n{shown_model(found)}\n")
     print(
-        f"{chosen.daily_gb:g} GB a day in {chosen.runs} runs on {chosen.executors} executors of {chosen.cores} cores:"
+        f"{chosen.daily_gb:g} GB a day in files of {chosen.file_mb:g} MB and {chosen.runs} runs on {chosen.executors} "
+        f"executors of {chosen.cores} cores:"
     )
     for name, value in predicted.items():
         print(f"  {name.replace('_', ' '):20}{value:10.2f}")

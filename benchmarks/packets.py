@@ -5,13 +5,14 @@ Sequence numbers, acknowledgements and lengths are right, checksums are zero. No
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.units import CLIENT, SERVER, Bytes, Counter, Integers, Step, Unit
+from benchmarks.patches import Bytes, Integers, Patch, apply
+from benchmarks.units import CLIENT, SERVER, Step, Unit
 
 FIN, SYN, PSH, ACK = 1, 2, 8, 16
 PIECE_RECORDS = 2048  # written at a time: the index of a byte takes eight
@@ -32,27 +33,36 @@ HEADER_BYTES = PACKET.itemsize - RECORD_BYTES
 FILE_HEADER = np.array([0xA1B2C3D4, 4 << 16 | 2, 0, 0, 262144, 1], "<u4").tobytes()  # pcap 2.4, Ethernet
 CLIENTS, FIRST_PORT, PORTS = 0x0A000100, 40000, 20000
 SERVER_ADDRESS, SERVER_PORT = 0x0A000002, 5672
-DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 @dataclass(frozen=True)
 class Laid:
-    """Packets: their headers, times in ns, and payloads end to end."""
+    """Packets: their headers, times in ns, payloads end to end, and what was patched in these."""
 
     headers: NDArray[np.void]
     times: Integers
     payload: Bytes
+    patches: list[Patch]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Bytes of one side, where each message ends, and what was patched."""
+
+    data: Bytes
+    ends: Integers
+    patches: list[Patch]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Columns of one connection's packets in order, and the bytes of both sides that they cut."""
+    """Columns of one connection's packets in order, and the streams of both sides that they cut."""
 
     side: Integers
     start: Integers  # into streams[side]
     length: Integers
     flags: Integers
-    streams: tuple[Bytes, Bytes]
+    streams: tuple[Stream, Stream]
 
 
 @dataclass
@@ -71,20 +81,12 @@ def endpoints(number: Integers) -> tuple[Integers, Integers]:
     return CLIENTS + number // PORTS, FIRST_PORT + number % PORTS
 
 
-def octets(counter: Counter, width: int, messages: Integers, connection: int) -> Bytes:
-    """What stands in the place of a counter in the units of these messages: an array of `width` bytes each."""
-    numbers = np.full(len(messages), connection) if counter.of_connection else messages * counter.stride + counter.added
-    eight = np.maximum(numbers, 0).astype(">u8").view(np.uint8).reshape(-1, 8)
-    if counter.digits:
-        eight = DIGITS[np.stack((eight >> 4, eight & 15), -1).reshape(-1, 16)]
-    return eight[:, -width:]
-
-
-def stream_of(units: list[Unit], chosen: Integers, first: int, connection: int) -> tuple[Bytes, Integers]:
-    """Units end to end with their numbers patched, the first being of message `first`; and where each one ends."""
+def stream_of(units: list[Unit], chosen: Integers, first: int, connection: int) -> Stream:
+    """Units end to end, the first being of message `first`."""
     lengths = np.array([len(unit.data) for unit in units], np.int64)[chosen]
     ends = np.cumsum(lengths)
     data = np.empty(int(ends[-1]), np.uint8)
+    patches = []
     for which, unit in enumerate(units):
         mine = np.flatnonzero(chosen == which)
         if not len(mine):
@@ -94,9 +96,9 @@ def stream_of(units: list[Unit], chosen: Integers, first: int, connection: int) 
             data[place : place + len(unit.data)] = unit.data
         if len(unit.data) <= 4096:
             data[at[:, None] + np.arange(len(unit.data))] = unit.data
-        for offset, width, counter in unit.patches:
-            data[at[:, None] + np.arange(offset, offset + width)] = octets(counter, width, mine + first, connection)
-    return data, ends
+        patches += [Patch(at + offset, mine + first, width, kind) for offset, width, kind in unit.patches]
+    apply(data[None], patches, np.array([connection]))
+    return Stream(data, ends, patches)
 
 
 def cut(ends: Integers, side: int, segment_bytes: int) -> tuple[Integers, ...]:
@@ -126,9 +128,8 @@ def rounds(
     chosen = rng.integers(0, len(units[CLIENT]), messages)
     streams, tables = [], []
     for side in (CLIENT, SERVER):
-        data, ends = stream_of(units[side], chosen, talk.messages, talk.number)
-        streams.append(data)
-        tables.append(cut(ends[talk.burst - 1 :: talk.burst], side, segment_bytes))
+        streams.append(stream_of(units[side], chosen, talk.messages, talk.number))
+        tables.append(cut(streams[side].ends[talk.burst - 1 :: talk.burst], side, segment_bytes))
     key, side_of, start, length = (np.concatenate(columns) for columns in zip(*tables, strict=True))
     order = np.argsort(key, kind="stable")
     talk.messages += messages
@@ -138,7 +139,7 @@ def rounds(
 
 def exchange(steps: list[tuple[int, bytes, int]]) -> Cut:
     """Packets for a few hand-made (side, bytes, flags)."""
-    streams = tuple(np.frombuffer(b"".join(data for s, data, _ in steps if s == side), np.uint8) for side in (0, 1))
+    streams = [b"".join(data for s, data, _ in steps if s == side) for side in (CLIENT, SERVER)]
     at, starts = [0, 0], []
     for side, data, _ in steps:
         starts.append(at[side])
@@ -150,7 +151,8 @@ def exchange(steps: list[tuple[int, bytes, int]]) -> Cut:
         [flags for _, _, flags in steps],
     )
     sides, start, length, flags = (np.array(column, np.int64) for column in columns)
-    return Cut(sides, start, length, flags, (streams[0], streams[1]))
+    client, server = (Stream(np.frombuffer(data, np.uint8), np.array([len(data)]), []) for data in streams)
+    return Cut(sides, start, length, flags, (client, server))
 
 
 def said(steps: list[Step]) -> list[tuple[int, bytes, int]]:
@@ -183,13 +185,28 @@ def lay_out(talk: Talk, packets: Cut, rng: np.random.Generator) -> Laid:
     headers["ip_length"] = packets.length + HEADER_BYTES - ETHERNET_BYTES
     headers["fragment"], headers["header"], headers["window"], headers["option"] = 0x4000, 0x80, 65535, 0x0101080A
     headers["flags"] = packets.flags
-    both = np.concatenate(packets.streams)
-    start = packets.start + packets.side * len(packets.streams[CLIENT])
-    return Laid(headers, times, both[spread(start, packets.length)])
+    both = np.concatenate([stream.data for stream in packets.streams])
+    start = packets.start + packets.side * len(packets.streams[CLIENT].data)
+    patches = [
+        replace(patch, at=in_payload(packets, side, patch.at))
+        for side in (CLIENT, SERVER)
+        for patch in packets.streams[side].patches
+    ]
+    return Laid(headers, times, both[spread(start, packets.length)], patches)
 
 
-def stamped(master: Laid, talk: Talk, numbers: Integers, starts: Integers, rng: np.random.Generator) -> Laid:
-    """Copies of a whole connection `talk`, each with a number (and so an address, a port, message-ids), initial
+def in_payload(packets: Cut, side: int, at: Integers) -> Integers:
+    """Where the bytes `at` of a side's stream come to lie when the payloads of all packets stand end to end. A message
+    stays in one piece there, as one side says it whole before the other speaks."""
+    begins = np.cumsum(packets.length) - packets.length
+    mine = (packets.side == side) & (packets.length > 0)
+    packet = np.searchsorted(packets.start[mine], at, "right") - 1
+    moved: Integers = at + (begins - packets.start)[mine][packet]
+    return moved
+
+
+def stamped(master: Laid, numbers: Integers, starts: Integers, rng: np.random.Generator) -> Laid:
+    """Copies of a whole connection, each with a number (and so an address, a port, message-ids, bodies), initial
     sequence numbers and a time of beginning (ns after the master's) of its own."""
     count, each = len(numbers), len(master.headers)
     headers = np.tile(master.headers, count).reshape(count, each)
@@ -203,13 +220,9 @@ def stamped(master: Laid, talk: Talk, numbers: Integers, starts: Integers, rng: 
     headers["source"][:, from_client] = headers["target"][:, ~from_client] = address[:, None]
     headers["sport"][:, from_client] = headers["dport"][:, ~from_client] = port[:, None]
     payload = np.tile(master.payload, count).reshape(count, len(master.payload))
-    mark = b"m-%08x-" % talk.number
-    whole, at = master.payload.tobytes(), -1
-    own = octets(Counter(digits=True), 8, numbers, 0)
-    while (at := whole.find(mark, at + 1)) >= 0:
-        payload[:, at + 2 : at + 10] = own
+    apply(payload, [patch for patch in master.patches if patch.kind.of_connection], numbers)
     times = master.times[None, :] + starts[:, None]
-    return Laid(headers.reshape(-1), times.reshape(-1), payload.reshape(-1))
+    return Laid(headers.reshape(-1), times.reshape(-1), payload.reshape(-1), [])
 
 
 def spread(starts: Integers, lengths: Integers) -> Integers:

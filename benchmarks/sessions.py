@@ -11,15 +11,14 @@ import struct
 from typing import Any
 
 import numpy as np
-from proton import Described, Message, symbol, ubyte, uint, ulong, ushort
+from proton import Data, Described, Message, symbol, ubyte, uint, ulong, ushort
 
-from benchmarks.families import command, frame, performative, str8, struct32
+from benchmarks.patches import Counter, Text
 from benchmarks.units import (
     CLIENT,
     IN_MESSAGE_ID,
     MESSAGE_ID,
     SERVER,
-    Counter,
     Script,
     Step,
     Unit,
@@ -33,14 +32,14 @@ from benchmarks.units import (
 BODY_MAX = 60_000  # frames of 0-10 hold 65,535 bytes, those of the 1.0 talk 65,536
 
 
-def bodies(rng: np.random.Generator, message_bytes: int) -> list[tuple[bytes, dict[bytes, Counter]]]:
+def bodies(rng: np.random.Generator, message_bytes: int) -> list[tuple[bytes, dict[bytes, Counter | Text]]]:
     """The bodies of the units, and what differs in them. Raises ValueError where one does not fit into a frame."""
     if max(sizes(message_bytes)) > BODY_MAX:
         raise ValueError(f"bodies of {message_bytes} bytes: at most {BODY_MAX // 2} in 0-10 and 1.0")
-    return [(body, dict(counters)) for body, counters in (body_of(rng, size) for size in sizes(message_bytes))]
+    return [(body, dict(kinds)) for body, kinds in (body_of(rng, size) for size in sizes(message_bytes))]
 
 
-# ---- 0-10 -----------------------------------------------------------------------------------------------------------
+# ---- 0-10: frame header of 12 octets; first and last segment and frame in the four low bits of the first ------------
 
 # The client's commands: 0 subscribe, 1 and 2 flow, then a transfer and an accept for each message. The server's: one
 # transfer for each message.
@@ -50,9 +49,27 @@ COMPLETED, ACCEPTED, ACCEPTED_LAST = marker(0, 4), marker(1, 4), marker(2, 4)
 HEADER_0_10 = b"AMQP\1\1\0\x0a"
 
 
+def frame(flags: int, kind: int, track: int, payload: bytes) -> bytes:
+    return struct.pack(">BBHBBHI", flags, kind, 12 + len(payload), 0, track, 0, 0) + payload
+
+
+def command(klass: int, code: int, flags: int, body: bytes) -> bytes:
+    """A command alone; its header struct is empty, `flags` are the packing flags of its arguments."""
+    return frame(15, 1, 1, bytes([klass, code, 1, 0]) + struct.pack("<H", flags) + body)
+
+
 def control(klass: int, code: int, flags: int, body: bytes) -> bytes:
     """A control alone in its frame, on track 0; `flags` are the packing flags of its arguments."""
     return frame(15, 0, 0, bytes([klass, code]) + struct.pack("<H", flags) + body)
+
+
+def str8(text: bytes) -> bytes:
+    return bytes([len(text)]) + text
+
+
+def struct32(klass: int, code: int, flags: int, body: bytes) -> bytes:
+    inside = bytes([klass, code]) + struct.pack("<H", flags) + body
+    return struct.pack(">I", len(inside)) + inside
 
 
 def ranges(first: bytes, last: bytes) -> bytes:
@@ -130,7 +147,7 @@ def closing_0_10(messages: int) -> list[Step]:
     ]
 
 
-# ---- 1.0 ------------------------------------------------------------------------------------------------------------
+# ---- 1.0: frame header of 8 octets; performatives are described lists -----------------------------------------------
 
 HEADER_1_0 = b"AMQP\0\1\0\0"
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, END, CLOSE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x17, 0x18
@@ -143,6 +160,13 @@ CREDIT = uint(1_000_000_000)
 
 def described(code: int, fields: list[Any]) -> Described:
     return Described(ulong(code), fields)
+
+
+def performative(code: int, fields: list[Any], payload: bytes = b"") -> bytes:
+    data = Data()
+    data.put_object(described(code, fields))
+    body = bytes(data.encode()) + payload
+    return struct.pack(">IBBH", 8 + len(body), 2, 0, 0) + body
 
 
 def attach(name: str, handle: uint, role: bool, address: str) -> bytes:

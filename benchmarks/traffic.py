@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 from pika import frame, spec
 
+from benchmarks.patches import Counter
 from benchmarks.units import (
     CLIENT,
     IN_MESSAGE_ID,
     MESSAGE_ID,
     SERVER,
-    Counter,
     Script,
     Step,
     Unit,

@@ -1,32 +1,21 @@
 """What generated talk is made of: `Unit`, the bytes of one side for one message, and `Script`, a talk of one version.
 
 A unit is encoded once, with markers in the places of what differs from message to message; `unit` finds the markers,
-and the generator patches millions of copies with numpy.
+and the generator patches millions of copies with numpy (benchmarks/patches.py).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
-Integers = NDArray[np.int64]
+from benchmarks.patches import Bytes, Counter, Text
+
 CLIENT, SERVER = 0, 1
 Step = tuple[int, bytes]  # side, bytes
-
-
-@dataclass(frozen=True)
-class Counter:
-    """`stride` times the message's number within its connection (0 for the first) plus `added`, at least 0; or the
-    connection's number. Big-endian, or as hexadecimal `digits`."""
-
-    added: int = 0
-    stride: int = 1
-    of_connection: bool = False
-    digits: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,7 +23,7 @@ class Unit:
     """What one side sends for one message. patches: (offset, width in bytes, what stands there)"""
 
     data: Bytes
-    patches: tuple[tuple[int, int, Counter], ...]
+    patches: tuple[tuple[int, int, Counter | Text], ...]
 
 
 @dataclass(frozen=True)
@@ -58,10 +47,12 @@ IN_MESSAGE_ID = {
     MESSAGE_DIGITS: Counter(digits=True),
     CONNECTION_DIGITS: Counter(of_connection=True, digits=True),
 }
-# The same at the head of a body, so that no two are equal.
-BODY_DIGITS = b"5ca1ab1e"
-BODY_HEAD = b'{"number":"' + BODY_DIGITS + b'","text":"'
-IN_BODY = {BODY_DIGITS: Counter(digits=True)}
+# The same at the head of a body, so that no two are equal; the rest is text.
+BODY_DIGITS, BODY_CONNECTION_DIGITS = b"5ca1ab1e", b"ca55e77e"
+BODY_HEAD = BODY_CONNECTION_DIGITS + BODY_DIGITS
+IN_BODY = {BODY_DIGITS: Counter(digits=True), BODY_CONNECTION_DIGITS: Counter(of_connection=True, digits=True)}
+FILLER = b"~"  # where text will stand; a stretch of fewer than these stays as it is
+TEXT = re.compile(FILLER + b"{8,}")
 
 
 def marker(number: int, width: int) -> bytes:
@@ -74,29 +65,30 @@ def numbered(octets: bytes) -> int:
     return int.from_bytes(octets, "big")
 
 
-def unit(data: bytes, counters: Mapping[bytes, Counter]) -> Unit:
-    """A unit out of its encoded bytes; counters: marker -> what stands in its place.
+def unit(data: bytes, kinds: Mapping[bytes, Counter | Text]) -> Unit:
+    """A unit out of its encoded bytes; kinds: marker -> what stands in its place. A text has as many places as frames
+    cut it into.
 
-    Raises ValueError for a marker that is not there exactly once.
+    Raises ValueError for the marker of a counter that is not there exactly once.
     """
-    patches = []
-    for octets, counter in counters.items():
-        if data.count(octets) != 1:
+    patches: list[tuple[int, int, Counter | Text]] = []
+    for octets, kind in kinds.items():
+        if isinstance(kind, Text):
+            pieces = enumerate(TEXT.finditer(data))
+            patches += [(place.start(), len(place[0]), Text(kind.key + piece)) for piece, place in pieces]
+        elif data.count(octets) != 1:
             raise ValueError(f"marker {octets.hex()} stands {data.count(octets)} times in a unit; expected one")
-        patches.append((data.index(octets), len(octets), counter))
+        else:
+            patches.append((data.index(octets), len(octets), kind))
     return Unit(np.frombuffer(data, np.uint8), tuple(patches))
 
 
 def sizes(message_bytes: int) -> list[int]:
-    """Sizes of bodies: 16 of them around the mean, from a tenth to nearly twice as many bytes."""
-    return [max(1, int(message_bytes * share)) for share in np.linspace(0.1, 1.9, 16)]
+    """Sizes of bodies: 16 of them around the mean, from a tenth to nearly twice as many bytes; room for the head."""
+    return [max(len(BODY_HEAD), int(message_bytes * share)) for share in np.linspace(0.1, 1.9, 16)]
 
 
-def body_of(rng: np.random.Generator, size: int) -> tuple[bytes, Mapping[bytes, Counter]]:
-    """Text of `size` bytes that looks like JSON to a compressor, and what differs in it from message to message, which
-    is nothing where there is no room."""
-    letters = np.frombuffer(b'abcdefghijklmnopqrstuvwxyz0123456789 ":,{}', np.uint8)
-    text = letters[rng.integers(0, len(letters), size)].tobytes()
-    if size <= len(BODY_HEAD):
-        return text, {}
-    return BODY_HEAD + text[len(BODY_HEAD) :], IN_BODY
+def body_of(rng: np.random.Generator, size: int) -> tuple[bytes, Mapping[bytes, Counter | Text]]:
+    """A body of `size` bytes, one of `sizes`, and what stands in it for each message."""
+    body = BODY_HEAD + FILLER * (size - len(BODY_HEAD))
+    return body, IN_BODY | {FILLER: Text(int(rng.integers(2**62)))}

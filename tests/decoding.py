@@ -18,6 +18,7 @@ import golden
 import pyarrow as pa
 from pyspark.sql.variant_utils import VariantUtils
 
+from pipeline import RUN_ORDER
 from udfs.decode import ARROW_DECODED, decode_runs
 from udfs.source import TcpRunsSource
 
@@ -44,8 +45,7 @@ def runs(paths: list[Path], **sizes: int) -> pa.Table:
 
 def in_flow_order(table: pa.Table) -> pa.Table:
     """As the shuffle sorts them."""
-    keys = ["flow", "order_ns", "capture_file", "first_packet_no"]
-    return table.sort_by([(key, "ascending") for key in keys])
+    return table.sort_by([(key, "ascending") for key in RUN_ORDER])
 
 
 def decode_batches(batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import duckdb
 import pyarrow.dataset
 import pyspark
 
-from benchmarks.processes import descendants
+from benchmarks.processes import TICK, descendants, stat, ticks
 
 ROOT = Path(__file__).resolve().parents[1]
 SPARK = Path(pyspark.__file__).parent
@@ -71,14 +71,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Cluster:
-    """`url` of the master; `daemons` are the workers. What is `sent` to executors as environment, and `conf`, may be
-    changed by tests."""
+    """`url` of the master; `daemons` are the workers; logs are in `folder`."""
 
     url: str
     folder: Path
     daemons: list[subprocess.Popen[bytes]]
-    python: str = sys.executable
-    conf: dict[str, str] = field(default_factory=dict)
 
     def processes(self, mark: str) -> list[int]:
         """Processes below the workers whose command line holds `mark`."""
@@ -95,13 +92,13 @@ class Cluster:
         """`jobs/decode.py` under spark-submit; its log is `log_of(output)`."""
         conf = {
             "spark.driver.host": "127.0.0.1", "spark.executor.cores": "1", "spark.executor.memory": "1g",
-            "spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false", "spark.log.level": "WARN", **self.conf,
+            "spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false", "spark.log.level": "WARN",
         }  # fmt: skip
         settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
         command = [str(SPARK / "bin/spark-submit"), "--master", self.url, *settings, str(ROOT / "jobs/decode.py")]
         command += [str(capture), "--output", str(output), "--overwrite", *options]
-        environment = {**os.environ, **LOOPBACK, "PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        environment["PYTHONPATH"] = str(ROOT)
+        environment = os.environ | LOOPBACK | {"PYTHONPATH": str(ROOT)}
+        environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
         with running(command, self.log_of(output), environment) as process:
             yield process
 
@@ -156,11 +153,11 @@ def working(below: int) -> list[int]:
 
 def runs_below(pid: int, parents: list[int]) -> bool:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, parent = stat(pid)[:2]
+        busy = ticks(pid) / TICK
     except OSError:
         return False
-    busy = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return int(fields[1]) in parents and fields[0] == "R" and busy > 0.5
+    return int(parent) in parents and state == "R" and busy > 0.5
 
 
 def staged(output: Path, *names: str) -> bool:
