@@ -150,7 +150,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = (chosen.directory or Path(temporary)).absolute()
-        spark = session("wirehare-bench")
+        spark = session("wirehare-bench", java_options="")  # as jobs on captures of this size
         for line in measured(spark, folder, chosen.millions, chosen.kinds):
             print(line, flush=True)
         spark.stop()
