@@ -116,6 +116,7 @@ def test_a_packaged_job_makes_the_tables_of_one_machine(
     ready: Site, capture: Path, tmp_path: Path, expected: Tables
 ) -> None:
     before = kernels([str(file) for file in PACKED.rglob("*.nb?")])
+    assert before
     ready.done(submit(ready, str(capture), str(tmp_path / "whole")), "whole")
     assert fingerprints(tmp_path / "whole") == expected
     with tarfile.open(PACKED / ARCHIVE) as archive:
