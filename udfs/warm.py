@@ -138,7 +138,8 @@ def warm_history() -> None:
 
 
 def warm_pairing() -> None:
-    """Compile the pairing engine: a publish and two deliveries, one of them again."""
+    """Compile the pairing engine: a publish and two deliveries, one of them again; and how its tables grow."""
+    from codec.keyed import FIRST_ENTRIES, new_keyed, with_room
     from codec.pairing import Rows
     from udfs.pairing import ARROW_TYPES, pair_messages
     from udfs.schemas import OF_BOTH, OF_DELIVERY
@@ -147,6 +148,7 @@ def warm_pairing() -> None:
     messages |= {name: pa.array([1, 1, 1]) for name in Rows._fields}
     messages["side"] = pa.array([0, 1, 1])
     list(pair_messages(iter([pa.record_batch(messages)])))
+    with_room(new_keyed(), FIRST_ENTRIES)
 
 
 def warm_functions() -> None:
@@ -166,7 +168,9 @@ def main() -> None:
     if sys.argv[1:] == ["values"]:
         warm_values()
         return
-    with subprocess.Popen([sys.executable, "-m", "udfs.warm", "values"]) as values:
+    # Without the working directory on its path where this process goes without it: there may be other code.
+    options = ["-P"] if sys.flags.safe_path else []
+    with subprocess.Popen([sys.executable, *options, "-m", "udfs.warm", "values"]) as values:
         warm_captures()
         warm_settlement()
         warm_history()
