@@ -50,8 +50,8 @@ WHOLE_STAGES = "-XX:-DontCompileHugeMethods"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 # The collector that takes least processor time; pauses are no matter here.
 COLLECTOR = "-XX:+UseParallelGC"
-# Only the quick compiler. The other one takes half the processor time of a small job, to make code fast that has run by
-# then; it pays from gigabytes on. Room for code as there is with both: else 48 MB are full after some hundred plans, and
+# Only the quick compiler. The other one takes half the processor time of a small job, to make code fast that has run
+# by then; it pays from gigabytes on. Room for code as there is with both: 48 MB are full after some hundred plans, and
 # Java then interprets whatever comes.
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 BRIEF_BYTES = 1 << 30  # of captures
