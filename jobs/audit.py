@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     spark = start(byte_size * CAPTURED)
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
-        with settings(spark, planned(byte_size * CAPTURED)):
+        with settings(spark, planned(byte_size)):
             facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
         with step("writing the report", "Report written"):
             texts = {arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, config)}

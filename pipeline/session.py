@@ -60,10 +60,12 @@ BRIEF_BYTES = 1 << 30  # of captures
 # That is half of the 42,000 calls into the JVM which planning all tables takes.
 UNATTENDED = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 
-# Nine tables and hundreds of rules are long plans: on little data Spark spends most of its time compiling code for them
-# that then runs for milliseconds. Interpreted, such a job takes half the processor time.
+# Hundreds of rules are long plans, and so are nine tables: on little data Spark spends most of its time compiling code
+# for them that then runs for milliseconds. Interpreted, the audit of the samples takes half the processor time; to
+# decode 60 MB takes a quarter longer.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-INTERPRETED_BYTES = 160 << 20  # of captures
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+INTERPRETED_BYTES = 16 << 20  # of captures to decode, or of tables to audit
 
 OLDEST_JAVA = 17
 # pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
@@ -164,8 +166,8 @@ def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[s
 
 
 def planned(byte_size: int) -> Mapping[str, str]:
-    """Settings for work on captures of so many bytes, for `settings`."""
-    return INTERPRETED if byte_size < INTERPRETED_BYTES else {}
+    """Settings for work on captures, or tables, of so many bytes, for `settings`."""
+    return INTERPRETED if byte_size < INTERPRETED_BYTES else COMPILED
 
 
 @contextmanager

@@ -17,7 +17,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 TEST_SETTINGS = {
     **UNATTENDED,
-    # As jobs work on captures as small as these; code is compiled in test_splits, test_readme and on the cluster.
+    # As jobs work on captures as small as these; compiled plans give the same tables in test_invariance.
     **INTERPRETED,
     # Two cores as on the smallest machine that runs the suite; more than one shows what depends on partitioning.
     "spark.master": "local[2]",

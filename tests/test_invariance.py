@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 import pipeline
 from benchmarks.generate import generate
+from pipeline import session
 
 ROTATED = "091_rotated_*.pcap"
 # Damage of each kind, streams long enough to be cut into many runs, and every version, also without its header.
@@ -147,17 +148,13 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_all_tables_are_the_same_for_any_split_and_partition_count(spark: SparkSession, generated: Path) -> None:
+def test_all_tables_are_the_same_for_any_split_partition_count_and_plan(spark: SparkSession, generated: Path) -> None:
     found = []
-    before = spark.conf.get("spark.sql.shuffle.partitions") or ""
-    try:
-        for split_bytes, partitions in [(64_000_000, 1), (31_111, 5)]:
-            spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    for split_bytes, partitions, plan in [(64_000_000, 1, session.INTERPRETED), (31_111, 5, session.COMPILED)]:
+        with session.settings(spark, {"spark.sql.shuffle.partitions": str(partitions), **plan}):
             tables = pipeline.decode(spark, str(generated), split_bytes=split_bytes, versions={"0-9-1"})
             found.append({name: fingerprint(table) for name, table in tables.items()})
             tables.release()
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
     assert found[0]["messages"]
     assert found[0] == found[1]
 
