@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -66,7 +65,7 @@ def read_runs(path: Path) -> list[pa.RecordBatch]:
 
 def in_flow_order(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows as a shuffle by flow would hand them over, one by one; accounts, which have no flow, last."""
-    from pipeline import RUN_ORDER
+    from pipeline.decoding import RUN_ORDER
 
     runs = pa.Table.from_batches(batches)
     order = pc.sort_indices(runs, sort_keys=[(name, "ascending") for name in RUN_ORDER])
@@ -113,26 +112,21 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def floor(task: Task) -> None:
     """The same source, the same shuffle and sort, every batch through Python as it is, and thrown away."""
-    import pipeline
+    from pipeline.decoding import sorted_runs
     from udfs.schemas import TCP_RUNS
-    from udfs.source import register
 
-    engine = spark(task)
-    register(engine)
-    runs = engine.read.format("tcp_runs").load(str(task.capture))
-    shuffled = runs.repartition("flow").sortWithinPartitions(*pipeline.RUN_ORDER)
-    shuffled.mapInArrow(identity, TCP_RUNS).write.format("noop").mode("overwrite").save()
+    runs = sorted_runs(spark(task), str(task.capture))
+    runs.mapInArrow(identity, TCP_RUNS).write.format("noop").mode("overwrite").save()
 
 
 def write_frames(task: Task) -> None:
-    """Table frames, as `pipeline.parquet` writes it."""
-    import pipeline
-    from pipeline import parquet
-    from pipeline.tables.frames import frames
+    """Table frames, as `wirehare decode` writes it."""
+    from pipeline.decoding import write_decoded
+    from pipeline.output import place
 
-    output = task.work / "frames"
-    shutil.rmtree(output, ignore_errors=True)
-    parquet.write(frames(pipeline.decoded(spark(task), str(task.capture))), output.as_uri())
+    output = place(str(task.work / "frames"))
+    output.remove()
+    write_decoded(spark(task), str(task.capture), output)
 
 
 def write_tables(task: Task) -> None:

@@ -177,23 +177,22 @@ def write(
     spark: SparkSession, paths: Sequence[str], stage: Place, wanted: Sequence[str], arguments: argparse.Namespace
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
-    import pipeline
-    from pipeline import parquet
+    from pipeline.decoding import write_decoded
     from pipeline.derivation import Derivation
     from pipeline.schemas import DECODED, TABLES
 
     scratch = stage.child("decoded")
     with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
-        rows = pipeline.decoded(
+        write_decoded(
             spark,
             paths,
+            scratch,
             payload=arguments.payload,
             ports=arguments.port,
             hosts=arguments.host,
             since=arguments.since,
             until=arguments.until,
         )
-        parquet.write(rows, scratch.uri, partition_by="kind")
     with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from the rows as written: the captures are read and decoded once.
         derived = Derivation(

@@ -21,21 +21,18 @@ from pyspark.sql.types import StructType
 from pipeline import views
 from pipeline.audit import findings
 from pipeline.cutting import cut
+from pipeline.decoding import decoded
 from pipeline.derivation import Derivation
 from pipeline.heartbeats import heartbeats
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
 from pipeline.tables.shape import shaped
-from udfs.schemas import DECODED
 
 __all__ = [
     "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded", "heartbeats",
     "latency", "load", "rates", "views",
 ]  # fmt: skip
-
-# Packets are handled one by one in this order, however the captures were split and their runs cut.
-RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 
 
 @dataclass(frozen=True)
@@ -73,43 +70,6 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collect
     derived = Derivation(decoded, payload=payload, versions=versions)
     tables = {name: getattr(derived, name) for name in TABLES}
     return Tables(**tables, persisted=derived.persisted)
-
-
-def decoded(
-    spark: SparkSession,
-    paths: str | Sequence[str],
-    *,
-    payload: bool = False,
-    ports: Sequence[int] | None = None,
-    hosts: Sequence[str] | None = None,
-    since: int | None = None,
-    until: int | None = None,
-    split_bytes: int | None = None,
-) -> DataFrame:
-    """Captures -> decoded rows (`udfs.schemas.DECODED`), lazily and each time anew.
-
-    `paths`: files, directories, globs, URIs; relative ones are under the directory of this process, wherever Spark
-    was started. `ports`, `hosts`: only connections with one of them on either side. `since` (inclusive), `until`
-    (exclusive): packets of this time, ns since 1970-01-01 UTC. `split_bytes`: plain captures above this size are read
-    in several splits. A capture that cannot be read gives a row in `captures` with its error.
-    """
-    # Here, not above: the kernels behind them take a second to load, and tables already written need none.
-    from udfs.decode import decode_runs
-    from udfs.paths import anchored
-    from udfs.source import register
-
-    register(spark)
-    options = {
-        "ports": ports and ",".join(map(str, ports)),
-        "hosts": hosts and ",".join(hosts),
-        "since": since,
-        "until": until,
-        "splitBytes": split_bytes,
-    }
-    given = {name: str(value) for name, value in options.items() if value is not None}
-    places = [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
-    runs = spark.read.format("tcp_runs").options(**given).load(places)
-    return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER).mapInArrow(decode_runs(payload), DECODED)
 
 
 def decode(

@@ -31,6 +31,9 @@ def make(captures: list[str]) -> None:
     """Decode and audit `captures` as jobs do, and leave the classes that this took in ARCHIVE. A minute."""
     import pipeline
     from pipeline import parquet
+    from pipeline.decoding import write_decoded
+    from pipeline.output import place
+    from pipeline.schemas import DECODED
     from pipeline.session import INTERPRETED, LOGGING, session, settings
 
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
@@ -38,9 +41,9 @@ def make(captures: list[str]) -> None:
     taking_notes = f'{LOGGING} "-XX:ArchiveClassesAtExit={ARCHIVE}" {QUIET}'
     spark = session(**{"spark.driver.extraJavaOptions": taking_notes})
     with tempfile.TemporaryDirectory() as directory, settings(spark, INTERPRETED):
-        rows = f"{directory}/decoded"
-        parquet.write(pipeline.decoded(spark, captures), rows, partition_by="kind")
-        for name, table in pipeline.from_decoded(spark.read.parquet(rows)).items():
+        rows = place(f"{directory}/decoded")
+        write_decoded(spark, captures, rows)
+        for name, table in pipeline.from_decoded(spark.read.schema(DECODED).parquet(rows.uri)).items():
             parquet.write(table, f"{directory}/{name}")
         pipeline.findings(pipeline.load(spark, directory)).collect()
     spark.stop()  # the JVM ends with this process, and writes the archive then

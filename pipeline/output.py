@@ -100,6 +100,11 @@ class Place:
         elif self.files.get_file_info(self.path).type == pyarrow.fs.FileType.Directory:
             self.files.delete_dir(self.path)
 
+    def keep(self, names: Collection[str]) -> None:
+        """Delete all files in the directory but these."""
+        for name in set(self.entries() or ()) - set(names):
+            self.files.delete_file(posixpath.join(self.path, name))
+
     def move_to(self, target: Place) -> None:
         """Rename the directory; copy and delete where the store has no rename."""
         if self.local:

@@ -18,7 +18,7 @@ import golden
 import pyarrow as pa
 from pyspark.sql.variant_utils import VariantUtils
 
-from pipeline import RUN_ORDER
+from pipeline.decoding import RUN_ORDER
 from udfs.decode import ARROW_DECODED, decode_runs
 from udfs.source import TcpRunsSource
 
