@@ -121,12 +121,12 @@ def floor(task: Task) -> None:
 
 def write_frames(task: Task) -> None:
     """Table frames, as `wirehare decode` writes it."""
-    from pipeline.decoding import write_decoded
+    from pipeline.decoding import decode_into
     from pipeline.output import place
 
     output = place(str(task.work / "frames"))
     output.remove()
-    write_decoded(spark(task), str(task.capture), output)
+    decode_into(spark(task), str(task.capture), output, ["frames"])
 
 
 def write_tables(task: Task) -> None:

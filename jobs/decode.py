@@ -21,8 +21,9 @@ from jobs.console import Status, complain, step
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline.derivation import Derivation
+    from pipeline.decoding import Written
     from pipeline.output import Place
+    from pipeline.remainder import Remainder
 
 EPILOG = f"""examples:
   wirehare decode trace.pcapng --output tables
@@ -177,16 +178,17 @@ def write(
     spark: SparkSession, paths: Sequence[str], stage: Place, wanted: Sequence[str], arguments: argparse.Namespace
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
-    from pipeline.decoding import write_decoded
-    from pipeline.derivation import Derivation
-    from pipeline.schemas import DECODED, TABLES
+    from pipeline.decoding import decode_into
+    from pipeline.remainder import Remainder
+    from pipeline.schemas import TABLES
 
-    scratch = stage.child("decoded")
+    scratch = stage.child("scratch")
     with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
-        write_decoded(
+        written = decode_into(
             spark,
             paths,
             scratch,
+            wanted,
             payload=arguments.payload,
             ports=arguments.port,
             hosts=arguments.host,
@@ -194,19 +196,19 @@ def write(
             until=arguments.until,
         )
     with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
-        # Everything else is derived from the rows as written: the captures are read and decoded once.
-        derived = Derivation(
-            spark.read.schema(DECODED).parquet(scratch.uri), payload=arguments.payload, versions=spoken(scratch)
-        )
+        # Everything else is derived from what is written: the captures are read and decoded once.
+        left = Remainder(written, payload=arguments.payload)
         needed = [name for name in TABLES if name in (*wanted, "captures")]
-        write_tables(spark, derived, stage, [name for name in needed if name != "frames"], status)
+        write_tables(spark, left, written, stage, [name for name in needed if name != "frames"], status)
         if "frames" in needed:
-            keep_frames(scratch, stage.child("frames"), derived)
-    derived.release()
+            write_left(spark, written.folder("frames"), None, stage.child("frames"))
+    left.release()
     scratch.remove()
 
 
-def write_tables(spark: SparkSession, derived: Derivation, stage: Place, names: Sequence[str], status: Status) -> None:
+def write_tables(
+    spark: SparkSession, left: Remainder, written: Written, stage: Place, names: Sequence[str], status: Status
+) -> None:
     """Write these tables, some side by side: one is planned on the driver, on one core, while others are computed."""
     from pipeline import parquet
     from pipeline.tables.flows import message_flows
@@ -215,18 +217,19 @@ def write_tables(spark: SparkSession, derived: Derivation, stage: Place, names: 
     under_way: dict[str, Future[None]] = {}
 
     def write_table(name: str) -> None:
+        target = stage.child(name)
         if name == "message_flows" and {"messages", "connections"} <= set(names):
             for part in ("messages", "connections"):
                 under_way[part].result()
-            table = message_flows(*(standing(spark, stage, part) for part in ("messages", "connections")))
+            parts = (standing(spark, stage, part) for part in ("messages", "connections"))
+            parquet.write(message_flows(*parts), target.uri)
         else:
-            table = getattr(derived, name)
-        parquet.write(table, stage.child(name).uri)
+            write_left(spark, written.folder(name), left.of(name), target)
 
     try:
         under_way.update((name, pool.submit(write_table, name)) for name in sorted(names, key=TURN.index))
-        for written in as_completed(under_way.values()):
-            written.result()
+        for table in as_completed(under_way.values()):
+            table.result()
             status.doing = f"writing {', '.join(name for name, table in under_way.items() if table.running())}"
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -238,15 +241,6 @@ def write_tables(spark: SparkSession, derived: Derivation, stage: Place, names: 
     pool.shutdown()
 
 
-def spoken(scratch: Place) -> set[str]:
-    """The versions that occur among the connections of the decoded rows."""
-    connections = scratch.child("kind=connection")
-    if connections.entries() is None:
-        return set()
-    versions = connections.dataset().to_table(columns=["version"])["version"].unique().to_pylist()
-    return {version for version in versions if version is not None}
-
-
 def standing(spark: SparkSession, stage: Place, name: str) -> DataFrame:
     """A table that has been written under `stage`."""
     from pipeline.schemas import TABLES
@@ -254,15 +248,18 @@ def standing(spark: SparkSession, stage: Place, name: str) -> DataFrame:
     return spark.read.schema(TABLES[name]).parquet(stage.child(name).uri)
 
 
-def keep_frames(scratch: Place, target: Place, derived: Derivation) -> None:
-    """The decoded rows of kind 'frame' are the table frames already: move them there."""
+def write_left(spark: SparkSession, written: Place, rows: DataFrame | None, target: Place) -> None:
+    """Move what is `written` of a table to its place, `target`, and add the `rows` that are not."""
     from pipeline import parquet
+    from pipeline.schemas import TABLES
 
-    written = scratch.child("kind=frame")
-    if written.entries() is None:  # no frame in any capture
-        parquet.write(derived.frames, target.uri)
-    else:
+    there = bool(written.entries())
+    if there:
         written.move_to(target)
+    elif rows is None:
+        rows = spark.createDataFrame([], TABLES[target.name])
+    if rows is not None:
+        parquet.write(rows, target.uri, append=there)
 
 
 def counted(number: int, noun: str) -> str:

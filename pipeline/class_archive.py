@@ -31,9 +31,8 @@ def make(captures: list[str]) -> None:
     """Decode and audit `captures` as jobs do, and leave the classes that this took in ARCHIVE. A minute."""
     import pipeline
     from pipeline import parquet
-    from pipeline.decoding import write_decoded
+    from pipeline.decoding import decode_into
     from pipeline.output import place
-    from pipeline.schemas import DECODED
     from pipeline.session import INTERPRETED, LOGGING, session, settings
 
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
@@ -41,9 +40,8 @@ def make(captures: list[str]) -> None:
     taking_notes = f'{LOGGING} "-XX:ArchiveClassesAtExit={ARCHIVE}" {QUIET}'
     spark = session(**{"spark.driver.extraJavaOptions": taking_notes})
     with tempfile.TemporaryDirectory() as directory, settings(spark, INTERPRETED):
-        rows = place(f"{directory}/decoded")
-        write_decoded(spark, captures, rows)
-        for name, table in pipeline.from_decoded(spark.read.schema(DECODED).parquet(rows.uri)).items():
+        rows = decode_into(spark, captures, place(f"{directory}/decoded"), pipeline.TABLES).decoded
+        for name, table in pipeline.from_decoded(rows).items():
             parquet.write(table, f"{directory}/{name}")
         pipeline.findings(pipeline.load(spark, directory)).collect()
     spark.stop()  # the JVM ends with this process, and writes the archive then

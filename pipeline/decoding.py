@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pipeline.output import Place
+from pipeline.schemas import MESSAGES, METHODS
+from pipeline.tables.history import method_roles
+from pipeline.tables.messages import shown_messages
+from pipeline.tables.roles import HOT_ARGUMENTS, METHOD_FRAMES, NAMES_LINK, replies
 from udfs.schemas import DECODED
+
+if TYPE_CHECKING:
+    from udfs.writing import WriteTables
 
 # Packets are handled one by one in this order, however the captures were split and their runs cut.
 RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
+
+
+# Tables that are made of the history of channels.
+OF_HISTORY = {"channels", "links", "methods", "messages", "message_flows"}
 
 
 class Chosen(TypedDict, total=False):
@@ -44,24 +57,117 @@ def decoded(
     return sorted_runs(spark, paths, **chosen).mapInArrow(decode_runs(payload), DECODED)
 
 
-def write_decoded(
+def decode_into(
     spark: SparkSession,
     paths: str | Sequence[str],
     directory: Place,
+    tables: Collection[str],
     *,
     payload: bool = False,
     **chosen: Unpack[Chosen],
-) -> None:
-    """As `decoded`, but into Parquet files by kind, which Spark reads from `directory` as DECODED."""
-    from udfs.writing import WRITTEN, WriteDecoded
+) -> Written:
+    """As `decoded`, but into files of `directory`, and beside the decoded rows what follows from the frames of one
+    connection, as far as it is needed for these tables."""
+    from udfs.writing import FOLDERS, WRITTEN
 
-    writer = WriteDecoded(directory.files, directory.path, payload)
+    runs = sorted_runs(spark, paths, **chosen)
     listed: dict[str, set[str]] = defaultdict(set)
-    for row in sorted_runs(spark, paths, **chosen).mapInArrow(writer, WRITTEN).collect():
+    for row in runs.mapInArrow(writer(directory, tables, payload=payload), WRITTEN).collect():
         listed[row.folder].add(row.file)
-    for folder in directory.entries() or ():
+    for folder in FOLDERS:
         # What else is there is of tasks that were tried again.
         directory.child(folder).keep(listed[folder])
+    return Written(spark, directory)
+
+
+def writer(
+    directory: Place, tables: Collection[str], *, payload: bool = False, waiting_bytes: int | None = None
+) -> WriteTables:
+    """What workers call to write these tables. `waiting_bytes`: of messages of one connection that are held until it
+    ends (`udfs.messages`)."""
+    from udfs.messages import WAITING_BYTES
+    from udfs.methods import Methods
+    from udfs.writing import WriteTables
+
+    return WriteTables(
+        directory.files,
+        directory.path,
+        payload,
+        {**HOT_ARGUMENTS, "name": "string"},
+        Methods(METHODS, METHOD_FRAMES, NAMES_LINK, tuple(replies())) if "methods" in tables else None,
+        (method_roles(), shown_messages(payload)) if set(tables) & OF_HISTORY else None,
+        WAITING_BYTES if waiting_bytes is None else waiting_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `decode_into` has left in `directory`."""
+
+    spark: SparkSession
+    directory: Place
+
+    @property
+    def decoded(self) -> DataFrame:
+        """The decoded rows (`udfs.schemas.DECODED`)."""
+        return self.spark.read.schema(DECODED).parquet(self.directory.child("decoded").uri)
+
+    def folder(self, table: str) -> Place:
+        """Where the files of table 'frames', 'methods' or 'messages' are, if there are any."""
+        return self.directory.child("decoded").child("kind=frame") if table == "frames" else self.directory.child(table)
+
+    def versions(self) -> set[str]:
+        """The versions that occur among the connections."""
+        connections = self.directory.child("decoded").child("kind=connection")
+        if not connections.entries():
+            return set()
+        versions = connections.dataset().to_table(columns=["version"])["version"].unique().to_pylist()
+        return {version for version in versions if version is not None}
+
+    @property
+    def requests(self) -> DataFrame | None:
+        """The rows of table methods that may have a reply, without it; None if there are none."""
+        from udfs.writing import REQUESTS
+
+        return self._found(REQUESTS, METHODS)
+
+    @property
+    def open_messages(self) -> DataFrame | None:
+        """Rows of table messages of which Spark has to say what became; None if there are none."""
+        from udfs.messages import OPEN
+
+        return self._found(OPEN, MESSAGES)
+
+    @property
+    def events(self) -> DataFrame:
+        """What settles `open_messages`."""
+        from udfs.history import schema_of
+        from udfs.messages import EVENTS
+
+        return self._read(EVENTS, schema_of("event"))
+
+    @property
+    def counts(self) -> DataFrame:
+        """How many of the other messages were settled how, by ledger (`udfs.writing.ENDED`)."""
+        from udfs.messages import COUNTS
+        from udfs.writing import ENDED
+
+        return self._read(COUNTS, ENDED)
+
+    def history(self, kind: str) -> DataFrame:
+        """Rows of kind 'life', 'link' or 'reply' of the history of channels."""
+        from udfs.history import schema_of
+        from udfs.writing import HISTORY_OF
+
+        return self._read(HISTORY_OF[kind], schema_of(kind))
+
+    def _found(self, folder: str, schema: StructType) -> DataFrame | None:
+        place = self.directory.child(folder)
+        return self.spark.read.schema(schema).parquet(place.uri) if place.entries() else None
+
+    def _read(self, folder: str, schema: StructType) -> DataFrame:
+        found = self._found(folder, schema)
+        return self.spark.createDataFrame([], schema) if found is None else found
 
 
 def sorted_runs(spark: SparkSession, paths: str | Sequence[str], **chosen: Unpack[Chosen]) -> DataFrame:

@@ -18,6 +18,6 @@ OPTIONS = {
 }
 
 
-def write(table: DataFrame, uri: str) -> None:
-    """Write `table` to the directory `uri`, which must not exist."""
-    table.write.options(**OPTIONS).parquet(uri)
+def write(table: DataFrame, uri: str, *, append: bool = False) -> None:
+    """Write `table` to the directory `uri`, which must not exist, or `append` files to what is there."""
+    table.write.options(**OPTIONS).mode("append" if append else "error").parquet(uri)

@@ -12,9 +12,9 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType, VariantType
 
-from pipeline.decoding import write_decoded
+from pipeline.decoding import decode_into
 from pipeline.output import place
-from udfs.decode import TIMESTAMP, VARIANT
+from udfs.arrow import TIMESTAMP, VARIANT
 from udfs.footer import with_variants
 from udfs.parquet import GROUP_ROWS, ParquetFiles
 
@@ -136,9 +136,9 @@ def test_a_column_that_is_not_there_is_refused(directory: Path) -> None:
 def test_files_of_tasks_that_were_tried_again_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     """A file that no successful task names, as one leaves that ended in the middle."""
     output = tmp_path / "decoded"
-    stray = output / "kind=frame" / "part-0.zstd.parquet"
+    stray = output / "decoded" / "kind=frame" / "part-0.zstd.parquet"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"PAR1")
-    write_decoded(spark, str(CAPTURE), place(str(output)))
+    decode_into(spark, str(CAPTURE), place(str(output)), ["frames"])
     assert not stray.exists()
     assert list(stray.parent.glob("*.parquet"))

@@ -26,45 +26,10 @@ from codec.amqp.notes import note_names
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.net.segments import SEGMENT
 from codec.variant import encode
+from udfs.arrow import TIMESTAMP, VARIANT, arrow_schema
+from udfs.schemas import DECODED
 
-METADATA_FIELD = pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})
-VARIANT = pa.struct([pa.field("value", pa.binary(), nullable=False), METADATA_FIELD])
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-
-ARROW_DECODED = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("connection_id", pa.int64()),
-        ("frame_no", pa.int64()),
-        ("sender", pa.string()),
-        ("ts", TIMESTAMP),
-        ("ts_ns", pa.int64()),
-        ("first_ts_ns", pa.int64()),
-        ("capture_file", pa.string()),
-        ("first_packet_no", pa.int64()),
-        ("packet_no", pa.int64()),
-        ("stream_offset", pa.int64()),
-        ("size", pa.int64()),
-        ("version", pa.string()),
-        ("version_known", pa.bool_()),
-        ("channel", pa.int32()),
-        ("frame_type", pa.string()),
-        ("class_id", pa.int32()),
-        ("method_id", pa.int32()),
-        ("code", pa.int64()),
-        ("name", pa.string()),
-        ("arguments", VARIANT),
-        ("properties", VARIANT),
-        ("body_size", pa.int64()),
-        ("payload_size", pa.int64()),
-        ("payload", pa.binary()),
-        ("status", pa.string()),
-        ("error", pa.string()),
-        ("notes", pa.list_(pa.string())),
-        ("content_frame_no", pa.int64()),
-        ("body_sha256", pa.string()),
-    ]
-)
+ARROW_DECODED = arrow_schema(DECODED)
 
 _SENDERS = pa.array(["client", "server"])
 _LOW_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)

@@ -1,23 +1,31 @@
-"""Methods in, history out: the function that `mapInArrow` calls on methods sorted by connection and frame.
+"""Frames in, history out: what a connection's methods say, in one pass over its frames in order.
 
-Output: batches of HISTORY, rows of several kinds: messages, events for the settlement engine, lives of channels, links,
-and requests with their answers. Nothing is held but the state of the connection at hand. Cost per batch, not per
-row: the kernel does the rest.
+    follower = Follower(roles)
+    for kind, records in follower.feed(frames).items(): follower.shown(kind, records)
+
+`ChannelHistory` is that for `mapInArrow`, with rows of several kinds in one flat schema (HISTORY): messages, events for
+the settlement engine, lives of channels, links, and requests with their answers. Nothing is held but the state of the
+connection at hand. Cost per batch, not per row: the kernel does the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
 from codec.channel_history import end_connection, follow
-from codec.channel_state import ROLE, Results, Roles, Rows, new_results, new_state, with_room
+from codec.channel_state import CONNECTION, ROLE, STARTED, Results, Roles, Rows, new_results, new_state, with_room
+from udfs.fields import fields
 from udfs.settle import Numbers, integers
 
+Records = NDArray[Any]
 SENDERS = ("client", "server")  # CLIENT, SERVER
 _SENDERS = pa.array(SENDERS)
 # Kind -> its columns: (name, field of the record, what the field holds).
@@ -99,23 +107,73 @@ ARROW_HISTORY = pa.schema(
 HISTORY = ", ".join(["kind string", *(f"{slot} bigint" for slot in NUMBERS), *(f"{slot} string" for slot in TEXTS)])
 
 
+# What is read of frames, and of their arguments (`udfs.fields`).
+OF_FRAMES = (
+    "connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status", "name", "arguments",
+)  # fmt: skip
+TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
+ARGUMENTS = {
+    **dict.fromkeys(TEXT_ARGUMENTS, "string"),
+    **dict.fromkeys(("delivery_tag", "prefetch_count", "prefetch_size", "reply_code"), "bigint"),
+    **dict.fromkeys(("multiple", "requeue", "no_wait", "no_ack", "exclusive"), "boolean"),
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """Which frames have a say. `versions`: of the family, where channel 0 is that of the connection; `others`: versions
+    of other families, whose frames are left out; `frame_types` and `names` of its methods."""
+
+    versions: tuple[str, ...]
+    others: tuple[str, ...]
+    frame_types: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def chosen(self, frames: pa.RecordBatch) -> pa.Array:
+        """True for methods that have a say, and where frames of a sender may be missing."""
+        own = pc.invert(_one_of(frames["version"], self.others))
+        method = pc.and_(_one_of(frames["frame_type"], self.frame_types), _one_of(frames["name"], self.names))
+        return pc.and_(own, pc.or_(pc.and_(method, frames["channel"].is_valid()), is_loss(frames)))
+
+    def marks(self, frames: pa.RecordBatch) -> dict[str, pa.Array]:
+        """`sender` (1: the server), `loss`, `on_connection` of chosen frames."""
+        on_connection = pc.and_(_one_of(frames["version"], self.versions), pc.equal(frames["channel"], 0))
+        return {
+            "sender": pc.equal(frames["sender"], SENDERS[1]),
+            "loss": is_loss(frames),
+            "on_connection": on_connection,
+        }
+
+
+def is_loss(frames: pa.RecordBatch) -> pa.Array:
+    """True where frames may be missing, so that nothing may be paired across (as `pipeline.tables.events.is_loss`)."""
+    gap = pc.and_(pc.equal(frames["frame_type"], "gap"), frames["channel"].is_null())
+    skipped = pc.and_(pc.equal(frames["frame_type"], "skipped"), pc.not_equal(frames["status"], "partial"))
+    return pc.or_(gap, skipped).fill_null(False)
+
+
+def _one_of(column: pa.Array, values: tuple[str, ...]) -> pa.Array:
+    return pc.is_in(column, pa.array(values, pa.string()))
+
+
 @dataclass(frozen=True)
 class MethodRoles:
     """What methods do. `roles`: name -> fields of `codec.channel_state.ROLE`; `settles`: (name, sender, requeue or None
     for either) -> outcome. `texts`: the texts of 'operations', 'modes', 'kinds', 'transactions', 'outcomes' by number,
-    from 1 on."""
+    from 1 on. `said`: which frames are asked."""
 
     roles: Mapping[str, Mapping[str, int]]
     settles: Mapping[tuple[str, str, bool | None], str]
     texts: Mapping[str, tuple[str, ...]]
+    said: Said
 
     def compiled(self) -> Roles:
         """As the kernel reads them; a name's number is its place, from 1 on."""
         rows = np.zeros(len(self.roles) + 1, ROLE).view(np.recarray)
         settles = np.zeros((len(rows), 2, 3), np.int64)
         numbers = {name: number for number, name in enumerate(self.roles, start=1)}
-        for name, fields in self.roles.items():
-            for field, value in fields.items():
+        for name, role in self.roles.items():
+            for field, value in role.items():
                 rows[field][numbers[name]] = value
         for (name, sender, requeue), outcome in reversed(tuple(self.settles.items())):
             cases = slice(None) if requeue is None else int(requeue) + 1
@@ -123,9 +181,70 @@ class MethodRoles:
         return Roles(rows, settles)
 
 
+class Follower:
+    """Follows connections one after the other: frames in, what they say of channels, consumers and messages out."""
+
+    def __init__(self, methods: MethodRoles) -> None:
+        self._said = methods.said
+        self._roles, self._state = methods.compiled(), new_state()
+        self._names, self._texts = Numbers(methods.roles), Numbers([""])  # the latter is EMPTY
+        self.texts = {
+            "names": self._names,
+            "texts": self._texts,
+            **{name: Numbers(values) for name, values in methods.texts.items()},
+        }
+
+    def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array] | None = None) -> dict[str, Records]:
+        """Take the next frames (columns OF_FRAMES; those of a connection together and in order) -> records by kind, for
+        `shown`; all of connections but the last.
+
+        `arguments`: fields of column `arguments`, where they have been read already.
+        """
+        chosen = self._said.chosen(frames)
+        last = frames["connection_id"][-1].as_py() if frames.num_rows else None
+        frames = frames.filter(chosen)
+        if arguments is None:
+            said = fields(frames["arguments"], ARGUMENTS)
+        else:
+            said = {name: arguments[name].filter(chosen) for name in ARGUMENTS}
+        texts = {name: self._texts.of(said[name]) for name in TEXT_ARGUMENTS}
+        numbers = {name: integers(column, null=-1) for name, column in said.items() if name not in texts}
+        numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
+        numbers |= {name: integers(column) for name, column in self._said.marks(frames).items()}
+        rows = Rows(name=self._names.of(frames["name"]), **texts, **numbers)
+        self._state = with_room(self._state, frames.num_rows)
+        results = new_results(self._state, frames.num_rows)
+        follow(self._state, self._roles, rows, results)
+        found = _records(results)
+        if last is not None and self._state.numbers[STARTED] and self._state.numbers[CONNECTION] != last:
+            for kind, records in self.finish().items():
+                found[kind] = np.concatenate([found[kind], records]) if kind in found else records
+        return found
+
+    def finish(self) -> dict[str, Records]:
+        """The connection at hand has no more frames."""
+        results = new_results(self._state, 0)
+        end_connection(self._state, results)
+        self._state.numbers[STARTED] = 0
+        return _records(results)
+
+    def shown(self, kind: str, records: Records) -> pa.RecordBatch:
+        """Records of one kind as columns of their own names."""
+        columns = {
+            name: _column(np.ascontiguousarray(records[field]), holds, self.texts) for name, field, holds in KINDS[kind]
+        }
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _records(results: Results) -> dict[str, Records]:
+    """What there is of each kind."""
+    records = (results.messages, results.events, results.lives, results.links, results.replies)
+    return {kind: rows[:count] for kind, rows, count in zip(KINDS, records, results.counts, strict=True) if count}
+
+
 @dataclass(frozen=True)
 class ChannelHistory:
-    """The function for `mapInArrow` over sorted methods and losses (`pipeline.tables.history.SAID`).
+    """The function for `mapInArrow` over sorted frames (OF_FRAMES) -> HISTORY.
 
     A class of this module, not a nested function: that would travel to the workers with the kernels it names, and
     they would be compiled anew there.
@@ -134,29 +253,12 @@ class ChannelHistory:
     methods: MethodRoles
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        methods = self.methods
-        roles, state = methods.compiled(), new_state()
-        names, texts = Numbers(methods.roles), Numbers([""])  # the latter is EMPTY
-        known = {"names": names, "texts": texts, **{name: Numbers(values) for name, values in methods.texts.items()}}
+        follower = Follower(self.methods)
         for batch in batches:
-            texts_of = {name: texts.of(batch[name]) for name in ("consumer_tag", "queue", "reply_text")}
-            numbers = {name: integers(batch[name], null=-1) for name in Rows._fields if name not in (*texts_of, "name")}
-            rows = Rows(name=names.of(batch["name"]), **texts_of, **numbers)
-            state = with_room(state, batch.num_rows)
-            results = new_results(state, batch.num_rows)
-            follow(state, roles, rows, results)
-            yield from _shown(results, known)
-        results = new_results(state, 0)
-        end_connection(state, results)
-        yield from _shown(results, known)
-
-
-def _shown(results: Results, known: Mapping[str, Numbers]) -> Iterator[pa.RecordBatch]:
-    """What there is of each kind."""
-    records = (results.messages, results.events, results.lives, results.links, results.replies)
-    for kind, rows, count in zip(KINDS, records, results.counts, strict=True):
-        if count:
-            yield _of_kind(kind, rows[:count], known)
+            for kind, records in follower.feed(batch).items():
+                yield flat(kind, follower.shown(kind, records))
+        for kind, records in follower.finish().items():
+            yield flat(kind, follower.shown(kind, records))
 
 
 def slots_of(kind: str) -> dict[str, tuple[str, bool]]:
@@ -168,22 +270,35 @@ def slots_of(kind: str) -> dict[str, tuple[str, bool]]:
     }
 
 
-def _of_kind(kind: str, rows: np.ndarray, known: Mapping[str, Numbers]) -> pa.RecordBatch:
-    """Records of one kind as rows of HISTORY."""
+def schema_of(kind: str) -> StructType:
+    """The columns of a kind."""
+    types = {True: StringType(), False: LongType()}
+    return StructType(
+        [
+            StructField(name, BooleanType() if holds == "truth" else types[is_text])
+            for (name, _, holds), is_text in zip(KINDS[kind], IS_TEXT[kind], strict=True)
+        ]
+    )
+
+
+def flat(kind: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of one kind as rows of HISTORY."""
     slots = {
         name: pa.nulls(len(rows), data_type)
         for name, data_type in zip(ARROW_HISTORY.names, ARROW_HISTORY.types, strict=True)
     }
     slots["kind"] = pa.repeat(pa.scalar(kind), len(rows))
-    for (_, field, holds), (slot, _) in zip(KINDS[kind], slots_of(kind).values(), strict=True):
-        slots[slot] = _column(np.ascontiguousarray(rows[field]), holds, known)
+    for name, (slot, _) in slots_of(kind).items():
+        slots[slot] = rows[name].cast(slots[slot].type)
     return pa.RecordBatch.from_arrays(list(slots.values()), schema=ARROW_HISTORY)
 
 
 def _column(values: NDArray[np.int64], holds: str, known: Mapping[str, Numbers]) -> pa.Array:
     if holds == "number":
         return pa.array(values)
-    if holds in ("number or null", "truth"):
+    if holds == "truth":
+        return pa.array(values == 1, mask=values < 0)
+    if holds == "number or null":
         return pa.array(values, mask=values < 0)
     if holds == "senders":
         return _SENDERS.take(pa.array(values, mask=values < 0))

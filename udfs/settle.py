@@ -8,6 +8,7 @@ kernel does the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,8 @@ from codec.settlement import (
 )
 
 TRANSACTIONS = ("committed", "rolled-back")  # COMMITTED, ROLLED_BACK
+# The order of the events of a ledger.
+ORDER = ("frame_no", "opens", "first", "last", "final", "outcome")
 ARROW_SETTLED = pa.schema(
     [
         ("connection_id", pa.int64()),
@@ -113,6 +116,29 @@ def settle_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     n = int(end_ledger(ledger, rows, 0))
     if n:
         yield shown(rows, n)
+
+
+def settled_at_once(records: NDArray[Any]) -> Settled:
+    """All events of some connections, records of `codec.channel_state.EVENT` in any order -> what became of the
+    messages: outcomes and transactions as numbers."""
+    opens = -records["opens"]
+    order = np.lexsort(
+        [opens if name == "opens" else records[name] for name in reversed(("connection", "ledger", *ORDER))]
+    )
+    events = Events(*(_fixed(records[name][order]) for name in Events._fields))
+    openings = int(events.opens.sum())
+    undone = events.transaction == ROLLED_BACK
+    notes = bool(np.any((events.opens == 0) & (undone | (events.final == 0))))
+    ledger, rows = with_room(new_ledger(), openings, notes), new_settled(openings)
+    n = int(settle(ledger, events, rows))
+    n = int(end_ledger(ledger, rows, n))
+    return Settled(*(column[:n] for column in rows))
+
+
+def _fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    values = np.ascontiguousarray(values)
+    values.flags.writeable = False
+    return values
 
 
 def integers(column: pa.Array, null: int = 0) -> NDArray[np.int64]:

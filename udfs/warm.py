@@ -17,6 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from codec.amqp.versions import headers
+from codec.variant import encode
+from udfs.arrow import VARIANT
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
@@ -128,13 +130,22 @@ def warm_settlement() -> None:
 
 
 def warm_history() -> None:
-    """Compile the history of channels: a loss is enough."""
-    from codec.channel_state import Rows
-    from udfs.history import ChannelHistory, MethodRoles
+    """Compile the history of channels: a loss is enough; and how fields of arguments are read."""
+    from udfs.decode import ARROW_DECODED
+    from udfs.fields import fields
+    from udfs.history import ChannelHistory, MethodRoles, Said
 
-    texts = dict.fromkeys(("name", "consumer_tag", "queue", "reply_text"), pa.nulls(1, pa.string()))
-    row = {name: texts.get(name, pa.array([1])) for name in Rows._fields}
-    list(ChannelHistory(MethodRoles({}, {}, {}))(iter([pa.record_batch(row)])))
+    columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
+    columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
+    methods = MethodRoles({}, {}, {}, Said((), (), (), ()))
+    list(ChannelHistory(methods)(iter([pa.record_batch(columns)])))
+    fields(said({"queue": "q"}), {"queue": "string"})
+
+
+def said(arguments: dict[str, object]) -> pa.StructArray:
+    """A VARIANT column of one row."""
+    octets = [pa.array([part]) for part in encode(arguments)]
+    return pa.StructArray.from_arrays(octets, fields=list(VARIANT))
 
 
 def warm_pairing() -> None:

@@ -13,16 +13,25 @@ LIFE = ("connection_id", "channel", "channel_life")
 COUNTED_OUTCOMES = ("confirmed", "nacked", "acked", "rejected", "requeued")
 
 
-def channels(lives: DataFrame, settled: DataFrame) -> DataFrame:
-    """Lives of channels out of the history, and what became of their messages -> table channels."""
+def ended(settled: DataFrame) -> DataFrame:
+    """SETTLED -> how many messages of a ledger have which outcome (`udfs.writing.ENDED`)."""
+    return (
+        settled.filter(F.col("outcome").isNotNull())
+        .groupBy("connection_id", "ledger", "outcome")
+        .agg(F.count("*").alias("count_all"))
+    )
+
+
+def channels(lives: DataFrame, ended: DataFrame) -> DataFrame:
+    """Lives of channels out of the history, and what became of their messages (`ended`) -> table channels."""
     # Lives of one channel by what their ledgers are numbered with (codec.channel_results, ledger_of).
     channel, life = F.shiftright("ledger", 42), F.shiftright("ledger", 2).bitwiseAND((1 << 40) - 1)
     counts = (
-        settled.filter(F.col("outcome").isNotNull() & (F.col("ledger").bitwiseAND(3) != TRANSACTED))
+        ended.filter(F.col("ledger").bitwiseAND(3) != TRANSACTED)
         .groupBy("connection_id", channel.alias("channel"), life.alias("channel_life"))
         .agg(
-            *(F.count(F.when(F.col("outcome") == name, 1)).alias(name) for name in COUNTED_OUTCOMES),
-            F.count("*").alias("ended"),
+            *(F.sum(F.when(F.col("outcome") == name, F.col("count_all"))).alias(name) for name in COUNTED_OUTCOMES),
+            F.sum("count_all").alias("ended"),
         )
     )
     zero = F.lit(0)

@@ -1,32 +1,13 @@
-"""Events: the narrow rows that the state of channels, links and messages is computed from.
-
-One row a method, with the arguments that matter in plain columns, and one row a loss: a place where frames of a
-sender may be missing. No shuffle; an argument object is read once, or not at all where no state depends on what it
-says. `sender` is true for the server.
-"""
+"""Which frames the state of channels, links and messages is computed from, and their arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from pipeline.tables.roles import (
-    CONNECTION_CHANNEL,
-    HOT_ARGUMENTS,
-    METHOD_FRAMES,
-    OPERATIONS,
-    SETTLEMENTS,
-    SPEAKS_DETAILS,
-    dialogue_of,
-    looked_up,
-    named,
-)
-
-SAYS_NOTHING = tuple(name for name, operation in OPERATIONS.items() if operation in ("publish", "return"))
-STATE = ("consumer_tag", "queue", "delivery_tag", "multiple", "requeue", "no_wait", "no_ack")
-DETAILS = ("exclusive", "prefetch_count", "prefetch_size", "reply_code", "reply_text")
+from pipeline.tables.roles import HOT_ARGUMENTS, METHOD_FRAMES, OPERATIONS, SETTLEMENTS, dialogue_of, named
 
 
 def hot_arguments(names: Iterable[str] = tuple(HOT_ARGUMENTS)) -> Column:
@@ -51,24 +32,7 @@ def stateful() -> list[str]:
     return sorted({*dialogue_of(), *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
 
 
-def events(frames: DataFrame) -> DataFrame:
-    """Rows of `frames` (or decoded rows of kind 'frame') -> events."""
-    on_connection = looked_up(CONNECTION_CHANNEL, "version").cast("int")
-    method = F.col("frame_type").isin(list(METHOD_FRAMES)) & named(stateful()) & F.col("channel").isNotNull()
-    return (
-        frames.filter(method | is_loss())
-        .select(
-            "connection_id",
-            "frame_no",
-            "ts_ns",
-            "channel",
-            (F.col("sender") == "server").alias("sender"),
-            "name",
-            is_loss().alias("loss"),
-            F.coalesce(F.col("channel") == on_connection, F.lit(False)).alias("on_connection"),
-            F.when(~named(SAYS_NOTHING), hot_arguments(STATE)).alias("state"),
-            F.when(named(SPEAKS_DETAILS), hot_arguments(DETAILS)).alias("details"),
-        )
-        .select("*", "state.*", "details.*")
-        .drop("state", "details")
-    )
+def has_a_say() -> Column:
+    """True on the rows of `frames` that the state of the classic family depends on, and on some more."""
+    method = F.col("frame_type").isin(list(METHOD_FRAMES)) & named(stateful())
+    return method | F.col("frame_type").isin("gap", "skipped")

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from pipeline.tables.channels import channels
+from pipeline.tables.channels import channels, ended
 from pipeline.tables.credit_0_10 import without_credit
 from pipeline.tables.deliveries_1_0 import placed_performatives, settled_deliveries
-from pipeline.tables.events import events
 from pipeline.tables.history import history, kind_of
 from pipeline.tables.links import links
 from pipeline.tables.links_0_10 import links_0_10
 from pipeline.tables.links_1_0 import links_1_0
 from pipeline.tables.properties import CLASSIC, DESCRIBED, SEGMENTED
-from pipeline.tables.roles import CLASSIC_VERSIONS, SESSION_VERSIONS
+from pipeline.tables.roles import CLASSIC_VERSIONS
 from pipeline.tables.sessions import sessions
 from pipeline.tables.settlement import settled_by_ledger
 from pipeline.tables.transfers_0_10 import placed_commands, settled_transfers
@@ -46,12 +44,11 @@ class Family:
 
 def classic(frames: DataFrame) -> Family:
     """0-8, 0-9, 0-9-1, and rows of no known version."""
-    own = frames.filter(~F.coalesce(F.col("version").isin(list(SESSION_VERSIONS)), F.lit(False)))
-    past = history(events(own)).persist(StorageLevel.MEMORY_AND_DISK)
+    past = history(frames).persist(StorageLevel.MEMORY_AND_DISK)
     settled = settled_by_ledger(kind_of(past, "event")).persist(StorageLevel.MEMORY_AND_DISK)
     return Family(
         CLASSIC,
-        channels=channels(kind_of(past, "life"), settled),
+        channels=channels(kind_of(past, "life"), ended(settled)),
         links=links(kind_of(past, "link")),
         messages=kind_of(past, "message"),
         settled=settled,

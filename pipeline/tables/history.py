@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.tables.events import stateful
+from pipeline.tables.events import has_a_say, stateful
 from pipeline.tables.roles import (
+    CLASSIC_VERSIONS,
     CLOSES_CHANNEL,
     CLOSES_LINK,
     DECLARES_QUEUE,
+    METHOD_FRAMES,
     MODES,
     OPENS_CHANNEL,
     OPENS_LINK,
     OPERATIONS,
     OUTSIDE_TRANSACTIONS,
+    SESSION_VERSIONS,
     SETS_PREFETCH,
     SETTLEMENTS,
     SETTLES_ALL,
@@ -44,13 +47,15 @@ TEXTS = {
 IN_ORDER = ("connection_id", "frame_no")
 
 
-def history(events: DataFrame) -> DataFrame:
-    """`events` -> HISTORY, rows of several kinds; `kind_of` gives those of one."""
+def history(frames: DataFrame) -> DataFrame:
+    """`frames` (or decoded rows of kind 'frame') -> HISTORY, rows of several kinds; `kind_of` gives those of one."""
     # Here, not above: the kernel behind it takes a second to load, and tables already written need none.
-    from udfs.history import HISTORY, ChannelHistory
+    from udfs.history import HISTORY, OF_FRAMES, ChannelHistory
 
     return (
-        events.repartition("connection_id")
+        frames.filter(has_a_say())
+        .select(*OF_FRAMES)
+        .repartition("connection_id")
         .sortWithinPartitions(*IN_ORDER)
         .mapInArrow(ChannelHistory(method_roles()), HISTORY)
     )
@@ -68,7 +73,7 @@ def kind_of(history: DataFrame, kind: str) -> DataFrame:
 
 def method_roles() -> MethodRoles:
     """What the methods of the classic family do, for the kernel."""
-    from udfs.history import MethodRoles
+    from udfs.history import MethodRoles, Said
 
     dialogues = dialogue_of()
     numbers = {dialogue: number for number, dialogue in enumerate(sorted(set(dialogues.values())), start=1)}
@@ -95,4 +100,5 @@ def method_roles() -> MethodRoles:
         }
         for name in stateful()
     }
-    return MethodRoles(roles, SETTLEMENTS, TEXTS)
+    said = Said(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(stateful()))
+    return MethodRoles(roles, SETTLEMENTS, TEXTS, said)

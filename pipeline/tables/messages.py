@@ -7,15 +7,27 @@ key; one grouping puts them together. No join of large tables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import MESSAGES
 from pipeline.tables.events import hot_arguments
-from pipeline.tables.properties import PLAIN_PROPERTIES, by_family, with_properties
+from pipeline.tables.properties import (
+    CLASSIC,
+    PERSISTENT,
+    PLAIN_PROPERTIES,
+    PROPERTIES,
+    by_family,
+    with_properties,
+)
 from pipeline.tables.returns import returned
+from pipeline.tables.roles import SESSION_VERSIONS
 from pipeline.tables.shape import shaped, timestamp
+
+if TYPE_CHECKING:
+    from udfs.contents import Shown
 
 # Out of the state of channels and sessions, out of the frame of the method, out of that method's arguments.
 STATE = {
@@ -37,6 +49,7 @@ STATE = {
     "transaction": "string",
 }
 END = "struct<outcome: string, settled_ts_ns: bigint, settled_frame_no: bigint, transaction: string>"
+LATER = {"end": END, "returned_ts_ns": "bigint", "returned_frame_no": "bigint"}
 METHOD = ("version", "sender", "packet_no", "ts_ns", "first_ts_ns")
 ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
 KEY = ("connection_id", "content_frame_no")
@@ -50,11 +63,42 @@ def messages(
 ) -> DataFrame:
     """`states` of messages by family (as in `properties`), what became of them where `settled` (SETTLED) says so, and
     `frames` -> table messages; `payload` brings column `body`."""
-    rows = _contents(frames, payload).withColumn("end", F.lit(None).cast(END))
-    for part in (*map(_states, states.values()), *map(_ends, settled), returned(frames)):
+    rows = _contents(frames, payload).withColumns({name: F.lit(None).cast(kind) for name, kind in LATER.items()})
+    returns = [returned(frames)] if CLASSIC in states else []
+    for part in (*map(_states, states.values()), *map(_ends, settled), *returns):
         rows = rows.unionByName(part, allowMissingColumns=True)
     assembled = with_properties(_assembled(rows, payload), states)
     return shaped(_described(assembled, payload), MESSAGES)
+
+
+def concluded(rows: DataFrame, settled: DataFrame, returned: DataFrame) -> DataFrame:
+    """Rows of the table without what became of them -> the same with it."""
+    ends = _ends(settled).join(returned, list(KEY), "full").withColumnRenamed("content_frame_no", "first_frame_no")
+    known = rows.drop("returned_frame_no").join(ends, ["connection_id", "first_frame_no"], "left")
+    settled_ts_ns: Column = F.coalesce("returned_ts_ns", "end.settled_ts_ns")
+    return shaped(
+        known.withColumns(
+            {
+                "outcome": F.when(F.col("returned_ts_ns").isNotNull(), "returned").otherwise(
+                    F.coalesce("end.outcome", "outcome")
+                ),
+                "transaction": F.col("end.transaction"),
+                "settled_ts_ns": settled_ts_ns,
+                "settle_latency_ns": settled_ts_ns - F.col("ts_ns"),
+                "settled_frame_no": F.col("end.settled_frame_no"),
+            }
+        ),
+        MESSAGES,
+    )
+
+
+def shown_messages(payload: bool) -> Shown:
+    """How workers make the table out of the frames of the classic family."""
+    from udfs.contents import Shown
+
+    wanted = (*PLAIN_PROPERTIES, "reply_to", "delivery_mode")
+    plain = {name: PROPERTIES[name][1][CLASSIC][1:] for name in wanted}
+    return Shown(MESSAGES, SESSION_VERSIONS, BODY_FRAMES, plain, PERSISTENT, payload)
 
 
 def _ends(settled: DataFrame) -> DataFrame:

@@ -14,19 +14,25 @@ from pipeline.tables.roles import METHOD_FRAMES, NAMES_LINK, named
 from pipeline.tables.roles import replies as replies_of
 from pipeline.tables.shape import shaped
 
+KEY = ("connection_id", "frame_no")
+
 
 def methods(frames: DataFrame, replies: Sequence[DataFrame]) -> DataFrame:
     """`frames` and the `replies` of the families' histories -> table methods."""
     spoken = frames.filter(F.col("frame_type").isin(list(METHOD_FRAMES)))
-    if not replies:
-        return shaped(_with_arguments(spoken), METHODS)
-    answered = reduce(DataFrame.unionByName, replies)
-    # Only requests can have a reply: the others, most of them, are not moved.
-    requests = spoken.filter(named(replies_of())).join(answered, ["connection_id", "frame_no"], "left")
-    others = spoken.filter(~named(replies_of()))
-    return shaped(_with_arguments(requests).unionByName(_with_arguments(others), allowMissingColumns=True), METHODS)
-
-
-def _with_arguments(rows: DataFrame) -> DataFrame:
     link_name = F.when(named(NAMES_LINK), F.expr("try_variant_get(arguments, '$.name', 'string')"))
-    return rows.withColumns({"hot": hot_arguments(), "link_name": link_name}).select("*", "hot.*")
+    # Only requests can have a reply: the others, most of them, are not moved.
+    requests, others = (
+        shaped(rows.withColumns({"hot": hot_arguments(), "link_name": link_name}).select("*", "hot.*"), METHODS)
+        for rows in (spoken.filter(named(replies_of())), spoken.filter(~named(replies_of())))
+    )
+    return answered(requests, replies).unionByName(others)
+
+
+def answered(requests: DataFrame, replies: Sequence[DataFrame]) -> DataFrame:
+    """Rows of table methods with what the `replies` say of them."""
+    if not replies:
+        return requests
+    known = reduce(DataFrame.unionByName, replies)
+    asked = requests.drop(*(name for name in known.columns if name not in KEY))
+    return shaped(asked.join(known, list(KEY), "left"), METHODS)

@@ -42,8 +42,6 @@ OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)
 NAMES_LINK = ("attach",)  # its argument `name`
 
-SPEAKS_DETAILS = (*CLOSES_CHANNEL, *SETS_PREFETCH, *OPENS_LINK)
-
 # (method, sender, requeue or None for either) -> outcome of the messages that the other side had sent.
 SETTLEMENTS = {
     ("basic.ack", "client", None): "acked",

@@ -1,0 +1,112 @@
+"""Tables that workers write while they decode, beside the same tables as Spark derives them from the decoded rows.
+
+The two ways share the kernels of `codec`, but neither how messages are put together nor how they are settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import golden
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import test_tables_channels
+import test_tables_messages
+import test_tables_methods
+import test_tables_settlement
+from decoding import decode_table, in_flow_order, runs
+from pyarrow import fs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tables_support import Script, decoded_rows
+
+import pipeline
+from pipeline.decoding import Written, writer
+from pipeline.output import place
+from pipeline.remainder import MADE_IN_PART, Remainder
+from udfs.decode import ARROW_DECODED
+from udfs.parquet import ParquetFiles
+from udfs.schemas import DECODED
+
+MODULES = (test_tables_channels, test_tables_messages, test_tables_methods, test_tables_settlement)
+VERSIONS = {"0-8", "0-9", "0-9-1"}
+# How many rows workers have at a time, and how many bytes of messages they hold: nothing, everything.
+SIZES = {"row by row": (1, None), "three by three, nothing held": (3, 0), "all at once": (1 << 20, None)}
+
+
+def scripts() -> Iterator[tuple[str, Script]]:
+    """All scripts of other tests whose making needs nothing."""
+    for module in MODULES:
+        for name, made in vars(module).items():
+            if getattr(made, "__module__", "") == module.__name__ and made.__annotations__ == {"return": "Script"}:
+                yield f"{module.__name__}.{name}", made()
+
+
+def from_captures() -> pa.Table:
+    """The decoded rows of all captures of the classic family, payloads included."""
+    captures = [capture for capture in golden.captures().values() if set(capture.versions) <= VERSIONS]
+    return decode_table(in_flow_order(runs(sorted({path for capture in captures for path in capture.paths}))))
+
+
+@pytest.fixture(scope="module")
+def places(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Directories with decoded rows."""
+    by_hand, captured = (str(tmp_path_factory.mktemp(name) / "rows") for name in ("by_hand", "captured"))
+    rows = [row for number, (_, script) in enumerate(scripts(), start=1) for row in script.rows(number)]
+    for row in rows:
+        (row.get("properties") or {}).pop("timestamp", None)  # a text in JSON, which the wire does not have
+    decoded_rows(spark, rows).write.parquet(by_hand)
+    files = ParquetFiles(fs.LocalFileSystem(), captured, DECODED)
+    for batch in from_captures().to_batches():
+        files.write(batch)
+    files.close()
+    return [by_hand, captured]
+
+
+def rows_of(table: DataFrame) -> list[str]:
+    """The rows as text, sorted; VARIANT as JSON."""
+    variants = [field.name for field in table.schema.fields if field.dataType.typeName() == "variant"]
+    plain = table.withColumns({name: F.to_json(name) for name in variants})
+    return sorted(str(tuple(row)) for row in plain.collect())
+
+
+@pytest.fixture(scope="module")
+def derived(spark: SparkSession, places: list[str]) -> dict[str, list[str]]:
+    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(*places), payload=True, versions=VERSIONS)
+    found = {name: rows_of(getattr(tables, name)) for name in MADE_IN_PART}
+    tables.release()
+    return found
+
+
+def batches(places: list[str], size: int) -> Iterator[pa.RecordBatch]:
+    """As the decoder gives them: connection after connection, frames in order, one kind in a batch."""
+    rows = pa.concat_tables(pq.read_table(each).cast(ARROW_DECODED) for each in places)
+    rows = rows.sort_by([(name, "ascending") for name in ("connection_id", "frame_no")]).combine_chunks()
+    for kind in ("frame", "connection"):
+        yield from rows.filter(pc.equal(rows["kind"], kind)).combine_chunks().to_batches(max_chunksize=size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_workers_write_is_what_spark_derives(
+    spark: SparkSession, places: list[str], derived: dict[str, list[str]], tmp_path: Path, size: str
+) -> None:
+    count, held = SIZES[size]
+    directory = place(str(tmp_path / "written"))
+    files = writer(directory, pipeline.TABLES, payload=True, waiting_bytes=held)
+    written: list[dict[str, Any]] = [
+        row for batch in files.write(batches(places, count)) for row in batch.to_pylist() if row["rows"]
+    ]
+    folders = {row["folder"]: row["rows"] for row in written}
+    assert ("messages" in folders) == (held is None)
+    assert folders["open"]  # connections in which something was returned, if nothing else
+    left = Remainder(Written(spark, directory), payload=True)
+    for name, expected in derived.items():
+        parts = [left.of(name)]
+        if name in folders:
+            parts.append(spark.read.schema(pipeline.TABLES[name]).parquet(directory.child(name).uri))
+        assert sorted(row for part in parts if part is not None for row in rows_of(part)) == expected
+    left.release()

@@ -1,0 +1,43 @@
+"""Arrow types of columns as Spark hands them over."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+METADATA = pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})
+VARIANT = pa.struct([pa.field("value", pa.binary(), nullable=False), METADATA])
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+PLAIN: dict[type[DataType], pa.DataType] = {
+    LongType: pa.int64(),
+    IntegerType: pa.int32(),
+    StringType: pa.string(),
+    BooleanType: pa.bool_(),
+    BinaryType: pa.binary(),
+    TimestampType: TIMESTAMP,
+    VariantType: VARIANT,
+}
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """The Arrow type of a Spark type; of arrays of plain types, too. Raises KeyError for others."""
+    if isinstance(kind, ArrayType):
+        return pa.list_(arrow_type(kind.elementType))
+    return PLAIN[type(kind)]
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of a table."""
+    return pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])

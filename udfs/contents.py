@@ -1,0 +1,227 @@
+"""Messages of the classic family out of their frames: a method, its header, its bodies, brought together.
+
+    contents = Contents(shown)
+    messages = contents.feed(frames, arguments, states)
+
+Contents of several channels lie between each other, but each channel and sender has one at a time; so what is not
+complete waits until it is, or until another one begins in its place. Cost per batch, not per frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.types import StructType
+
+from udfs.arrow import arrow_schema
+from udfs.fields import fields, gathered
+from udfs.rows import in_one, joined, matched, numbers_of, picked, places_of
+
+# What is kept of frames until their message is whole; the arguments of the method, too.
+OF_FRAMES = (
+    "connection_id", "frame_no", "content_frame_no", "channel", "sender", "version", "packet_no", "ts", "ts_ns",
+    "first_ts_ns", "frame_type", "properties", "body_size", "payload_size", "payload", "body_sha256",
+)  # fmt: skip
+ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
+# Columns of a message that are those of the frame of its method, and of its state.
+OF_METHOD = ("connection_id", "sender", "packet_no", "ts", "ts_ns", "first_ts_ns", *ARGUMENTS)
+OF_STATE = ("channel", "channel_life", "operation", "queue", "link", "outcome")
+DIGITS = "0123456789"
+BLANKS = "".join(map(chr, range(33))) + "\x7f"
+INT64 = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """`schema` of table messages; `others`: versions of other families; `body_frames`: frame types with a part of the
+    body; `properties`: column -> (property, type) for those that are properties as they stand, and for `delivery_mode`;
+    `persistent`: the delivery mode of durable messages; `payload`: whether bodies are shown."""
+
+    schema: StructType
+    others: tuple[str, ...]
+    body_frames: tuple[str, ...]
+    properties: dict[str, tuple[str, str]]
+    persistent: int
+    payload: bool
+
+
+class Contents:
+    """Frames of connections, one after the other, in order: `feed` gives the messages that have become whole."""
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self._frames: pa.Table | None = None
+        self._states: pa.Table | None = None
+
+    def feed(
+        self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], states: pa.RecordBatch | None
+    ) -> pa.RecordBatch | None:
+        """Take frames, fields of their arguments, and the messages that the history of channels has found in them ->
+        messages as in the table, without what became of them."""
+        others = pc.is_in(frames["version"], pa.array(self._shown.others, pa.string()))
+        own = pc.and_(frames["content_frame_no"].is_valid(), pc.invert(others))
+        known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in ARGUMENTS}
+        rows = pa.table({name: column.filter(own) for name, column in known.items()})
+        last = frames["connection_id"][-1].as_py()
+        return self._next(joined(self._frames, rows), joined(self._states, states), last)
+
+    def finish(self) -> pa.RecordBatch | None:
+        """There are no more frames: what is not complete never will be."""
+        return self._next(self._frames, self._states, None)
+
+    def _next(self, frames: pa.Table | None, states: pa.Table | None, last: int | None) -> pa.RecordBatch | None:
+        self._frames, self._states = frames, states
+        if frames is None or not frames.num_rows:
+            return None
+        order = np.lexsort(
+            (
+                numbers_of(frames["frame_no"]),
+                numbers_of(frames["content_frame_no"]),
+                places_of(numbers_of(frames["connection_id"])),
+            )
+        )
+        frames = frames.take(pa.array(order))
+        groups = Groups(frames)
+        waits = groups.waits(last)
+        of_row = np.repeat(waits, groups.sizes)
+        self._frames = frames.filter(pa.array(of_row))
+        found, at = groups.states(states)
+        if states is not None:
+            later = np.zeros(states.num_rows, bool)
+            later[at[found & waits]] = True
+            self._states = states.filter(pa.array(later))
+        chosen = found & ~waits & groups.has_method
+        if not chosen.any() or states is None:
+            return None
+        return self._messages(groups, chosen, states.take(pa.array(at[chosen])))
+
+    def _messages(self, groups: Groups, chosen: NDArray[np.bool_], states: pa.Table) -> pa.RecordBatch:
+        """The messages of the chosen groups."""
+        shown, frames = self._shown, groups.frames
+        methods = frames.select(OF_METHOD).take(pa.array(groups.starts[chosen]))
+        header_at = groups.first_where(
+            frames["body_size"].is_valid().to_numpy() | frames["properties"].is_valid().to_numpy()
+        )[chosen]
+        properties = picked(frames["properties"], header_at)
+        said = fields(properties, dict(shown.properties.values()))
+        of_properties = {column: said[name] for column, (name, _) in shown.properties.items()}
+        digest_at = groups.first_where(frames["body_sha256"].is_valid().to_numpy())[chosen]
+        complete = pa.array(digest_at >= 0)
+        is_body = pc.is_in(frames["frame_type"], pa.array(shown.body_frames)).to_numpy()
+        seen = groups.sums(np.where(is_body, numbers_of(frames["payload_size"]), 0))[chosen]
+        with_body = groups.first_where(is_body & frames["payload_size"].is_valid().to_numpy())[chosen] >= 0
+        declared = picked(frames["body_size"], header_at)
+        assumed = pc.if_else(complete, pc.coalesce(declared, 0), 0)
+        body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
+        headed = pa.array(header_at >= 0)
+        durable = pc.fill_null(pc.equal(of_properties.pop("delivery_mode"), shown.persistent), False)
+        columns = {
+            **{name: in_one(methods[name]) for name in OF_METHOD},
+            **{name: in_one(states[name]) for name in OF_STATE},
+            **of_properties,
+            "delivery_tag": in_one(states["tag"]),
+            "first_frame_no": in_one(states["frame_no"]),
+            "last_frame_no": pa.array(numbers_of(frames["frame_no"])[groups.ends - 1][chosen]),
+            "last_ts_ns": pa.array(groups.highest(numbers_of(frames["ts_ns"]))[chosen]),
+            "durable": pc.if_else(headed, durable, pa.scalar(None, pa.bool_())),
+            "ttl_ms": whole_numbers(of_properties["expiration"]),
+            "properties": properties,
+            "body_size": pc.coalesce(declared, pc.if_else(complete, body_seen, pa.scalar(None, pa.int64()))),
+            "body_seen": body_seen,
+            "complete": complete,
+            "body_sha256": picked(frames["body_sha256"], digest_at),
+        }
+        if shown.payload:
+            columns["body"] = groups.bodies(chosen, complete)
+        schema = arrow_schema(shown.schema)
+        return pa.RecordBatch.from_arrays(
+            [
+                columns[field.name].cast(field.type) if field.name in columns else pa.nulls(len(states), field.type)
+                for field in schema
+            ],
+            schema=schema,
+        )
+
+
+class Groups:
+    """`frames` of contents, those of a content together: from `starts` to `ends` of it, int64, the method first."""
+
+    def __init__(self, frames: pa.Table) -> None:
+        self.frames = frames
+        self.connections = numbers_of(frames["connection_id"])
+        self.contents = numbers_of(frames["content_frame_no"])
+        changes = np.flatnonzero((np.diff(self.contents) != 0) | (np.diff(self.connections) != 0)) + 1
+        self.starts = np.concatenate([[0], changes])
+        self.ends = np.concatenate([changes, [frames.num_rows]])
+        self.sizes = self.ends - self.starts
+        self.has_method = numbers_of(frames["frame_no"])[self.starts] == self.contents[self.starts]
+
+    def waits(self, last: int | None) -> NDArray[np.bool_]:
+        """Which are not complete yet, but may be: the last ones of their channel and sender in connection `last`."""
+        if last is None:
+            return np.zeros(len(self.starts), bool)
+        going_on = self.connections[self.starts] == last
+        complete = self.first_where(self.frames["body_sha256"].is_valid().to_numpy()) >= 0
+        channel = numbers_of(self.frames["channel"])[self.starts]
+        by_server = pc.equal(self.frames["sender"], "server").to_numpy()[self.starts]
+        slot = np.where(going_on, 2 * channel + by_server, -1)
+        # The last group of each slot: the first one when looked at from the end.
+        _, from_end = np.unique(slot[::-1], return_index=True)
+        newest = np.zeros(len(slot), bool)
+        newest[len(slot) - 1 - from_end] = True
+        waiting: NDArray[np.bool_] = going_on & newest & ~complete
+        return waiting
+
+    def states(self, states: pa.Table | None) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Whether there is a row of `states` for each group, and where."""
+        if states is None or not states.num_rows:
+            return np.zeros(len(self.starts), bool), np.zeros(len(self.starts), np.int64)
+        return matched(
+            self.connections[self.starts],
+            self.contents[self.starts],
+            numbers_of(states["connection_id"]),
+            numbers_of(states["frame_no"]),
+        )
+
+    def first_where(self, condition: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The first row of each group for which `condition` (by row) holds; -1 for none."""
+        none = len(condition)
+        first = np.minimum.reduceat(np.where(condition, np.arange(none), none), self.starts)
+        found: NDArray[np.int64] = np.where(first == none, -1, first)
+        return found
+
+    def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.add.reduceat(values, self.starts)
+        return found
+
+    def highest(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.maximum.reduceat(values, self.starts)
+        return found
+
+    def bodies(self, chosen: NDArray[np.bool_], complete: pa.Array) -> pa.Array:
+        """The payloads of each chosen group end to end; empty where it is complete without any, else null."""
+        payload = in_one(self.frames["payload"])
+        parts = payload.filter(pa.array(np.repeat(chosen, self.sizes)))
+        sizes = np.add.reduceat(pc.fill_null(pc.binary_length(payload), 0).to_numpy().astype(np.int64), self.starts)
+        there = self.first_where(payload.is_valid().to_numpy(zero_copy_only=False))[chosen] >= 0
+        return gathered(parts, sizes[chosen], there | complete.to_numpy(zero_copy_only=False))
+
+
+def whole_numbers(texts: pa.Array) -> pa.Array:
+    """Texts that are whole numbers, as Spark's try_cast to BIGINT reads them; the others null."""
+    encoded = texts.dictionary_encode()
+    values = [_whole_number(text) for text in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    return pa.array(values, pa.int64()).take(encoded.indices)
+
+
+def _whole_number(octets: bytes) -> int | None:
+    text = octets.decode("utf-8", "replace").strip(BLANKS)
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits or digits.strip(DIGITS) or int(text) not in INT64:
+        return None
+    return int(text)

@@ -1,0 +1,109 @@
+"""Fields of a VARIANT column as Arrow columns: `fields(column, {"queue": "string", "delivery_tag": "bigint"})`.
+
+A field of another type than asked for is null, as is one that is not there. Octets that are no UTF-8 are handed on in a
+string as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from codec.variant.reading import NUMBER, TEXT, TIME, TRUTH, gather, read_fields
+from udfs.arrow import TIMESTAMP, VARIANT
+
+INT32 = np.iinfo(np.int32)
+MICROS = 1_000_000
+LAST_SECOND = np.iinfo(np.int64).max // MICROS
+
+
+class Fields(NamedTuple):
+    """What `read_fields` found, (k, n) each: `kinds` uint8, the others int64."""
+
+    kinds: np.ndarray
+    numbers: np.ndarray
+    places: np.ndarray
+    sizes: np.ndarray
+    whole_at: np.ndarray
+    whole_size: np.ndarray
+
+
+class Heap(NamedTuple):
+    """Values of a binary column: octets, and where each begins and the last one ends, int64 (n + 1,)."""
+
+    octets: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
+
+def heap_of(column: pa.Array) -> Heap:
+    """Buffers of a binary or string column; null is nothing."""
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    octets = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    octets.flags.writeable = False
+    return Heap(octets, ends)
+
+
+def fields(column: pa.StructArray, wanted: Mapping[str, str]) -> dict[str, pa.Array]:
+    """The `wanted` fields, name -> 'string' 'bigint' 'int' 'boolean' 'timestamp' 'variant', of a VARIANT column."""
+    value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
+    present = np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False)).view(np.uint8)
+    names = [name.encode() for name in wanted]
+    keys = np.frombuffer(b"".join(names), np.uint8)
+    key_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+    shape = (len(names), len(column))
+    found = Fields(np.zeros(shape, np.uint8), *(np.zeros(shape, np.int64) for _ in Fields._fields[1:]))
+    read_fields(value.octets, value.ends, metadata.octets, metadata.ends, present, keys, key_ends, found)
+    return {name: _column(kind, found, k, value, metadata) for k, (name, kind) in enumerate(wanted.items())}
+
+
+def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa.Array:
+    kinds, numbers = found.kinds[k], found.numbers[k]
+    if kind == "string":
+        return taken(value.octets, found.places[k], found.sizes[k], kinds == TEXT).view(pa.string())
+    if kind == "boolean":
+        return pa.array(numbers == 1, mask=kinds != TRUTH)
+    if kind == "timestamp":
+        # A number is seconds: what no timestamp of the wire's kind can hold, but Spark's can.
+        seconds = (kinds == NUMBER) & (np.abs(numbers) <= LAST_SECOND)
+        return pa.array(np.where(seconds, numbers * MICROS, numbers), mask=~seconds & (kinds != TIME)).cast(TIMESTAMP)
+    if kind == "variant":
+        there = found.whole_size[k] > 0
+        whole = taken(value.octets, found.whole_at[k], found.whole_size[k], there, nulls=False)
+        words = taken(metadata.octets, metadata.ends[:-1], np.diff(metadata.ends), there, nulls=False)
+        return pa.StructArray.from_arrays([whole, words], fields=list(VARIANT), mask=pa.array(~there))
+    is_number = kinds == NUMBER
+    if kind == "int":
+        is_number = is_number & (numbers >= INT32.min) & (numbers <= INT32.max)
+    return pa.array(numbers, mask=~is_number).cast(pa.int32() if kind == "int" else pa.int64(), safe=False)
+
+
+def taken(
+    octets: NDArray[np.uint8],
+    places: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    valid: NDArray[np.bool_],
+    nulls: bool = True,
+) -> pa.Array:
+    """Binary column of the octets at `places`; null, or without `nulls` empty, where they are not `valid`."""
+    sizes = np.where(valid, sizes, 0)
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    gather(octets, np.ascontiguousarray(places), sizes, data)
+    mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def gathered(parts: pa.Array, sizes: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Array:
+    """Binary column whose values are `sizes` octets each of `parts` end to end; null where they are not `valid`."""
+    heap = heap_of(parts)
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    data = heap.octets[heap.ends[0] : heap.ends[-1]]
+    mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])

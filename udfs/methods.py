@@ -1,0 +1,41 @@
+"""Table methods, as far as one frame tells: its arguments in plain columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructType
+
+from udfs.arrow import arrow_type
+
+
+@dataclass(frozen=True)
+class Methods:
+    """`schema` of the table; `frame_types` of its rows; `named_links`: methods whose argument `name` is that of a link;
+    `requests`: methods that may be answered."""
+
+    schema: StructType
+    frame_types: tuple[str, ...]
+    named_links: tuple[str, ...]
+    requests: tuple[str, ...]
+
+    def rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """`frames` and fields of their `arguments` (with `name`) -> rows of the table, without replies: those of all
+        methods that cannot have one, and the requests."""
+        chosen = pc.is_in(frames["frame_type"], pa.array(self.frame_types))
+        names_link = pc.is_in(frames["name"], pa.array(self.named_links))
+        link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
+        known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
+        known["name"] = frames["name"]
+        columns = [
+            known[field.name].filter(chosen).cast(arrow_type(field.dataType))
+            if field.name in known
+            else pa.nulls(pc.sum(chosen).as_py() or 0, arrow_type(field.dataType))
+            for field in self.schema.fields
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, names=self.schema.names)
+        asks = pc.is_in(rows["name"], pa.array(self.requests))
+        return rows.filter(pc.invert(asks)), rows.filter(asks)
