@@ -183,6 +183,7 @@ def sorted_runs(spark: SparkSession, paths: str | Sequence[str], **chosen: Unpac
         "since": chosen.get("since"),
         "until": chosen.get("until"),
         "splitBytes": chosen.get("split_bytes"),
+        "references": "true",
     }
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
     places = [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]

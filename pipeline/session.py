@@ -40,8 +40,6 @@ RUNTIME = {
     "spark.sql.variant.pushVariantIntoScan": "false",
     # The default INT96 is deprecated in Parquet, and other readers lose its statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Decoded rows are written by kind (three of them): with this many files open at once the rows need no sort before.
-    "spark.sql.maxConcurrentOutputFileWriters": "4",
 }
 
 # Options of every JVM that works. Spark makes one method of a stage, and Java leaves methods above 8000 bytes to its

@@ -34,7 +34,7 @@ class Connection:
     rows: list[Row]
 
 
-def runs(paths: list[Path], **sizes: int) -> pa.Table:
+def runs(paths: list[Path], **sizes: int | str) -> pa.Table:
     """The rows of the `tcp_runs` source for these files, all partitions in their order; `sizes` as its options."""
     options = {"paths": json.dumps([str(path) for path in paths])} | {name: str(size) for name, size in sizes.items()}
     source = TcpRunsSource(options)

@@ -11,6 +11,7 @@ from typing import Any
 
 import independent_tcp
 import pytest
+from decoding import decode_table, in_flow_order, runs
 from encapsulations import MACS, WRAPS, pcap
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,6 +53,12 @@ def test_fragmented_capture_gives_the_frames_of_the_whole_one(fragmented: Path) 
     assert account["packets"] - sum(account["skipped"].values()) == len(independent_tcp.packets([BARE]))
 
 
+def test_payloads_that_were_put_together_are_carried_where_others_are_referred_to(fragmented: Path) -> None:
+    carried, referring = runs([fragmented]), runs([fragmented], references="true", blockBytes=500)
+    assert {row["payload"] is None for row in referring.to_pylist() if row["flow"]} == {False, True}
+    assert decode_table(in_flow_order(referring)).equals(decode_table(in_flow_order(carried)))
+
+
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 def test_datagrams_are_complete_where_tshark_completes_them(tmp_path: Path) -> None:
     path = tmp_path / "fragmented.pcap"
@@ -70,11 +77,11 @@ def test_datagrams_are_complete_where_tshark_completes_them(tmp_path: Path) -> N
 
 def said(path: Path, **sizes: int) -> tuple[list[Any], Counter[str], list[Any]]:
     """All that may not depend on the sizes."""
-    runs = rows(TcpRunsReader, path, **sizes)
+    read = rows(TcpRunsReader, path, **sizes)
     counted: Counter[str] = Counter()
-    for account in accounts(runs):
+    for account in accounts(read):
         counted.update(account["skipped"])
-    return exploded(runs), counted, rows(PcapReader, path, **sizes)
+    return exploded(read), counted, rows(PcapReader, path, **sizes)
 
 
 @given(st.integers(100, 30_000), st.integers(1, 30_000))

@@ -27,6 +27,7 @@ from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.net.segments import SEGMENT
 from codec.variant import encode
 from udfs.arrow import TIMESTAMP, VARIANT, arrow_schema
+from udfs.payloads import Payloads
 from udfs.schemas import DECODED
 
 ARROW_DECODED = arrow_schema(DECODED)
@@ -253,6 +254,7 @@ def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], I
         decoder = Decoder(payload)
         files = Files()
         order = FlowOrder()
+        payloads = Payloads()
         flow: bytes | None = None
 
         def feed(parts: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[pa.RecordBatch]:
@@ -274,8 +276,12 @@ def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], I
                     yield from feed(order.rest())
                     flow = key
                 run = np.frombuffer(batch["segments"][i].as_buffer(), SEGMENT)
-                octets = np.frombuffer(batch["payload"][i].as_buffer(), np.uint8)
-                file = files.number(batch["capture_file"][i].as_py())
+                capture = batch["capture_file"][i].as_py()
+                if batch["payload"][i].is_valid:
+                    octets = np.frombuffer(batch["payload"][i].as_buffer(), np.uint8)
+                else:
+                    run, octets = payloads.of(capture, run)
+                file = files.number(capture)
                 yield from feed(order.add(run, octets, file, files.names))
             if len(decoder.facts) > 1000:
                 yield connection_rows(decoder.take_facts())
@@ -284,5 +290,6 @@ def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], I
             yield frame_rows(rows, files.names, payload)
         if decoder.facts:
             yield connection_rows(decoder.take_facts())
+        payloads.close()
 
     return decode

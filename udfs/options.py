@@ -20,12 +20,14 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader was asked for: path or paths, splitBytes, blockBytes, runBytes, ports, hosts, since, until."""
+    """What a reader was asked for: path or paths, splitBytes, blockBytes, runBytes, references, ports, hosts, since,
+    until."""
 
     paths: tuple[str, ...]
     split_bytes: int
     block_bytes: int
     run_bytes: int
+    references: bool
     wanted: Filter
 
 
@@ -38,6 +40,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         _size(given, "splitBytes", LIMITS.split_bytes),
         _size(given, "blockBytes", LIMITS.block_bytes),
         _size(given, "runBytes", LIMITS.run_bytes),
+        given.get("references", "false").lower() == "true",
         parse_filter(given.get("ports"), given.get("hosts"), given.get("since"), given.get("until")),
     )
 

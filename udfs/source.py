@@ -4,8 +4,9 @@
     spark.read.format("pcap").load("captures/").where("dst_port = 5672").show()
 
 Options, all text: `path` or `paths` (as `load` sets them), `ports`, `hosts`, `since`, `until` to keep only some packets
-(see `udfs.options`), and sizes in bytes that change nothing in the packets: `splitBytes`, `blockBytes`, `runBytes`. A
-capture that cannot be read is a row that says so. Paths that lead nowhere raise PathError on the driver.
+(see `udfs.options`), and sizes in bytes that change nothing in the packets: `splitBytes`, `blockBytes`, `runBytes`.
+`references` true lets runs of plain local captures say where their payloads are, instead of carrying them. A capture
+that cannot be read is a row that says so. Paths that lead nowhere raise PathError on the driver.
 """
 
 from __future__ import annotations
@@ -80,15 +81,19 @@ class TcpRunsReader(CaptureReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs of the partition's splits, and the account of each split after its runs."""
-        from codec.net.runs import gather_runs
+        from codec.net.runs import gather_runs, refer_runs
         from udfs.columns import account_batch, run_batches
+        from udfs.files import LOCAL
         from udfs.splits import Account, read_blocks
 
         assert isinstance(partition, SplitsPartition)
         for split in partition.splits:
             account = Account(split.file.name, split.file.size)
             for block in read_blocks(split, account, self.options.block_bytes, self.options.wanted):
-                runs = gather_runs(block.octets, block.packets, self.options.run_bytes)
+                if block.offset is not None and self.options.references and split.file.uri.startswith(LOCAL):
+                    runs = refer_runs(block.packets, block.offset, self.options.run_bytes)
+                else:
+                    runs = gather_runs(block.octets, block.packets, self.options.run_bytes)
                 yield from run_batches(runs, account.capture_file)
             yield account_batch(account)
 

@@ -104,11 +104,13 @@ class Account:
 
 @dataclass(frozen=True)
 class Block:
-    """Packets of one block; `payload_at` points into `octets`, which hold until the next block is asked for."""
+    """Packets of one block; `payload_at` points into `octets`, which hold until the next block is asked for. `offset`:
+    where these begin in the file; None if not all of them are there as they are."""
 
     octets: Bytes
     records: Records
     packets: Packets
+    offset: int | None
 
 
 def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter) -> Iterator[Block]:
@@ -132,7 +134,7 @@ def _blocks(
     split: Split, source: CaptureBytes, walker: Walker, account: Account, block_bytes: int, wanted: Filter
 ) -> Iterator[Block]:
     buffer = np.empty(max(block_bytes, SNIFF_BYTES), np.uint8)
-    filled, ended = 0, False
+    filled, ended, offset = 0, False, split.start
     packet_no, order_ns = split.first_packet_no, split.order_ns
     fragments = Fragments(split.fragments)
     while not ended and walker.error is None:
@@ -145,8 +147,10 @@ def _blocks(
         wanted.apply(packets)
         account.add(records, packets)
         if len(records):
-            yield Block(packets.octets, records, packets)
+            as_stored = source.compression is None and len(packets.octets) == len(octets)
+            yield Block(packets.octets, records, packets, offset if as_stored else None)
         filled -= consumed
+        offset += consumed
         if consumed:
             buffer[:filled] = buffer[consumed : consumed + filled]
         elif filled == len(buffer):  # one record is larger than the buffer; walkers bound how large

@@ -29,7 +29,7 @@ class Runs(NamedTuple):
     keys: uint8 (runs, 36), flow keys.
     segments: SEGMENT, run after run; `payload_at` counts from the beginning of the run's payload.
     segment_offsets: int64, into `segments`.
-    payload: uint8, captured payloads, run after run.
+    payload: uint8, captured payloads, run after run; empty where runs refer to the file.
     payload_offsets: int64, into `payload`.
     """
 
@@ -56,6 +56,24 @@ def gather_runs(
     _gather(block, packets.segments, run_of, segment_offsets, payload_offsets, segments, payload)
     return Runs(
         packets.keys[first_of(flow_of, flows)][flow_of_run], segments, segment_offsets, payload, payload_offsets
+    )
+
+
+def refer_runs(
+    packets: Packets, offset: int, run_bytes: int = LIMITS.run_bytes, run_segments: int = LIMITS.run_segments
+) -> Runs:
+    """As `gather_runs`, but without payloads: `payload_at` counts from the beginning of the file, of which the block of
+    these packets begins at `offset`."""
+    flow_of, flows = group_flows(packets.keys, packets.skip)
+    run_of, flow_of_run, counts, _ = _cut(packets.segments, flow_of, flows, run_bytes, run_segments)
+    segments = packets.segments[np.argsort(run_of, kind="stable")[np.count_nonzero(run_of < 0) :]]
+    segments["payload_at"] += offset
+    return Runs(
+        packets.keys[first_of(flow_of, flows)][flow_of_run],
+        segments,
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.empty(0, np.uint8),
+        np.zeros(len(counts) + 1, np.int64),
     )
 
 
