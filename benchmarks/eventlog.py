@@ -2,7 +2,8 @@
 
     for stage in stages(directory): print(stage.table, stage.part, stage.seconds)
 
-A stage is told by the table that its query writes, and by whether it reads captures, decodes, or derives.
+A stage is told by the table that its query writes, and by whether it reads captures, decodes (and writes all that
+follows from single connections), or derives.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 NS_IN_S = 10**9
 WRITES = re.compile(r"Arguments: (\S+)/([^/\s,]+), (?:false|true)")  # of InsertIntoHadoopFsRelationCommand
 READS_CAPTURES = "BatchScan tcp_runs"
+DECODED = "captures"
 PYTHON_TIME = "time to execute Python code"  # a metric of Spark's, in ms
 
 
@@ -34,12 +36,12 @@ class Stage:
     gc: float
     shuffle_written: int
     spilled: int
-    written: int
+    written: int  # by Spark, not by Python workers
 
 
 def events(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(short name, event) of all logs under a directory, whether Spark rolled them over or not."""
-    for log in sorted(path for path in directory.rglob("*") if path.is_file()):
+    for log in sorted(path for path in directory.rglob("[!.]*") if path.is_file()):
         with log.open() as lines:
             for line in lines:
                 event = json.loads(line)
@@ -54,8 +56,10 @@ def stages(directory: Path) -> list[Stage]:
     done: dict[int, dict[str, Any]] = {}
     for name, event in events(directory):
         if name == "SparkListenerSQLExecutionStart":
-            target = WRITES.search(event["physicalPlanDescription"])
-            tables[str(event["executionId"])] = target[2] if target else ""
+            plan = event["physicalPlanDescription"]
+            target = WRITES.search(plan)
+            # What workers write as they decode has no target that Spark knows.
+            tables[str(event["executionId"])] = target[2] if target else DECODED if READS_CAPTURES in plan else ""
         elif name == "SparkListenerJobStart":
             query = event.get("Properties", {}).get("spark.sql.execution.id", "")
             for stage in event["Stage IDs"]:
@@ -71,7 +75,7 @@ def stage_of(table: str, info: dict[str, Any], tasks: list[dict[str, Any]]) -> S
     """One stage out of its own event and those of its tasks."""
     scopes = {json.loads(rdd["Scope"])["name"] for rdd in info["RDD Info"] if "Scope" in rdd}
     reads = READS_CAPTURES in scopes
-    part = "read" if reads else "decode" if table == "decoded" else "derive"
+    part = "read" if reads else "decode" if table == DECODED else "derive"
     python = sum(int(value["Value"]) for value in info.get("Accumulables", ()) if value.get("Name") == PYTHON_TIME)
 
     def total(*path: str) -> int:
@@ -81,7 +85,7 @@ def stage_of(table: str, info: dict[str, Any], tasks: list[dict[str, Any]]) -> S
         return int(sum(values))
 
     return Stage(
-        table="frames" if table == "decoded" else table,
+        table=table,
         part=part,
         seconds=total("Executor Run Time") / 1000,
         jvm=total("Executor CPU Time") / NS_IN_S,

@@ -131,7 +131,7 @@ def model(small: Run, large: Run, cores: int) -> Model:
 
 def shown_model(found: Model) -> str:
     """The model as a table: seconds and bytes a GB, and what each run costs besides."""
-    titles = ("core s", "JVM s", "GC s", "Python s", "shuffle MB", "spilled MB", "written MB", "each run s")
+    titles = ("core s", "JVM s", "GC s", "Python s", "shuffle MB", "spilled MB", "by Spark MB", "each run s")
     lines = [f"{'for a GB':24}" + "".join(f"{title:>12}" for title in titles)]
     rows = [*found.steps.items(), ("all", {measure: found.total(measure) for measure in MEASURES})]
     for name, step in rows:

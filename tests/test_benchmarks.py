@@ -263,19 +263,20 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
 
     def query(number: int, table: str, numbers: list[int]) -> list[dict[str, object]]:
         plan = f"Execute InsertIntoHadoopFsRelationCommand\nArguments: file:/tmp/x/{table}, false, Parquet"
+        plan = plan if table else "MapInArrow\n+- BatchScan tcp_runs"  # workers write, not Spark
         start = {"Event": "a.b.SparkListenerSQLExecutionStart", "executionId": number, "physicalPlanDescription": plan}
         properties = {"spark.sql.execution.id": str(number)}
         return [start, {"Event": "SparkListenerJobStart", "Stage IDs": numbers, "Properties": properties}]
 
     log = [
-        *query(0, "decoded", [0, 1]), task(0, 100, 20), task(0, 200, 30), ended(0, "BatchScan tcp_runs"),
+        *query(0, "", [0, 1]), task(0, 100, 20), task(0, 200, 30), ended(0, "BatchScan tcp_runs"),
         task(1, 400, 0), ended(1, "MapInArrow"), *query(1, "messages", [2]), task(2, 50, 0), ended(2, "Exchange"),
     ]  # fmt: skip
     (tmp_path / "local-1700000000000").write_text("".join(json.dumps(event) + "\n" for event in log))
     found = stages(tmp_path)
     assert [(stage.table, stage.part) for stage in found] == [
-        ("frames", "read"),
-        ("frames", "decode"),
+        ("captures", "read"),
+        ("captures", "decode"),
         ("messages", "derive"),
     ]
     read = found[0]
