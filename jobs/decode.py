@@ -183,6 +183,7 @@ def write(
     from pipeline.schemas import TABLES
 
     scratch = stage.child("scratch")
+    scratch.create()
     with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
         written = decode_into(
             spark,

@@ -276,7 +276,7 @@ def damaged_captures(folder: Path) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("stage", ["decoded", "connections"])
+@pytest.mark.parametrize("stage", ["scratch", "connections"])
 def test_a_run_that_is_stopped_leaves_the_old_output(stage: str, tmp_path: Path) -> None:
     old = tmp_path / "out" / "frames" / "part-0.parquet"
     old.parent.mkdir(parents=True)

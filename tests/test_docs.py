@@ -128,7 +128,7 @@ def test_extensions_that_are_named_are_known() -> None:
 def test_settings_of_a_cluster_are_those_that_the_session_sets() -> None:
     shown = {row[0].strip("`"): row[1] for row in rows((DOCS / "deployment.md").read_text()) if len(row) == 3}
     ours = {name: value for name, value in shown.items() if name in RUNTIME}
-    assert len(ours) == 5
+    assert len(ours) == 4
     for name, value in ours.items():
         assert RUNTIME[name] == (str(quantity(value)) if value[0].isdigit() else value), name
 

@@ -167,7 +167,7 @@ def test_a_worker_that_dies_changes_no_table(capture: Path, tmp_path: Path, expe
     with site(tmp_path) as standing:
         work = standing.cluster
         with standing.run(submit(standing, str(capture), str(output)), "killed") as job:
-            wait_for("the decode", lambda: staged(output, "decoded") and len(work.executors()) == len(work.daemons))
+            wait_for("the decode", lambda: staged(output, "scratch") and len(work.executors()) == len(work.daemons))
             wait_for("Python workers", lambda: work.python_workers())
             end(work.daemons[1])
             assert not staged(output, "decoded/_SUCCESS")
