@@ -47,7 +47,9 @@ OPTIONAL = {"message_flows"}
 UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMAS", "PATH_NOT_FOUND")
 
 
-CAPTURED = 10  # bytes of captures to one of their tables, about
+# Bytes of captures whose decoding is as much work as the audit of one byte of tables, for the choice of the compiler:
+# with the full one the audit of 420,000 messages took 59 processor seconds, with the quick one 34.
+DECODED = 2
 
 
 class TablesError(Exception):
@@ -100,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
     source = tables_at(arguments.tables)
     byte_size = size(source)
-    spark = start(byte_size * CAPTURED)
+    spark = start(byte_size * DECODED)
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
         with settings(spark, planned(byte_size)):

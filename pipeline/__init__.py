@@ -27,7 +27,6 @@ from pipeline.heartbeats import heartbeats
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
-from pipeline.tables.shape import shaped
 
 __all__ = [
     "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded", "heartbeats",
@@ -103,7 +102,7 @@ def load(spark: SparkSession, directory: str) -> Tables:
 def _read(spark: SparkSession, folder: str, schema: StructType) -> DataFrame | None:
     try:
         # The schema is ours: Spark need not open files to learn it, which takes it a job for each table.
-        return shaped(spark.read.schema(schema).parquet(folder), schema)
+        return spark.read.schema(schema).parquet(folder).select(*schema.names)
     except AnalysisException as missing:
         if missing.getCondition() != "PATH_NOT_FOUND":
             raise

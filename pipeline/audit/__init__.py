@@ -11,7 +11,7 @@ tells of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -22,14 +22,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.audit import own
-from pipeline.audit.catalogue import Rule, names_of, with_own
+from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_own
 from pipeline.audit.config import Config, exempted
 from pipeline.audit.contexts import Sources
 from pipeline.audit.detector import Detector
-from pipeline.audit.detectors import CONTEXTS, DETECTORS
+from pipeline.audit.detectors import CONTEXTS, DETECTORS, MADE_OF, READING
 from pipeline.audit.engine import concluded, hits
 from pipeline.audit.kept import kept
 from pipeline.schemas import FINDINGS
+from pipeline.session import settings
 from pipeline.tables.shape import shaped
 
 if TYPE_CHECKING:
@@ -57,33 +58,65 @@ def findings(
     which all of this applies as well. Raises ValueError for ids that are in neither, and for an `extra` that does not
     fit.
     """
-    settings = config or Config()
+    limits = config or Config()
     additional, searching = own.checked(extra)
-    without = {*disable, *settings.disabled}
-    chosen = {rule.id: rule for rule in chosen_rules(rules, without, settings, additional.values())}
-    sources = Sources(tables, {rule.id: rule.parameters for rule in chosen.values()})
-    # For rules of one's own a context is a table, also where the catalogue has a context of that name.
-    needed: dict[tuple[bool, str], list[Detector]] = {}
-    for detector in (*DETECTORS, *searching):
-        if detector.rule in chosen:
-            needed.setdefault((detector.rule in additional, detector.context), []).append(detector)
-    if not needed:
-        return shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
-
-    def found_in(place: tuple[bool, str]) -> DataFrame:
-        is_own, name = place
-        rows = own.context(sources, name) if is_own else CONTEXTS[name](sources)
-        return hits(rows, needed[place], chosen).localCheckpoint()
-
-    knowledge = sources.knowledge  # all contexts are made with it: computed before they begin
+    without = {*disable, *limits.disabled}
+    wanted = {rule.id: rule for rule in chosen_rules(rules, without, limits, additional.values())}
+    nothing = shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
+    if not wanted:
+        return nothing
+    sources = Sources(tables, {rule.id: rule.parameters for rule in wanted.values()})
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        found = list(pool.map(found_in, needed))
-    all_found = concluded(kept(reduce(DataFrame.unionAll, found)), knowledge, chosen.values())
-    told = kept(all_found.filter(~exempted(settings.exceptions, today or datetime.now(UTC).date())))
+        # All contexts are made with these: computed before they begin, the second of the first and of others.
+        beginnings = [pool.submit(getattr, sources, name) for name in ("seconds", "sayings")]
+        spoken = {*ALL_VERSIONS} & sources.versions
+        chosen = {
+            name: rule
+            for name, rule in wanted.items()
+            if name in additional or {*rule.versions} >= {*ALL_VERSIONS} or {*rule.versions} & spoken
+        }
+        sources.rules = chosen.keys()
+        detectors = [detector for detector in (*DETECTORS, *searching) if detector.rule in chosen]
+        found = _found(sources, detectors, chosen, additional.keys(), pool)
+        _ = [beginning.result() for beginning in beginnings]
+    if not found:
+        return nothing
+    with settings(tables.frames.sparkSession, sources.brief()):
+        all_found = concluded(kept(reduce(DataFrame.unionAll, found)), sources.knowledge, chosen.values())
+        told = kept(all_found.filter(~exempted(limits.exceptions, today or datetime.now(UTC).date())))
     place = ["connection_id", "frame_no"]
     places = tables.frames.select(*place, "packet_no", "capture_file", "ts")
     placed = told.join(places.join(told.select(*place).distinct(), place, "left_semi"), place, "left")
     return shaped(placed.withColumn("evidence", F.parse_json("evidence")), FINDINGS)
+
+
+def _found(
+    sources: Sources,
+    detectors: Iterable[Detector],
+    rules: Mapping[str, Rule],
+    additional: Collection[str],
+    pool: ThreadPoolExecutor,
+) -> list[DataFrame]:
+    """What the detectors hit, by context: first in contexts that read all rows of a table, then in those that are made
+    of few."""
+    # For rules of one's own a context is a table, also where the catalogue has a context of that name.
+    needed: dict[tuple[bool, str], list[Detector]] = {}
+    for detector in detectors:
+        needed.setdefault((detector.rule in additional, detector.context), []).append(detector)
+
+    def found_in(place: tuple[bool, str]) -> DataFrame | None:
+        is_own, name = place
+        rows = own.context(sources, name) if is_own else CONTEXTS[name](sources)
+        return None if rows is None else hits(rows, needed[place], rules).localCheckpoint()
+
+    makings = dict.fromkeys(making for is_own, name in needed if not is_own for making in MADE_OF.get(name, ()))
+    made = [pool.submit(getattr, sources, name) for name in makings]
+    reading = [place for place in needed if place[0] or place[1] in READING]
+    found = list(pool.map(found_in, reading))
+    _ = [making.result() for making in made]
+    with settings(sources.tables.frames.sparkSession, sources.brief()):
+        found += pool.map(found_in, (place for place in needed if place not in reading))
+    return [rows for rows in found if rows is not None]
 
 
 def chosen_rules(

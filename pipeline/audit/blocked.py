@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 SWITCHES = ("connection.blocked", "connection.unblocked")
 
 
-def blocked(sources: Sources) -> DataFrame:
+def blocked(sources: Sources) -> DataFrame | None:
     """Columns: connection_id, version, frame_no, ts_ns, name; `since`: struct(on, frame_no, ts_ns) of the last switch
     before; `unblocked_ns`: the next unblocked; tcp_rtt_ns and last_ns of the connection."""
+    if not sources.said[SWITCHES[0]]:
+        return None
     own = sources.connections.filter("c.blocked IS NOT NULL").select(
         "connection_id", "tcp_rtt_ns", F.col("ts_ns").alias("last_ns")
     )

@@ -15,19 +15,24 @@ Which rows are plain, so that no rule can be about them, says `plain`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.arguments import SAID, SAID_OF_CONNECTION, said
+from pipeline.audit.arguments import SAID, said
 from pipeline.audit.catalogue import Number
 from pipeline.audit.detector import State
-from pipeline.audit.facts import CONTROL, facts, lists
-from pipeline.audit.kept import kept
-from pipeline.audit.plain import stretches, unusual
+from pipeline.audit.facts import facts, heads, seconds, words
+from pipeline.audit.kept import FEW, counted
+from pipeline.audit.lives import counted_messages
+from pipeline.audit.outstanding import piles
+from pipeline.audit.plain import MOVES, ON_CHANNEL, SAID_BY, odd_frames, odd_passing, passing, stretches
+from pipeline.audit.traffic import traffic
+from pipeline.session import INTERPRETED
 from pipeline.shared import shared
 
 if TYPE_CHECKING:
@@ -37,6 +42,9 @@ Parameters = Mapping[str, Mapping[str, Number]]
 FRAME_COLUMNS = (
     "connection_id", "frame_no", "ts_ns", "sender", "version", "channel", "frame_type", "class_id", "method_id", "code",
     "name", "size", "payload_size", "body_size", "status", "error", "notes", "content_frame_no",
+)  # fmt: skip
+SAYING = (
+    *FRAME_COLUMNS, "ts", "arguments", "exchange", "queue", "reply_frame_no", "reply_name", "reply_latency_ns",
 )  # fmt: skip
 PARTITIONS = {
     "channel": ("connection_id", "channel"),
@@ -58,35 +66,109 @@ class Sources:
     def __init__(self, tables: Tables, parameters: Parameters) -> None:
         self.tables = tables
         self.parameters = parameters
+        self.rules: Collection[str] = parameters.keys()  # that are looked for
+        self.most = 0  # rows of anything that is kept
         self.lock = RLock()
+
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """`kept` rows."""
+        standing, number = counted(rows)
+        self.most = max(self.most, number)
+        return standing
+
+    def keep_if_any(self, rows: DataFrame) -> DataFrame | None:
+        """The same, None where there are none."""
+        standing, number = counted(rows)
+        self.most = max(self.most, number)
+        return standing if number else None
+
+    def brief(self) -> Mapping[str, str]:
+        """Settings for what is made of kept rows: where they are few, Spark would spend most of its time compiling."""
+        return INTERPRETED if self.most <= FEW else {}
 
     @shared
     def frames(self) -> DataFrame:
-        """Table frames, narrow, and `arguments`."""
-        rows = self.tables.frames
-        rows = rows if "notes" in rows.columns else rows.withColumn("notes", F.lit(None).cast("array<string>"))
-        return rows.select(*FRAME_COLUMNS, "first_ts_ns", "arguments")
+        """Table frames, narrow."""
+        return _with_notes(self.tables.frames).select(*FRAME_COLUMNS, "first_ts_ns")
+
+    @shared
+    def methods(self) -> DataFrame:
+        """Table methods, as wide as whoever reads it asks for, with the columns of frames that it lacks."""
+        return _with_notes(self.tables.methods).withColumn("body_size", F.lit(None).cast("bigint"))
+
+    @shared
+    def sayings(self) -> DataFrame:
+        """Rows of `methods` but those that carry or settle messages: columns SAYING, few rows. Arguments take longer to
+        read than all that stands in plain columns, and are read here once."""
+        rows = self.methods.filter(~F.coalesce(F.col("name").isin(*SAID_BY, *MOVES), F.lit(False)))
+        return self.keep(rows.select(*SAYING))
+
+    @shared
+    def said(self) -> Counter[str]:
+        """How often each of the names of `sayings` was said."""
+        rows = self.sayings.filter("name IS NOT NULL").groupBy("name").count().collect()
+        return Counter({row.name: row[1] for row in rows})
+
+    @shared
+    def traffic(self) -> Mapping[str, int]:
+        """How many messages there are of each kind that a context is about (`traffic.KINDS`)."""
+        return traffic(self.tables.messages, self.parameters)
+
+    @shared
+    def seconds(self) -> DataFrame:
+        """What each side of each connection sent second by second (`facts.seconds`)."""
+        return self.keep(seconds(self.frames))
+
+    @shared
+    def versions(self) -> set[str]:
+        """Versions of which there are any rows."""
+        both = self.seconds.select("version").union(self.connections.select("version"))
+        return {row.version for row in both.distinct().collect() if row.version is not None}
 
     @shared
     def control(self) -> DataFrame:
         """Protocol headers and methods of connections themselves, with their arguments: few rows."""
-        words = [value.alias(name) for name, value in lists().items()]
-        return self.frames.filter(CONTROL).select(*FRAME_COLUMNS, said(SAID_OF_CONNECTION).alias("said"), *words)
+        return self.keep(words(heads(self.frames), self.sayings, FRAME_COLUMNS))
 
     @shared
     def connections(self) -> DataFrame:
         """Context 'connections'."""
-        return kept(facts(self.tables.connections, self.frames, self.control))
+        return self.keep(facts(self.tables.connections, self.seconds, self.control))
 
     @shared
     def stretches(self) -> DataFrame:
         """Where messages pass and nothing else happens, by channel (`plain.stretches`)."""
-        return kept(stretches(self))
+        return self.keep(stretches(self))
 
     @shared
-    def unusual(self) -> DataFrame:
-        """Rows of `frames` that are not plain (`plain.unusual`)."""
-        return kept(unusual(self))
+    def passing(self) -> DataFrame:
+        """Methods that carry or settle messages, counted (`plain.passing`)."""
+        return self.keep(passing(self))
+
+    @shared
+    def odd_frames(self) -> DataFrame | None:
+        """Rows of `frames` that are not plain (`plain.odd_frames`)."""
+        return self.keep_if_any(odd_frames(self))
+
+    @shared
+    def odd_methods(self) -> DataFrame | None:
+        """Methods on channels that are not plain: FRAME_COLUMNS, `arguments` and `calm_life` (`plain.in_stretches`)."""
+        columns = (*FRAME_COLUMNS, "arguments")
+        rows = self.sayings.filter(ON_CHANNEL).select(*columns, F.lit(None).cast("bigint").alias("calm_life"))
+        if self.passing.filter("odd_frame IS NOT NULL").limit(1).count():
+            rows = rows.unionByName(odd_passing(self).select(*columns, "calm_life"))
+        return self.keep_if_any(rows)
+
+    @shared
+    def tallied(self) -> DataFrame:
+        """Messages counted, by life of a channel (`lives.counted_messages`)."""
+        return self.keep(counted_messages(self.tables.messages))
+
+    @shared
+    def piles(self) -> DataFrame | None:
+        """How many messages were outstanding at a time, by life of a channel (`outstanding.piles`)."""
+        rows = piles(self)
+        return None if rows is None else self.keep_if_any(rows)
 
     @shared
     def knowledge(self) -> DataFrame:
@@ -102,15 +184,22 @@ class Sources:
         return self.connections.select("connection_id", F.struct("c.*", *own).alias("c"))
 
 
-def frames(sources: Sources) -> DataFrame:
+def _with_notes(rows: DataFrame) -> DataFrame:
+    return rows if "notes" in rows.columns else rows.withColumn("notes", F.lit(None).cast("array<string>"))
+
+
+def frames(sources: Sources) -> DataFrame | None:
     """Context 'frames'."""
-    rows = sources.unusual.filter("as_frame").select(*FRAME_COLUMNS)
-    return rows.join(sources.of_connection, "connection_id", "left")
+    if sources.odd_frames is None:
+        return None
+    return sources.odd_frames.select(*FRAME_COLUMNS).join(sources.of_connection, "connection_id", "left")
 
 
-def events(sources: Sources, states: Mapping[str, State]) -> DataFrame:
+def events(sources: Sources, states: Mapping[str, State]) -> DataFrame | None:
     """Context 'events'."""
-    rows = sources.unusual.filter("as_event").select(*FRAME_COLUMNS, said(SAID).alias("said"))
+    if sources.odd_methods is None:
+        return None
+    rows = sources.odd_methods.select(*FRAME_COLUMNS, said(SAID).alias("said"))
     for layer in sorted({state.layer for state in states.values()}):
         rows = rows.withColumns({name: _before(state) for name, state in states.items() if state.layer == layer})
     opens = F.when(F.col("name") == "channel.open", 1).otherwise(0)

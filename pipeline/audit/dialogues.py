@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from codec.amqp.tables import CLASSIC_VERSIONS, methods
-from pipeline.audit.constants import NEVER
-from pipeline.tables.roles import dialogue_of, looked_up
+from pipeline.audit.constants import NEVER, one_of
+from pipeline.audit.detector import Sql
+from pipeline.tables.roles import dialogue_of
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
@@ -43,24 +44,35 @@ def replies() -> dict[str, set[str]]:
     return {version: {m.name for m in methods(version) if m.reply_to and not m.replies} for version in CLASSIC_VERSIONS}
 
 
-def one_of(names: dict[str, set[str]]) -> Column:
-    """True on rows whose name is one of those of their version."""
-    of_version = F.lit(None).cast("boolean")
-    for version, known in names.items():
-        of_version = F.when(F.col("version") == version, F.col("name").isin(*sorted(known))).otherwise(of_version)
-    return F.coalesce(of_version, F.lit(False))
+def said_as(names: dict[str, set[str]], spoken: set[str]) -> Sql:
+    """True on rows whose name is one of those of their version; of versions that are `spoken`."""
+    cases = (
+        f"WHEN '{version}' THEN {one_of('name', sorted(names[version]))}" for version in names if version in spoken
+    )
+    return f"coalesce(CASE version {' '.join(cases)} ELSE false END, false)"
 
 
-def dialogues(sources: Sources) -> DataFrame:
+def of_dialogue(names: set[str]) -> Sql:
+    """The dialogue of each of these methods, by name."""
+    cases = (f"WHEN '{name}' THEN '{dialogue}'" for name, dialogue in dialogue_of().items() if name in names)
+    return f"CASE name {' '.join(cases)} ELSE NULL END"
+
+
+def dialogues(sources: Sources) -> DataFrame | None:
     """Context 'dialogues'."""
+    spoken_versions = sources.versions & {*CLASSIC_VERSIONS}
+    if not spoken_versions:
+        return None
+    asked, answer = (said_as(names, spoken_versions) for names in (requests(), replies()))
+    dialogue = of_dialogue({*sources.said, "basic.get-ok"})
     no_wait = F.expr("coalesce(try_variant_get(arguments, '$.no_wait', 'boolean'), false)")
     spoken = (
-        sources.tables.methods.withColumns({"asked": one_of(requests()), "replies": one_of(replies())})
+        _said(sources).withColumns({"asked": F.expr(asked), "replies": F.expr(answer)})
         .filter(F.col("asked") | F.col("replies"))
         .select(
             "connection_id", "channel", "version", "frame_no", "ts_ns", "sender", "name", "replies", "reply_frame_no",
             (F.col("ts_ns") + F.col("reply_latency_ns")).alias("reply_ns"), F.lit(ROW).alias("place"),
-            F.when(F.col("asked"), no_wait).alias("no_wait"), looked_up(dialogue_of()).alias("dialogue"),
+            F.when(F.col("asked"), no_wait).alias("no_wait"), F.expr(dialogue).alias("dialogue"),
         )
     )  # fmt: skip
     marks = F.transform(
@@ -75,6 +87,14 @@ def dialogues(sources: Sources) -> DataFrame:
         .withColumns({"asks": F.expr(f"place = {ROW} AND NOT coalesce(no_wait, true)")})
     )
     return _followed(rows).filter(F.col("place") == ROW).join(sources.of_connection, "connection_id", "left")
+
+
+def _said(sources: Sources) -> DataFrame:
+    """Methods that ask or reply: of those that carry messages only what a get was answered with."""
+    if not sources.said["basic.get"]:
+        return sources.sayings
+    got = sources.methods.filter(F.col("name") == "basic.get-ok")
+    return sources.sayings.unionByName(got.select(*sources.sayings.columns))
 
 
 def _followed(rows: DataFrame) -> DataFrame:

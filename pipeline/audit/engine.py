@@ -33,16 +33,17 @@ def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rul
     """Rows of one context -> HIT, one for each detector that holds on a row.
 
     Few rows break a rule, and what is said of a hit is built in a lambda that Spark interprets: so all conditions are
-    asked before, compiled, as the greatest of truths, which passes over nulls. A column, not a filter: from a filter
-    Spark infers constraints through all aliases above, and planning would not end.
+    asked before, compiled. A column, not a filter: from a filter Spark infers constraints through all aliases above,
+    and planning would not end.
     """
     present = set(rows.columns)
     place = [f"CAST({name if name in present else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()]
     chosen = [(detector, rules[detector.rule]) for detector in detectors]
-    broken = f"greatest(false, {', '.join(_condition(*pair) for pair in chosen)})"
-    found = f"array({', '.join(_hit(*pair) for pair in chosen)})"
+    broken = f"array({', '.join(_condition(*pair) for pair in chosen)})"
+    found = f"array({', '.join(_hit(at, *pair) for at, pair in enumerate(chosen))})"
     asked = rows.withColumn("broken", F.expr(broken))
-    return asked.selectExpr(*place, f"inline(IF(broken, filter({found}, hit -> hit IS NOT NULL), NULL))")
+    any_is = "array_contains(broken, true)"
+    return asked.selectExpr(*place, f"inline(IF({any_is}, filter({found}, hit -> hit IS NOT NULL), NULL))")
 
 
 def _condition(detector: Detector, rule: Rule) -> Sql:
@@ -53,8 +54,8 @@ def _condition(detector: Detector, rule: Rule) -> Sql:
     return with_parameters(condition, rule.parameters)
 
 
-def _hit(detector: Detector, rule: Rule) -> Sql:
-    """SQL: a struct of SAID where the detector holds, else null."""
+def _hit(at: int, detector: Detector, rule: Rule) -> Sql:
+    """SQL: a struct of SAID where the detector holds, which is number `at` of `broken`; else null."""
     evidence = ", ".join(f"{text(name)}, {value}" for name, value in detector.evidence.items())
     values = {
         "rule_id": text(rule.id),
@@ -69,7 +70,7 @@ def _hit(detector: Detector, rule: Rule) -> Sql:
     # A value from the wire that does not fit is none: nothing there may raise.
     fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in SAID.items())
     said = with_parameters(f"named_struct({fields})", rule.parameters)
-    return f"CASE WHEN {_condition(detector, rule)} THEN {said} END"
+    return f"CASE WHEN broken[{at}] THEN {said} END"
 
 
 def text(value: str) -> Sql:

@@ -76,7 +76,7 @@ def _brokers(sources: Sources) -> DataFrame:
 
 def _spoken(sources: Sources) -> DataFrame:
     """Methods of clients that name an exchange to declare or delete, or a queue."""
-    methods = sources.tables.methods
+    methods = sources.sayings
     kind = F.when(F.col("name").isin("exchange.declare", "exchange.delete"), "exchange").when(
         F.col("queue").isNotNull() & ~F.col("name").isin(list(ASKS)), "queue"
     )

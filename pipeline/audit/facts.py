@@ -17,9 +17,12 @@ Beside the columns of the table connections:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.audit.arguments import SAID_OF_CONNECTION, said
 from pipeline.tables.roles import SPANS
 
 SIDES = ("client", "server")
@@ -37,10 +40,9 @@ FIRSTS = {
     **{f"{side}_end": f"name = 'close' AND sender = '{side}'" for side in SIDES},
     **{name.replace("-", "_"): f"name = '{name}'" for name in ("sasl-mechanisms", "sasl-init", "sasl-outcome")},
 }
-CONTROL = (
-    "frame_type IN ('protocol-header', 'foreign') OR name LIKE 'connection.%' OR name LIKE 'sasl-%' "
-    "OR name IN ('open', 'close')"
-)
+HEADS = ("protocol-header", "foreign")  # types of frames
+CONTROL = "name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name IN ('open', 'close')"
+SECOND_NS = 10**9
 # Lists of words: one string in the classic family, an array elsewhere.
 LISTS = {"mechanisms": ("mechanisms", "sasl_server_mechanisms"), "locales": ("locales",)}
 ROW = ("frame_no", "ts_ns", "sender", "status", "notes", "code", "said", *LISTS)
@@ -61,8 +63,49 @@ def lists() -> dict[str, Column]:
     return {name: F.expr(f"coalesce({', '.join(map(words, paths))})") for name, paths in LISTS.items()}
 
 
-def facts(connections: DataFrame, frames: DataFrame, control: DataFrame) -> DataFrame:
-    """Table connections, narrow frames, and the rows of CONTROL among them -> context 'connections'."""
+def heads(frames: DataFrame) -> DataFrame:
+    """Protocol headers, and frames of other protocols. One type after the other: by minima and maxima of pages Spark
+    then knows of most that they have none."""
+    one, other = (frames.filter(F.col("frame_type") == kind) for kind in HEADS)
+    return one.unionAll(other)
+
+
+def words(heads: DataFrame, sayings: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """`columns` of `heads` and of what of `sayings` is about connections, with arguments as `said` and lists."""
+    spoken = heads.select(*columns, F.lit(None).cast("variant").alias("arguments")).unionAll(
+        sayings.filter(CONTROL).select(*columns, "arguments")
+    )
+    own = [value.alias(name) for name, value in lists().items()]
+    return spoken.select(*columns, said(SAID_OF_CONNECTION).alias("said"), *own)
+
+
+def seconds(frames: DataFrame) -> DataFrame:
+    """Narrow frames -> one row a connection, sender, version and second: first and last frame (of frames, spans and
+    gaps), the first that is a frame, the first gap, since when bytes are missing; and of what was captured from_ns,
+    to_ns, from_frame, to_frame. A frame that is cut is as good as lost."""
+    cut = (F.col("status") == "partial") & (F.col("frame_type") != "skipped")
+    lost = (F.col("frame_type") == "gap") | cut | ((F.col("frame_type") == "skipped") & (F.col("status") != "partial"))
+    is_frame = ~F.col("frame_type").isin("protocol-header", *SPANS)
+    captured = F.col("frame_type") != "gap"
+    measures = {
+        "min_frame": F.min("frame_no"),
+        "max_frame": F.max("frame_no"),
+        "framed": F.min(F.when(is_frame, F.col("frame_no"))),
+        "loss_frame": F.min(F.when(~captured, F.col("frame_no"))),
+        "loss_from_ns": F.min(F.when(lost, F.col("first_ts_ns"))),
+        "from_ns": F.min(F.when(captured, F.col("first_ts_ns"))),
+        "to_ns": F.max(F.when(captured, F.col("ts_ns"))),
+        "from_frame": F.min(F.when(captured, F.col("frame_no"))),
+        "to_frame": F.max(F.when(captured, F.col("frame_no"))),
+    }
+    second = F.expr(f"ts_ns DIV {SECOND_NS}").alias("second")
+    return frames.groupBy("connection_id", "sender", "version", second).agg(
+        *(value.alias(name) for name, value in measures.items())
+    )
+
+
+def facts(connections: DataFrame, seconds: DataFrame, control: DataFrame) -> DataFrame:
+    """Table connections, what was sent second by second, and `words` -> context 'connections'."""
     own = connections.withColumns(
         {
             "opened_ns": F.unix_micros("opened_ts") * 1000,
@@ -74,7 +117,7 @@ def facts(connections: DataFrame, frames: DataFrame, control: DataFrame) -> Data
             "answered": _offered("server"),
         }
     )
-    joined = own.join(_measured(frames), "connection_id", "left").join(_firsts(control), "connection_id", "left")
+    joined = own.join(_measured(seconds), "connection_id", "left").join(_firsts(control), "connection_id", "left")
     return joined.withColumns(
         {
             "version": F.coalesce("version", "answered"),
@@ -95,21 +138,17 @@ def _offered(side: str) -> Column:
 
 
 def _firsts(control: DataFrame) -> DataFrame:
-    return control.groupBy("connection_id").agg(
-        F.struct(*(F.min(F.when(F.expr(sql), F.struct(*ROW))).alias(name) for name, sql in FIRSTS.items())).alias("c")
-    )
+    firsts = ", ".join(f"min(CASE WHEN {sql} THEN row END) AS {name}" for name, sql in FIRSTS.items())
+    rows = control.withColumn("row", F.struct(*ROW))
+    return rows.groupBy("connection_id").agg(F.expr(f"struct({firsts})").alias("c"))
 
 
-def _measured(frames: DataFrame) -> DataFrame:
-    """First and last rows of each side, and since when bytes are missing. A frame that is cut is as good as lost."""
-    cut = (F.col("status") == "partial") & (F.col("frame_type") != "skipped")
-    lost = (F.col("frame_type") == "gap") | cut | ((F.col("frame_type") == "skipped") & (F.col("status") != "partial"))
-    is_frame = ~F.col("frame_type").isin("protocol-header", *SPANS)
-    measures = {"first_frame": F.min("frame_no"), "loss_from_ns": F.min(F.when(lost, F.col("first_ts_ns")))}
-    measures["loss_frame"] = F.min(F.when(F.col("frame_type") == "gap", F.col("frame_no")))
+def _measured(seconds: DataFrame) -> DataFrame:
+    """First and last rows of each side, and since when bytes are missing."""
+    measures = {"first_frame": F.min("min_frame")} | {name: F.min(name) for name in ("loss_from_ns", "loss_frame")}
     for side in SIDES:
         own = F.col("sender") == side
-        measures[f"{side}_min_frame"] = F.min(F.when(own, F.col("frame_no")))
-        measures[f"{side}_max_frame"] = F.max(F.when(own, F.col("frame_no")))
-        measures[f"{side}_framed"] = F.min(F.when(own & is_frame, F.col("frame_no")))
-    return frames.groupBy("connection_id").agg(*(value.alias(name) for name, value in measures.items()))
+        measures[f"{side}_min_frame"] = F.min(F.when(own, F.col("min_frame")))
+        measures[f"{side}_max_frame"] = F.max(F.when(own, F.col("max_frame")))
+        measures[f"{side}_framed"] = F.min(F.when(own, F.col("framed")))
+    return seconds.groupBy("connection_id").agg(*(value.alias(name) for name, value in measures.items()))

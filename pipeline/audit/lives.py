@@ -8,7 +8,7 @@
     open_channels lives that are open when their connection ends
     unsettled, refused, redelivered, delivered, persistent: messages of the life; `first_*`: frame of the first of them
 
-Two groupings, of which the second sees a row for each method, not for each frame.
+What passes is counted already (`plain.passing`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-
-from pipeline.audit.plain import ON_CHANNEL, in_stretches
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
@@ -45,7 +43,9 @@ COUNTED = {
 def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] = ()) -> DataFrame:
     """Methods of the classic family on channels that are not plain: columns OF_METHOD of frames, `channel_life` as in
     the tables, and `values` out of what else is there. `names`: only these, and what opens a channel."""
-    rows = sources.unusual.filter("as_event")
+    rows = sources.odd_methods
+    if rows is None:
+        rows = sources.sayings.limit(0).withColumn("calm_life", F.lit(None).cast("bigint"))
     if names:
         rows = rows.filter(F.col("name").isin(["channel.open", *names]))
     # Before rows are put in order: arguments are wide.
@@ -63,21 +63,20 @@ def life() -> Column:
 def lives(sources: Sources) -> DataFrame:
     """Context 'lives'."""
     # Nearly all methods lie in stretches, whose life is known: only the others have to be put in order.
-    calm = in_stretches(sources.frames.filter(ON_CHANNEL).select(*OF_METHOD), sources).filter("calm_life IS NOT NULL")
+    calm = sources.passing.filter("calm_life IS NOT NULL").withColumn("channel_life", F.col("calm_life"))
     others = channel_methods(sources, {"calm_life": F.col("calm_life")}).filter("calm_life IS NULL")
-    tallies = (
-        calm.withColumn("channel_life", F.col("calm_life"))
-        .drop("confirms")
-        .unionByName(others)
-        .groupBy(*LIFE, *METHOD[:4])
-        .agg(
-            F.any_value("version").alias("version"),
-            F.count("*").alias("times"),
-            F.min("frame_no").alias("first_frame"),
-            F.max("frame_no").alias("last_frame"),
-            F.min("ts_ns").alias("first_ns"),
+    tallies = calm.select(*LIFE, "version", *METHOD, "first_ns").unionByName(
+        others.select(
+            *LIFE, "version", *METHOD[:4], F.lit(1).cast("bigint").alias("times"),
+            F.col("frame_no").alias("first_frame"), F.col("frame_no").alias("last_frame"),
+            F.col("ts_ns").alias("first_ns"),
         )
-    )
+    ).groupBy(*LIFE, "version", *METHOD[:4]).agg(
+        F.sum("times").alias("times"),
+        F.min("first_frame").alias("first_frame"),
+        F.max("last_frame").alias("last_frame"),
+        F.min("first_ns").alias("first_ns"),
+    )  # fmt: skip
     answers = F.col("name") == "channel.close-ok"
     spoken = tallies.groupBy(*LIFE).agg(
         F.any_value("version").alias("version"),
@@ -93,7 +92,7 @@ def lives(sources: Sources) -> DataFrame:
     still_open = F.when(F.col("close").isNull(), 1)
     return (
         spoken.join(_closes(sources), list(LIFE), "left")
-        .join(_counted(sources.tables.messages), list(LIFE), "left")
+        .join(sources.tallied, list(LIFE), "left")
         .join(sources.of_connection, "connection_id", "left")
         .withColumns(
             {
@@ -114,7 +113,7 @@ def _closes(sources: Sources) -> DataFrame:
     return closes.groupBy(*LIFE).agg(F.min(F.struct("frame_no", "ts_ns", "sender", "said.*")).alias("close"))
 
 
-def _counted(messages: DataFrame) -> DataFrame:
+def counted_messages(messages: DataFrame) -> DataFrame:
     """Of each life, how many messages of each kind of COUNTED, and the frame of the first."""
     kinds = {name: F.expr(sql) for name, sql in COUNTED.items()}
     return messages.groupBy(*LIFE).agg(

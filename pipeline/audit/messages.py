@@ -29,8 +29,10 @@ def messages(sources: Sources) -> DataFrame:
     )
 
 
-def numbers(sources: Sources) -> DataFrame:
+def numbers(sources: Sources) -> DataFrame | None:
     """Context 'numbers'. Deliveries to a direct reply-to consumer have no numbers of their own."""
+    if not sources.traffic["delivered"]:
+        return None
     delivered = sources.tables.messages.filter(
         "operation IN ('deliver', 'get') AND delivery_tag > 0 "
         "AND coalesce(routing_key, '') NOT LIKE 'amq.rabbitmq.reply-to%'"

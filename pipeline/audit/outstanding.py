@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
+from pipeline.audit.kept import kept_if_any
 from pipeline.audit.lives import LIFE, channel_methods
 
 if TYPE_CHECKING:
@@ -31,9 +32,16 @@ SAID = "struct<prefetch_count int, `global` boolean, consumer_tag string, no_ack
 LIMITS = ("basic.qos", "basic.consume", "basic.consume-ok", "tx.select")
 
 
-def pile_ups(sources: Sources) -> DataFrame:
+def pile_ups(sources: Sources) -> DataFrame | None:
     """Context 'pile_ups'."""
-    limit = sources.parameters["DL-12"]["limit"]
+    return sources.piles
+
+
+def piles(sources: Sources) -> DataFrame | None:
+    """The rows of context 'pile_ups', which 'prefetched' asks as well."""
+    if not sources.traffic["delivered"]:
+        return None
+    limit = sources.parameters.get("DL-12", {}).get("limit", UNLIMITED)
     messages = sources.tables.messages.filter(F.col("operation").isin("deliver", "get") & _waits_for_somebody())
     moves = _moves(messages.select(*LIFE, "first_frame_no", "ts_ns", "settled_ts_ns"))
     over_time = Window.partitionBy(*LIFE).orderBy("at_ns", "change", "frame_no")
@@ -48,12 +56,19 @@ def pile_ups(sources: Sources) -> DataFrame:
     )
 
 
-def prefetched(sources: Sources) -> DataFrame:
-    """Context 'prefetched'."""
+def prefetched(sources: Sources) -> DataFrame | None:
+    """Context 'prefetched'. Only of lives on which more was outstanding at a time than a consumer is allowed."""
+    if sources.piles is None or not sources.said["basic.qos"]:
+        return None
+    limits = kept_if_any(
+        _limits(sources).join(sources.piles.select(*LIFE, "peak"), list(LIFE)).filter("peak > allowed")
+    )
+    if limits is None:
+        return None
     delivered = sources.tables.messages.filter((F.col("operation") == "deliver") & _waits_for_somebody()).select(
         *LIFE, F.col("link").alias("consumer_tag"), "first_frame_no", "ts_ns", "settled_ts_ns", "delivery_tag"
     )
-    limited = delivered.join(_limits(sources), [*LIFE, "consumer_tag"])
+    limited = delivered.join(limits.drop("peak"), [*LIFE, "consumer_tag"])
     group = F.when(~F.col("shared"), F.col("consumer_tag"))
     over_time = Window.partitionBy(*LIFE, "group").orderBy("at_ns", "change", "frame_no")
     return (

@@ -6,6 +6,8 @@ channel does not change while only messages pass; so a method that carries or se
 longest stretch of its channel between two methods that steer the channel, when the channel is open there, without
 flow control and transactions, and its arguments are such as no rule asks about.
 
+Plain methods are counted (`passing`), the others of their names are looked at one by one (`odd_passing`).
+
 A new rule in context 'frames' or 'events' about rows that are plain by now has to be let in here.
 """
 
@@ -18,6 +20,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.constants import NEVER, one_of
 from pipeline.audit.detector import Sql
+from pipeline.audit.traffic import KINDS
 from pipeline.tables.roles import CLASSIC_VERSIONS, METHOD_FRAMES, SPANS
 
 if TYPE_CHECKING:
@@ -32,14 +35,23 @@ SAID_BY: dict[str, Sql] = {
     "basic.ack": "(sender = 'client' OR version = '0-9-1')",
     "basic.reject": "sender = 'client'",
 }
+# The same of the other versions: many, and no rule is about a single one of them.
+MOVES = (
+    "message.transfer", "message.accept", "session.completed", "session.known-completed", "transfer", "disposition",
+    "flow",
+)  # fmt: skip
 # Methods after which a channel may carry something else than before.
 STEERS: Sql = "name LIKE 'channel.%' OR name IN ('confirm.select', 'tx.select')"
 LONGEST_NAME = 127  # octets
 ODD_OCTETS: Sql = "'[^a-zA-Z0-9_.:-]'"  # in a name
-ARGUMENTS = "struct<exchange string, immediate boolean, delivery_tag bigint, ticket int>"
+# Column exchange and delivery_tag of table methods.
 ODD_ARGUMENTS: Sql = (
-    "said.immediate OR said.delivery_tag = 0 OR (said.ticket = 0 AND version != '0-9-1') "
-    f"OR octet_length(said.exchange) > {LONGEST_NAME} OR said.exchange RLIKE {ODD_OCTETS}"
+    f"coalesce(delivery_tag = 0 OR octet_length(exchange) > {LONGEST_NAME} OR exchange RLIKE {ODD_OCTETS}, false)"
+)
+# Tickets are of these versions only; they stand in `arguments`, which takes long to read.
+HAVE_TICKETS = ("0-8", "0-9")
+NO_TICKET: Sql = (
+    "({} AND exists(array(try_variant_get(arguments, '$.ticket', 'int')), ticket -> coalesce(ticket = 0, false)))"
 )
 CLASSIC: Sql = one_of("version", CLASSIC_VERSIONS)
 # Methods on channels other than that of the connection.
@@ -56,31 +68,66 @@ SO_FAR: dict[str, Sql] = {
     "opened": "max(CASE WHEN name = 'channel.open' THEN frame_no END)",
 }
 STRETCH = ("from_frame", "until_frame", "life", "confirms")
+TALLIED = ("connection_id", "channel", "version", "calm_life", "sender", "name", "class_id", "method_id")
 
 
-def unusual(sources: Sources) -> DataFrame:
-    """The rows of `sources.frames` that are not plain: `as_frame` in context 'frames', `as_event` in context 'events',
-    which has methods on channels only; with `calm_life` (`in_stretches`)."""
-    rows = in_stretches(sources.frames, sources).join(F.broadcast(_agreed(sources)), "connection_id", "left")
+def odd_frames(sources: Sources) -> DataFrame:
+    """The rows of `sources.frames` that are not plain in context 'frames'."""
+    rows = sources.frames.join(F.broadcast(_agreed(sources)), "connection_id", "left")
     # Of 0-10 and 1.0 rules ask only about what is not whole, and about redirects.
     other = f"NOT {CLASSIC} AND (version = '1.0' OR coalesce(frame_no < until, false))"
     plain_frame = f"{WHOLE} AND ({_carries(sources)} OR {other})"
-    # Read once, and only where all else is plain: an array of one, so that Spark does not read it for each condition.
-    odd = f"exists(array(try_variant_get(arguments, '$', '{ARGUMENTS}')), said -> coalesce({ODD_ARGUMENTS}, false))"
-    plain_event = (
-        "calm_life IS NOT NULL AND (sender = 'client' OR name != 'basic.ack' OR confirms) AND channel <= last_channel "
-        f"AND arguments IS NOT NULL AND NOT {odd}"
-    )
+    return rows.filter(f"NOT coalesce({plain_frame}, false)").drop("since", "until", "largest", "last_channel")
+
+
+def passing(sources: Sources) -> DataFrame:
+    """Methods on channels that carry or settle messages, counted: columns TALLIED, and `odd_frame`, of one that is not
+    plain its frame_no, else null. `calm_life` as of `in_stretches`. Keys are all that is text: Spark counts by sorting
+    where it has to keep a text beside."""
+    odd = F.when(~F.expr(_plain(sources)), F.col("frame_no"))
     return (
-        rows.withColumns(
-            {
-                "as_frame": F.expr(f"NOT coalesce({plain_frame}, false)"),
-                "as_event": F.expr(f"{ON_CHANNEL} AND NOT coalesce({plain_event}, false)"),
-            }
+        _passing(sources)
+        .groupBy(*TALLIED, odd.alias("odd_frame"))
+        .agg(
+            F.count("*").alias("times"),
+            F.min("frame_no").alias("first_frame"),
+            F.max("frame_no").alias("last_frame"),
+            F.min("ts_ns").alias("first_ns"),
         )
-        .filter("as_frame OR as_event")
-        .drop("confirms", "since", "until", "largest", "last_channel")
     )
+
+
+def odd_passing(sources: Sources) -> DataFrame:
+    """Those of them that are not plain, one by one, with `arguments`."""
+    return _passing(sources).filter(f"NOT {_plain(sources)}")
+
+
+def _passing(sources: Sources) -> DataFrame:
+    rows = sources.methods.filter(ON_CHANNEL).filter(F.col("name").isin(list(SAID_BY)))
+    known = in_stretches(rows, sources).join(
+        F.broadcast(_agreed(sources).select("connection_id", "last_channel")), "connection_id", "left"
+    )
+    if not sources.traffic["immediate"]:
+        return known.withColumn("immediate", F.lit(None).cast("boolean"))
+    immediate = sources.tables.messages.filter(KINDS["immediate"]).select(
+        "connection_id", F.col("first_frame_no").alias("frame_no"), "immediate"
+    )
+    return known.join(immediate, ["connection_id", "frame_no"], "left")
+
+
+def _plain(sources: Sources) -> Sql:
+    """True on a method that passes and that rules on methods need not look at, else false."""
+    conditions = [
+        "calm_life IS NOT NULL",
+        "(sender = 'client' OR name != 'basic.ack' OR confirms)",
+        "channel <= last_channel",
+        "status = 'ok'",
+        f"NOT {ODD_ARGUMENTS}",
+        "NOT coalesce(immediate, false)",
+    ]
+    if sources.versions & {*HAVE_TICKETS}:
+        conditions.append(f"NOT {NO_TICKET.format(one_of('version', HAVE_TICKETS))}")
+    return f"coalesce({' AND '.join(conditions)}, false)"
 
 
 def in_stretches(frames: DataFrame, sources: Sources) -> DataFrame:
@@ -143,7 +190,7 @@ def stretches(sources: Sources) -> DataFrame:
     Where the capture begins in the middle of a connection, what comes before the first steering method is such a
     stretch, of which rules know that they know nothing; a channel that is not named is never steered.
     """
-    steering = sources.frames.filter(f"({STEERS}) AND {CLASSIC} AND frame_type = 'method' AND channel > 0")
+    steering = sources.sayings.filter(f"({STEERS}) AND {CLASSIC} AND frame_type = 'method' AND channel > 0")
     own = Window.partitionBy("connection_id", "channel").orderBy("frame_no")
     so_far = own.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     place = ("connection_id", "channel")

@@ -19,21 +19,20 @@ if TYPE_CHECKING:
 
 # Column -> the rule whose limit says how many rows back it looks.
 LOOKS_BACK = {"opened_before_ns": "CH-11", "got_before_ns": "CO-07"}
+RATED = ("channel.open", "basic.get")
 
 
-def rates(sources: Sources) -> DataFrame:
+def rates(sources: Sources) -> DataFrame | None:
     """Context 'rates'."""
+    if max(sources.said[name] for name in RATED) <= min(_limits(sources).values(), default=0):
+        return None
     polls = F.col("name") == "basic.get"
     in_order = Window.partitionBy("connection_id", "name", "on_channel").orderBy("frame_no")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    back = {
-        name: F.lag("ts_ns", int(sources.parameters[rule]["limit_per_minute"])).over(in_order)
-        for name, rule in LOOKS_BACK.items()
-        if rule in sources.parameters
-    }
+    back = {name: F.lag("ts_ns", limit).over(in_order) for name, limit in _limits(sources).items()}
     nothing = {name: F.lit(None).cast("bigint") for name in LOOKS_BACK if name not in back}
     return (
-        sources.tables.methods.filter(F.col("name").isin("channel.open", "basic.get"))
+        sources.sayings.filter(F.col("name").isin(*RATED))
         .select("connection_id", "frame_no", "ts_ns", "version", "channel", "name", "reply_name")
         .withColumn("channel_life", life())
         .withColumn("on_channel", F.when(polls, F.col("channel")))
@@ -45,3 +44,12 @@ def rates(sources: Sources) -> DataFrame:
             }
         )
     )
+
+
+def _limits(sources: Sources) -> dict[str, int]:
+    """By column how many rows back it looks."""
+    return {
+        name: int(sources.parameters[rule]["limit_per_minute"])
+        for name, rule in LOOKS_BACK.items()
+        if rule in sources.parameters
+    }

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.lives import LIFE
+from pipeline.audit.traffic import KINDS
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
@@ -24,8 +25,10 @@ BROKER = ("server_ip", "server_port", "vhost")
 FINGERPRINT = (*BROKER, "body_sha256", "message_id", "correlation_id", "timestamp")
 
 
-def redeliveries(sources: Sources) -> DataFrame:
+def redeliveries(sources: Sources) -> DataFrame | None:
     """Context 'redeliveries'."""
+    if not sources.traffic["went_back"]:
+        return None
     tables = sources.tables
     brokers = tables.connections.select("connection_id", "version", *BROKER)
     channels = tables.channels.select(*LIFE, (F.unix_micros("closed_ts") * 1000).alias("closed_ns"))
@@ -37,7 +40,7 @@ def redeliveries(sources: Sources) -> DataFrame:
         )
         .join(brokers, "connection_id")
     )  # fmt: skip
-    went_back = F.col("outcome").isin("requeued", "unsettled") & F.col("queue").isNotNull()
+    went_back = F.expr(KINDS["went_back"])
     # Few messages go back as a rule: only what equals one of these is put in order.
     candidates = rows.filter(went_back).select(_key().alias("key")).distinct()
     ends = F.least("closed_ns", "c.close.ts_ns", F.expr("CASE WHEN c.tcp_end != 'none' THEN c.last_ns END"))

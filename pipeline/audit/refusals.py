@@ -15,9 +15,11 @@ CODES = {"channel.close": "reply_code", "connection.close": "reply_code", "execu
 SECOND_NS = 10**9
 
 
-def refusals(sources: Sources) -> DataFrame:
+def refusals(sources: Sources) -> DataFrame | None:
     """Columns: connection_id, version, frame_no, ts_ns, name, user; `refusals`: how many there were in the window of
     SEC-18 up to this one; `all_refusals`."""
+    if not any(sources.said[name] for name in CODES):
+        return None
     window_s = sources.parameters.get("SEC-18", {}).get("window_seconds", 0)
     code = F.coalesce(
         *(F.expr(f"try_variant_get(arguments, '$.{argument}', 'int')") for argument in sorted(set(CODES.values())))
@@ -26,7 +28,7 @@ def refusals(sources: Sources) -> DataFrame:
     account = Window.partitionBy("server_ip", "user")
     recent = account.orderBy("ts_ns").rangeBetween(-int(window_s * SECOND_NS), 0)
     return (
-        sources.tables.frames.filter(F.col("name").isin(list(CODES)) & (code == ACCESS_REFUSED))
+        sources.sayings.filter(F.col("name").isin(list(CODES)) & (code == ACCESS_REFUSED))
         .select("connection_id", "version", "frame_no", "ts_ns", "name")
         .join(own, "connection_id")
         .withColumns({"refusals": F.count("*").over(recent), "all_refusals": F.count("*").over(account)})

@@ -13,13 +13,16 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.lives import LIFE
+from pipeline.audit.traffic import KINDS
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
 
-def returned(sources: Sources) -> DataFrame:
+def returned(sources: Sources) -> DataFrame | None:
     """Context 'returned'."""
+    if not sources.traffic["returned"]:
+        return None
     versions = sources.tables.connections.select("connection_id", "version")
     equal = Window.partitionBy(*LIFE, "exchange", "routing_key", "body_sha256")
     all_are = F.count("settled_frame_no").over(equal) == F.count("*").over(equal)
@@ -32,6 +35,6 @@ def returned(sources: Sources) -> DataFrame:
             "delivery_tag", "settled_frame_no", "returned_frame_no",
         )
         .withColumn("all_confirmed_frame", confirmed)
-        .filter("returned_frame_no IS NOT NULL")
+        .filter(KINDS["returned"])
         .join(versions, "connection_id", "left")
     )  # fmt: skip

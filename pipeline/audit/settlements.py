@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.constants import NEVER
-from pipeline.audit.kept import kept
+from pipeline.audit.kept import kept, kept_if_any
 from pipeline.audit.lives import LIFE, OF_METHOD, life
 from pipeline.audit.plain import ON_CHANNEL
 from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
@@ -33,14 +33,17 @@ CONFIRMS, TRANSACTS = "confirm.select", "tx.select"
 SAID = "struct<delivery_tag bigint, multiple boolean>"
 
 
-def settlements(sources: Sources) -> DataFrame:
-    """Context 'settlements'. Without those that settle the one message they name: what is left is put in order, so it
-    is computed at once, rather than once for each of its uses."""
+def settlements(sources: Sources) -> DataFrame | None:
+    """Context 'settlements'. Without those that settle the message they name: what is left is put in order, so it is
+    computed at once, rather than once for each of its uses."""
     messages = sources.tables.messages.filter(F.col("delivery_tag").isNotNull())
     hit = messages.filter("settled_frame_no IS NOT NULL").select(
-        "connection_id", F.col("settled_frame_no").alias("frame_no")
+        "connection_id", F.col("settled_frame_no").alias("frame_no"), "delivery_tag"
     )
-    said = kept(_said(sources, hit))
+    left = kept_if_any(_left(sources, hit))
+    if left is None:
+        return None
+    said = kept(_said(sources, left))
     numbers = ["connection_id", "sender", "delivery_tag"]
     named = _named(messages).join(said.select(*numbers).distinct(), numbers, "left_semi")
     rows = said.unionByName(named, allowMissingColumns=True)
@@ -50,7 +53,8 @@ def settlements(sources: Sources) -> DataFrame:
     elsewhere = (F.col("open_elsewhere.until") > F.col("frame_no")) & (F.col("open_elsewhere.place") != here)
     by_frame = ["connection_id", "frame_no"]
     several = (
-        hit.join(said.filter("multiple").select(*by_frame), by_frame, "left_semi")
+        hit.select(*by_frame)
+        .join(said.filter("multiple").select(*by_frame), by_frame, "left_semi")
         .distinct()
         .withColumns({"multiple": F.lit(True), "hits": F.lit(True)})
     )
@@ -63,21 +67,26 @@ def settlements(sources: Sources) -> DataFrame:
     )
 
 
-def _said(sources: Sources, hit: DataFrame) -> DataFrame:
-    """The settlements with their tags, and which mode the channel is in by then; of those of one message only what
-    settled nothing."""
+def _left(sources: Sources, hit: DataFrame) -> DataFrame:
+    """The settlements that did not settle the message they name: connection_id, frame_no."""
+    place = ["connection_id", "frame_no", "delivery_tag"]
+    rows = sources.methods.filter(ON_CHANNEL).filter(F.col("name").isin(list(SETTLES))).select(*place)
+    return rows.join(hit, place, "left_anti").select("connection_id", "frame_no")
+
+
+def _said(sources: Sources, left: DataFrame) -> DataFrame:
+    """These settlements with their tags, and which mode the channel is in by then."""
     so_far = Window.partitionBy("connection_id", "channel", "channel_life").orderBy("frame_no")
 
     def selected(mode: str) -> Column:
         return F.count(F.when(F.col("name") == mode, 1)).over(so_far) > 0
 
     said = F.expr(f"try_variant_get(arguments, '$', '{SAID}')")
-    rows = sources.frames.filter(ON_CHANNEL).filter(F.col("name").isin("channel.open", *SETTLES, CONFIRMS, TRANSACTS))
-    single = F.when(F.col("name").isin(list(SETTLES)) & ~F.coalesce("said.multiple", F.lit(False)), F.col("frame_no"))
+    settling = sources.methods.join(left, ["connection_id", "frame_no"], "left_semi")
+    modes = sources.sayings.filter(ON_CHANNEL).filter(F.col("name").isin("channel.open", CONFIRMS, TRANSACTS))
+    rows = settling.select(*OF_METHOD, "arguments").unionAll(modes.select(*OF_METHOD, "arguments"))
     return (
         rows.select(*OF_METHOD, said.alias("said"))
-        .withColumn("single", single)
-        .join(hit.withColumnRenamed("frame_no", "single"), ["connection_id", "single"], "left_anti")
         .withColumn("channel_life", life())
         .withColumns({"confirms": selected(CONFIRMS), "in_transaction": selected(TRANSACTS)})
         .filter(F.col("name").isin(list(SETTLES)) & F.col("said.delivery_tag").isNotNull())

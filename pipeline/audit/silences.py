@@ -15,8 +15,6 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
-SECOND_NS = 10**9
-
 
 def silences(sources: Sources) -> DataFrame:
     """Columns: connection_id, version, sender, heartbeat_s, silence_ns, frame_no and ts_ns of its end."""
@@ -29,13 +27,13 @@ def silences(sources: Sources) -> DataFrame:
         F.col("c.close.ts_ns").alias("close_ns"),
     )
     seconds = (
-        sources.tables.frames.filter("sender IS NOT NULL AND frame_type != 'gap'")
-        .groupBy("connection_id", "sender", F.expr(f"ts_ns DIV {SECOND_NS}").alias("second"))
+        sources.seconds.filter("sender IS NOT NULL AND to_ns IS NOT NULL")
+        .groupBy("connection_id", "sender", "second")
         .agg(
-            F.min("first_ts_ns").alias("from_ns"),
-            F.max("ts_ns").alias("to_ns"),
-            F.min("frame_no").alias("frame_no"),
-            F.max("frame_no").alias("last_frame"),
+            F.min("from_ns").alias("from_ns"),
+            F.max("to_ns").alias("to_ns"),
+            F.min("from_frame").alias("frame_no"),
+            F.max("to_frame").alias("last_frame"),
         )
         .join(agreed, "connection_id")
     )

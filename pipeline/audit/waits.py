@@ -13,24 +13,23 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.lives import LIFE
 from pipeline.audit.messages import messages
+from pipeline.audit.traffic import kinds
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
-LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting, the least of which is what is looked at
 
-
-def waits(sources: Sources) -> DataFrame:
+def waits(sources: Sources) -> DataFrame | None:
     """Context 'waits'."""
-    limits = [sources.parameters[rule]["limit_seconds"] for rule in LIMITED if rule in sources.parameters]
-    late = F.col("settle_latency_ns") > int(min(limits, default=0) * 10**9)
+    if not sources.traffic["waited"]:
+        return None
     channels = sources.tables.channels.select(
         *LIFE, (F.unix_micros("closed_ts") * 1000).alias("closed_ns"), F.col("unsettled").alias("outstanding")
     )
     until = F.least("closed_ns", "c.close.ts_ns", "c.last_ns")
     return (
         messages(sources)
-        .filter(late | (F.col("outcome") == "unsettled"))
+        .filter(kinds(sources.parameters)["waited"])
         .join(channels, list(LIFE), "left")
         .withColumn("waited_ns", F.coalesce("settle_latency_ns", until - F.col("ts_ns")))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from pipeline.summaries import latency
 
 if TYPE_CHECKING:
     from pipeline import Tables
+
+
+AT_A_TIME = 3  # queries: one is planned, on one core, while another one runs
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,20 @@ class Facts:
 
 
 def gather(all_tables: Tables, findings: DataFrame, *, flows: bool = True) -> Facts:
-    """Ask the tables and the findings of the same audit; `flows`: also the message flows."""
+    """Ask the tables and the findings of the same audit, side by side; `flows`: also the message flows."""
     tables = dict(all_tables.items())
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        latencies = pool.submit(lambda: latency(all_tables).collect()) if flows else None
+        found = pool.submit(evidence.examples, findings, tables["connections"])
+        first_ns, last_ns, groups = _counted(tables, findings)
+        connections = {int(str(group["connection_id"])) for group in groups["pileups"].rows}
+        endpoints = evidence.endpoints(tables["connections"], connections)
+        through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
+        return Facts(groups, found.result(), endpoints, through, first_ns, last_ns)
+
+
+def _counted(tables: dict[str, DataFrame], findings: DataFrame) -> tuple[int, int, Mapping[str, Groups]]:
+    """Times of the first and last packet, ns, and all sections."""
     ends = tables["captures"].agg(F.expr("unix_micros(min(first_ts))"), F.expr("unix_micros(max(last_ts))"))
     first, last = ends.collect()[0]
     first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
@@ -47,8 +63,4 @@ def gather(all_tables: Tables, findings: DataFrame, *, flows: bool = True) -> Fa
         [*questions.sources(first_ns, last_ns), evidence.FINDINGS, evidence.AFFECTED],
         {**questions.prepared(tables), **evidence.prepared(findings, tables["connections"])},
     )
-    connections = {int(str(group["connection_id"])) for group in groups["pileups"].rows}
-    examples = evidence.examples(findings, tables["connections"]) if groups["rules"].rows else {}
-    endpoints = evidence.endpoints(tables["connections"], connections)
-    through = [row.asDict() for row in latency(all_tables).collect()] if flows and groups["outcomes"].rows else []
-    return Facts(groups, examples, endpoints, through, first_ns, last_ns)
+    return first_ns, last_ns, groups

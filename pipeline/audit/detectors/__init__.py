@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from types import ModuleType
 
 from pyspark.sql import DataFrame
@@ -53,9 +54,42 @@ STATES: dict[str, State] = {
     "opens_before": State("count(CASE WHEN name = 'channel.open' THEN 1 END)"),
     **{name: state for module in MODULES for name, state in getattr(module, "STATES", {}).items()},
 }
-CONTEXTS: dict[str, Callable[[Sources], DataFrame]] = {
+
+
+def asked_for(rules: Collection[str]) -> dict[str, State]:
+    """The STATES that detectors of these rules name, and the states that those are made of."""
+    words: set[str] = {"opens_before"}
+    for detector in DETECTORS:
+        if detector.context == "events" and detector.rule in rules:
+            words |= _words(repr(detector))
+    for layer in sorted({state.layer for state in STATES.values()}, reverse=True):
+        for name, state in STATES.items():
+            if state.layer == layer and name in words:
+                words |= _words(state.value)
+    return {name: state for name, state in STATES.items() if name in words}
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+# A context without rows may be None: nothing is planned for it.
+CONTEXTS: dict[str, Callable[[Sources], DataFrame | None]] = {
     "connections": lambda sources: sources.connections,
     "frames": contexts.frames,
-    "events": lambda sources: contexts.events(sources, STATES),
+    "events": lambda sources: contexts.events(sources, asked_for(sources.rules)),
     **{name: context for module in MODULES for name, context in getattr(module, "CONTEXTS", {}).items()},
 }
+# What contexts are made of that is read out of all rows of a table; what is beside that are few rows.
+MADE_OF: dict[str, tuple[str, ...]] = {
+    "frames": ("odd_frames",),
+    "events": ("odd_methods",),
+    "lives": ("tallied", "odd_methods"),
+    "pile_ups": ("piles",),
+    "prefetched": ("piles", "odd_methods"),
+    "tags": ("odd_methods",),
+}
+# These read all rows themselves.
+READING = (
+    "settlements", "numbers", "tags", "redeliveries", "prefetched", "waits", "contents", "returned", "blocked",
+)  # fmt: skip

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pipeline.audit.arguments import SAID, said
 from pipeline.audit.detector import Detector, Sql
 from pipeline.audit.detectors.framing import noted
+from pipeline.audit.traffic import KINDS
 from pipeline.tables.properties import PERSISTENT
 
 if TYPE_CHECKING:
@@ -27,9 +28,11 @@ STAGES = ("file.open", "file.open-ok", "file.stage")
 SENDS_STAGED = ("file.publish", "file.deliver")
 
 
-def contents(sources: Sources) -> DataFrame:
+def contents(sources: Sources) -> DataFrame | None:
     """Context 'contents': the messages with properties that rules ask about, one row each."""
-    messages = sources.tables.messages
+    if not sources.traffic["special"]:
+        return None
+    messages = sources.tables.messages.filter(KINDS["special"])
     # durable says delivery mode 2; whoever has it needs no look at the properties
     delivery_mode = F.when(~F.col("durable"), F.expr("try_variant_get(properties, '$.delivery_mode', 'int')"))
     rows = messages.select(
@@ -44,11 +47,13 @@ def contents(sources: Sources) -> DataFrame:
     return rows.filter(asked_about).join(of_connection, "connection_id")
 
 
-def files(sources: Sources) -> DataFrame:
+def files(sources: Sources) -> DataFrame | None:
     """Context 'files': one row a file.publish or file.deliver, with whether its content was staged before."""
+    if not any(sources.said[name] for name in SENDS_STAGED):
+        return None
     before = Window.partitionBy("connection_id", "channel").orderBy("frame_no").rowsBetween(-STAGED_BEFORE, -1)
     step = F.struct("frame_no", "sender", "name", "said.identifier")
-    rows = sources.tables.frames.filter(F.col("name").isin(*STAGES, *SENDS_STAGED)).select(
+    rows = sources.sayings.filter(F.col("name").isin(*STAGES, *SENDS_STAGED)).select(
         "connection_id", "channel", "version", "frame_no", "content_frame_no", "ts_ns", "sender", "name",
         said(SAID).alias("said"),
     )  # fmt: skip

@@ -16,8 +16,9 @@ FOLLOWS = {
     "open": ("open-ok", "redirect"),
 }
 STEPS = sorted({step for steps in FOLLOWS.values() for step in steps})
-ONE_STEP = "('PLAIN', 'AMQPLAIN', 'EXTERNAL', 'ANONYMOUS')"
-SEVERAL_STEPS = "upper(mechanism) RLIKE '^(SCRAM|CRAM|DIGEST|RABBIT-CR-DEMO|GSSAPI)'"
+# Not `upper`, which has Spark read the tables of Unicode first: half a second.
+ONE_STEP = "mechanism RLIKE '(?i)^(PLAIN|AMQPLAIN|EXTERNAL|ANONYMOUS)$'"
+SEVERAL_STEPS = "mechanism RLIKE '(?i)^(SCRAM|CRAM|DIGEST|RABBIT-CR-DEMO|GSSAPI)'"
 SERVER_KEYS = "'product', 'version', 'platform', 'host'"
 CLIENT_KEYS = "'product', 'version', 'platform'"
 
@@ -216,8 +217,7 @@ DETECTORS = (
     Detector(
         "HS-20",
         "connections",
-        when=f"c.secure IS NOT NULL AND upper(mechanism) IN {ONE_STEP} OR "
-        f"{SEVERAL_STEPS} AND c.tune IS NOT NULL AND c.secure IS NULL",
+        when=f"c.secure IS NOT NULL AND {ONE_STEP} OR {SEVERAL_STEPS} AND c.tune IS NOT NULL AND c.secure IS NULL",
         frame="coalesce(c.secure.frame_no, c.tune.frame_no)",
         at_ns="coalesce(c.secure.ts_ns, c.tune.ts_ns)",
         evidence={"mechanism": "mechanism", "observed": "CASE WHEN c.secure IS NULL THEN 'tune' ELSE 'secure' END"},

@@ -11,7 +11,7 @@ LOGIN_AT = "coalesce(c.start_ok.ts_ns, c.sasl_init.ts_ns)"
 NOTES = "coalesce(c.secure_ok.notes, c.start_ok.notes, c.sasl_init.notes)"
 IN_CLEAR = "tls.mode = 'none'"
 OFFERED = "coalesce(c.start.mechanisms, c.sasl_mechanisms.mechanisms)"
-WEAK = "('PLAIN', 'ANONYMOUS', 'CRAM-MD5', 'RABBIT-CR-DEMO')"
+WEAK = "mechanism RLIKE '(?i)^(PLAIN|ANONYMOUS|CRAM-MD5|RABBIT-CR-DEMO)$'"
 STRONGER = f"filter({OFFERED}, m -> m LIKE 'SCRAM-%' OR m IN ('EXTERNAL', 'GSSAPI'))"
 LOOPBACK = r"({0} LIKE '127.%' OR {0} = '::1')"
 PRIVATE = (
@@ -67,7 +67,7 @@ DETECTORS = (
     Detector(
         "SEC-05",
         "connections",
-        when=f"upper(mechanism) IN {WEAK} AND size({STRONGER}) > 0",
+        when=f"{WEAK} AND size({STRONGER}) > 0",
         frame=LOGIN,
         at_ns=LOGIN_AT,
         evidence={"observed": "mechanism", "offered": STRONGER},
