@@ -124,9 +124,7 @@ TCP_RUNS = StructType(
         field("capture_file", StringType(), "URI of the capture"),
         field("first_packet_no", LongType(), "packet number of the first segment; null on accounts"),
         field("segments", BinaryType(), "records of codec.net.segments.SEGMENT end to end, both directions"),
-        field(
-            "payload", BinaryType(), "captured TCP payloads end to end; null: segments say where in the file"
-        ),
+        field("payload", BinaryType(), "captured TCP payloads end to end; null: segments say where in the file"),
         field("account", StringType(), "JSON of what the split held; null on runs"),
     ]
 )
