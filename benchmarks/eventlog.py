@@ -19,7 +19,7 @@ from typing import Any
 NS_IN_S = 10**9
 WRITES = re.compile(r"Arguments: (\S+)/([^/\s,]+), (?:false|true)")  # of InsertIntoHadoopFsRelationCommand
 READS_CAPTURES = "BatchScan tcp_runs"
-DECODED = "captures"
+DECODED = "decoded"
 PYTHON_TIME = "time to execute Python code"  # a metric of Spark's, in ms
 
 

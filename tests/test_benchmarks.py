@@ -275,8 +275,8 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
     (tmp_path / "local-1700000000000").write_text("".join(json.dumps(event) + "\n" for event in log))
     found = stages(tmp_path)
     assert [(stage.table, stage.part) for stage in found] == [
-        ("captures", "read"),
-        ("captures", "decode"),
+        ("decoded", "read"),
+        ("decoded", "decode"),
         ("messages", "derive"),
     ]
     read = found[0]
