@@ -1,7 +1,8 @@
 """Decode captures into tables of Parquet files.
 
-Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. The captures are read and decoded once, into a stage
-beside the output; every table is derived from those rows, and the stage is swapped into place when all of them stand.
+Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. The captures are read and decoded once: what follows
+from single connections is written as they are decoded, into a stage beside the output; Spark derives the rest, and the
+stage is swapped into place when all tables stand.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ def write(
         needed = [name for name in TABLES if name in (*wanted, "captures")]
         write_tables(spark, left, written, stage, [name for name in needed if name != "frames"], status)
         if "frames" in needed:
-            write_left(spark, written.folder("frames"), None, stage.child("frames"))
+            frames = stage.child("frames")
+            write_left(spark, written.moved("frames", frames), None, frames)
     left.release()
     scratch.remove()
 
@@ -225,7 +227,8 @@ def write_tables(
             parts = (standing(spark, stage, part) for part in ("messages", "connections"))
             parquet.write(message_flows(*parts), target.uri)
         else:
-            write_left(spark, written.folder(name), left.of(name), target)
+            rows = left.of(name)
+            write_left(spark, written.moved(name, target), rows, target)
 
     try:
         under_way.update((name, pool.submit(write_table, name)) for name in sorted(names, key=TURN.index))
@@ -249,15 +252,12 @@ def standing(spark: SparkSession, stage: Place, name: str) -> DataFrame:
     return spark.read.schema(TABLES[name]).parquet(stage.child(name).uri)
 
 
-def write_left(spark: SparkSession, written: Place, rows: DataFrame | None, target: Place) -> None:
-    """Move what is `written` of a table to its place, `target`, and add the `rows` that are not."""
+def write_left(spark: SparkSession, there: bool, rows: DataFrame | None, target: Place) -> None:
+    """Add the `rows` of a table of which some are `there` in `target`, or none yet."""
     from pipeline import parquet
     from pipeline.schemas import TABLES
 
-    there = bool(written.entries())
-    if there:
-        written.move_to(target)
-    elif rows is None:
+    if rows is None and not there:
         rows = spark.createDataFrame([], TABLES[target.name])
     if rows is not None:
         parquet.write(rows, target.uri, append=there)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -25,7 +27,7 @@ RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 
 
 # Tables that are made of the history of channels.
-OF_HISTORY = {"channels", "links", "methods", "messages", "message_flows"}
+OF_HISTORY = {"channels", "links", "methods", "messages"}
 
 
 class Chosen(TypedDict, total=False):
@@ -68,16 +70,14 @@ def decode_into(
 ) -> Written:
     """As `decoded`, but into files of `directory`, and beside the decoded rows what follows from the frames of one
     connection, as far as it is needed for these tables."""
-    from udfs.writing import FOLDERS, WRITTEN
+    from udfs.writing import WRITTEN
 
     runs = sorted_runs(spark, paths, **chosen)
     listed: dict[str, set[str]] = defaultdict(set)
     for row in runs.mapInArrow(writer(directory, tables, payload=payload), WRITTEN).collect():
-        listed[row.folder].add(row.file)
-    for folder in FOLDERS:
-        # What else is there is of tasks that were tried again.
-        directory.child(folder).keep(listed[folder])
-    return Written(spark, directory)
+        if row.rows:
+            listed[row.folder].add(row.file)
+    return Written(spark, directory, listed)
 
 
 def writer(
@@ -102,27 +102,48 @@ def writer(
 
 @dataclass(frozen=True)
 class Written:
-    """What `decode_into` has left in `directory`."""
+    """What `decode_into` has left in `directory`: names of files by folder. Others may be there, and still come, from
+    tasks that were tried again."""
 
     spark: SparkSession
     directory: Place
+    files: Mapping[str, Collection[str]]
 
     @property
     def decoded(self) -> DataFrame:
         """The decoded rows (`udfs.schemas.DECODED`)."""
-        return self.spark.read.schema(DECODED).parquet(self.directory.child("decoded").uri)
+        from udfs.writing import DECODED_OF
 
-    def folder(self, table: str) -> Place:
-        """Where the files of table 'frames', 'methods' or 'messages' are, if there are any."""
-        return self.directory.child("decoded").child("kind=frame") if table == "frames" else self.directory.child(table)
+        base = self.directory.child("decoded").uri
+        paths = [path for folder in DECODED_OF.values() for path in self._paths(folder)]
+        if not paths:
+            return self.spark.createDataFrame([], DECODED)
+        return self.spark.read.schema(DECODED).option("basePath", base).parquet(*paths)
+
+    def moved(self, table: str, target: Place) -> bool:
+        """Move the files of table 'frames', 'methods' or 'messages' to `target`, which must not exist; whether there
+        are any."""
+        from udfs.writing import DECODED_OF
+
+        folder = DECODED_OF["frame"] if table == "frames" else table
+        names = self.files.get(folder, ())
+        if names:
+            self._place(folder).move_to(target)
+            target.keep(names)
+        return bool(names)
 
     def versions(self) -> set[str]:
         """The versions that occur among the connections."""
-        connections = self.directory.child("decoded").child("kind=connection")
-        if not connections.entries():
-            return set()
-        versions = connections.dataset().to_table(columns=["version"])["version"].unique().to_pylist()
-        return {version for version in versions if version is not None}
+        from udfs.writing import DECODED_OF
+
+        folder = DECODED_OF["connection"]
+        place = self._place(folder)
+        found: set[str] = set()
+        for name in self.files.get(folder, ()):
+            file = f"{place.path}/{name}"
+            rows = pyarrow.parquet.read_table(file, columns=["version"], filesystem=place.files, partitioning=None)
+            found.update(version for version in rows["version"].unique().to_pylist() if version is not None)
+        return found
 
     @property
     def requests(self) -> DataFrame | None:
@@ -139,12 +160,12 @@ class Written:
         return self._found(OPEN, MESSAGES)
 
     @property
-    def events(self) -> DataFrame:
-        """What settles `open_messages`."""
+    def events(self) -> DataFrame | None:
+        """What settles `open_messages`; None if nothing does."""
         from udfs.history import schema_of
         from udfs.messages import EVENTS
 
-        return self._read(EVENTS, schema_of("event"))
+        return self._found(EVENTS, schema_of("event"))
 
     @property
     def counts(self) -> DataFrame:
@@ -161,9 +182,16 @@ class Written:
 
         return self._read(HISTORY_OF[kind], schema_of(kind))
 
+    def _place(self, folder: str) -> Place:
+        return reduce(Place.child, folder.split("/"), self.directory)
+
+    def _paths(self, folder: str) -> list[str]:
+        place = self._place(folder)
+        return [place.child(name).uri for name in sorted(self.files.get(folder, ()))]
+
     def _found(self, folder: str, schema: StructType) -> DataFrame | None:
-        place = self.directory.child(folder)
-        return self.spark.read.schema(schema).parquet(place.uri) if place.entries() else None
+        paths = self._paths(folder)
+        return self.spark.read.schema(schema).parquet(*paths) if paths else None
 
     def _read(self, folder: str, schema: StructType) -> DataFrame:
         found = self._found(folder, schema)

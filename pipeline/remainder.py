@@ -1,7 +1,7 @@
 """What is left of the tables to be made by Spark, where Python workers have written the most of them.
 
     written = decode_into(spark, captures, scratch, tables)
-    Remainder(written).of("messages")        # those that are not in `written.folder("messages")`, or None
+    Remainder(written).of("messages")        # those that are not in `written.moved("messages", ...)`, or None
 
 Workers see one connection after the other: what needs nothing else they write as it is decoded. Left are replies, the
 messages of the session families, and those of connections that were handed over (`udfs.messages`).
@@ -27,6 +27,7 @@ from pipeline.tables.methods import answered
 from pipeline.tables.returns import returned
 from pipeline.tables.roles import SESSION_VERSIONS
 from pipeline.tables.settlement import settled_by_ledger
+from udfs.schemas import SETTLED
 
 MADE_IN_PART = ("channels", "links", "methods", "messages")
 
@@ -77,17 +78,19 @@ class Remainder:
             states = {family.name: family.messages for family in self._families}
             theirs = self._whole.frames.filter(F.col("version").isin(*SESSION_VERSIONS))
             parts.append(messages(states, [], theirs, payload=self._payload))
-        open_ = self._written.open_messages
-        if open_ is not None and self._settled is not None:
-            parts.append(concluded(open_, self._settled, returned(self._whole.frames)))
+        left = self._written.open_messages
+        if left is not None:
+            settled = left.sparkSession.createDataFrame([], SETTLED) if self._settled is None else self._settled
+            parts.append(concluded(left, settled, returned(self._whole.frames)))
         return reduce(DataFrame.unionByName, parts) if parts else None
 
     @shared
     def _settled(self) -> DataFrame | None:
         """What became of the messages that were handed over."""
-        if self._written.open_messages is None:
+        events = self._written.events
+        if events is None:
             return None
-        settled = settled_by_ledger(self._written.events).persist(StorageLevel.MEMORY_AND_DISK)
+        settled = settled_by_ledger(events).persist(StorageLevel.MEMORY_AND_DISK)
         self._kept.append(settled)
         return settled
 

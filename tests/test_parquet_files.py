@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import duckdb
@@ -133,12 +134,15 @@ def test_a_column_that_is_not_there_is_refused(directory: Path) -> None:
         with_variants(footer, ["arguments", "payload"])
 
 
-def test_files_of_tasks_that_were_tried_again_are_removed(spark: SparkSession, tmp_path: Path) -> None:
-    """A file that no successful task names, as one leaves that ended in the middle."""
-    output = tmp_path / "decoded"
-    stray = output / "decoded" / "kind=frame" / "part-0.zstd.parquet"
-    stray.parent.mkdir(parents=True)
-    stray.write_bytes(b"PAR1")
-    decode_into(spark, str(CAPTURE), place(str(output)), ["frames"])
-    assert not stray.exists()
-    assert list(stray.parent.glob("*.parquet"))
+def test_files_of_tasks_that_were_tried_again_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """A file that no successful task names, as one leaves that was stopped, or came in after another."""
+    scratch = tmp_path / "scratch"
+    written = decode_into(spark, str(CAPTURE), place(str(scratch)), ["frames"])
+    (file,) = (scratch / "decoded" / "kind=frame").glob("*.parquet")
+    shutil.copy(file, file.with_name("part-0.zstd.parquet"))
+    file.with_name("part-1.zstd.parquet").write_bytes(b"PAR1")
+    assert written.decoded.filter("kind = 'frame'").count() == pq.ParquetFile(file).metadata.num_rows
+    assert written.versions() == {"0-9-1"}
+    assert written.moved("frames", place(str(tmp_path / "frames")))
+    assert [each.name for each in (tmp_path / "frames").iterdir()] == [file.name]
+    assert not written.moved("messages", place(str(tmp_path / "messages")))

@@ -7,14 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import golden
+import independent_tcp
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from decoding import decode_table, in_flow_order, runs
+from encapsulations import pcap
+from scapy.layers.inet import TCP
+from scapy.layers.l2 import Ether
 
 from benchmarks.generate import generate
 
 CAPTURES = sorted(golden.captures().values(), key=lambda capture: capture.file)
+
+
+def tcp_payload(packet: bytes) -> bytes:
+    return bytes(Ether(packet)[TCP].payload)
+
+
 SMALL_BLOCKS = {"blockBytes": 3000, "runBytes": 2000}
 
 
@@ -44,6 +54,18 @@ def test_runs_that_lie_far_apart_in_a_large_file(tmp_path: Path) -> None:
     rows = decode_table(referring([path]))
     assert rows.num_rows > 1000
     assert rows.equals(decode_table(in_flow_order(runs([path]))))
+
+
+def test_the_sides_of_a_connection_in_two_captures(tmp_path: Path) -> None:
+    """One of them without any payload: all that it has are acknowledgements."""
+    packets = list(independent_tcp.records(golden.captures()["091_confirms_and_return.pcap"].paths[0]))
+    sides = [tmp_path / name for name in ("a.pcap", "b.pcap")]
+    for side, full in zip(sides, (False, True), strict=True):
+        side.write_bytes(pcap([(ns, data) for ns, _, data in packets if bool(tcp_payload(data)) == full]))
+    for paths in (sides, sides[::-1]):
+        rows = decode_table(referring(paths))
+        assert rows.num_rows > 40
+        assert rows.equals(decode_table(in_flow_order(runs(paths))))
 
 
 def test_a_capture_that_has_become_shorter_is_told(tmp_path: Path) -> None:

@@ -22,13 +22,17 @@ from decoding import decode_table, in_flow_order, runs
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tables_support import Script, decoded_rows
+from tables_support import STEP, Script, decoded_rows
 
 import pipeline
 from pipeline.decoding import Written, writer
 from pipeline.output import place
 from pipeline.remainder import MADE_IN_PART, Remainder
+from pipeline.tables.messages import shown_messages
+from pipeline.tables.roles import HOT_ARGUMENTS
+from udfs.contents import Contents
 from udfs.decode import ARROW_DECODED
+from udfs.fields import fields
 from udfs.parquet import ParquetFiles
 from udfs.schemas import DECODED
 
@@ -100,13 +104,53 @@ def test_what_workers_write_is_what_spark_derives(
     written: list[dict[str, Any]] = [
         row for batch in files.write(batches(places, count)) for row in batch.to_pylist() if row["rows"]
     ]
-    folders = {row["folder"]: row["rows"] for row in written}
+    folders = {row["folder"]: [row["file"]] for row in written}
     assert ("messages" in folders) == (held is None)
     assert folders["open"]  # connections in which something was returned, if nothing else
-    left = Remainder(Written(spark, directory), payload=True)
+    left = Remainder(Written(spark, directory, folders), payload=True)
     for name, expected in derived.items():
         parts = [left.of(name)]
         if name in folders:
             parts.append(spark.read.schema(pipeline.TABLES[name]).parquet(directory.child(name).uri))
         assert sorted(row for part in parts if part is not None for row in rows_of(part)) == expected
     left.release()
+
+
+def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
+    """A publish of a body that never ends."""
+    script = Script().open()
+    script.publish(b"x")
+    method, header, body = script.rows(1)[2:5]
+    header["body_size"] = 1 << 60
+    arrays = {
+        field.name: pa.array([row.get(field.name) for row in (method, header)], field.type)
+        for field in ARROW_DECODED
+        if field.name not in ("arguments", "properties", "ts")
+    }
+    nothing = {name: pa.array([None] * 2, ARROW_DECODED.field(name).type) for name in ("arguments", "properties", "ts")}
+    yield pa.RecordBatch.from_pydict({**arrays, **nothing}, schema=ARROW_DECODED)
+    for number in range(batches):
+        frames = [{**body, "frame_no": 5 + number * rows + i, "body_sha256": None} for i in range(rows)]
+        columns = {
+            field.name: pa.array([None if field.name in nothing else row.get(field.name) for row in frames], field.type)
+            for field in ARROW_DECODED
+        }
+        yield pa.RecordBatch.from_pydict(columns, schema=ARROW_DECODED)
+
+
+def test_a_body_that_never_ends_is_summed_up(tmp_path: Path) -> None:
+    files = writer(place(str(tmp_path)), {"messages"})
+    written = {row["folder"]: row["file"] for batch in files.write(long_body(50)) for row in batch.to_pylist()}
+    (message,) = pq.read_table(tmp_path / "messages" / written["messages"]).to_pylist()
+    assert (message["body_seen"], message["last_frame_no"], message["complete"]) == (50_000, 50_004, False)
+    assert message["last_ts_ns"] == message["ts_ns"] + 2 * STEP
+
+
+def test_what_waits_of_a_body_does_not_grow() -> None:
+    contents = Contents(shown_messages(payload=False))
+    seen = []
+    for batch in long_body(20):
+        list(contents.feed(batch, fields(batch["arguments"], HOT_ARGUMENTS), None))
+        del batch
+        seen.append(pa.total_allocated_bytes())
+    assert max(seen[5:]) < seen[1] + 100_000

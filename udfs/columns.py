@@ -58,11 +58,10 @@ PACKETS_SCHEMA = pa.schema(
 )
 
 
-def run_batches(runs: Runs, capture_file: str) -> Iterator[pa.RecordBatch]:
-    """Rows of `tcp_runs`, in batches of about BATCH_BYTES; payload null where there are segments and no payloads."""
+def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[pa.RecordBatch]:
+    """Rows of `tcp_runs`, in batches of about BATCH_BYTES; payload null where they `refer` to the file."""
     first = runs.segments[runs.segment_offsets[:-1]]
     count = len(first)
-    refer = np.full(count, len(runs.payload) == 0 and bool(runs.segments["cap_len"].any()))
     batch = pa.record_batch(
         [
             _binary(runs.keys, np.arange(count + 1) * FLOW_KEY_BYTES),
@@ -70,7 +69,7 @@ def run_batches(runs: Runs, capture_file: str) -> Iterator[pa.RecordBatch]:
             pa.repeat(capture_file, count),
             pa.array(first["packet_no"]),
             _binary(runs.segments, runs.segment_offsets * SEGMENT.itemsize),
-            _binary(runs.payload, runs.payload_offsets, refer),
+            _binary(runs.payload, runs.payload_offsets, np.full(count, refer)),
             pa.nulls(count, pa.string()),
         ],
         schema=RUNS_SCHEMA,

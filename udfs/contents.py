@@ -4,12 +4,13 @@
     messages = contents.feed(frames, arguments, states)
 
 Contents of several channels lie between each other, but each channel and sender has one at a time; so what is not
-complete waits until it is, or until another one begins in its place. Cost per batch, not per frame.
+complete waits until it is, or until another one begins in its place. Of bodies that wait only sums are kept, and their
+octets where they are asked for. Cost per batch, not per frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from pyspark.sql.types import StructType
 
 from udfs.arrow import arrow_schema
-from udfs.fields import fields, gathered
+from udfs.bodies import Bodies
+from udfs.fields import fields
 from udfs.rows import in_one, joined, matched, numbers_of, picked, places_of
 
 # What is kept of frames until their message is whole; the arguments of the method, too.
 OF_FRAMES = (
     "connection_id", "frame_no", "content_frame_no", "channel", "sender", "version", "packet_no", "ts", "ts_ns",
-    "first_ts_ns", "frame_type", "properties", "body_size", "payload_size", "payload", "body_sha256",
+    "first_ts_ns", "frame_type", "properties", "body_size", "payload_size", "body_sha256",
 )  # fmt: skip
 ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
 # Columns of a message that are those of the frame of its method, and of its state.
@@ -33,6 +35,8 @@ OF_METHOD = ("connection_id", "sender", "packet_no", "ts", "ts_ns", "first_ts_ns
 OF_STATE = ("channel", "channel_life", "operation", "queue", "link", "outcome")
 DIGITS = "0123456789"
 BLANKS = "".join(map(chr, range(33))) + "\x7f"
+# Bodies in one batch of messages.
+MOST_BYTES = 1 << 28
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -57,50 +61,49 @@ class Contents:
         self._shown = shown
         self._frames: pa.Table | None = None
         self._states: pa.Table | None = None
+        self._bodies = Bodies()
 
     def feed(
         self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], states: pa.RecordBatch | None
-    ) -> pa.RecordBatch | None:
+    ) -> Iterator[pa.RecordBatch]:
         """Take frames, fields of their arguments, and the messages that the history of channels has found in them ->
         messages as in the table, without what became of them."""
         others = pc.is_in(frames["version"], pa.array(self._shown.others, pa.string()))
         own = pc.and_(frames["content_frame_no"].is_valid(), pc.invert(others))
         known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in ARGUMENTS}
         rows = pa.table({name: column.filter(own) for name, column in known.items()})
+        if self._shown.payload:
+            self._bodies.add(rows, frames["payload"].filter(own))
         last = frames["connection_id"][-1].as_py()
-        return self._next(joined(self._frames, rows), joined(self._states, states), last)
+        yield from self._next(joined(self._frames, rows), joined(self._states, states), last)
 
-    def finish(self) -> pa.RecordBatch | None:
+    def finish(self) -> Iterator[pa.RecordBatch]:
         """There are no more frames: what is not complete never will be."""
-        return self._next(self._frames, self._states, None)
+        yield from self._next(self._frames, self._states, None)
 
-    def _next(self, frames: pa.Table | None, states: pa.Table | None, last: int | None) -> pa.RecordBatch | None:
+    def _next(self, frames: pa.Table | None, states: pa.Table | None, last: int | None) -> Iterator[pa.RecordBatch]:
         self._frames, self._states = frames, states
         if frames is None or not frames.num_rows:
-            return None
-        order = np.lexsort(
-            (
-                numbers_of(frames["frame_no"]),
-                numbers_of(frames["content_frame_no"]),
-                places_of(numbers_of(frames["connection_id"])),
-            )
-        )
-        frames = frames.take(pa.array(order))
-        groups = Groups(frames)
+            return
+        keys = (numbers_of(frames[name]) for name in ("frame_no", "content_frame_no"))
+        order = np.lexsort((*keys, places_of(numbers_of(frames["connection_id"]))))
+        groups = Groups(frames.take(pa.array(order)), self._shown.body_frames)
         waits = groups.waits(last)
-        of_row = np.repeat(waits, groups.sizes)
-        self._frames = frames.filter(pa.array(of_row))
+        self._frames = groups.folded(waits)
         found, at = groups.states(states)
         if states is not None:
             later = np.zeros(states.num_rows, bool)
             later[at[found & waits]] = True
             self._states = states.filter(pa.array(later))
-        chosen = found & ~waits & groups.has_method
-        if not chosen.any() or states is None:
-            return None
-        return self._messages(groups, chosen, states.take(pa.array(at[chosen])))
+        chosen = np.flatnonzero(found & ~waits & groups.has_method)
+        if len(chosen) and states is not None:
+            sizes = self._bodies.sizes(*groups.keys(chosen))
+            cuts = np.flatnonzero(np.diff(np.cumsum(np.maximum(sizes, 0)) // MOST_BYTES)) + 1
+            for part in np.split(chosen, cuts):
+                yield self._messages(groups, part, states.take(pa.array(at[part])))
+        self._bodies.keep(*groups.keys(np.flatnonzero(waits)))
 
-    def _messages(self, groups: Groups, chosen: NDArray[np.bool_], states: pa.Table) -> pa.RecordBatch:
+    def _messages(self, groups: Groups, chosen: NDArray[np.int64], states: pa.Table) -> pa.RecordBatch:
         """The messages of the chosen groups."""
         shown, frames = self._shown, groups.frames
         methods = frames.select(OF_METHOD).take(pa.array(groups.starts[chosen]))
@@ -112,9 +115,8 @@ class Contents:
         of_properties = {column: said[name] for column, (name, _) in shown.properties.items()}
         digest_at = groups.first_where(frames["body_sha256"].is_valid().to_numpy())[chosen]
         complete = pa.array(digest_at >= 0)
-        is_body = pc.is_in(frames["frame_type"], pa.array(shown.body_frames)).to_numpy()
-        seen = groups.sums(np.where(is_body, numbers_of(frames["payload_size"]), 0))[chosen]
-        with_body = groups.first_where(is_body & frames["payload_size"].is_valid().to_numpy())[chosen] >= 0
+        seen = groups.sums(np.where(groups.is_body, numbers_of(frames["payload_size"]), 0))[chosen]
+        with_body = groups.first_where(groups.is_body & frames["payload_size"].is_valid().to_numpy())[chosen] >= 0
         declared = picked(frames["body_size"], header_at)
         assumed = pc.if_else(complete, pc.coalesce(declared, 0), 0)
         body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
@@ -126,7 +128,7 @@ class Contents:
             **of_properties,
             "delivery_tag": in_one(states["tag"]),
             "first_frame_no": in_one(states["frame_no"]),
-            "last_frame_no": pa.array(numbers_of(frames["frame_no"])[groups.ends - 1][chosen]),
+            "last_frame_no": pa.array(groups.highest(numbers_of(frames["frame_no"]))[chosen]),
             "last_ts_ns": pa.array(groups.highest(numbers_of(frames["ts_ns"]))[chosen]),
             "durable": pc.if_else(headed, durable, pa.scalar(None, pa.bool_())),
             "ttl_ms": whole_numbers(of_properties["expiration"]),
@@ -137,7 +139,7 @@ class Contents:
             "body_sha256": picked(frames["body_sha256"], digest_at),
         }
         if shown.payload:
-            columns["body"] = groups.bodies(chosen, complete)
+            columns["body"] = self._bodies.of(*groups.keys(chosen), digest_at >= 0)
         schema = arrow_schema(shown.schema)
         return pa.RecordBatch.from_arrays(
             [
@@ -149,10 +151,12 @@ class Contents:
 
 
 class Groups:
-    """`frames` of contents, those of a content together: from `starts` to `ends` of it, int64, the method first."""
+    """`frames` of contents, those of a content together: from `starts` to `ends` of it, int64, the method first.
+    `is_body` tells those with a part of the body."""
 
-    def __init__(self, frames: pa.Table) -> None:
+    def __init__(self, frames: pa.Table, body_frames: tuple[str, ...]) -> None:
         self.frames = frames
+        self.is_body = pc.is_in(frames["frame_type"], pa.array(body_frames)).to_numpy()
         self.connections = numbers_of(frames["connection_id"])
         self.contents = numbers_of(frames["content_frame_no"])
         changes = np.flatnonzero((np.diff(self.contents) != 0) | (np.diff(self.connections) != 0)) + 1
@@ -203,13 +207,26 @@ class Groups:
         found: NDArray[np.int64] = np.maximum.reduceat(values, self.starts)
         return found
 
-    def bodies(self, chosen: NDArray[np.bool_], complete: pa.Array) -> pa.Array:
-        """The payloads of each chosen group end to end; empty where it is complete without any, else null."""
-        payload = in_one(self.frames["payload"])
-        parts = payload.filter(pa.array(np.repeat(chosen, self.sizes)))
-        sizes = np.add.reduceat(pc.fill_null(pc.binary_length(payload), 0).to_numpy().astype(np.int64), self.starts)
-        there = self.first_where(payload.is_valid().to_numpy(zero_copy_only=False))[chosen] >= 0
-        return gathered(parts, sizes[chosen], there | complete.to_numpy(zero_copy_only=False))
+    def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
+        """The frames of some groups, of their bodies one row each: the last, with the size and time of all."""
+        sizes, times = (numbers_of(self.frames[name]).copy() for name in ("payload_size", "ts_ns"))
+        known = self.is_body & self.frames["payload_size"].is_valid().to_numpy()
+        places = np.arange(len(sizes))
+        last = np.maximum.reduceat(np.where(self.is_body, places, -1), self.starts)
+        at = last[last >= 0]
+        sizes[at] = self.sums(np.where(known, sizes, 0))[last >= 0]
+        times[at] = self.highest(np.where(self.is_body, times, times.min()))[last >= 0]
+        unknown = ~known & ~(self.is_body & np.isin(places, at) & np.repeat(self.first_where(known) >= 0, self.sizes))
+        kept = np.repeat(chosen, self.sizes) & (~self.is_body | np.isin(places, at))
+        columns = {"payload_size": pa.array(sizes, mask=unknown), "ts_ns": pa.array(times)}
+        frames = self.frames
+        for name, column in columns.items():
+            frames = frames.set_column(frames.schema.get_field_index(name), name, column)
+        return frames.filter(pa.array(kept))
+
+    def keys(self, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Connection and frame_no of the method of some groups."""
+        return self.connections[self.starts[which]], self.contents[self.starts[which]]
 
 
 def whole_numbers(texts: pa.Array) -> pa.Array:

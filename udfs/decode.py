@@ -263,33 +263,35 @@ def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], I
                 for rows in decoder.feed(flow, segments, octets):
                     yield frame_rows(rows, files.names, payload)
 
-        for batch in batches:
-            for i in range(batch.num_rows):
-                account = batch["account"][i].as_py()
-                if account is not None:
-                    facts = json.loads(account)
-                    yield fact_rows("capture", [{"capture_file": facts["capture_file"], "facts": facts}])
-                key = batch["flow"][i].as_py()
-                if key is None:
-                    continue
-                if key != flow:
-                    yield from feed(order.rest())
-                    flow = key
-                run = np.frombuffer(batch["segments"][i].as_buffer(), SEGMENT)
-                capture = batch["capture_file"][i].as_py()
-                if batch["payload"][i].is_valid:
-                    octets = np.frombuffer(batch["payload"][i].as_buffer(), np.uint8)
-                else:
-                    run, octets = payloads.of(capture, run)
-                file = files.number(capture)
-                yield from feed(order.add(run, octets, file, files.names))
-            if len(decoder.facts) > 1000:
+        try:
+            for batch in batches:
+                for i in range(batch.num_rows):
+                    account = batch["account"][i].as_py()
+                    if account is not None:
+                        facts = json.loads(account)
+                        yield fact_rows("capture", [{"capture_file": facts["capture_file"], "facts": facts}])
+                    key = batch["flow"][i].as_py()
+                    if key is None:
+                        continue
+                    if key != flow:
+                        yield from feed(order.rest())
+                        flow = key
+                    run = np.frombuffer(batch["segments"][i].as_buffer(), SEGMENT)
+                    capture = batch["capture_file"][i].as_py()
+                    if batch["payload"][i].is_valid:
+                        octets = np.frombuffer(batch["payload"][i].as_buffer(), np.uint8)
+                    else:
+                        run, octets = payloads.of(capture, run)
+                    file = files.number(capture)
+                    yield from feed(order.add(run, octets, file, files.names))
+                if len(decoder.facts) > 1000:
+                    yield connection_rows(decoder.take_facts())
+            yield from feed(order.rest())
+            for rows in decoder.finish():
+                yield frame_rows(rows, files.names, payload)
+            if decoder.facts:
                 yield connection_rows(decoder.take_facts())
-        yield from feed(order.rest())
-        for rows in decoder.finish():
-            yield frame_rows(rows, files.names, payload)
-        if decoder.facts:
-            yield connection_rows(decoder.take_facts())
-        payloads.close()
+        finally:
+            payloads.close()
 
     return decode

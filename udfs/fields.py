@@ -69,7 +69,7 @@ def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa
         return pa.array(numbers == 1, mask=kinds != TRUTH)
     if kind == "timestamp":
         # A number is seconds: what no timestamp of the wire's kind can hold, but Spark's can.
-        seconds = (kinds == NUMBER) & (np.abs(numbers) <= LAST_SECOND)
+        seconds = (kinds == NUMBER) & (numbers <= LAST_SECOND) & (numbers >= -LAST_SECOND)
         return pa.array(np.where(seconds, numbers * MICROS, numbers), mask=~seconds & (kinds != TIME)).cast(TIMESTAMP)
     if kind == "variant":
         there = found.whole_size[k] > 0
@@ -91,19 +91,25 @@ def taken(
 ) -> pa.Array:
     """Binary column of the octets at `places`; null, or without `nulls` empty, where they are not `valid`."""
     sizes = np.where(valid, sizes, 0)
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
+    offsets = offsets_of(sizes)
     data = np.empty(int(offsets[-1]), np.uint8)
     gather(octets, np.ascontiguousarray(places), sizes, data)
     mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Where values of these sizes begin, and the last one ends. Raises OverflowError above 2 GB."""
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    if ends[-1] > INT32.max:
+        raise OverflowError(f"{ends[-1]} bytes are too many for one column of a batch")
+    return ends.astype(np.int32)
+
+
 def gathered(parts: pa.Array, sizes: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Array:
     """Binary column whose values are `sizes` octets each of `parts` end to end; null where they are not `valid`."""
     heap = heap_of(parts)
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
+    offsets = offsets_of(sizes)
     data = heap.octets[heap.ends[0] : heap.ends[-1]]
     mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -51,11 +51,11 @@ class Messages:
         """There are no more frames; `found`: the last that the follower had to say."""
         yield from self._next(self._contents.finish(), found.get("event"), None)
 
-    def _next(self, messages: pa.RecordBatch | None, events: Records | None, last: int | None) -> Parts:
+    def _next(self, messages: Iterator[pa.RecordBatch], events: Records | None, last: int | None) -> Parts:
         """All connections but `last` have ended."""
-        if messages is not None:
-            self._messages.append(messages)
-            self._bytes += messages.nbytes
+        for batch in messages:
+            self._messages.append(batch)
+            self._bytes += batch.nbytes
         if events is not None:
             self._events.append(events)
             self._bytes += EVENT_BYTES * len(events)

@@ -92,9 +92,10 @@ class TcpRunsReader(CaptureReader):
             for block in read_blocks(split, account, self.options.block_bytes, self.options.wanted):
                 if block.offset is not None and self.options.references and split.file.uri.startswith(LOCAL):
                     runs = refer_runs(block.packets, block.offset, self.options.run_bytes)
+                    yield from run_batches(runs, account.capture_file, refer=True)
                 else:
                     runs = gather_runs(block.octets, block.packets, self.options.run_bytes)
-                yield from run_batches(runs, account.capture_file)
+                    yield from run_batches(runs, account.capture_file)
             yield account_batch(account)
 
 

@@ -1,8 +1,8 @@
 """Runs in, files out: what `mapInArrow` calls where decoded rows are not wanted in Spark, but in tables.
 
 A worker writes the rows itself (`udfs.parquet`), and beside them what follows from the frames of one connection; Spark
-only learns which files there are. A task that is tried again writes files of other names, and those of the first try
-are in nobody's list.
+only learns which files there are. A task that is tried again writes files of other names; who reads them goes by the
+list, not by what is there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ ENDED = StructType(
         StructField("count_all", LongType()),
     ]
 )
-FOLDERS = (*DECODED_OF.values(), METHODS, REQUESTS, *HISTORY_OF.values(), MESSAGES, OPEN, EVENTS, COUNTS)
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,8 @@ def little(data, at, size):
 @kernel
 def signed(data, at, size):
     """Signed little-endian number of up to 8 octets."""
-    value = little(data, at, size)
-    bits = 8 * size
-    if bits < 64 and value >> (bits - 1):
-        value -= 1 << bits
-    return value
+    top = int(data[at + size - 1])
+    return little(data, at, size - 1) | ((top - ((top & 0x80) << 1)) << (8 * (size - 1)))
 
 
 @kernel
