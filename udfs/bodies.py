@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from udfs.fields import gathered, heap_of
-from udfs.rows import matched, numbers_of
+from udfs.rows import Index, numbers_of
 
 Key = tuple[int, int]  # connection, frame_no of the method
 LARGEST = (1 << 31) - 1  # bytes of a value
@@ -68,12 +68,12 @@ class Bodies:
         self, connections: NDArray[np.int64], contents: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Which of some contents each payload at hand is of, -1 for none; bytes and number of those of each content."""
-        found, at = matched(self._connections, self._contents, connections, contents)
-        of_row = np.where(found, at, -1)
+        of_row = Index(connections, contents).find(self._connections, self._contents)
+        found = of_row >= 0
         ends = heap_of(self._payload).ends
         counts, sizes = np.zeros(len(connections), np.int64), np.zeros(len(connections), np.int64)
-        np.add.at(counts, at[found], 1)
-        np.add.at(sizes, at[found], np.diff(ends)[found])
+        np.add.at(counts, of_row[found], 1)
+        np.add.at(sizes, of_row[found], np.diff(ends)[found])
         return of_row, sizes, counts
 
     def _earlier(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> list[tuple[int, list[pa.Array]]]:
@@ -81,9 +81,9 @@ class Bodies:
         if not self._held:
             return []
         keys = np.array(list(self._held), np.int64)
-        found, at = matched(keys[:, 0], keys[:, 1], connections, contents)
+        at = Index(connections, contents).find(keys[:, 0], keys[:, 1])
         parts = list(self._held.values())
-        return sorted(((int(at[i]), parts[i]) for i in np.flatnonzero(found)), key=lambda each: each[0])
+        return sorted(((int(at[i]), parts[i]) for i in np.flatnonzero(at >= 0)), key=lambda each: each[0])
 
 
 def _size(part: pa.Array) -> int:

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from udfs.arrow import arrow_schema
 from udfs.bodies import Bodies
 from udfs.fields import fields
-from udfs.rows import in_one, joined, matched, numbers_of, picked, places_of
+from udfs.rows import Index, in_one, joined, numbers_of, picked, places_of
 
 # What is kept of frames until their message is whole; the arguments of the method, too.
 OF_FRAMES = (
@@ -90,12 +90,12 @@ class Contents:
         groups = Groups(frames.take(pa.array(order)), self._shown.body_frames)
         waits = groups.waits(last)
         self._frames = groups.folded(waits)
-        found, at = groups.states(states)
+        at = groups.states(states)
         if states is not None:
             later = np.zeros(states.num_rows, bool)
-            later[at[found & waits]] = True
+            later[at[(at >= 0) & waits]] = True
             self._states = states.filter(pa.array(later))
-        chosen = np.flatnonzero(found & ~waits & groups.has_method)
+        chosen = np.flatnonzero((at >= 0) & ~waits & groups.has_method)
         if len(chosen) and states is not None:
             sizes = self._bodies.sizes(*groups.keys(chosen))
             cuts = np.flatnonzero(np.diff(np.cumsum(np.maximum(sizes, 0)) // MOST_BYTES)) + 1
@@ -181,16 +181,12 @@ class Groups:
         waiting: NDArray[np.bool_] = going_on & newest & ~complete
         return waiting
 
-    def states(self, states: pa.Table | None) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Whether there is a row of `states` for each group, and where."""
-        if states is None or not states.num_rows:
-            return np.zeros(len(self.starts), bool), np.zeros(len(self.starts), np.int64)
-        return matched(
-            self.connections[self.starts],
-            self.contents[self.starts],
-            numbers_of(states["connection_id"]),
-            numbers_of(states["frame_no"]),
-        )
+    def states(self, states: pa.Table | None) -> NDArray[np.int64]:
+        """Where there is a row of `states` for each group; -1 for none."""
+        if states is None:
+            return np.full(len(self.starts), -1)
+        index = Index(numbers_of(states["connection_id"]), numbers_of(states["frame_no"]))
+        return index.find(self.connections[self.starts], self.contents[self.starts])
 
     def first_where(self, condition: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The first row of each group for which `condition` (by row) holds; -1 for none."""

@@ -3,9 +3,9 @@
     messages = Messages(follower, Contents(shown))
     for folder, rows in messages.feed(frames, arguments, found): ...
 
-What became of a message may be said much later. The messages of a connection wait for its end, so that it is known in
-the order in which it was said. Where more than some bytes of them wait, they are handed over, as are those of
-connections in which the broker has returned some: Spark settles them, from the rows `open` and the events.
+What became of a message may be said much later. The messages of a connection wait for its end, in a file when they are
+many, so that it is known in the order in which it was said. Where there is too much of that, they are handed over, as
+are those of connections in which the broker has returned some: Spark settles them, from the rows `open` and the events.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ import pyarrow.compute as pc
 from codec.channel_state import EVENT
 from udfs.contents import Contents
 from udfs.history import Follower, Records
-from udfs.rows import in_one, matched, numbers_of, picked
-from udfs.settle import settled_at_once
+from udfs.rows import Index, numbers_of, picked
+from udfs.settle import Numbers, settled_at_once
+from udfs.spool import Spool
 
 # Folders: messages as the table has them; those that Spark has to settle, and how; how many were settled how.
 MESSAGES, OPEN, EVENTS, COUNTS = "messages", "open", "history/event", "counts"
-WAITING_BYTES = 96 << 20
-EVENT_BYTES = EVENT.itemsize
+WAITING_BYTES = 192 << 20  # events, of one connection
+MEMORY_BYTES = 32 << 20  # messages
 
 Parts = Iterator[tuple[str, pa.RecordBatch]]
 
 
 class Messages:
-    """Messages and events of the connection at hand, until it ends or, above `waiting_bytes`, is handed over."""
+    """Messages and events of the connection at hand, until it ends or, above `waiting_bytes` of events, is handed
+    over."""
 
     def __init__(self, follower: Follower, contents: Contents, waiting_bytes: int = WAITING_BYTES) -> None:
         self._follower, self._contents, self._most = follower, contents, waiting_bytes
-        self._messages: list[pa.RecordBatch] = []
+        self._messages = Spool(MEMORY_BYTES)
         self._events: list[Records] = []
-        self._bytes = 0
+        self._count = 0  # of events
         self._current: int | None = None
+        # Connections that Spark settles: too large, or with something returned.
         self._handed_over: set[int] = set()
 
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], found: Mapping[str, Records]) -> Parts:
@@ -54,68 +57,87 @@ class Messages:
     def _next(self, messages: Iterator[pa.RecordBatch], events: Records | None, last: int | None) -> Parts:
         """All connections but `last` have ended."""
         for batch in messages:
-            self._messages.append(batch)
-            self._bytes += batch.nbytes
+            self._messages.add(batch)
+            returned = batch.filter(pc.equal(batch["operation"], "return"))
+            self._handed_over.update(returned["connection_id"].to_pylist())
         if events is not None:
-            self._events.append(events)
-            self._bytes += EVENT_BYTES * len(events)
+            self._add(events)
         if last != self._current:
             yield from self._ended(last)
-        if last is not None and (self._bytes > self._most or last in self._handed_over):
+        if last is not None and self._count * EVENT.itemsize > self._most:
             self._handed_over.add(last)
-            yield from self._given(*self._taken())
+        if last in self._handed_over:
+            yield from ((OPEN, batch) for batch in self._messages.drain())
+            yield from self._given(self._taken())
 
-    def _taken(self) -> tuple[pa.Table, Records]:
-        """All that waits; nothing does then."""
-        messages, events = self._messages, self._events
-        self._messages, self._events, self._bytes = [], [], 0
-        rows = pa.Table.from_batches(messages) if messages else pa.table({"connection_id": pa.array([], pa.int64())})
-        return rows, np.concatenate(events) if events else np.zeros(0, EVENT)
+    def _add(self, events: Records) -> None:
+        self._events.append(events)
+        self._count += len(events)
 
-    def _ended(self, last: int | None) -> Parts:
-        """Settle what waits, but for connection `last`, which goes on."""
-        rows, events = self._taken()
-        connections = numbers_of(rows["connection_id"])
-        if last is not None:
-            self._messages = rows.filter(pa.array(connections == last)).to_batches()
-            self._events = [events[events["connection"] == last]]
-            self._bytes = sum(batch.nbytes for batch in self._messages) + EVENT_BYTES * len(self._events[0])
-            rows, events = rows.filter(pa.array(connections != last)), events[events["connection"] != last]
-            connections = connections[connections != last]
-        self._current = last
-        given = np.array(sorted(self._handed_over), np.int64)
-        self._handed_over = set()
-        if rows.num_rows:
-            given = np.union1d(given, connections[pc.equal(rows["operation"], "return").to_numpy()])
-        theirs, events_theirs = np.isin(connections, given), np.isin(events["connection"], given)
-        yield from self._given(rows.filter(pa.array(theirs)), events[events_theirs])
-        yield from self._settled(rows.filter(pa.array(~theirs)), events[~events_theirs])
+    def _taken(self) -> Records:
+        """All events that wait; none does then."""
+        events = np.concatenate(self._events) if self._events else np.zeros(0, EVENT)
+        self._events, self._count = [], 0
+        return events
 
-    def _given(self, rows: pa.Table, events: Records) -> Parts:
+    def _given(self, events: Records) -> Parts:
         """To Spark."""
-        yield from ((OPEN, batch) for batch in rows.to_batches())
         if len(events):
             yield EVENTS, self._follower.shown("event", events)
 
-    def _settled(self, rows: pa.Table, events: Records) -> Parts:
-        """Messages of connections that have ended, and what became of them."""
-        settled, texts = settled_at_once(events), self._follower.texts
-        outcome = texts["outcomes"].column(settled.outcome)
-        if rows.num_rows:
-            connections, frames = (numbers_of(rows[name]) for name in ("connection_id", "first_frame_no"))
-            found, at = matched(connections, frames, settled.connection, settled.frame_no)
-            at = np.where(found, at, -1)
-            is_open = settled.settled_frame_no < 0
-            settled_ns = picked(pa.array(settled.settled_ns, mask=is_open), at)
-            became = {
-                "outcome": pc.coalesce(picked(outcome, at), in_one(rows["outcome"])),
-                "settled_ts_ns": settled_ns,
-                "settle_latency_ns": pc.subtract(settled_ns, in_one(rows["ts_ns"])),
-                "settled_frame_no": picked(pa.array(settled.settled_frame_no, mask=is_open), at),
-                "transaction": picked(texts["transactions"].column(settled.transaction), at),
-            }
-            columns = [became.get(name, rows[name]) for name in rows.schema.names]
-            yield from ((MESSAGES, batch) for batch in pa.Table.from_arrays(columns, schema=rows.schema).to_batches())
-        ends = pa.table({"connection_id": settled.connection, "ledger": settled.ledger, "outcome": outcome})
-        known = ends.filter(outcome.is_valid()).group_by(["connection_id", "ledger", "outcome"])
-        yield from ((COUNTS, batch) for batch in known.aggregate([([], "count_all")]).to_batches())
+    def _ended(self, last: int | None) -> Parts:
+        """Settle what waits, but for connection `last`, which goes on."""
+        events, waiting, self._current = self._taken(), self._messages, last
+        self._messages = Spool(MEMORY_BYTES)
+        if last is not None:
+            self._add(events[events["connection"] == last])
+            events = events[events["connection"] != last]
+        given = np.array(sorted(self._handed_over), np.int64)
+        theirs = np.isin(events["connection"], given)
+        yield from self._given(events[theirs])
+        ends = Ends(events[~theirs], self._follower.texts)
+        for batch in waiting.drain():
+            connections = numbers_of(batch["connection_id"])
+            goes_on, handed_over = connections == last, np.isin(connections, given)
+            if goes_on.any():
+                self._messages.add(batch.filter(pa.array(goes_on)))
+            for folder, chosen in ((OPEN, handed_over & ~goes_on), (MESSAGES, ~handed_over & ~goes_on)):
+                rows = batch if chosen.all() else batch.filter(pa.array(chosen))
+                if rows.num_rows:
+                    yield folder, ends.of(rows) if folder == MESSAGES else rows
+        yield from ((COUNTS, batch) for batch in ends.counts().to_batches())
+        self._handed_over &= {last}
+
+
+class Ends:
+    """What became of the messages of connections that have ended."""
+
+    def __init__(self, events: Records, texts: Mapping[str, Numbers]) -> None:
+        self._settled = settled = settled_at_once(events)
+        self._index = Index(settled.connection, settled.frame_no)
+        is_open = settled.settled_frame_no < 0
+        self._outcome = texts["outcomes"].column(settled.outcome)
+        self._transaction = texts["transactions"].column(settled.transaction)
+        self._settled_ns = pa.array(settled.settled_ns, mask=is_open)
+        self._frame_no = pa.array(settled.settled_frame_no, mask=is_open)
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with what became of them."""
+        at = self._index.find(numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"]))
+        settled_ns = picked(self._settled_ns, at)
+        became = {
+            "outcome": pc.coalesce(picked(self._outcome, at), rows["outcome"]),
+            "settled_ts_ns": settled_ns,
+            "settle_latency_ns": pc.subtract(settled_ns, rows["ts_ns"]),
+            "settled_frame_no": picked(self._frame_no, at),
+            "transaction": picked(self._transaction, at),
+        }
+        return pa.RecordBatch.from_arrays(
+            [became.get(name, rows[name]) for name in rows.schema.names], schema=rows.schema
+        )
+
+    def counts(self) -> pa.Table:
+        """How many messages of a ledger have which outcome."""
+        keys = {"connection_id": self._settled.connection, "ledger": self._settled.ledger, "outcome": self._outcome}
+        known = pa.table(keys).filter(self._outcome.is_valid())
+        return known.group_by(list(keys)).aggregate([([], "count_all")])

@@ -51,20 +51,30 @@ def picked(column: Column, places: NDArray[np.int64]) -> pa.Array:
     return pa.StructArray.from_arrays(parts, fields=list(taken.type), mask=taken.is_null())
 
 
-def matched(
-    connections: NDArray[np.int64],
-    frames: NDArray[np.int64],
-    of_connections: NDArray[np.int64],
-    of_frames: NDArray[np.int64],
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """For each frame of a connection, whether it is among the second ones, and where; numbers of frames are not
-    negative."""
-    count = len(connections)
-    if not count or not len(of_connections):
-        return np.zeros(count, bool), np.zeros(count, np.int64)
-    _, numbered = np.unique(np.concatenate([connections, of_connections]), return_inverse=True)
-    highest = int(max(frames.max(), of_frames.max())) + 1
-    wanted, there = numbered[:count] * highest + frames, numbered[count:] * highest + of_frames
-    order = np.argsort(there, kind="stable")
-    at = order[np.minimum(np.searchsorted(there, wanted, sorter=order), len(order) - 1)]
-    return there[at] == wanted, at
+class Index:
+    """Finds frames of connections among given ones; numbers of frames are not negative."""
+
+    def __init__(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> None:
+        self._connections = np.unique(connections)
+        self._most = int(frames.max()) + 1 if len(frames) else 1
+        keys = self._keys(connections, frames)
+        self._order = np.argsort(keys, kind="stable")
+        self._keys_in_order = keys[self._order]
+
+    def find(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where each frame of a connection is among the given ones; -1 where it is not."""
+        if not len(self._order):
+            return np.full(len(frames), -1)
+        keys = self._keys(connections, frames)
+        place = np.minimum(np.searchsorted(self._keys_in_order, keys), len(self._order) - 1)
+        found: NDArray[np.int64] = np.where(self._keys_in_order[place] == keys, self._order[place], -1)
+        return found
+
+    def _keys(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A number for each frame, negative where none of the given ones can be it."""
+        if not len(self._connections):
+            return np.full(len(frames), -1)
+        place = np.minimum(np.searchsorted(self._connections, connections), len(self._connections) - 1)
+        known = (self._connections[place] == connections) & (frames < self._most)
+        keys: NDArray[np.int64] = np.where(known, place * self._most + frames, -1)
+        return keys

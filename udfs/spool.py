@@ -1,0 +1,53 @@
+"""Batches that wait: in memory while they are few, in a temporary file when they are more."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+import pyarrow as pa
+
+# Spark tells its Python workers where there is room for what spills.
+LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
+
+
+class Spool:
+    """Takes batches of one schema; `drain` gives them back in order. At most `most` bytes of them stay in memory."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes = most, 0
+        self._batches: list[pa.RecordBatch] = []
+        self._file: IO[bytes] | None = None
+        self._writer: pa.RecordBatchStreamWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch."""
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes > self._most:
+            self._spill()
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """All batches, which are forgotten."""
+        file, writer, batches = self._file, self._writer, self._batches
+        self._file, self._writer, self._batches, self._bytes = None, None, [], 0
+        if file is not None and writer is not None:
+            with file:
+                writer.close()
+                file.seek(0)
+                yield from pa.ipc.open_stream(file)
+        yield from batches
+
+    def _spill(self) -> None:
+        if self._writer is None:
+            directory = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
+            self._file = tempfile.TemporaryFile(  # noqa: SIM115  (closed by `drain`, or with the spool)
+                dir=directory if os.path.isdir(directory) else None
+            )
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writer = pa.ipc.new_stream(self._file, self._batches[0].schema, options=options)
+        for batch in self._batches:
+            self._writer.write_batch(batch)
+        self._batches, self._bytes = [], 0
