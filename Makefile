@@ -115,5 +115,5 @@ java:
 # The JVM finds its classes laid out and starts in half the time; without the archive all works the same.
 .venv/classes: pipeline/class_archive.py .venv/runtime | .venv/kernels
 	@echo "Preparing the JVM's classes (half a minute, once)"
-	@$(BIN)/python -m pipeline.class_archive samples || echo "No class archive could be made; Spark starts without one" >&2
+	@$(BIN)/python -c 'from pipeline.class_archive import make; make(["samples"])' || echo "No class archive could be made; Spark starts without one" >&2
 	@touch $@

@@ -45,7 +45,3 @@ def make(captures: list[str]) -> None:
             parquet.write(table, f"{directory}/{name}")
         pipeline.findings(pipeline.load(spark, directory)).collect()
     spark.stop()  # the JVM ends with this process, and writes the archive then
-
-
-if __name__ == "__main__":
-    make(sys.argv[1:])

@@ -25,7 +25,7 @@ from udfs.spool import Spool
 
 # Folders: messages as the table has them; those that Spark has to settle, and how; how many were settled how.
 MESSAGES, OPEN, EVENTS, COUNTS = "messages", "open", "history/event", "counts"
-WAITING_BYTES = 64 << 20  # events, of one connection
+WAITING_BYTES = 64 << 20  # events, of one connection: 800,000; settling them takes four times as much
 MEMORY_BYTES = 32 << 20  # messages
 
 Parts = Iterator[tuple[str, pa.RecordBatch]]
