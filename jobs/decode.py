@@ -213,8 +213,7 @@ def write_tables(
     spark: SparkSession, left: Remainder, written: Written, stage: Place, names: Sequence[str], status: Status
 ) -> None:
     """Write these tables, some side by side: one is planned on the driver, on one core, while others are computed."""
-    from pipeline import parquet
-    from pipeline.tables.flows import message_flows
+    from pipeline.tables.flows import write_flows
 
     pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="table")
     under_way: dict[str, Future[None]] = {}
@@ -224,8 +223,13 @@ def write_tables(
         if name == "message_flows" and {"messages", "connections"} <= set(names):
             for part in ("messages", "connections"):
                 under_way[part].result()
-            parts = (standing(spark, stage, part) for part in ("messages", "connections"))
-            parquet.write(message_flows(*parts), target.uri)
+            messages, connections = (standing(spark, stage, part) for part in ("messages", "connections"))
+            flows = written.directory.child(name)
+            files = write_flows(messages, connections, flows)
+            if files:
+                flows.move_to(target)
+                target.keep(files)
+            write_left(spark, bool(files), None, target)
         else:
             rows = left.of(name)
             write_left(spark, written.moved(name, target), rows, target)

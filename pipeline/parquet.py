@@ -1,10 +1,12 @@
-"""How Spark writes a table as Parquet: `write(table, uri)`; what Python workers write is in `udfs.parquet`.
+"""How Spark writes a table as Parquet: `write(table, uri)`; what Python workers write (`udfs.parquet`) is `listed`.
 
 Measured on `frames` of 623,000 rows, against Spark's defaults (version 1 pages, snappy, a dictionary tried for every
 column): 15 % less processor time for the whole job, 4.5 MB instead of 16.9 MB. Spark, DuckDB, pyarrow, polars read it.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 from pyspark.sql import DataFrame
 
@@ -21,3 +23,12 @@ OPTIONS = {
 def write(table: DataFrame, uri: str, *, append: bool = False) -> None:
     """Write `table` to the directory `uri`, which must not exist, or `append` files to what is there."""
     table.write.options(**OPTIONS).mode("append" if append else "error").parquet(uri)
+
+
+def listed(written: DataFrame) -> dict[str, set[str]]:
+    """WRITTEN (`udfs.parquet`) -> names of files by folder. Runs the job that writes them."""
+    files: dict[str, set[str]] = defaultdict(set)
+    for row in written.collect():
+        if row.rows:
+            files[row.folder].add(row.file)
+    return files

@@ -1,32 +1,81 @@
-"""Sorted messages in, flows out: the function that `mapInArrow` calls on partitions of publishes and deliveries.
+"""Sorted messages in, flows out: rows of table message_flows, for Spark or straight into files.
 
-Input: batches of the columns of `codec.pairing.Rows` and of the messages in `udfs.schemas.PARTS`, sorted by `key`,
-`side`, `place` and time. Output: batches of PAIRED. Whole groups of one key are held, which are as a rule a publish and
-its deliveries. Cost per batch, not per message: the kernel does the rest.
+Input: batches with the columns CARRIED and those of `codec.pairing.Rows`, sorted by `key`, `side`, `place` and time:
+publishes, deliveries, and answers to requests, each under the key of its request. Whole groups of one key are held,
+which are as a rule a publish and its deliveries. Cost per batch, not per message: the kernel does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import BooleanType, DataType, LongType, StringType
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import fs
+from pyspark.sql.types import StructType
 
 from codec.pairing import DELIVERY, NOBODY, PUBLISH, Pairs, Rows, pairs_of
-from udfs.schemas import OF_BOTH, PAIRED, PARTS
+from udfs.arrow import arrow_schema
+from udfs.parquet import write_folders
+from udfs.rows import Index, picked
 from udfs.settle import integers
 
-ARROW_TYPES: dict[DataType, pa.DataType] = {
-    LongType(): pa.int64(),
-    StringType(): pa.string(),
-    BooleanType(): pa.bool_(),
+ANSWER = 2  # side of what is no message: a request (connection_id, frame_no) was answered after `rpc_latency_ns`
+# What is shown of messages, and what says how surely they belong together. `identity`: 64 bits that tell a message from
+# all others.
+CARRIED = {
+    "identity": pa.int64(),
+    "connection_id": pa.int64(),
+    "frame_no": pa.int64(),
+    "version": pa.string(),
+    "server": pa.string(),
+    "vhost": pa.string(),
+    "exchange": pa.string(),
+    "routing_key": pa.string(),
+    "address": pa.string(),
+    "queue": pa.string(),
+    "outcome": pa.string(),
+    "settled_ns": pa.int64(),
+    "dead_lettered": pa.string(),
+    "by_id": pa.bool_(),
+    "lossy": pa.bool_(),
+    "rpc_latency_ns": pa.int64(),
 }
-ARROW_FLOWS = pa.schema([(column.name, ARROW_TYPES[column.dataType]) for column in PAIRED.fields])
 
 
-def pair_messages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Sorted messages -> PAIRED rows, for `mapInArrow`."""
+@dataclass(frozen=True)
+class PairMessages:
+    """The function for `mapInArrow`: sorted messages -> rows of `schema`, that of table message_flows."""
+
+    schema: StructType
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = arrow_schema(self.schema)
+        for messages in whole_groups(batches):
+            shown = _flows(messages)
+            yield pa.RecordBatch.from_arrays([shown[column.name].cast(column.type) for column in schema], schema=schema)
+
+
+@dataclass(frozen=True)
+class WriteFlows:
+    """The function for `mapInArrow`: sorted messages -> WRITTEN (`udfs.parquet`), the flows in files of `folder` in
+    `directory`."""
+
+    filesystem: fs.FileSystem
+    directory: str
+    folder: str
+    pairing: PairMessages
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        flows = ((self.folder, rows) for rows in self.pairing(batches))
+        return write_folders(self.filesystem, self.directory, flows, lambda _: self.pairing.schema)
+
+
+def whole_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows, those of a key together."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if batch.num_rows == 0:
@@ -36,10 +85,10 @@ def pair_messages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             held.append(batch)
             continue
         held.append(batch.slice(0, last))
-        yield _flows(held)
+        yield pa.Table.from_batches(held)
         held = [batch.slice(last)]
     if held:
-        yield _flows(held)
+        yield pa.Table.from_batches(held)
 
 
 def _last_group(batch: pa.RecordBatch) -> int:
@@ -49,35 +98,83 @@ def _last_group(batch: pa.RecordBatch) -> int:
     return int(before[-1]) + 1 if len(before) else 0
 
 
-def _flows(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The flows of whole groups."""
-    messages = pa.Table.from_batches(held).combine_chunks()
-    rows = Rows(*(integers(messages[name]) for name in Rows._fields))
-    return _described(messages, rows, pairs_of(rows))
-
-
-def _described(messages: pa.Table, rows: Rows, pairs: Pairs) -> pa.RecordBatch:
-    numbers = np.arange(len(rows.key))
-    firsts = np.flatnonzero((rows.side == DELIVERY) & (pairs.first == numbers))
-    alone = np.flatnonzero((rows.side == PUBLISH) & (pairs.taken == 0))
-    nobody = np.full(len(alone), NOBODY)
-    places = {
-        "publish": np.concatenate([pairs.publish[firsts], alone]),
-        "first": np.concatenate([firsts, nobody]),
-        "last": np.concatenate([pairs.last[firsts], nobody]),
+def _flows(rows: pa.Table) -> dict[str, pa.Array]:
+    """The flows of whole groups: a pair of a publish and its deliveries, or a message without another."""
+    is_answer = integers(rows["side"]) == ANSWER
+    messages = rows.filter(pa.array(~is_answer)).combine_chunks()
+    columns = Rows(*(integers(messages[name]) for name in Rows._fields))
+    pairs = pairs_of(columns)
+    firsts = np.flatnonzero((columns.side == DELIVERY) & (pairs.first == np.arange(len(pairs.first))))
+    alone = np.flatnonzero((columns.side == PUBLISH) & (pairs.taken == 0))
+    return _shown(messages, pairs, firsts, alone) | {
+        "rpc_latency_ns": _answers(rows.filter(pa.array(is_answer)), messages, _with(pairs.publish[firsts], alone))
     }
-    delivered = len(firsts)
-    either = np.concatenate([firsts, alone])
-    columns = {name: _of(messages, name, either) for name in OF_BOTH}
-    for part, shown in PARTS.items():
-        columns |= {f"{part}_{name}": _of(messages, name, places[part]) for name in shown}
-    repeats = np.concatenate([pairs.repeats[firsts], nobody])
-    columns["repeats"] = pa.array(repeats, mask=np.arange(len(repeats)) >= delivered)
-    columns["doubt"] = pa.array(np.concatenate([pairs.doubt[firsts], nobody]) == 1)
-    return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_FLOWS.names], schema=ARROW_FLOWS)
 
 
-def _of(messages: pa.Table, name: str, places: np.ndarray) -> pa.Array:
-    """A column's values at `places`; null where NOBODY is."""
-    taken = messages[name].take(pa.array(places, mask=places == NOBODY))
-    return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
+def _with(of_deliveries: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for each flow, in their order: those with deliveries, then those of publishes alone."""
+    return np.concatenate([of_deliveries, alone])
+
+
+def _answers(answers: pa.Table, messages: pa.Table, publishes: NDArray[np.int64]) -> pa.Array:
+    """How long each of the `publishes` waited for its answer; null without one."""
+    keys = [[integers(table[name]) for name in ("connection_id", "frame_no")] for table in (answers, messages)]
+    of_messages = Index(*keys[0]).find(*keys[1])
+    return picked(answers["rpc_latency_ns"], np.where(publishes == NOBODY, -1, of_messages[publishes]))
+
+
+def _shown(
+    messages: pa.Table, pairs: Pairs, firsts: NDArray[np.int64], alone: NDArray[np.int64]
+) -> dict[str, pa.Array]:
+    """The columns of the flows with deliveries, of which `firsts` are the first, and of publishes `alone`."""
+    nobody = np.full(len(alone), NOBODY)
+    publishes = _with(pairs.publish[firsts], alone)
+    publish, first, last, either = (
+        _of(messages, places)
+        for places in (publishes, _with(firsts, nobody), _with(pairs.last[firsts], nobody), _with(firsts, alone))
+    )
+    delivered = np.arange(len(publishes)) < len(firsts)
+    paired = pa.array(delivered & (publishes != NOBODY))
+    doubt = pc.or_(pa.array(_with(pairs.doubt[firsts], nobody) == 1), either("lossy"))
+    confirmed = pc.not_equal(publish("outcome"), "returned")
+    last_complete, publish_complete = last("until_ns"), publish("until_ns")
+    presettled = pc.equal(last("outcome"), "presettled")
+    over = pc.coalesce(last("settled_ns"), pc.if_else(presettled, last_complete, None))
+    return {
+        "flow_id": _flow_ids(publish("identity"), first("identity")),
+        "version": pc.coalesce(publish("version"), first("version")),
+        "deliver_version": first("version"),
+        "server": either("server"),
+        "vhost": either("vhost"),
+        "publish_connection_id": publish("connection_id"),
+        "publish_frame_no": publish("frame_no"),
+        "publish_ts_ns": publish_complete,
+        "confirm_latency_ns": pc.subtract(pc.if_else(confirmed, publish("settled_ns"), None), publish_complete),
+        "exchange": pc.coalesce(publish("exchange"), first("exchange")),
+        "routing_key": pc.coalesce(publish("routing_key"), first("routing_key")),
+        "address": pc.coalesce(first("address"), publish("address")),
+        "queue": first("queue"),
+        "deliver_connection_id": first("connection_id"),
+        "deliver_frame_no": first("frame_no"),
+        "deliver_ts_ns": first("from_ns"),
+        "broker_latency_ns": pc.subtract(first("from_ns"), publish_complete),
+        "ack_latency_ns": pc.subtract(last("settled_ns"), last_complete),
+        "total_latency_ns": pc.subtract(over, publish("from_ns")),
+        "redeliveries": pa.array(_with(pairs.repeats[firsts], nobody), mask=~delivered),
+        "outcome": pc.coalesce(last("outcome"), publish("outcome")),
+        "dead_lettered": first("dead_lettered"),
+        "match": pc.if_else(paired, pc.if_else(either("by_id"), "message-id", "fingerprint"), "none"),
+        "ambiguous": pc.if_else(paired, doubt, None),
+    }
+
+
+def _of(messages: pa.Table, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
+    """Gives the columns of the messages at `places`; null where NOBODY is."""
+    return lambda name: picked(messages[name], places)
+
+
+def _flow_ids(publish: pa.Array, delivery: pa.Array) -> pa.Array:
+    """One number of 63 bits for two messages, of which one may be null."""
+    sides = [np.asarray(side.fill_null(0)).astype(np.uint64) for side in (publish, delivery)]
+    turned = sides[1] << np.uint64(1) | sides[1] >> np.uint64(63)
+    return pa.array(((sides[0] ^ turned) >> np.uint64(1)).astype(np.int64))

@@ -12,7 +12,7 @@ the footer.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +53,9 @@ SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 1 << 20
 MAGIC = b"PAR1"
+# What workers tell of the files that they have written.
+ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64())])
+WRITTEN = "folder string, file string, rows bigint"
 
 
 class Marked:
@@ -160,6 +163,24 @@ class ParquetFiles:
         )
         self._writer.add_key_value_metadata({SCHEMA_KEY: self._spark.json()})
         return self._writer
+
+
+def write_folders(
+    filesystem: fs.FileSystem,
+    directory: str,
+    parts: Iterator[tuple[str, pa.RecordBatch]],
+    schema_of: Callable[[str], StructType],
+) -> Iterator[pa.RecordBatch]:
+    """Write folder, rows, ... into a file in each of these folders in `directory` -> WRITTEN, when all are written."""
+    files: dict[str, ParquetFiles] = {}
+    for folder, rows in parts:
+        if folder not in files:
+            files[folder] = ParquetFiles(filesystem, f"{directory}/{folder}", schema_of(folder))
+        files[folder].write(rows)
+    written = [(folder, *file.close()) for folder, file in files.items()]
+    if written:
+        columns = [pa.array(column) for column in zip(*written, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=ARROW_WRITTEN)
 
 
 def _is_integer(kind: pa.DataType) -> bool:

@@ -141,37 +141,3 @@ SETTLED = StructType(
         field("ledger", LongType(), "ledger of the message"),
     ]
 )
-
-# What a flow shows of each message, and what messages have in common that are paired.
-MESSAGE: dict[str, DataType] = {
-    "connection_id": LongType(),
-    "frame_no": LongType(),
-    "version": StringType(),
-    "begun_ns": LongType(),
-    "complete_ns": LongType(),
-    "settled_ns": LongType(),
-    "outcome": StringType(),
-}
-OF_PUBLISH = {**MESSAGE, "exchange": StringType(), "routing_key": StringType(), "address": StringType()}
-OF_DELIVERY = {**OF_PUBLISH, "queue": StringType(), "dead_lettered": StringType()}
-OF_BOTH: dict[str, DataType] = {
-    "server": StringType(),
-    "vhost": StringType(),
-    "by_id": BooleanType(),
-    "lossy": BooleanType(),
-}
-PARTS = {"publish": OF_PUBLISH, "first": OF_DELIVERY, "last": MESSAGE}
-
-# What the pairing engine says: a row for each pair of a publish and its deliveries, and for each message without one.
-PAIRED = StructType(
-    [
-        *(field(name, kind, "the same for both messages") for name, kind in OF_BOTH.items()),
-        *(
-            field(f"{part}_{name}", kind, f"{name} of the {'publish' if part == 'publish' else part + ' delivery'}")
-            for part, columns in PARTS.items()
-            for name, kind in columns.items()
-        ),
-        field("repeats", LongType(), "deliveries after the first; null without one"),
-        field("doubt", BooleanType(), "another publish would fit as well"),
-    ]
-)

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.amqp.versions import headers
 from codec.variant import encode
@@ -152,13 +153,12 @@ def warm_pairing() -> None:
     """Compile the pairing engine: a publish and two deliveries, one of them again; and how its tables grow."""
     from codec.keyed import FIRST_ENTRIES, new_keyed, with_room
     from codec.pairing import Rows
-    from udfs.pairing import ARROW_TYPES, pair_messages
-    from udfs.schemas import OF_BOTH, OF_DELIVERY
+    from udfs.pairing import CARRIED, PairMessages
 
-    messages = {name: pa.nulls(3, ARROW_TYPES[kind]) for name, kind in {**OF_BOTH, **OF_DELIVERY}.items()}
+    messages = {name: pa.nulls(3, kind) for name, kind in CARRIED.items()}
     messages |= {name: pa.array([1, 1, 1]) for name in Rows._fields}
     messages["side"] = pa.array([0, 1, 1])
-    list(pair_messages(iter([pa.record_batch(messages)])))
+    list(PairMessages(StructType([StructField("flow_id", LongType())]))(iter([pa.record_batch(messages)])))
     with_room(new_keyed(), FIRST_ENTRIES)
 
 

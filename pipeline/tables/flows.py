@@ -10,12 +10,12 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline import parquet
+from pipeline.output import Place
 from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.addresses import node, to_coordinator
-from pipeline.tables.replies import REQUEST, answered
+from pipeline.tables.replies import answered
 from pipeline.tables.roles import DELIVERIES
-from pipeline.tables.shape import shaped
-from udfs.schemas import OF_BOTH, OF_DELIVERY, PAIRED
 
 # What never came to a queue, and what goes back to one.
 REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
@@ -40,9 +40,37 @@ OF_MESSAGES = (
 def message_flows(messages: DataFrame, connections: DataFrame) -> DataFrame:
     """Tables `messages` (OF_MESSAGES are enough; read four times, and where bytes are lost once more) and
     `connections` -> table message_flows."""
+    # Here, not above: the kernel behind it takes a second to load, and tables already written need none.
+    from udfs.pairing import PairMessages
+
+    return _sorted(messages, connections).mapInArrow(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS)
+
+
+def write_flows(messages: DataFrame, connections: DataFrame, directory: Place) -> set[str]:
+    """Write the table into `directory`, which must not exist; the names of its files, which may be none. Others may be
+    there, from tasks that were tried again."""
+    from udfs.pairing import PairMessages, WriteFlows
+    from udfs.parquet import WRITTEN
+
+    writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
+    return parquet.listed(_sorted(messages, connections).mapInArrow(writer, WRITTEN)).get(directory.name, set())
+
+
+def _sorted(messages: DataFrame, connections: DataFrame) -> DataFrame:
+    """What `udfs.pairing` reads: publishes, deliveries, and answers to requests, sorted."""
+    from codec.pairing import Rows
+    from udfs.pairing import ANSWER, CARRIED
+
     brokers = _brokers(connections)
-    flows = _paired(messages, brokers).join(answered(messages, brokers), [*REQUEST], "left")
-    return shaped(flows.withColumns(_concluded()), MESSAGE_FLOWS)
+    to_pair = _keyed(_routed(_known(messages, brokers)))
+    columns = {name: to_pair[name] for name in (*Rows._fields, *CARRIED, "order_ns") if name in to_pair.columns}
+    answers = answered(messages, brokers, _key("first_frame_no")).withColumn("side", F.lit(ANSWER))
+    return (
+        to_pair.select(*columns).unionByName(answers, allowMissingColumns=True)
+        .repartition("key")
+        .sortWithinPartitions("key", "side", "place", "order_ns", "connection_id", "frame_no")
+        .drop("order_ns")
+    )
 
 
 def _brokers(connections: DataFrame) -> DataFrame:
@@ -77,33 +105,16 @@ def _repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:
     )
 
 
-def _paired(messages: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Publishes and deliveries -> PAIRED."""
-    # Here, not above: the kernel behind it takes a second to load, and tables already written need none.
-    from codec.pairing import Rows
-    from udfs.pairing import pair_messages
-
-    carried = (*OF_BOTH, *OF_DELIVERY)
-    return (
-        _keyed(_routed(_known(messages, brokers)))
-        .select(*Rows._fields, *carried, "order_ns")
-        .repartition("key")
-        .sortWithinPartitions("key", "side", "place", "order_ns", "connection_id", "frame_no")
-        .drop("order_ns")
-        .mapInArrow(pair_messages, PAIRED)
-    )
-
-
 def _known(messages: DataFrame, brokers: DataFrame) -> DataFrame:
     """Publishes and deliveries with their broker, and what RabbitMQ says of where they come from."""
     delivered = F.col("operation").isin(*DELIVERIES)
     headers = F.when(delivered, F.expr(f"try_variant_get(headers, '$', '{IN_HEADERS}')"))
     annotations = F.when(delivered, F.expr(f"try_variant_get(properties, '$.message_annotations', '{IN_ANNOTATIONS}')"))
     rows = messages.filter(delivered | (F.col("operation") == "publish")).select(
-        "connection_id",
+        *("connection_id", "operation"),
         F.col("first_frame_no").alias("frame_no"),
-        F.coalesce("first_ts_ns", "ts_ns").alias("begun_ns"),
-        F.coalesce("last_ts_ns", "ts_ns").alias("complete_ns"),
+        F.coalesce("first_ts_ns", "ts_ns").alias("from_ns"),
+        F.coalesce("last_ts_ns", "ts_ns").alias("until_ns"),
         F.col("settled_ts_ns").alias("settled_ns"),
         delivered.alias("delivered"),
         *("channel", "link", "exchange", "routing_key", "queue", "address", "outcome", "transaction", "redelivered"),
@@ -184,26 +195,38 @@ def _before_death() -> Column:
     return F.when(first["exchange"].isNotNull(), listed).when(queue.isNotNull(), direct)
 
 
+def _key(frame_no: str) -> Column:
+    """What a message has in common with those that may be the same; its frame is in column `frame_no`."""
+    delivered, by_id = F.col("operation").isin(*DELIVERIES), F.col("message_id") != ""
+    refused = F.col("outcome").isin(*REFUSED) | (F.col("transaction") == "rolled-back")
+    alone = _identity(frame_no)
+    return (
+        F.when(~delivered & F.coalesce(refused, F.lit(False)), alone)
+        .when(by_id, F.xxhash64("server", "vhost", F.lit("id"), "message_id"))
+        .when(
+            F.col("body_sha256").isNotNull(),
+            F.xxhash64("server", "vhost", F.lit(""), "correlation_id", "body_size", "body_sha256"),
+        )
+        .otherwise(alone)
+    )
+
+
+def _identity(frame_no: str) -> Column:
+    return F.xxhash64("connection_id", frame_no)
+
+
 def _keyed(rows: DataFrame) -> DataFrame:
-    """The columns of `codec.pairing.Rows`, and `order_ns`."""
+    """The columns of `codec.pairing.Rows` and `udfs.pairing.CARRIED`, and `order_ns`."""
     from codec.pairing import CLASSIC, DELIVERY, DESCRIBED, PUBLISH, SEGMENTED
 
     delivered, by_id = F.col("delivered"), F.coalesce(F.col("message_id") != "", F.lit(False))
-    refused = F.col("outcome").isin(*REFUSED) | (F.col("transaction") == "rolled-back")
-    fingerprint = F.xxhash64("server", "vhost", F.lit(""), "correlation_id", "body_size", "body_sha256")
-    alone = F.xxhash64("connection_id", "frame_no")
-    key = (
-        F.when(~delivered & F.coalesce(refused, F.lit(False)), alone)
-        .when(by_id, F.xxhash64("server", "vhost", F.lit("id"), "message_id"))
-        .when(F.col("body_sha256").isNotNull(), fingerprint)
-        .otherwise(alone)
-    )
     route = F.when(F.col("origin.exchange").isNotNull(), F.xxhash64("origin.exchange", "origin.routing_key"))
     family = F.when(F.col("version") == "0-10", SEGMENTED).when(F.col("version") == "1.0", DESCRIBED).otherwise(CLASSIC)
-    back = F.when(F.col("outcome").isin(*GIVEN_BACK), F.coalesce("settled_ns", "complete_ns"))
+    back = F.when(F.col("outcome").isin(*GIVEN_BACK), F.coalesce("settled_ns", "until_ns"))
     return rows.withColumns(
         {
-            "key": key,
+            "key": _key("frame_no"),
+            "identity": _identity("frame_no"),
             "by_id": by_id,
             # A message-id tells what it belongs to although bytes are lost, unless ids are used again.
             "lossy": F.col("lossy") & (F.coalesce("ids_repeat", F.lit(False)) | ~by_id),
@@ -213,41 +236,9 @@ def _keyed(rows: DataFrame) -> DataFrame:
             "own_route": F.when(delivered & F.col("died").isNull(), F.xxhash64(F.lit(""), "source")).otherwise(0),
             "digest": F.when(F.col("body_sha256").isNotNull(), F.xxhash64("body_sha256")).otherwise(0),
             "family": family,
-            "from_ns": F.col("begun_ns"),
-            "until_ns": F.col("complete_ns"),
             "again": F.coalesce(F.col("redelivered"), F.lit(False)),
             "back_ns": F.when(delivered, F.coalesce(back, F.lit(-1))).otherwise(-1),
             "unmarked": F.coalesce(F.col("outcome") == WITHOUT_MARK, F.lit(False)),
-            "order_ns": F.when(delivered, F.col("begun_ns")).otherwise(F.col("complete_ns")),
+            "order_ns": F.when(delivered, F.col("from_ns")).otherwise(F.col("until_ns")),
         }
     ).withColumn("place", F.when(delivered, F.xxhash64("source", "route", "deaths", "died_in")).otherwise(0))
-
-
-def _concluded() -> dict[str, Column]:
-    paired = F.col("publish_frame_no").isNotNull() & F.col("first_frame_no").isNotNull()
-    identity = F.xxhash64("publish_connection_id", "publish_frame_no", "first_connection_id", "first_frame_no")
-    over = F.when(F.col("last_outcome") == "presettled", F.col("last_complete_ns"))
-    answered = F.when(F.col("publish_outcome") != "returned", F.col("publish_settled_ns"))
-    ground = F.when(F.col("by_id"), F.lit("message-id")).otherwise(F.lit("fingerprint"))
-    return {
-        "flow_id": F.shiftrightunsigned(identity, 1),
-        "version": F.coalesce("publish_version", "first_version"),
-        "deliver_version": F.col("first_version"),
-        "publish_ts_ns": F.col("publish_complete_ns"),
-        "confirm_latency_ns": answered - F.col("publish_complete_ns"),
-        "exchange": F.coalesce("publish_exchange", "first_exchange"),
-        "routing_key": F.coalesce("publish_routing_key", "first_routing_key"),
-        "address": F.coalesce("first_address", "publish_address"),
-        "queue": F.col("first_queue"),
-        "deliver_connection_id": F.col("first_connection_id"),
-        "deliver_frame_no": F.col("first_frame_no"),
-        "deliver_ts_ns": F.col("first_begun_ns"),
-        "broker_latency_ns": F.col("first_begun_ns") - F.col("publish_complete_ns"),
-        "ack_latency_ns": F.col("last_settled_ns") - F.col("last_complete_ns"),
-        "total_latency_ns": F.coalesce("last_settled_ns", over) - F.col("publish_begun_ns"),
-        "redeliveries": F.col("repeats"),
-        "outcome": F.coalesce("last_outcome", "publish_outcome"),
-        "dead_lettered": F.col("first_dead_lettered"),
-        "match": F.when(paired, ground).otherwise(F.lit("none")),
-        "ambiguous": F.when(paired, F.col("doubt") | F.col("lossy")),
-    }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.tables.roles import DELIVERIES
 
 DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: answers to this pseudo-queue come over the same channel
-REQUEST = ("publish_connection_id", "publish_frame_no")
 OF_REPLY = ("server", "vhost", "correlation_id")
 
 
-def answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Requests that were answered -> (*REQUEST, rpc_latency_ns).
+def answered(messages: DataFrame, brokers: DataFrame, key: Column) -> DataFrame:
+    """Requests that were answered -> (connection_id, frame_no, key, rpc_latency_ns); `key` of a message with its
+    broker.
 
     A reply bears the correlation-id of its request, or its message-id where that has none, and is delivered from where
     the request asked for it; the next such delivery counts. Looked for in the order of time, as ids may be used again.
@@ -22,14 +22,15 @@ def answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
     directly = F.concat_ws("\0", F.lit(DIRECT_REPLY), "connection_id")
     requests = (
         messages.filter((F.col("operation") == "publish") & F.col("reply_to").isNotNull())
+        .join(broker, "connection_id")
+        .withColumn("request", F.struct("connection_id", F.col("first_frame_no").alias("frame_no"), key.alias("key")))
         .withColumn("correlation_id", F.coalesce("correlation_id", "message_id"))
         .filter(F.col("correlation_id").isNotNull())
-        .join(broker, "connection_id")
         .select(
             *OF_REPLY,
             F.when(F.col("reply_to").startswith(DIRECT_REPLY), directly).otherwise(F.col("reply_to")).alias("place"),
             F.coalesce("first_ts_ns", "ts_ns").alias("at_ns"),
-            F.struct(F.col("connection_id"), F.col("first_frame_no")).alias("request"),
+            "request",
         )
     )
     places = F.array("queue", "address", "routing_key", F.concat_ws("/", "exchange", "routing_key"))
@@ -44,7 +45,7 @@ def answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
                 "place"
             ),
             F.coalesce("last_ts_ns", "ts_ns").alias("at_ns"),
-            F.lit(None).cast("struct<connection_id: bigint, first_frame_no: bigint>").alias("request"),
+            F.lit(None).cast("struct<connection_id: bigint, frame_no: bigint, key: bigint>").alias("request"),
         )
     )
     is_reply = F.col("request").isNull()
@@ -55,9 +56,5 @@ def answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
         requests.unionByName(replies)
         .withColumn("rpc_latency_ns", answered_ns - F.col("at_ns"))
         .filter(~is_reply & F.col("rpc_latency_ns").isNotNull())
-        .select(
-            F.col("request.connection_id").alias("publish_connection_id"),
-            F.col("request.first_frame_no").alias("publish_frame_no"),
-            "rpc_latency_ns",
-        )
+        .select("request.*", "rpc_latency_ns")
     )
