@@ -236,6 +236,30 @@ class Case:
         }
 
 
+@dataclass(frozen=True)
+class CaptureCase:
+    """`breaks`: a capture that fires `rule` without a connection; `conforms`: one that does not. Octets of files."""
+
+    rule: str
+    breaks: bytes
+    conforms: bytes
+    evidence: Mapping[str, Any]
+    occurrences: int = 1
+
+    @property
+    def halves(self) -> dict[str, bytes]:
+        return {"breaks": self.breaks, "conforms": self.conforms}
+
+
+def pcap(link: int, packets: Iterable[bytes]) -> bytes:
+    """A capture of these packets, a second apart, as the octets of a file."""
+    head = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 24, link)
+    return head + b"".join(
+        struct.pack("<IIII", START_NS // SECOND_NS + number, 0, len(packet), len(packet)) + packet
+        for number, packet in enumerate(packets)
+    )
+
+
 Key = tuple[int, str]  # number of the case, half
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from rule_cases import cases_of
+from pyspark.sql import Row, SparkSession
+from rule_cases import capture_cases, cases_of
 from rule_support import AMBIENT, Case, Key, Talk, write_cases
 
 import pipeline
@@ -20,6 +20,7 @@ from pipeline.schemas import FINDINGS, TABLES
 
 Fired = dict[Key, dict[str, list[dict[str, Any]]]]
 CASES = cases_of()
+CAPTURE_CASES = capture_cases()
 RULES = sorted(catalogue())
 SPECIFIED = Path(__file__).parent.parent / "codec" / "amqp" / "spec" / "wire-rules.json"
 LATER = ("T10-", "L10-")  # rules on sessions of 0-10 and links of 1.0
@@ -55,8 +56,13 @@ FURTHER = {
 def fired(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fired:
     """Findings of every half of every case, by rule, in the order of frames."""
     folder: Path = tmp_path_factory.mktemp("findings")
-    owner = write_cases(folder / "cases.pcap", [*CASES, *FURTHER.values()])
-    decoded = pipeline.decode(spark, str(folder / "cases.pcap"))
+    captures = folder / "captures"
+    captures.mkdir()
+    owner = write_cases(captures / "cases.pcap", [*CASES, *FURTHER.values()])
+    for number, case in enumerate(CAPTURE_CASES):
+        for half, octets in case.halves.items():
+            (captures / f"{number}-{half}.pcap").write_bytes(octets)
+    decoded = pipeline.decode(spark, str(captures))
     for name, table in decoded.items():
         table.write.parquet(str(folder / "tables" / name))
     decoded.release()
@@ -73,8 +79,14 @@ def fired(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fire
     assert found_rows.schema == FINDINGS
     for row in sorted(rows, key=lambda row: (row.frame_no is None, row.frame_no)):
         shown = row.asDict() | {"evidence": json.loads(row.evidence.toJson())}
-        found[of_port[row.connection_id]][row.rule_id].append(shown)
+        found[of_port[row.connection_id] if row.connection_id is not None else place(row)][row.rule_id].append(shown)
     return found
+
+
+def place(row: Row) -> Key:
+    """The half of a case that a finding about a capture is of, counted from -1 downwards."""
+    number, half = Path(row.capture_file).stem.split("-")
+    return -1 - int(number), half
 
 
 def further(fired: Fired, name: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -127,14 +139,27 @@ def test_a_rule_fires_on_its_offence_and_on_nothing_else(fired: Fired, number: i
         assert first["offender"] == case.offender
 
 
+@pytest.mark.parametrize("number", range(len(CAPTURE_CASES)), ids=[str(case.evidence) for case in CAPTURE_CASES])
+def test_a_limit_of_a_capture_is_a_finding_of_no_connection(fired: Fired, number: int) -> None:
+    case = CAPTURE_CASES[number]
+    assert (-1 - number, "conforms") not in fired
+    ((name, (row,)),) = fired[-1 - number, "breaks"].items()
+    assert (name, row["scope"], row["occurrences"]) == (case.rule, "capture", case.occurrences)
+    assert {name: row["evidence"].get(name) for name in case.evidence} == dict(case.evidence)
+    assert [row[name] for name in ("connection_id", "channel", "frame_no", "packet_no", "ts", "reservation")] == 6 * [
+        None
+    ]
+
+
 def test_a_finding_says_what_its_rule_says(fired: Fired) -> None:
     for of_rule in fired.values():
         for name, rows in of_rule.items():
             rule = catalogue()[name]
             for row in rows:
+                scope = rule.scope if row["connection_id"] is not None else "capture"
                 told = (row["scope"], row["category"], row["summary"], row["reference"])
-                assert told == (rule.scope, rule.category, rule.summary, rule.reference)
-                assert (row["channel"] is None) == (rule.scope == "connection")
+                assert told == (scope, rule.category, rule.summary, rule.reference)
+                assert (row["channel"] is None) == (scope in ("connection", "capture"))
 
 
 def test_severity_falls_where_bytes_are_missing_before(fired: Fired) -> None:

@@ -27,7 +27,7 @@ from pipeline.audit.config import Config, exempted
 from pipeline.audit.contexts import Sources
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors import CONTEXTS, DETECTORS, MADE_OF, READING
-from pipeline.audit.engine import concluded, hits
+from pipeline.audit.engine import CAPTURE, concluded, hits
 from pipeline.audit.kept import kept
 from pipeline.schemas import FINDINGS
 from pipeline.session import settings
@@ -86,7 +86,9 @@ def findings(
         told = kept(all_found.filter(~exempted(limits.exceptions, today or datetime.now(UTC).date())))
     place = ["connection_id", "frame_no"]
     places = tables.frames.select(*place, "packet_no", "capture_file", "ts")
-    placed = told.join(places.join(told.select(*place).distinct(), place, "left_semi"), place, "left")
+    placed = told.join(places.join(told.select(*place).distinct(), place, "left_semi"), place, "left").withColumn(
+        "capture_file", F.coalesce("capture_file", F.when(F.col("scope") == CAPTURE, F.col("thing")))
+    )
     return shaped(placed.withColumn("evidence", F.parse_json("evidence")), FINDINGS)
 
 

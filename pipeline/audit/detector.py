@@ -19,7 +19,8 @@ class Detector:
     `evidence`: name -> what to show ('observed', 'expected', 'negotiated', or the name of the value); nulls are left
     out. `frame`, `at_ns`: the frame to open and its time; loss up to `at_ns` makes the finding unsure. `offender`,
     `severity`: where they differ from the catalogue's (null: the catalogue's). `occurrences`: how often the row
-    offends. `thing`: which message or link, for rules of that scope.
+    offends. `thing`: which message or link, for rules of that scope. `scope`: 'capture' where rows belong to no
+    connection, whatever the catalogue says; `thing` is the URI of the capture then.
     """
 
     rule: str
@@ -32,6 +33,7 @@ class Detector:
     severity: Sql = "null"
     occurrences: Sql = "1"
     thing: Sql = "coalesce(content_frame_no, frame_no)"
+    scope: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ SAID = {
     "frame_no": "bigint",
     "at_ns": "bigint",
     "thing": "string",
+    "scope": "string",
     "offender": "string",
     "severity": "string",
     "evidence": "string",
@@ -26,7 +27,8 @@ PLACE = {"connection_id": "bigint", "channel": "int", "channel_life": "bigint"}
 HIT = (*PLACE, *SAID)
 THING = ("rule_id", "connection_id", "of_channel", "of_life", "of_thing")
 PER_CHANNEL = ("channel", "link", "message")
-PER_THING = ("link", "message")
+CAPTURE = "capture"  # scope of what belongs to no connection
+PER_THING = (CAPTURE, "link", "message")
 
 
 def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
@@ -61,7 +63,8 @@ def _hit(at: int, detector: Detector, rule: Rule) -> Sql:
         "rule_id": text(rule.id),
         "frame_no": detector.frame,
         "at_ns": detector.at_ns,
-        "thing": detector.thing if rule.scope in PER_THING else "null",
+        "thing": detector.thing if (detector.scope or rule.scope) in PER_THING else "null",
+        "scope": text(detector.scope) if detector.scope else "null",
         "offender": detector.offender,
         "severity": detector.severity,
         "evidence": f"to_json(named_struct({evidence}))" if evidence else "'{}'",
@@ -90,7 +93,8 @@ def concluded(found: DataFrame, knowledge: DataFrame, rules: Iterable[Rule]) -> 
     sure that is. `knowledge`: one row a connection with `start`, `both`, `order`, `loss_from_ns`; its columns stay."""
     spark = found.sparkSession
     known = found.join(F.broadcast(rule_rows(spark, rules)), "rule_id").join(knowledge, "connection_id", "left")
-    sure = known.withColumns({"lacking": _lacking(), **_things()}).filter("NOT arrays_overlap(needs, lacking)")
+    scoped = known.withColumn("scope", F.coalesce("scope", "rule_scope"))
+    sure = scoped.withColumns({"lacking": _lacking(), **_things()}).filter("NOT arrays_overlap(needs, lacking)")
     first = F.struct(*(name for name in HIT if name not in (*THING, "occurrences")))
     kept = [name for name in known.columns if name not in HIT]
     return (
@@ -153,6 +157,6 @@ def rule_rows(spark: SparkSession, rules: Iterable[Rule]) -> DataFrame:
     ]  # fmt: skip
     return spark.createDataFrame(
         rows,
-        "rule_id string, rule_severity string, scope string, category string, rule_offender string, summary string, "
-        "reference string, needs array<string>, prefers array<string>",
+        "rule_id string, rule_severity string, rule_scope string, category string, rule_offender string, "
+        "summary string, reference string, needs array<string>, prefers array<string>",
     )

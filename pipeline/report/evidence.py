@@ -91,7 +91,8 @@ def entities(evidence: Column) -> Column:
 
 def prepared(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:
     """The tables that FINDINGS and AFFECTED ask."""
-    worst = findings.groupBy("connection_id").agg(F.max(F.expr(WEIGHT)).cast("int").alias("worst"))
+    of_connections = findings.filter("connection_id IS NOT NULL")
+    worst = of_connections.groupBy("connection_id").agg(F.max(F.expr(WEIGHT)).cast("int").alias("worst"))
     return {"findings": located(findings, connections), "affected": worst}
 
 

@@ -19,13 +19,13 @@ VALUES = 12
 @dataclass(frozen=True)
 class Example:
     """One finding: `row` as `evidence.examples` gives it, its evidence by name, and the filters and the command that
-    show it."""
+    show it; a capture as a whole has none."""
 
     row: Mapping[str, Any]
     values: Sequence[tuple[str, str]]
     packet: str | None
     connection: str | None
-    cut: str
+    cut: str | None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def example(row: Mapping[str, Any]) -> Example:
         values(row["evidence"]),
         wireshark.packet(row["packet_no"]),
         wireshark.connection(row),
-        wireshark.cut(row["rule_id"], row["connection_id"], row["frame_no"]),
+        None if row["connection_id"] is None else wireshark.cut(row["rule_id"], row["connection_id"], row["frame_no"]),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pipeline.audit.captures import captures
 from pipeline.audit.detector import Detector
+from pipeline.audit.engine import CAPTURE
 
 DETECTORS = (
     Detector(
@@ -45,4 +47,16 @@ DETECTORS = (
         frame="first_frame",
         evidence={"observed": "limits"},
     ),
+    Detector(
+        "CAP-06",
+        "captures",
+        when="size(limits) > 0",
+        frame="null",
+        at_ns="null",
+        evidence={"observed": "limits", "packets": "packets_skipped", "error": "error"},
+        occurrences="greatest(packets_skipped, 1)",
+        thing="capture_file",
+        scope=CAPTURE,
+    ),
 )
+CONTEXTS = {"captures": captures}
