@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import variant_writing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
@@ -28,6 +29,13 @@ def spark_value(value: bytes, metadata: bytes) -> Any:
 
 def octets(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(data), np.uint8)
+
+
+def both_ways(thing: Any) -> tuple[bytes, bytes]:
+    """The value and metadata of a Python object: by `encode`, and the same by the kernels."""
+    encoded = v.encode(thing)
+    assert variant_writing.written(thing) == encoded
+    return encoded
 
 
 def taken(w: v.Writer) -> tuple[bytes, bytes]:
@@ -113,7 +121,7 @@ def test_utf8_second_octet_bounds(lead: int) -> None:
     ],
 )
 def test_integers_take_the_least_width(number: int, size: int) -> None:
-    value, metadata = v.encode(number)
+    value, metadata = both_ways(number)
     assert len(value) == size
     assert spark_value(value, metadata) == number
 
@@ -156,7 +164,7 @@ def test_strings_and_binary_of_any_length(size: int) -> None:
     assert written(v.put_string, octets(data), 0, size) == data.decode()
     assert written(v.put_binary, octets(data), 0, size) == data
     header = 1 if size <= 63 else 5
-    assert len(v.encode(data.decode())[0]) == header + size
+    assert len(both_ways(data.decode())[0]) == header + size
 
 
 @pytest.mark.parametrize("data", [b"", b"plain", "größer €".encode(), b"\xff\xfe", b"a" * 70 + b"\xe9", b"ab\xc3"])
@@ -190,7 +198,7 @@ things = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(things)
 def test_spark_reads_what_was_encoded(thing: Any) -> None:
-    value, metadata = v.encode(thing)
+    value, metadata = both_ways(thing)
     assert spark_value(value, metadata) == thing
     assert v.decode(value, metadata) == thing
 
@@ -198,18 +206,18 @@ def test_spark_reads_what_was_encoded(thing: Any) -> None:
 @pytest.mark.parametrize("count", [0, 1, 11, 12, 13, 24, 25, 255, 256, 257, 1000])
 def test_objects_and_arrays_of_any_count(count: int) -> None:
     thing = {"o": {f"key {i * 7919 % count}": i for i in range(count)}, "a": list(range(count))}
-    assert spark_value(*v.encode(thing)) == thing
+    assert spark_value(*both_ways(thing)) == thing
 
 
 @pytest.mark.parametrize("size", [200, 250, 255, 256, 65_000, 65_535, 65_536, 70_000])
 def test_offsets_of_any_width(size: int) -> None:
     thing = {"b": "x" * size, "a": ["y" * size, 1], "c": None}
-    assert spark_value(*v.encode(thing)) == thing
+    assert spark_value(*both_ways(thing)) == thing
 
 
 def test_fields_are_sorted_by_the_bytes_of_their_keys() -> None:
     names = ["b", "a", "", "ab", "B", "é", "z", "aa", "€", "a\x00", *(f"k{i}" for i in range(20))]
-    value, metadata = v.encode(dict.fromkeys(names))
+    value, metadata = both_ways(dict.fromkeys(names))
     assert list(v.decode(value, metadata)) == sorted(names, key=str.encode)
 
 
@@ -228,7 +236,7 @@ def test_of_equal_keys_the_last_wins() -> None:
 
 
 def test_nested_objects_share_their_keys() -> None:
-    _, metadata = v.encode({"name": 1, "inner": [{"name": 2}, {"name": 3, "inner": {}}]})
+    _, metadata = both_ways({"name": 1, "inner": [{"name": 2}, {"name": 3, "inner": {}}]})
     assert metadata.count(b"name") == 1
     assert metadata[1] == 2  # two keys
 
@@ -239,7 +247,7 @@ def test_keys_that_collide_in_the_hash_table_stay_apart() -> None:
     names = colliding[: PROBES + 10]
     thing = {"a": {name: i for i, name in enumerate(names)}, "b": {name: -i for i, name in enumerate(names)}}
     assert len(names) > PROBES
-    assert spark_value(*v.encode(thing)) == thing
+    assert spark_value(*variant_writing.written(thing)) == thing
 
 
 def test_values_follow_each_other_in_the_heaps() -> None:
@@ -286,7 +294,7 @@ def test_known_keys_give_the_same_object_whatever_was_reserved(present: list[int
     v.end_known_object(w, keys, 0)
     assert v.finish_known(w, keys, 0) == v.OK
     assert spark_value(*taken(w)) == {KEY_SETS[0][i]: i for i in present}
-    by_hand = v.encode({KEY_SETS[0][i]: i for i in present})[0]
+    by_hand = both_ways({KEY_SETS[0][i]: i for i in present})[0]
     assert len(taken(w)[0]) == len(by_hand)
 
 
@@ -346,7 +354,7 @@ def build_sample(w: v.Writer) -> int:
 
 
 def test_a_full_heap_is_reported_and_never_overrun() -> None:
-    expected_value, expected_metadata = v.encode(SAMPLE)
+    expected_value, expected_metadata = both_ways(SAMPLE)
     full = 0
     for value_room in (*range(len(expected_value)), 1000):
         for metadata_room in (*range(len(expected_metadata)), 1000) if value_room == 1000 else (1000,):
@@ -372,7 +380,7 @@ def test_a_writer_enlarged_until_it_fits_keeps_what_was_finished() -> None:
         while build_sample(w) == v.FULL:
             w = v.enlarge(w)
         finished.append(taken(w))
-    assert finished == [v.encode(SAMPLE)] * 3
+    assert finished == [both_ways(SAMPLE)] * 3
     ends = int(w.positions[v.VALUE]), int(w.positions[v.METADATA])
     assert bytes(w.value[: ends[0]]) == 3 * finished[0][0]
     assert bytes(w.metadata[: ends[1]]) == 3 * finished[0][1]
@@ -419,4 +427,20 @@ def test_encode_of_facts() -> None:
         "at": datetime(2024, 2, 29, tzinfo=UTC) + timedelta(microseconds=1),
         "n": 2**63,
     }
-    assert spark_value(*v.encode(facts)) == facts
+    assert spark_value(*both_ways(facts)) == facts
+
+
+@pytest.mark.parametrize("thing", [[[]] * 100, [], {}, {"": {}}, [None] * 300, {f"k{i}": [i] for i in range(300)}])
+def test_containers_of_any_size_are_written_alike(thing: Any) -> None:
+    assert spark_value(*both_ways(thing)) == thing
+
+
+def test_a_value_of_the_deepest_nesting_and_one_deeper() -> None:
+    def nested(depth: int) -> Any:
+        return None if depth == 0 else [nested(depth - 1)]
+
+    deepest = LIMITS.nesting_depth + 8
+    assert v.decode(*both_ways(nested(deepest))) == nested(deepest)
+    for write in (v.encode, variant_writing.written):
+        with pytest.raises(ValueError, match="VARIANT"):
+            write(nested(deepest + 1))

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
-
-from codec.variant.containers import begin_array, begin_object, element, end_array, end_object, key
-from codec.variant.dictionary import finish
+from codec.limits import LIMITS
 from codec.variant.scalars import (
-    put_binary,
-    put_bool,
-    put_f64,
-    put_int,
-    put_null,
-    put_string,
-    put_timestamp_us,
-    put_u64,
+    BINARY,
+    DECIMAL16,
+    DOUBLE,
+    FALSE,
+    INT8,
+    NULL,
+    SHORT_STRING_BYTES,
+    STRING,
+    TIMESTAMP,
+    TRUE,
 )
-from codec.variant.writer import FULL, METADATA, VALUE, Writer, begin, enlarge, new_writer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
+_VERSION = 1  # of the encoding of metadata
+_INTEGERS = {size: range(-(1 << 8 * size - 1), 1 << 8 * size - 1) for size in (1, 2, 4, 8)}
+_UNSIGNED = range(1 << 64)
+_MANY = 255  # elements, above which their number has four octets
+
+Keys = dict[bytes, int]
 
 
 def encode(thing: Any) -> tuple[bytes, bytes]:
@@ -33,60 +39,96 @@ def encode(thing: Any) -> tuple[bytes, bytes]:
 
     TypeError for anything else, OverflowError for larger integers, ValueError when it is above the limits of a value.
     """
-    w = new_writer()
-    while True:
-        begin(w)
-        _put(w, thing)
-        code = finish(w)
-        if code != FULL:
-            break
-        w = enlarge(w)
-    if code:
-        raise ValueError("too large or too deeply nested for a VARIANT value")
-    return bytes(w.value[: int(w.positions[VALUE])]), bytes(w.metadata[: int(w.positions[METADATA])])
+    keys: Keys = {}
+    value = _encoded(thing, keys, LIMITS.nesting_depth + 8)
+    ends = list(accumulate(map(len, keys), initial=0))
+    width = _width(max(ends[-1], len(keys)))
+    numbers = b"".join(number.to_bytes(width, "little") for number in (len(keys), *ends))
+    metadata = bytes([_VERSION | (width - 1) << 6]) + numbers + b"".join(keys)
+    if max(len(value), len(metadata)) > LIMITS.variant_bytes:
+        raise ValueError("too large for a VARIANT value")
+    return value, metadata
 
 
-def _octets(data: bytes) -> np.ndarray:
-    return np.frombuffer(bytearray(data), np.uint8)
-
-
-def _put(w: Writer, thing: Any) -> None:
-    if thing is None:
-        put_null(w)
-    elif isinstance(thing, bool):
-        put_bool(w, thing)
-    elif isinstance(thing, int):
-        _put_integer(w, thing)
-    elif isinstance(thing, float):
-        put_f64(w, struct.unpack("<q", struct.pack("<d", thing))[0])
-    elif isinstance(thing, str):
-        text = thing.encode("utf-8", "backslashreplace")
-        put_string(w, _octets(text), 0, len(text))
-    elif isinstance(thing, bytes):
-        put_binary(w, _octets(thing), 0, len(thing))
-    elif isinstance(thing, datetime):
-        put_timestamp_us(w, (thing - _EPOCH) // timedelta(microseconds=1))
-    elif isinstance(thing, list | tuple):
-        begin_array(w)
-        for item in thing:
-            element(w)
-            _put(w, item)
-        end_array(w)
-    elif isinstance(thing, dict):
-        begin_object(w)
-        for name, item in thing.items():
-            text = name.encode("utf-8", "backslashreplace")
-            key(w, _octets(text), 0, len(text))
-            _put(w, item)
-        end_object(w)
-    else:
+def _encoded(thing: Any, keys: Keys, depth: int) -> bytes:
+    """A value with up to `depth` containers in each other; `keys` gets those that are new."""
+    encoder = _ENCODERS.get(type(thing))
+    if encoder is not None:
+        return encoder(thing)
+    if not isinstance(thing, dict | list | tuple):
         raise TypeError(f"no VARIANT type for {type(thing).__name__}")
+    if not depth:
+        raise ValueError("too deeply nested for a VARIANT value")
+    if not isinstance(thing, dict):
+        return _container(_ARRAY, 2, b"", [_encoded(item, keys, depth - 1) for item in thing])
+    items = {}
+    for name, item in thing.items():
+        text = name.encode("utf-8", "backslashreplace")
+        keys.setdefault(text, len(keys))
+        items[text] = _encoded(item, keys, depth - 1)
+    return _object(items, keys)
 
 
-def _put_integer(w: Writer, number: int) -> None:
-    if not -(1 << 63) <= number < 1 << 64:
+def _object(items: dict[bytes, bytes], keys: Keys) -> bytes:
+    order = sorted(items)
+    numbers = [keys[text] for text in order]
+    width = _width(max(numbers, default=0))
+    starts = dict(zip(items, accumulate(map(len, items.values()), initial=0), strict=False))
+    ids = b"".join(number.to_bytes(width, "little") for number in numbers)
+    return _container(_OBJECT, 4, ids, list(items.values()), [starts[text] for text in order], width)
+
+
+def _container(
+    basic: int, size_bit: int, ids: bytes, items: list[bytes], starts: list[int] | None = None, id_width: int = 1
+) -> bytes:
+    """An object or array: how many `items`, `ids` of their keys, where they start, and they. `size_bit` of the head
+    says that there are many."""
+    ends = list(accumulate(map(len, items), initial=0))
+    starts = ends[:-1] if starts is None else starts
+    width = _width(ends[-1])
+    many = len(items) > _MANY
+    widths = width - 1 | (id_width - 1) << 2
+    head = bytes([(widths | many << size_bit) << 2 | basic]) + len(items).to_bytes(4 if many else 1, "little")
+    offsets = b"".join(offset.to_bytes(width, "little") for offset in (*starts, ends[-1]))
+    return head + ids + offsets + b"".join(items)
+
+
+def _width(number: int) -> int:
+    """Octets that hold an unsigned number."""
+    return max(1, (number.bit_length() + 7) // 8)
+
+
+def _integer(number: int) -> bytes:
+    for kind, (size, its) in enumerate(_INTEGERS.items(), start=INT8):
+        if number in its:
+            return bytes([kind << 2]) + number.to_bytes(size, "little", signed=True)
+    if number not in _UNSIGNED:
         raise OverflowError(f"{number} does not fit 64 bits")
-    put_u64(w, number - (1 << 64)) if number >= 1 << 63 else put_int(w, number)
+    return bytes([DECIMAL16 << 2, 0]) + number.to_bytes(16, "little")
+
+
+def _text(text: str) -> bytes:
+    octets = text.encode("utf-8", "backslashreplace")
+    if len(octets) <= SHORT_STRING_BYTES:
+        return bytes([len(octets) << 2 | _SHORT_STRING]) + octets
+    return _sized(STRING, octets)
+
+
+def _sized(kind: int, octets: bytes) -> bytes:
+    return bytes([kind << 2]) + len(octets).to_bytes(4, "little") + octets
+
+
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda _: bytes([NULL << 2]),
+    bool: lambda truth: bytes([(TRUE if truth else FALSE) << 2]),
+    int: _integer,
+    float: lambda number: bytes([DOUBLE << 2]) + struct.pack("<d", number),
+    str: _text,
+    bytes: lambda octets: _sized(BINARY, octets),
+    datetime: lambda moment: (
+        bytes([TIMESTAMP << 2]) + ((moment - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
+    ),
+}
 
 
 def decode(value: bytes, metadata: bytes) -> Any:

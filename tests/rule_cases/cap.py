@@ -107,7 +107,7 @@ def expanding(records: int) -> bytes:
     out = pa.BufferOutputStream()
     with pa.CompressedOutputStream(out, "zstd") as stream:
         stream.write(pcap(RAW_IP, records * [bytes(LARGE)]))
-    return out.getvalue().to_pybytes()
+    return bytes(out.getvalue())
 
 
 def whole() -> Talk:
