@@ -155,12 +155,18 @@ def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[s
     if "SPARK_DRIVER_MEMORY" not in os.environ:
         # Executors live in the driver here: shuffle blocks and Arrow buffers of all cores share this heap.
         settings["spark.driver.memory"] = "2g"
-    # Every sort, aggregate and broadcast table takes a page at least, be its rows three. Spark would choose 32 MB for
-    # this heap, or 1 MB where the collector is G1.
-    settings["spark.buffer.pageSize"] = "1m"
-    # The default of 200 is for clusters: each partition is a task with a Python worker behind it.
-    settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
-    return settings
+    return settings | one_machine()
+
+
+def one_machine() -> dict[str, str]:
+    """Settings for a session whose executors live in its driver."""
+    return {
+        # Every sort, aggregate and broadcast table takes a page at least, be its rows three. Spark would choose 32 MB
+        # for our heap, or 1 MB where the collector is G1.
+        "spark.buffer.pageSize": "1m",
+        # The default of 200 is for clusters: each partition is a task with a Python worker behind it.
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+    }
 
 
 def planned(byte_size: int) -> Mapping[str, str]:
@@ -193,11 +199,13 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
 
 def submitted() -> dict[str, str]:
     """What is still ours to decide under spark-submit, which has started the driver: how much of Spark's log is shown,
-    and how executors start."""
+    how executors start, and what suits one machine where that is all."""
     SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() tells what spark-submit was given
     given = SparkConf()
     # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO brings it back.
     ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: WHOLE_STAGES}
+    if given.get("spark.master", "").startswith("local"):
+        ours |= one_machine()
     return {name: value for name, value in ours.items() if not given.contains(name)}
 
 
