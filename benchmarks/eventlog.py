@@ -20,6 +20,8 @@ NS_IN_S = 10**9
 WRITES = re.compile(r"Arguments: (\S+)/([^/\s,]+), (?:false|true)")  # of InsertIntoHadoopFsRelationCommand
 READS_CAPTURES = "BatchScan tcp_runs"
 DECODED = "decoded"
+WRITERS = {"WriteTables": DECODED, "WriteFlows": "message_flows"}  # what Python workers write by themselves
+WORKERS_WRITE = re.compile(rf"Arguments: ({'|'.join(WRITERS)})\(")
 PYTHON_TIME = "time to execute Python code"  # a metric of Spark's, in ms
 
 
@@ -57,9 +59,8 @@ def stages(directory: Path) -> list[Stage]:
     for name, event in events(directory):
         if name == "SparkListenerSQLExecutionStart":
             plan = event["physicalPlanDescription"]
-            target = WRITES.search(plan)
-            # What workers write as they decode has no target that Spark knows.
-            tables[str(event["executionId"])] = target[2] if target else DECODED if READS_CAPTURES in plan else ""
+            target, writer = WRITES.search(plan), WORKERS_WRITE.search(plan)
+            tables[str(event["executionId"])] = target[2] if target else WRITERS[writer[1]] if writer else ""
         elif name == "SparkListenerJobStart":
             query = event.get("Properties", {}).get("spark.sql.execution.id", "")
             for stage in event["Stage IDs"]:

@@ -263,7 +263,10 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
 
     def query(number: int, table: str, numbers: list[int]) -> list[dict[str, object]]:
         plan = f"Execute InsertIntoHadoopFsRelationCommand\nArguments: file:/tmp/x/{table}, false, Parquet"
-        plan = plan if table else "MapInArrow\n+- BatchScan tcp_runs"  # workers write, not Spark
+        if not table:  # workers write, not Spark
+            plan = "MapInArrow\n+- BatchScan tcp_runs\n\n(1) MapInArrow\nArguments: WriteTables(flow#0)#7, [folder#8]"
+        if table == "message_flows":
+            plan = "MapInArrow\n+- Sort\n\n(1) MapInArrow\nArguments: WriteFlows(key#0)#7, [folder#8]"
         start = {"Event": "a.b.SparkListenerSQLExecutionStart", "executionId": number, "physicalPlanDescription": plan}
         properties = {"spark.sql.execution.id": str(number)}
         return [start, {"Event": "SparkListenerJobStart", "Stage IDs": numbers, "Properties": properties}]
@@ -271,6 +274,7 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
     log = [
         *query(0, "", [0, 1]), task(0, 100, 20), task(0, 200, 30), ended(0, "BatchScan tcp_runs"),
         task(1, 400, 0), ended(1, "MapInArrow"), *query(1, "messages", [2]), task(2, 50, 0), ended(2, "Exchange"),
+        *query(2, "message_flows", [3]), task(3, 50, 0), ended(3, "MapInArrow"),
     ]  # fmt: skip
     (tmp_path / "local-1700000000000").write_text("".join(json.dumps(event) + "\n" for event in log))
     found = stages(tmp_path)
@@ -278,6 +282,7 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
         ("decoded", "read"),
         ("decoded", "decode"),
         ("messages", "derive"),
+        ("message_flows", "derive"),
     ]
     read = found[0]
     assert [read.seconds, read.jvm, read.python, read.gc] == pytest.approx([0.3, 0.15, 0.04, 0.006])
