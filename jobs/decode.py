@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pipeline.decoding import Written
+    from pipeline.derivation import Derivation
     from pipeline.output import Place
-    from pipeline.remainder import Remainder
 
 EPILOG = f"""examples:
   wirehare decode trace.pcapng --output tables
@@ -180,7 +180,7 @@ def write(
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     from pipeline.decoding import decode_into
-    from pipeline.remainder import Remainder
+    from pipeline.derivation import Derivation
     from pipeline.schemas import TABLES
 
     scratch = stage.child("scratch")
@@ -199,7 +199,7 @@ def write(
         )
     with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from what is written: the captures are read and decoded once.
-        left = Remainder(written, payload=arguments.payload)
+        left = Derivation(written, payload=arguments.payload)
         needed = [name for name in TABLES if name in (*wanted, "captures")]
         write_tables(spark, left, written, stage, [name for name in needed if name != "frames"], status)
         if "frames" in needed:
@@ -210,7 +210,7 @@ def write(
 
 
 def write_tables(
-    spark: SparkSession, left: Remainder, written: Written, stage: Place, names: Sequence[str], status: Status
+    spark: SparkSession, left: Derivation, written: Written, stage: Place, names: Sequence[str], status: Status
 ) -> None:
     """Write these tables, some side by side: one is planned on the driver, on one core, while others are computed."""
     from pipeline.tables.flows import write_flows
@@ -218,14 +218,17 @@ def write_tables(
     pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="table")
     under_way: dict[str, Future[None]] = {}
 
+    def rows_of(name: str) -> DataFrame:
+        if name not in names:
+            return left.whole(name)
+        under_way[name].result()
+        return standing(spark, stage, name)
+
     def write_table(name: str) -> None:
         target = stage.child(name)
-        if name == "message_flows" and {"messages", "connections"} <= set(names):
-            for part in ("messages", "connections"):
-                under_way[part].result()
-            messages, connections = (standing(spark, stage, part) for part in ("messages", "connections"))
+        if name == "message_flows" and "messages" in names:
             flows = written.directory.child(name)
-            files = write_flows(messages, connections, flows)
+            files = write_flows(rows_of("messages"), rows_of("connections"), flows)
             if files:
                 flows.move_to(target)
                 target.keep(files)

@@ -24,6 +24,7 @@ from pipeline.cutting import cut
 from pipeline.decoding import decoded
 from pipeline.derivation import Derivation
 from pipeline.heartbeats import heartbeats
+from pipeline.parts import Followed
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
@@ -63,12 +64,13 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collect
     """The tables of decoded rows (`udfs.schemas.DECODED`); `payload` fills column `body` of messages.
 
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
-    sets of narrow rows that are kept once they are computed (`Tables.release` drops them). `versions`: those that
-    occur, where the caller knows; the others are not planned for, which saves seconds.
+    rows that are kept once they are computed (`Tables.release` drops them). `versions`: those that occur, where the
+    caller knows; the others are not planned for, which saves seconds.
     """
-    derived = Derivation(decoded, payload=payload, versions=versions)
-    tables = {name: getattr(derived, name) for name in TABLES}
-    return Tables(**tables, persisted=derived.persisted)
+    parts = Followed(decoded, payload=payload, versions=versions)
+    derived = Derivation(parts, payload=payload)
+    tables = {name: derived.whole(name) for name in TABLES}
+    return Tables(**tables, persisted=(*parts.kept, *derived.kept))
 
 
 def decode(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -10,13 +9,11 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
+from pipeline import parquet
 from pipeline.output import Place
-from pipeline.schemas import MESSAGES, METHODS
-from pipeline.tables.history import method_roles
-from pipeline.tables.messages import shown_messages
-from pipeline.tables.roles import HOT_ARGUMENTS, METHOD_FRAMES, NAMES_LINK, replies
+from pipeline.parts import recipe, schemas
+from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
 from udfs.schemas import DECODED
 
 if TYPE_CHECKING:
@@ -25,9 +22,8 @@ if TYPE_CHECKING:
 # Packets are handled one by one in this order, however the captures were split and their runs cut.
 RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 
-
 # Tables that are made of the history of channels.
-OF_HISTORY = {"channels", "links", "methods", "messages"}
+OF_HISTORY = {"channels", "links", "methods", "messages", "message_flows"}
 
 
 class Chosen(TypedDict, total=False):
@@ -70,33 +66,26 @@ def decode_into(
 ) -> Written:
     """As `decoded`, but into files of `directory`, and beside the decoded rows what follows from the frames of one
     connection, as far as it is needed for these tables."""
-    from udfs.writing import WRITTEN
+    from udfs.parquet import WRITTEN
 
     runs = sorted_runs(spark, paths, **chosen)
-    listed: dict[str, set[str]] = defaultdict(set)
-    for row in runs.mapInArrow(writer(directory, tables, payload=payload), WRITTEN).collect():
-        if row.rows:
-            listed[row.folder].add(row.file)
-    return Written(spark, directory, listed)
+    files = parquet.listed(runs.mapInArrow(writer(directory, tables, payload=payload), WRITTEN))
+    return Written(spark, directory, files)
 
 
 def writer(
     directory: Place, tables: Collection[str], *, payload: bool = False, waiting_bytes: int | None = None
 ) -> WriteTables:
-    """What workers call to write these tables. `waiting_bytes`: of messages of one connection that are held until it
-    ends (`udfs.messages`)."""
-    from udfs.messages import WAITING_BYTES
-    from udfs.methods import Methods
+    """What workers call to write these tables; `waiting_bytes` as for `recipe`."""
     from udfs.writing import WriteTables
 
     return WriteTables(
         directory.files,
         directory.path,
         payload,
-        {**HOT_ARGUMENTS, "name": "string"},
-        Methods(METHODS, METHOD_FRAMES, NAMES_LINK, tuple(replies())) if "methods" in tables else None,
-        (method_roles(), shown_messages(payload)) if set(tables) & OF_HISTORY else None,
-        WAITING_BYTES if waiting_bytes is None else waiting_bytes,
+        READ_ARGUMENTS,
+        shown_methods() if "methods" in tables else None,
+        recipe(payload, waiting_bytes) if set(tables) & OF_HISTORY else None,
     )
 
 
@@ -145,42 +134,10 @@ class Written:
             found.update(version for version in rows["version"].unique().to_pylist() if version is not None)
         return found
 
-    @property
-    def requests(self) -> DataFrame | None:
-        """The rows of table methods that may have a reply, without it; None if there are none."""
-        from udfs.writing import REQUESTS
-
-        return self._found(REQUESTS, METHODS)
-
-    @property
-    def open_messages(self) -> DataFrame | None:
-        """Rows of table messages of which Spark has to say what became; None if there are none."""
-        from udfs.messages import OPEN
-
-        return self._found(OPEN, MESSAGES)
-
-    @property
-    def events(self) -> DataFrame | None:
-        """What settles `open_messages`; None if nothing does."""
-        from udfs.history import schema_of
-        from udfs.messages import EVENTS
-
-        return self._found(EVENTS, schema_of("event"))
-
-    @property
-    def counts(self) -> DataFrame:
-        """How many of the other messages were settled how, by ledger (`udfs.writing.ENDED`)."""
-        from udfs.messages import COUNTS
-        from udfs.writing import ENDED
-
-        return self._read(COUNTS, ENDED)
-
-    def history(self, kind: str) -> DataFrame:
-        """Rows of kind 'life', 'link' or 'reply' of the history of channels."""
-        from udfs.history import schema_of
-        from udfs.writing import HISTORY_OF
-
-        return self._read(HISTORY_OF[kind], schema_of(kind))
+    def part(self, name: str) -> DataFrame | None:
+        """The rows of a part (`pipeline.parts.Parts`), of those that were not moved; None if there are none."""
+        paths = self._paths(name)
+        return self.spark.read.schema(schemas()[name]).parquet(*paths) if paths else None
 
     def _place(self, folder: str) -> Place:
         return reduce(Place.child, folder.split("/"), self.directory)
@@ -188,14 +145,6 @@ class Written:
     def _paths(self, folder: str) -> list[str]:
         place = self._place(folder)
         return [place.child(name).uri for name in sorted(self.files.get(folder, ()))]
-
-    def _found(self, folder: str, schema: StructType) -> DataFrame | None:
-        paths = self._paths(folder)
-        return self.spark.read.schema(schema).parquet(*paths) if paths else None
-
-    def _read(self, folder: str, schema: StructType) -> DataFrame:
-        found = self._found(folder, schema)
-        return self.spark.createDataFrame([], schema) if found is None else found
 
 
 def sorted_runs(spark: SparkSession, paths: str | Sequence[str], **chosen: Unpack[Chosen]) -> DataFrame:

@@ -1,43 +1,63 @@
 """The tables of decoded rows, each planned when it is first asked for.
 
-    derived = Derivation(rows, versions={"0-9-1"})
-    derived.connections.write...     # plans this table and what it is made of, nothing else
+    derived = Derivation(parts)
+    derived.of("connections").write...     # plans this table and what it is made of, nothing else
 
-Planning a table takes Spark a second or more, however few rows there are, and a job may want few tables.
+Workers see one connection after the other: what needs nothing else they make (`pipeline.parts`). Left to Spark are
+replies, the messages of the session families, those of connections that were handed over (`udfs.messages`), and what is
+said of many frames. Planning a table takes Spark a second or more, however few rows there are, and a job may want few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import reduce
 from threading import RLock
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
+from pipeline.parts import Parts, schemas
+from pipeline.schemas import TABLES
 from pipeline.shared import shared
 from pipeline.tables.captures import captures
+from pipeline.tables.channels import channels, ended
 from pipeline.tables.connections import connections
 from pipeline.tables.families import Family, families
 from pipeline.tables.flows import OF_MESSAGES, message_flows
 from pipeline.tables.frames import frames
-from pipeline.tables.messages import messages
-from pipeline.tables.methods import methods
+from pipeline.tables.links import links
+from pipeline.tables.messages import concluded, messages
+from pipeline.tables.methods import answered
+from pipeline.tables.settlement import settled_by_ledger
 from pipeline.tables.streams import streams
+from udfs.parts import COUNTS, EVENTS, LINKS, LIVES, MESSAGES, METHODS, OPEN, REPLIES, REQUESTS
+from udfs.schemas import SETTLED
+
+WHOLE = (METHODS, MESSAGES)  # parts that are rows of the table of this name
 
 
 class Derivation:
-    """`decoded` (`udfs.schemas.DECODED`) is read several times: it should come from files, or be persisted. `payload`
-    fills column `body` of messages. `versions`: those that occur, where the caller knows; the others are not planned
-    for. Each table is an attribute; several threads may ask for them."""
+    """Tables out of `parts`; `payload` fills column `body` of messages. Several threads may ask for them."""
 
-    def __init__(self, decoded: DataFrame, *, payload: bool = False, versions: Collection[str] | None = None) -> None:
-        self._decoded, self._payload, self._versions = decoded, payload, versions
+    def __init__(self, parts: Parts, *, payload: bool = False) -> None:
+        self._parts, self._payload, self._versions = parts, payload, parts.versions()
         self._kept: list[DataFrame] = []
         self.lock = RLock()
 
+    def of(self, table: str) -> DataFrame | None:
+        """The rows of a table that are in none of its parts; None if there are none."""
+        left: DataFrame | None = getattr(self, table)
+        return left
+
+    def whole(self, table: str) -> DataFrame:
+        """All rows of a table."""
+        found = [self._parts.part(table) if table in WHOLE else None, self.of(table)]
+        rows = [part for part in found if part is not None]
+        return reduce(DataFrame.unionByName, rows) if rows else self._none(TABLES[table])
+
     @property
-    def persisted(self) -> tuple[DataFrame, ...]:
+    def kept(self) -> tuple[DataFrame, ...]:
         """Rows that Spark keeps once they are computed, because several tables are made of them."""
         return tuple(self._kept)
 
@@ -48,46 +68,75 @@ class Derivation:
 
     @shared
     def captures(self) -> DataFrame:
-        return captures(self._decoded)
+        return captures(self._parts.decoded)
 
     @shared
     def frames(self) -> DataFrame:
-        return frames(self._decoded)
+        return frames(self._parts.decoded)
 
     @shared
     def streams(self) -> DataFrame:
-        return streams(self._decoded)
+        return streams(self._parts.decoded)
 
     @shared
     def connections(self) -> DataFrame:
-        return connections(self._decoded)
+        return connections(self._parts.decoded)
 
     @shared
     def channels(self) -> DataFrame:
-        return reduce(DataFrame.unionByName, (family.channels for family in self._families))
+        counts = self._part(COUNTS)
+        if self._settled is not None:
+            counts = counts.unionByName(ended(self._settled))
+        own = channels(self._part(LIVES), counts)
+        return reduce(DataFrame.unionByName, (family.channels for family in self._families), own)
 
     @shared
     def links(self) -> DataFrame:
-        return reduce(DataFrame.unionByName, (family.links for family in self._families))
+        own = links(self._part(LINKS))
+        return reduce(DataFrame.unionByName, (family.links for family in self._families), own)
 
     @shared
-    def methods(self) -> DataFrame:
-        return methods(self.frames, [family.replies for family in self._families if family.replies is not None])
+    def methods(self) -> DataFrame | None:
+        requests = self._parts.part(REQUESTS)
+        return None if requests is None else answered(requests, self._part(REPLIES))
 
     @shared
-    def messages(self) -> DataFrame:
-        states = {family.name: family.messages for family in self._families}
-        settled = [family.settled for family in self._families if family.settled is not None]
-        return messages(states, settled, self.frames, payload=self._payload)
+    def messages(self) -> DataFrame | None:
+        parts = []
+        if self._families:
+            states = {family.name: family.messages for family in self._families}
+            parts.append(messages(states, self.frames, payload=self._payload))
+        handed_over = self._parts.part(OPEN)
+        if handed_over is not None:
+            settled = self._none(SETTLED) if self._settled is None else self._settled
+            parts.append(concluded(handed_over, settled))
+        return reduce(DataFrame.unionByName, parts) if parts else None
 
     @shared
     def message_flows(self) -> DataFrame:
-        to_pair = self.messages.select(*OF_MESSAGES).persist(StorageLevel.MEMORY_AND_DISK)
+        to_pair = self.whole("messages").select(*OF_MESSAGES).persist(StorageLevel.MEMORY_AND_DISK)
         self._kept.append(to_pair)
         return message_flows(to_pair, self.connections)
+
+    @shared
+    def _settled(self) -> DataFrame | None:
+        """What became of the messages that were handed over."""
+        events = self._parts.part(EVENTS)
+        if events is None:
+            return None
+        settled = settled_by_ledger(events).persist(StorageLevel.MEMORY_AND_DISK)
+        self._kept.append(settled)
+        return settled
 
     @shared
     def _families(self) -> list[Family]:
         found = families(self.frames, self._versions)
         self._kept += (rows for family in found for rows in family.kept)
         return found
+
+    def _part(self, name: str) -> DataFrame:
+        rows = self._parts.part(name)
+        return self._none(schemas()[name]) if rows is None else rows
+
+    def _none(self, schema: StructType) -> DataFrame:
+        return self._parts.decoded.sparkSession.createDataFrame([], schema)

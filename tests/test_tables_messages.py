@@ -19,7 +19,7 @@ PROPERTIES = {
     "reply_to": "answers",
     "expiration": "60000",
     "message_id": "m-1",
-    "timestamp": "2020-02-03T04:05:06Z",
+    "timestamp": 1580702706,  # 2020-02-03T04:05:06Z, in seconds as on the wire
     "type": "order",
     "user_id": "guest",
     "app_id": "shop",

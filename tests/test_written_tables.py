@@ -1,6 +1,7 @@
-"""Tables that workers write while they decode, beside the same tables as Spark derives them from the decoded rows.
+"""The two ways to the tables that workers make: written as they decode, and as rows of Spark out of decoded rows.
 
-The two ways share the kernels of `codec`, but neither how messages are put together nor how they are settled.
+Both run the same code, in other batches and orders of connections, and hand over other connections to Spark. That its
+tables are right is tested with scripts (`test_tables_*`) and with captures.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from tables_support import STEP, Script, decoded_rows
 
 import pipeline
 from pipeline.decoding import Written, writer
+from pipeline.derivation import Derivation
 from pipeline.output import place
-from pipeline.remainder import MADE_IN_PART, Remainder
 from pipeline.tables.messages import shown_messages
 from pipeline.tables.roles import HOT_ARGUMENTS
 from udfs import messages
@@ -39,6 +40,7 @@ from udfs.schemas import DECODED
 
 MODULES = (test_tables_channels, test_tables_messages, test_tables_methods, test_tables_settlement)
 VERSIONS = {"0-8", "0-9", "0-9-1"}
+MADE_IN_PART = ("channels", "links", "methods", "messages")  # by workers
 # How many rows workers have at a time, and how many bytes of messages they hold: nothing, everything.
 SIZES = {"row by row": (1, None), "three by three, nothing held": (3, 0), "all at once": (1 << 20, None)}
 
@@ -62,8 +64,6 @@ def places(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> lis
     """Directories with decoded rows."""
     by_hand, captured = (str(tmp_path_factory.mktemp(name) / "rows") for name in ("by_hand", "captured"))
     rows = [row for number, (_, script) in enumerate(scripts(), start=1) for row in script.rows(number)]
-    for row in rows:
-        (row.get("properties") or {}).pop("timestamp", None)  # a text in JSON, which the wire does not have
     decoded_rows(spark, rows).write.parquet(by_hand)
     files = ParquetFiles(fs.LocalFileSystem(), captured, DECODED)
     for batch in from_captures().to_batches():
@@ -96,7 +96,7 @@ def batches(places: list[str], size: int) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_workers_write_is_what_spark_derives(
+def test_both_ways_lead_to_the_same_rows(
     spark: SparkSession,
     places: list[str],
     derived: dict[str, list[str]],
@@ -116,13 +116,10 @@ def test_what_workers_write_is_what_spark_derives(
     counts = {row["folder"]: row["rows"] for row in written}
     assert (counts["open"] > counts["messages"]) == (held == 0)
     assert folders["open"]  # connections in which something was returned, if nothing else
-    left = Remainder(Written(spark, directory, folders), payload=True)
+    found = Derivation(Written(spark, directory, folders), payload=True)
     for name, expected in derived.items():
-        parts = [left.of(name)]
-        if name in folders:
-            parts.append(spark.read.schema(pipeline.TABLES[name]).parquet(directory.child(name).uri))
-        assert sorted(row for part in parts if part is not None for row in rows_of(part)) == expected
-    left.release()
+        assert rows_of(found.whole(name)) == expected
+    found.release()
 
 
 def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:

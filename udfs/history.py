@@ -1,11 +1,11 @@
 """Frames in, history out: what a connection's methods say, in one pass over its frames in order.
 
     follower = Follower(roles)
-    for kind, records in follower.feed(frames).items(): follower.shown(kind, records)
+    for kind, records in follower.feed(frames, arguments).items(): follower.shown(kind, records)
 
-`ChannelHistory` is that for `mapInArrow`, with rows of several kinds in one flat schema (HISTORY): messages, events for
-the settlement engine, lives of channels, links, and requests with their answers. Nothing is held but the state of the
-connection at hand. Cost per batch, not per row: the kernel does the rest.
+There are records of several kinds: messages, events for the settlement engine, lives of channels, links, and requests
+with their answers. Nothing is held but the state of the connection at hand. Cost per batch, not per row: the kernel
+does the rest. What a method does is told by `MethodRoles`; neither this nor the kernel knows one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
 
 from codec.channel_history import end_connection, follow
 from codec.channel_state import CONNECTION, ROLE, STARTED, Results, Roles, Rows, new_results, new_state, with_room
@@ -94,62 +94,52 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("reply_latency_ns", "latency_ns", "number"),
     ),
 }
-# One flat row for all kinds: each has its numbers and its texts in the slots from the first on.
-IS_TEXT = {
-    kind: [not holds.startswith("number") and holds != "truth" for _, _, holds in columns]
-    for kind, columns in KINDS.items()
-}
-NUMBERS = tuple(f"n{slot}" for slot in range(max(flags.count(False) for flags in IS_TEXT.values())))
-TEXTS = tuple(f"t{slot}" for slot in range(max(flags.count(True) for flags in IS_TEXT.values())))
-ARROW_HISTORY = pa.schema(
-    [("kind", pa.string()), *((slot, pa.int64()) for slot in NUMBERS), *((slot, pa.string()) for slot in TEXTS)]
-)
-HISTORY = ", ".join(["kind string", *(f"{slot} bigint" for slot in NUMBERS), *(f"{slot} string" for slot in TEXTS)])
-
 
 # What is read of frames, and of their arguments (`udfs.fields`).
 OF_FRAMES = (
     "connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status", "name", "arguments",
 )  # fmt: skip
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
-ARGUMENTS = {
-    **dict.fromkeys(TEXT_ARGUMENTS, "string"),
-    **dict.fromkeys(("delivery_tag", "prefetch_count", "prefetch_size", "reply_code"), "bigint"),
-    **dict.fromkeys(("multiple", "requeue", "no_wait", "no_ack", "exclusive"), "boolean"),
-}
+ARGUMENTS = (
+    *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",
+    "no_ack", "exclusive",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Said:
     """Which frames have a say. `versions`: of the family, where channel 0 is that of the connection; `others`: versions
-    of other families, whose frames are left out; `frame_types` and `names` of its methods."""
+    of other families, whose frames are left out; `frame_types` and `names` of its methods; `losses`: (frame type,
+    column, value): frames may be missing there, unless the column has this value (None: any)."""
 
     versions: tuple[str, ...]
     others: tuple[str, ...]
     frame_types: tuple[str, ...]
     names: tuple[str, ...]
+    losses: tuple[tuple[str, str, str | None], ...] = ()
 
     def chosen(self, frames: pa.RecordBatch) -> pa.Array:
         """True for methods that have a say, and where frames of a sender may be missing."""
         own = pc.invert(_one_of(frames["version"], self.others))
         method = pc.and_(_one_of(frames["frame_type"], self.frame_types), _one_of(frames["name"], self.names))
-        return pc.and_(own, pc.or_(pc.and_(method, frames["channel"].is_valid()), is_loss(frames)))
+        return pc.and_(own, pc.or_(pc.and_(method, frames["channel"].is_valid()), self.lost(frames)))
 
     def marks(self, frames: pa.RecordBatch) -> dict[str, pa.Array]:
         """`sender` (1: the server), `loss`, `on_connection` of chosen frames."""
         on_connection = pc.and_(_one_of(frames["version"], self.versions), pc.equal(frames["channel"], 0))
         return {
             "sender": pc.equal(frames["sender"], SENDERS[1]),
-            "loss": is_loss(frames),
+            "loss": self.lost(frames),
             "on_connection": on_connection,
         }
 
-
-def is_loss(frames: pa.RecordBatch) -> pa.Array:
-    """True where frames may be missing, so that nothing may be paired across (as `pipeline.tables.events.is_loss`)."""
-    gap = pc.and_(pc.equal(frames["frame_type"], "gap"), frames["channel"].is_null())
-    skipped = pc.and_(pc.equal(frames["frame_type"], "skipped"), pc.not_equal(frames["status"], "partial"))
-    return pc.or_(gap, skipped).fill_null(False)
+    def lost(self, frames: pa.RecordBatch) -> pa.Array:
+        """True where frames may be missing, so that nothing may be paired across."""
+        lost = pa.repeat(pa.scalar(False), frames.num_rows)
+        for kind, column, value in self.losses:
+            said = frames[column].is_valid() if value is None else pc.equal(frames[column], value)
+            lost = pc.or_(lost, pc.and_(pc.equal(frames["frame_type"], kind), pc.invert(said)).fill_null(False))
+        return lost
 
 
 def _one_of(column: pa.Array, values: tuple[str, ...]) -> pa.Array:
@@ -194,19 +184,13 @@ class Follower:
             **{name: Numbers(values) for name, values in methods.texts.items()},
         }
 
-    def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array] | None = None) -> dict[str, Records]:
-        """Take the next frames (columns OF_FRAMES; those of a connection together and in order) -> records by kind, for
-        `shown`; all of connections but the last.
-
-        `arguments`: fields of column `arguments`, where they have been read already.
-        """
+    def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> dict[str, Records]:
+        """Take the next frames (columns OF_FRAMES; those of a connection together and in order) and fields ARGUMENTS of
+        theirs -> records by kind, for `shown`; all of connections but the last."""
         chosen = self._said.chosen(frames)
         last = frames["connection_id"][-1].as_py() if frames.num_rows else None
         frames = frames.filter(chosen)
-        if arguments is None:
-            said = fields(frames["arguments"], ARGUMENTS)
-        else:
-            said = {name: arguments[name].filter(chosen) for name in ARGUMENTS}
+        said = {name: arguments[name].filter(chosen) for name in ARGUMENTS}
         texts = {name: self._texts.of(said[name]) for name in TEXT_ARGUMENTS}
         numbers = {name: integers(column, null=-1) for name, column in said.items() if name not in texts}
         numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
@@ -242,55 +226,15 @@ def _records(results: Results) -> dict[str, Records]:
     return {kind: rows[:count] for kind, rows, count in zip(KINDS, records, results.counts, strict=True) if count}
 
 
-@dataclass(frozen=True)
-class ChannelHistory:
-    """The function for `mapInArrow` over sorted frames (OF_FRAMES) -> HISTORY.
-
-    A class of this module, not a nested function: that would travel to the workers with the kernels it names, and
-    they would be compiled anew there.
-    """
-
-    methods: MethodRoles
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        follower = Follower(self.methods)
-        for batch in batches:
-            for kind, records in follower.feed(batch).items():
-                yield flat(kind, follower.shown(kind, records))
-        for kind, records in follower.finish().items():
-            yield flat(kind, follower.shown(kind, records))
-
-
-def slots_of(kind: str) -> dict[str, tuple[str, bool]]:
-    """Column of a kind -> its slot, and whether it is a truth value."""
-    free = {True: iter(TEXTS), False: iter(NUMBERS)}
-    return {
-        name: (next(free[is_text]), holds == "truth")
-        for (name, _, holds), is_text in zip(KINDS[kind], IS_TEXT[kind], strict=True)
-    }
-
-
 def schema_of(kind: str) -> StructType:
     """The columns of a kind."""
-    types = {True: StringType(), False: LongType()}
-    return StructType(
-        [
-            StructField(name, BooleanType() if holds == "truth" else types[is_text])
-            for (name, _, holds), is_text in zip(KINDS[kind], IS_TEXT[kind], strict=True)
-        ]
-    )
+    return StructType([StructField(name, _spark_type(holds)) for name, _, holds in KINDS[kind]])
 
 
-def flat(kind: str, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of one kind as rows of HISTORY."""
-    slots = {
-        name: pa.nulls(len(rows), data_type)
-        for name, data_type in zip(ARROW_HISTORY.names, ARROW_HISTORY.types, strict=True)
-    }
-    slots["kind"] = pa.repeat(pa.scalar(kind), len(rows))
-    for name, (slot, _) in slots_of(kind).items():
-        slots[slot] = rows[name].cast(slots[slot].type)
-    return pa.RecordBatch.from_arrays(list(slots.values()), schema=ARROW_HISTORY)
+def _spark_type(holds: str) -> DataType:
+    if holds == "truth":
+        return BooleanType()
+    return LongType() if holds.startswith("number") else StringType()
 
 
 def _column(values: NDArray[np.int64], holds: str, known: Mapping[str, Numbers]) -> pa.Array:
@@ -303,3 +247,17 @@ def _column(values: NDArray[np.int64], holds: str, known: Mapping[str, Numbers])
     if holds == "senders":
         return _SENDERS.take(pa.array(values, mask=values < 0))
     return known[holds].column(values)
+
+
+@dataclass(frozen=True)
+class ChannelHistory:
+    """What `udfs.warm` calls to have the kernels compiled: batches of frames are followed, nothing is told."""
+
+    methods: MethodRoles
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        follower = Follower(self.methods)
+        for batch in batches:
+            follower.feed(batch, fields(batch["arguments"], dict.fromkeys(ARGUMENTS, "string")))
+        follower.finish()
+        yield from ()

@@ -1,7 +1,7 @@
 """Messages of the classic family and what became of them, made where their frames are decoded.
 
     messages = Messages(follower, Contents(shown))
-    for folder, rows in messages.feed(frames, arguments, found): ...
+    for part, rows in messages.feed(frames, arguments, found): ...
 
 What became of a message may be said much later. The messages of a connection wait for its end, in a file when they are
 many, so that it is known in the order in which it was said. Where there is too much of that, they are handed over, as
@@ -19,16 +19,13 @@ import pyarrow.compute as pc
 from codec.channel_state import EVENT
 from udfs.contents import Contents
 from udfs.history import Follower, Records
+from udfs.parts import COUNTS, EVENTS, MESSAGES, OPEN, Parts
 from udfs.rows import Index, numbers_of, picked
 from udfs.settle import Numbers, settled_at_once
 from udfs.spool import Spool
 
-# Folders: messages as the table has them; those that Spark has to settle, and how; how many were settled how.
-MESSAGES, OPEN, EVENTS, COUNTS = "messages", "open", "history/event", "counts"
 WAITING_BYTES = 64 << 20  # events, of one connection: 800,000; settling them takes four times as much
 MEMORY_BYTES = 32 << 20  # messages
-
-Parts = Iterator[tuple[str, pa.RecordBatch]]
 
 
 class Messages:
@@ -45,7 +42,7 @@ class Messages:
         self._handed_over: set[int] = set()
 
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], found: Mapping[str, Records]) -> Parts:
-        """Take frames, fields of their arguments, and what the follower has `found` in them -> folder, rows."""
+        """Take frames, fields of their arguments, and what the follower has `found` in them -> part, rows."""
         states = self._follower.shown("message", found["message"]) if "message" in found else None
         messages = self._contents.feed(frames, arguments, states)
         yield from self._next(messages, found.get("event"), frames["connection_id"][-1].as_py())
@@ -101,10 +98,10 @@ class Messages:
             goes_on, handed_over = connections == last, np.isin(connections, given)
             if goes_on.any():
                 self._messages.add(batch.filter(pa.array(goes_on)))
-            for folder, chosen in ((OPEN, handed_over & ~goes_on), (MESSAGES, ~handed_over & ~goes_on)):
+            for part, chosen in ((OPEN, handed_over & ~goes_on), (MESSAGES, ~handed_over & ~goes_on)):
                 rows = batch if chosen.all() else batch.filter(pa.array(chosen))
                 if rows.num_rows:
-                    yield folder, ends.of(rows) if folder == MESSAGES else rows
+                    yield part, ends.of(rows) if part == MESSAGES else rows
         yield from ((COUNTS, batch) for batch in ends.counts().to_batches())
         self._handed_over &= {last}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,6 +10,9 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from udfs.arrow import arrow_type
+from udfs.fields import fields
+from udfs.parts import METHODS, REQUESTS
+from udfs.rows import with_parts
 
 
 @dataclass(frozen=True)
@@ -39,3 +42,19 @@ class Methods:
         rows = pa.RecordBatch.from_arrays(columns, names=self.schema.names)
         asks = pc.is_in(rows["name"], pa.array(self.requests))
         return rows.filter(pc.invert(asks)), rows.filter(asks)
+
+
+@dataclass(frozen=True)
+class MethodRows:
+    """The function for `mapInArrow` over frames -> rows of one `part`. `arguments`: what is read of theirs, by name and
+    type."""
+
+    methods: Methods
+    arguments: dict[str, str]
+    part: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            frames = with_parts(batch)
+            rows = self.methods.rows(frames, fields(frames["arguments"], self.arguments))
+            yield rows[(METHODS, REQUESTS).index(self.part)]

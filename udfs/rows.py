@@ -43,12 +43,21 @@ def joined(first: pa.Table | None, then: pa.Table | pa.RecordBatch | None) -> pa
 
 def picked(column: Column, places: NDArray[np.int64]) -> pa.Array:
     """The values at `places`; null where that is negative."""
-    taken = in_one(column).take(pa.array(places, mask=places < 0))
-    if not pa.types.is_struct(taken.type):
-        return taken
-    # Under a null the parts of a VARIANT are null by now, too, which they must not be.
-    parts = [taken.field(i).fill_null(b"") for i in range(taken.type.num_fields)]
-    return pa.StructArray.from_arrays(parts, fields=list(taken.type), mask=taken.is_null())
+    return _with_parts(in_one(column).take(pa.array(places, mask=places < 0)))
+
+
+def with_parts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as Spark hands them over -> the same, VARIANT columns as all here expect them."""
+    columns = [_with_parts(column) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
+
+
+def _with_parts(column: pa.Array) -> pa.Array:
+    """Under a null the parts of a VARIANT may be null, too, which they must not be."""
+    if not pa.types.is_struct(column.type):
+        return column
+    parts = [column.field(i).fill_null(b"") for i in range(column.type.num_fields)]
+    return pa.StructArray.from_arrays(parts, fields=list(column.type), mask=column.is_null())
 
 
 class Index:

@@ -1,23 +1,16 @@
-"""History: what happens on each life of each channel, computed in one pass over the methods of a connection.
-
-What a method does comes from `roles`; the kernel behind `udfs.history` knows the rules and no method. One exchange by
-connection; the pass gives five kinds of rows (`udfs.history.KINDS`): messages, events for the settlement engine, lives
-of channels, links, requests with their answers.
-"""
+"""What methods do to channels, links and messages, as the kernel behind `udfs.history` is told: it knows the rules and
+no method."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from pipeline.tables.events import has_a_say, stateful
 from pipeline.tables.roles import (
     CLASSIC_VERSIONS,
     CLOSES_CHANNEL,
     CLOSES_LINK,
     DECLARES_QUEUE,
+    LOSSES,
     METHOD_FRAMES,
     MODES,
     OPENS_CHANNEL,
@@ -44,31 +37,6 @@ TEXTS = {
     "outcomes": tuple(dict.fromkeys(["unsettled", "unknown", "presettled", *SETTLEMENTS.values()])),
     "kinds": tuple(dict.fromkeys(OPENS_LINK.values())),
 }
-IN_ORDER = ("connection_id", "frame_no")
-
-
-def history(frames: DataFrame) -> DataFrame:
-    """`frames` (or decoded rows of kind 'frame') -> HISTORY, rows of several kinds; `kind_of` gives those of one."""
-    # Here, not above: the kernel behind it takes a second to load, and tables already written need none.
-    from udfs.history import HISTORY, OF_FRAMES, ChannelHistory
-
-    return (
-        frames.filter(has_a_say())
-        .select(*OF_FRAMES)
-        .repartition("connection_id")
-        .sortWithinPartitions(*IN_ORDER)
-        .mapInArrow(ChannelHistory(method_roles()), HISTORY)
-    )
-
-
-def kind_of(history: DataFrame, kind: str) -> DataFrame:
-    """The rows of one kind, with its columns."""
-    from udfs.history import slots_of
-
-    columns = {
-        name: F.col(slot).cast("boolean") if truth else F.col(slot) for name, (slot, truth) in slots_of(kind).items()
-    }
-    return history.filter(F.col("kind") == kind).select(*(value.alias(name) for name, value in columns.items()))
 
 
 def method_roles() -> MethodRoles:
@@ -98,7 +66,7 @@ def method_roles() -> MethodRoles:
             "settles_all": int(name in SETTLES_ALL),
             "outside_transactions": int(name in OUTSIDE_TRANSACTIONS),
         }
-        for name in stateful()
+        for name in sorted({*dialogues, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }
-    said = Said(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(stateful()))
+    said = Said(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
     return MethodRoles(roles, SETTLEMENTS, TEXTS, said)

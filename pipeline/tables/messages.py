@@ -1,19 +1,19 @@
 """Table messages: one row each time a message crossed the wire.
 
-A message's head (its method, with what became of it), its return, its content header and its bodies are rows with one
+Those of the classic family are put together by workers (`shown_messages`); what became of some is `concluded` here. In
+the session families a message's head (its method, with what became of it), its header and its bodies are rows with one
 key; one grouping puts them together. No join of large tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.schemas import MESSAGES
-from pipeline.tables.events import hot_arguments
 from pipeline.tables.properties import (
     CLASSIC,
     PERSISTENT,
@@ -22,6 +22,7 @@ from pipeline.tables.properties import (
     by_family,
     with_properties,
 )
+from pipeline.tables.returns import KEY as MESSAGE
 from pipeline.tables.returns import returned
 from pipeline.tables.roles import SESSION_VERSIONS
 from pipeline.tables.shape import shaped, timestamp
@@ -29,7 +30,7 @@ from pipeline.tables.shape import shaped, timestamp
 if TYPE_CHECKING:
     from udfs.contents import Shown
 
-# Out of the state of channels and sessions, out of the frame of the method, out of that method's arguments.
+# Out of the state of sessions, out of the frame of the method.
 STATE = {
     "channel": "int",
     "channel_life": "bigint",
@@ -48,40 +49,32 @@ STATE = {
     "settled_frame_no": "bigint",
     "transaction": "string",
 }
-END = "struct<outcome: string, settled_ts_ns: bigint, settled_frame_no: bigint, transaction: string>"
-LATER = {"end": END, "returned_ts_ns": "bigint", "returned_frame_no": "bigint"}
 METHOD = ("version", "sender", "packet_no", "ts_ns", "first_ts_ns")
-ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
 KEY = ("connection_id", "content_frame_no")
-
-
 BODY_FRAMES = ("body", "oob-body")
 
 
-def messages(
-    states: Mapping[str, DataFrame], settled: Iterable[DataFrame], frames: DataFrame, *, payload: bool = False
-) -> DataFrame:
-    """`states` of messages by family (as in `properties`), what became of them where `settled` (SETTLED) says so, and
-    `frames` -> table messages; `payload` brings column `body`."""
-    rows = _contents(frames, payload).withColumns({name: F.lit(None).cast(kind) for name, kind in LATER.items()})
-    returns = [returned(frames)] if CLASSIC in states else []
-    for part in (*map(_states, states.values()), *map(_ends, settled), *returns):
-        rows = rows.unionByName(part, allowMissingColumns=True)
+def messages(states: Mapping[str, DataFrame], frames: DataFrame, *, payload: bool = False) -> DataFrame:
+    """`states` of messages by session family (as in `properties`) and `frames` -> table messages; `payload` brings
+    column `body`."""
+    rows = _contents(frames.filter(F.col("version").isin(*SESSION_VERSIONS)), payload)
+    for state in states.values():
+        rows = rows.unionByName(_state(state), allowMissingColumns=True)
     assembled = with_properties(_assembled(rows, payload), states)
     return shaped(_described(assembled, payload), MESSAGES)
 
 
-def concluded(rows: DataFrame, settled: DataFrame, returned: DataFrame) -> DataFrame:
-    """Rows of the table without what became of them -> the same with it."""
-    ends = _ends(settled).join(returned, list(KEY), "full").withColumnRenamed("content_frame_no", "first_frame_no")
-    known = rows.drop("returned_frame_no").join(ends, ["connection_id", "first_frame_no"], "left")
+def concluded(rows: DataFrame, settled: DataFrame) -> DataFrame:
+    """Rows of the table without what became of them, all of their connections -> the same with it, out of SETTLED."""
+    end = F.struct("outcome", "settled_ts_ns", "settled_frame_no", "transaction").alias("end")
+    ends = settled.select("connection_id", F.col("frame_no").alias("first_frame_no"), end)
+    known = rows.drop("returned_frame_no").join(ends.join(returned(rows), list(MESSAGE), "full"), list(MESSAGE), "left")
     settled_ts_ns: Column = F.coalesce("returned_ts_ns", "end.settled_ts_ns")
+    was_returned = F.col("returned_ts_ns").isNotNull()
     return shaped(
         known.withColumns(
             {
-                "outcome": F.when(F.col("returned_ts_ns").isNotNull(), "returned").otherwise(
-                    F.coalesce("end.outcome", "outcome")
-                ),
+                "outcome": F.when(was_returned, "returned").otherwise(F.coalesce("end.outcome", "outcome")),
                 "transaction": F.col("end.transaction"),
                 "settled_ts_ns": settled_ts_ns,
                 "settle_latency_ns": settled_ts_ns - F.col("ts_ns"),
@@ -101,17 +94,8 @@ def shown_messages(payload: bool) -> Shown:
     return Shown(MESSAGES, SESSION_VERSIONS, BODY_FRAMES, plain, PERSISTENT, payload)
 
 
-def _ends(settled: DataFrame) -> DataFrame:
-    """What became of messages, under their keys."""
-    return settled.select(
-        "connection_id",
-        F.col("frame_no").alias("content_frame_no"),
-        F.struct("outcome", "settled_ts_ns", "settled_frame_no", "transaction").cast(END).alias("end"),
-    )
-
-
-def _states(messages: DataFrame) -> DataFrame:
-    """What the state of channels and sessions tells of each message; a column that a family does not have is null."""
+def _state(messages: DataFrame) -> DataFrame:
+    """What the state of sessions tells of each message; a column that a family does not have is null."""
     present = set(messages.columns)
     values = [(F.col(name) if name in present else F.lit(None)).cast(kind).alias(name) for name, kind in STATE.items()]
     return messages.filter(F.col("operation").isNotNull()).select(
@@ -126,13 +110,12 @@ def _contents(frames: DataFrame, payload: bool) -> DataFrame:
     """
     is_method = F.col("content_frame_no") == F.col("frame_no")
     is_header = F.col("body_size").isNotNull() | F.col("properties").isNotNull()
-    method = F.struct(*METHOD, hot_arguments(ARGUMENTS).alias("argument"))
     kept = ("frame_no", "body_sha256", *(("payload",) if payload else ()))
     return frames.filter(F.col("content_frame_no").isNotNull()).select(
         *KEY,
         *kept,
         F.col("ts_ns").alias("last_ts_ns"),
-        F.when(is_method, method).alias("method"),
+        F.when(is_method, F.struct(*METHOD)).alias("method"),
         F.when(is_header, F.struct("properties", "body_size")).alias("header"),
         F.when(F.col("frame_type").isin(*BODY_FRAMES), F.col("payload_size")).alias("body_bytes"),
     )
@@ -143,13 +126,11 @@ def _assembled(rows: DataFrame, payload: bool) -> DataFrame:
     return (
         rows.groupBy(*KEY)
         .agg(
-            *(F.any_value(part, True).alias(part) for part in ("state", "end", "method", "header")),
+            *(F.any_value(part, True).alias(part) for part in ("state", "method", "header")),
             F.max("frame_no").alias("last_frame_no"),
             F.max("last_ts_ns").alias("last_ts_ns"),
             F.sum("body_bytes").alias("body_bytes"),
             F.max("body_sha256").alias("body_sha256"),
-            F.max("returned_ts_ns").alias("returned_ts_ns"),
-            F.max("returned_frame_no").alias("returned_frame_no"),
             body.alias("body"),
         )
         .filter(F.col("method").isNotNull() & F.col("state").isNotNull())
@@ -160,9 +141,7 @@ def _assembled(rows: DataFrame, payload: bool) -> DataFrame:
 def _described(rows: DataFrame, payload: bool) -> DataFrame:
     """Properties in columns; an empty body is no null."""
     complete = F.col("body_sha256").isNotNull()
-    was_returned = F.col("returned_ts_ns").isNotNull()
-    settled_ts_ns: Column = F.coalesce("returned_ts_ns", "end.settled_ts_ns", "state.settled_ts_ns")
-    # A size stands in the header of the classic family; 0-10 may state one.
+    # 0-10 may state a size.
     seen = F.coalesce("body_bytes", F.when(complete, F.coalesce("body_size", F.lit(0))), F.lit(0))
     return rows.withColumns(
         {
@@ -176,10 +155,6 @@ def _described(rows: DataFrame, payload: bool) -> DataFrame:
             "body_seen": seen,
             "complete": complete,
             "body": F.coalesce("body", F.when(complete & F.lit(payload), F.lit(b""))),
-            "outcome": F.when(was_returned, "returned").otherwise(F.coalesce("end.outcome", "state.outcome")),
-            "transaction": F.coalesce("end.transaction", "state.transaction"),
-            "settled_ts_ns": settled_ts_ns,
-            "settle_latency_ns": settled_ts_ns - F.col("ts_ns"),
-            "settled_frame_no": F.coalesce("end.settled_frame_no", "state.settled_frame_no"),
+            "settle_latency_ns": F.col("state.settled_ts_ns") - F.col("ts_ns"),
         }
     )

@@ -114,12 +114,12 @@ LISTED_AS = {"any": "variant"}
 
 
 def with_properties(rows: DataFrame, families: Collection[str]) -> DataFrame:
-    """`rows` with struct `property` of PROPERTIES out of VARIANT `properties`, by column `version`.
+    """`rows` of session families with struct `property` of PROPERTIES out of VARIANT `properties`, by column `version`.
 
     Each family's part is read in one pass, into a column of its own: within a condition Spark would read it anew for
     every property.
     """
-    read = {f"read_{family}": F.when(_is_of(family), _read(family)) for family in families}
+    read = {f"read_{family}": F.when(F.col("version") == family, _read(family)) for family in families}
     fields = []
     for column, (kind, places) in PROPERTIES.items():
         values = [_value(family, *places[family]) for family in families if family in places]
@@ -128,15 +128,13 @@ def with_properties(rows: DataFrame, families: Collection[str]) -> DataFrame:
 
 
 def by_family() -> dict[str, Column]:
-    """Columns of table messages that come from the arguments of the method in one family, from properties in another,
-    out of structs `state`, `argument`, `property`, `header`."""
-    segmented, described = (F.col("version").eqNullSafe(family) for family in (SEGMENTED, DESCRIBED))
+    """Columns of table messages that each session family makes of other properties, out of structs `state`, `property`,
+    `header`."""
+    segmented, described = (F.col("version") == family for family in (SEGMENTED, DESCRIBED))
     delivered = F.col("state.operation") == "deliver"
     headed = F.col("header").isNotNull()
-    again = (
-        F.when(segmented & delivered & headed, F.coalesce("property.redelivered", F.lit(False)))
-        .when(described & delivered & headed, F.coalesce(F.col("property.delivery_count") > 0, F.lit(False)))
-        .otherwise(F.col("argument.redelivered"))
+    again = F.when(segmented, F.coalesce("property.redelivered", F.lit(False))).otherwise(
+        F.coalesce(F.col("property.delivery_count") > 0, F.lit(False))
     )
     returns = ~F.coalesce("property.discard_unroutable", F.lit(False))
     published = segmented & headed & ~delivered
@@ -147,24 +145,16 @@ def by_family() -> dict[str, Column]:
     reply_node = F.concat_ws("/", F.coalesce(node["exchange"], F.lit("")), F.coalesce(node["routing_key"], F.lit("")))
     # A link without an address (to an anonymous relay) leaves it to each message.
     return {
-        "exchange": F.coalesce("argument.exchange", "state.exchange", "property.exchange"),
-        "routing_key": F.coalesce("argument.routing_key", "property.routing_key"),
+        "exchange": F.coalesce("state.exchange", "property.exchange"),
+        "routing_key": F.col("property.routing_key"),
         "address": F.coalesce("state.address", F.when(described, F.col("property.to"))),
-        "redelivered": again,
-        "mandatory": F.when(published, returns).otherwise(F.col("argument.mandatory")),
-        "immediate": F.when(published, F.coalesce("property.immediate", F.lit(False))).otherwise(
-            F.col("argument.immediate")
-        ),
+        "redelivered": F.when(delivered & headed, again),
+        "mandatory": F.when(published, returns),
+        "immediate": F.when(published, F.coalesce("property.immediate", F.lit(False))),
         "durable": F.when(headed, durable),
-        "ttl_ms": F.coalesce("property.ttl", F.expr("try_cast(property.expiration as bigint)")),
+        "ttl_ms": F.col("property.ttl"),
         "reply_to": F.coalesce("property.reply_to", F.when(node.isNotNull(), reply_node)),
     }
-
-
-def _is_of(family: str) -> Column:
-    if family == CLASSIC:
-        return ~F.coalesce(F.col("version").isin(SEGMENTED, DESCRIBED), F.lit(False))
-    return F.col("version") == family
 
 
 def _read(family: str) -> Column:

@@ -11,54 +11,37 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.tables.events import hot_arguments
-from pipeline.tables.roles import OPERATIONS, looked_up
-
-ADDRESS = ("exchange", "routing_key", "mandatory", "immediate")
+KEY = ("connection_id", "first_frame_no")
 
 
-def returned(frames: DataFrame) -> DataFrame:
-    """`frames` -> (connection_id, content_frame_no, returned_ts_ns, returned_frame_no), one row a returned publish."""
-    operation = looked_up(OPERATIONS)
-    may_return = (F.col("operation") == "return") | F.col("address.mandatory") | F.col("address.immediate")
-    candidates = (
-        frames.filter((F.col("content_frame_no") == F.col("frame_no")) & operation.isin("publish", "return"))
-        .select(
-            "connection_id",
-            "channel",
-            "content_frame_no",
-            "ts_ns",
-            operation.alias("operation"),
-            hot_arguments(ADDRESS).alias("address"),
-        )
-        .filter(may_return)
-        .select("*", "address.exchange", "address.routing_key")
-    )
-    digests = frames.filter(F.col("body_sha256").isNotNull()).select("connection_id", "content_frame_no", "body_sha256")
-    rows = candidates.join(digests, ["connection_id", "content_frame_no"], "left")
+def returned(messages: DataFrame) -> DataFrame:
+    """Rows of table messages, all of their connections -> (connection_id, first_frame_no, returned_ts_ns,
+    returned_frame_no), one row a returned publish."""
+    is_return = F.col("operation") == "return"
+    may_be_returned = (F.col("operation") == "publish") & (F.col("mandatory") | F.col("immediate"))
+    rows = messages.filter(is_return | may_be_returned)
     same = ("connection_id", "channel", "exchange", "routing_key", "body_sha256")
-    so_far = Window.partitionBy(*same).orderBy("content_frame_no")
+    so_far = Window.partitionBy(*same).orderBy("first_frame_no")
     publishes = F.col("operation") == "publish"
     height = F.sum(F.when(publishes, 1).otherwise(-1)).over(so_far)
     # A return stands at the height that its publish raised: next to it among the rows of that level.
     level = F.when(publishes, F.col("height")).otherwise(F.col("height") + 1)
-    bracket = Window.partitionBy(*same, "level").orderBy("content_frame_no")
+    bracket = Window.partitionBy(*same, "level").orderBy("first_frame_no")
     other = F.when(publishes, F.lead("operation").over(bracket)).otherwise(F.lag("operation").over(bracket))
     # The brackets tell which publishes are returned; the broker returns them in the order in which they came.
-    in_order = Window.partitionBy(*same, "operation").orderBy("content_frame_no")
-    pair = Window.partitionBy(*same, "nth").orderBy("content_frame_no")
+    in_order = Window.partitionBy(*same, "operation").orderBy("first_frame_no")
+    pair = Window.partitionBy(*same, "nth").orderBy("first_frame_no")
     return (
         rows.withColumn("height", height)
         .withColumn("level", level)
         .withColumn("other", other)
         .filter(F.col("other") != F.col("operation"))
         .withColumn("nth", F.row_number().over(in_order))
-        .withColumn("closing", F.lead(F.struct("ts_ns", "content_frame_no")).over(pair))
+        .withColumn("closing", F.lead(F.struct("ts_ns", "first_frame_no")).over(pair))
         .filter(publishes)
         .select(
-            "connection_id",
-            "content_frame_no",
+            *KEY,
             F.col("closing.ts_ns").alias("returned_ts_ns"),
-            F.col("closing.content_frame_no").alias("returned_frame_no"),
+            F.col("closing.first_frame_no").alias("returned_frame_no"),
         )
     )

@@ -18,6 +18,10 @@ from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
 CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
 SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are no frames
+# Where frames may be missing, so that nothing may be paired across: (type of the row, column, value); there is no loss
+# where the column has this value (None: any). A gap that lies inside a frame names the frame's channel: framing went
+# on behind it, no frame is missing. The bytes of an unfinished last frame ('skipped', 'partial') have nothing behind.
+LOSSES: tuple[tuple[str, str, str | None], ...] = (("gap", "channel", None), ("skipped", "status", "partial"))
 
 # Life of a channel. Channel 0 carries the connection itself in the classic family.
 OPENS_CHANNEL = ("channel.open",)

@@ -10,8 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.schemas import CHANNELS
-from pipeline.tables.events import is_loss
-from pipeline.tables.roles import named, other
+from pipeline.tables.roles import LOSSES, named, other
 from pipeline.tables.session_roles import (
     ACCEPTS_SESSION,
     ANNOUNCES_WINDOWS,
@@ -39,7 +38,7 @@ def spoken(
     `client_losses`, `server_losses`: places across which nothing is paired; `client_hidden`, `server_hidden`: these,
     and frames torn by a loss that may have been one of `settles`; `*_in_all` of the connection.
     """
-    lost = F.coalesce(is_loss(), F.lit(False))
+    lost = is_loss()
     torn = (F.col("status") != "ok") & F.coalesce(F.col("name").isin(list(settles)), F.col("arguments").isNull())
     hides = lost | F.coalesce(torn & ~F.col("frame_type").isin("gap", "skipped"), F.lit(False))
     of_version = (F.col("version") == version) | (F.col("version").isNull() & lost)
@@ -61,6 +60,15 @@ def spoken(
         .filter(named(names))
         .drop("losses", "hidden")
     )
+
+
+def is_loss() -> Column:
+    """True on rows of `frames` across which nothing may be paired (LOSSES)."""
+    found = F.lit(False)
+    for kind, column, value in LOSSES:
+        said = F.col(column).isNotNull() if value is None else F.col(column) == value
+        found |= F.coalesce((F.col("frame_type") == kind) & ~said, F.lit(False))
+    return found
 
 
 def in_sessions(rows: DataFrame, *, apart: bool) -> DataFrame:

@@ -1,0 +1,108 @@
+"""Parts of tables: what Python workers make of the frames of connections, one after the other.
+
+There is one definition of them, in `udfs`, and two ways to them: jobs have workers write them into files as they decode
+(`pipeline.decoding.Written`); `Followed` are rows of Spark, made when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from pipeline.schemas import MESSAGES, METHODS
+from pipeline.tables.frames import frames
+from pipeline.tables.history import method_roles
+from pipeline.tables.messages import shown_messages
+from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
+from pipeline.tables.roles import METHOD_FRAMES, SESSION_VERSIONS, named, replies
+from udfs import parts
+
+if TYPE_CHECKING:
+    from udfs.past import Recipe
+
+IN_ORDER = ("connection_id", "frame_no")
+
+
+class Parts(Protocol):
+    """Where parts come from."""
+
+    @property
+    def decoded(self) -> DataFrame:
+        """The decoded rows (`udfs.schemas.DECODED`)."""
+
+    def versions(self) -> Collection[str] | None:
+        """The versions that occur among the connections; None if that is not known."""
+
+    def part(self, name: str) -> DataFrame | None:
+        """The rows of a part (`schemas`); None if there are none."""
+
+
+def schemas() -> dict[str, StructType]:
+    """Part -> its columns."""
+    # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
+    from udfs import past
+
+    return {parts.METHODS: METHODS, parts.REQUESTS: METHODS, **past.schemas(MESSAGES)}
+
+
+def recipe(payload: bool, waiting_bytes: int | None = None) -> Recipe:
+    """How workers follow connections. `payload`: with the bytes of messages; `waiting_bytes`: of one connection that
+    are held until it ends (`udfs.messages`)."""
+    from udfs.messages import WAITING_BYTES
+    from udfs.past import Recipe
+
+    most = WAITING_BYTES if waiting_bytes is None else waiting_bytes
+    return Recipe(method_roles(), shown_messages(payload), most)
+
+
+class Followed:
+    """Parts of `decoded` rows, which are read several times. Without `versions` all of them are planned for. `kept`:
+    rows that Spark keeps once they are computed, because several tables are made of them."""
+
+    def __init__(self, decoded: DataFrame, *, payload: bool, versions: Collection[str] | None) -> None:
+        self.decoded, self.kept = decoded, list[DataFrame]()
+        self._payload, self._versions = payload, versions
+
+    def versions(self) -> Collection[str] | None:
+        return self._versions
+
+    def part(self, name: str) -> DataFrame | None:
+        if name in (parts.METHODS, parts.REQUESTS):
+            return self._methods(name)
+        # Rows of no known version are followed as those of the classic family, where no other one is known.
+        if self._versions and set(self._versions) <= set(SESSION_VERSIONS):
+            return None
+        return self._past.filter(F.col(f"`{name}`").isNotNull()).select(f"`{name}`.*")
+
+    def _methods(self, part: str) -> DataFrame:
+        from udfs.methods import MethodRows
+
+        spoken = frames(self.decoded).filter(F.col("frame_type").isin(*METHOD_FRAMES))
+        if part == parts.REQUESTS:
+            spoken = spoken.filter(named(replies()))  # the others, most of them, need not be looked at
+        read = [name for name in spoken.columns if name in METHODS.names or name == "frame_type"]
+        return spoken.select(*read).mapInArrow(MethodRows(shown_methods(), READ_ARGUMENTS, part), METHODS)
+
+    @cached_property
+    def _past(self) -> DataFrame:
+        """All other parts, a struct each: one exchange by connection, one pass over its frames."""
+        from udfs.past import PastRows
+
+        rows = PastRows(recipe(self._payload), READ_ARGUMENTS)
+        past = (
+            frames(self.decoded)
+            .filter(~F.coalesce(F.col("version").isin(*SESSION_VERSIONS), F.lit(False)))
+            .select(*rows.columns)
+            .repartition("connection_id")
+            .sortWithinPartitions(*IN_ORDER)
+            .mapInArrow(rows, rows.schema)
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+        self.kept.append(past)
+        return past
