@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline import parquet
 from pipeline.output import Place
 from pipeline.parts import recipe, schemas
+from pipeline.tables.connections import SPEAKS
 from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
 from udfs.schemas import DECODED
 
@@ -84,6 +85,7 @@ def writer(
         directory.path,
         payload,
         READ_ARGUMENTS,
+        SPEAKS if set(tables) & {"connections", "message_flows"} else (),
         shown_methods() if "methods" in tables else None,
         recipe(payload, waiting_bytes) if set(tables) & OF_HISTORY else None,
     )

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.schemas import MESSAGES, METHODS
+from pipeline.schemas import FRAMES, MESSAGES, METHODS
+from pipeline.tables.connections import speaks
 from pipeline.tables.frames import frames
 from pipeline.tables.history import method_roles
 from pipeline.tables.messages import shown_messages
@@ -48,7 +49,7 @@ def schemas() -> dict[str, StructType]:
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
     from udfs import past
 
-    return {parts.METHODS: METHODS, parts.REQUESTS: METHODS, **past.schemas(MESSAGES)}
+    return {parts.SAID: FRAMES, parts.METHODS: METHODS, parts.REQUESTS: METHODS, **past.schemas(MESSAGES)}
 
 
 def recipe(payload: bool, waiting_bytes: int | None = None) -> Recipe:
@@ -75,6 +76,8 @@ class Followed:
     def part(self, name: str) -> DataFrame | None:
         if name in (parts.METHODS, parts.REQUESTS):
             return self._methods(name)
+        if name == parts.SAID:
+            return frames(self.decoded).filter(speaks())
         # Rows of no known version are followed as those of the classic family, where no other one is known.
         if self._versions and set(self._versions) <= set(SESSION_VERSIONS):
             return None

@@ -160,12 +160,15 @@ def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[s
 
 def one_machine() -> dict[str, str]:
     """Settings for a session whose executors live in its driver."""
+    partitions = str(4 * (os.cpu_count() or 1))
     return {
         # Every sort, aggregate and broadcast table takes a page at least, be its rows three. Spark would choose 32 MB
         # for our heap, or 1 MB where the collector is G1.
         "spark.buffer.pageSize": "1m",
-        # The default of 200 is for clusters: each partition is a task with a Python worker behind it.
-        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        # The default of 200 is for clusters: each partition is a task with a Python worker behind it. Four for each
+        # core, as few connections are not dealt out evenly; Spark joins those that have less than a MB.
+        "spark.sql.shuffle.partitions": partitions,
+        "spark.sql.adaptive.coalescePartitions.minPartitionNum": partitions,
     }
 
 

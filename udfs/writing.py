@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
@@ -18,7 +19,7 @@ from udfs.decode import decode_runs
 from udfs.fields import fields
 from udfs.methods import Methods
 from udfs.parquet import write_folders
-from udfs.parts import METHODS, REQUESTS, Parts
+from udfs.parts import METHODS, REQUESTS, SAID, Parts
 from udfs.past import Past, Recipe, schemas
 from udfs.schemas import FRAMES
 
@@ -30,12 +31,14 @@ DECODED_OF = {kind: f"decoded/kind={kind}" for kind in ("frame", "connection", "
 class WriteTables:
     """The function for `mapInArrow` over sorted runs -> WRITTEN (`udfs.parquet`). Files go to folders in `directory` of
     a file system that all workers reach; `payload` as for `decode_runs`; `arguments`: what is read of those of methods,
-    by name and type; `methods`, `past`: None where these files are not wanted."""
+    by name and type; `said`: frames of part SAID, by name or else by type; `methods`, `past`: None where these files
+    are not wanted."""
 
     filesystem: fs.FileSystem
     directory: str
     payload: bool
     arguments: dict[str, str]
+    said: tuple[str, ...]
     methods: Methods | None
     past: Recipe | None
 
@@ -55,7 +58,12 @@ class WriteTables:
             kind = rows["kind"][0].as_py()
             rows = rows.drop_columns(["kind"])
             yield DECODED_OF[kind], rows
-            if kind != "frame" or not (self.methods or past):
+            if kind != "frame":
+                continue
+            if self.said:
+                named = pc.coalesce(rows["name"], rows["frame_type"])
+                yield SAID, rows.filter(pc.is_in(named, pa.array(self.said)))
+            if not (self.methods or past):
                 continue
             arguments = fields(rows["arguments"], self.arguments)
             if self.methods:

@@ -47,20 +47,27 @@ STEPS = {
     ),
     "open_latency_ns": ([("connection.open", "client")], [("connection.open-ok", "server")]),
 }
-SPEAKS = tuple(
-    SAYING_METHODS
-    | set(REACHES_STAGE)
-    | set(REACHED_BY_BOTH)
-    | {step for ends in STEPS.values() for end in ends for step, _ in end}
+# Frames that say something of their connection, by name or else by type.
+SPEAKS = (
+    *SAYING_METHODS,
+    *REACHES_STAGE,
+    *REACHED_BY_BOTH,
+    *BLOCKS,
+    *{step for ends in STEPS.values() for end in ends for step, _ in end},
 )
 
 
-def connections(decoded: DataFrame) -> DataFrame:
-    """Decoded rows -> table connections."""
+def speaks() -> Column:
+    """True on the rows of `frames` that say something of their connection."""
+    return F.coalesce("name", "frame_type").isin(*SPEAKS)
+
+
+def connections(decoded: DataFrame, said: DataFrame) -> DataFrame:
+    """Decoded rows, and those of the frames that speak of their connection -> table connections."""
     known = facts(decoded)
     frames = decoded.filter(F.col("kind") == "frame")
     rows = known.select("*", *_of_sides())
-    for part in (_counted(frames), _said(frames), _blocked(frames, known)):
+    for part in (_counted(frames), _said(said), _blocked(said, known)):
         rows = rows.join(part, "connection_id", "left")
     return shaped(rows.withColumns(_concluded()), CONNECTIONS)
 
@@ -99,8 +106,7 @@ def _said(frames: DataFrame) -> DataFrame:
     }
     close = F.struct("frame_no", "sender", *(F.expr(value).alias(name) for name, value in CLOSE.items()))
     said = (
-        frames.filter(named(SPEAKS) | (F.col("frame_type") == HEADER))
-        .withColumn("step", F.coalesce("name", "frame_type"))
+        frames.withColumn("step", F.coalesce("name", "frame_type"))
         .groupBy("connection_id")
         .agg(
             *(first_said(saying).alias(name) for name, saying in SAID.items()),

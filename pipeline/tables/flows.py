@@ -66,7 +66,8 @@ def _sorted(messages: DataFrame, connections: DataFrame) -> DataFrame:
     columns = {name: to_pair[name] for name in (*Rows._fields, *CARRIED, "order_ns") if name in to_pair.columns}
     answers = answered(messages, brokers, _key("first_frame_no")).withColumn("side", F.lit(ANSWER))
     return (
-        to_pair.select(*columns).unionByName(answers, allowMissingColumns=True)
+        to_pair.select(*columns)
+        .unionByName(answers, allowMissingColumns=True)
         .repartition("key")
         .sortWithinPartitions("key", "side", "place", "order_ns", "connection_id", "frame_no")
         .drop("order_ns")
