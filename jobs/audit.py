@@ -19,6 +19,8 @@ from jobs.console import step
 from jobs.decode import FINDINGS, start
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from pipeline.audit.config import Config
@@ -92,10 +94,11 @@ def endings() -> Endings:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit as the arguments say, checked first, written last; the exit code."""
+    from pipeline.jvm_names import remember
     from pipeline.output import added
     from pipeline.report.baseline import document
     from pipeline.report.page import page
-    from pipeline.session import planned, settings
+    from pipeline.session import settings
 
     started = time.monotonic()
     previous, config = read_baseline(arguments.baseline), read_config(arguments.config)
@@ -103,9 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
     source = tables_at(arguments.tables)
     byte_size = size(source)
     spark = start(byte_size * DECODED)
+    remember()
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
-        with settings(spark, planned(byte_size)):
+        with settings(spark, planning(byte_size)):
             facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
         with step("writing the report", "Report written"):
             texts = {arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, config)}
@@ -154,6 +158,15 @@ def found(
         raise
     difference = compared(facts.groups["identities"], previous)
     return facts, difference, verdict(facts, difference, arguments.fail_on)
+
+
+def planning(byte_size: int) -> Mapping[str, str]:
+    """How Spark plans for tables of so many bytes: small ones as everything that an audit makes of few rows."""
+    from pipeline.audit.contexts import SMALL
+    from pipeline.session import INTERPRETED, planned
+
+    wanted = planned(byte_size)
+    return SMALL if wanted is INTERPRETED else wanted
 
 
 def size(directory: Place) -> int:

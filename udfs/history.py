@@ -10,7 +10,7 @@ does the rest. What a method does is told by `MethodRoles`; neither this nor the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StringType, Struc
 
 from codec.channel_history import end_connection, follow
 from codec.channel_state import CONNECTION, ROLE, STARTED, Results, Roles, Rows, new_results, new_state, with_room
-from udfs.fields import fields
 from udfs.settle import Numbers, integers
 
 Records = NDArray[Any]
@@ -116,7 +115,7 @@ class Said:
     others: tuple[str, ...]
     frame_types: tuple[str, ...]
     names: tuple[str, ...]
-    losses: tuple[tuple[str, str, str | None], ...] = ()
+    losses: tuple[tuple[str, str, str | None], ...]
 
     def chosen(self, frames: pa.RecordBatch) -> pa.Array:
         """True for methods that have a say, and where frames of a sender may be missing."""
@@ -247,17 +246,3 @@ def _column(values: NDArray[np.int64], holds: str, known: Mapping[str, Numbers])
     if holds == "senders":
         return _SENDERS.take(pa.array(values, mask=values < 0))
     return known[holds].column(values)
-
-
-@dataclass(frozen=True)
-class ChannelHistory:
-    """What `udfs.warm` calls to have the kernels compiled: batches of frames are followed, nothing is told."""
-
-    methods: MethodRoles
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        follower = Follower(self.methods)
-        for batch in batches:
-            follower.feed(batch, fields(batch["arguments"], dict.fromkeys(ARGUMENTS, "string")))
-        follower.finish()
-        yield from ()

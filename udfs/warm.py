@@ -134,13 +134,13 @@ def warm_history() -> None:
     """Compile the history of channels: a loss is enough; and how fields of arguments are read."""
     from udfs.decode import ARROW_DECODED
     from udfs.fields import fields
-    from udfs.history import ChannelHistory, MethodRoles, Said
+    from udfs.history import ARGUMENTS, Follower, MethodRoles, Said
 
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
     columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
-    methods = MethodRoles({}, {}, {}, Said((), (), (), ()))
-    list(ChannelHistory(methods)(iter([pa.record_batch(columns)])))
-    fields(said({"queue": "q"}), {"queue": "string"})
+    follower = Follower(MethodRoles({}, {}, {}, Said((), (), (), (), ())))
+    follower.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
+    follower.finish()
 
 
 def said(arguments: dict[str, object]) -> pa.StructArray:

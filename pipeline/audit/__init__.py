@@ -28,7 +28,7 @@ from pipeline.audit.contexts import Sources
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors import CONTEXTS, DETECTORS, MADE_OF, READING
 from pipeline.audit.engine import CAPTURE, concluded, hits
-from pipeline.audit.kept import kept
+from pipeline.audit.kept import ASKING, kept
 from pipeline.schemas import FINDINGS
 from pipeline.session import settings
 from pipeline.tables.shape import shaped
@@ -66,7 +66,7 @@ def findings(
     if not wanted:
         return nothing
     sources = Sources(tables, {rule.id: rule.parameters for rule in wanted.values()})
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
+    with settings(tables.frames.sparkSession, ASKING), ThreadPoolExecutor(AT_A_TIME) as pool:
         # All contexts are made with these: computed before they begin, the second of the first and of others.
         beginnings = [pool.submit(getattr, sources, name) for name in ("seconds", "sayings")]
         spoken = {*ALL_VERSIONS} & sources.versions

@@ -27,16 +27,23 @@ from pipeline.audit.arguments import SAID, said
 from pipeline.audit.catalogue import Number
 from pipeline.audit.detector import State
 from pipeline.audit.facts import facts, heads, seconds, words
-from pipeline.audit.kept import FEW, counted
-from pipeline.audit.lives import counted_messages
+from pipeline.audit.kept import FEW, counted, few, near
 from pipeline.audit.outstanding import piles
 from pipeline.audit.plain import MOVES, ON_CHANNEL, SAID_BY, odd_frames, odd_passing, passing, stretches
-from pipeline.audit.traffic import traffic
+from pipeline.audit.traffic import tallied, traffic
 from pipeline.session import INTERPRETED
 from pipeline.shared import shared
 
 if TYPE_CHECKING:
     from pipeline import Tables
+
+# For plans over few rows: besides compiling, Spark plans anew what comes behind each exchange, and infers filters.
+SMALL = {
+    **INTERPRETED,
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 Parameters = Mapping[str, Mapping[str, Number]]
 FRAME_COLUMNS = (
@@ -84,7 +91,7 @@ class Sources:
 
     def brief(self) -> Mapping[str, str]:
         """Settings for what is made of kept rows: where they are few, Spark would spend most of its time compiling."""
-        return INTERPRETED if self.most <= FEW else {}
+        return SMALL if self.most <= FEW else {}
 
     @shared
     def frames(self) -> DataFrame:
@@ -112,7 +119,7 @@ class Sources:
     @shared
     def traffic(self) -> Mapping[str, int]:
         """How many messages there are of each kind that a context is about (`traffic.KINDS`)."""
-        return traffic(self.tables.messages, self.parameters)
+        return traffic(self.tallied)
 
     @shared
     def seconds(self) -> DataFrame:
@@ -155,14 +162,15 @@ class Sources:
         """Methods on channels that are not plain: FRAME_COLUMNS, `arguments` and `calm_life` (`plain.in_stretches`)."""
         columns = (*FRAME_COLUMNS, "arguments")
         rows = self.sayings.filter(ON_CHANNEL).select(*columns, F.lit(None).cast("bigint").alias("calm_life"))
-        if self.passing.filter("odd_frame IS NOT NULL").limit(1).count():
-            rows = rows.unionByName(odd_passing(self).select(*columns, "calm_life"))
+        odd = few(self.passing.filter("odd_frame IS NOT NULL"), "odd_frame")
+        if odd != []:  # arguments take long to read: those of a few frames are looked for
+            rows = rows.unionByName(near(odd_passing(self), "frame_no", odd).select(*columns, "calm_life"))
         return self.keep_if_any(rows)
 
     @shared
     def tallied(self) -> DataFrame:
-        """Messages counted, by life of a channel (`lives.counted_messages`)."""
-        return self.keep(counted_messages(self.tables.messages))
+        """Messages counted (`traffic.tallied`)."""
+        return self.keep(tallied(self.tables.messages, self.parameters))
 
     @shared
     def piles(self) -> DataFrame | None:

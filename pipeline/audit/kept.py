@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 FEW = 10_000  # rows
+# Values in a filter that files are asked by, and the setting that has Spark ask them for each: by default it asks for
+# ten, and for whatever lies between the least and the greatest of more.
+ASKED = 200
+ASKING = {"spark.sql.parquet.pushdown.inFilterThreshold": str(ASKED)}
 
 
 def kept(rows: DataFrame) -> DataFrame:
@@ -24,7 +28,20 @@ def kept_if_any(rows: DataFrame) -> DataFrame | None:
 
 
 def counted(rows: DataFrame) -> tuple[DataFrame, int]:
-    """`kept` rows, and how many there are."""
-    standing = rows.localCheckpoint()
-    number = standing.count()
+    """`kept` rows, and how many there are, counted on their way: a query for it would take as long to plan."""
+    seen = Observation()
+    standing = rows.observe(seen, F.count(F.lit(1)).alias("rows")).localCheckpoint()
+    number = int(seen.get["rows"])
     return (standing if number > FEW else F.broadcast(standing.coalesce(1))), number
+
+
+def few(keys: DataFrame, column: str) -> list[int] | None:
+    """The values of a column of kept rows; None where they are more than ASKED."""
+    values = [row[0] for row in keys.select(column).distinct().limit(ASKED + 1).collect()]
+    return values if len(values) <= ASKED else None
+
+
+def near(rows: DataFrame, column: str, values: list[int] | None) -> DataFrame:
+    """`rows` with one of these values in the column, so that files need not be read where they have none; all rows
+    where the values are not known to be few."""
+    return rows if values is None else rows.filter(F.col(column).isin(values))

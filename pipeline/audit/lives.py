@@ -92,7 +92,7 @@ def lives(sources: Sources) -> DataFrame:
     still_open = F.when(F.col("close").isNull(), 1)
     return (
         spoken.join(_closes(sources), list(LIFE), "left")
-        .join(sources.tallied, list(LIFE), "left")
+        .join(_messages(sources.tallied), list(LIFE), "left")
         .join(sources.of_connection, "connection_id", "left")
         .withColumns(
             {
@@ -113,12 +113,11 @@ def _closes(sources: Sources) -> DataFrame:
     return closes.groupBy(*LIFE).agg(F.min(F.struct("frame_no", "ts_ns", "sender", "said.*")).alias("close"))
 
 
-def counted_messages(messages: DataFrame) -> DataFrame:
+def _messages(tallied: DataFrame) -> DataFrame:
     """Of each life, how many messages of each kind of COUNTED, and the frame of the first."""
-    kinds = {name: F.expr(sql) for name, sql in COUNTED.items()}
-    return messages.groupBy(*LIFE).agg(
-        *(F.count(F.when(kind, 1)).alias(name) for name, kind in kinds.items()),
-        *(F.min(F.when(kind, F.col("first_frame_no"))).alias(f"first_{name}") for name, kind in kinds.items()),
+    return tallied.groupBy(*LIFE).agg(
+        *(F.sum(name).alias(name) for name in COUNTED),
+        *(F.min(f"first_{name}").alias(f"first_{name}") for name in COUNTED),
     )
 
 

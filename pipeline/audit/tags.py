@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.constants import NEVER, one_of
+from pipeline.audit.kept import kept_if_any
 from pipeline.audit.lives import LIFE, channel_methods
 from pipeline.tables.roles import CONNECTION_CHANNEL
 
@@ -32,7 +33,8 @@ def tags(sources: Sources) -> DataFrame:
     spoken = channel_methods(sources, {"consumer_tag": tag}, SPEAKS_OF_CONSUMERS).filter(
         "consumer_tag != '' AND name != 'channel.open'"
     )
-    rows = spoken.unionByName(_delivered(sources, spoken), allowMissingColumns=True)
+    delivered = _delivered(sources, spoken)
+    rows = spoken if delivered is None else spoken.unionByName(delivered, allowMissingColumns=True)
     said = F.when(
         F.col("name").isin(list(SPEAKS_OF_CONSUMERS)), F.struct("name", "sender", "frame_no", "channel", "channel_life")
     )
@@ -44,7 +46,7 @@ def tags(sources: Sources) -> DataFrame:
     ).join(sources.of_connection, "connection_id", "left")
 
 
-def _delivered(sources: Sources, spoken: DataFrame) -> DataFrame:
+def _delivered(sources: Sources, spoken: DataFrame) -> DataFrame | None:
     """Deliveries, out of the messages: their tags stand in a column."""
     frame_no = F.col("first_frame_no")
     begins = F.col("name").isin(*BEGINS)
@@ -53,11 +55,20 @@ def _delivered(sources: Sources, spoken: DataFrame) -> DataFrame:
         F.coalesce(F.min(F.when(~begins, F.col("frame_no"))), F.lit(NEVER)).alias("cancelled"),
     )
     versions = sources.tables.connections.select("connection_id", "version")
+    # Most consumers have all of their deliveries in time.
+    odd = kept_if_any(
+        sources.tallied.filter("operation = 'deliver' AND link != ''")
+        .join(versions, "connection_id")
+        .filter(one_of("version", CONNECTION_CHANNEL))
+        .join(consumers, [*LIFE, "link"], "left")
+        .filter("NOT coalesce(first_frame > begun AND last_frame < cancelled, false)")
+        .select(*LIFE, "link", "version", "begun", "cancelled")
+    )
+    if odd is None:
+        return None
     return (
         sources.tables.messages.filter("operation = 'deliver'")
-        .join(F.broadcast(versions), "connection_id")
-        .filter(f"{one_of('version', CONNECTION_CHANNEL)} AND link != ''")
-        .join(F.broadcast(consumers), [*LIFE, "link"], "left")
+        .join(odd, [*LIFE, "link"])
         .filter("NOT coalesce(first_frame_no > begun AND first_frame_no < cancelled, false)")
         .select(
             *LIFE, frame_no.alias("frame_no"), frame_no.alias("content_frame_no"), "ts_ns", "version",

@@ -1,4 +1,4 @@
-"""What kinds of messages there are, asked once: a context that none of them is about is not planned at all."""
+"""Messages counted once: a context about kinds of which there are none is not planned at all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.audit.detector import Sql
+from pipeline.audit.lives import COUNTED, LIFE
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Parameters
@@ -17,6 +18,7 @@ LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting, the least of whic
 # Kind -> which messages they are; a context filters by the same words.
 KINDS: dict[str, Sql] = {
     "immediate": "immediate AND operation = 'publish'",
+    "settled": "settled_frame_no IS NOT NULL AND delivery_tag IS NOT NULL",
     "delivered": "operation IN ('deliver', 'get')",
     # Properties that rules ask about; delivery mode 2 is what `durable` says.
     "special": "priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable",
@@ -32,8 +34,20 @@ def kinds(parameters: Parameters) -> Mapping[str, Sql]:
     return {name: sql.format(least_ns=int(min(limits, default=0) * 10**9)) for name, sql in KINDS.items()}
 
 
-def traffic(messages: DataFrame, parameters: Parameters) -> Mapping[str, int]:
+def tallied(messages: DataFrame, parameters: Parameters) -> DataFrame:
+    """Messages counted: by LIFE, `operation` and `link`, the first and the last frame that one begins with; how many of
+    each of COUNTED and the frame of the first (`first_*`); how many of each kind (`kind_*`)."""
+    counts = {name: F.expr(sql) for name, sql in COUNTED.items()}
+    return messages.groupBy(*LIFE, "operation", "link").agg(
+        F.min("first_frame_no").alias("first_frame"),
+        F.max("first_frame_no").alias("last_frame"),
+        *(F.count_if(is_one).alias(name) for name, is_one in counts.items()),
+        *(F.min(F.when(is_one, F.col("first_frame_no"))).alias(f"first_{name}") for name, is_one in counts.items()),
+        *(F.count_if(F.expr(sql)).alias(f"kind_{name}") for name, sql in kinds(parameters).items()),
+    )
+
+
+def traffic(tallied: DataFrame) -> Mapping[str, int]:
     """How many messages there are of each kind."""
-    counts = (F.count_if(F.expr(sql)).alias(name) for name, sql in kinds(parameters).items())
-    (row,) = messages.agg(*counts).collect()
+    (row,) = tallied.agg(*(F.expr(f"coalesce(sum(kind_{name}), 0)").alias(name) for name in KINDS)).collect()
     return row.asDict()
