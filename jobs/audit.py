@@ -94,7 +94,6 @@ def endings() -> Endings:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit as the arguments say, checked first, written last; the exit code."""
-    from pipeline.jvm_names import remember
     from pipeline.output import added
     from pipeline.report.baseline import document
     from pipeline.report.page import page
@@ -106,7 +105,6 @@ def run(arguments: argparse.Namespace) -> int:
     source = tables_at(arguments.tables)
     byte_size = size(source)
     spark = start(byte_size * DECODED)
-    remember()
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
         with settings(spark, planning(byte_size)):

@@ -169,10 +169,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def start(byte_size: int = 0) -> SparkSession:
     """The session to work in, on captures or tables of so many bytes."""
+    from pipeline.jvm_names import remember
     from pipeline.session import BRIEF, BRIEF_BYTES, UNATTENDED, session
 
     with step("starting Spark", "Spark started"):
-        return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
+        spark = session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
+        remember()
+        return spark
 
 
 def write(

@@ -6,9 +6,9 @@ make the JVM search its classes, and always have the same answer. They were a th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
 from pyspark import SparkContext
 
 # Classes by the names that pyspark looks them up under, on the way to a DataFrame.
@@ -22,14 +22,19 @@ CLASSES = (
 )
 
 
-class Remembered(JavaClass):  # type: ignore[misc]
-    """A class of the JVM that looks up each of its members once."""
+@cache
+def remembered() -> tuple[type, type]:
+    """py4j's kind of a class of the JVM, and one that looks up each of its members once."""
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]  # comes with pyspark
 
-    def __getattr__(self, name: str) -> Any:
-        member = super().__getattr__(name)
-        if not name.startswith("_"):
-            self.__dict__[name] = member
-        return member
+    class Remembered(JavaClass):  # type: ignore[misc]
+        def __getattr__(self, name: str) -> Any:
+            member = super().__getattr__(name)
+            if not name.startswith("_"):
+                self.__dict__[name] = member
+            return member
+
+    return JavaClass, Remembered
 
 
 def remember() -> None:
@@ -37,8 +42,9 @@ def remember() -> None:
     context = SparkContext._active_spark_context
     if context is None or context._jvm is None:
         return
+    plain, remembering = remembered()
     for name in CLASSES:
         found = getattr(context._jvm, name)
-        if type(found) is JavaClass:
-            found.__class__ = Remembered
+        if type(found) is plain:
+            found.__class__ = remembering
             setattr(context._jvm, name, found)
