@@ -52,6 +52,7 @@ UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMA
 # Bytes of captures whose decoding is as much work as the audit of one byte of tables, for the choice of the compiler:
 # with the full one the audit of 420,000 messages took 59 processor seconds, with the quick one 34.
 DECODED = 2
+SMALL_BYTES = 2 << 20  # of tables of which no part is worth being dealt out
 
 
 class TablesError(Exception):
@@ -161,10 +162,9 @@ def found(
 def planning(byte_size: int) -> Mapping[str, str]:
     """How Spark plans for tables of so many bytes: small ones as everything that an audit makes of few rows."""
     from pipeline.audit.contexts import SMALL
-    from pipeline.session import INTERPRETED, planned
+    from pipeline.session import planned
 
-    wanted = planned(byte_size)
-    return SMALL if wanted is INTERPRETED else wanted
+    return SMALL if byte_size < SMALL_BYTES else planned(byte_size)
 
 
 def size(directory: Place) -> int:

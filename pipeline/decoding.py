@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import pyarrow.parquet
@@ -100,7 +100,7 @@ class Written:
     directory: Place
     files: Mapping[str, Collection[str]]
 
-    @property
+    @cached_property
     def decoded(self) -> DataFrame:
         """The decoded rows (`udfs.schemas.DECODED`)."""
         from udfs.writing import DECODED_OF

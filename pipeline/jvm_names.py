@@ -1,7 +1,7 @@
 """What pyspark asks the JVM about names, asked once.
 
 For each column it looks up `functions`, then `functions.col`, and calls that: three messages, of which the first two
-make the JVM search its classes, and always have the same answer. They were a third of the 16,000 messages of an audit.
+make the JVM search its classes, and always have the same answer. They would be a third of the messages of an audit.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ There is one definition of them, in `udfs`, and two ways to them: jobs have work
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark import StorageLevel
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.schemas import FRAMES, MESSAGES, METHODS
+from pipeline.shared import shared
 from pipeline.tables.connections import speaks
 from pipeline.tables.frames import frames
 from pipeline.tables.history import method_roles
@@ -55,20 +56,21 @@ def schemas() -> dict[str, StructType]:
 def recipe(payload: bool, waiting_bytes: int | None = None) -> Recipe:
     """How workers follow connections. `payload`: with the bytes of messages; `waiting_bytes`: of one connection that
     are held until it ends (`udfs.messages`)."""
-    from udfs.messages import WAITING_BYTES
     from udfs.past import Recipe
 
-    most = WAITING_BYTES if waiting_bytes is None else waiting_bytes
-    return Recipe(method_roles(), shown_messages(payload), most)
+    most = () if waiting_bytes is None else (waiting_bytes,)
+    return Recipe(method_roles(), shown_messages(payload), *most)
 
 
 class Followed:
     """Parts of `decoded` rows, which are read several times. Without `versions` all of them are planned for. `kept`:
-    rows that Spark keeps once they are computed, because several tables are made of them."""
+    rows that Spark keeps once they are computed, because several tables are made of them; with `payload` the bodies of
+    messages are among them. Several threads may ask."""
 
     def __init__(self, decoded: DataFrame, *, payload: bool, versions: Collection[str] | None) -> None:
         self.decoded, self.kept = decoded, list[DataFrame]()
         self._payload, self._versions = payload, versions
+        self.lock = RLock()
 
     def versions(self) -> Collection[str] | None:
         return self._versions
@@ -92,7 +94,7 @@ class Followed:
         read = [name for name in spoken.columns if name in METHODS.names or name == "frame_type"]
         return spoken.select(*read).mapInArrow(MethodRows(shown_methods(), READ_ARGUMENTS, part), METHODS)
 
-    @cached_property
+    @shared
     def _past(self) -> DataFrame:
         """All other parts, a struct each: one exchange by connection, one pass over its frames."""
         from udfs.past import PastRows

@@ -1,7 +1,8 @@
-"""The job over Spark Connect on one core: the tables of a classic session on two, row for row."""
+"""The jobs over Spark Connect on one core: the tables and findings of a classic session on two, row for row."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -34,3 +35,12 @@ def test_the_job_makes_the_same_tables_over_connect(spark: SparkSession, tmp_pat
     assert set(expected) == set(TABLES)
     assert all(rows for rows, _ in expected.values())
     assert fingerprints(tmp_path / "connect") == expected
+    audit = ["audit", str(tmp_path / "connect"), "--fail-on", "never", "--json"]
+    assert main([*audit, str(tmp_path / "classic.json")]) == 0
+    ran = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *audit, str(tmp_path / "connect.json")],
+        cwd=ROOT, env={**os.environ, "SPARK_REMOTE": "local[1]"}, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = [json.loads((tmp_path / name).read_text())["findings"] for name in ("classic.json", "connect.json")]
+    assert found[0] == found[1] != []

@@ -86,18 +86,18 @@ class PastRows:
         return StructType([StructField(part, kind) for part, kind in schemas(self.recipe.shown.schema).items()])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        past = Past(self.recipe)
-        for batch in batches:
-            if batch.num_rows:
-                frames = with_parts(batch)
-                yield from self._rows(past.feed(frames, fields(frames["arguments"], self.arguments)))
-        yield from self._rows(past.finish())
-
-    def _rows(self, parts: Parts) -> Iterator[pa.RecordBatch]:
         kinds = {part: arrow_schema(kind) for part, kind in schemas(self.recipe.shown.schema).items()}
         schema = pa.schema([(part, pa.struct(list(kind))) for part, kind in kinds.items()])
-        for part, rows in parts:
+        for part, rows in self._followed(batches):
             values = [rows[column.name].cast(column.type) for column in kinds[part]]
             present = pa.StructArray.from_arrays(values, fields=list(kinds[part]))
             columns = [present if name == part else pa.nulls(rows.num_rows, schema.field(name).type) for name in kinds]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _followed(self, batches: Iterator[pa.RecordBatch]) -> Parts:
+        past = Past(self.recipe)
+        for batch in batches:
+            if batch.num_rows:
+                frames = with_parts(batch)
+                yield from past.feed(frames, fields(frames["arguments"], self.arguments))
+        yield from past.finish()

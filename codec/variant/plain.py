@@ -37,7 +37,8 @@ Keys = dict[bytes, int]
 def encode(thing: Any) -> tuple[bytes, bytes]:
     """(value, metadata) of None, bool, int (up to 64 bits), float, str, bytes, datetime (aware), list, tuple, dict.
 
-    TypeError for anything else, OverflowError for larger integers, ValueError when it is above the limits of a value.
+    Keys are str. TypeError for anything else (also of their subclasses), OverflowError for larger integers, ValueError
+    when it is above the limits of a value.
     """
     keys: Keys = {}
     value = _encoded(thing, keys, LIMITS.nesting_depth + 8)

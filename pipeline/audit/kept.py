@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 FEW = 10_000  # rows
 # Values in a filter that files are asked by, and the setting that has Spark ask them for each: by default it asks for
@@ -28,10 +29,11 @@ def kept_if_any(rows: DataFrame) -> DataFrame | None:
 
 
 def counted(rows: DataFrame) -> tuple[DataFrame, int]:
-    """`kept` rows, and how many there are, counted on their way: a query for it would take as long to plan."""
+    """`kept` rows, and how many there are, counted on their way: a query for it would take as long to plan. A client of
+    Spark Connect does not learn what was seen on the way, and has to ask."""
     seen = Observation()
     standing = rows.observe(seen, F.count(F.lit(1)).alias("rows")).localCheckpoint()
-    number = int(seen.get["rows"])
+    number = int(seen.get["rows"]) if isinstance(rows, ClassicFrame) else standing.count()
     return (standing if number > FEW else F.broadcast(standing.coalesce(1))), number
 
 

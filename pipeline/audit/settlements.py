@@ -89,8 +89,8 @@ def _left(sources: Sources, hit: DataFrame) -> DataFrame | None:
 
 def _unequal(said: DataFrame, hit: DataFrame) -> DataFrame:
     """Stretches of frames whose settlements are not exactly those that messages were settled by: connection_id and
-    `stretch`. By sums over both sides, which are equal by chance once in 2^64 times: to join them takes ten times as
-    long."""
+    `stretch`. By sums over both sides, which are equal by chance once in 2^64 times (who chooses tags for it can make
+    them so): to join them takes ten times as long."""
     sides = (rows.withColumn("side", F.lit(side)) for rows, side in ((said, 1), (hit, -1)))
     one, other = (rows.select("connection_id", "frame_no", "delivery_tag", "side") for rows in sides)
     sums = (

@@ -14,7 +14,7 @@ COUNTED_OUTCOMES = ("confirmed", "nacked", "acked", "rejected", "requeued")
 
 
 def ended(settled: DataFrame) -> DataFrame:
-    """SETTLED -> how many messages of a ledger have which outcome (`udfs.writing.ENDED`)."""
+    """SETTLED -> how many messages of a ledger have which outcome (`udfs.parts.ENDED`)."""
     return (
         settled.filter(F.col("outcome").isNotNull())
         .groupBy("connection_id", "ledger", "outcome")
