@@ -145,9 +145,9 @@ def alive_workers(page: int) -> int:
 
 
 def working(below: int) -> list[int]:
-    """Python workers below a process that are at work on a task: forked by pyspark's daemon, running now, and for half
-    a second in all."""
-    pythons = [pid for pid, command in descendants(below) if "pyspark.daemon" in command]
+    """Python workers below a process that are at work on a task: forked by pyspark's daemon for tasks (planning has one
+    of its own, and no second try), running now, and for half a second in all."""
+    pythons = [pid for pid, command in descendants(below) if "pyspark.daemon pyspark.worker" in command]
     return [pid for pid in pythons if runs_below(pid, pythons)]
 
 
