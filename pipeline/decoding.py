@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline import parquet
 from pipeline.output import Place
 from pipeline.parts import recipe, schemas
-from pipeline.tables.connections import SPEAKS
+from pipeline.tables.connections import SPEAKS, frame_counts
 from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
 from udfs.schemas import DECODED
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 # Packets are handled one by one in this order, however the captures were split and their runs cut.
 RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 
-# Tables that are made of the history of channels.
+# Tables that are made of what connections are said to be, and those of the history of channels.
+OF_FACTS = {"connections", "message_flows"}
 OF_HISTORY = {"channels", "links", "methods", "messages", "message_flows"}
 
 
@@ -85,7 +86,8 @@ def writer(
         directory.path,
         payload,
         READ_ARGUMENTS,
-        SPEAKS if set(tables) & {"connections", "message_flows"} else (),
+        SPEAKS if set(tables) & OF_FACTS else (),
+        frame_counts() if set(tables) & OF_FACTS else None,
         shown_methods() if "methods" in tables else None,
         recipe(payload, waiting_bytes) if set(tables) & OF_HISTORY else None,
     )

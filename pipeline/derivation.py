@@ -31,7 +31,7 @@ from pipeline.tables.messages import concluded, messages
 from pipeline.tables.methods import answered
 from pipeline.tables.settlement import settled_by_ledger
 from pipeline.tables.streams import streams
-from udfs.parts import COUNTS, EVENTS, LINKS, LIVES, MESSAGES, METHODS, OPEN, REPLIES, REQUESTS, SAID
+from udfs.parts import COUNTS, EVENTS, FRAME_COUNTS, LINKS, LIVES, MESSAGES, METHODS, OPEN, REPLIES, REQUESTS, SAID
 from udfs.schemas import SETTLED
 
 WHOLE = (METHODS, MESSAGES)  # parts that are rows of the table of this name
@@ -80,7 +80,7 @@ class Derivation:
 
     @shared
     def connections(self) -> DataFrame:
-        return connections(self._parts.decoded, self._part(SAID))
+        return connections(self._parts.decoded, self._part(SAID), self._part(FRAME_COUNTS))
 
     @shared
     def channels(self) -> DataFrame:

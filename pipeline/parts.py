@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.schemas import FRAMES, MESSAGES, METHODS
 from pipeline.shared import shared
-from pipeline.tables.connections import speaks
+from pipeline.tables.connections import frame_counts, speaks
 from pipeline.tables.frames import frames
 from pipeline.tables.history import method_roles
 from pipeline.tables.messages import shown_messages
@@ -49,8 +49,15 @@ def schemas() -> dict[str, StructType]:
     """Part -> its columns."""
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
     from udfs import past
+    from udfs.counting import COUNTED
 
-    return {parts.SAID: FRAMES, parts.METHODS: METHODS, parts.REQUESTS: METHODS, **past.schemas(MESSAGES)}
+    return {
+        parts.SAID: FRAMES,
+        parts.FRAME_COUNTS: COUNTED,
+        parts.METHODS: METHODS,
+        parts.REQUESTS: METHODS,
+        **past.schemas(MESSAGES),
+    }
 
 
 def recipe(payload: bool, waiting_bytes: int | None = None) -> Recipe:
@@ -80,6 +87,8 @@ class Followed:
             return self._methods(name)
         if name == parts.SAID:
             return frames(self.decoded).filter(speaks())
+        if name == parts.FRAME_COUNTS:
+            return self._counts()
         # Rows of no known version are followed as those of the classic family, where no other one is known.
         if self._versions and set(self._versions) <= set(SESSION_VERSIONS):
             return None
@@ -93,6 +102,11 @@ class Followed:
             spoken = spoken.filter(named(replies()))  # the others, most of them, need not be looked at
         read = [name for name in spoken.columns if name in METHODS.names or name == "frame_type"]
         return spoken.select(*read).mapInArrow(MethodRows(shown_methods(), READ_ARGUMENTS, part), METHODS)
+
+    def _counts(self) -> DataFrame:
+        from udfs.counting import COUNTED, OF_FRAMES, CountRows
+
+        return frames(self.decoded).select(*OF_FRAMES).mapInArrow(CountRows(frame_counts()), COUNTED)
 
     @shared
     def _past(self) -> DataFrame:

@@ -21,12 +21,12 @@ class Bodies:
         self._connections = self._contents = np.zeros(0, np.int64)
         self._payload = pa.array([], pa.binary())
 
-    def add(self, frames: pa.Table, payload: pa.Array) -> None:
-        """Take the payloads of `frames` (connection_id, content_frame_no), in order."""
-        there = payload.is_valid()
+    def add(self, frames: pa.RecordBatch) -> None:
+        """Take the payloads of `frames` (connection_id, content_frame_no, payload), in order."""
+        there = frames["payload"].is_valid()
         self._connections = numbers_of(frames["connection_id"].filter(there))
         self._contents = numbers_of(frames["content_frame_no"].filter(there))
-        self._payload = payload.filter(there)
+        self._payload = frames["payload"].filter(there)
 
     def sizes(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes of the bodies of some contents; -1 where there is no payload."""

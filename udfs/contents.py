@@ -70,24 +70,28 @@ class Contents:
         messages as in the table, without what became of them."""
         others = pc.is_in(frames["version"], pa.array(self._shown.others, pa.string()))
         own = pc.and_(frames["content_frame_no"].is_valid(), pc.invert(others))
-        known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in ARGUMENTS}
-        rows = pa.table({name: column.filter(own) for name, column in known.items()})
         if self._shown.payload:
-            self._bodies.add(rows, frames["payload"].filter(own))
+            self._bodies.add(frames.filter(own))
+        known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in ARGUMENTS}
+        waiting = 0 if self._frames is None else self._frames.num_rows
+        own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own.to_numpy(zero_copy_only=False))])
         last = frames["connection_id"][-1].as_py()
-        yield from self._next(joined(self._frames, rows), joined(self._states, states), last)
+        yield from self._next(joined(self._frames, pa.table(known)), own_at, joined(self._states, states), last)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """There are no more frames: what is not complete never will be."""
-        yield from self._next(self._frames, self._states, None)
+        rows = 0 if self._frames is None else self._frames.num_rows
+        yield from self._next(self._frames, np.arange(rows), self._states, None)
 
-    def _next(self, frames: pa.Table | None, states: pa.Table | None, last: int | None) -> Iterator[pa.RecordBatch]:
-        self._frames, self._states = frames, states
-        if frames is None or not frames.num_rows:
+    def _next(
+        self, frames: pa.Table | None, own_at: NDArray[np.int64], states: pa.Table | None, last: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Those of `frames` at `own_at` belong to contents."""
+        self._states = states
+        if frames is None or not len(own_at):
+            self._frames = None
             return
-        keys = (numbers_of(frames[name]) for name in ("frame_no", "content_frame_no"))
-        order = np.lexsort((*keys, places_of(numbers_of(frames["connection_id"]))))
-        groups = Groups(frames.take(pa.array(order)), self._shown.body_frames)
+        groups = Groups(frames, own_at, self._shown.body_frames)
         waits = groups.waits(last)
         self._frames = groups.folded(waits)
         at = groups.states(states)
@@ -105,38 +109,35 @@ class Contents:
 
     def _messages(self, groups: Groups, chosen: NDArray[np.int64], states: pa.Table) -> pa.RecordBatch:
         """The messages of the chosen groups."""
-        shown, frames = self._shown, groups.frames
-        methods = frames.select(OF_METHOD).take(pa.array(groups.starts[chosen]))
-        header_at = groups.first_where(
-            frames["body_size"].is_valid().to_numpy() | frames["properties"].is_valid().to_numpy()
-        )[chosen]
-        properties = picked(frames["properties"], header_at)
+        shown = self._shown
+        header_at = groups.first_where(groups.valid("body_size") | groups.valid("properties"))[chosen]
+        properties = groups.picked("properties", header_at)
         said = fields(properties, dict(shown.properties.values()))
         of_properties = {column: said[name] for column, (name, _) in shown.properties.items()}
-        digest_at = groups.first_where(frames["body_sha256"].is_valid().to_numpy())[chosen]
+        digest_at = groups.digest_at[chosen]
         complete = pa.array(digest_at >= 0)
-        seen = groups.sums(np.where(groups.is_body, numbers_of(frames["payload_size"]), 0))[chosen]
-        with_body = groups.first_where(groups.is_body & frames["payload_size"].is_valid().to_numpy())[chosen] >= 0
-        declared = picked(frames["body_size"], header_at)
+        seen = groups.sums(np.where(groups.is_body, groups.numbers("payload_size"), 0))[chosen]
+        with_body = groups.first_where(groups.is_body & groups.valid("payload_size"))[chosen] >= 0
+        declared = groups.picked("body_size", header_at)
         assumed = pc.if_else(complete, pc.coalesce(declared, 0), 0)
         body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
         headed = pa.array(header_at >= 0)
         durable = pc.fill_null(pc.equal(of_properties.pop("delivery_mode"), shown.persistent), False)
         columns = {
-            **{name: in_one(methods[name]) for name in OF_METHOD},
+            **{name: groups.picked(name, groups.starts[chosen]) for name in OF_METHOD},
             **{name: in_one(states[name]) for name in OF_STATE},
             **of_properties,
             "delivery_tag": in_one(states["tag"]),
             "first_frame_no": in_one(states["frame_no"]),
-            "last_frame_no": pa.array(groups.highest(numbers_of(frames["frame_no"]))[chosen]),
-            "last_ts_ns": pa.array(groups.highest(numbers_of(frames["ts_ns"]))[chosen]),
+            "last_frame_no": pa.array(groups.highest(groups.numbers("frame_no"))[chosen]),
+            "last_ts_ns": pa.array(groups.highest(groups.numbers("ts_ns"))[chosen]),
             "durable": pc.if_else(headed, durable, pa.scalar(None, pa.bool_())),
             "ttl_ms": whole_numbers(of_properties["expiration"]),
             "properties": properties,
             "body_size": pc.coalesce(declared, pc.if_else(complete, body_seen, pa.scalar(None, pa.int64()))),
             "body_seen": body_seen,
             "complete": complete,
-            "body_sha256": picked(frames["body_sha256"], digest_at),
+            "body_sha256": groups.picked("body_sha256", digest_at),
         }
         if shown.payload:
             columns["body"] = self._bodies.of(*groups.keys(chosen), digest_at >= 0)
@@ -151,34 +152,56 @@ class Contents:
 
 
 class Groups:
-    """`frames` of contents, those of a content together: from `starts` to `ends` of it, int64, the method first.
-    `is_body` tells those with a part of the body."""
+    """Those of `frames` at `own_at`, which are in order within each content, those of a content together: from `starts`
+    to `ends` of `order` (their places), int64, the method first. `is_body` tells those with a part of the body,
+    `digest_at` where the digest of each whole content is."""
 
-    def __init__(self, frames: pa.Table, body_frames: tuple[str, ...]) -> None:
-        self.frames = frames
-        self.is_body = pc.is_in(frames["frame_type"], pa.array(body_frames)).to_numpy()
-        self.connections = numbers_of(frames["connection_id"])
-        self.contents = numbers_of(frames["content_frame_no"])
-        changes = np.flatnonzero((np.diff(self.contents) != 0) | (np.diff(self.connections) != 0)) + 1
+    def __init__(self, frames: pa.Table, own_at: NDArray[np.int64], body_frames: tuple[str, ...]) -> None:
+        self._frames, self.order = frames, own_at
+        connections, contents = self.numbers("connection_id"), self.numbers("content_frame_no")
+        keys = places_of(connections) * (contents.max() + 1) + contents
+        if (np.diff(keys) < 0).any():
+            by_key = np.argsort(keys, kind="stable")
+            self.order, keys = own_at[by_key], keys[by_key]
+            connections, contents = connections[by_key], contents[by_key]
+        changes = np.flatnonzero(np.diff(keys)) + 1
+        self.connections, self.contents = connections, contents
         self.starts = np.concatenate([[0], changes])
-        self.ends = np.concatenate([changes, [frames.num_rows]])
+        self.ends = np.concatenate([changes, [len(keys)]])
         self.sizes = self.ends - self.starts
-        self.has_method = numbers_of(frames["frame_no"])[self.starts] == self.contents[self.starts]
+        self.is_body = self._marked(pc.is_in(in_one(frames["frame_type"]), pa.array(body_frames)))
+        self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
+        self.digest_at = self.first_where(self.valid("body_sha256"))
+
+    def numbers(self, name: str) -> NDArray[np.int64]:
+        """A column of integers, in order; null is 0."""
+        return numbers_of(self._frames[name])[self.order]
+
+    def valid(self, name: str) -> NDArray[np.bool_]:
+        """Where a column is not null, in order."""
+        return self._marked(in_one(self._frames[name]).is_valid())
+
+    def picked(self, name: str, places: NDArray[np.int64]) -> pa.Array:
+        """A column at these places of the order; null where that is negative."""
+        return picked(self._frames[name], np.where(places < 0, -1, self.order[places]))
+
+    def _marked(self, truth: pa.BooleanArray) -> NDArray[np.bool_]:
+        marked: NDArray[np.bool_] = truth.to_numpy(zero_copy_only=False)[self.order]
+        return marked
 
     def waits(self, last: int | None) -> NDArray[np.bool_]:
         """Which are not complete yet, but may be: the last ones of their channel and sender in connection `last`."""
         if last is None:
             return np.zeros(len(self.starts), bool)
         going_on = self.connections[self.starts] == last
-        complete = self.first_where(self.frames["body_sha256"].is_valid().to_numpy()) >= 0
-        channel = numbers_of(self.frames["channel"])[self.starts]
-        by_server = pc.equal(self.frames["sender"], "server").to_numpy()[self.starts]
+        channel = self.numbers("channel")[self.starts]
+        by_server = self._marked(pc.equal(in_one(self._frames["sender"]), "server").fill_null(False))[self.starts]
         slot = np.where(going_on, 2 * channel + by_server, -1)
         # The last group of each slot: the first one when looked at from the end.
         _, from_end = np.unique(slot[::-1], return_index=True)
         newest = np.zeros(len(slot), bool)
         newest[len(slot) - 1 - from_end] = True
-        waiting: NDArray[np.bool_] = going_on & newest & ~complete
+        waiting: NDArray[np.bool_] = going_on & newest & (self.digest_at < 0)
         return waiting
 
     def states(self, states: pa.Table | None) -> NDArray[np.int64]:
@@ -205,20 +228,20 @@ class Groups:
 
     def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
         """The frames of some groups, of their bodies one row each: the last, with the size and time of all."""
-        sizes, times = (numbers_of(self.frames[name]).copy() for name in ("payload_size", "ts_ns"))
-        known = self.is_body & self.frames["payload_size"].is_valid().to_numpy()
+        sizes, times = self.numbers("payload_size"), self.numbers("ts_ns")
+        known = self.is_body & self.valid("payload_size")
         places = np.arange(len(sizes))
         last = np.maximum.reduceat(np.where(self.is_body, places, -1), self.starts)
         at = last[last >= 0]
         sizes[at] = self.sums(np.where(known, sizes, 0))[last >= 0]
         times[at] = self.highest(np.where(self.is_body, times, times.min()))[last >= 0]
         unknown = ~known & ~(self.is_body & np.isin(places, at) & np.repeat(self.first_where(known) >= 0, self.sizes))
-        kept = np.repeat(chosen, self.sizes) & (~self.is_body | np.isin(places, at))
-        columns = {"payload_size": pa.array(sizes, mask=unknown), "ts_ns": pa.array(times)}
-        frames = self.frames
+        kept = np.flatnonzero(np.repeat(chosen, self.sizes) & (~self.is_body | np.isin(places, at)))
+        frames = self._frames.take(pa.array(self.order[kept]))
+        columns = {"payload_size": pa.array(sizes[kept], mask=unknown[kept]), "ts_ns": pa.array(times[kept])}
         for name, column in columns.items():
             frames = frames.set_column(frames.schema.get_field_index(name), name, column)
-        return frames.filter(pa.array(kept))
+        return frames
 
     def keys(self, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Connection and frame_no of the method of some groups."""

@@ -24,6 +24,7 @@ from codec.amqp.decoder import Batch, Decoder, Facts
 from codec.amqp.names import NAMES
 from codec.amqp.notes import note_names
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
+from codec.net.runs import gather_payloads
 from codec.net.segments import SEGMENT
 from codec.variant import encode
 from udfs.arrow import TIMESTAMP, VARIANT, arrow_schema
@@ -219,10 +220,13 @@ class FlowOrder:
         if not len(self.segments):
             self.segments, self.payload = segments, payload
             return
-        used = int(self.segments["payload_at"].min())
-        self.segments["payload_at"] -= used
-        segments["payload_at"] += len(self.payload) - used
-        self.payload = np.concatenate([self.payload[used:], payload])
+        # Only what is needed of both: they may be maps of large parts of a file.
+        (held, held_ends), (added, added_ends) = (
+            gather_payloads(*part) for part in ((self.payload, self.segments), (payload, segments))
+        )
+        self.segments["payload_at"] = held_ends[:-1]
+        segments["payload_at"] = added_ends[:-1] + len(held)
+        self.payload = np.concatenate([held, added])
         merged = np.concatenate([self.segments, segments])
         rank = {number: place for place, number in enumerate(sorted(range(len(names)), key=names.__getitem__))}
         places = np.array([rank[i] for i in range(len(names))])[merged["file"]]

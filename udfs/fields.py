@@ -13,23 +13,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.variant.reading import NUMBER, TEXT, TIME, TRUTH, gather, read_fields
+from codec.variant.reading import NUMBER, TEXT, TIME, TRUTH, Fields, gather, new_fields, new_seen, read_fields
 from udfs.arrow import TIMESTAMP, VARIANT
 
 INT32 = np.iinfo(np.int32)
 MICROS = 1_000_000
 LAST_SECOND = np.iinfo(np.int64).max // MICROS
-
-
-class Fields(NamedTuple):
-    """What `read_fields` found, (k, n) each: `kinds` uint8, the others int64."""
-
-    kinds: np.ndarray
-    numbers: np.ndarray
-    places: np.ndarray
-    sizes: np.ndarray
-    whole_at: np.ndarray
-    whole_size: np.ndarray
 
 
 class Heap(NamedTuple):
@@ -55,16 +44,15 @@ def fields(column: pa.StructArray, wanted: Mapping[str, str]) -> dict[str, pa.Ar
     names = [name.encode() for name in wanted]
     keys = np.frombuffer(b"".join(names), np.uint8)
     key_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-    shape = (len(names), len(column))
-    found = Fields(np.zeros(shape, np.uint8), *(np.zeros(shape, np.int64) for _ in Fields._fields[1:]))
-    read_fields(value.octets, value.ends, metadata.octets, metadata.ends, present, keys, key_ends, found)
+    found = new_fields([kind == "variant" for kind in wanted.values()], len(column))
+    read_fields(value.octets, value.ends, metadata.octets, metadata.ends, present, keys, key_ends, new_seen(), found)
     return {name: _column(kind, found, k, value, metadata) for k, (name, kind) in enumerate(wanted.items())}
 
 
 def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa.Array:
     kinds, numbers = found.kinds[k], found.numbers[k]
     if kind == "string":
-        return taken(value.octets, found.places[k], found.sizes[k], kinds == TEXT).view(pa.string())
+        return taken(value.octets, numbers, found.sizes[k], kinds == TEXT).view(pa.string())
     if kind == "boolean":
         return pa.array(numbers == 1, mask=kinds != TRUTH)
     if kind == "timestamp":
@@ -72,8 +60,9 @@ def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa
         seconds = (kinds == NUMBER) & (numbers <= LAST_SECOND) & (numbers >= -LAST_SECOND)
         return pa.array(np.where(seconds, numbers * MICROS, numbers), mask=~seconds & (kinds != TIME)).cast(TIMESTAMP)
     if kind == "variant":
-        there = found.whole_size[k] > 0
-        whole = taken(value.octets, found.whole_at[k], found.whole_size[k], there, nulls=False)
+        at, size = (part[found.whole_of[k]] for part in (found.whole_at, found.whole_size))
+        there = size > 0
+        whole = taken(value.octets, at, size, there, nulls=False)
         words = taken(metadata.octets, metadata.ends[:-1], np.diff(metadata.ends), there, nulls=False)
         return pa.StructArray.from_arrays([whole, words], fields=list(VARIANT), mask=pa.array(~there))
     is_number = kinds == NUMBER
@@ -85,12 +74,12 @@ def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa
 def taken(
     octets: NDArray[np.uint8],
     places: NDArray[np.int64],
-    sizes: NDArray[np.int64],
+    sizes: NDArray[np.signedinteger],
     valid: NDArray[np.bool_],
     nulls: bool = True,
 ) -> pa.Array:
     """Binary column of the octets at `places`; null, or without `nulls` empty, where they are not `valid`."""
-    sizes = np.where(valid, sizes, 0)
+    sizes = np.where(valid, sizes.astype(np.int64, copy=False), 0)
     offsets = offsets_of(sizes)
     data = np.empty(int(offsets[-1]), np.uint8)
     gather(octets, np.ascontiguousarray(places), sizes, data)

@@ -55,8 +55,8 @@ class Messages:
         """All connections but `last` have ended."""
         for batch in messages:
             self._messages.add(batch)
-            returned = batch.filter(pc.equal(batch["operation"], "return"))
-            self._handed_over.update(returned["connection_id"].to_pylist())
+            returned = pc.equal(batch["operation"], "return")
+            self._handed_over.update(batch["connection_id"].filter(returned).to_pylist())
         if events is not None:
             self._add(events)
         if last != self._current:

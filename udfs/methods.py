@@ -33,15 +33,19 @@ class Methods:
         link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
         known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
         known["name"] = frames["name"]
+        asks = pc.and_(chosen, pc.is_in(frames["name"], pa.array(self.requests)))
+        return self._rows(known, pc.and_not(chosen, asks)), self._rows(known, asks)
+
+    def _rows(self, known: Mapping[str, pa.Array], chosen: pa.BooleanArray) -> pa.RecordBatch:
+        """The rows that are `chosen`, of columns that are `known`."""
+        count = chosen.true_count
         columns = [
             known[field.name].filter(chosen).cast(arrow_type(field.dataType))
-            if field.name in known
-            else pa.nulls(pc.sum(chosen).as_py() or 0, arrow_type(field.dataType))
+            if count and field.name in known
+            else pa.nulls(count, arrow_type(field.dataType))
             for field in self.schema.fields
         ]
-        rows = pa.RecordBatch.from_arrays(columns, names=self.schema.names)
-        asks = pc.is_in(rows["name"], pa.array(self.requests))
-        return rows.filter(pc.invert(asks)), rows.filter(asks)
+        return pa.RecordBatch.from_arrays(columns, names=self.schema.names)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.net.runs import gather_payloads
 from udfs.files import locate, said
 
 OPEN_FILES = 16
 # Up to this size all that lies between the segments of a run is read; above, the file is mapped, and only pages that
-# hold some of them are touched. Nothing stays mapped: the memory of a worker does not grow with the file.
+# hold some of them are touched. A map goes with its run: the memory of a worker does not grow with the file.
 READ_BYTES = 64 << 10
 
 
@@ -24,8 +23,8 @@ class Payloads:
         self._open: dict[str, int] = {}
 
     def of(self, capture: str, segments: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
-        """SEGMENTs whose `payload_at` counts from the beginning of the file -> the same with their payloads, end to
-        end, to which it refers now. Raises OSError when the file has been taken away or cut short."""
+        """SEGMENTs whose `payload_at` counts from the beginning of the file -> the same, and octets of the file to
+        which it refers now. Raises OSError when the file has been taken away or cut short."""
         segments = segments.copy()
         there = segments["cap_len"] > 0
         if not there.any():
@@ -39,17 +38,11 @@ class Payloads:
         segments["payload_at"][~there] = begin
         if end - begin <= READ_BYTES:
             segments["payload_at"] -= begin
-            octets = np.frombuffer(bytearray(os.pread(file, end - begin, begin)), np.uint8)
-            payload, offsets = gather_payloads(octets, segments)
-        else:
-            base = begin - begin % mmap.ALLOCATIONGRANULARITY
-            segments["payload_at"] -= base
-            with mmap.mmap(file, end - base, access=mmap.ACCESS_COPY, offset=base) as mapped:
-                octets = np.frombuffer(mapped, np.uint8)
-                payload, offsets = gather_payloads(octets, segments)
-                del octets  # or the map could not be closed
-        segments["payload_at"] = offsets[:-1]
-        return segments, payload
+            return segments, np.frombuffer(bytearray(os.pread(file, end - begin, begin)), np.uint8)
+        base = begin - begin % mmap.ALLOCATIONGRANULARITY
+        segments["payload_at"] -= base
+        # The last who looks at the octets closes the map.
+        return segments, np.frombuffer(mmap.mmap(file, end - base, access=mmap.ACCESS_COPY, offset=base), np.uint8)
 
     def _file(self, capture: str) -> int:
         """Descriptor of an open file."""

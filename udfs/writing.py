@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
+from udfs.counting import COUNTED, Counts
 from udfs.decode import decode_runs
 from udfs.fields import fields
 from udfs.methods import Methods
 from udfs.parquet import write_folders
-from udfs.parts import METHODS, REQUESTS, SAID, Parts
+from udfs.parts import FRAME_COUNTS, METHODS, REQUESTS, SAID, Parts
 from udfs.past import Past, Recipe, schemas
 from udfs.schemas import FRAMES
 
@@ -31,14 +32,15 @@ DECODED_OF = {kind: f"decoded/kind={kind}" for kind in ("frame", "connection", "
 class WriteTables:
     """The function for `mapInArrow` over sorted runs -> WRITTEN (`udfs.parquet`). Files go to folders in `directory` of
     a file system that all workers reach; `payload` as for `decode_runs`; `arguments`: what is read of those of methods,
-    by name and type; `said`: frames of part SAID, by name or else by type; `methods`, `past`: None where these files
-    are not wanted."""
+    by name and type; `said`: frames of part SAID, by name or else by type; `counts`, `methods`, `past`: None where
+    these files are not wanted."""
 
     filesystem: fs.FileSystem
     directory: str
     payload: bool
     arguments: dict[str, str]
     said: tuple[str, ...]
+    counts: Counts | None
     methods: Methods | None
     past: Recipe | None
 
@@ -61,8 +63,11 @@ class WriteTables:
             if kind != "frame":
                 continue
             if self.said:
-                named = pc.coalesce(rows["name"], rows["frame_type"])
-                yield SAID, rows.filter(pc.is_in(named, pa.array(self.said)))
+                said = pc.is_in(pc.coalesce(rows["name"], rows["frame_type"]), pa.array(self.said))
+                if said.true_count:
+                    yield SAID, rows.filter(said)
+            if self.counts:
+                yield FRAME_COUNTS, self.counts.of(rows)
             if not (self.methods or past):
                 continue
             arguments = fields(rows["arguments"], self.arguments)
@@ -77,4 +82,4 @@ class WriteTables:
         known = schemas(self.past.shown.schema) if self.past else {}
         if self.methods:
             known |= dict.fromkeys((METHODS, REQUESTS), self.methods.schema)
-        return known.get(folder, FRAMES)
+        return (known | {FRAME_COUNTS: COUNTED}).get(folder, FRAMES)

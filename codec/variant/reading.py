@@ -6,6 +6,11 @@ come from anywhere. A field is looked for by its name in the dictionary of the v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
 from codec.kernel import kernel
 from codec.variant.scalars import (
     BINARY,
@@ -23,11 +28,49 @@ from codec.variant.scalars import (
 )
 
 OBJECT = 2  # basic type
-# What was found of a field: nothing or null; a number, truth value or time in `numbers`; text or octets of `sizes`
-# octets at `places`; a value of some other type. Each field's whole value is told as `whole_at`, `whole_size`, too.
+# What was found of a field: nothing or null; a number, truth value or time in `numbers`; text or octets, of `sizes`
+# octets at the place in `numbers`; a value of some other type.
 ABSENT, NUMBER, TRUTH, TIME, TEXT, OTHER = range(6)
 DATE, TIMESTAMP_NTZ = 11, 13  # primitive types that are not written here
 UUID = 20
+# Dictionaries that are remembered, and entries of each: rows of one kind have the same one.
+SLOTS, ENTRIES = 64, 64
+UNASKED = -2
+
+
+class Fields(NamedTuple):
+    """What is found of k fields in n rows: `kinds` uint8, `numbers` int64, `sizes` int32, each (k, n). `whole_of` int64
+    (k,): the row of `whole_at`, `whole_size`, int64 (w, n), that tells the whole value of a field; -1 for none."""
+
+    kinds: np.ndarray
+    numbers: np.ndarray
+    sizes: np.ndarray
+    whole_of: np.ndarray
+    whole_at: np.ndarray
+    whole_size: np.ndarray
+
+
+def new_fields(wholes: Sequence[bool], rows: int) -> Fields:
+    """Nothing was found yet; `wholes`: whether the whole value of a field is wanted."""
+    shape, wanted = (len(wholes), rows), np.flatnonzero(np.array(wholes, bool))
+    whole_of = np.full(len(wholes), -1)
+    whole_of[wanted] = np.arange(len(wanted))
+    whole = (len(wanted), rows)
+    found = (np.zeros(shape, np.uint8), np.zeros(shape, np.int64), np.zeros(shape, np.int32))
+    return Fields(*found, whole_of, np.zeros(whole, np.int64), np.zeros(whole, np.int64))
+
+
+class Seen(NamedTuple):
+    """Dictionaries of rows before, int64: `slots` (SLOTS, 2): where each begins and ends; `keys` (SLOTS, ENTRIES):
+    which of the wanted keys an entry is, -1 for none, or UNASKED."""
+
+    slots: np.ndarray
+    keys: np.ndarray
+
+
+def new_seen() -> Seen:
+    """Nothing was seen yet."""
+    return Seen(np.zeros((SLOTS, 2), np.int64), np.full((SLOTS, ENTRIES), UNASKED, np.int64))
 
 
 @kernel
@@ -77,16 +120,38 @@ def _wanted(metadata, at, end, number, keys, key_ends):
 
 
 @kernel
+def _slot_of(metadata, at, end, seen):
+    """The slot of the dictionary from `at` to `end`; if another one was there, it is forgotten."""
+    slots = seen.slots
+    size = end - at
+    slot = 0
+    if size > 0:
+        slot = (size * 5 + int(metadata[end - 1]) * 3 + int(metadata[at + (size >> 1)])) % len(slots)
+    start = slots[slot, 0]
+    differs = slots[slot, 1] - start != size
+    if not differs:
+        bits = 0
+        for i in range(size):  # to the end: compiled to comparing many octets at a time
+            bits |= metadata[start + i] ^ metadata[at + i]
+        differs = bits != 0
+    if differs:
+        slots[slot, 0], slots[slot, 1] = at, end
+        for i in range(seen.keys.shape[1]):
+            seen.keys[slot, i] = UNASKED
+    return slot
+
+
+@kernel
 def _look(value, at, end, out, k, row):
     """Note what the value at `at` is, which ends at `end` at the latest."""
-    kinds, numbers, places, sizes = out.kinds, out.numbers, out.places, out.sizes
+    kinds, numbers, sizes = out.kinds, out.numbers, out.sizes
     head = value[at]
     basic, rest = head & 3, int(head) >> 2
     kinds[k, row] = OTHER
     if basic == 1:
         if at + 1 + rest <= end:
             kinds[k, row] = TEXT
-            places[k, row] = at + 1
+            numbers[k, row] = at + 1
             sizes[k, row] = rest
     elif basic == 0:
         if rest == NULL:
@@ -107,7 +172,7 @@ def _look(value, at, end, out, k, row):
             size = little(value, at + 1, 4)
             if at + 5 + size <= end:
                 kinds[k, row] = TEXT
-                places[k, row] = at + 5
+                numbers[k, row] = at + 5
                 sizes[k, row] = size
 
 
@@ -151,12 +216,12 @@ def _whole(value, at, end):
 
 
 @kernel
-def read_fields(value, value_ends, metadata, metadata_ends, present, keys, key_ends, out):
+def read_fields(value, value_ends, metadata, metadata_ends, present, keys, key_ends, seen, out):
     """Look for fields of each row's object.
 
     `value`, `metadata` uint8 heaps; row i has the octets from `ends[i]` to `ends[i + 1]` of each, int64 (n + 1,).
-    `present` uint8 (n,): 0 where there is no value. `keys` uint8: names end to end, `key_ends` int64 (k,). `out`:
-    `Fields` of k times n, zeroed.
+    `present` uint8 (n,): 0 where there is no value. `keys` uint8: names end to end, `key_ends` int64 (k,). `seen`:
+    `Seen`, new. `out`: `Fields`, zeroed.
     """
     for row in range(len(present)):
         at, end = value_ends[row], value_ends[row + 1]
@@ -173,14 +238,22 @@ def read_fields(value, value_ends, metadata, metadata_ends, present, keys, key_e
         values = offsets + (count + 1) * width
         if values > end:
             continue
+        words, words_end = metadata_ends[row], metadata_ends[row + 1]
+        slot = _slot_of(metadata, words, words_end, seen)
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
-            k = _wanted(metadata, metadata_ends[row], metadata_ends[row + 1], number, keys, key_ends)
+            k = seen.keys[slot, number] if number < ENTRIES else UNASKED
+            if k == UNASKED:
+                k = _wanted(metadata, words, words_end, number, keys, key_ends)
+                if number < ENTRIES:
+                    seen.keys[slot, number] = k
             place = values + little(value, offsets + i * width, width)
             if k >= 0 and place < end:
                 _look(value, place, end, out, k, row)
-                out.whole_at[k, row] = place
-                out.whole_size[k, row] = _whole(value, place, end)
+                whole = out.whole_of[k]
+                if whole >= 0:
+                    out.whole_at[whole, row] = place
+                    out.whole_size[whole, row] = _whole(value, place, end)
 
 
 @kernel

@@ -1,12 +1,13 @@
 """Table connections: one row a TCP connection, of any protocol.
 
-Transport facts come with the decoded rows; counts are one grouping of all frames; what the two sides said of themselves
-comes from the few methods of the connection class.
+Transport facts come with the decoded rows; frames are counted where they are decoded; what the two sides said of
+themselves comes from the few methods of the connection class.
 """
 
 from __future__ import annotations
 
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -15,6 +16,7 @@ from pipeline.schemas import CONNECTIONS
 from pipeline.tables.facts import facts
 from pipeline.tables.roles import (
     CLOSES_CONNECTION,
+    DELIVERIES,
     METHOD_FRAMES,
     OPENED,
     OPERATIONS,
@@ -28,6 +30,9 @@ from pipeline.tables.roles import (
 )
 from pipeline.tables.sayings import SAID, SAYING_METHODS, first_said
 from pipeline.tables.shape import shaped, timestamp
+
+if TYPE_CHECKING:
+    from udfs.counting import Counts
 
 SIDES = ("client", "server")
 CLOSE = {
@@ -62,38 +67,33 @@ def speaks() -> Column:
     return F.coalesce("name", "frame_type").isin(*SPEAKS)
 
 
-def connections(decoded: DataFrame, said: DataFrame) -> DataFrame:
-    """Decoded rows, and those of the frames that speak of their connection -> table connections."""
+def frame_counts() -> Counts:
+    """What workers count."""
+    from udfs.counting import Counts
+
+    published, delivered = (
+        tuple(name for name, operation in OPERATIONS.items() if operation in chosen)
+        for chosen in (("publish",), DELIVERIES)
+    )
+    return Counts(SPANS, METHOD_FRAMES, published, delivered, TRANSFERS)
+
+
+def connections(decoded: DataFrame, said: DataFrame, counts: DataFrame) -> DataFrame:
+    """Decoded rows, those of the frames that speak of their connection, and how many frames there are (parts SAID,
+    FRAME_COUNTS) -> table connections."""
     known = facts(decoded)
-    frames = decoded.filter(F.col("kind") == "frame")
     rows = known.select("*", *_of_sides())
-    for part in (_counted(frames), _said(said), _blocked(said, known)):
+    for part in (_counted(counts), _said(said), _blocked(said, known)):
         rows = rows.join(part, "connection_id", "left")
     return shaped(rows.withColumns(_concluded()), CONNECTIONS)
 
 
-def _counted(frames: DataFrame) -> DataFrame:
-    """Frames, methods, heartbeats by sender; messages; the stage reached by protocol headers."""
-    is_frame, kind = ~F.col("frame_type").isin(list(SPANS)), F.col("frame_type")
-    counted = {"frames": is_frame, "methods": kind.isin(list(METHOD_FRAMES)), "heartbeats": kind == "heartbeat"}
-    by_side = [
-        F.count(F.when(condition & (F.col("sender") == side), 1)).alias(f"{side}_{name}")
-        for name, condition in counted.items()
-        for side in SIDES
-    ]
-    operation = looked_up(OPERATIONS)
-    # A message of 1.0 may take several transfers; the first of them counts.
-    moves = named(TRANSFERS) & (F.coalesce("content_frame_no", "frame_no") == F.col("frame_no"))
-    return frames.groupBy("connection_id").agg(
-        *by_side,
-        F.count(F.when((operation == "publish") | (moves & (F.col("sender") == "client")), 1)).alias(
-            "messages_published"
-        ),
-        F.count(F.when(operation.isin("deliver", "get") | (moves & (F.col("sender") == "server")), 1)).alias(
-            "messages_delivered"
-        ),
-        F.max(kind == "protocol-header").alias("header_seen"),
-    )
+def _counted(counts: DataFrame) -> DataFrame:
+    """Frames, methods, heartbeats by sender; messages; whether there is a protocol header."""
+    sums = {name: F.sum(name) for name in counts.columns if name != "connection_id"}
+    sums |= {f"messages_{name}": sums.pop(name) for name in ("published", "delivered")}
+    sums["header_seen"] = sums.pop("headers") > 0
+    return counts.groupBy("connection_id").agg(*(value.alias(name) for name, value in sums.items()))
 
 
 def _said(frames: DataFrame) -> DataFrame:
