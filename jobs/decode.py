@@ -216,6 +216,7 @@ def write_tables(
     spark: SparkSession, left: Derivation, written: Written, stage: Place, names: Sequence[str], status: Status
 ) -> None:
     """Write these tables, some side by side: one is planned on the driver, on one core, while others are computed."""
+    from pipeline import parquet
     from pipeline.tables.flows import write_flows
 
     pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="table")
@@ -231,7 +232,8 @@ def write_tables(
         target = stage.child(name)
         if name == "message_flows" and "messages" in names:
             flows = written.directory.child(name)
-            files = write_flows(rows_of("messages"), rows_of("connections"), flows)
+            messages, source = rows_of("messages"), stage.child("messages")
+            files = write_flows(messages, rows_of("connections"), parquet.files(source), source, flows)
             if files:
                 flows.move_to(target)
                 target.keep(files)

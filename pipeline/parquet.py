@@ -10,6 +10,7 @@ from collections import defaultdict
 
 from pyspark.sql import DataFrame
 
+from pipeline.output import Place
 from udfs.parquet import COMPRESSION, UNIQUE_COLUMNS
 
 OPTIONS = {
@@ -23,6 +24,11 @@ OPTIONS = {
 def write(table: DataFrame, uri: str, *, append: bool = False) -> None:
     """Write `table` to the directory `uri`, which must not exist, or `append` files to what is there."""
     table.write.options(**OPTIONS).mode("append" if append else "error").parquet(uri)
+
+
+def files(directory: Place) -> list[str]:
+    """The names of the files of a table in `directory`."""
+    return sorted(name for name in directory.entries() or () if name.endswith(".parquet"))
 
 
 def listed(written: DataFrame) -> dict[str, set[str]]:

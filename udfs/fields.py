@@ -13,7 +13,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.variant.reading import NUMBER, TEXT, TIME, TRUTH, Fields, gather, new_fields, new_seen, read_fields
+from codec.variant.reading import (
+    NUMBER,
+    TEXT,
+    TIME,
+    TRUTH,
+    Fields,
+    count_elements,
+    gather,
+    new_fields,
+    new_seen,
+    read_elements,
+    read_fields,
+    read_values,
+)
 from udfs.arrow import TIMESTAMP, VARIANT
 
 INT32 = np.iinfo(np.int32)
@@ -40,13 +53,40 @@ def heap_of(column: pa.Array) -> Heap:
 def fields(column: pa.StructArray, wanted: Mapping[str, str]) -> dict[str, pa.Array]:
     """The `wanted` fields, name -> 'string' 'bigint' 'int' 'boolean' 'timestamp' 'variant', of a VARIANT column."""
     value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
-    present = np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False)).view(np.uint8)
     names = [name.encode() for name in wanted]
     keys = np.frombuffer(b"".join(names), np.uint8)
     key_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     found = new_fields([kind == "variant" for kind in wanted.values()], len(column))
-    read_fields(value.octets, value.ends, metadata.octets, metadata.ends, present, keys, key_ends, new_seen(), found)
+    read_fields(
+        value.octets, value.ends, metadata.octets, metadata.ends, _present(column), keys, key_ends, new_seen(), found
+    )
     return {name: _column(kind, found, k, value, metadata) for k, (name, kind) in enumerate(wanted.items())}
+
+
+def elements(column: pa.StructArray) -> tuple[pa.StructArray, NDArray[np.int64]]:
+    """The elements of the arrays of a VARIANT column, row after row, and how many each row has."""
+    value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
+    counts = np.zeros(len(column), np.int64)
+    count_elements(value.octets, value.ends, _present(column), counts)
+    places, sizes = np.zeros((2, int(counts.sum())), np.int64)
+    read_elements(value.octets, value.ends, counts, places, sizes)
+    there = np.ones(len(places), bool)
+    row = np.repeat(np.arange(len(column)), counts)
+    whole = taken(value.octets, places, sizes, there, nulls=False)
+    words = taken(metadata.octets, metadata.ends[:-1][row], np.diff(metadata.ends)[row], there, nulls=False)
+    return pa.StructArray.from_arrays([whole, words], fields=list(VARIANT), mask=pa.array(sizes == 0)), counts
+
+
+def texts(column: pa.StructArray) -> pa.Array:
+    """The texts of a VARIANT column; null where a value is none."""
+    value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
+    found = new_fields([False], len(column))
+    read_values(value.octets, value.ends, _present(column), found)
+    return _column("string", found, 0, value, metadata)
+
+
+def _present(column: pa.Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False)).view(np.uint8)
 
 
 def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa.Array:

@@ -1,8 +1,7 @@
-"""Sorted messages in, flows out: rows of table message_flows, for Spark or straight into files.
+"""Messages in, flows out: rows of table message_flows, for Spark or straight into files.
 
-Input: batches with the columns CARRIED and those of `codec.pairing.Rows`, sorted by `key`, `side`, `place` and time:
-publishes, deliveries, and answers to requests, each under the key of its request. Whole groups of one key are held,
-which are as a rule a publish and its deliveries. Cost per batch, not per message: the kernel does the rest.
+Input: the rows of TO_PAIR as `udfs.dealing` hands them on, dealt out by KEY: publishes, deliveries, and answers to
+requests, each under the key of its request. Cost per batch, not per message: the kernel does the rest.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from pyspark.sql.types import StructType
 
 from codec.pairing import DELIVERY, NOBODY, PUBLISH, Pairs, Rows, pairs_of
 from udfs.arrow import arrow_schema
+from udfs.dealing import whole_keys
 from udfs.parquet import write_folders
 from udfs.rows import Index, picked
-from udfs.settle import integers
+from udfs.settle import fixed, integers
 
 ANSWER = 2  # side of what is no message: a request (connection_id, frame_no) was answered after `rpc_latency_ns`
 # What is shown of messages, and what says how surely they belong together. `identity`: 64 bits that tell a message from
@@ -46,23 +46,28 @@ CARRIED = {
 }
 
 
+KEY = "key"
+TO_PAIR = pa.schema([*((name, pa.int64()) for name in Rows._fields), *CARRIED.items()])
+
+
 @dataclass(frozen=True)
 class PairMessages:
-    """The function for `mapInArrow`: sorted messages -> rows of `schema`, that of table message_flows."""
+    """The function for `mapInArrow`: dealt messages, sorted by bucket -> rows of `schema`, that of table
+    message_flows."""
 
     schema: StructType
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.schema)
-        for messages in whole_groups(batches):
-            shown = _flows(messages)
+        for rows in whole_keys(batches, TO_PAIR, KEY):
+            shown = _flows(rows)
             yield pa.RecordBatch.from_arrays([shown[column.name].cast(column.type) for column in schema], schema=schema)
 
 
 @dataclass(frozen=True)
 class WriteFlows:
-    """The function for `mapInArrow`: sorted messages -> WRITTEN (`udfs.parquet`), the flows in files of `folder` in
-    `directory`."""
+    """The function for `mapInArrow`: dealt messages, sorted by bucket -> WRITTEN (`udfs.parquet`), the flows in files
+    of `folder` in `directory`."""
 
     filesystem: fs.FileSystem
     directory: str
@@ -74,35 +79,11 @@ class WriteFlows:
         return write_folders(self.filesystem, self.directory, flows, lambda _: self.pairing.schema)
 
 
-def whole_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows, those of a key together."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        last = _last_group(batch)
-        if last == 0 and held and held[-1]["key"][-1] == batch["key"][0]:
-            held.append(batch)
-            continue
-        held.append(batch.slice(0, last))
-        yield pa.Table.from_batches(held)
-        held = [batch.slice(last)]
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def _last_group(batch: pa.RecordBatch) -> int:
-    """Where the group begins that further batches may go on with."""
-    keys = integers(batch["key"])
-    before = np.flatnonzero(keys != keys[-1])
-    return int(before[-1]) + 1 if len(before) else 0
-
-
 def _flows(rows: pa.Table) -> dict[str, pa.Array]:
     """The flows of whole groups: a pair of a publish and its deliveries, or a message without another."""
     is_answer = integers(rows["side"]) == ANSWER
-    messages = rows.filter(pa.array(~is_answer)).combine_chunks()
-    columns = Rows(*(integers(messages[name]) for name in Rows._fields))
+    messages = Messages(rows, np.flatnonzero(~is_answer))
+    columns = messages.columns
     pairs = pairs_of(columns)
     firsts = np.flatnonzero((columns.side == DELIVERY) & (pairs.first == np.arange(len(pairs.first))))
     alone = np.flatnonzero((columns.side == PUBLISH) & (pairs.taken == 0))
@@ -111,26 +92,51 @@ def _flows(rows: pa.Table) -> dict[str, pa.Array]:
     }
 
 
+class Messages:
+    """Those of `rows` at `places`, in the order of pairing; `columns` of them for the kernel."""
+
+    def __init__(self, rows: pa.Table, places: NDArray[np.int64]) -> None:
+        self._rows = rows
+        columns = Rows(*(integers(rows[name])[places] for name in Rows._fields))
+        time = np.where(columns.side == DELIVERY, columns.from_ns, columns.until_ns)
+        named = (integers(rows[name])[places] for name in ("frame_no", "connection_id"))
+        order = np.lexsort((*named, time, columns.place, columns.side, columns.key))
+        self._places = places[order]
+        self.columns = Rows(*(fixed(column[order]) for column in columns))
+
+    def at(self, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
+        """Gives the columns of the messages at `places` of the order; null where NOBODY is."""
+        there = np.where(places == NOBODY, -1, self._places[places])
+        return lambda name: picked(self._rows[name], there)
+
+    def numbers(self, name: str) -> NDArray[np.int64]:
+        """A column of numbers."""
+        return integers(self._rows[name])[self._places]
+
+
 def _with(of_deliveries: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
     """A number for each flow, in their order: those with deliveries, then those of publishes alone."""
     return np.concatenate([of_deliveries, alone])
 
 
-def _answers(answers: pa.Table, messages: pa.Table, publishes: NDArray[np.int64]) -> pa.Array:
+def _answers(answers: pa.Table, messages: Messages, publishes: NDArray[np.int64]) -> pa.Array:
     """How long each of the `publishes` waited for its answer; null without one."""
-    keys = [[integers(table[name]) for name in ("connection_id", "frame_no")] for table in (answers, messages)]
-    of_messages = Index(*keys[0]).find(*keys[1])
+    answered, asked = (
+        [number(name) for name in ("connection_id", "frame_no")]
+        for number in (lambda name: integers(answers[name]), messages.numbers)
+    )
+    of_messages = Index(*answered).find(*asked)
     return picked(answers["rpc_latency_ns"], np.where(publishes == NOBODY, -1, of_messages[publishes]))
 
 
 def _shown(
-    messages: pa.Table, pairs: Pairs, firsts: NDArray[np.int64], alone: NDArray[np.int64]
+    messages: Messages, pairs: Pairs, firsts: NDArray[np.int64], alone: NDArray[np.int64]
 ) -> dict[str, pa.Array]:
     """The columns of the flows with deliveries, of which `firsts` are the first, and of publishes `alone`."""
     nobody = np.full(len(alone), NOBODY)
     publishes = _with(pairs.publish[firsts], alone)
     publish, first, last, either = (
-        _of(messages, places)
+        messages.at(places)
         for places in (publishes, _with(firsts, nobody), _with(pairs.last[firsts], nobody), _with(firsts, alone))
     )
     delivered = np.arange(len(publishes)) < len(firsts)
@@ -166,11 +172,6 @@ def _shown(
         "match": pc.if_else(paired, pc.if_else(either("by_id"), "message-id", "fingerprint"), "none"),
         "ambiguous": pc.if_else(paired, doubt, None),
     }
-
-
-def _of(messages: pa.Table, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
-    """Gives the columns of the messages at `places`; null where NOBODY is."""
-    return lambda name: picked(messages[name], places)
 
 
 def _flow_ids(publish: pa.Array, delivery: pa.Array) -> pa.Array:

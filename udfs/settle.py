@@ -125,7 +125,7 @@ def settled_at_once(records: NDArray[Any]) -> Settled:
     order = np.lexsort(
         [opens if name == "opens" else records[name] for name in reversed(("connection", "ledger", *ORDER))]
     )
-    events = Events(*(_fixed(records[name][order]) for name in Events._fields))
+    events = Events(*(fixed(records[name][order]) for name in Events._fields))
     openings = int(events.opens.sum())
     undone = events.transaction == ROLLED_BACK
     notes = bool(np.any((events.opens == 0) & (undone | (events.final == 0))))
@@ -135,14 +135,13 @@ def settled_at_once(records: NDArray[Any]) -> Settled:
     return Settled(*(column[:n] for column in rows))
 
 
-def _fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The values, never writeable: kernels are compiled for one kind of array."""
     values = np.ascontiguousarray(values)
     values.flags.writeable = False
     return values
 
 
 def integers(column: pa.Array, null: int = 0) -> NDArray[np.int64]:
-    """A column of numbers or booleans, null as `null`; never writeable: kernels are compiled for one kind of array."""
-    values = np.ascontiguousarray(column.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False))
-    values.flags.writeable = False
-    return values
+    """A column of numbers or booleans, null as `null`; `fixed`."""
+    return fixed(column.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False))

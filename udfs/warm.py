@@ -150,15 +150,21 @@ def said(arguments: dict[str, object]) -> pa.StructArray:
 
 
 def warm_pairing() -> None:
-    """Compile the pairing engine: a publish and two deliveries, one of them again; and how its tables grow."""
+    """Compile the pairing engine and what it goes by: a delivery that has died before; and how its tables grow."""
     from codec.keyed import FIRST_ENTRIES, new_keyed, with_room
-    from codec.pairing import Rows
-    from udfs.pairing import CARRIED, PairMessages
+    from udfs.dealing import Deal
+    from udfs.pairable import DealMessages, Rules
+    from udfs.pairing import KEY, TO_PAIR, PairMessages
 
-    messages = {name: pa.nulls(3, kind) for name, kind in CARRIED.items()}
-    messages |= {name: pa.array([1, 1, 1]) for name in Rows._fields}
-    messages["side"] = pa.array([0, 1, 1])
-    list(PairMessages(StructType([StructField("flow_id", LongType())]))(iter([pa.record_batch(messages)])))
+    names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
+    numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "body_size")
+    texts = dict.fromkeys((*names, "outcome", "transaction", "version", "server", "vhost"), pa.array(["a"]))
+    truths = dict.fromkeys(("redelivered", "lossy", "ids_repeat"), pa.array([True]))
+    dead = said({"x-death": [{"routing-keys": ["a"]}]})
+    messages = {**texts, **truths, **dict.fromkeys((*numbers, "settled_ts_ns"), pa.array([1]))}
+    messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
+    dealt = DealMessages(Rules(("get",), (), (), ""), Deal(TO_PAIR, KEY, 1))(iter([pa.record_batch(messages)]))
+    list(PairMessages(StructType([StructField("flow_id", LongType())]))(dealt))
     with_room(new_keyed(), FIRST_ENTRIES)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.tables.roles import DELIVERIES
@@ -11,19 +11,20 @@ DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: answers to this pseudo-queue
 OF_REPLY = ("server", "vhost", "correlation_id")
 
 
-def answered(messages: DataFrame, brokers: DataFrame, key: Column) -> DataFrame:
-    """Requests that were answered -> (connection_id, frame_no, key, rpc_latency_ns); `key` of a message with its
-    broker.
+def answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
+    """Messages and their brokers -> requests that were answered (`udfs.pairable.OF_KEY`), and rpc_latency_ns.
 
     A reply bears the correlation-id of its request, or its message-id where that has none, and is delivered from where
     the request asked for it; the next such delivery counts. Looked for in the order of time, as ids may be used again.
     """
+    from udfs.pairable import OF_KEY
+
     broker = brokers.select("connection_id", "server", "vhost")
     directly = F.concat_ws("\0", F.lit(DIRECT_REPLY), "connection_id")
     requests = (
         messages.filter((F.col("operation") == "publish") & F.col("reply_to").isNotNull())
         .join(broker, "connection_id")
-        .withColumn("request", F.struct("connection_id", F.col("first_frame_no").alias("frame_no"), key.alias("key")))
+        .withColumn("request", F.struct(*OF_KEY))
         .withColumn("correlation_id", F.coalesce("correlation_id", "message_id"))
         .filter(F.col("correlation_id").isNotNull())
         .select(
@@ -45,7 +46,7 @@ def answered(messages: DataFrame, brokers: DataFrame, key: Column) -> DataFrame:
                 "place"
             ),
             F.coalesce("last_ts_ns", "ts_ns").alias("at_ns"),
-            F.lit(None).cast("struct<connection_id: bigint, frame_no: bigint, key: bigint>").alias("request"),
+            F.lit(None).cast(requests.schema["request"].dataType).alias("request"),
         )
     )
     is_reply = F.col("request").isNull()

@@ -1,0 +1,104 @@
+"""Fields, elements and texts of VARIANT columns, against Python objects: what `codec.variant.encode` was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.variant import encode
+from codec.variant.reading import ENTRIES, SLOTS
+from udfs.arrow import VARIANT
+from udfs.fields import elements, fields, texts
+
+NAMES = [f"name{number}" for number in range(2 * ENTRIES)]
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+SCALARS = st.one_of(st.none(), st.booleans(), INT64, st.text(max_size=70))
+OBJECTS = st.dictionaries(st.sampled_from(NAMES[:6]), SCALARS, max_size=6)
+
+
+def column(values: list[Any]) -> pa.StructArray:
+    """None is no value at all, not VARIANT's null."""
+    parts = [encode(value) if value is not None else (b"", b"") for value in values]
+    arrays = [pa.array([part[i] for part in parts], pa.binary()) for i in (0, 1)]
+    missing = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(arrays, fields=list(VARIANT), mask=missing)
+
+
+def of_kind(kind: str, value: Any) -> Any:
+    """`value` where it is of that kind."""
+    wanted = {"string": str, "bigint": int, "boolean": bool}[kind]
+    return value if type(value) is wanted else None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.none(), OBJECTS), min_size=1, max_size=30))
+def test_fields_are_what_the_objects_hold(rows: list[dict[str, Any] | None]) -> None:
+    for kind in ("string", "bigint", "boolean"):
+        found = fields(column(rows), dict.fromkeys(NAMES[:6], kind))
+        for name in NAMES[:6]:
+            assert found[name].to_pylist() == [of_kind(kind, (row or {}).get(name)) for row in rows]
+
+
+def test_more_dictionaries_than_are_remembered() -> None:
+    """Dictionaries that share their slot, and those with more entries than are remembered, alternate."""
+    large = {name: number for number, name in enumerate(NAMES)}
+    rows = [{NAMES[number]: number, NAMES[number + 1]: -number} for number in range(SLOTS + 20)] * 2
+    rows = [part for row in rows for part in (row, large)]
+    found = fields(column(rows), dict.fromkeys(NAMES, "bigint"))
+    for name in NAMES:
+        assert found[name].to_pylist() == [row.get(name) for row in rows]
+
+
+def test_dictionaries_of_one_size_and_the_same_ends_are_told_apart() -> None:
+    rows = [{"abca": 1}, {"acba": 2}, {"abca": 3}, {"aaaa": 4}]
+    found = fields(column(rows), {"abca": "bigint", "acba": "bigint"})
+    assert found["abca"].to_pylist() == [1, None, 3, None]
+    assert found["acba"].to_pylist() == [None, 2, None, None]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.lists(st.one_of(SCALARS, OBJECTS), max_size=8), OBJECTS), max_size=12))
+def test_elements_are_those_of_the_arrays(rows: list[Any]) -> None:
+    found, counts = elements(column(rows))
+    expected = [value for row in rows if isinstance(row, list) for value in row]
+    assert counts.tolist() == [len(row) if isinstance(row, list) else 0 for row in rows]
+    assert texts(found).to_pylist() == [value if isinstance(value, str) else None for value in expected]
+    inner = fields(found, {NAMES[0]: "bigint"})[NAMES[0]].to_pylist()
+    assert inner == [of_kind("bigint", value.get(NAMES[0])) if isinstance(value, dict) else None for value in expected]
+
+
+def test_an_array_of_more_than_255_elements() -> None:
+    found, counts = elements(column([[str(number) for number in range(1000)], None, ["x"]]))
+    assert counts.tolist() == [1000, 0, 1]
+    assert texts(found).to_pylist() == [*map(str, range(1000)), "x"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_octets_of_any_kind_are_read_without_reading_on(seed: int) -> None:
+    """Values and dictionaries that nobody wrote; the first octets say that they are arrays or objects."""
+    rng = np.random.default_rng(seed)
+    whole = [encode({"a": [1, "two", {"b": 3}], "c": "text"}), encode([[1, 2], {"a": 1}, "x" * 100])]
+    values, words = [], []
+    for _ in range(300):
+        value, dictionary = (bytearray(part) for part in whole[rng.integers(2)])
+        for part in (value, dictionary):
+            for _ in range(rng.integers(0, 4)):
+                part[rng.integers(len(part))] = rng.integers(256)
+            del part[rng.integers(1, len(part) + 1) :]
+        values.append(bytes(value))
+        words.append(bytes(dictionary))
+    arrays = [pa.array(part, pa.binary()) for part in (values, words)]
+    damaged = pa.StructArray.from_arrays(arrays, fields=list(VARIANT))
+    inside, counts = elements(damaged)
+    assert len(inside) == counts.sum()
+    sizes = iter(len(part) for part in inside.field("value").to_pylist())
+    for value, count in zip(values, counts, strict=True):
+        assert sum(next(sizes) for _ in range(count)) <= len(value)
+    texts(inside)
+    fields(inside, {"a": "variant", "b": "bigint"})
+    fields(damaged, {"a": "variant", "c": "string"})

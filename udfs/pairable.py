@@ -1,0 +1,263 @@
+"""Messages made ready to be paired: rows of `udfs.pairing.TO_PAIR`, dealt out by their key.
+
+Messages meet at their broker (server endpoint and virtual host) under a key: the message-id, or else a hash of
+correlation-id and body. Where a message was published to, and where it was delivered from, are hashes as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+from pyarrow import parquet as pq
+
+from codec.pairing import CLASSIC, DELIVERY, DESCRIBED, EXACT, NAMED, PLAIN, PUBLISH, SEGMENTED
+from udfs.addresses import nodes
+from udfs.arrow import VARIANT
+from udfs.dealing import Deal
+from udfs.deaths import told
+from udfs.hashes import hashed
+from udfs.pairing import ANSWER, TO_PAIR
+from udfs.rows import Index, numbers_of, picked, with_parts
+
+# The columns of table messages that are read, and those of brokers by connection.
+OF_MESSAGES = (
+    "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
+    "routing_key", "queue", "address", "link", "redelivered", "message_id", "correlation_id", "headers", "properties",
+    "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
+)  # fmt: skip
+OF_BROKERS = ("version", "server", "vhost", "lossy", "ids_repeat")
+# What the key of a message comes from.
+OF_KEY = (
+    "connection_id", "first_frame_no", "operation", "server", "vhost", "message_id", "correlation_id", "body_size",
+    "body_sha256", "outcome", "transaction",
+)  # fmt: skip
+FAMILIES = {"0-10": SEGMENTED, "1.0": DESCRIBED}
+BATCH_ROWS = 1 << 16
+BY_ID, BY_BODY, ALONE, ROUTE, PLACE, BODY = range(6)  # what a hash is of
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`deliveries`: operations; outcomes: `refused` of what never came to a queue, `given_back` of what goes back to
+    one, `unmarked`: that which comes again and need not say so; `rolled_back`: a transaction."""
+
+    deliveries: tuple[str, ...]
+    refused: tuple[str, ...]
+    given_back: tuple[str, ...]
+    unmarked: str
+    rolled_back: str = "rolled-back"
+
+    def keys(self, rows: Mapping[str, pa.Array]) -> pa.Array:
+        """What a message (columns OF_KEY) has in common with those that may be the same."""
+        delivered = pc.is_in(rows["operation"], pa.array(self.deliveries))
+        rolled_back = pc.equal(rows["transaction"], self.rolled_back).fill_null(False)
+        refused = pc.or_(pc.is_in(rows["outcome"], pa.array(self.refused)), rolled_back)
+        broker = (rows["server"], rows["vhost"])
+        by_body = (rows["correlation_id"], rows["body_size"], rows["body_sha256"])
+        alone = pa.array(_identities(rows))
+        cases = (
+            (pc.and_(pc.invert(delivered), refused), alone),
+            (_not_empty(rows["message_id"]), hashed(*broker, rows["message_id"], seed=BY_ID)),
+            (rows["body_sha256"].is_valid(), hashed(*broker, *by_body, seed=BY_BODY)),
+        )
+        keys = alone
+        for case, values in reversed(cases):
+            keys = pc.if_else(case, pa.array(values), keys)
+        return keys
+
+    def pairable(self, rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Columns OF_MESSAGES and OF_BROKERS -> those of TO_PAIR, but for answers."""
+        delivered = pc.is_in(rows["operation"], pa.array(self.deliveries))
+        of_broker = told(_where(delivered, rows["headers"]), _where(delivered, rows["properties"]))
+        at_kind, at_exchange, at_key = nodes(rows["address"])
+        source = pc.coalesce(rows["queue"], pc.if_else(pc.not_equal(at_kind, "exchange"), at_key, None))
+        if pc.and_(delivered, source.is_null()).true_count:
+            source = pc.coalesce(source, _links(rows))
+        origins = (
+            (of_broker.dead, of_broker.died_exchange, of_broker.died_routing_key),
+            (rows["exchange"].is_valid(), rows["exchange"], rows["routing_key"]),
+            (of_broker.exchange.is_valid(), of_broker.exchange, of_broker.routing_key),
+            (pc.invert(delivered), at_exchange, at_key),
+        )
+        exchange = routing_key = pa.nulls(len(delivered), pa.string())
+        for known, its_exchange, its_key in reversed(origins):
+            exchange = pc.if_else(known, its_exchange, exchange)
+            routing_key = pc.if_else(known, pc.coalesce(its_key, ""), routing_key)
+        route = hashed(exchange, routing_key, seed=ROUTE)
+        route = np.where(exchange.is_valid().to_numpy(zero_copy_only=False), route, 0)
+        nothing = pa.repeat("", len(delivered))
+        own_route = hashed(nothing, source, seed=ROUTE)
+        place = hashed(source, pa.array(route), pa.array(of_broker.deaths), of_broker.died["queue"], seed=PLACE)
+        to_exchange = pc.if_else(pc.equal(at_kind, "exchange"), NAMED, PLAIN)
+        addressed = pc.if_else(pc.equal(at_kind, "queue"), EXACT, to_exchange)
+        by_exchange = pc.if_else(pc.equal(rows["exchange"], ""), EXACT, NAMED)
+        by_id = _not_empty(rows["message_id"])
+        until_ns = pc.coalesce(rows["last_ts_ns"], rows["ts_ns"])
+        back = pc.is_in(rows["outcome"], pa.array(self.given_back))
+        back_ns = pc.if_else(pc.and_(delivered, back), pc.coalesce(rows["settled_ts_ns"], until_ns), -1)
+        dead = _truth(of_broker.dead)
+        delivery = _truth(delivered)
+        return {
+            "key": self.keys(rows),
+            "side": pc.if_else(delivered, DELIVERY, PUBLISH),
+            "place": pa.array(np.where(delivery, place, 0)),
+            "route": pa.array(route),
+            # The queue of a dead-lettered message is not the one that it was published to.
+            "own_route": pa.array(np.where(delivery & ~dead, own_route, 0)),
+            "kind": pc.coalesce(by_exchange, addressed, PLAIN),
+            "digest": pc.if_else(rows["body_sha256"].is_valid(), pa.array(hashed(rows["body_sha256"], seed=BODY)), 0),
+            "family": _families(rows["version"]),
+            "from_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
+            "until_ns": until_ns,
+            "again": pc.coalesce(rows["redelivered"], False),
+            "back_ns": back_ns,
+            "unmarked": pc.equal(rows["outcome"], self.unmarked).fill_null(False),
+            "identity": pa.array(_identities(rows)),
+            "connection_id": rows["connection_id"],
+            "frame_no": rows["first_frame_no"],
+            **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
+            **{name: rows[name] for name in ("queue", "outcome")},
+            "settled_ns": rows["settled_ts_ns"],
+            "dead_lettered": of_broker.died["reason"],
+            "by_id": by_id,
+            # A message-id tells what it belongs to although bytes are lost, unless ids are used again.
+            "lossy": pc.and_(rows["lossy"], pc.or_(pc.coalesce(rows["ids_repeat"], False), pc.invert(by_id))),
+        }
+
+    def wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Publishes and deliveries. A publish of 1.0 whose link has no address declares or discharges a transaction
+        (4.2); a link to the anonymous relay has none either, but there each message has one of its own."""
+        nowhere = pc.and_(pc.coalesce(rows["exchange"], rows["address"]).is_null(), rows["link"].is_valid())
+        published = pc.and_(pc.equal(rows["operation"], "publish"), pc.invert(nowhere))
+        return _filtered(rows, pc.or_(pc.is_in(rows["operation"], pa.array(self.deliveries)), published))
+
+
+@dataclass(frozen=True)
+class DealMessages:
+    """The function for `mapInArrow`: messages with their broker (OF_MESSAGES, OF_BROKERS) -> `udfs.dealing.DEALT`."""
+
+    rules: Rules
+    deal: Deal
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.deal(filled(self.rules.pairable(_columns(self._wanted(batch)))) for batch in batches)
+
+    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self.rules.wanted(with_parts(batch))
+
+
+@dataclass(frozen=True)
+class DealAnswers:
+    """The function for `mapInArrow`: requests that were answered (OF_KEY, rpc_latency_ns) -> `udfs.dealing.DEALT`."""
+
+    rules: Rules
+    deal: Deal
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.deal(filled(self._answers(_columns(batch))) for batch in batches)
+
+    def _answers(self, rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        return {
+            "key": self.rules.keys(rows),
+            "side": pa.repeat(ANSWER, len(rows["server"])),
+            "connection_id": rows["connection_id"],
+            "frame_no": rows["first_frame_no"],
+            "rpc_latency_ns": rows["rpc_latency_ns"],
+        }
+
+
+@dataclass(frozen=True)
+class ReadMessages:
+    """The function for `mapInArrow`: rows (file, row_group) -> `udfs.dealing.DEALT`: the messages of these row groups
+    of files of a file system that all workers reach, with their brokers, which are in `brokers` files (connection_id,
+    OF_BROKERS)."""
+
+    filesystem: fs.FileSystem
+    brokers: tuple[str, ...]
+    messages: DealMessages
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.messages(self._read(batches))
+
+    def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, group in zip(batch["file"].to_pylist(), batch["row_group"].to_pylist(), strict=True):
+                with pq.ParquetFile(path, filesystem=self.filesystem) as file:
+                    rows = file.read_row_group(group, columns=list(OF_MESSAGES))
+                yield from self._with_brokers(rows)
+
+    def _with_brokers(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
+        known = self._brokers_of(rows["connection_id"].unique())
+        index = Index(numbers_of(known["connection_id"]), np.zeros(known.num_rows, np.int64))
+        for part in rows.combine_chunks().to_batches(BATCH_ROWS):
+            connections = numbers_of(part["connection_id"])
+            at = index.find(connections, np.zeros(len(connections), np.int64))
+            found = _filtered(part, pa.array(at >= 0))
+            of_brokers = [picked(known[name], at[at >= 0]) for name in OF_BROKERS]
+            yield pa.RecordBatch.from_arrays([*found.columns, *of_brokers], names=[*OF_MESSAGES, *OF_BROKERS])
+
+    def _brokers_of(self, connections: pa.Array) -> pa.Table:
+        found = [
+            rows.filter(pc.is_in(rows["connection_id"], connections))
+            for path in self.brokers
+            for rows in pq.ParquetFile(path, filesystem=self.filesystem).iter_batches()
+        ]
+        return pa.Table.from_batches(found).combine_chunks()
+
+
+def filled(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Rows of TO_PAIR, null where nothing is said."""
+    rows = len(columns["key"])
+    values = [
+        columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows, field.type)
+        for field in TO_PAIR
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=TO_PAIR)
+
+
+def _filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
+    """The chosen rows, which are all as a rule."""
+    return rows if chosen.true_count == rows.num_rows else rows.filter(chosen)
+
+
+def _columns(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    return {name: rows[name] for name in rows.schema.names}
+
+
+def _identities(rows: Mapping[str, pa.Array]) -> np.ndarray:
+    """64 bits that tell a message from all others."""
+    return hashed(rows["connection_id"], rows["first_frame_no"], seed=ALONE)
+
+
+def _families(versions: pa.Array) -> pa.Array:
+    found = pa.repeat(pa.scalar(CLASSIC), len(versions))
+    for version, family in FAMILIES.items():
+        found = pc.if_else(pc.equal(versions, version).fill_null(False), family, found)
+    return found
+
+
+def _not_empty(text: pa.Array) -> pa.Array:
+    return pc.not_equal(text, "").fill_null(False)
+
+
+def _links(rows: Mapping[str, pa.Array]) -> pa.Array:
+    """A name for the link of each message."""
+    parts = (rows[name].cast(pa.string()) for name in ("connection_id", "channel", "link"))
+    return pc.binary_join_element_wise("link", *parts, "\0", null_handling="skip")
+
+
+def _truth(marks: pa.Array) -> np.ndarray:
+    """Null is not true."""
+    truth: np.ndarray = marks.fill_null(False).to_numpy(zero_copy_only=False)
+    return truth
+
+
+def _where(chosen: pa.Array, column: pa.StructArray) -> pa.StructArray:
+    """A VARIANT column, null but where `chosen`."""
+    parts = [column.field(part.name) for part in VARIANT]
+    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pc.or_(pc.invert(chosen), column.is_null()))
