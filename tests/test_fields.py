@@ -85,13 +85,13 @@ def test_octets_of_any_kind_are_read_without_reading_on(seed: int) -> None:
     whole = [encode({"a": [1, "two", {"b": 3}], "c": "text"}), encode([[1, 2], {"a": 1}, "x" * 100])]
     values, words = [], []
     for _ in range(300):
-        value, dictionary = (bytearray(part) for part in whole[rng.integers(2)])
-        for part in (value, dictionary):
+        parts = [bytearray(part) for part in whole[rng.integers(2)]]
+        for part in parts:
             for _ in range(rng.integers(0, 4)):
                 part[rng.integers(len(part))] = rng.integers(256)
             del part[rng.integers(1, len(part) + 1) :]
-        values.append(bytes(value))
-        words.append(bytes(dictionary))
+        values.append(bytes(parts[0]))
+        words.append(bytes(parts[1]))
     arrays = [pa.array(part, pa.binary()) for part in (values, words)]
     damaged = pa.StructArray.from_arrays(arrays, fields=list(VARIANT))
     inside, counts = elements(damaged)

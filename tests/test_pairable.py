@@ -134,7 +134,10 @@ def test_compiled_and_interpreted_hashes_agree(texts: list[str | None]) -> None:
     lanes = hashing.new_lanes(len(texts))
     octets, ends = np.frombuffer(array.buffers()[2], np.uint8), np.frombuffer(array.buffers()[1], np.int32)
     present = np.array([text is not None for text in texts], np.uint8)
-    word_by_word = hashing.mix_texts.py_func
-    word_by_word(octets, ends[: len(texts) + 1].astype(np.int64), present, lanes)
-    hashing.mix_numbers.py_func(np.ones(len(texts), np.int64), np.ones(len(texts), np.uint8), lanes)
+    texts_interpreted, numbers_interpreted = (
+        kernel.py_func  # type: ignore[union-attr]
+        for kernel in (hashing.mix_texts, hashing.mix_numbers)
+    )
+    texts_interpreted(octets, ends[: len(texts) + 1].astype(np.int64), present, lanes)
+    numbers_interpreted(np.ones(len(texts), np.int64), np.ones(len(texts), np.uint8), lanes)
     assert ((lanes[:, 1] << 32) | lanes[:, 0]).astype(np.int64).tolist() == hashed(array).tolist()

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from udfs.arrow import arrow_schema
 from udfs.bodies import Bodies
 from udfs.fields import fields
-from udfs.rows import Index, in_one, joined, numbers_of, picked, places_of
+from udfs.rows import Index, in_one, joined, numbers_of, one_of, picked, places_of
 
 # What is kept of frames until their message is whole; the arguments of the method, too.
 OF_FRAMES = (
@@ -68,7 +68,7 @@ class Contents:
     ) -> Iterator[pa.RecordBatch]:
         """Take frames, fields of their arguments, and the messages that the history of channels has found in them ->
         messages as in the table, without what became of them."""
-        others = pc.is_in(frames["version"], pa.array(self._shown.others, pa.string()))
+        others = one_of(frames["version"], self._shown.others)
         own = pc.and_(frames["content_frame_no"].is_valid(), pc.invert(others))
         if self._shown.payload:
             self._bodies.add(frames.filter(own))
@@ -169,7 +169,7 @@ class Groups:
         self.starts = np.concatenate([[0], changes])
         self.ends = np.concatenate([changes, [len(keys)]])
         self.sizes = self.ends - self.starts
-        self.is_body = self._marked(pc.is_in(in_one(frames["frame_type"]), pa.array(body_frames)))
+        self.is_body = self._marked(one_of(frames["frame_type"], body_frames))
         self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
         self.digest_at = self.first_where(self.valid("body_sha256"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StructField, StructType
 
-from udfs.rows import numbers_of
+from udfs.rows import numbers_of, one_of, truth_of
 
 SIDES = ("client", "server")
 OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name")
@@ -44,19 +44,19 @@ class Counts:
         """By measure, which frames count."""
         kind, name = frames["frame_type"], frames["name"]
         kinds = {
-            "frames": _truth(pc.invert(pc.is_in(kind, _texts(self.spans)))) & _truth(kind.is_valid()),
-            "methods": _truth(pc.is_in(kind, _texts(self.methods))),
-            "heartbeats": _truth(pc.equal(kind, "heartbeat")),
+            "frames": truth_of(pc.invert(one_of(kind, self.spans))) & truth_of(kind.is_valid()),
+            "methods": truth_of(one_of(kind, self.methods)),
+            "heartbeats": truth_of(pc.equal(kind, "heartbeat")),
         }
-        sides = {side: _truth(pc.equal(frames["sender"], side)) for side in SIDES}
+        sides = {side: truth_of(pc.equal(frames["sender"], side)) for side in SIDES}
         # A message of 1.0 may take several transfers; the first of them counts.
-        first = _truth(pc.equal(pc.coalesce(frames["content_frame_no"], frames["frame_no"]), frames["frame_no"]))
-        moves = _truth(pc.is_in(name, _texts(self.transfers))) & first
+        first = truth_of(pc.equal(pc.coalesce(frames["content_frame_no"], frames["frame_no"]), frames["frame_no"]))
+        moves = truth_of(one_of(name, self.transfers)) & first
         return {
             **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
-            "published": _truth(pc.is_in(name, _texts(self.published))) | (moves & sides["client"]),
-            "delivered": _truth(pc.is_in(name, _texts(self.delivered))) | (moves & sides["server"]),
-            "headers": _truth(pc.equal(kind, "protocol-header")),
+            "published": truth_of(one_of(name, self.published)) | (moves & sides["client"]),
+            "delivered": truth_of(one_of(name, self.delivered)) | (moves & sides["server"]),
+            "headers": truth_of(pc.equal(kind, "protocol-header")),
         }
 
 
@@ -68,13 +68,3 @@ class CountRows:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (self.counts.of(batch) for batch in batches if batch.num_rows)
-
-
-def _texts(values: Collection[str]) -> pa.Array:
-    return pa.array(values, pa.string())
-
-
-def _truth(marks: pa.Array) -> NDArray[np.bool_]:
-    """Null is not true."""
-    truth: NDArray[np.bool_] = marks.fill_null(False).to_numpy(zero_copy_only=False)
-    return truth

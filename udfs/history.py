@@ -22,6 +22,7 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StringType, Struc
 
 from codec.channel_history import end_connection, follow
 from codec.channel_state import CONNECTION, ROLE, STARTED, Results, Roles, Rows, new_results, new_state, with_room
+from udfs.rows import one_of
 from udfs.settle import Numbers, integers
 
 Records = NDArray[Any]
@@ -119,13 +120,13 @@ class Said:
 
     def chosen(self, frames: pa.RecordBatch) -> pa.Array:
         """True for methods that have a say, and where frames of a sender may be missing."""
-        own = pc.invert(_one_of(frames["version"], self.others))
-        method = pc.and_(_one_of(frames["frame_type"], self.frame_types), _one_of(frames["name"], self.names))
+        own = pc.invert(one_of(frames["version"], self.others))
+        method = pc.and_(one_of(frames["frame_type"], self.frame_types), one_of(frames["name"], self.names))
         return pc.and_(own, pc.or_(pc.and_(method, frames["channel"].is_valid()), self.lost(frames)))
 
     def marks(self, frames: pa.RecordBatch) -> dict[str, pa.Array]:
         """`sender` (1: the server), `loss`, `on_connection` of chosen frames."""
-        on_connection = pc.and_(_one_of(frames["version"], self.versions), pc.equal(frames["channel"], 0))
+        on_connection = pc.and_(one_of(frames["version"], self.versions), pc.equal(frames["channel"], 0))
         return {
             "sender": pc.equal(frames["sender"], SENDERS[1]),
             "loss": self.lost(frames),
@@ -139,10 +140,6 @@ class Said:
             said = frames[column].is_valid() if value is None else pc.equal(frames[column], value)
             lost = pc.or_(lost, pc.and_(pc.equal(frames["frame_type"], kind), pc.invert(said)).fill_null(False))
         return lost
-
-
-def _one_of(column: pa.Array, values: tuple[str, ...]) -> pa.Array:
-    return pc.is_in(column, pa.array(values, pa.string()))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from udfs.arrow import arrow_type
 from udfs.fields import fields
 from udfs.parts import METHODS, REQUESTS
-from udfs.rows import with_parts
+from udfs.rows import one_of, with_parts
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Methods:
     def rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """`frames` and fields of their `arguments` (with `name`) -> rows of the table, without replies: those of all
         methods that cannot have one, and the requests."""
-        chosen = pc.is_in(frames["frame_type"], pa.array(self.frame_types))
-        names_link = pc.is_in(frames["name"], pa.array(self.named_links))
+        chosen = one_of(frames["frame_type"], self.frame_types)
+        names_link = one_of(frames["name"], self.named_links)
         link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
         known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
         known["name"] = frames["name"]
-        asks = pc.and_(chosen, pc.is_in(frames["name"], pa.array(self.requests)))
+        asks = pc.and_(chosen, one_of(frames["name"], self.requests))
         return self._rows(known, pc.and_not(chosen, asks)), self._rows(known, asks)
 
     def _rows(self, known: Mapping[str, pa.Array], chosen: pa.BooleanArray) -> pa.RecordBatch:

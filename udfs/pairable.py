@@ -22,7 +22,7 @@ from udfs.dealing import Deal
 from udfs.deaths import told
 from udfs.hashes import hashed
 from udfs.pairing import ANSWER, TO_PAIR
-from udfs.rows import Index, numbers_of, picked, with_parts
+from udfs.rows import Index, numbers_of, one_of, picked, truth_of, with_parts
 
 # The columns of table messages that are read, and those of brokers by connection.
 OF_MESSAGES = (
@@ -54,9 +54,9 @@ class Rules:
 
     def keys(self, rows: Mapping[str, pa.Array]) -> pa.Array:
         """What a message (columns OF_KEY) has in common with those that may be the same."""
-        delivered = pc.is_in(rows["operation"], pa.array(self.deliveries))
+        delivered = one_of(rows["operation"], self.deliveries)
         rolled_back = pc.equal(rows["transaction"], self.rolled_back).fill_null(False)
-        refused = pc.or_(pc.is_in(rows["outcome"], pa.array(self.refused)), rolled_back)
+        refused = pc.or_(one_of(rows["outcome"], self.refused), rolled_back)
         broker = (rows["server"], rows["vhost"])
         by_body = (rows["correlation_id"], rows["body_size"], rows["body_sha256"])
         alone = pa.array(_identities(rows))
@@ -72,7 +72,7 @@ class Rules:
 
     def pairable(self, rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Columns OF_MESSAGES and OF_BROKERS -> those of TO_PAIR, but for answers."""
-        delivered = pc.is_in(rows["operation"], pa.array(self.deliveries))
+        delivered = one_of(rows["operation"], self.deliveries)
         of_broker = told(_where(delivered, rows["headers"]), _where(delivered, rows["properties"]))
         at_kind, at_exchange, at_key = nodes(rows["address"])
         source = pc.coalesce(rows["queue"], pc.if_else(pc.not_equal(at_kind, "exchange"), at_key, None))
@@ -98,10 +98,10 @@ class Rules:
         by_exchange = pc.if_else(pc.equal(rows["exchange"], ""), EXACT, NAMED)
         by_id = _not_empty(rows["message_id"])
         until_ns = pc.coalesce(rows["last_ts_ns"], rows["ts_ns"])
-        back = pc.is_in(rows["outcome"], pa.array(self.given_back))
+        back = one_of(rows["outcome"], self.given_back)
         back_ns = pc.if_else(pc.and_(delivered, back), pc.coalesce(rows["settled_ts_ns"], until_ns), -1)
-        dead = _truth(of_broker.dead)
-        delivery = _truth(delivered)
+        dead = truth_of(of_broker.dead)
+        delivery = truth_of(delivered)
         return {
             "key": self.keys(rows),
             "side": pc.if_else(delivered, DELIVERY, PUBLISH),
@@ -134,7 +134,7 @@ class Rules:
         (4.2); a link to the anonymous relay has none either, but there each message has one of its own."""
         nowhere = pc.and_(pc.coalesce(rows["exchange"], rows["address"]).is_null(), rows["link"].is_valid())
         published = pc.and_(pc.equal(rows["operation"], "publish"), pc.invert(nowhere))
-        return _filtered(rows, pc.or_(pc.is_in(rows["operation"], pa.array(self.deliveries)), published))
+        return _filtered(rows, pc.or_(one_of(rows["operation"], self.deliveries), published))
 
 
 @dataclass(frozen=True)
@@ -249,12 +249,6 @@ def _links(rows: Mapping[str, pa.Array]) -> pa.Array:
     """A name for the link of each message."""
     parts = (rows[name].cast(pa.string()) for name in ("connection_id", "channel", "link"))
     return pc.binary_join_element_wise("link", *parts, "\0", null_handling="skip")
-
-
-def _truth(marks: pa.Array) -> np.ndarray:
-    """Null is not true."""
-    truth: np.ndarray = marks.fill_null(False).to_numpy(zero_copy_only=False)
-    return truth
 
 
 def _where(chosen: pa.Array, column: pa.StructArray) -> pa.StructArray:

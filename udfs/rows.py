@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Column = Any  # pa.Array or pa.ChunkedArray
@@ -22,6 +24,17 @@ def numbers_of(column: Column) -> NDArray[np.int64]:
     """A column of integers; null is 0."""
     numbers: NDArray[np.int64] = column.fill_null(0).to_numpy().astype(np.int64, copy=False)
     return numbers
+
+
+def one_of(column: Column, values: Collection[str]) -> pa.BooleanArray:
+    """True where a column of texts is one of `values`; null is none of them."""
+    return pc.is_in(in_one(column), pa.array(values, pa.string()))
+
+
+def truth_of(marks: pa.BooleanArray) -> NDArray[np.bool_]:
+    """A column of truth values; null is not true."""
+    truth: NDArray[np.bool_] = marks.fill_null(False).to_numpy(zero_copy_only=False)
+    return truth
 
 
 def in_one(column: Column) -> pa.Array:

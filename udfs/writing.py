@@ -22,6 +22,7 @@ from udfs.methods import Methods
 from udfs.parquet import write_folders
 from udfs.parts import FRAME_COUNTS, METHODS, REQUESTS, SAID, Parts
 from udfs.past import Past, Recipe, schemas
+from udfs.rows import one_of
 from udfs.schemas import FRAMES
 
 # Folders of decoded rows by kind; all other parts have their own name.
@@ -63,7 +64,7 @@ class WriteTables:
             if kind != "frame":
                 continue
             if self.said:
-                said = pc.is_in(pc.coalesce(rows["name"], rows["frame_type"]), pa.array(self.said))
+                said = one_of(pc.coalesce(rows["name"], rows["frame_type"]), self.said)
                 if said.true_count:
                     yield SAID, rows.filter(said)
             if self.counts:
