@@ -16,8 +16,7 @@ help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: java .venv/kernels .venv/classes  ## decode and audit the captures in samples/: tables in out/, report in out.html
-	@$(BIN)/wirehare decode samples --output out --overwrite
-	@$(BIN)/wirehare audit out --report out.html --title "The samples of Wirehare" --fail-on never
+	@$(BIN)/wirehare nightly samples --output out --overwrite --report out.html --title "The samples of Wirehare" --fail-on never
 
 test: lint types tests  ## check style, types and behaviour
 

@@ -5,8 +5,8 @@
 #   $WIREHARE_ROOT/tables/date=2026-11-20/         out: the tables, replaced as a whole
 #   $WIREHARE_ROOT/reports/2026-11-20.html, .json  out: the report, and the baseline of the next day
 #
-# A day may be run again at any time: it gives the same files. Exit code: that of `wirehare audit` (1: findings), the
-# worse one of `wirehare decode` where it failed, 75 while another run is going on.
+# A day may be run again at any time: it gives the same files. Exit code: that of `wirehare nightly` (1: findings, 3: some
+# captures are damaged; the rest is decoded, and the audit goes on), 75 while another run is going on.
 set -euo pipefail
 
 root=${WIREHARE_ROOT:-/var/lib/wirehare}
@@ -22,13 +22,6 @@ exec 9>"$root/lock"
 if ! flock --nonblock 9; then
     echo "audit-day.sh: another run holds $root/lock" >&2
     exit 75
-fi
-
-# 3: some captures are damaged. The rest is decoded, the report says which, and the audit goes on.
-decoded=0
-"$wirehare" decode "$root/captures/$day" --output "$root/tables/date=$day" --overwrite || decoded=$?
-if ((decoded != 0 && decoded != 3)); then
-    exit "$decoded"
 fi
 
 options=(--report "$root/reports/$day.html" --json "$root/reports/$day.json" --title "AMQP audit of $day")
@@ -47,6 +40,4 @@ if [[ -n $previous ]]; then
     options+=(--baseline "$previous")
 fi
 
-audited=0
-"$wirehare" audit "$root/tables/date=$day" "${options[@]}" || audited=$?
-exit "$audited"
+"$wirehare" nightly "$root/captures/$day" --output "$root/tables/date=$day" --overwrite "${options[@]}"

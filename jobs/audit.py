@@ -12,7 +12,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.cli import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, main
 from jobs.console import step
@@ -55,6 +55,14 @@ DECODED = 2
 SMALL_BYTES = 2 << 20  # of tables of which no part is worth being dealt out
 
 
+class Wanted(NamedTuple):
+    """What an audit compares with, what it goes by, and the files it writes, by the names they were given."""
+
+    previous: Previous | None
+    config: Config | None
+    outputs: Mapping[str, Place]
+
+
 class TablesError(Exception):
     """There are no tables to audit; the message is one line that says what is wrong with them."""
 
@@ -63,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "tables", metavar="TABLES", help="directory that `wirehare decode` has written, or a URI of one"
     )
+    add_report(parser)
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """What is looked for and compared, and where the report goes."""
     parser.add_argument(
         "--report", metavar="FILE", default="audit.html", help="where the report goes (default: audit.html)"
     )
@@ -81,7 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--baseline", metavar="FILE", help="JSON of an earlier audit: findings are marked as new, persisting or gone"
     )
     parser.add_argument(
-        "--config", metavar="FILE", help="TOML with thresholds, rules that are switched off, and accepted exceptions"
+        "--config",
+        metavar="FILE",
+        help="TOML with thresholds, rules that are switched off, accepted exceptions, rules of your own",
     )
     parser.add_argument(
         "--title", metavar="TEXT", default="AMQP audit", help="heading of the report (default: AMQP audit)"
@@ -95,29 +110,49 @@ def endings() -> Endings:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit as the arguments say, checked first, written last; the exit code."""
+    started = time.monotonic()
+    wanted = checked(arguments)
+    source = tables_at(arguments.tables)
+    byte_size = size(source)
+    return audited(start(byte_size * DECODED), source, byte_size, wanted, arguments, started)
+
+
+def checked(arguments: argparse.Namespace) -> Wanted:
+    """What the arguments name, read and looked for. Raises UsageError."""
+    outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
+    return Wanted(read_baseline(arguments.baseline), read_config(arguments.config), outputs)
+
+
+def audited(
+    spark: SparkSession,
+    source: Place,
+    byte_size: int,
+    wanted: Wanted,
+    arguments: argparse.Namespace,
+    started: float,
+) -> int:
+    """Audit the tables in `source`, which have `byte_size` bytes, in a session that stands; the exit code. `started`:
+    when that was asked for, on time.monotonic()."""
     from pipeline.output import added
     from pipeline.report.baseline import document
     from pipeline.report.page import page
-    from pipeline.session import settings
+    from pipeline.session import INTERPRETED_BYTES, settings
 
-    started = time.monotonic()
-    previous, config = read_baseline(arguments.baseline), read_config(arguments.config)
-    outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
-    source = tables_at(arguments.tables)
-    byte_size = size(source)
-    spark = start(byte_size * DECODED)
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
         with settings(spark, planning(byte_size)):
-            facts, compared, verdict = found(spark, arguments, source, stage, config, previous)
+            large = byte_size >= INTERPRETED_BYTES
+            facts, compared, verdict = found(spark, arguments, source, stage, wanted, large=large)
         with step("writing the report", "Report written"):
-            texts = {arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, config)}
+            texts = {
+                arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, wanted.config)
+            }
             if arguments.json:
                 texts[arguments.json] = document(facts, compared, verdict.document(), arguments.title, now)
     for name, text in texts.items():
-        write(outputs[name], text)
+        write(wanted.outputs[name], text)
     print(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
-    print(f"The report is {outputs[arguments.report].shown}")
+    print(f"The report is {wanted.outputs[arguments.report].shown}")
     return FOUND if verdict.failed else OK
 
 
@@ -126,10 +161,11 @@ def found(
     arguments: argparse.Namespace,
     source: Place,
     stage: Place,
-    config: Config | None,
-    previous: Previous | None,
+    wanted: Wanted,
+    *,
+    large: bool,
 ) -> tuple[Facts, Compared, Verdict]:
-    """Write the findings to `stage`; all that the report shows, the comparison with `previous`, and the verdict.
+    """Write the findings to `stage`; all that the report shows, the comparison with the earlier audit, and the verdict.
 
     Raises TablesError where files of a table that stands cannot be read.
     """
@@ -144,27 +180,27 @@ def found(
         tables = pipeline.load(spark, source.uri)
         with step("looking for findings", "Findings written", spark):
             # The stage stands already, and is locked: its files are added to it.
-            rows = pipeline.findings(tables, config=config)
+            rows = pipeline.findings(tables, config=wanted.config)
             rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
         with step("counting for the report", "Report counted", spark):
             findings = spark.read.schema(SCHEMA).parquet(stage.uri)
-            facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()))
+            facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()), large=large)
     except BaseException as error:
         with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
             spark.interruptAll()  # they would go on writing to a stage that is being removed
         if any(name in str(error) for name in UNREADABLE_FILES):
             raise TablesError(cause(error)) from error
         raise
-    difference = compared(facts.groups["identities"], previous)
+    difference = compared(facts.groups["identities"], wanted.previous)
     return facts, difference, verdict(facts, difference, arguments.fail_on)
 
 
 def planning(byte_size: int) -> Mapping[str, str]:
     """How Spark plans for tables of so many bytes: small ones as everything that an audit makes of few rows."""
-    from pipeline.audit.contexts import SMALL
+    from pipeline.audit.contexts import SMALL, UNINFERRED
     from pipeline.session import planned
 
-    return SMALL if byte_size < SMALL_BYTES else planned(byte_size)
+    return SMALL if byte_size < SMALL_BYTES else {**planned(byte_size), **UNINFERRED}
 
 
 def size(directory: Place) -> int:

@@ -43,6 +43,17 @@ FINDINGS = "findings"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_captures(parser)
+    parser.add_argument(
+        "--tables",
+        metavar="A,B",
+        type=table_names,
+        help="write only these tables (default: all; `wirehare schema` lists them)",
+    )
+
+
+def add_captures(parser: argparse.ArgumentParser) -> None:
+    """Which captures, which connections and times of them, and where the tables go."""
     parser.add_argument(
         "captures",
         metavar="CAPTURE",
@@ -59,12 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the tables that DIR holds")
     parser.add_argument(
         "--payload", action="store_true", help="keep message bodies too (frames.payload, messages.body): much larger"
-    )
-    parser.add_argument(
-        "--tables",
-        metavar="A,B",
-        type=table_names,
-        help="write only these tables (default: all; `wirehare schema` lists them)",
     )
     parser.add_argument(
         "--port",
@@ -135,6 +140,11 @@ def endings() -> Endings:
 
 def run(arguments: argparse.Namespace) -> int:
     """Decode as the arguments say; the exit code."""
+    return decoded(arguments)[1]
+
+
+def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
+    """Decode as the arguments say; the session that was begun for it, and the exit code."""
     import pipeline
     from jobs.summary import summary
     from pipeline.output import place, staged
@@ -163,8 +173,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {place(arguments.output).shown}")
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
-        complain(f"wirehare decode: {line}")
-    return UNREADABLE if damaged else OK
+        complain(f"{arguments.prog}: {line}")
+    return spark, UNREADABLE if damaged else OK
 
 
 def start(byte_size: int = 0) -> SparkSession:

@@ -46,12 +46,14 @@ RUNTIME = {
 # interpreter unless told otherwise: the stages of messages and flows take twice the processor time there.
 WHOLE_STAGES = "-XX:-DontCompileHugeMethods"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-# The collector that takes least processor time; pauses are no matter here.
-COLLECTOR = "-XX:+UseParallelGC"
+# The collector that takes least processor time; pauses are no matter here. Room for Spark's classes from the beginning:
+# Java would go through the whole heap four times, each time before it makes more of it.
+COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=256m"
 # Only the quick compiler. The other one takes half the processor time of a small job, to make code fast that has run
 # by then; it pays from gigabytes on. Room for code as there is with both: 48 MB are full after some hundred plans, and
 # Java then interprets whatever comes.
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# A stage is one loop over rows, entered once for each task: compiled after 8000 turns of it, not after 60,000.
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:Tier3BackEdgeThreshold=8000"
 BRIEF_BYTES = 1 << 30  # of captures
 
 # For jobs, where nobody types: Spark need not be told the line of Python behind each column, for its error messages.

@@ -37,34 +37,64 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
     is none, of the delivering one). A confirm or a reply counts once for each publish, however many queues its message
     came to. Percentiles are exact up to one rank in 10,000. Raises ValueError for any other column.
     """
-    rows = measured(tables, by)
-    percentiles = F.percentile_approx("ns", list(PERCENTILES.values()), ACCURACY)
-    return (
-        rows.groupBy(*by, "measure")
-        .agg(F.count("ns").alias("count"), percentiles.alias("at"), F.max("ns").alias("max_ns"))
-        .select(
-            *by,
-            "measure",
-            "count",
-            *(F.col("at")[place].alias(name) for place, name in enumerate(PERCENTILES)),
-            "max_ns",
+    flows = _flows(tables, by)
+    found = _summarised(flows, by, OF_PAIR).unionAll(_summarised(_published(flows, by), by, OF_PUBLISH))
+    return found.orderBy(*by, "measure")
+
+
+def _summarised(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
+    """What `latency` returns, of these columns. Side by side, each row once: to make a row of each value of a row, and
+    to group those, takes four times as long."""
+    values = {
+        f"{name}_{measure}": value
+        for measure in measures
+        for name, value in (
+            ("count", F.count(measure)),
+            ("at", F.percentile_approx(measure, list(PERCENTILES.values()), ACCURACY)),
+            ("max", F.max(measure)),
         )
-        .orderBy(*by, "measure")
+    }
+    told = (
+        F.struct(
+            F.lit(_short(measure)).alias("measure"),
+            F.col(f"count_{measure}").alias("count"),
+            *(F.col(f"at_{measure}")[place].alias(name) for place, name in enumerate(PERCENTILES)),
+            F.col(f"max_{measure}").alias("max_ns"),
+        )
+        for measure in measures
     )
+    known = rows.groupBy(*by).agg(*(value.alias(name) for name, value in values.items()))
+    return known.select(*by, F.inline(F.array(*told))).filter("count > 0")
+
+
+def _short(measure: str) -> str:
+    return measure.removesuffix("_latency_ns")
+
+
+def _flows(tables: Tables, by: Sequence[str]) -> DataFrame:
+    """Message flows with `by` and `ts_ns`."""
+    connection = F.coalesce("publish_connection_id", "deliver_connection_id")
+    flows = _with_columns(tables.message_flows, by, tables, connection)
+    return flows.withColumn("ts_ns", F.coalesce("publish_ts_ns", "deliver_ts_ns"))
+
+
+def _published(flows: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`by` and OF_PUBLISH of each publish, once: those of its first flow; they are the same in all."""
+    publish = ("publish_connection_id", "publish_frame_no")
+    asked = flows.filter(F.coalesce(*OF_PUBLISH).isNotNull() & F.col("publish_frame_no").isNotNull())
+    if not by:  # nothing has to be put in order
+        return asked.groupBy(*publish).agg(*(F.max(name).alias(name) for name in OF_PUBLISH))
+    once = Window.partitionBy(*publish).orderBy("deliver_ts_ns", "flow_id")
+    return asked.withColumn("nth", F.row_number().over(once)).filter("nth = 1").select(*by, *OF_PUBLISH)
 
 
 def measured(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
     """What `latency` summarises, a row each: `by`, `ts_ns` (of the publish; without one, of the delivery), `measure`
     (the column of message_flows less `_latency_ns`) and `ns`."""
-    flows = _with_columns(
-        tables.message_flows, by, tables, F.coalesce("publish_connection_id", "deliver_connection_id")
-    ).withColumn("ts_ns", F.coalesce("publish_ts_ns", "deliver_ts_ns"))
-    once = Window.partitionBy("publish_connection_id", "publish_frame_no").orderBy("deliver_ts_ns", "flow_id")
-    needs_once = flows.filter(F.coalesce(*OF_PUBLISH).isNotNull() & F.col("publish_frame_no").isNotNull())
+    flows = _flows(tables, by)
     keys = (*by, "ts_ns")
-    per_publish = needs_once.withColumn("nth", F.row_number().over(once)).filter("nth = 1").select(*keys, *OF_PUBLISH)
     per_pair = flows.select(*keys, *OF_PAIR)
-    return _long(per_publish, keys, OF_PUBLISH).unionByName(_long(per_pair, keys, OF_PAIR))
+    return _long(_published(flows, keys), keys, OF_PUBLISH).unionByName(_long(per_pair, keys, OF_PAIR))
 
 
 def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> DataFrame:
@@ -188,7 +218,7 @@ def _beside(rows: DataFrame, other: DataFrame) -> DataFrame:
 
 def _long(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
     """A row (by, `measure`, `ns`) for each measure that is known."""
-    short = {name: name.removesuffix("_latency_ns") for name in measures}
+    short = {name: _short(name) for name in measures}
     named = rows.withColumnsRenamed(short)
     return named.unpivot(list(by), tuple(short.values()), "measure", "ns").filter(F.col("ns").isNotNull())
 

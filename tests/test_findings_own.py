@@ -114,6 +114,67 @@ def test_settings_in_a_file_are_for_own_rules_too(tmp_path: Path) -> None:
         read(file, house)
 
 
+RULES = """
+disable = ["HOUSE-02"]
+
+[rules."HOUSE-01"]
+severity = "warning"
+scope = "link"
+summary = "A queue is not named TEAM.PURPOSE."
+table = "methods"
+when = "name = 'queue.declare' AND queue NOT LIKE '%.%' AND queue != ''"
+evidence = { observed = "queue", durable = "arguments:durable::boolean" }
+thing = "queue"
+
+[rules."HOUSE-02"]
+severity = "info"
+scope = "message"
+summary = "A message is larger than agreed."
+versions = ["0-9-1"]
+parameters = { most_bytes = 20 }
+table = "messages"
+when = "operation = 'publish' AND body_size > {most_bytes}"
+evidence = { observed = "body_size", expected = "{most_bytes}" }
+frame = "first_frame_no"
+thing = "first_frame_no"
+"""
+
+
+def test_a_file_may_hold_the_rules_themselves(tables: Tables, tmp_path: Path) -> None:
+    file = tmp_path / "audit.toml"
+    file.write_text(RULES)
+    settings = read(file)
+    assert settings == Config({}, ("HOUSE-02",), (), (NAMES, SIZES))
+    shown = ("rule_id", "connection_id", "frame_no", "to_json(evidence)", "occurrences")
+    by_file = pipeline.findings(tables, rules=["HOUSE"], config=settings).selectExpr(*shown).collect()
+    in_python = pipeline.findings(tables, rules=["HOUSE"], extra=[NAMES]).selectExpr(*shown).collect()
+    assert by_file
+    assert sorted(by_file) == sorted(in_python)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("HOUSE-01", "HS-08", "rules.HS-08: there is a rule of that name already"),
+        ("HOUSE-01", "A/B", "expected letters, digits and hyphens"),
+        ('"warning"', '"bad"', "rule HOUSE-01: 'bad' is none of"),
+        ('table = "methods"\n', "", "rules.HOUSE-01: has no 'table'"),
+        ('table = "methods"', 'table = "events"', "no context 'events'"),
+        ('thing = "queue"', "thing = 1", "rules.HOUSE-01.thing: expected a text"),
+        ('thing = "queue"', 'things = "queue"', "rules.HOUSE-01: no key 'things'"),
+        ('"queue", durable', "1, durable", "rules.HOUSE-01.evidence: expected a table"),
+        ("most_bytes = 20", "most_bytes = '20'", "rules.HOUSE-02.parameters: expected numbers by name"),
+        ('["0-9-1"]', '"0-9-1"', "rules.HOUSE-02.versions: expected a list of texts"),
+    ],
+)
+def test_a_rule_in_a_file_has_to_make_sense(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    file = tmp_path / "audit.toml"
+    assert old in RULES
+    file.write_text(RULES.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=complaint):
+        read(file)
+
+
 def test_thresholds_and_choices_hold_for_own_rules_too(tables: Tables) -> None:
     limits = Config({"HOUSE-02": {"most_bytes": 28}})
     found = pipeline.findings(tables, rules=["HOUSE"], disable=["HOUSE-01"], config=limits, extra=[NAMES, SIZES])

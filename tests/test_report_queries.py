@@ -15,7 +15,7 @@ from pipeline.report.facts import Facts, gather
 from pipeline.report.groups import Section, Source, answer
 from pipeline.report.latency import latencies
 from pipeline.report.page import REPLIES
-from pipeline.report.questions import CLASSES_SHOWN, bar_width_ns
+from pipeline.report.questions import CLASSES_SHOWN, METHODS, bar_width_ns, messages
 from pipeline.report.rules import cards
 from pipeline.report.shown import TABLES
 
@@ -163,6 +163,13 @@ def test_what_comes_to_the_driver_does_not_grow(spark: SparkSession) -> None:
     assert (len(found["each"].rows), found["each"].total, found["each"].more) == (3, 5000, 4997)
     assert (len(found["few"].rows), found["few"].more) == (7, 0)
     assert max(IDENTITIES, CLASSES_SHOWN) <= 10_000
+
+
+def test_large_tables_are_counted_in_two_steps_to_the_same(tables: pipeline.Tables, facts: Facts) -> None:
+    asked = [METHODS, messages(facts.first_ns, facts.last_ns)]
+    at_once = answer(asked, dict(tables.items()))
+    assert {name: facts.groups[name] for name in at_once} == at_once
+    assert any(section.apart and at_once[section.name].rows for source in asked for section in source.sections)
 
 
 def test_the_queries_for_the_rest_run(spark: SparkSession, tables: pipeline.Tables, facts: Facts) -> None:

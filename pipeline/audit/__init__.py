@@ -53,13 +53,13 @@ def findings(
 ) -> DataFrame:
     """Table findings of `tables`. `rules`, `disable`: ids ('HS-08') or groups ('HS'); all rules where `rules` is None.
 
-    `config`: thresholds, disabled rules and accepted exceptions (`config.read`); `today`: the day on which exceptions
-    have to be valid, by default that of the run (UTC). `extra`: rules of your own with their detectors (`own`), to
-    which all of this applies as well. Raises ValueError for ids that are in neither, and for an `extra` that does not
-    fit.
+    `config`: thresholds, disabled rules, accepted exceptions, rules of your own (`config.read`); `today`: the day on
+    which exceptions have to be valid, by default that of the run (UTC). `extra`: rules of your own with their detectors
+    (`own`), to which all of this applies as well. Raises ValueError for ids that are in neither, and for an `extra`
+    that does not fit.
     """
     limits = config or Config()
-    additional, searching = own.checked(extra)
+    additional, searching = own.checked([*extra, *limits.rules])
     without = {*disable, *limits.disabled}
     wanted = {rule.id: rule for rule in chosen_rules(rules, without, limits, additional.values())}
     nothing = shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
@@ -67,8 +67,9 @@ def findings(
         return nothing
     sources = Sources(tables, {rule.id: rule.parameters for rule in wanted.values()})
     with settings(tables.frames.sparkSession, ASKING), ThreadPoolExecutor(AT_A_TIME) as pool:
-        # All contexts are made with these: computed before they begin, the second of the first and of others.
-        beginnings = [pool.submit(getattr, sources, name) for name in ("seconds", "sayings")]
+        # All contexts are made with the first two, and nearly all rules are about messages too.
+        beginnings = ["sayings", "seconds", *(("tallied",) if rules is None else ())]
+        begun = [pool.submit(getattr, sources, name) for name in beginnings]
         spoken = {*ALL_VERSIONS} & sources.versions
         chosen = {
             name: rule
@@ -78,7 +79,7 @@ def findings(
         sources.rules = chosen.keys()
         detectors = [detector for detector in (*DETECTORS, *searching) if detector.rule in chosen]
         found = _found(sources, detectors, chosen, additional.keys(), pool)
-        _ = [beginning.result() for beginning in beginnings]
+        _ = [beginning.result() for beginning in begun]
     if not found:
         return nothing
     with settings(tables.frames.sparkSession, sources.brief()):

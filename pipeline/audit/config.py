@@ -1,4 +1,4 @@
-"""Settings of an audit: thresholds, rules switched off, exceptions that somebody accepted until a day.
+"""Settings of an audit: thresholds, rules switched off, accepted exceptions, rules of one's own.
 
     settings = config.read("audit.toml")
     settings = config.read("audit.toml", [house])      # with rules of one's own, which it may name then
@@ -15,6 +15,8 @@ A file:
     client_product = "legacy-sensor"           # client_product, user, vhost: as far as they matter
     reason = "firmware without TLS, replaced in spring"
     until = 2027-03-31                         # the last day
+
+Rules of one's own may stand in it as well (`own`), and are looked for then; the rest of the file may name them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from pipeline.audit import own
 from pipeline.audit.catalogue import Number, Rule, names_of, with_own
+from pipeline.audit.detector import Detector
 
 OF_CONNECTION = ("client_product", "user", "vhost")
 
@@ -55,11 +59,12 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Config:
-    """`parameters`: rule -> threshold -> value; `disabled`: rules or groups; `exceptions`."""
+    """`parameters`: rule -> threshold -> value; `disabled`: rules or groups; `exceptions`; `rules`: of one's own."""
 
     parameters: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
     disabled: Collection[str] = ()
     exceptions: Collection[Accepted] = ()
+    rules: Collection[tuple[Rule, Detector]] = ()
 
 
 def read(path: str | Path, additional: Iterable[Rule] = ()) -> Config:
@@ -77,7 +82,9 @@ def read(path: str | Path, additional: Iterable[Rule] = ()) -> Config:
 
 def config_of(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:
     """Settings as TOML states them, for `rules` by id -> Config. Raises ConfigError for any other rule or name."""
-    _known(given, ("disable", "parameters", "accept"), "setting")
+    _known(given, ("disable", "parameters", "accept", "rules"), "setting")
+    mine = _own(_section(given, "rules", dict), rules)
+    rules = {**rules, **{rule.id: rule for rule, _ in mine}}
     disabled = given.get("disable", [])
     if not isinstance(disabled, list):
         raise ConfigError("disable: expected a list of rules or groups")
@@ -89,14 +96,27 @@ def config_of(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:
             raise ConfigError(f"parameters.{name}: expected thresholds by name")
         _known(values, rules[name].parameters, f"parameter of {name}")
         for parameter, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31:
+            if not own.is_number(value):
                 raise ConfigError(
                     f"parameters.{name}.{parameter}: expected a number from 0 to 2147483647, not {value!r}"
                 )
     exceptions = tuple(
         _accepted(number, entry, rules) for number, entry in enumerate(_section(given, "accept", list), start=1)
     )
-    return Config(parameters, tuple(disabled), exceptions)
+    return Config(parameters, tuple(disabled), exceptions, mine)
+
+
+def _own(entries: Mapping[str, Any], known: Collection[str]) -> tuple[tuple[Rule, Detector], ...]:
+    """Rules of one's own as TOML states them, none of which is `known`. Raises ConfigError."""
+    for name in entries:
+        if name in known:
+            raise ConfigError(f"rules.{name}: there is a rule of that name already")
+    try:
+        found = tuple(own.written(name, entry) for name, entry in entries.items())
+        own.checked(found)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return found
 
 
 def _section(given: Mapping[str, Any], name: str, kind: type) -> Any:

@@ -26,10 +26,20 @@ from pyspark.sql import functions as F
 from pipeline.audit.arguments import SAID, said
 from pipeline.audit.catalogue import Number
 from pipeline.audit.detector import State
-from pipeline.audit.facts import facts, heads, seconds, words
+from pipeline.audit.facts import facts, firsts, heads, seconds, words
 from pipeline.audit.kept import FEW, counted, few, near
 from pipeline.audit.outstanding import piles
-from pipeline.audit.plain import MOVES, ON_CHANNEL, SAID_BY, odd_frames, odd_passing, passing, stretches
+from pipeline.audit.plain import (
+    MOVES,
+    ON_CHANNEL,
+    SAID_BY,
+    agreed,
+    judged_frames,
+    odd_frames,
+    odd_passing,
+    passing,
+    stretches,
+)
 from pipeline.audit.traffic import tallied, traffic
 from pipeline.session import INTERPRETED
 from pipeline.shared import shared
@@ -37,11 +47,13 @@ from pipeline.shared import shared
 if TYPE_CHECKING:
     from pipeline import Tables
 
-# For plans over few rows: besides compiling, Spark plans anew what comes behind each exchange, and infers filters.
+# Filters that Spark infers from conditions and joins leave out next to nothing here: to infer them takes more time.
+UNINFERRED = {"spark.sql.constraintPropagation.enabled": "false"}
+# For plans over few rows: besides compiling, Spark plans anew what comes behind each exchange.
 SMALL = {
     **INTERPRETED,
+    **UNINFERRED,
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
 
@@ -123,8 +135,9 @@ class Sources:
 
     @shared
     def seconds(self) -> DataFrame:
-        """What each side of each connection sent second by second (`facts.seconds`)."""
-        return self.keep(seconds(self.frames))
+        """What each side of each connection sent second by second (`facts.seconds`), and each frame that is not
+        plain: both in one pass over all frames."""
+        return self.keep(seconds(judged_frames(self)))
 
     @shared
     def versions(self) -> set[str]:
@@ -138,9 +151,19 @@ class Sources:
         return self.keep(words(heads(self.frames), self.sayings, FRAME_COLUMNS))
 
     @shared
+    def firsts(self) -> DataFrame:
+        """The first row of each kind of `control`, by connection (`facts.firsts`)."""
+        return self.keep(firsts(self.control))
+
+    @shared
+    def agreed(self) -> DataFrame:
+        """What was agreed on, by connection (`plain.agreed`)."""
+        return self.keep(agreed(self))
+
+    @shared
     def connections(self) -> DataFrame:
         """Context 'connections'."""
-        return self.keep(facts(self.tables.connections, self.seconds, self.control))
+        return self.keep(facts(self.tables.connections, self.seconds, self.firsts))
 
     @shared
     def stretches(self) -> DataFrame:
@@ -155,7 +178,8 @@ class Sources:
     @shared
     def odd_frames(self) -> DataFrame | None:
         """Rows of `frames` that are not plain (`plain.odd_frames`)."""
-        return self.keep_if_any(odd_frames(self))
+        odd = few(self.seconds.filter("odd_frame IS NOT NULL"), "odd_frame")
+        return None if odd == [] else self.keep_if_any(near(odd_frames(self), "frame_no", odd))
 
     @shared
     def odd_methods(self) -> DataFrame | None:

@@ -80,9 +80,9 @@ def words(heads: DataFrame, sayings: DataFrame, columns: Sequence[str]) -> DataF
 
 
 def seconds(frames: DataFrame) -> DataFrame:
-    """Narrow frames -> one row a connection, sender, version and second: first and last frame (of frames, spans and
-    gaps), the first that is a frame, the first gap, since when bytes are missing; and of what was captured from_ns,
-    to_ns, from_frame, to_frame. A frame that is cut is as good as lost."""
+    """Narrow frames with `odd_frame` -> one row a connection, sender, version, second, odd_frame: first and last frame
+    (of frames, spans and gaps), the first that is a frame, the first gap, since when bytes are missing; and of what was
+    captured from_ns, to_ns, from_frame, to_frame. A frame that is cut is as good as lost."""
     cut = (F.col("status") == "partial") & (F.col("frame_type") != "skipped")
     lost = (F.col("frame_type") == "gap") | cut | ((F.col("frame_type") == "skipped") & (F.col("status") != "partial"))
     is_frame = ~F.col("frame_type").isin("protocol-header", *SPANS)
@@ -99,13 +99,13 @@ def seconds(frames: DataFrame) -> DataFrame:
         "to_frame": F.max(F.when(captured, F.col("frame_no"))),
     }
     second = F.expr(f"ts_ns DIV {SECOND_NS}").alias("second")
-    return frames.groupBy("connection_id", "sender", "version", second).agg(
+    return frames.groupBy("connection_id", "sender", "version", second, "odd_frame").agg(
         *(value.alias(name) for name, value in measures.items())
     )
 
 
-def facts(connections: DataFrame, seconds: DataFrame, control: DataFrame) -> DataFrame:
-    """Table connections, what was sent second by second, and `words` -> context 'connections'."""
+def facts(connections: DataFrame, seconds: DataFrame, firsts: DataFrame) -> DataFrame:
+    """Table connections, what was sent second by second, and `firsts` -> context 'connections'."""
     own = connections.withColumns(
         {
             "opened_ns": F.unix_micros("opened_ts") * 1000,
@@ -117,7 +117,7 @@ def facts(connections: DataFrame, seconds: DataFrame, control: DataFrame) -> Dat
             "answered": _offered("server"),
         }
     )
-    joined = own.join(_measured(seconds), "connection_id", "left").join(_firsts(control), "connection_id", "left")
+    joined = own.join(_measured(seconds), "connection_id", "left").join(firsts, "connection_id", "left")
     return joined.withColumns(
         {
             "version": F.coalesce("version", "answered"),
@@ -137,10 +137,11 @@ def _offered(side: str) -> Column:
     return F.expr(f"try_element_at(split(try_element_at(filter(versions_offered, v -> v LIKE '{side} %'), 1), ' '), 2)")
 
 
-def _firsts(control: DataFrame) -> DataFrame:
-    firsts = ", ".join(f"min(CASE WHEN {sql} THEN row END) AS {name}" for name, sql in FIRSTS.items())
+def firsts(control: DataFrame) -> DataFrame:
+    """`words` -> by connection_id `c`, the first row of each kind in FIRSTS."""
+    kinds = ", ".join(f"min(CASE WHEN {sql} THEN row END) AS {name}" for name, sql in FIRSTS.items())
     rows = control.withColumn("row", F.struct(*ROW))
-    return rows.groupBy("connection_id").agg(F.expr(f"struct({firsts})").alias("c"))
+    return rows.groupBy("connection_id").agg(F.expr(f"struct({kinds})").alias("c"))
 
 
 def _measured(seconds: DataFrame) -> DataFrame:

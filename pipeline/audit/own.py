@@ -4,6 +4,16 @@
     found = Detector("HOUSE-01", "methods", "name = 'queue.declare' AND queue NOT LIKE '%.%'", {"observed": "queue"})
     pipeline.findings(tables, extra=[(names, found)])
 
+In a file of settings (`config`) a rule is a table of TOML, with the names in RULE and DETECTOR:
+
+    [rules."HOUSE-01"]
+    severity = "warning"
+    scope = "channel"
+    summary = "A queue is not named TEAM.PURPOSE."
+    table = "methods"
+    when = "name = 'queue.declare' AND queue NOT LIKE '%.%'"
+    evidence = { observed = "queue" }
+
 A context is a table here, whole, with all of its columns, and `version` where it has none; of 'connections' also
 `frame_no` and `ts_ns`, as context 'connections' of the catalogue has them. Contexts of the catalogue leave out rows
 that none of its rules can be about, so they are not for others.
@@ -13,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -28,6 +38,46 @@ if TYPE_CHECKING:
 CONTEXTS = ("frames", "streams", "connections", "channels", "links", "methods", "messages")
 # No '/': `wirehare cut --finding` divides there. No hyphen first: a command line takes that for an option.
 RULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+
+# What a rule in a file may say of `Rule` and of `Detector` -> what that has to be. Elements of lists and values of
+# tables are texts; parameters are numbers.
+RULE: Mapping[str, type] = {
+    "severity": str, "scope": str, "summary": str, "versions": list, "category": str, "offender": str,
+    "reference": str, "parameters": dict, "needs": list, "prefers": list,
+}  # fmt: skip
+DETECTOR: Mapping[str, type] = {
+    "table": str, "when": str, "evidence": dict, "frame": str, "at_ns": str, "occurrences": str, "thing": str,
+}  # fmt: skip
+REQUIRED = ("severity", "scope", "summary", "table", "when")
+EXPECTED: Mapping[type, str] = {str: "a text", list: "a list of texts", dict: "a table"}
+
+
+def written(name: str, entry: Any) -> tuple[Rule, Detector]:
+    """A rule as TOML states it, with its detector. Raises ValueError."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"rules.{name}: expected a table")
+    kinds = {**RULE, **DETECTOR}
+    for key, value in entry.items():
+        if key not in kinds:
+            raise ValueError(f"rules.{name}: no key {key!r}; expected some of {', '.join(kinds)}")
+        number = key == "parameters"
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        fits = all(is_number(part) if number else isinstance(part, str) for part in parts)
+        if not isinstance(value, kinds[key]) or not fits:
+            expected = "numbers by name" if number else EXPECTED[kinds[key]]
+            raise ValueError(f"rules.{name}.{key}: expected {expected}")
+    for key in REQUIRED:
+        if key not in entry:
+            raise ValueError(f"rules.{name}: has no {key!r}")
+    said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    about = {key: value for key, value in said.items() if key in RULE}
+    search = {"context" if key == "table" else key: value for key, value in said.items() if key in DETECTOR}
+    return Rule(id=name, **about), Detector(name, **search)
+
+
+def is_number(value: Any) -> bool:
+    """A threshold as it may stand in SQL."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < 2**31
 
 
 def checked(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule], list[Detector]]:

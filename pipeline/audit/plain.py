@@ -71,13 +71,19 @@ STRETCH = ("from_frame", "until_frame", "life", "confirms")
 TALLIED = ("connection_id", "channel", "version", "calm_life", "sender", "name", "class_id", "method_id")
 
 
-def odd_frames(sources: Sources) -> DataFrame:
-    """The rows of `sources.frames` that are not plain in context 'frames'."""
-    rows = sources.frames.join(F.broadcast(_agreed(sources)), "connection_id", "left")
+def judged_frames(sources: Sources) -> DataFrame:
+    """`sources.frames` with `odd_frame`: frame_no of one that is not plain in context 'frames', else null."""
+    rows = sources.frames.join(F.broadcast(sources.agreed), "connection_id", "left")
     # Of 0-10 and 1.0 rules ask only about what is not whole, and about redirects.
     other = f"NOT {CLASSIC} AND (version = '1.0' OR coalesce(frame_no < until, false))"
     plain_frame = f"{WHOLE} AND ({_carries(sources)} OR {other})"
-    return rows.filter(f"NOT coalesce({plain_frame}, false)").drop("since", "until", "largest", "last_channel")
+    odd = F.expr(f"CASE WHEN NOT coalesce({plain_frame}, false) THEN frame_no END")
+    return rows.withColumn("odd_frame", odd).drop("since", "until", "largest", "last_channel")
+
+
+def odd_frames(sources: Sources) -> DataFrame:
+    """The rows of `sources.frames` that are not plain in context 'frames'."""
+    return judged_frames(sources).filter("odd_frame IS NOT NULL").drop("odd_frame")
 
 
 def passing(sources: Sources) -> DataFrame:
@@ -105,7 +111,7 @@ def odd_passing(sources: Sources) -> DataFrame:
 def _passing(sources: Sources) -> DataFrame:
     rows = sources.methods.filter(ON_CHANNEL).filter(F.col("name").isin(list(SAID_BY)))
     known = in_stretches(rows, sources).join(
-        F.broadcast(_agreed(sources).select("connection_id", "last_channel")), "connection_id", "left"
+        F.broadcast(sources.agreed.select("connection_id", "last_channel")), "connection_id", "left"
     )
     if not sources.traffic["immediate"]:
         return known.withColumn("immediate", F.lit(None).cast("boolean"))
@@ -156,12 +162,12 @@ def _with_late(rows: DataFrame, sources: Sources) -> DataFrame:
     return rows.join(F.broadcast(late), "connection_id", "left")
 
 
-def _agreed(sources: Sources) -> DataFrame:
+def agreed(sources: Sources) -> DataFrame:
     """What was agreed on, by connection: messages pass behind frame `since` and before `until`, in frames no larger
     than `largest` on channels up to `last_channel`."""
     unnegotiated = sources.parameters.get("HS-11", {}).get("minimum_bytes", 0)
     ends = F.least(*(F.col(f"c.{name}.frame_no") for name in ("client_close", "server_close", "close_ok", "redirect")))
-    return sources.connections.select(
+    return sources.tables.connections.join(sources.firsts, "connection_id", "left").select(
         "connection_id",
         F.coalesce("c.open_ok.frame_no", F.when(F.expr("c.open IS NULL AND c.tune_ok IS NULL"), 0)).alias("since"),
         F.coalesce(ends, F.lit(NEVER)).alias("until"),

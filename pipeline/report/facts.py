@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,20 +41,23 @@ class Facts:
         return sum(int(group[measure] or 0) for group in self.groups[section].rows)
 
 
-def gather(all_tables: Tables, findings: DataFrame, *, flows: bool = True) -> Facts:
-    """Ask the tables and the findings of the same audit, side by side; `flows`: also the message flows."""
+def gather(all_tables: Tables, findings: DataFrame, *, flows: bool = True, large: bool = True) -> Facts:
+    """Ask the tables and the findings of the same audit, side by side; `flows`: also the message flows; `large`: there
+    are many messages and methods."""
     tables = dict(all_tables.items())
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         latencies = pool.submit(lambda: latency(all_tables).collect()) if flows else None
         found = pool.submit(evidence.examples, findings, tables["connections"])
-        first_ns, last_ns, groups = _counted(tables, findings)
+        first_ns, last_ns, groups = _counted(tables, findings, questions.LARGE if large else ())
         connections = {int(str(group["connection_id"])) for group in groups["pileups"].rows}
         endpoints = evidence.endpoints(tables["connections"], connections)
         through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
         return Facts(groups, found.result(), endpoints, through, first_ns, last_ns)
 
 
-def _counted(tables: dict[str, DataFrame], findings: DataFrame) -> tuple[int, int, Mapping[str, Groups]]:
+def _counted(
+    tables: dict[str, DataFrame], findings: DataFrame, large: Collection[str]
+) -> tuple[int, int, Mapping[str, Groups]]:
     """Times of the first and last packet, ns, and all sections."""
     ends = tables["captures"].agg(F.expr("unix_micros(min(first_ts))"), F.expr("unix_micros(max(last_ts))"))
     first, last = ends.collect()[0]
@@ -62,5 +65,6 @@ def _counted(tables: dict[str, DataFrame], findings: DataFrame) -> tuple[int, in
     groups = answer(
         [*questions.sources(first_ns, last_ns), evidence.FINDINGS, evidence.AFFECTED],
         {**questions.prepared(tables), **evidence.prepared(findings, tables["connections"])},
+        large,
     )
     return first_ns, last_ns, groups

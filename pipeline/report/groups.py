@@ -3,12 +3,15 @@
 A `Section` groups the rows of a table by some expressions; all sections of a table share its measures, so that a table
 is scanned once whatever the number of its sections. The groups of a section beyond its `shown` largest are counted and
 not collected: what comes to the driver does not grow with the capture.
+
+A row that belongs to five sections is five rows to group, by texts. Rows of a large table that agree in the keys of all
+sections are therefore counted first (`folded`): as a rule that leaves few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -17,16 +20,24 @@ from pyspark.sql import functions as F
 # Longer keys are cut before they are grouped: a string of 1.0 may be as long as its frame.
 KEY_CHARACTERS = 400
 
+# Aggregate of rows -> what makes one of several of its values.
+FOLDED = {"count": "sum", "count_if": "sum", "sum": "sum", "max": "max", "min": "min"}
+
 
 @dataclass(frozen=True)
 class Section:
-    """Groups by `keys` (name -> SQL) of the rows that `where` holds for; those with most `rank` are shown."""
+    """Groups by `keys` (name -> SQL) of the rows that `where` holds for; those with most `rank` are shown.
+
+    `apart`: in a large table it is counted by itself, as its keys tell apart rows that agree in all others, or as files
+    without such rows need not be read.
+    """
 
     name: str
     keys: Mapping[str, str]
     where: str = "true"
     rank: str = "rows"
     shown: int = 20
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,10 +62,20 @@ class Groups:
         return self.total - len(self.rows)
 
 
-def answer(sources: Sequence[Source], tables: Mapping[str, DataFrame]) -> dict[str, Groups]:
-    """Every section by its name. One query: its branches run side by side."""
+def answer(
+    sources: Sequence[Source], tables: Mapping[str, DataFrame], large: Collection[str] = ()
+) -> dict[str, Groups]:
+    """Every section by its name. One query: its branches run side by side. `large`: names of tables to be counted in
+    two steps; their measures are functions in FOLDED."""
     sections = {section.name: (source, section) for source in sources for section in source.sections}
-    groups = reduce(DataFrame.unionAll, (counted(source, tables[source.table]) for source in sources))
+    steps = (
+        step
+        for source in sources
+        for step in (
+            in_two_steps(source, tables[source.table]) if source.table in large else [(source, tables[source.table])]
+        )
+    )
+    groups = reduce(DataFrame.unionAll, (counted(*step) for step in steps))
     ranks = {name: list(source.measures).index(section.rank) for name, (source, section) in sections.items()}
     limits = {name: section.shown for name, (_, section) in sections.items()}
     whole = Window.partitionBy("section")
@@ -80,6 +101,37 @@ def counted(source: Source, table: DataFrame) -> DataFrame:
         .groupBy(F.col("_group.section").alias("section"), F.col("_group.key").alias("key"))
         .agg(measures.alias("measures"))
     )
+
+
+def in_two_steps(source: Source, table: DataFrame) -> Iterator[tuple[Source, DataFrame]]:
+    """The same question in parts, about counted rows."""
+    together = [section for section in source.sections if not section.apart]
+    if together:
+        yield folded(replace(source, sections=together), table)
+    for section in source.sections:
+        if section.apart:
+            whole = replace(section, where="true")
+            yield folded(replace(source, sections=[whole]), table.filter(section.where))
+
+
+def folded(source: Source, table: DataFrame) -> tuple[Source, DataFrame]:
+    """The same question, about rows that agree in all that it asks for, counted."""
+    names: dict[str, str] = {}  # SQL over the table -> column of the counted rows
+
+    def column(sql: str) -> str:
+        return names.setdefault(sql, f"_{len(names)}")
+
+    def over_columns(section: Section) -> Section:
+        if section.where == "true":
+            return replace(section, keys={name: column(key) for name, key in section.keys.items()})
+        keys = {name: column(f"if({section.where}, {key}, null)") for name, key in section.keys.items()}
+        return replace(section, keys=keys, where=column(f"coalesce({section.where}, false)"))
+
+    sections = [over_columns(section) for section in source.sections]
+    measured = (F.expr(measure).alias(name) for name, measure in source.measures.items())
+    rows = table.groupBy(*(F.expr(sql).alias(name) for sql, name in names.items())).agg(*measured)
+    measures = {name: f"{FOLDED[measure.partition('(')[0]]}({name})" for name, measure in source.measures.items()}
+    return Source(source.table, measures, sections), rows
 
 
 def group(section: Section) -> Column:

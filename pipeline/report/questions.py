@@ -13,6 +13,8 @@ from pipeline.report.groups import Section, Source
 
 # Bars of a chart over time: one is about four pixels wide on a phone.
 TIME_BARS = 80
+# Of a capture of any length, what has a row for each method or message.
+LARGE = ("methods", "messages")
 # Latencies are counted in classes, 16 for each doubling: a percentile read from them is at most 2.2 % off.
 CLASSES_PER_OCTAVE = 16
 LATENCY_CLASS = f"floor(log2(greatest({{}}, 1)) * {CLASSES_PER_OCTAVE})"
@@ -171,6 +173,7 @@ METHODS = Source(
             "returns",
             {"code": "reply_code", "text": "reply_text", "exchange": "exchange"},
             where="name = 'basic.return'",
+            apart=True,
         ),
     ],
 )
@@ -213,6 +216,7 @@ def messages(first_ns: int, last_ns: int) -> Source:
                 },
                 where="settle_latency_ns >= 0",
                 shown=CLASSES_SHOWN,
+                apart=True,
             ),
             Section(
                 "busiest",
@@ -227,6 +231,7 @@ def messages(first_ns: int, last_ns: int) -> Source:
                 "unsettled",
                 {"operation": "operation", "target": "coalesce(queue, address, routing_key)", "link": "link"},
                 where="outcome = 'unsettled'",
+                apart=True,
             ),
         ],
     )

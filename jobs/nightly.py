@@ -1,0 +1,60 @@
+"""Decode captures and audit the tables, in one Spark session: what a night has to do.
+
+Runs as `wirehare nightly` and as `spark-submit jobs/nightly.py`. It is `wirehare decode` and then `wirehare audit`, and
+writes what they write; Spark starts once, and what it has compiled for the first serves the second. Nothing is audited
+when decoding failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from jobs import audit, decode
+from jobs.cli import FAILED, OK, Ending, Endings, main
+
+EPILOG = """examples:
+  wirehare nightly captures/2026-11-20 --output tables/date=2026-11-20 --overwrite --report reports/2026-11-20.html
+  wirehare nightly trace.pcapng --output tables --json tonight.json --baseline last-night.json --fail-on warning
+
+exit codes:
+  0  done, no finding reaches the threshold of --fail-on, and all captures were read to their end
+  1  done, and some findings do: see the report; also when some captures could not be read to their end
+  2  bad usage, no capture found, or a configuration or baseline that cannot be read; nothing was written
+  3  done, and no finding reaches the threshold, but some captures could not be read to their end (see the report)
+  4  Spark or the file system failed; the previous report is as it was, and so are the tables unless all new ones stand
+"""
+
+# Loaded while captures are decoded: a second of work for Python, which then only waits.
+AUDITS = ("pipeline.audit", "pipeline.report.facts", "pipeline.report.page")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    decode.add_captures(parser)
+    audit.add_report(parser)
+
+
+def endings() -> Endings:
+    """Errors of its own: those of both jobs. Tables that have just been written and cannot be read are a failure."""
+    return {**decode.endings(), audit.TablesError: Ending(FAILED)}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Decode, then audit, as the arguments say; the exit code."""
+    wanted = audit.checked(arguments)  # before an hour of decoding
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(lambda: [importlib.import_module(name) for name in AUDITS])
+        spark, ending = decode.decoded(argparse.Namespace(**{**vars(arguments), "tables": None}))
+        loading.result()
+    started = time.monotonic()
+    source = audit.tables_at(arguments.output)
+    of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
+    verdict = audit.audited(spark, source, audit.size(source), wanted, of_tables, started)
+    return ending if verdict == OK else verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main(["nightly", *sys.argv[1:]]))

@@ -1,0 +1,121 @@
+"""`wirehare nightly`: what the two jobs say and write, in one session; which of their exit codes counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs import audit, decode
+from jobs.cli import command_line, main
+from pipeline.schemas import TABLES
+
+SAMPLES = Path(__file__).parent.parent / "samples"
+CAPTURE = SAMPLES / "091_declare_publish_consume_ack.pcap"
+
+
+def nightly(*argv: object) -> int:
+    """The exit code of `wirehare nightly`."""
+    return main(["nightly", *map(str, argv)])
+
+
+def options(job: str) -> set[str]:
+    """The options of a job."""
+    parser = command_line().commands[job]
+    return {name for action in parser._actions for name in action.option_strings}
+
+
+def rows(directory: Path, table: str) -> list[str]:
+    """The rows of a table in any order; where a capture lies is the same in both runs."""
+    found = pyarrow.dataset.dataset(directory / table, format="parquet").to_table().to_pylist()
+    return sorted(map(repr, found))
+
+
+def test_it_takes_the_options_of_both() -> None:
+    # An audit needs all tables, so that there is nothing to choose.
+    assert options("nightly") == (options("decode") - {"--tables"}) | options("audit")
+
+
+def test_it_writes_what_the_two_commands_write(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captures = tmp_path / "captures"
+    captures.mkdir()
+    # Behind the last record the header of one that claims 2**32 - 1 octets.
+    (captures / "torn.pcap").write_bytes(CAPTURE.read_bytes() + b"\xff" * 16)
+    night, report, said = tmp_path / "night", tmp_path / "night.html", tmp_path / "night.json"
+    paths = ("--report", report, "--json", said)
+
+    assert nightly(captures, "--output", night, *paths, "--fail-on", "never") == 3
+    out, error = capsys.readouterr()
+    assert out.splitlines()[-1] == f"The report is {report}"
+    assert "The tables are in" in out
+    assert [line for line in error.splitlines() if line.startswith("wirehare nightly: ") and "torn.pcap" in line]
+
+    apart, json_apart = tmp_path / "apart", tmp_path / "apart.json"
+    assert main(["decode", str(captures), "--output", str(apart)]) == 3
+    shown = ("--report", str(tmp_path / "apart.html"), "--json", str(json_apart))
+    assert main(["audit", str(apart), *shown, "--fail-on", "never"]) == 0
+    for table in (*TABLES, "findings"):
+        assert rows(night, table) == rows(apart, table), table
+    one, other = (json.loads(path.read_text()) for path in (said, json_apart))
+    assert one["findings"]
+    assert (one["findings"], one["verdict"]) == (other["findings"], other["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("decoded", "audited", "code"),
+    [(0, 0, 0), (0, 1, 1), (3, 0, 3), (3, 1, 1)],
+)
+def test_findings_count_before_damage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, decoded: int, audited: int, code: int
+) -> None:
+    asked = []
+
+    def decoding(arguments: argparse.Namespace) -> tuple[None, int]:
+        asked.append(("decode", arguments.captures, arguments.tables))
+        return None, decoded
+
+    def auditing(
+        spark: None, source: str, size: int, wanted: audit.Wanted, arguments: argparse.Namespace, started: float
+    ) -> int:
+        asked.append(("audit", arguments.tables, source))
+        return audited
+
+    monkeypatch.setattr(decode, "decoded", decoding)
+    monkeypatch.setattr(audit, "audited", auditing)
+    monkeypatch.setattr(audit, "tables_at", lambda directory: f"tables at {directory}")
+    monkeypatch.setattr(audit, "size", lambda source: 1)
+    assert nightly("a.pcap", "--output", "out", "--report", tmp_path / "r.html") == code
+    assert asked == [("decode", ["a.pcap"], None), ("audit", "out", "tables at out")]
+
+
+def test_what_cannot_be_audited_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decode, "decoded", lambda arguments: pytest.fail("decoded"))
+    report = ("--report", tmp_path / "r.html")
+    assert nightly(CAPTURE, "--output", tmp_path / "out", *report, "--config", tmp_path / "none.toml") == 2
+    assert nightly(CAPTURE, "--output", tmp_path / "out", *report, "--baseline", tmp_path / "none.json") == 2
+    assert nightly(CAPTURE, "--output", tmp_path / "out", "--report", tmp_path / "none/r.html") == 2
+    assert all(line.startswith("wirehare nightly: ") for line in capsys.readouterr().err.splitlines())
+
+
+def test_nothing_is_audited_when_decoding_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(audit, "audited", lambda *_: pytest.fail("audited"))
+    assert nightly(tmp_path / "none.pcap", "--output", tmp_path / "out", "--report", tmp_path / "r.html") == 2
+    holds = tmp_path / "holds"
+    holds.mkdir()
+    (holds / "letters").touch()
+    assert nightly(CAPTURE, "--output", holds, "--report", tmp_path / "r.html") == 2
+
+    def fails(arguments: argparse.Namespace) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(decode, "decoded", fails)
+    assert nightly(CAPTURE, "--output", tmp_path / "out", "--report", tmp_path / "r.html") == 4
+    assert not (tmp_path / "r.html").exists()
