@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import StorageLevel
@@ -54,10 +55,41 @@ class Tables:
         """(name, table) in the order of TABLES."""
         return ((name, getattr(self, name)) for name in TABLES)
 
+    def having(self, **tables: DataFrame) -> Tables:
+        """The same with these tables in the place of its own."""
+        other = copy(self)
+        other.__dict__.update(tables)
+        return other
+
     def release(self) -> None:
         """Drop the rows that Spark kept; the tables can still be used, and are then computed anew."""
-        for rows in self.persisted:
+        # The last first: rows that are made of dropped ones are planned anew by Spark, for seconds.
+        for rows in reversed(self.persisted):
             rows.unpersist()
+
+
+class Planned(Tables):
+    """Tables that are planned when they are first asked for, which takes Spark seconds for some of them.
+
+    `decoded`: rows that are kept, if they are.
+    """
+
+    _parts: Followed
+    _derived: Derivation
+    _decoded: Sequence[DataFrame]
+
+    def __init__(self, parts: Followed, derived: Derivation, decoded: Sequence[DataFrame] = ()) -> None:
+        self.__dict__.update(_parts=parts, _derived=derived, _decoded=decoded)
+
+    def __getattr__(self, name: str) -> DataFrame:
+        if name not in TABLES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        rows: DataFrame = self.__dict__.setdefault(name, self._derived.whole(name))
+        return rows
+
+    @property
+    def persisted(self) -> tuple[DataFrame, ...]:  # type: ignore[override]
+        return (*self._decoded, *self._parts.kept, *self._derived.kept)
 
 
 def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collection[str] | None = None) -> Tables:
@@ -67,10 +99,12 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collect
     rows that are kept once they are computed (`Tables.release` drops them). `versions`: those that occur, where the
     caller knows; the others are not planned for, which saves seconds.
     """
+    return _planned(decoded, (), payload, versions)
+
+
+def _planned(decoded: DataFrame, kept: Sequence[DataFrame], payload: bool, versions: Collection[str] | None) -> Tables:
     parts = Followed(decoded, payload=payload, versions=versions)
-    derived = Derivation(parts, payload=payload)
-    tables = {name: derived.whole(name) for name in TABLES}
-    return Tables(**tables, persisted=(*parts.kept, *derived.kept))
+    return Planned(parts, Derivation(parts, payload=payload), kept)
 
 
 def decode(
@@ -82,8 +116,7 @@ def decode(
     `Tables.release`. What only runs once, or over more than the disk holds, writes `decoded` rows to files instead.
     """
     rows = decoded(spark, paths, **choices).persist(StorageLevel.MEMORY_AND_DISK)
-    tables = from_decoded(rows, payload=choices.get("payload", False), versions=versions)
-    return replace(tables, persisted=(*tables.persisted, rows))
+    return _planned(rows, [rows], choices.get("payload", False), versions)
 
 
 def load(spark: SparkSession, directory: str) -> Tables:

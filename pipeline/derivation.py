@@ -63,7 +63,8 @@ class Derivation:
 
     def release(self) -> None:
         """Drop these rows."""
-        for rows in self._kept:
+        # The last first: rows that are made of dropped ones are planned anew by Spark, for seconds.
+        for rows in reversed(self._kept):
             rows.unpersist()
 
     @shared

@@ -23,7 +23,7 @@ FRAME_OVERHEAD = 8  # type 1, channel 2, size 4, end 1
 Endpoint = tuple[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a list of a million of them is searched for None, which would compare the fields
 class Packet:
     """One captured TCP packet. `order` counts over all files read together; `wire_len` counts payload bytes sent,
     `payload` holds those captured."""

@@ -61,7 +61,7 @@ def resynchronised(connection: ExpectedConnection, row: dict[str, Any]) -> bool:
     """A row behind the point where a whole stream breaks the rules: its octets say that it is a frame."""
     half = connection.half(row["sender"])
     start, size = row["stream_offset"], row["size"]
-    if not half.whole or start < connection.stops.get(half.sender, len(half.data)):
+    if start < connection.stops.get(half.sender, len(half.data)) or not half.whole:
         return False
     data = bytes(half.data[start : start + size])
     assert data[0] in FRAME_TYPES

@@ -52,6 +52,21 @@ def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:
     assert_df_equality(read.tables.frames.select(shown), expected, ignore_row_order=True, ignore_metadata=True)
 
 
+def test_a_table_is_planned_when_it_is_asked_for(spark: SparkSession) -> None:
+    """And with it the rows that are kept, up to the release."""
+    tables = pipeline.from_decoded(spark.createDataFrame([], DECODED), versions={"0-9-1"})
+    assert tables.persisted == ()
+    links = tables.links
+    assert tables.links is links
+    before, _ = tables.persisted, tables.message_flows
+    assert 0 < len(before) < len(tables.persisted)
+    other = tables.having(messages=links)
+    assert other.messages is other.links is links
+    assert all(rows.storageLevel.useMemory for rows in tables.persisted)
+    tables.release()
+    assert not any(rows.storageLevel.useMemory for rows in tables.persisted)
+
+
 def test_written_tables_are_read_back(
     read: Read, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -67,8 +66,7 @@ def chosen(tables: Tables, name: str, where: str | None) -> DataFrame:
 
 def only(tables: Tables, where: str | None, *names: str) -> Tables:
     """`tables` with `where` applied to those of these names, for summaries that take tables."""
-    fewer: dict[str, Any] = {name: chosen(tables, name, where) for name in names}
-    return replace(tables, **fewer)
+    return tables.having(**{name: chosen(tables, name, where) for name in names})
 
 
 def span(rows: DataFrame, *moments: str) -> tuple[int, int] | None:
