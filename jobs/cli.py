@@ -19,6 +19,8 @@ OK, FOUND, USAGE, UNREADABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 # What a shell reports of a program that SIGPIPE ends. Not OK: what was to be said, a verdict perhaps, was not heard.
 UNHEARD = 128 + 13
 
+STOPPED = "the previous output, if any, is as it was"  # what a job leaves when it is stopped, if it does not say
+
 EXIT_CODES = """exit codes:
   0  done
   2  bad usage, or no capture found; nothing was written
@@ -70,7 +72,7 @@ def command_line() -> Parser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         job.add_arguments(sub)
-        sub.set_defaults(run=job.run, prog=sub.prog, endings=job.endings)
+        sub.set_defaults(run=job.run, prog=sub.prog, endings=job.endings, stopped=getattr(job, "STOPPED", STOPPED))
     parser.commands = jobs.choices
     return parser
 
@@ -108,7 +110,7 @@ def ended(words: Sequence[str]) -> int:
     try:
         return int(arguments.run(arguments))
     except (KeyboardInterrupt, Stopped):
-        complain("wirehare: stopped; the previous output, if any, is as it was")
+        complain(f"wirehare: stopped; {arguments.stopped}")
         return INTERRUPTED
     except BrokenPipeError:  # nobody listens: nothing more is said
         raise

@@ -28,6 +28,7 @@ exit codes:
   4  Spark or the file system failed; the previous report is as it was, and so are the tables unless all new ones stand
 """
 
+STOPPED = "the previous report, if any, is as it was, and so are the tables unless all new ones stand"
 # Loaded while captures are decoded: a second of work for Python, which then only waits.
 AUDITS = ("pipeline.audit", "pipeline.report.facts", "pipeline.report.page")
 

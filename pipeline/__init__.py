@@ -87,6 +87,10 @@ class Planned(Tables):
         rows: DataFrame = self.__dict__.setdefault(name, self._derived.whole(name))
         return rows
 
+    def __repr__(self) -> str:
+        """Their names: nothing is planned to be shown."""
+        return f"Tables({', '.join(TABLES)})"
+
     @property
     def persisted(self) -> tuple[DataFrame, ...]:  # type: ignore[override]
         return (*self._decoded, *self._parts.kept, *self._derived.kept)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.tables.addresses import to_coordinator
-from pipeline.tables.roles import DELIVERIES
+from pipeline.tables.roles import DELIVERIES, to_coordinator
 from pipeline.tables.shape import timestamp
 
 if TYPE_CHECKING:

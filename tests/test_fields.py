@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from codec.variant import encode
 from codec.variant.reading import ENTRIES, SLOTS
 from udfs.arrow import VARIANT
-from udfs.fields import elements, fields, texts
+from udfs.fields import counted, elements, fields, inside, texts, values_of
 
 NAMES = [f"name{number}" for number in range(2 * ENTRIES)]
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -64,7 +64,9 @@ def test_dictionaries_of_one_size_and_the_same_ends_are_told_apart() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.lists(st.one_of(SCALARS, OBJECTS), max_size=8), OBJECTS), max_size=12))
 def test_elements_are_those_of_the_arrays(rows: list[Any]) -> None:
-    found, counts = elements(column(rows))
+    lists = values_of(column(rows))
+    counts = counted(lists)
+    found = elements(lists, counts)
     expected = [value for row in rows if isinstance(row, list) for value in row]
     assert counts.tolist() == [len(row) if isinstance(row, list) else 0 for row in rows]
     assert texts(found).to_pylist() == [value if isinstance(value, str) else None for value in expected]
@@ -73,7 +75,9 @@ def test_elements_are_those_of_the_arrays(rows: list[Any]) -> None:
 
 
 def test_an_array_of_more_than_255_elements() -> None:
-    found, counts = elements(column([[str(number) for number in range(1000)], None, ["x"]]))
+    lists = values_of(column([[str(number) for number in range(1000)], None, ["x"]]))
+    counts = counted(lists)
+    found = elements(lists, counts)
     assert counts.tolist() == [1000, 0, 1]
     assert texts(found).to_pylist() == [*map(str, range(1000)), "x"]
 
@@ -94,11 +98,25 @@ def test_octets_of_any_kind_are_read_without_reading_on(seed: int) -> None:
         words.append(bytes(parts[1]))
     arrays = [pa.array(part, pa.binary()) for part in (values, words)]
     damaged = pa.StructArray.from_arrays(arrays, fields=list(VARIANT))
-    inside, counts = elements(damaged)
-    assert len(inside) == counts.sum()
-    sizes = iter(len(part) for part in inside.field("value").to_pylist())
+    lists = values_of(damaged)
+    counts = counted(lists)
+    found = elements(lists, counts)
+    sizes = iter((found.stops - found.starts).tolist())
     for value, count in zip(values, counts, strict=True):
         assert sum(next(sizes) for _ in range(count)) <= len(value)
-    texts(inside)
-    fields(inside, {"a": "variant", "b": "bigint"})
+    texts(found)
+    fields(found, {"a": "variant", "b": "bigint"})
+    fields(inside(lists, "a"), {"a": "variant", "c": "string"})
     fields(damaged, {"a": "variant", "c": "string"})
+
+
+def test_elements_share_the_dictionary_of_their_row() -> None:
+    """Many elements under many names: each has the names at hand, and none a copy."""
+    names = {f"{number:04}" * 60: number for number in range(250)}
+    lists = inside(values_of(column([{"list": [None] * 60_000 + [{"name": 1}], **names}] * 2)), "list")
+    counts = counted(lists)
+    found = elements(lists, counts)
+    assert counts.tolist() == [60_001] * 2
+    assert found.words is lists.words
+    told = fields(found, {"name": "bigint"})["name"]
+    assert told.drop_null().to_pylist() == [1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from test_fields import column
 
 from codec import hashing
+from pipeline.tables import flows
 from udfs.addresses import nodes
 from udfs.deaths import told
 from udfs.hashes import hashed
+from udfs.pairable import OF_MESSAGES
 
 ADDRESSES = {
     # RabbitMQ 4: percent-encoded.
@@ -34,6 +37,8 @@ ADDRESSES = {
     "prices/subscriptions/eu": ("name", "", "prices"),
     "jobs": ("name", "", "jobs"),
     "": ("name", "", ""),
+    "/queues/two\nlines": ("queue", "", "two\nlines"),
+    "two::\nlines::x": ("name", "", "two::\nlines"),
     None: (None, None, None),
 }
 
@@ -47,6 +52,18 @@ def test_addresses_need_not_be_utf8() -> None:
     octets = [b"/exchanges/\xff/%FE", b"\xc3"]
     found = nodes(pa.array(octets, pa.binary()).view(pa.string()))
     assert [part.cast(pa.binary()).to_pylist() for part in found[1:]] == [[b"\xff", b""], [b"\xfe", b"\xc3"]]
+
+
+@pytest.mark.parametrize("text", [":", "/exchange/a", "/subscriptions", "/queues/%", "a"])
+def test_long_addresses_take_linear_time(text: str) -> None:
+    """A quarter of a million octets with a line end inside; in quadratic time they took minutes."""
+    started = time.process_time()
+    nodes(pa.array([text * (250_000 // len(text)) + "\nx"]))
+    assert time.process_time() - started < 5
+
+
+def test_what_is_read_of_messages_is_selected() -> None:
+    assert {*OF_MESSAGES, "reply_to"} == {*flows.OF_MESSAGES}
 
 
 def death(queue: str, reason: str, exchange: str | None, *keys: str, count: int | None = None) -> dict[str, Any]:
@@ -93,6 +110,15 @@ def test_deaths_are_read_as_documented() -> None:
     assert rows == [expected for _, _, expected in DEATHS]
     told_of = [exchange is not None or key is not None for _, _, (exchange, key, _, _) in DEATHS]
     assert found.dead.to_pylist() == told_of
+
+
+def test_a_message_may_list_any_number_of_deaths() -> None:
+    """Sixty thousand that say nothing, beside names that would not fit if each had its own."""
+    names = {f"{number:04}" * 60: number for number in range(250)}
+    headers = {"x-death": [None] * 60_000 + [WORK], **first("work", "rejected", "orders"), **names}
+    found = told(column([headers, None, headers]), column([None] * 3))
+    assert found.deaths.tolist() == [60_003, 0, 60_003]
+    assert found.died_exchange.to_pylist() == ["orders", None, "orders"]
 
 
 def test_the_route_of_a_message_of_1_0_is_in_its_annotations() -> None:

@@ -16,15 +16,15 @@ import pyarrow as pa
 
 # (what it is, pattern, exchange or None for the first group, group of the routing key, percent-encoded)
 FORMS = tuple(
-    (kind, re.compile(pattern), exchange, group, encoded)
+    (kind, re.compile(pattern, re.DOTALL), exchange, group, encoded)  # each is read in time linear in the address
     for kind, pattern, exchange, group, encoded in (
-        ("exchange", rb"^/exchanges/([^/]+)/?(.*)$", None, 2, True),
-        ("exchange", rb"^/exchange/([^/]+)/?(.*)$", None, 2, False),
-        ("exchange", rb"^/topic/(.*)$", b"amq.topic", 1, False),
-        ("queue", rb"^/queues/(.*)$", b"", 1, True),
-        ("queue", rb"^/(?:amq/)?queue/(.*)$", b"", 1, False),
-        ("name", rb"^(.+)::.*$", b"", 1, False),
-        ("name", rb"(?i)^(.+)/subscriptions/.*$", b"", 1, False),
+        ("exchange", rb"/exchanges/([^/]+)/?(.*)", None, 2, True),
+        ("exchange", rb"/exchange/([^/]+)/?(.*)", None, 2, False),
+        ("exchange", rb"/topic/(.*)", b"amq.topic", 1, False),
+        ("queue", rb"/queues/(.*)", b"", 1, True),
+        ("queue", rb"/(?:amq/)?queue/(.*)", b"", 1, False),
+        ("name", rb"(.+)::", b"", 1, False),
+        ("name", rb"(?i)(.+)/subscriptions/", b"", 1, False),
     )
 )
 NO_OCTET = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -41,7 +41,7 @@ class Node(NamedTuple):
 def node(address: bytes) -> Node:
     """Where messages go that are sent to an address."""
     for kind, pattern, exchange, group, encoded in FORMS:
-        found = pattern.search(address)
+        found = pattern.match(address)
         if found:
             named = _part(found[1], encoded) if exchange is None else exchange
             return Node(kind, named, _part(found[group], encoded))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from udfs.fields import offsets_of
 from udfs.rows import in_one, numbers_of
 from udfs.spool import Spool
 
@@ -52,7 +53,7 @@ class Deal:
             yield from self._dealt(held)
 
     def _dealt(self, held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _one_batch(held)
+        rows = one_batch(held)
         high = numbers_of(rows[self.key]).view(np.uint64) >> np.uint64(32)
         numbers, parts, size = list[int](), list[pa.Buffer](), 0
         for number, part in _spread(rows, high % np.uint64(self.buckets)):
@@ -85,13 +86,16 @@ class Pile:
         self._key, self._level = key, level
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
+        self._keys: set[int] = set()  # two of them, once there are
         self._parts: list[Spool] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Take rows."""
         self._batches.append(rows)
         self._bytes += rows.nbytes
-        if self._bytes > MOST_BYTES and self._level < LEVELS:
+        if len(self._keys) < 2:
+            self._keys.update(rows[self._key].unique()[:2].to_pylist())
+        if self._bytes > MOST_BYTES and self._level < LEVELS and len(self._keys) > 1:
             self._part()
 
     def taken(self) -> Iterator[pa.Table]:
@@ -101,7 +105,7 @@ class Pile:
         parts, batches = self._parts, self._batches
         self._parts, self._batches, self._bytes = [], [], 0
         if batches:
-            yield pa.Table.from_batches([_one_batch(batches)])
+            yield pa.Table.from_batches([one_batch(batches)])
         for part in parts:
             pile = Pile(self._key, self._level + 1)
             for rows in part.drain():
@@ -112,14 +116,15 @@ class Pile:
         """Put what is in memory into the parts."""
         self._parts = self._parts or [Spool(MOST_BYTES >> BITS) for _ in range(1 << BITS)]
         if self._batches:
-            rows = _one_batch(self._batches)
+            rows = one_batch(self._batches)
             bits = numbers_of(rows[self._key]).view(np.uint64) >> np.uint64(BITS * self._level)
             for number, part in _spread(rows, bits % np.uint64(1 << BITS)):
-                self._parts[number].add(part)
+                self._parts[number].add(part.take(pa.array(np.arange(part.num_rows))))  # which holds no other rows
         self._batches, self._bytes = [], 0
 
 
-def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of at least one batch. Raises ArrowInvalid where a column would have more than 2 GB."""
     rows = pa.Table.from_batches(batches)
     return pa.RecordBatch.from_arrays([in_one(column) for column in rows.columns], schema=rows.schema)
 
@@ -134,7 +139,7 @@ def _spread(rows: pa.RecordBatch, numbers: NDArray[np.uint64]) -> Iterator[tuple
 
 
 def _batch(numbers: list[int], parts: list[pa.Buffer]) -> pa.RecordBatch:
-    offsets = np.cumsum([0, *(part.size for part in parts)]).astype(np.int32)
+    offsets = offsets_of(np.array([part.size for part in parts], np.int64))
     octets = pa.py_buffer(b"".join(parts))
     rows = pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), octets])
     return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), rows], schema=_DEALT)

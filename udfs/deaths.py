@@ -6,6 +6,8 @@ version 4 in the message annotations, with the route of every message (its docum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -13,15 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from udfs.arrow import VARIANT
-from udfs.fields import elements, fields, texts
-from udfs.rows import picked
+from udfs.fields import Values, counted, elements, fields, inside, texts, values_of
+from udfs.rows import picked, truth_of
 
 FIRST_DEATH = ("exchange", "queue", "reason")
-DEATH = {"reason": "string", "queue": "string", "exchange": "string", "routing-keys": "variant", "count": "bigint"}
+DEATH = {"reason": "string", "queue": "string", "exchange": "string", "count": "bigint"}
 OF_FIRST_DEATH = {f"x-first-death-{name}": "string" for name in FIRST_DEATH}
-IN_HEADERS = {"x-death": "variant", **OF_FIRST_DEATH}
-IN_ANNOTATIONS = {"x-exchange": "string", "x-routing-key": "string", "x-opt-deaths": "variant", **OF_FIRST_DEATH}
+IN_ANNOTATIONS = {"x-exchange": "string", "x-routing-key": "string", **OF_FIRST_DEATH}
+MOST_DEATHS = 1 << 18  # read at a time
 
 
 class Told(NamedTuple):
@@ -38,59 +39,74 @@ class Told(NamedTuple):
     died_routing_key: pa.Array
 
 
+class Deaths(NamedTuple):
+    """By message: how many deaths are listed (`count` of all added up), whether, and of the first one the exchange and
+    the routing key that it was published with."""
+
+    total: NDArray[np.int64]
+    listed: NDArray[np.bool_]
+    exchange: pa.Array
+    routing_key: pa.Array
+
+
 def told(headers: pa.StructArray, properties: pa.StructArray) -> Told:
     """What these say; of a message that is no delivery they are null."""
-    of_headers = fields(headers, IN_HEADERS)
-    annotations = fields(properties, {"message_annotations": "variant"})["message_annotations"]
-    annotated = fields(annotations, IN_ANNOTATIONS)
+    in_headers, annotations = values_of(headers), inside(values_of(properties), "message_annotations")
+    of_headers, annotated = fields(in_headers, OF_FIRST_DEATH), fields(annotations, IN_ANNOTATIONS)
     died = {
         name: pc.coalesce(of_headers[f"x-first-death-{name}"], annotated[f"x-first-death-{name}"])
         for name in FIRST_DEATH
     }
-    listed = _either(of_headers["x-death"], annotated["x-opt-deaths"])
-    all_deaths, counts = elements(listed)
-    deaths = fields(all_deaths, DEATH)
-    row = np.repeat(np.arange(len(listed)), counts)
-    total = np.zeros(len(listed), np.int64)
-    np.add.at(total, row, deaths["count"].fill_null(1).to_numpy())
-    first = _first(deaths, died, row, counts)
-    exchange = picked(deaths["exchange"], first)
+    first, other = (
+        deaths(inside(values, name), died) for values, name in ((in_headers, "x-death"), (annotations, "x-opt-deaths"))
+    )
+    of_headers_listed = pa.array(first.listed)
+    exchange = pc.if_else(of_headers_listed, first.exchange, other.exchange)
+    routing_key = pc.if_else(of_headers_listed, first.routing_key, other.routing_key)
     direct = pc.if_else(pc.equal(died["exchange"], ""), died["exchange"], pa.scalar(None, pa.string()))
     in_full = exchange.is_valid()
     return Told(
         annotated["x-exchange"],
         annotated["x-routing-key"],
         died,
-        total,
+        np.where(first.listed, first.total, other.total),
         pc.or_(in_full, died["queue"].is_valid()),
         pc.if_else(in_full, exchange, direct),
         # On the default exchange the routing key is the queue's name.
-        pc.if_else(in_full, picked(_first_keys(deaths["routing-keys"]), first), died["queue"]),
+        pc.if_else(in_full, routing_key, died["queue"]),
     )
 
 
-def _either(one: pa.StructArray, other: pa.StructArray) -> pa.StructArray:
-    """The one, or where it is null the other."""
-    if other.null_count == len(other):
-        return one
-    parts = [pc.if_else(one.is_valid(), one.field(part.name), other.field(part.name)) for part in VARIANT]
-    return pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=pc.and_(one.is_null(), other.is_null()))
+def deaths(lists: Values, died: Mapping[str, pa.Array]) -> Deaths:
+    """What lists of deaths say, and which of them was the first, as `died` (of the first death) tells it."""
+    counts = counted(lists)
+    cuts = np.flatnonzero(np.diff(np.cumsum(counts) // MOST_DEATHS)) + 1
+    parts = []
+    for begin, end in pairwise([0, *cuts.tolist(), len(counts)]):
+        of_part = {name: of.slice(begin, end - begin) for name, of in died.items()}
+        parts.append(_deaths(lists.slice(begin, end), counts[begin:end], of_part))
+    total, listed, exchange, routing_key = zip(*parts, strict=True)
+    return Deaths(
+        np.concatenate(total), np.concatenate(listed), pa.concat_arrays(exchange), pa.concat_arrays(routing_key)
+    )
 
 
-def _first(
-    deaths: dict[str, pa.Array], died: dict[str, pa.Array], row: NDArray[np.int64], counts: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Of each row, which death was its first: the one in the first queue for the first reason, else the last in the
-    list; -1 for none."""
-    same = pc.and_(*(pc.equal(deaths[name], picked(died[name], row)) for name in ("queue", "reason")))
-    at = np.flatnonzero(same.fill_null(False).to_numpy(zero_copy_only=False))[::-1]
-    ends = np.cumsum(counts)
-    first: NDArray[np.int64] = np.where(counts > 0, ends - 1, -1)
-    first[row[at]] = at  # the last assignment is the first death in the list
-    return first
+def _deaths(lists: Values, counts: NDArray[np.int64], died: Mapping[str, pa.Array]) -> Deaths:
+    each = elements(lists, counts)
+    of_each = fields(each, DEATH)
+    row = np.repeat(np.arange(len(counts)), counts)
+    total = np.zeros(len(counts), np.int64)
+    np.add.at(total, row, of_each["count"].fill_null(1).to_numpy())
+    # The one in the first queue for the first reason, else the last in the list; the last assignment holds.
+    same = pc.and_(*(pc.equal(of_each[name], picked(died[name], row)) for name in ("queue", "reason")))
+    at = np.flatnonzero(truth_of(same))[::-1]
+    first = np.where(counts > 0, np.cumsum(counts) - 1, -1)
+    first[row[at]] = at
+    keys = _first_texts(inside(each, "routing-keys"))
+    return Deaths(total, lists.stops > lists.starts, picked(of_each["exchange"], first), picked(keys, first))
 
 
-def _first_keys(routing_keys: pa.StructArray) -> pa.Array:
-    """The first routing key of each list."""
-    keys, counts = elements(routing_keys)
-    return picked(texts(keys), np.where(counts > 0, np.cumsum(counts) - counts, -1))
+def _first_texts(lists: Values) -> pa.Array:
+    """The first text of each list."""
+    counts = counted(lists)
+    return picked(texts(elements(lists, counts)), np.where(counts > 0, np.cumsum(counts) - counts, -1))

@@ -13,20 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.variant.reading import (
-    NUMBER,
-    TEXT,
-    TIME,
-    TRUTH,
-    Fields,
-    count_elements,
-    gather,
-    new_fields,
-    new_seen,
-    read_elements,
-    read_fields,
-    read_values,
-)
+from codec.variant.elements import count_elements, read_elements, read_values
+from codec.variant.reading import NUMBER, TEXT, TIME, TRUTH, Fields, gather, new_fields, new_seen, read_fields
 from udfs.arrow import TIMESTAMP, VARIANT
 
 INT32 = np.iinfo(np.int32)
@@ -50,49 +38,86 @@ def heap_of(column: pa.Array) -> Heap:
     return Heap(octets, ends)
 
 
-def fields(column: pa.StructArray, wanted: Mapping[str, str]) -> dict[str, pa.Array]:
-    """The `wanted` fields, name -> 'string' 'bigint' 'int' 'boolean' 'timestamp' 'variant', of a VARIANT column."""
+class Values(NamedTuple):
+    """VARIANT values where they lie: row i has the octets from `starts[i]` to `stops[i]` (none: it has no value), and a
+    dictionary of those of `words`. Rows may share octets."""
+
+    octets: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    words: NDArray[np.uint8]
+    words_starts: NDArray[np.int64]
+    words_stops: NDArray[np.int64]
+
+    def at(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Values:
+        """A value inside each."""
+        return self._replace(starts=starts, stops=stops)
+
+    def taken(self, rows: NDArray[np.int64]) -> Values:
+        """Those at these places."""
+        return Values(self.octets, self[1][rows], self[2][rows], self.words, self[4][rows], self[5][rows])
+
+    def slice(self, begin: int, end: int) -> Values:
+        """The rows from `begin` to `end`."""
+        return self.taken(np.arange(begin, end))
+
+
+def values_of(column: pa.StructArray) -> Values:
+    """The values of a VARIANT column."""
     value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
+    starts, stops = value.ends[:-1], value.ends[1:]
+    if column.null_count:
+        stops = np.where(column.is_valid().to_numpy(zero_copy_only=False), stops, starts)
+    return Values(value.octets, starts, stops, metadata.octets, metadata.ends[:-1], metadata.ends[1:])
+
+
+def fields(column: pa.StructArray | Values, wanted: Mapping[str, str]) -> dict[str, pa.Array]:
+    """The `wanted` fields, name -> 'string' 'bigint' 'int' 'boolean' 'timestamp' 'variant', of a VARIANT column."""
+    values = column if isinstance(column, Values) else values_of(column)
+    found = _found(values, wanted)
+    return {name: _column(kind, found, k, values) for k, (name, kind) in enumerate(wanted.items())}
+
+
+def inside(values: Values, name: str) -> Values:
+    """The values of field `name`."""
+    found = _found(values, {name: "variant"})
+    return values.at(found.whole_at[0], found.whole_at[0] + found.whole_size[0])
+
+
+def counted(values: Values) -> NDArray[np.int64]:
+    """How many elements each array has; what is none has none."""
+    counts = np.zeros(len(values.starts), np.int64)
+    count_elements(values.octets, values.starts, values.stops, counts)
+    return counts
+
+
+def elements(values: Values, counts: NDArray[np.int64]) -> Values:
+    """The elements of arrays, which have so many of them, row after row."""
+    begins, ends = np.zeros((2, int(counts.sum())), np.int64)
+    read_elements(values.octets, values.starts, values.stops, counts, begins, ends)
+    return values.taken(np.repeat(np.arange(len(counts)), counts)).at(begins, ends)
+
+
+def texts(values: Values) -> pa.Array:
+    """The texts among values; null where one is none."""
+    found = new_fields([False], len(values.starts))
+    read_values(values.octets, values.starts, values.stops, found)
+    return _column("string", found, 0, values)
+
+
+def _found(values: Values, wanted: Mapping[str, str]) -> Fields:
     names = [name.encode() for name in wanted]
     keys = np.frombuffer(b"".join(names), np.uint8)
     key_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-    found = new_fields([kind == "variant" for kind in wanted.values()], len(column))
-    read_fields(
-        value.octets, value.ends, metadata.octets, metadata.ends, _present(column), keys, key_ends, new_seen(), found
-    )
-    return {name: _column(kind, found, k, value, metadata) for k, (name, kind) in enumerate(wanted.items())}
+    found = new_fields([kind == "variant" for kind in wanted.values()], len(values.starts))
+    read_fields(*values, keys, key_ends, new_seen(), found)
+    return found
 
 
-def elements(column: pa.StructArray) -> tuple[pa.StructArray, NDArray[np.int64]]:
-    """The elements of the arrays of a VARIANT column, row after row, and how many each row has."""
-    value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
-    counts = np.zeros(len(column), np.int64)
-    count_elements(value.octets, value.ends, _present(column), counts)
-    places, sizes = np.zeros((2, int(counts.sum())), np.int64)
-    read_elements(value.octets, value.ends, counts, places, sizes)
-    there = np.ones(len(places), bool)
-    row = np.repeat(np.arange(len(column)), counts)
-    whole = taken(value.octets, places, sizes, there, nulls=False)
-    words = taken(metadata.octets, metadata.ends[:-1][row], np.diff(metadata.ends)[row], there, nulls=False)
-    return pa.StructArray.from_arrays([whole, words], fields=list(VARIANT), mask=pa.array(sizes == 0)), counts
-
-
-def texts(column: pa.StructArray) -> pa.Array:
-    """The texts of a VARIANT column; null where a value is none."""
-    value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
-    found = new_fields([False], len(column))
-    read_values(value.octets, value.ends, _present(column), found)
-    return _column("string", found, 0, value, metadata)
-
-
-def _present(column: pa.Array) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False)).view(np.uint8)
-
-
-def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa.Array:
+def _column(kind: str, found: Fields, k: int, values: Values) -> pa.Array:
     kinds, numbers = found.kinds[k], found.numbers[k]
     if kind == "string":
-        return taken(value.octets, numbers, found.sizes[k], kinds == TEXT).view(pa.string())
+        return taken(values.octets, numbers, found.sizes[k], kinds == TEXT).view(pa.string())
     if kind == "boolean":
         return pa.array(numbers == 1, mask=kinds != TRUTH)
     if kind == "timestamp":
@@ -102,8 +127,9 @@ def _column(kind: str, found: Fields, k: int, value: Heap, metadata: Heap) -> pa
     if kind == "variant":
         at, size = (part[found.whole_of[k]] for part in (found.whole_at, found.whole_size))
         there = size > 0
-        whole = taken(value.octets, at, size, there, nulls=False)
-        words = taken(metadata.octets, metadata.ends[:-1], np.diff(metadata.ends), there, nulls=False)
+        whole = taken(values.octets, at, size, there, nulls=False)
+        words_sizes = values.words_stops - values.words_starts
+        words = taken(values.words, values.words_starts, words_sizes, there, nulls=False)
         return pa.StructArray.from_arrays([whole, words], fields=list(VARIANT), mask=pa.array(~there))
     is_number = kinds == NUMBER
     if kind == "int":

@@ -1,4 +1,4 @@
-"""Hashes of rows over several Arrow columns: `hashed("server", ...)` for grouping."""
+"""Hashes of rows over several Arrow columns, for grouping: `hashed(rows["server"], rows["vhost"])`."""
 
 from __future__ import annotations
 

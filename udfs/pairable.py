@@ -18,7 +18,7 @@ from pyarrow import parquet as pq
 from codec.pairing import CLASSIC, DELIVERY, DESCRIBED, EXACT, NAMED, PLAIN, PUBLISH, SEGMENTED
 from udfs.addresses import nodes
 from udfs.arrow import VARIANT
-from udfs.dealing import Deal
+from udfs.dealing import Deal, one_batch
 from udfs.deaths import told
 from udfs.hashes import hashed
 from udfs.pairing import ANSWER, TO_PAIR
@@ -30,14 +30,17 @@ OF_MESSAGES = (
     "routing_key", "queue", "address", "link", "redelivered", "message_id", "correlation_id", "headers", "properties",
     "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
 )  # fmt: skip
-OF_BROKERS = ("version", "server", "vhost", "lossy", "ids_repeat")
+OF_BROKERS = {
+    "version": pa.string(), "server": pa.string(), "vhost": pa.string(), "lossy": pa.bool_(), "ids_repeat": pa.bool_(),
+}  # fmt: skip
+BROKERS = pa.schema({"connection_id": pa.int64(), **OF_BROKERS})
 # What the key of a message comes from.
 OF_KEY = (
     "connection_id", "first_frame_no", "operation", "server", "vhost", "message_id", "correlation_id", "body_size",
     "body_sha256", "outcome", "transaction",
 )  # fmt: skip
 FAMILIES = {"0-10": SEGMENTED, "1.0": DESCRIBED}
-BATCH_ROWS = 1 << 16
+BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 10
 BY_ID, BY_BODY, ALONE, ROUTE, PLACE, BODY = range(6)  # what a hash is of
 
 
@@ -175,39 +178,51 @@ class DealAnswers:
 class ReadMessages:
     """The function for `mapInArrow`: rows (file, row_group) -> `udfs.dealing.DEALT`: the messages of these row groups
     of files of a file system that all workers reach, with their brokers, which are in `brokers` files (connection_id,
-    OF_BROKERS)."""
+    OF_BROKERS). Those are looked through once a task, and what is held of them is what its messages need."""
 
     filesystem: fs.FileSystem
     brokers: tuple[str, ...]
     messages: DealMessages
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.messages(self._read(batches))
+        return self.messages(self._read([tuple(row.values()) for batch in batches for row in batch.to_pylist()]))
 
-    def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path, group in zip(batch["file"].to_pylist(), batch["row_group"].to_pylist(), strict=True):
-                with pq.ParquetFile(path, filesystem=self.filesystem) as file:
-                    rows = file.read_row_group(group, columns=list(OF_MESSAGES))
-                yield from self._with_brokers(rows)
-
-    def _with_brokers(self, rows: pa.Table) -> Iterator[pa.RecordBatch]:
-        known = self._brokers_of(rows["connection_id"].unique())
+    def _read(self, groups: list[tuple[str, int]]) -> Iterator[pa.RecordBatch]:
+        if not groups:
+            return
+        of_groups = (rows["connection_id"] for rows in self._rows(groups, ["connection_id"]))
+        connections = pa.chunked_array([ids.unique() for ids in of_groups], pa.int64()).unique()
+        known = self._brokers_of(connections)
         index = Index(numbers_of(known["connection_id"]), np.zeros(known.num_rows, np.int64))
-        for part in rows.combine_chunks().to_batches(BATCH_ROWS):
-            connections = numbers_of(part["connection_id"])
-            at = index.find(connections, np.zeros(len(connections), np.int64))
-            found = _filtered(part, pa.array(at >= 0))
+        for rows in self._rows(groups, list(OF_MESSAGES)):
+            ids = numbers_of(rows["connection_id"])
+            at = index.find(ids, np.zeros(len(ids), np.int64))
+            found = _filtered(rows, pa.array(at >= 0))
             of_brokers = [picked(known[name], at[at >= 0]) for name in OF_BROKERS]
-            yield pa.RecordBatch.from_arrays([*found.columns, *of_brokers], names=[*OF_MESSAGES, *OF_BROKERS])
+            yield pa.RecordBatch.from_arrays([*found.columns, *of_brokers], names=[*found.schema.names, *OF_BROKERS])
+
+    def _rows(self, groups: list[tuple[str, int]], columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Batches of BATCH_ROWS, or less where they are more than BATCH_BYTES: a text of 1.0 may be long, and is in its
+        file once."""
+        for path, group in groups:
+            with pq.ParquetFile(path, filesystem=self.filesystem) as file:
+                held: list[pa.RecordBatch] = []
+                for few in file.iter_batches(FEW_ROWS, row_groups=[group], columns=columns):
+                    held.append(few)
+                    if len(held) * FEW_ROWS >= BATCH_ROWS or sum(part.nbytes for part in held) >= BATCH_BYTES:
+                        yield one_batch(held)
+                        held = []
+                if held:
+                    yield one_batch(held)
 
     def _brokers_of(self, connections: pa.Array) -> pa.Table:
-        found = [
-            rows.filter(pc.is_in(rows["connection_id"], connections))
-            for path in self.brokers
-            for rows in pq.ParquetFile(path, filesystem=self.filesystem).iter_batches()
-        ]
-        return pa.Table.from_batches(found).combine_chunks()
+        found = []
+        for path in self.brokers:
+            with pq.ParquetFile(path, filesystem=self.filesystem) as file:
+                for rows in file.iter_batches(columns=BROKERS.names):
+                    chosen = rows.filter(pc.is_in(rows["connection_id"], connections))
+                    found.append(pa.RecordBatch.from_arrays([chosen[name] for name in BROKERS.names], schema=BROKERS))
+        return pa.Table.from_batches(found, BROKERS).combine_chunks()
 
 
 def filled(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

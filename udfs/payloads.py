@@ -24,7 +24,8 @@ class Payloads:
 
     def of(self, capture: str, segments: NDArray[np.void]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
         """SEGMENTs whose `payload_at` counts from the beginning of the file -> the same, and octets of the file to
-        which it refers now. Raises OSError when the file has been taken away or cut short."""
+        which it refers now. Raises OSError when the file has been taken away or is too short; one that is cut short
+        while it is decoded ends the worker, and the task that is tried again says so."""
         segments = segments.copy()
         there = segments["cap_len"] > 0
         if not there.any():

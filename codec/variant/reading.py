@@ -27,7 +27,7 @@ from codec.variant.scalars import (
     TRUE,
 )
 
-OBJECT, ARRAY = 2, 3  # basic types
+OBJECT = 2  # basic type
 # What was found of a field: nothing or null; a number, truth value or time in `numbers`; text or octets, of `sizes`
 # octets at the place in `numbers`; a value of some other type.
 ABSENT, NUMBER, TRUTH, TIME, TEXT, OTHER = range(6)
@@ -142,7 +142,7 @@ def _slot_of(metadata, at, end, seen):
 
 
 @kernel
-def _look(value, at, end, out, k, row):
+def look(value, at, end, out, k, row):
     """Note what the value at `at` is, which ends at `end` at the latest."""
     kinds, numbers, sizes = out.kinds, out.numbers, out.sizes
     head = value[at]
@@ -216,16 +216,16 @@ def _whole(value, at, end):
 
 
 @kernel
-def read_fields(value, value_ends, metadata, metadata_ends, present, keys, key_ends, seen, out):
+def read_fields(value, starts, stops, words, words_starts, words_stops, keys, key_ends, seen, out):
     """Look for fields of each row's object.
 
-    `value`, `metadata` uint8 heaps; row i has the octets from `ends[i]` to `ends[i + 1]` of each, int64 (n + 1,).
-    `present` uint8 (n,): 0 where there is no value. `keys` uint8: names end to end, `key_ends` int64 (k,). `seen`:
-    `Seen`, new. `out`: `Fields`, zeroed.
+    Row i has the octets from `starts[i]` to `stops[i]` of `value`, which are none where it has no value, and a
+    dictionary of those from `words_starts[i]` to `words_stops[i]` of `words`; both heaps are uint8, the places int64
+    (n,). `keys` uint8: names end to end, `key_ends` int64 (k,). `seen`: `Seen`, new. `out`: `Fields`, zeroed.
     """
-    for row in range(len(present)):
-        at, end = value_ends[row], value_ends[row + 1]
-        if present[row] == 0 or at >= end or value[at] & 3 != OBJECT:
+    for row in range(len(starts)):
+        at, end = starts[row], stops[row]
+        if at >= end or value[at] & 3 != OBJECT:
             continue
         rest = int(value[at]) >> 2
         width, id_width = (rest & 3) + 1, ((rest >> 2) & 3) + 1
@@ -238,74 +238,21 @@ def read_fields(value, value_ends, metadata, metadata_ends, present, keys, key_e
         values = offsets + (count + 1) * width
         if values > end:
             continue
-        words, words_end = metadata_ends[row], metadata_ends[row + 1]
-        slot = _slot_of(metadata, words, words_end, seen)
+        slot = _slot_of(words, words_starts[row], words_stops[row], seen)
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
             k = seen.keys[slot, number] if number < ENTRIES else UNASKED
             if k == UNASKED:
-                k = _wanted(metadata, words, words_end, number, keys, key_ends)
+                k = _wanted(words, words_starts[row], words_stops[row], number, keys, key_ends)
                 if number < ENTRIES:
                     seen.keys[slot, number] = k
             place = values + little(value, offsets + i * width, width)
             if k >= 0 and place < end:
-                _look(value, place, end, out, k, row)
+                look(value, place, end, out, k, row)
                 whole = out.whole_of[k]
                 if whole >= 0:
                     out.whole_at[whole, row] = place
                     out.whole_size[whole, row] = _whole(value, place, end)
-
-
-@kernel
-def read_values(value, value_ends, present, out):
-    """Look at each row's value itself, as if it were the only field of an object."""
-    for row in range(len(present)):
-        if present[row] and value_ends[row] < value_ends[row + 1]:
-            _look(value, value_ends[row], value_ends[row + 1], out, 0, row)
-
-
-@kernel
-def _array(value, at, end):
-    """Of the array at `at`: how many elements it has, where their offsets and their values begin, and how many octets
-    an offset has; no elements if it is none, or does not end before `end`."""
-    rest = int(value[at]) >> 2
-    if value[at] & 3 != ARRAY:
-        return 0, 0, 0, 0
-    width, count_width = (rest & 3) + 1, 4 if (rest >> 2) & 1 else 1
-    offsets = at + 1 + count_width
-    if offsets > end:
-        return 0, 0, 0, 0
-    count = little(value, at + 1, count_width)
-    values = offsets + (count + 1) * width
-    return (0, 0, 0, 0) if values > end else (count, offsets, values, width)
-
-
-@kernel
-def count_elements(value, value_ends, present, counts):
-    """How many elements each row's array has, `counts` int64 (n,); 0 for what is none."""
-    for row in range(len(present)):
-        at, end = value_ends[row], value_ends[row + 1]
-        counts[row] = _array(value, at, end)[0] if present[row] and at < end else 0
-
-
-@kernel
-def read_elements(value, value_ends, counts, places, sizes):
-    """Where the elements of each row's array are, those of all rows end to end, int64 (sum of `counts`,), zeroed.
-
-    Elements lie one behind the other: those of an array have no more octets together than it has.
-    """
-    to = 0
-    for row in range(len(counts)):
-        if counts[row]:
-            end = value_ends[row + 1]
-            count, offsets, values, width = _array(value, value_ends[row], end)
-            begin = little(value, offsets, width)
-            for i in range(count):
-                stop = little(value, offsets + (i + 1) * width, width)
-                if begin <= stop and values + stop <= end:  # else it is no element, and of no octets
-                    places[to], sizes[to] = values + begin, stop - begin
-                begin = stop
-                to += 1
 
 
 @kernel

@@ -14,9 +14,8 @@ from pipeline.plots.selection import among, at_least_one, every_us, interval, le
 from pipeline.report.text import plain
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
-from pipeline.tables.addresses import to_coordinator
 from pipeline.tables.flows import REFUSED
-from pipeline.tables.roles import DELIVERIES
+from pipeline.tables.roles import DELIVERIES, to_coordinator
 from pipeline.units import time_unit
 
 if TYPE_CHECKING:

@@ -121,10 +121,13 @@ def folded(source: Source, table: DataFrame) -> tuple[Source, DataFrame]:
     def column(sql: str) -> str:
         return names.setdefault(sql, f"_{len(names)}")
 
+    def cut(key: str) -> str:
+        return f"left(CAST({key} AS STRING), {KEY_CHARACTERS})"
+
     def over_columns(section: Section) -> Section:
         if section.where == "true":
-            return replace(section, keys={name: column(key) for name, key in section.keys.items()})
-        keys = {name: column(f"if({section.where}, {key}, null)") for name, key in section.keys.items()}
+            return replace(section, keys={name: column(cut(key)) for name, key in section.keys.items()})
+        keys = {name: column(f"if({section.where}, {cut(key)}, null)") for name, key in section.keys.items()}
         return replace(section, keys=keys, where=column(f"coalesce({section.where}, false)"))
 
     sections = [over_columns(section) for section in source.sections]

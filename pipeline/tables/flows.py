@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pipeline import parquet
@@ -31,6 +31,7 @@ REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
 GIVEN_BACK = ("requeued", "released", "modified", "unsettled", "unknown")
 WITHOUT_MARK = "released"  # 0-10, 1.0: a message that comes again after this need not say so
 NAMED_VHOST = "vhost:"  # RabbitMQ: so begins a host name of 1.0 that is a virtual host
+AT = ["server", "vhost"]  # a broker: server endpoint and virtual host
 BUCKETS = 8  # for each partition of the shuffle, so that these are about as large
 FOOTERS = 16  # read at a time
 # The columns of table messages that flows come from.
@@ -49,9 +50,11 @@ def message_flows(messages: DataFrame, connections: DataFrame) -> DataFrame:
     from udfs.pairable import DealMessages
     from udfs.pairing import PairMessages
 
-    brokers = _brokers(messages, connections)
+    brokers = _brokers(connections)
     deal = _deal(messages)
-    dealt = messages.join(brokers, "connection_id").mapInArrow(DealMessages(_rules(), deal), DEALT)
+    # Repeats are joined last: of a join of joins Spark would think that it is too large to be sent to the messages.
+    rows = messages.join(brokers, "connection_id").join(F.broadcast(_repeats(messages, brokers)), AT, "left")
+    dealt = rows.mapInArrow(DealMessages(_rules(), deal), DEALT)
     return _by_bucket(dealt, messages, brokers, deal).mapInArrow(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS)
 
 
@@ -66,7 +69,8 @@ def write_flows(
     from udfs.parquet import WRITTEN
 
     brokers_at = directory.parent.child("brokers")
-    parquet.write(_brokers(messages, connections), brokers_at.uri)
+    known = _brokers(connections)
+    parquet.write(known.join(F.broadcast(_repeats(messages, known)), AT, "left"), brokers_at.uri)
     brokers = messages.sparkSession.read.parquet(brokers_at.uri)
     deal = _deal(messages)
     reader = ReadMessages(
@@ -74,19 +78,35 @@ def write_flows(
         tuple(f"{brokers_at.path}/{name}" for name in parquet.files(brokers_at)),
         DealMessages(_rules(), deal),
     )
-    groups = row_groups(source, files)
-    tasks = messages.sparkSession.createDataFrame(groups, "file string, row_group int").repartition(max(1, len(groups)))
+    tasks = shares(messages.sparkSession, row_groups(source, files))
     writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
     dealt = _by_bucket(tasks.mapInArrow(reader, DEALT), messages, brokers, deal)
     return parquet.listed(dealt.mapInArrow(writer, WRITTEN)).get(directory.name, set())
 
 
 def row_groups(source: Place, files: Collection[str]) -> list[tuple[str, int]]:
-    """Path and number of each row group of these files."""
+    """Path and number of each row group of these files, the largest first."""
     paths = [f"{source.path}/{name}" for name in sorted(files)]
     with ThreadPoolExecutor(FOOTERS) as readers:
         footers = readers.map(partial(pyarrow.parquet.read_metadata, filesystem=source.files), paths)
-        return [(path, at) for path, footer in zip(paths, footers, strict=True) for at in range(footer.num_row_groups)]
+        found = [
+            (footer.row_group(at).num_rows, path, at)
+            for path, footer in zip(paths, footers, strict=True)
+            for at in range(footer.num_row_groups)
+        ]
+    return [(path, at) for _, path, at in sorted(found, reverse=True)]
+
+
+def shares(spark: SparkSession, groups: list[tuple[str, int]]) -> DataFrame:
+    """Rows (file, row_group), dealt out to as many tasks as a shuffle has."""
+    number = max(1, min(len(groups), _partitions(spark)))
+    rows = [(path, at, turn % number) for turn, (path, at) in enumerate(groups)]
+    dealt = spark.createDataFrame(rows, "file string, row_group int, share int").repartitionById(number, "share")
+    return dealt.drop("share")
+
+
+def _partitions(spark: SparkSession) -> int:
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def _rules() -> Rules:
@@ -99,8 +119,7 @@ def _deal(messages: DataFrame) -> Deal:
     from udfs.dealing import Deal
     from udfs.pairing import KEY, TO_PAIR
 
-    partitions = int(messages.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    return Deal(TO_PAIR, KEY, BUCKETS * partitions)
+    return Deal(TO_PAIR, KEY, BUCKETS * _partitions(messages.sparkSession))
 
 
 def _by_bucket(dealt: DataFrame, messages: DataFrame, brokers: DataFrame, deal: Deal) -> DataFrame:
@@ -112,21 +131,19 @@ def _by_bucket(dealt: DataFrame, messages: DataFrame, brokers: DataFrame, deal: 
     return dealt.unionByName(answers).repartition("bucket").sortWithinPartitions("bucket")
 
 
-def _brokers(messages: DataFrame, connections: DataFrame) -> DataFrame:
-    """By connection: version, its broker (server endpoint, virtual host), whether bytes of that broker are lost, and
-    whether message-ids repeat there."""
+def _brokers(connections: DataFrame) -> DataFrame:
+    """By connection: version, its broker (AT), and whether bytes of that broker are lost."""
     hostname = F.when(F.col("vhost").startswith(NAMED_VHOST), F.expr(f"substr(vhost, {len(NAMED_VHOST) + 1})"))
     vhost = F.when(F.col("version") == "1.0", hostname).otherwise(F.col("vhost"))
     lost = F.coalesce("missing_bytes", F.lit(0)) + F.coalesce("undecoded_bytes", F.lit(0)) > 0
     # Not by a join: Spark would take its rows for too many to be broadcast to the messages.
-    brokers = connections.select(
+    return connections.select(
         "connection_id",
         "version",
         F.concat_ws(":", "server_ip", "server_port").alias("server"),
         F.when(vhost != "", vhost).otherwise(F.lit("/")).alias("vhost"),
         lost.alias("lossy"),
-    ).withColumn("lossy", F.max("lossy").over(Window.partitionBy("server", "vhost")))
-    return brokers.join(F.broadcast(_repeats(messages, brokers)), ["server", "vhost"], "left")
+    ).withColumn("lossy", F.max("lossy").over(Window.partitionBy(*AT)))
 
 
 def _repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:

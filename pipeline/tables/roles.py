@@ -151,3 +151,10 @@ def looked_up(mapping: Mapping[str, str], key: str | Column = "name") -> Column:
 def other(side: str) -> Column:
     """The other side of column `side`."""
     return looked_up({"client": "server", "server": "client"}, side)
+
+
+def to_coordinator() -> Column:
+    """On publishes of table messages: those of 1.0 that declare or discharge a transaction. Their link has no address
+    (4.2); a link to the anonymous relay has none either, but there each message has one of its own. Workers know it,
+    too (`udfs.pairable.Rules.wanted`)."""
+    return F.coalesce("exchange", "address").isNull() & F.col("link").isNotNull()
