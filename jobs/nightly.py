@@ -8,7 +8,6 @@ when decoding failed.
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +28,6 @@ exit codes:
 """
 
 STOPPED = "the previous report, if any, is as it was, and so are the tables unless all new ones stand"
-# Loaded while captures are decoded: a second of work for Python, which then only waits.
-AUDITS = ("pipeline.audit", "pipeline.report.facts", "pipeline.report.page")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Decode, then audit, as the arguments say; the exit code."""
     wanted = audit.checked(arguments)  # before an hour of decoding
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(lambda: [importlib.import_module(name) for name in AUDITS])
+        loading = pool.submit(audit.load)
         spark, ending = decode.decoded(argparse.Namespace(**{**vars(arguments), "tables": None}))
         loading.result()
     started = time.monotonic()
