@@ -149,11 +149,11 @@ def audited(
     from pipeline.output import added
     from pipeline.report.baseline import document
     from pipeline.report.page import page
-    from pipeline.session import INTERPRETED_BYTES, settings
+    from pipeline.session import INTERPRETED_BYTES, grouping, settings
 
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
-        with settings(spark, planning(byte_size)):
+        with settings(spark, {**grouping(spark), **planning(byte_size)}):
             large = byte_size >= INTERPRETED_BYTES
             facts, compared, verdict = found(spark, arguments, source, stage, wanted, large=large)
         with step("writing the report", "Report written"):

@@ -67,6 +67,8 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 INTERPRETED_BYTES = 16 << 20  # of captures to decode, or of tables to audit
 
+LEAST_PARTITIONS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"  # that Spark leaves when it joins small ones
+
 OLDEST_JAVA = 17
 # pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
 PANDAS_NOTICE = "PySpark does not yet fully support pandas"
@@ -170,8 +172,16 @@ def one_machine() -> dict[str, str]:
         # The default of 200 is for clusters: each partition is a task with a Python worker behind it. Four for each
         # core, as few connections are not dealt out evenly; Spark joins those that have less than a MB.
         "spark.sql.shuffle.partitions": partitions,
-        "spark.sql.adaptive.coalescePartitions.minPartitionNum": partitions,
+        LEAST_PARTITIONS: partitions,
     }
+
+
+def grouping(spark: SparkSession) -> Mapping[str, str]:
+    """Settings for work that groups rows many times, for `settings`: on one machine a partition a core, of which those
+    with few rows are joined. Connections that are decoded differ in size, groups of findings do not."""
+    if spark.conf.get(LEAST_PARTITIONS, None) is None:
+        return {}  # on a cluster: whoever set it up has decided
+    return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1), LEAST_PARTITIONS: "1"}
 
 
 def planned(byte_size: int) -> Mapping[str, str]:
