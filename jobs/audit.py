@@ -211,9 +211,9 @@ def found(
 def planning(byte_size: int) -> Mapping[str, str]:
     """How Spark plans for tables of so many bytes: small ones as everything that an audit makes of few rows."""
     from pipeline.audit.contexts import SMALL, UNINFERRED
-    from pipeline.session import planned
+    from pipeline.session import INTERPRETED_BYTES, planned
 
-    return SMALL if byte_size < SMALL_BYTES else {**planned(byte_size), **UNINFERRED}
+    return SMALL if byte_size < SMALL_BYTES else {**planned(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
 
 
 def size(directory: Place) -> int:

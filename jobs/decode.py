@@ -148,7 +148,6 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     import pipeline
     from jobs.summary import summary
     from pipeline.output import place, staged
-    from pipeline.session import planned, settings
     from udfs.paths import resolve
 
     started = time.monotonic()
@@ -159,8 +158,7 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
         byte_size = sum(file.expected_size for file in files)
         spark = start(byte_size)
         try:
-            with settings(spark, planned(byte_size)):
-                write(spark, paths, stage, wanted, arguments)
+            write(spark, paths, stage, wanted, arguments)
         except BaseException:
             with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
                 spark.interruptAll()  # they would go on writing to a stage that is being removed
@@ -195,10 +193,12 @@ def write(
     from pipeline.decoding import decode_into
     from pipeline.derivation import Derivation
     from pipeline.schemas import TABLES
+    from pipeline.session import INTERPRETED_ROWS, planned, settings
 
     scratch = stage.child("scratch")
     scratch.create()
-    with step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark):
+    decoding = step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark)
+    with decoding, settings(spark, planned(small=True)):  # to Spark, runs are few rows
         written = decode_into(
             spark,
             paths,
@@ -210,7 +210,8 @@ def write(
             since=arguments.since,
             until=arguments.until,
         )
-    with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
+    writing = step("writing tables", f"{counted(len(wanted), 'table')} written", spark)
+    with writing as status, settings(spark, planned(small=written.rows_left() < INTERPRETED_ROWS)):
         # Everything else is derived from what is written: the captures are read and decoded once.
         left = Derivation(written, payload=arguments.payload)
         needed = [name for name in TABLES if name in (*wanted, "captures")]
@@ -218,7 +219,6 @@ def write(
         if "frames" in needed:
             frames = stage.child("frames")
             write_left(spark, written.moved("frames", frames), None, frames)
-    left.release()
     scratch.remove()
 
 

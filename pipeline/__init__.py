@@ -93,7 +93,7 @@ class Planned(Tables):
 
     @property
     def persisted(self) -> tuple[DataFrame, ...]:  # type: ignore[override]
-        return (*self._decoded, *self._parts.kept, *self._derived.kept)
+        return (*self._decoded, *self._parts.kept)
 
 
 def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collection[str] | None = None) -> Tables:

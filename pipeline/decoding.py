@@ -15,6 +15,8 @@ from pipeline.output import Place
 from pipeline.parts import recipe, schemas
 from pipeline.tables.connections import SPEAKS, frame_counts
 from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
+from pipeline.tables.roles import SESSION_VERSIONS
+from udfs.parts import MESSAGES, METHODS
 from udfs.schemas import DECODED
 
 if TYPE_CHECKING:
@@ -95,12 +97,12 @@ def writer(
 
 @dataclass(frozen=True)
 class Written:
-    """What `decode_into` has left in `directory`: names of files by folder. Others may be there, and still come, from
-    tasks that were tried again."""
+    """What `decode_into` has left in `directory`: by folder, names of files and how many rows each has. Others may be
+    there, and still come, from tasks that were tried again."""
 
     spark: SparkSession
     directory: Place
-    files: Mapping[str, Collection[str]]
+    files: Mapping[str, Mapping[str, int]]
 
     @cached_property
     def decoded(self) -> DataFrame:
@@ -125,8 +127,20 @@ class Written:
             target.keep(names)
         return bool(names)
 
+    def rows_left(self) -> int:
+        """How many rows Spark makes the other tables of; messages apart, which workers read for their flows."""
+        from udfs.writing import DECODED_OF
+
+        frames = set() if self.versions() & set(SESSION_VERSIONS) else {DECODED_OF["frame"]}
+        workers_made = frames | {METHODS, MESSAGES}
+        return sum(sum(files.values()) for folder, files in self.files.items() if folder not in workers_made)
+
     def versions(self) -> set[str]:
         """The versions that occur among the connections."""
+        return self._versions
+
+    @cached_property
+    def _versions(self) -> set[str]:
         from udfs.writing import DECODED_OF
 
         folder = DECODED_OF["connection"]
@@ -142,6 +156,12 @@ class Written:
         """The rows of a part (`pipeline.parts.Parts`), of those that were not moved; None if there are none."""
         paths = self._paths(name)
         return self.spark.read.schema(schemas()[name]).parquet(*paths) if paths else None
+
+    def held(self, name: str, rows: DataFrame) -> DataFrame:
+        """`rows` in files: whatever is made of them is planned from there, and not from the beginning."""
+        place = self._place(f"held/{name}")
+        parquet.write(rows, place.uri)
+        return self.spark.read.schema(rows.schema).parquet(place.uri)
 
     def _place(self, folder: str) -> Place:
         return reduce(Place.child, folder.split("/"), self.directory)

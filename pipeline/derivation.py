@@ -13,7 +13,6 @@ from __future__ import annotations
 from functools import reduce
 from threading import RLock
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -42,7 +41,6 @@ class Derivation:
 
     def __init__(self, parts: Parts, *, payload: bool = False) -> None:
         self._parts, self._payload, self._versions = parts, payload, parts.versions()
-        self._kept: list[DataFrame] = []
         self.lock = RLock()
 
     def of(self, table: str) -> DataFrame | None:
@@ -55,17 +53,6 @@ class Derivation:
         found = [self._parts.part(table) if table in WHOLE else None, self.of(table)]
         rows = [part for part in found if part is not None]
         return reduce(DataFrame.unionByName, rows) if rows else self._none(TABLES[table])
-
-    @property
-    def kept(self) -> tuple[DataFrame, ...]:
-        """Rows that Spark keeps once they are computed, because several tables are made of them."""
-        return tuple(self._kept)
-
-    def release(self) -> None:
-        """Drop these rows."""
-        # The last first: rows that are made of dropped ones are planned anew by Spark, for seconds.
-        for rows in reversed(self._kept):
-            rows.unpersist()
 
     @shared
     def captures(self) -> DataFrame:
@@ -115,8 +102,7 @@ class Derivation:
 
     @shared
     def message_flows(self) -> DataFrame:
-        to_pair = self.whole("messages").select(*OF_MESSAGES).persist(StorageLevel.MEMORY_AND_DISK)
-        self._kept.append(to_pair)
+        to_pair = self._parts.held("to_pair", self.whole("messages").select(*OF_MESSAGES))
         return message_flows(to_pair, self.connections)
 
     @shared
@@ -125,15 +111,11 @@ class Derivation:
         events = self._parts.part(EVENTS)
         if events is None:
             return None
-        settled = settled_by_ledger(events).persist(StorageLevel.MEMORY_AND_DISK)
-        self._kept.append(settled)
-        return settled
+        return self._parts.held("settled", settled_by_ledger(events))
 
     @shared
     def _families(self) -> list[Family]:
-        found = families(self.frames, self._versions)
-        self._kept += (rows for family in found for rows in family.kept)
-        return found
+        return families(self.frames, self._parts.held, self._versions)
 
     def _part(self, name: str) -> DataFrame:
         rows = self._parts.part(name)

@@ -31,10 +31,11 @@ def files(directory: Place) -> list[str]:
     return sorted(name for name in directory.entries() or () if name.endswith(".parquet"))
 
 
-def listed(written: DataFrame) -> dict[str, set[str]]:
-    """WRITTEN (`udfs.parquet`) -> names of files by folder. Runs the job that writes them."""
-    files: dict[str, set[str]] = defaultdict(set)
+def listed(written: DataFrame) -> dict[str, dict[str, int]]:
+    """WRITTEN (`udfs.parquet`) -> by folder, names of files and how many rows each has. Runs the job that writes
+    them."""
+    files: dict[str, dict[str, int]] = defaultdict(dict)
     for row in written.collect():
         if row.rows:
-            files[row.folder].add(row.file)
+            files[row.folder][row.file] = row.rows
     return files

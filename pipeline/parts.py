@@ -44,6 +44,9 @@ class Parts(Protocol):
     def part(self, name: str) -> DataFrame | None:
         """The rows of a part (`schemas`); None if there are none."""
 
+    def held(self, name: str, rows: DataFrame) -> DataFrame:
+        """`rows` that several tables are made of: the same, computed once."""
+
 
 def schemas() -> dict[str, StructType]:
     """Part -> its columns."""
@@ -94,6 +97,10 @@ class Followed:
             return None
         return self._past.filter(F.col(f"`{name}`").isNotNull()).select(f"`{name}`.*")
 
+    def held(self, name: str, rows: DataFrame) -> DataFrame:
+        self.kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+        return rows
+
     def _methods(self, part: str) -> DataFrame:
         from udfs.methods import MethodRows
 
@@ -114,14 +121,12 @@ class Followed:
         from udfs.past import PastRows
 
         rows = PastRows(recipe(self._payload), READ_ARGUMENTS)
-        past = (
+        return self.held(
+            "past",
             frames(self.decoded)
             .filter(~F.coalesce(F.col("version").isin(*SESSION_VERSIONS), F.lit(False)))
             .select(*rows.columns)
             .repartition("connection_id")
             .sortWithinPartitions(*IN_ORDER)
-            .mapInArrow(rows, rows.schema)
-            .persist(StorageLevel.MEMORY_AND_DISK)
+            .mapInArrow(rows, rows.schema),
         )
-        self.kept.append(past)
-        return past

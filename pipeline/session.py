@@ -61,11 +61,12 @@ BRIEF_BYTES = 1 << 30  # of captures
 UNATTENDED = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 
 # Hundreds of rules are long plans, and so are nine tables: on little data Spark spends most of its time compiling code
-# for them that then runs for milliseconds. Interpreted, the audit of the samples takes half the processor time; to
-# decode 60 MB takes a quarter longer.
+# for them that then runs for milliseconds. Interpreted, the audit of the samples takes half the processor time, and so
+# do the small tables of a GB whose rows workers write; from 100,000 rows of Spark's own on, compiling pays.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
-INTERPRETED_BYTES = 16 << 20  # of captures to decode, or of tables to audit
+INTERPRETED_BYTES = 16 << 20  # of tables to audit
+INTERPRETED_ROWS = 50_000  # that Spark makes tables of
 
 LEAST_PARTITIONS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"  # that Spark leaves when it joins small ones
 
@@ -184,9 +185,9 @@ def grouping(spark: SparkSession) -> Mapping[str, str]:
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1), LEAST_PARTITIONS: "1"}
 
 
-def planned(byte_size: int) -> Mapping[str, str]:
-    """Settings for work on captures, or tables, of so many bytes, for `settings`."""
-    return INTERPRETED if byte_size < INTERPRETED_BYTES else COMPILED
+def planned(*, small: bool) -> Mapping[str, str]:
+    """Settings for work on few rows, or on many, for `settings`."""
+    return INTERPRETED if small else COMPILED
 
 
 @contextmanager

@@ -112,14 +112,13 @@ def test_both_ways_lead_to_the_same_rows(
     written: list[dict[str, Any]] = [
         row for batch in files.write(batches(places, count)) for row in batch.to_pylist() if row["rows"]
     ]
-    folders = {row["folder"]: [row["file"]] for row in written}
+    folders = {row["folder"]: {row["file"]: row["rows"]} for row in written}
     counts = {row["folder"]: row["rows"] for row in written}
     assert (counts["open"] > counts["messages"]) == (held == 0)
     assert folders["open"]  # connections in which something was returned, if nothing else
     found = Derivation(Written(spark, directory, folders), payload=True)
     for name, expected in derived.items():
         assert rows_of(found.whole(name)) == expected
-    found.release()
 
 
 def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:

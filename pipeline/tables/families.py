@@ -1,8 +1,9 @@
 """What the state of sessions gives, family by family: the same parts for each.
 
-    found = families(all_frames, versions={"0-9-1", "1.0"})
+    found = families(all_frames, held, versions={"0-9-1", "1.0"})
 
-A family that does not occur is left out: planning its part costs Spark seconds, however few rows there are.
+A family that does not occur is left out: planning its part costs Spark seconds, however few rows there are. What
+several tables are made of is `held`: computed once, and in files a table of its own, whose plan others do not repeat.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from pipeline.tables.credit_0_10 import without_credit
@@ -21,38 +21,38 @@ from pipeline.tables.properties import DESCRIBED, SEGMENTED
 from pipeline.tables.sessions import sessions
 from pipeline.tables.transfers_0_10 import placed_commands, settled_transfers
 
+Held = Callable[[str, DataFrame], DataFrame]  # a name for rows, rows -> the same, computed once
+
 
 @dataclass(frozen=True)
 class Family:
     """`name` as in `properties`. `channels`, `links`: rows of those tables. `messages`: what the state tells of each
-    message (`messages.STATE`). `kept`: rows that several of these are made of, persisted."""
+    message (`messages.STATE`)."""
 
     name: str
     channels: DataFrame
     links: DataFrame
     messages: DataFrame
-    kept: tuple[DataFrame, ...]
 
 
-def segmented(frames: DataFrame) -> Family:
+def segmented(frames: DataFrame, held: Held) -> Family:
     """0-10."""
-    commands = placed_commands(frames).persist(StorageLevel.MEMORY_AND_DISK)
-    transfers = settled_transfers(commands).persist(StorageLevel.MEMORY_AND_DISK)
+    commands = held("commands", placed_commands(frames))
+    transfers = held("transfers", settled_transfers(commands))
     credit = without_credit(commands, frames)
-    kept = (commands, transfers)
-    return Family(SEGMENTED, sessions(transfers), links_0_10(transfers, credit), transfers, kept)
+    return Family(SEGMENTED, sessions(transfers), links_0_10(transfers, credit), transfers)
 
 
-def described(frames: DataFrame) -> Family:
+def described(frames: DataFrame, held: Held) -> Family:
     """1.0."""
-    performatives = placed_performatives(frames).persist(StorageLevel.MEMORY_AND_DISK)
-    deliveries = settled_deliveries(performatives).persist(StorageLevel.MEMORY_AND_DISK)
-    return Family(DESCRIBED, sessions(deliveries), links_1_0(deliveries), deliveries, (performatives, deliveries))
+    performatives = held("performatives", placed_performatives(frames))
+    deliveries = held("deliveries", settled_deliveries(performatives))
+    return Family(DESCRIBED, sessions(deliveries), links_1_0(deliveries), deliveries)
 
 
-FAMILIES: dict[str, Callable[[DataFrame], Family]] = {"0-10": segmented, "1.0": described}  # by version
+FAMILIES: dict[str, Callable[[DataFrame, Held], Family]] = {"0-10": segmented, "1.0": described}  # by version
 
 
-def families(frames: DataFrame, versions: Collection[str] | None = None) -> list[Family]:
+def families(frames: DataFrame, held: Held, versions: Collection[str] | None = None) -> list[Family]:
     """The families of `versions`, of all where that is None."""
-    return [make(frames) for version, make in FAMILIES.items() if versions is None or version in versions]
+    return [make(frames, held) for version, make in FAMILIES.items() if versions is None or version in versions]

@@ -81,7 +81,7 @@ def write_flows(
     tasks = shares(messages.sparkSession, row_groups(source, files))
     writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
     dealt = _by_bucket(tasks.mapInArrow(reader, DEALT), messages, brokers, deal)
-    return parquet.listed(dealt.mapInArrow(writer, WRITTEN)).get(directory.name, set())
+    return set(parquet.listed(dealt.mapInArrow(writer, WRITTEN)).get(directory.name, ()))
 
 
 def row_groups(source: Place, files: Collection[str]) -> list[tuple[str, int]]:
