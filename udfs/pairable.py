@@ -206,12 +206,13 @@ class ReadMessages:
         file once."""
         for path, group in groups:
             with pq.ParquetFile(path, filesystem=self.filesystem) as file:
-                held: list[pa.RecordBatch] = []
+                held, size = list[pa.RecordBatch](), 0
                 for few in file.iter_batches(FEW_ROWS, row_groups=[group], columns=columns):
                     held.append(few)
-                    if len(held) * FEW_ROWS >= BATCH_ROWS or sum(part.nbytes for part in held) >= BATCH_BYTES:
+                    size += few.nbytes
+                    if len(held) * FEW_ROWS >= BATCH_ROWS or size >= BATCH_BYTES:
                         yield one_batch(held)
-                        held = []
+                        held, size = [], 0
                 if held:
                     yield one_batch(held)
 
