@@ -154,19 +154,15 @@ def test_a_message_is_dissected_as_in_the_whole_capture(
     tables = tables_of([CAPTURES / name])
     choice = message_of(tables, at, settled)
     cut(tables, choice, tmp_path / "cut.pcapng")
-    shown = ["frame.time_epoch", "_ws.col.Info"]
-    whole = dict(fields(CAPTURES / name, *shown))
-    infos = dict(fields(tmp_path / "cut.pcapng", *shown))
+    shown = ["frame.time_epoch", "_ws.col.Info", "_ws.malformed", "frame.number"]
+    seen, of_all = (fields(path, *shown) for path in (tmp_path / "cut.pcapng", CAPTURES / name))
+    infos, whole = ({time: info for time, info, *_ in each} for each in (seen, of_all))
     assert len(infos) < len(whole) / 2
-    malformed = [
-        {time for (time,) in fields(path, "frame.time_epoch", only="_ws.malformed")}
-        for path in (tmp_path / "cut.pcapng", CAPTURES / name)
-    ]
+    malformed = [{time for time, _, wrong, _ in each if wrong} for each in (seen, of_all)]
     assert malformed[0] <= malformed[1]  # tshark takes the later frames of a 1.0 delivery for whole messages
     first = next(iter(choice.messages))[1]
     done = {row["packet_no"] for row in tables.frames() if row["content_frame_no"] == first}
-    numbers = fields(CAPTURES / name, "frame.number", "frame.time_epoch")
-    times = [time for number, time in numbers if int(number) in done]
+    times = [time for time, _, _, number in of_all if int(number) in done]
     assert times
     for time in times:
         assert infos[time].rpartition("] ")[2] == whole[time].rpartition("] ")[2]

@@ -83,9 +83,8 @@ def test_tshark_dissects_the_same_with_checksums_as_right_as_before(name: str, t
     cut(tables, Choice(set(tables.ids)), tmp_path / "whole.pcapng")
     cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True, key=KEY)
     shown = ["frame.time_epoch", "frame.len", "tcp.seq_raw", "tcp.nxtseq", "_ws.col.Info"]
+    shown += ["tcp.checksum.status", "ip.checksum.status"]
     assert fields(tmp_path / "cut.pcapng", *shown) == fields(tmp_path / "whole.pcapng", *shown)
-    sums = ["tcp.checksum.status", "ip.checksum.status"]
-    assert fields(tmp_path / "cut.pcapng", *sums) == fields(tmp_path / "whole.pcapng", *sums)
 
 
 @NEEDS_TSHARK

@@ -9,13 +9,14 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 from pyspark.sql import SparkSession
+from submitting import OF_SPARK, ROOT, submitted
 
 from jobs import audit, decode
 from jobs.cli import command_line, main
 from pipeline.schemas import TABLES
 
-SAMPLES = Path(__file__).parent.parent / "samples"
-CAPTURE = SAMPLES / "091_declare_publish_consume_ack.pcap"
+CAPTURE = ROOT / "samples" / "091_declare_publish_consume_ack.pcap"
+WRITTEN = ("--output", "tables", "--report", "audit.html", "--json", "audit.json")
 
 
 def nightly(*argv: object) -> int:
@@ -40,31 +41,39 @@ def test_it_takes_the_options_of_both() -> None:
     assert options("nightly") == (options("decode") - {"--tables"}) | options("audit")
 
 
-def test_it_writes_what_the_two_commands_write(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    captures = tmp_path / "captures"
-    captures.mkdir()
+@pytest.fixture(scope="module")
+def apart(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `captures`, and what the two commands write of them: `tables`, `audit.html`, `audit.json`."""
+    folder = tmp_path_factory.mktemp("apart")
+    (folder / "captures").mkdir()
     # Behind the last record the header of one that claims 2**32 - 1 octets.
-    (captures / "torn.pcap").write_bytes(CAPTURE.read_bytes() + b"\xff" * 16)
-    night, report, said = tmp_path / "night", tmp_path / "night.html", tmp_path / "night.json"
-    paths = ("--report", report, "--json", said)
+    (folder / "captures" / "torn.pcap").write_bytes(CAPTURE.read_bytes() + b"\xff" * 16)
+    tables, report, said = (str(folder / name) for name in ("tables", "audit.html", "audit.json"))
+    assert main(["decode", str(folder / "captures"), "--output", tables]) == 3
+    assert main(["audit", tables, "--report", report, "--json", said, "--fail-on", "never"]) == 0
+    return folder
 
-    assert nightly(captures, "--output", night, *paths, "--fail-on", "never") == 3
-    out, error = capsys.readouterr()
-    assert out.splitlines()[-1] == f"The report is {report}"
-    assert "The tables are in" in out
-    assert [line for line in error.splitlines() if line.startswith("wirehare nightly: ") and "torn.pcap" in line]
 
-    apart, json_apart = tmp_path / "apart", tmp_path / "apart.json"
-    assert main(["decode", str(captures), "--output", str(apart)]) == 3
-    shown = ("--report", str(tmp_path / "apart.html"), "--json", str(json_apart))
-    assert main(["audit", str(apart), *shown, "--fail-on", "never"]) == 0
+def test_submitted_from_anywhere_it_writes_what_the_two_commands_write(apart: Path, tmp_path: Path) -> None:
+    job = str(ROOT / "jobs" / "nightly.py")
+    ran = submitted(job, str(apart / "captures"), *WRITTEN, "--fail-on", "never", folder=tmp_path)
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    # Spark puts what goes to stderr into stdout, and keeps stderr for itself.
+    assert [line for line in ran.stderr.splitlines() if not OF_SPARK.match(line)] == []
+    lines = ran.stdout.splitlines()
+    assert lines[0].startswith("Spark started in ")
+    (damaged,) = (line for line in lines if line.startswith("wirehare nightly: "))
+    assert "torn.pcap: the record at byte" in damaged
+    assert "The tables are in" in ran.stdout
+    assert lines[-1] == f"The report is {tmp_path / 'audit.html'}"
+
+    assert {entry.name for entry in tmp_path.iterdir()} == {"tables", "audit.html", "audit.json"}
     for table in (*TABLES, "findings"):
-        assert rows(night, table) == rows(apart, table), table
-    one, other = (json.loads(path.read_text()) for path in (said, json_apart))
+        assert rows(tmp_path / "tables", table) == rows(apart / "tables", table), table
+    one, other = (json.loads((folder / "audit.json").read_text()) for folder in (tmp_path, apart))
     assert one["findings"]
     assert (one["findings"], one["verdict"]) == (other["findings"], other["verdict"])
+    assert "torn.pcap" in (tmp_path / "audit.html").read_text()
 
 
 @pytest.mark.parametrize(

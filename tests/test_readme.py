@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -10,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from submitting import OF_SPARK, submitted
 
 from jobs.cli import main
 from jobs.summary import summary
@@ -22,8 +21,6 @@ from pipeline.schemas import TABLES
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 OURS = re.compile(r"(Spark started|\d+ captures? decoded|\d+ tables? written) in [\d.]+ s")
-# What spark-submit says before a line of Python runs, and of the level that is then set.
-SPARK_SUBMIT = re.compile(r"WARNING: Using incubator|Using Spark's|\d\d/\d\d/\d\d |Setting Spark log level")
 
 
 def blocks(language: str) -> list[str]:
@@ -74,24 +71,11 @@ def test_the_demo_prints_what_is_shown(outputs: list[Path]) -> None:
 
 def test_the_spark_submit_line_runs(tmp_path: Path) -> None:
     (words,) = [words for words in commands() if words[0] == "spark-submit"]
-    (home,) = pyspark.__path__
-    environment = os.environ | {
-        "SPARK_HOME": home,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),  # as an installed package would be found
-    }
-    ran = subprocess.run(
-        [f"{home}/bin/spark-submit", *(str(tmp_path / word) if word == "out" else word for word in words[1:])],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    lines = ran.stderr.splitlines()
-    assert [line for line in lines if not OURS.fullmatch(line) and not SPARK_SUBMIT.match(line)] == []
-    assert len([line for line in lines if SPARK_SUBMIT.match(line)]) < 15
+    ran = submitted(*(str(tmp_path / word) if word == "out" else word for word in words[1:]), folder=ROOT)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [line for line in ran.stderr.splitlines() if not OF_SPARK.match(line)] == []
+    assert len(ran.stderr.splitlines()) < 15
+    assert [bool(OURS.fullmatch(line)) for line in ran.stdout.splitlines()[:4]] == [True, True, True, False]
     assert "The tables are in" in ran.stdout
     assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == sorted(TABLES)
 

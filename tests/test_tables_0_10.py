@@ -19,8 +19,6 @@ from test_tables_captures import CAPTURES, Found
 from wire import CLIENT, SERVER, Wire
 from wire_capture import Written, give_up
 
-import pipeline
-
 NAMES = (
     "010_lowlevel_methods.pcap",
     "010_cpp_send_receive.pcap",
@@ -35,10 +33,8 @@ METHODS, CPP, TX, DTX, EXCEPTIONS, SESSIONS, BIG = (name.partition(".")[0] for n
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> Iterator[Found]:
-    tables = pipeline.decode(spark, [str(CAPTURES / name) for name in NAMES], versions={"0-10"})
-    yield Found(tables)
-    tables.release()
+def found(written: Written) -> Found:
+    return Found(written.tables)
 
 
 def delivered(found: Found, capture: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -301,9 +297,10 @@ def scripts() -> dict[str, Wire]:
 
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
-    found = Written(spark, tmp_path_factory.mktemp("wires") / "wires.pcap", scripts(), "0-10")
-    yield found
-    found.tables.release()
+    path = tmp_path_factory.mktemp("wires") / "wires.pcap"
+    read = Written(spark, path, scripts(), "0-10", besides=[CAPTURES / name for name in NAMES])
+    yield read
+    read.tables.release()
 
 
 def test_a_destination_may_name_one_subscription_after_the_other(written: Written) -> None:

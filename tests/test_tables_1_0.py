@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from captured_rows import write_rows
 from pyspark.sql import SparkSession
 from test_tables_captures import CAPTURES, Found
 
 import pipeline
+from udfs.schemas import DECODED
 
 NAMES = (
     "10_qpidd_transactions.pcap",
@@ -28,27 +30,14 @@ NAMES = (
 TRANSACTIONS, OUTCOMES, ERRORS, RPC, MODES, REFUSED, MULTI, PEERS, MID = (name.partition(".")[0] for name in NAMES)
 
 
-class Shown:
-    """`Found` by capture. Two of the captures have one time and one pair of ports: decoded together they are one
-    connection."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        together = [[name for name in NAMES if not name.startswith(ERRORS)], [f"{ERRORS}.pcapng"]]
-        self.found = [
-            Found(pipeline.decode(spark, [str(CAPTURES / name) for name in names], versions={"1.0"}))
-            for names in together
-        ]
-
-    def rows(self, table: str, capture: str, *columns: str) -> list[tuple[Any, ...]]:
-        return self.found[capture == ERRORS].rows(table, capture, *columns)
-
-
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> Iterator[Shown]:
-    shown = Shown(spark)
-    yield shown
-    for found in shown.found:
-        found.tables.release()
+def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
+    """Two of the captures have one time and one pair of ports; their connections are told apart."""
+    folder = tmp_path_factory.mktemp("decoded")
+    write_rows(folder, NAMES)
+    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(str(folder)), versions={"1.0"})
+    yield Found(tables)
+    tables.release()
 
 
 # ---- what tshark shows ----------------------------------------------------------------------------------------------
@@ -98,7 +87,7 @@ def became(name: str) -> list[tuple[bool, int, str]]:
     return sorted((by_client, number, word) for (_, by_client, number), word in outcome.items())
 
 
-def test_attaches_name_their_links(found: Shown) -> None:
+def test_attaches_name_their_links(found: Found) -> None:
     said = shown(next(name for name in NAMES if name.startswith(OUTCOMES)))
     wanted = sorted(fields["name"] for *_, performative, fields in said if performative == ATTACH)
     rows = found.rows("methods", OUTCOMES, "name", "link_name")
@@ -107,14 +96,14 @@ def test_attaches_name_their_links(found: Shown) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.partition(".")[0] not in (PEERS, ERRORS, REFUSED)])
-def test_deliveries_become_what_dispositions_say(found: Shown, name: str) -> None:
+def test_deliveries_become_what_dispositions_say(found: Found, name: str) -> None:
     rows = found.rows("messages", name.partition(".")[0], "operation", "delivery_id", "outcome")
     ours = sorted((operation == "publish", number, outcome) for operation, number, outcome in rows)
     assert ours == became(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Shown, name: str) -> None:
+def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Found, name: str) -> None:
     # Some repeat number and tag on every transfer of a delivery.
     tags = {
         (stream, by_client, fields["deliveryId"]): fields["deliveryTag"].replace(":", "")
@@ -127,7 +116,7 @@ def test_there_is_a_message_for_each_delivery_and_a_transfer_of_a_link(found: Sh
     assert sum(n for (n,) in found.rows("links", capture, "transfers")) == len(tags)
 
 
-def test_transactions_of_a_coordinator(found: Shown) -> None:
+def test_transactions_of_a_coordinator(found: Found) -> None:
     """Three transactions: three messages committed, three rolled back, three acknowledgements committed."""
     rows = found.rows("messages", TRANSACTIONS, "address", "operation", "outcome", "transaction")
     assert [row[3] for row in rows if row[0] == "t2" and row[1] == "publish"] == ["committed"] * 3 + ["rolled-back"] * 3
@@ -135,13 +124,13 @@ def test_transactions_of_a_coordinator(found: Shown) -> None:
     assert found.rows("channels", TRANSACTIONS, "mode", "acked", "unsettled") == [("tx", 3, 0)]
 
 
-def test_acknowledgements_in_a_transaction_take_effect_with_its_discharge(found: Shown) -> None:
+def test_acknowledgements_in_a_transaction_take_effect_with_its_discharge(found: Found) -> None:
     # Three dispositions settle them one by one; the discharge that is accepted after them holds for all.
     rows = found.rows("messages", TRANSACTIONS, "operation", "settled_ts_ns")
     assert len({settled for operation, settled in rows if operation == "deliver"}) == 1
 
 
-def test_settle_modes_are_those_of_both_attaches(found: Shown) -> None:
+def test_settle_modes_are_those_of_both_attaches(found: Found) -> None:
     rows = found.rows("links", MODES, "kind", "name", "snd_settle_mode", "rcv_settle_mode", "no_ack", "address")
     assert rows == [
         ("sender", "s-AtMostOnce", "settled", "first", True, "/queue/p3"),
@@ -151,7 +140,7 @@ def test_settle_modes_are_those_of_both_attaches(found: Shown) -> None:
     ]
 
 
-def test_refused_links_say_why(found: Shown) -> None:
+def test_refused_links_say_why(found: Found) -> None:
     addresses = (
         "/queue/no-such-thing-xyz",
         "no-such-node-abc",
@@ -163,14 +152,14 @@ def test_refused_links_say_why(found: Shown) -> None:
     ]
 
 
-def test_links_that_a_session_takes_along_end_with_its_error(found: Shown) -> None:
+def test_links_that_a_session_takes_along_end_with_its_error(found: Found) -> None:
     reason = 'amqp:invalid-field: Attach rejected: {unknown_destination,"/nonsense/with/parts/x"}'
     rows = found.rows("links", REFUSED, "kind", "error", "closed_ts")
     assert [row[:2] for row in rows] == [(kind, reason) for kind in ("receiver", "sender", "sender", "receiver")]
     assert len({closed for _, _, closed in rows}) == 1
 
 
-def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Shown) -> None:
+def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Found) -> None:
     """The client's receiver names no source; the attach that answers it does."""
     attaches = [said for said in shown(f"{RPC}.pcap") if said[2] == ATTACH]
     ((name, address),) = (
@@ -187,7 +176,7 @@ def test_a_dynamic_node_has_the_address_that_the_broker_gave_it(found: Shown) ->
     assert {operation for operation, to in rows if to == address} == {"publish", "deliver"}
 
 
-def test_messages_over_many_frames_are_whole(found: Shown) -> None:
+def test_messages_over_many_frames_are_whole(found: Found) -> None:
     rows = found.rows("messages", MULTI, "complete", "first_frame_no", "last_frame_no", "body_size", "body_seen")
     assert all(complete and size == seen for complete, _, _, size, seen in rows)
     transfers = sum(code == TRANSFER for _, _, code, _ in shown(f"{MULTI}.pcap"))
@@ -195,13 +184,13 @@ def test_messages_over_many_frames_are_whole(found: Shown) -> None:
     assert max(size for *_, size, _ in rows) >= 120_000
 
 
-def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Shown) -> None:
+def test_a_session_whose_begin_was_not_captured_has_links_all_the_same(found: Found) -> None:
     columns = ("kind", "address", "channel_life", "transfers", "credit", "snd_settle_mode")
     flows = [fields for _, by_client, code, fields in shown(f"{MID}.pcap") if code == FLOW and by_client]
     credit = max(int(flow["deliveryCount"]) + int(flow["linkCredit"]) for flow in flows)
     assert found.rows("links", MID, *columns) == [("receiver", "/queue/r1", 0, 10, credit, "unsettled")]
 
 
-def test_properties_of_1_0_are_in_the_plain_columns(found: Shown) -> None:
+def test_properties_of_1_0_are_in_the_plain_columns(found: Found) -> None:
     rows = found.rows("messages", PEERS, "operation", "message_id", "durable", "message_format", "delivery_id")
     assert rows[:2] == [("publish", "1", False, 0, 0), ("publish", "2", True, 0, 1)]

@@ -15,6 +15,7 @@ from codec.limits import LIMITS
 
 RAW_IP = 101  # LINKTYPE_RAW
 ADDRESSES = {True: bytes([10, 0, 0, 2]), False: bytes([10, 0, 0, 1])}
+CLIENT_IP = ".".join(map(str, ADDRESSES[True]))
 SERVER_PORT, FIRST_CLIENT_PORT = 5672, 40000
 START_S = 1_700_000_000
 
@@ -47,19 +48,23 @@ def ip_packet(index: int, by_client: bool, seq: int, ack: int, flags: int, data:
 
 
 class Written:
-    """Rows of the tables of connections of one version, by their names; `path` is where their capture may stand."""
+    """Rows of the tables of connections of one version, by their names; `path` is where their capture may stand.
+    `besides`: captures of other addresses that are decoded along with it, for tables that are planned once."""
 
-    def __init__(self, spark: SparkSession, path: Path, wires: Mapping[str, Wire], version: str) -> None:
+    def __init__(
+        self, spark: SparkSession, path: Path, wires: Mapping[str, Wire], version: str, besides: Iterable[Path] = ()
+    ) -> None:
         write_capture(path, wires.values())
-        self.tables = pipeline.decode(spark, str(path), versions={version})
+        self.tables = pipeline.decode(spark, [str(path), *map(str, besides)], versions={version})
         ports = {FIRST_CLIENT_PORT + i: name for i, name in enumerate(wires)}
-        self.name_of = {row.connection_id: ports[row.client_port] for row in self.tables.connections.collect()}
+        ours = (row for row in self.tables.connections.collect() if row.client_ip == CLIENT_IP)
+        self.name_of = {row.connection_id: ports[row.client_port] for row in ours}
         self.collected: dict[str, list[Any]] = {}
 
     def rows(self, table: str, script: str, *columns: str) -> list[tuple[Any, ...]]:
         if table not in self.collected:
             self.collected[table] = getattr(self.tables, table).collect()
-        rows = [row for row in self.collected[table] if self.name_of[row.connection_id] == script]
+        rows = [row for row in self.collected[table] if self.name_of.get(row.connection_id) == script]
         order = [name for name in ("first_frame_no", "opened_ts") if rows and name in rows[0]]
         rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in order])
         return [tuple(row[name] for name in columns) for row in rows]
