@@ -13,6 +13,7 @@ import numpy as np
 
 from codec.kernel import kernel
 from codec.sha_extensions import AVAILABLE, compress_block
+from codec.variant.writer import copy_bytes
 
 if numba.config.DISABLE_JIT:  # 32-bit additions wrap by design; compiled code does so silently
     np.seterr(over="ignore")
@@ -141,8 +142,7 @@ def update(digests, slot, data, start, size):
     end = start + size
     if filled > 0:
         take = min(64 - filled, size)
-        for i in range(take):
-            block[filled + i] = data[at + i]
+        copy_bytes(block, filled, data, at, at + take)
         at += take
         if filled + take < 64:
             return
@@ -150,8 +150,7 @@ def update(digests, slot, data, start, size):
     while at + 64 <= end:
         _compress(words, data, at, schedule)
         at += 64
-    for i in range(end - at):
-        block[i] = data[at + i]
+    copy_bytes(block, 0, data, at, end)
 
 
 @kernel

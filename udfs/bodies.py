@@ -10,6 +10,8 @@ from udfs.fields import gathered, heap_of
 from udfs.rows import Index, numbers_of
 
 Key = tuple[int, int]  # connection, frame_no of the method
+# What is read of frames.
+OF_FRAMES = ("connection_id", "content_frame_no", "payload")
 LARGEST = (1 << 31) - 1  # bytes of a value
 
 
@@ -22,7 +24,7 @@ class Bodies:
         self._payload = pa.array([], pa.binary())
 
     def add(self, frames: pa.RecordBatch) -> None:
-        """Take the payloads of `frames` (connection_id, content_frame_no, payload), in order."""
+        """Take the payloads of `frames` (OF_FRAMES), in order."""
         there = frames["payload"].is_valid()
         self._connections = numbers_of(frames["connection_id"].filter(there))
         self._contents = numbers_of(frames["content_frame_no"].filter(there))

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from pyspark.sql.types import StructType
 
 from udfs.arrow import arrow_schema
+from udfs.bodies import OF_FRAMES as OF_BODIES
 from udfs.bodies import Bodies
 from udfs.fields import fields
-from udfs.rows import Index, in_one, joined, numbers_of, one_of, picked, places_of
+from udfs.rows import Index, in_one, is_among, is_there, joined, numbers_of, picked, places_of, places_where
 
 # What is kept of frames until their message is whole; the arguments of the method, too.
 OF_FRAMES = (
@@ -68,15 +69,17 @@ class Contents:
     ) -> Iterator[pa.RecordBatch]:
         """Take frames, fields of their arguments, and the messages that the history of channels has found in them ->
         messages as in the table, without what became of them."""
-        others = one_of(frames["version"], self._shown.others)
-        own = pc.and_(frames["content_frame_no"].is_valid(), pc.invert(others))
+        own = is_there(frames["content_frame_no"]) & ~is_among(frames["version"], *self._shown.others)
         if self._shown.payload:
-            self._bodies.add(frames.filter(own))
+            self._bodies.add(frames.select(OF_BODIES).take(places_where(own)))
         known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in ARGUMENTS}
         waiting = 0 if self._frames is None else self._frames.num_rows
-        own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own.to_numpy(zero_copy_only=False))])
+        own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own)])
         last = frames["connection_id"][-1].as_py()
-        yield from self._next(joined(self._frames, pa.table(known)), own_at, joined(self._states, states), last)
+        all_frames = joined(self._frames, pa.table(known))
+        assert all_frames is not None
+        # In one piece: each column is looked at several times.
+        yield from self._next(all_frames.combine_chunks(), own_at, joined(self._states, states), last)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """There are no more frames: what is not complete never will be."""
@@ -169,7 +172,7 @@ class Groups:
         self.starts = np.concatenate([[0], changes])
         self.ends = np.concatenate([changes, [len(keys)]])
         self.sizes = self.ends - self.starts
-        self.is_body = self._marked(one_of(frames["frame_type"], body_frames))
+        self.is_body = is_among(frames["frame_type"], *body_frames)[self.order]
         self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
         self.digest_at = self.first_where(self.valid("body_sha256"))
 
@@ -179,15 +182,12 @@ class Groups:
 
     def valid(self, name: str) -> NDArray[np.bool_]:
         """Where a column is not null, in order."""
-        return self._marked(in_one(self._frames[name]).is_valid())
+        valid: NDArray[np.bool_] = is_there(self._frames[name])[self.order]
+        return valid
 
     def picked(self, name: str, places: NDArray[np.int64]) -> pa.Array:
         """A column at these places of the order; null where that is negative."""
         return picked(self._frames[name], np.where(places < 0, -1, self.order[places]))
-
-    def _marked(self, truth: pa.BooleanArray) -> NDArray[np.bool_]:
-        marked: NDArray[np.bool_] = truth.to_numpy(zero_copy_only=False)[self.order]
-        return marked
 
     def waits(self, last: int | None) -> NDArray[np.bool_]:
         """Which are not complete yet, but may be: the last ones of their channel and sender in connection `last`."""
@@ -195,7 +195,7 @@ class Groups:
             return np.zeros(len(self.starts), bool)
         going_on = self.connections[self.starts] == last
         channel = self.numbers("channel")[self.starts]
-        by_server = self._marked(pc.equal(in_one(self._frames["sender"]), "server").fill_null(False))[self.starts]
+        by_server = is_among(self._frames["sender"], "server")[self.order][self.starts]
         slot = np.where(going_on, 2 * channel + by_server, -1)
         # The last group of each slot: the first one when looked at from the end.
         _, from_end = np.unique(slot[::-1], return_index=True)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StructField, StructType
 
-from udfs.rows import numbers_of, one_of, truth_of
+from udfs.rows import is_among, is_there, numbers_of
 
 SIDES = ("client", "server")
 OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name")
@@ -44,19 +43,19 @@ class Counts:
         """By measure, which frames count."""
         kind, name = frames["frame_type"], frames["name"]
         kinds = {
-            "frames": truth_of(pc.invert(one_of(kind, self.spans))) & truth_of(kind.is_valid()),
-            "methods": truth_of(one_of(kind, self.methods)),
-            "heartbeats": truth_of(pc.equal(kind, "heartbeat")),
+            "frames": ~is_among(kind, *self.spans) & is_there(kind),
+            "methods": is_among(kind, *self.methods),
+            "heartbeats": is_among(kind, "heartbeat"),
         }
-        sides = {side: truth_of(pc.equal(frames["sender"], side)) for side in SIDES}
+        sides = {side: is_among(frames["sender"], side) for side in SIDES}
         # A message of 1.0 may take several transfers; the first of them counts.
-        first = truth_of(pc.equal(pc.coalesce(frames["content_frame_no"], frames["frame_no"]), frames["frame_no"]))
-        moves = truth_of(one_of(name, self.transfers)) & first
+        contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
+        moves = is_among(name, *self.transfers) & ((contents == numbers) | ~is_there(frames["content_frame_no"]))
         return {
             **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
-            "published": truth_of(one_of(name, self.published)) | (moves & sides["client"]),
-            "delivered": truth_of(one_of(name, self.delivered)) | (moves & sides["server"]),
-            "headers": truth_of(pc.equal(kind, "protocol-header")),
+            "published": is_among(name, *self.published) | (moves & sides["client"]),
+            "delivered": is_among(name, *self.delivered) | (moves & sides["server"]),
+            "headers": is_among(kind, "protocol-header"),
         }
 
 

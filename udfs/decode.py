@@ -30,11 +30,12 @@ from codec.variant import encode
 from udfs.arrow import TIMESTAMP, VARIANT, arrow_schema
 from udfs.payloads import Payloads
 from udfs.schemas import DECODED
+from udfs.words import Words, missing
 
 ARROW_DECODED = arrow_schema(DECODED)
 
-_SENDERS = pa.array(["client", "server"])
-_LOW_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+# Two hexadecimal digits for each octet.
+_DIGITS = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint16)
 
 
 class Files:
@@ -52,14 +53,17 @@ class Files:
         return number
 
 
-def _integers(cells: np.ndarray, column: int, kind: pa.DataType, nullable: bool = True) -> pa.Array:
-    values = np.ascontiguousarray(cells[:, column])
-    return pa.array(values, pa.int64(), mask=values < 0 if nullable else None).cast(kind, safe=False)
+_SENDERS, _VERSIONS, _FRAME_TYPES = Words.of(("client", "server")), Words.of(VERSIONS), Words.of(FRAME_TYPES)
+_NAMES, _STATUSES, _ERRORS = Words.of(NAMES), Words.of(STATUSES), Words.of(ERRORS)
 
 
-def _named(cells: np.ndarray, column: int, names: pa.Array) -> pa.Array:
-    values = np.ascontiguousarray(cells[:, column])
-    return names.take(pa.array(values, pa.int64(), mask=values < 0))
+def _integers(cells: np.ndarray, column: int, kind: type[np.signedinteger], nullable: bool = True) -> pa.Array:
+    values = cells[:, column].astype(kind)
+    return pa.array(values, mask=missing(values) if nullable else None)
+
+
+def _named(cells: np.ndarray, column: int, words: Words) -> pa.Array:
+    return words.column(cells[:, column])
 
 
 def _binary(heap: np.ndarray, ends: np.ndarray, valid: np.ndarray | None) -> pa.Array:
@@ -93,12 +97,9 @@ def _notes(cells: np.ndarray) -> pa.Array:
 def _digests(batch: Batch) -> pa.Array:
     """SHA-256 in hex for the rows that have one."""
     valid = batch.cells[:, R.DIGEST] == 1
-    octets = batch.digest[valid]
-    text = np.empty((len(octets), 64), np.uint8)
-    text[:, 0::2] = _LOW_DIGITS[octets >> 4]
-    text[:, 1::2] = _LOW_DIGITS[octets & 15]
+    text = _DIGITS[batch.digest[valid]].view(np.uint8)
     ends = np.cumsum(np.where(valid, 64, 0), dtype=np.int64)
-    return _binary(text.reshape(-1), ends, valid).cast(pa.string())
+    return _binary(text.reshape(-1), ends, valid).view(pa.string())
 
 
 class Rows(NamedTuple):
@@ -111,57 +112,66 @@ class Rows(NamedTuple):
 
 def _payload(rows: Rows) -> pa.Array:
     cells = rows.batch.cells
+    if not rows.keep_payload:
+        return pa.nulls(len(cells), pa.binary())
     ends = cells[:, R.PAYLOAD_END] - rows.batch.payload_from
-    has_payload = ((cells[:, R.TYPE] == BODY) | (np.diff(ends, prepend=0) > 0)) & rows.keep_payload
+    has_payload = (cells[:, R.TYPE] == BODY) | (np.diff(ends, prepend=0) > 0)
     return _binary(rows.batch.payload, ends, has_payload)
 
 
 # The columns of rows of kind 'frame'.
 _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "kind": lambda rows: pa.repeat(pa.scalar("frame"), len(rows.batch.cells)),
-    "connection_id": lambda rows: _integers(rows.batch.cells, R.CONNECTION, pa.int64(), False),
-    "frame_no": lambda rows: _integers(rows.batch.cells, R.FRAME_NO, pa.int64(), False),
+    "connection_id": lambda rows: _integers(rows.batch.cells, R.CONNECTION, np.int64, False),
+    "frame_no": lambda rows: _integers(rows.batch.cells, R.FRAME_NO, np.int64, False),
     "sender": lambda rows: _named(rows.batch.cells, R.SENDER, _SENDERS),
-    "ts": lambda rows: pa.array(rows.batch.cells[:, R.TS] // 1000, pa.int64()).cast(TIMESTAMP),
-    "ts_ns": lambda rows: _integers(rows.batch.cells, R.TS, pa.int64(), False),
-    "first_ts_ns": lambda rows: _integers(rows.batch.cells, R.FIRST_TS, pa.int64(), False),
-    "capture_file": lambda rows: _named(rows.batch.cells, R.FILE, pa.array(rows.files, pa.string())),
-    "first_packet_no": lambda rows: _integers(rows.batch.cells, R.FIRST_PACKET, pa.int64()),
-    "packet_no": lambda rows: _integers(rows.batch.cells, R.PACKET, pa.int64()),
-    "stream_offset": lambda rows: _integers(rows.batch.cells, R.OFFSET, pa.int64()),
-    "size": lambda rows: _integers(rows.batch.cells, R.SIZE, pa.int64()),
-    "version": lambda rows: _named(rows.batch.cells, R.VERSION, pa.array(VERSIONS, pa.string())),
+    "ts": lambda rows: pa.array(rows.batch.cells[:, R.TS] // 1000).cast(TIMESTAMP),
+    "ts_ns": lambda rows: _integers(rows.batch.cells, R.TS, np.int64, False),
+    "first_ts_ns": lambda rows: _integers(rows.batch.cells, R.FIRST_TS, np.int64, False),
+    "capture_file": lambda rows: _named(rows.batch.cells, R.FILE, Words.of(rows.files)),
+    "first_packet_no": lambda rows: _integers(rows.batch.cells, R.FIRST_PACKET, np.int64),
+    "packet_no": lambda rows: _integers(rows.batch.cells, R.PACKET, np.int64),
+    "stream_offset": lambda rows: _integers(rows.batch.cells, R.OFFSET, np.int64),
+    "size": lambda rows: _integers(rows.batch.cells, R.SIZE, np.int64),
+    "version": lambda rows: _named(rows.batch.cells, R.VERSION, _VERSIONS),
     "version_known": lambda rows: pa.array(rows.batch.cells[:, R.KNOWN] == 1),
-    "channel": lambda rows: _integers(rows.batch.cells, R.CHANNEL, pa.int32()),
-    "frame_type": lambda rows: _named(rows.batch.cells, R.TYPE, pa.array(FRAME_TYPES)),
-    "class_id": lambda rows: _integers(rows.batch.cells, R.CLASS, pa.int32()),
-    "method_id": lambda rows: _integers(rows.batch.cells, R.METHOD_ID, pa.int32()),
-    "code": lambda rows: _integers(rows.batch.cells, R.CODE, pa.int64()),
-    "name": lambda rows: _named(rows.batch.cells, R.NAME, pa.array(NAMES, pa.string())),
+    "channel": lambda rows: _integers(rows.batch.cells, R.CHANNEL, np.int32),
+    "frame_type": lambda rows: _named(rows.batch.cells, R.TYPE, _FRAME_TYPES),
+    "class_id": lambda rows: _integers(rows.batch.cells, R.CLASS, np.int32),
+    "method_id": lambda rows: _integers(rows.batch.cells, R.METHOD_ID, np.int32),
+    "code": lambda rows: _integers(rows.batch.cells, R.CODE, np.int64),
+    "name": lambda rows: _named(rows.batch.cells, R.NAME, _NAMES),
     "arguments": lambda rows: variant_column(
         rows.batch.arguments, rows.batch.arguments_metadata, rows.batch.cells, R.ARGUMENTS_END
     ),
     "properties": lambda rows: variant_column(
         rows.batch.properties, rows.batch.properties_metadata, rows.batch.cells, R.PROPERTIES_END
     ),
-    "body_size": lambda rows: _integers(rows.batch.cells, R.BODY_SIZE, pa.int64()),
-    "payload_size": lambda rows: _integers(rows.batch.cells, R.PAYLOAD_SIZE, pa.int64()),
+    "body_size": lambda rows: _integers(rows.batch.cells, R.BODY_SIZE, np.int64),
+    "payload_size": lambda rows: _integers(rows.batch.cells, R.PAYLOAD_SIZE, np.int64),
     "payload": _payload,
-    "status": lambda rows: _named(rows.batch.cells, R.STATUS, pa.array(STATUSES)),
-    "error": lambda rows: _named(rows.batch.cells, R.ERROR, pa.array(ERRORS, pa.string())),
+    "status": lambda rows: _named(rows.batch.cells, R.STATUS, _STATUSES),
+    "error": lambda rows: _named(rows.batch.cells, R.ERROR, _ERRORS),
     "notes": lambda rows: _notes(rows.batch.cells),
-    "content_frame_no": lambda rows: _integers(rows.batch.cells, R.CONTENT, pa.int64()),
+    "content_frame_no": lambda rows: _integers(rows.batch.cells, R.CONTENT, np.int64),
     "body_sha256": lambda rows: _digests(rows.batch),
 }
 
 
 def frame_rows(
-    batch: Batch, files: list[str], keep_payload: bool, names: Sequence[str] = ARROW_DECODED.names
+    batch: Batch,
+    files: list[str],
+    keep_payload: bool,
+    names: Sequence[str] = ARROW_DECODED.names,
+    coded: bool = False,
 ) -> pa.RecordBatch:
-    """A batch of the stream decoder as DECODED rows of kind 'frame', with the columns `names`."""
+    """A batch of the stream decoder as DECODED rows of kind 'frame', with the columns `names`; `coded`: texts that the
+    decoder has as numbers are columns with a dictionary (`udfs.words`), which Spark does not read."""
     rows = Rows(batch, files, keep_payload)
-    schema = pa.schema([ARROW_DECODED.field(name) for name in names])
-    return pa.RecordBatch.from_arrays([_OF_FRAMES[name](rows) for name in names], schema=schema)
+    columns = [_OF_FRAMES[name](rows) for name in names]
+    if not coded:
+        columns = [column.cast(ARROW_DECODED.field(name).type) for name, column in zip(names, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
 def fact_rows(kind: str, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -251,8 +261,11 @@ class FlowOrder:
         return earlier
 
 
-def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` over sorted runs; `payload`: also hand out the bytes of content bodies."""
+def decode_runs(
+    payload: bool = False, coded: bool = False
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow` over sorted runs; `payload`: also hand out the bytes of content bodies; `coded` as
+    for `frame_rows`."""
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(payload)
@@ -265,7 +278,7 @@ def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], I
             for segments, octets in parts:
                 assert flow is not None
                 for rows in decoder.feed(flow, segments, octets):
-                    yield frame_rows(rows, files.names, payload)
+                    yield frame_rows(rows, files.names, payload, coded=coded)
 
         try:
             for batch in batches:
@@ -292,7 +305,7 @@ def decode_runs(payload: bool = False) -> Callable[[Iterator[pa.RecordBatch]], I
                     yield connection_rows(decoder.take_facts())
             yield from feed(order.rest())
             for rows in decoder.finish():
-                yield frame_rows(rows, files.names, payload)
+                yield frame_rows(rows, files.names, payload, coded=coded)
             if decoder.facts:
                 yield connection_rows(decoder.take_facts())
         finally:

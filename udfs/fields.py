@@ -19,6 +19,13 @@ from udfs.arrow import TIMESTAMP, VARIANT
 
 INT32 = np.iinfo(np.int32)
 MICROS = 1_000_000
+TYPES = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "boolean": pa.bool_(),
+    "timestamp": TIMESTAMP,
+}
 LAST_SECOND = np.iinfo(np.int64).max // MICROS
 
 
@@ -116,6 +123,8 @@ def _found(values: Values, wanted: Mapping[str, str]) -> Fields:
 
 def _column(kind: str, found: Fields, k: int, values: Values) -> pa.Array:
     kinds, numbers = found.kinds[k], found.numbers[k]
+    if kind != "variant" and not kinds.any():
+        return pa.nulls(len(kinds), TYPES[kind])
     if kind == "string":
         return taken(values.octets, numbers, found.sizes[k], kinds == TEXT).view(pa.string())
     if kind == "boolean":
@@ -134,7 +143,7 @@ def _column(kind: str, found: Fields, k: int, values: Values) -> pa.Array:
     is_number = kinds == NUMBER
     if kind == "int":
         is_number = is_number & (numbers >= INT32.min) & (numbers <= INT32.max)
-    return pa.array(numbers, mask=~is_number).cast(pa.int32() if kind == "int" else pa.int64(), safe=False)
+    return pa.array(numbers, mask=~is_number).cast(TYPES[kind], safe=False)
 
 
 def taken(

@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
 
 from codec.channel_history import end_connection, follow
 from codec.channel_state import CONNECTION, ROLE, STARTED, Results, Roles, Rows, new_results, new_state, with_room
-from udfs.rows import one_of
-from udfs.settle import Numbers, integers
+from udfs.rows import is_among, is_there, numbers_of, places_where
+from udfs.settle import Numbers, fixed, integers
 
 Records = NDArray[Any]
 SENDERS = ("client", "server")  # CLIENT, SERVER
@@ -96,9 +95,8 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 
 # What is read of frames, and of their arguments (`udfs.fields`).
-OF_FRAMES = (
-    "connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status", "name", "arguments",
-)  # fmt: skip
+OF_METHODS = ("connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status", "name")
+OF_FRAMES = (*OF_METHODS, "arguments")
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
 ARGUMENTS = (
     *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",
@@ -118,27 +116,27 @@ class Said:
     names: tuple[str, ...]
     losses: tuple[tuple[str, str, str | None], ...]
 
-    def chosen(self, frames: pa.RecordBatch) -> pa.Array:
+    def chosen(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
         """True for methods that have a say, and where frames of a sender may be missing."""
-        own = pc.invert(one_of(frames["version"], self.others))
-        method = pc.and_(one_of(frames["frame_type"], self.frame_types), one_of(frames["name"], self.names))
-        return pc.and_(own, pc.or_(pc.and_(method, frames["channel"].is_valid()), self.lost(frames)))
+        method = is_among(frames["frame_type"], *self.frame_types) & is_among(frames["name"], *self.names)
+        has_say = (method & is_there(frames["channel"])) | self.lost(frames)
+        return has_say & ~is_among(frames["version"], *self.others)
 
-    def marks(self, frames: pa.RecordBatch) -> dict[str, pa.Array]:
+    def marks(self, frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
         """`sender` (1: the server), `loss`, `on_connection` of chosen frames."""
-        on_connection = pc.and_(one_of(frames["version"], self.versions), pc.equal(frames["channel"], 0))
+        channel_0 = (numbers_of(frames["channel"]) == 0) & is_there(frames["channel"])
         return {
-            "sender": pc.equal(frames["sender"], SENDERS[1]),
+            "sender": is_among(frames["sender"], SENDERS[1]),
             "loss": self.lost(frames),
-            "on_connection": on_connection,
+            "on_connection": channel_0 & is_among(frames["version"], *self.versions),
         }
 
-    def lost(self, frames: pa.RecordBatch) -> pa.Array:
+    def lost(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
         """True where frames may be missing, so that nothing may be paired across."""
-        lost = pa.repeat(pa.scalar(False), frames.num_rows)
+        lost = np.zeros(frames.num_rows, bool)
         for kind, column, value in self.losses:
-            said = frames[column].is_valid() if value is None else pc.equal(frames[column], value)
-            lost = pc.or_(lost, pc.and_(pc.equal(frames["frame_type"], kind), pc.invert(said)).fill_null(False))
+            is_kind, there = is_among(frames["frame_type"], kind), is_there(frames[column])
+            lost |= is_kind & (~there if value is None else there & ~is_among(frames[column], value))
         return lost
 
 
@@ -183,14 +181,14 @@ class Follower:
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> dict[str, Records]:
         """Take the next frames (columns OF_FRAMES; those of a connection together and in order) and fields ARGUMENTS of
         theirs -> records by kind, for `shown`; all of connections but the last."""
-        chosen = self._said.chosen(frames)
+        chosen = places_where(self._said.chosen(frames))
         last = frames["connection_id"][-1].as_py() if frames.num_rows else None
-        frames = frames.filter(chosen)
-        said = {name: arguments[name].filter(chosen) for name in ARGUMENTS}
+        frames = frames.select(OF_METHODS).take(chosen)
+        said = {name: arguments[name].take(chosen) for name in ARGUMENTS}
         texts = {name: self._texts.of(said[name]) for name in TEXT_ARGUMENTS}
         numbers = {name: integers(column, null=-1) for name, column in said.items() if name not in texts}
         numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
-        numbers |= {name: integers(column) for name, column in self._said.marks(frames).items()}
+        numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in self._said.marks(frames).items()}
         rows = Rows(name=self._names.of(frames["name"]), **texts, **numbers)
         self._state = with_room(self._state, frames.num_rows)
         results = new_results(self._state, frames.num_rows)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from udfs.arrow import arrow_type
 from udfs.fields import fields
 from udfs.parts import METHODS, REQUESTS
-from udfs.rows import one_of, with_parts
+from udfs.rows import is_among, places_where, with_parts
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,29 @@ class Methods:
     def rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """`frames` and fields of their `arguments` (with `name`) -> rows of the table, without replies: those of all
         methods that cannot have one, and the requests."""
-        chosen = one_of(frames["frame_type"], self.frame_types)
-        names_link = one_of(frames["name"], self.named_links)
+        chosen = is_among(frames["frame_type"], *self.frame_types)
+        names_link = pa.array(is_among(frames["name"], *self.named_links))
         link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
         known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
         known["name"] = frames["name"]
-        asks = pc.and_(chosen, one_of(frames["name"], self.requests))
-        return self._rows(known, pc.and_not(chosen, asks)), self._rows(known, asks)
+        asks = chosen & is_among(frames["name"], *self.requests)
+        return self._rows(known, places_where(chosen & ~asks)), self._rows(known, places_where(asks))
 
-    def _rows(self, known: Mapping[str, pa.Array], chosen: pa.BooleanArray) -> pa.RecordBatch:
-        """The rows that are `chosen`, of columns that are `known`."""
-        count = chosen.true_count
+    def _rows(self, known: Mapping[str, pa.Array], places: pa.Int64Array) -> pa.RecordBatch:
+        """The rows at `places`, of columns that are `known`."""
         columns = [
-            known[field.name].filter(chosen).cast(arrow_type(field.dataType))
-            if count and field.name in known
-            else pa.nulls(count, arrow_type(field.dataType))
+            _taken(known[field.name], places, arrow_type(field.dataType))
+            if field.name in known
+            else pa.nulls(len(places), arrow_type(field.dataType))
             for field in self.schema.fields
         ]
         return pa.RecordBatch.from_arrays(columns, names=self.schema.names)
+
+
+def _taken(column: pa.Array, places: pa.Int64Array, kind: pa.DataType) -> pa.Array:
+    """The values at `places`, of this type; texts that are coded as words stay so."""
+    rows = column.take(places)
+    return rows if pa.types.is_dictionary(rows.type) else rows.cast(kind)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql.types import StructType, VariantType
 
 from udfs.footer import with_variants
+from udfs.rows import codes_of, in_one
 
 # Nearly every row has a value of its own here: a dictionary would be filled for every page group and then thrown away.
 # Integers are delta encoded instead. (A VARIANT is two binary columns in the file.)
@@ -36,10 +38,13 @@ UNIQUE_COLUMNS = (
     "last_frame_no",
     "reply_frame_no",
     "reply_latency_ns",
+    "last_ts_ns",
     "settled_ts_ns",
+    "settled_frame_no",
     "settle_latency_ns",
     "delivery_tag",
     "delivery_id",
+    "message_id",
     "body_sha256",
     "payload",
     "body",
@@ -138,7 +143,7 @@ class ParquetFiles:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        rows = pa.Table.from_batches(self._waiting)
+        rows = with_words_in_use(pa.Table.from_batches(self._waiting))
         writer = self._writer or self._open(rows.schema)
         writer.write_table(rows, row_group_size=GROUP_ROWS)
         self.rows += self._count
@@ -163,6 +168,27 @@ class ParquetFiles:
         )
         self._writer.add_key_value_metadata({SCHEMA_KEY: self._spark.json()})
         return self._writer
+
+
+def with_words_in_use(rows: pa.Table) -> pa.Table:
+    """The rows; the dictionaries of columns that have one hold what occurs, as that of a row group should: readers skip
+    it by that."""
+    columns = [_in_use(column) if pa.types.is_dictionary(column.type) else column for column in rows.columns]
+    return pa.table(columns, names=rows.column_names)
+
+
+def _in_use(words_of: pa.ChunkedArray) -> pa.DictionaryArray:
+    column = in_one(words_of)
+    codes = codes_of(column)
+    used = np.zeros(len(column.dictionary) + 1, bool)  # the last one: null
+    used[codes] = True
+    if used[:-1].all():
+        return column
+    fresh = np.cumsum(used, dtype=np.int32) - 1
+    fresh[-1] = -1
+    codes = fresh.take(codes, mode="wrap")
+    words = column.dictionary.take(pa.array(np.flatnonzero(used[:-1])))
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0 if used[-1] else None), words)
 
 
 def write_folders(

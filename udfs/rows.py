@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Column = Any  # pa.Array or pa.ChunkedArray
+Column = Any  # pa.Array or pa.ChunkedArray; texts may be coded as words of a dictionary
 
 
 def places_of(connections: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -29,6 +29,33 @@ def numbers_of(column: Column) -> NDArray[np.int64]:
 def one_of(column: Column, values: Collection[str]) -> pa.BooleanArray:
     """True where a column of texts is one of `values`; null is none of them."""
     return pc.is_in(in_one(column), pa.array(values, pa.string()))
+
+
+def is_among(column: Column, *values: str) -> NDArray[np.bool_]:
+    """`one_of`, once by word where texts are coded as words."""
+    texts = in_one(column)
+    if not pa.types.is_dictionary(texts.type):
+        return truth_of(one_of(texts, values))
+    words = np.append(truth_of(one_of(texts.dictionary, values)), False)  # the last one: null
+    found: NDArray[np.bool_] = words.take(codes_of(texts), mode="wrap")
+    return found
+
+
+def codes_of(texts: pa.DictionaryArray) -> NDArray[np.int32]:
+    """Which word each text is; -1 for null."""
+    codes: NDArray[np.int32] = texts.indices.fill_null(-1).to_numpy()
+    return codes
+
+
+def is_there(column: Column) -> NDArray[np.bool_]:
+    """Where a column is not null."""
+    there = in_one(column)
+    return truth_of(there.is_valid()) if there.null_count else np.ones(len(there), bool)
+
+
+def places_where(marks: NDArray[np.bool_]) -> pa.Int64Array:
+    """The places that are marked: for `take`, which is faster than `filter`."""
+    return pa.array(np.flatnonzero(marks))
 
 
 def truth_of(marks: pa.BooleanArray) -> NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from typing import IO
 
@@ -14,11 +15,12 @@ LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 
 
 class Spool:
-    """Takes batches of one schema; `drain` gives them back in order. At most `most` bytes of them stay in memory."""
+    """Takes batches of one schema; `drain` gives them back in order. At most `most` bytes of them stay in memory, the
+    last ones."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes = most, 0
-        self._batches: list[pa.RecordBatch] = []
+        self._batches: deque[pa.RecordBatch] = deque()
         self._file: IO[bytes] | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
 
@@ -26,13 +28,13 @@ class Spool:
         """Take a batch."""
         self._batches.append(batch)
         self._bytes += batch.nbytes
-        if self._bytes > self._most:
-            self._spill()
+        while self._bytes > self._most:
+            self._spill(self._batches.popleft())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """All batches, which are forgotten."""
         file, writer, batches = self._file, self._writer, self._batches
-        self._file, self._writer, self._batches, self._bytes = None, None, [], 0
+        self._file, self._writer, self._batches, self._bytes = None, None, deque(), 0
         if file is not None and writer is not None:
             with file:
                 writer.close()
@@ -40,14 +42,13 @@ class Spool:
                 yield from pa.ipc.open_stream(file)
         yield from batches
 
-    def _spill(self) -> None:
+    def _spill(self, oldest: pa.RecordBatch) -> None:
         if self._writer is None:
             directory = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
             self._file = tempfile.TemporaryFile(  # noqa: SIM115  (closed by `drain`, or with the spool)
                 dir=directory if os.path.isdir(directory) else None
             )
             options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writer = pa.ipc.new_stream(self._file, self._batches[0].schema, options=options)
-        for batch in self._batches:
-            self._writer.write_batch(batch)
-        self._batches, self._bytes = [], 0
+            self._writer = pa.ipc.new_stream(self._file, oldest.schema, options=options)
+        self._writer.write_batch(oldest)
+        self._bytes -= oldest.nbytes

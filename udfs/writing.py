@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
@@ -22,7 +21,7 @@ from udfs.methods import Methods
 from udfs.parquet import write_folders
 from udfs.parts import FRAME_COUNTS, METHODS, REQUESTS, SAID, Parts
 from udfs.past import Past, Recipe, schemas
-from udfs.rows import one_of
+from udfs.rows import is_among, is_there, places_where
 from udfs.schemas import FRAMES
 
 # Folders of decoded rows by kind; all other parts have their own name.
@@ -46,7 +45,7 @@ class WriteTables:
     past: Recipe | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.write(decode_runs(self.payload)(batches))
+        return self.write(decode_runs(self.payload, coded=True)(batches))
 
     def write(self, decoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decoded rows, batches of one kind each, connection after connection -> WRITTEN."""
@@ -64,9 +63,9 @@ class WriteTables:
             if kind != "frame":
                 continue
             if self.said:
-                said = one_of(pc.coalesce(rows["name"], rows["frame_type"]), self.said)
-                if said.true_count:
-                    yield SAID, rows.filter(said)
+                said = self._says(rows)
+                if len(said):
+                    yield SAID, rows.take(said)
             if self.counts:
                 yield FRAME_COUNTS, self.counts.of(rows)
             if not (self.methods or past):
@@ -78,6 +77,11 @@ class WriteTables:
                 yield from past.feed(rows, arguments)
         if past:
             yield from past.finish()
+
+    def _says(self, rows: pa.RecordBatch) -> pa.Int64Array:
+        """Where the rows of part SAID are."""
+        named, of_type = is_among(rows["name"], *self.said), is_among(rows["frame_type"], *self.said)
+        return places_where(named | (of_type & ~is_there(rows["name"])))
 
     def _schema(self, folder: str) -> StructType:
         known = schemas(self.past.shown.schema) if self.past else {}

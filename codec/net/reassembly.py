@@ -50,8 +50,7 @@ def make_room(d, s, size, marks):
         n = int(d.end) - keep
         if n + size > len(s.bytes) * 3 // 4:  # moving more than is gained costs more than growing
             return NEED_BYTES
-        for i in range(n):
-            s.bytes[i] = s.bytes[keep + i]
+        copy_bytes(s.bytes, 0, s.bytes, keep, keep + n)
         d.kept = 0
         d.pos -= keep
         d.end = n

@@ -26,6 +26,7 @@ from codec.variant.scalars import (
     TIMESTAMP,
     TRUE,
 )
+from codec.variant.writer import copy_bytes
 
 OBJECT = 2  # basic type
 # What was found of a field: nothing or null; a number, truth value or time in `numbers`; text or octets, of `sizes`
@@ -130,9 +131,10 @@ def _slot_of(metadata, at, end, seen):
     start = slots[slot, 0]
     differs = slots[slot, 1] - start != size
     if not differs:
+        before, now = metadata[start : start + size], metadata[at:end]
         bits = 0
-        for i in range(size):  # to the end: compiled to comparing many octets at a time
-            bits |= metadata[start + i] ^ metadata[at + i]
+        for i in range(len(before)):  # to the end, from 0 on: compiled to comparing many octets at a time
+            bits |= before[i] ^ now[i]
         differs = bits != 0
     if differs:
         slots[slot, 0], slots[slot, 1] = at, end
@@ -260,7 +262,5 @@ def gather(heap, places, sizes, out):
     """Put the octets of `sizes` at `places` of `heap` end to end into `out`."""
     to = 0
     for i in range(len(places)):
-        at = places[i]
-        for j in range(sizes[i]):
-            out[to + j] = heap[at + j]
+        copy_bytes(out, to, heap, places[i], places[i] + sizes[i])
         to += sizes[i]
