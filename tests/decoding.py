@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyspark.sql.variant_utils import VariantUtils
 
 from pipeline.decoding import RUN_ORDER
-from udfs.decode import ARROW_DECODED, decode_runs
+from udfs.decode import decode_runs
+from udfs.frame_rows import ARROW_DECODED
 from udfs.source import TcpRunsSource
 
 Row = dict[str, Any]

@@ -33,8 +33,8 @@ from pipeline.tables.messages import shown_messages
 from pipeline.tables.roles import HOT_ARGUMENTS
 from udfs import messages
 from udfs.contents import Contents
-from udfs.decode import ARROW_DECODED
 from udfs.fields import fields
+from udfs.frame_rows import ARROW_DECODED
 from udfs.parquet import ParquetFiles
 from udfs.schemas import DECODED
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StructField, StructType
 
+from codec.sides import SIDES
 from udfs.rows import is_among, is_there, numbers_of
 
-SIDES = ("client", "server")
 OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name")
 KINDS = ("frames", "methods", "heartbeats")
 MEASURES = (*(f"{side}_{kind}" for kind in KINDS for side in SIDES), "published", "delivered", "headers")

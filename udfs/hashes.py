@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from codec.hashing import mix_numbers, mix_texts, new_lanes
 from udfs.fields import heap_of
-from udfs.rows import numbers_of
-from udfs.settle import fixed
+from udfs.rows import fixed, numbers_of
 
 
 def hashed(*columns: pa.Array, seed: int = 0) -> NDArray[np.int64]:

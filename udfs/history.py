@@ -21,12 +21,12 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StringType, Struc
 
 from codec.channel_history import end_connection, follow
 from codec.channel_state import CONNECTION, ROLE, STARTED, Results, Roles, Rows, new_results, new_state, with_room
-from udfs.rows import is_among, is_there, numbers_of, places_where
-from udfs.settle import Numbers, fixed, integers
+from codec.sides import SIDES
+from udfs.rows import fixed, integers, is_among, is_there, numbers_of, places_where
+from udfs.settle import Numbers
 
 Records = NDArray[Any]
-SENDERS = ("client", "server")  # CLIENT, SERVER
-_SENDERS = pa.array(SENDERS)
+_SENDERS = pa.array(SIDES)
 # Kind -> its columns: (name, field of the record, what the field holds).
 KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "message": (
@@ -126,7 +126,7 @@ class Said:
         """`sender` (1: the server), `loss`, `on_connection` of chosen frames."""
         channel_0 = (numbers_of(frames["channel"]) == 0) & is_there(frames["channel"])
         return {
-            "sender": is_among(frames["sender"], SENDERS[1]),
+            "sender": is_among(frames["sender"], SIDES[1]),
             "loss": self.lost(frames),
             "on_connection": channel_0 & is_among(frames["version"], *self.versions),
         }
@@ -161,7 +161,7 @@ class MethodRoles:
                 rows[field][numbers[name]] = value
         for (name, sender, requeue), outcome in reversed(tuple(self.settles.items())):
             cases = slice(None) if requeue is None else int(requeue) + 1
-            settles[numbers[name], SENDERS.index(sender), cases] = self.texts["outcomes"].index(outcome) + 1
+            settles[numbers[name], SIDES.index(sender), cases] = self.texts["outcomes"].index(outcome) + 1
         return Roles(rows, settles)
 
 

@@ -20,8 +20,7 @@ from codec.pairing import DELIVERY, NOBODY, PUBLISH, Pairs, Rows, pairs_of
 from udfs.arrow import arrow_schema
 from udfs.dealing import whole_keys
 from udfs.parquet import write_folders
-from udfs.rows import Index, picked
-from udfs.settle import fixed, integers
+from udfs.rows import Index, fixed, integers, picked
 
 ANSWER = 2  # side of what is no message: a request (connection_id, frame_no) was answered after `rpc_latency_ns`
 # What is shown of messages, and what says how surely they belong together. `identity`: 64 bits that tell a message from

@@ -26,6 +26,18 @@ def numbers_of(column: Column) -> NDArray[np.int64]:
     return numbers
 
 
+def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The values, never writeable: kernels are compiled for one kind of array."""
+    values = np.ascontiguousarray(values)
+    values.flags.writeable = False
+    return values
+
+
+def integers(column: Column, null: int = 0) -> NDArray[np.int64]:
+    """A column of numbers or booleans, null as `null`; `fixed`."""
+    return fixed(column.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False))
+
+
 def one_of(column: Column, values: Collection[str]) -> pa.BooleanArray:
     """True where a column of texts is one of `values`; null is none of them."""
     return pc.is_in(in_one(column), pa.array(values, pa.string()))

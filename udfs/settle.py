@@ -25,6 +25,7 @@ from codec.settlement import (
     settle,
     with_room,
 )
+from udfs.rows import fixed, integers
 
 TRANSACTIONS = ("committed", "rolled-back")  # COMMITTED, ROLLED_BACK
 # The order of the events of a ledger.
@@ -105,9 +106,7 @@ def settle_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             transaction=transactions.of(batch["transaction"]),
         )
         openings = int(events.opens.sum())
-        undone = events.transaction == ROLLED_BACK
-        notes = bool(np.any((events.opens == 0) & (undone | (events.final == 0))))
-        ledger = with_room(ledger, openings, notes)
+        ledger = with_room(ledger, openings, _noted(events))
         rows = new_settled(int(ledger.state[OUTSTANDING]) + openings)
         n = int(settle(ledger, events, rows))
         if n:
@@ -127,21 +126,13 @@ def settled_at_once(records: NDArray[Any]) -> Settled:
     )
     events = Events(*(fixed(records[name][order]) for name in Events._fields))
     openings = int(events.opens.sum())
-    undone = events.transaction == ROLLED_BACK
-    notes = bool(np.any((events.opens == 0) & (undone | (events.final == 0))))
-    ledger, rows = with_room(new_ledger(), openings, notes), new_settled(openings)
+    ledger, rows = with_room(new_ledger(), openings, _noted(events)), new_settled(openings)
     n = int(settle(ledger, events, rows))
     n = int(end_ledger(ledger, rows, n))
     return Settled(*(column[:n] for column in rows))
 
 
-def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The values, never writeable: kernels are compiled for one kind of array."""
-    values = np.ascontiguousarray(values)
-    values.flags.writeable = False
-    return values
-
-
-def integers(column: pa.Array, null: int = 0) -> NDArray[np.int64]:
-    """A column of numbers or booleans, null as `null`; `fixed`."""
-    return fixed(column.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False))
+def _noted(events: Events) -> bool:
+    """Whether some of the events settle nothing, but are kept in mind."""
+    undone = events.transaction == ROLLED_BACK
+    return bool(np.any((events.opens == 0) & (undone | (events.final == 0))))

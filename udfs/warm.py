@@ -132,8 +132,8 @@ def warm_settlement() -> None:
 
 def warm_history() -> None:
     """Compile the history of channels: a loss is enough; and how fields of arguments are read."""
-    from udfs.decode import ARROW_DECODED
     from udfs.fields import fields
+    from udfs.frame_rows import ARROW_DECODED
     from udfs.history import ARGUMENTS, Follower, MethodRoles, Said
 
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}

@@ -19,9 +19,9 @@ from codec.amqp.tls import hello_facts, hello_is_cut
 from codec.amqp.versions import E_DEPTH, E_VALUE_SIZE, START_SAID, VERSIONS, fact_table, headers
 from codec.limits import HELLO_SIZE, LIMITS, NESTING, REACHED, VALUE_SIZE
 from codec.net.direction import FOREIGN, START, TLS
+from codec.sides import SIDES
 
 AMQP_PORTS = (5672, 5671)
-SIDES = ("client", "server")
 IPPROTO_TCP = 6
 IPV4_MAPPED = bytes(10) + b"\xff\xff"  # RFC 4291 section 2.5.5.2
 SIDE_COUNTERS = {

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from codec.sides import SIDES
 from pipeline.audit.arguments import SAID_OF_CONNECTION, said
 from pipeline.tables.roles import SPANS
 
-SIDES = ("client", "server")
 CONNECTION_METHODS = (
     "start", "start-ok", "secure", "secure-ok", "tune", "tune-ok", "open", "open-ok", "redirect", "close", "close-ok",
     "blocked", "update-secret",

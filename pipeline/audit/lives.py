@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from codec.sides import SIDES
+
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
-SIDES = ("client", "server")
 LIFE = ("connection_id", "channel", "channel_life")
 SAID_IN_CLOSE = "struct<reply_code int, reply_text string, class_id int, method_id int>"
 OF_METHOD = (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from codec.sides import SIDES
 from pipeline.schemas import CONNECTIONS
 from pipeline.tables.facts import facts
 from pipeline.tables.roles import (
@@ -34,7 +35,6 @@ from pipeline.tables.shape import shaped, timestamp
 if TYPE_CHECKING:
     from udfs.counting import Counts
 
-SIDES = ("client", "server")
 CLOSE = {
     "code": "try_variant_get(arguments, '$.reply_code', 'int')",
     "text": "try_variant_get(arguments, '$.reply_text', 'string')",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from codec.sides import SIDES
 from pipeline.schemas import CHANNELS
 from pipeline.tables.roles import LOSSES, named, other
 from pipeline.tables.session_roles import (
@@ -22,7 +23,6 @@ from pipeline.tables.session_roles import (
 from pipeline.tables.shape import shaped, timestamp
 
 SESSION = ("connection_id", "session_channel", "channel_life")
-SIDES = ("client", "server")
 PLACE = ("connection_id", "frame_no", "sender", "ts_ns", "channel", "name", "content_frame_no")
 # What every family states of a row, null where it does not apply.
 SAID = """struct<remote_channel: int, name: string, code: int, incoming_window: bigint, outgoing_window: bigint,

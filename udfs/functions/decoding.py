@@ -21,7 +21,7 @@ from codec.amqp.tables_0_10 import CONTROL_ENTRY, segmented_tables
 from codec.amqp.tables_1_0 import described_tables
 from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, NONE, OK, SEGMENTED, VERSIONS
 from udfs.arrow import VARIANT
-from udfs.decode import ARROW_DECODED, frame_rows, variant_column
+from udfs.frame_rows import ARROW_DECODED, frame_rows, variant_column
 from udfs.functions.columns import Octets, each_version, joined, octets_of, only_where, own
 
 FRAME_COLUMNS = (
