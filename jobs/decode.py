@@ -12,7 +12,7 @@ import contextlib
 import ipaddress
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from typing import TYPE_CHECKING
 
@@ -35,9 +35,9 @@ EPILOG = f"""examples:
 {EXIT_CODES}"""
 
 PORTS = range(1, 65536)
-# Tables written at the same time, and in which turn: first those that message_flows waits for.
+# Tables written at the same time, and in which turn: first those that take longest.
 SIDE_BY_SIDE = 3
-TURN = ("messages", "connections", "methods", "streams", "channels", "links", "captures", "message_flows")
+TURN = ("messages", "connections", "methods", "streams", "channels", "links", "captures")
 # What an audit leaves beside the tables; it goes when they are replaced.
 FINDINGS = "findings"
 
@@ -194,6 +194,7 @@ def write(
     from pipeline.derivation import Derivation
     from pipeline.schemas import TABLES
     from pipeline.session import INTERPRETED_ROWS, planned, settings
+    from udfs.parts import MESSAGES
 
     scratch = stage.child("scratch")
     scratch.create()
@@ -210,12 +211,17 @@ def write(
             since=arguments.since,
             until=arguments.until,
         )
-    writing = step("writing tables", f"{counted(len(wanted), 'table')} written", spark)
-    with writing as status, settings(spark, planned(small=written.rows_left() < INTERPRETED_ROWS)):
+    with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from what is written: the captures are read and decoded once.
         left = Derivation(written, payload=arguments.payload)
         needed = [name for name in TABLES if name in (*wanted, "captures")]
-        write_tables(spark, left, written, stage, [name for name in needed if name != "frames"], status)
+        with settings(spark, planned(small=written.rows_left() < INTERPRETED_ROWS)):
+            write_tables(spark, left, written, stage, [name for name in needed if name in TURN], status)
+        if "message_flows" in needed:
+            status.doing = "writing message_flows"
+            # Answers to requests, and what is asked where bytes are lost, go through Spark.
+            with settings(spark, planned(small=written.rows_left(MESSAGES) < INTERPRETED_ROWS)):
+                write_message_flows(spark, left, written, stage, needed)
         if "frames" in needed:
             frames = stage.child("frames")
             write_left(spark, written.moved("frames", frames), None, frames)
@@ -226,31 +232,13 @@ def write_tables(
     spark: SparkSession, left: Derivation, written: Written, stage: Place, names: Sequence[str], status: Status
 ) -> None:
     """Write these tables, some side by side: one is planned on the driver, on one core, while others are computed."""
-    from pipeline import parquet
-    from pipeline.tables.flows import write_flows
-
     pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="table")
     under_way: dict[str, Future[None]] = {}
 
-    def rows_of(name: str) -> DataFrame:
-        if name not in names:
-            return left.whole(name)
-        under_way[name].result()
-        return standing(spark, stage, name)
-
     def write_table(name: str) -> None:
         target = stage.child(name)
-        if name == "message_flows" and "messages" in names:
-            flows = written.directory.child(name)
-            messages, source = rows_of("messages"), stage.child("messages")
-            files = write_flows(messages, rows_of("connections"), parquet.files(source), source, flows)
-            if files:
-                flows.move_to(target)
-                target.keep(files)
-            write_left(spark, bool(files), None, target)
-        else:
-            rows = left.of(name)
-            write_left(spark, written.moved(name, target), rows, target)
+        rows = left.of(name)
+        write_left(spark, written.moved(name, target), rows, target)
 
     try:
         under_way.update((name, pool.submit(write_table, name)) for name in sorted(names, key=TURN.index))
@@ -265,6 +253,26 @@ def write_tables(
             wait(under_way.values(), timeout=0.2)
         raise
     pool.shutdown()
+
+
+def write_message_flows(
+    spark: SparkSession, left: Derivation, written: Written, stage: Place, there: Collection[str]
+) -> None:
+    """Write this table, out of those that are `there`."""
+    from pipeline import parquet
+    from pipeline.tables.flows import write_flows
+
+    target = stage.child("message_flows")
+    if "messages" not in there:
+        write_left(spark, False, left.of(target.name), target)
+        return
+    flows, source = written.directory.child(target.name), stage.child("messages")
+    connections = standing(spark, stage, "connections") if "connections" in there else left.whole("connections")
+    files = write_flows(standing(spark, stage, source.name), connections, parquet.files(source), source, flows)
+    if files:
+        flows.move_to(target)
+        target.keep(files)
+    write_left(spark, bool(files), None, target)
 
 
 def standing(spark: SparkSession, stage: Place, name: str) -> DataFrame:

@@ -127,12 +127,12 @@ class Written:
             target.keep(names)
         return bool(names)
 
-    def rows_left(self) -> int:
-        """How many rows Spark makes the other tables of; messages apart, which workers read for their flows."""
+    def rows_left(self, *parts: str) -> int:
+        """How many rows Spark has to look at; also in these `parts`, if those of a table that workers made."""
         from udfs.writing import DECODED_OF
 
         frames = set() if self.versions() & set(SESSION_VERSIONS) else {DECODED_OF["frame"]}
-        workers_made = frames | {METHODS, MESSAGES}
+        workers_made = (frames | {METHODS, MESSAGES}) - set(parts)
         return sum(sum(files.values()) for folder, files in self.files.items() if folder not in workers_made)
 
     def versions(self) -> set[str]:

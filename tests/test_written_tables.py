@@ -121,6 +121,18 @@ def test_both_ways_lead_to_the_same_rows(
         assert rows_of(found.whole(name)) == expected
 
 
+@pytest.mark.parametrize(("versions", "left"), [({"0-9-1"}, 14), ({"0-9-1", "1.0"}, 1014), (set(), 14)])
+def test_rows_left_are_those_that_workers_did_not_finish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, versions: set[str], left: int
+) -> None:
+    files = {"decoded/kind=frame": 1000, "methods": 500, "messages": 100, "decoded/kind=connection": 2}
+    files |= {"requests": 7, "said": 5}
+    monkeypatch.setattr(Written, "versions", lambda _: versions)
+    written = Written(spark, place(str(tmp_path)), {folder: {"a": rows} for folder, rows in files.items()})
+    assert written.rows_left() == left
+    assert written.rows_left("messages") == left + 100
+
+
 def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
     """A publish of a body that never ends."""
     script = Script().open()
