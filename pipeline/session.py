@@ -61,8 +61,9 @@ BRIEF_BYTES = 1 << 30  # of captures
 UNATTENDED = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 
 # Hundreds of rules are long plans, and so are nine tables: on little data Spark spends most of its time compiling code
-# for them that then runs for milliseconds. Interpreted, the audit of the samples takes half the processor time, and so
-# do the small tables of a GB whose rows workers write; from 100,000 rows of Spark's own on, compiling pays.
+# for them that then runs for milliseconds. Interpreted, the audit of the samples takes half the processor time, and
+# to decode 500 MB whose rows workers write takes 2 s of 23 less. With 25,000 connections compiling pays, by 6 s or more
+# of the JVM's 33; where between the two it begins to was not measured.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 INTERPRETED_BYTES = 16 << 20  # of tables to audit
