@@ -149,28 +149,29 @@ def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -
     )
 
 
-def _described_methods(version: str, described_by: str) -> dict[str, Method]:
+def _described_methods(version: str, described_by: str) -> list[Method]:
     table = fact_table(described_by)["classes"]
     found = [_method(described_by, of_class, described) for of_class in table for described in of_class["methods"]]
-    found = [replace(method, version=version) for method in found]
-    return {method.name: method for method in found}
+    return [replace(method, version=version) for method in found]
 
 
 @lru_cache
 def methods(version: str) -> tuple[Method, ...]:
-    """Every method of a classic version ('0-8', '0-9', '0-9-1'), extensions included."""
+    """Every method of a classic version ('0-8', '0-9', '0-9-1'), its own first, then extensions.
+
+    Numbers are unique, names need not be: under a 0-9 header basic.recover is 100, and 110 where RabbitMQ answers.
+    """
     known = _described_methods(version, version)
     extra = _overlay()["extra_methods"].get(version)
     if extra:
-        others = _described_methods(version, extra["from"])
-        known.update({name: others[name] for name in extra["methods"]})
-    return tuple(known.values())
+        known += [method for method in _described_methods(version, extra["from"]) if method.name in extra["methods"]]
+    return tuple(known)
 
 
 @lru_cache
 def method_named(version: str, name: str) -> Method:
-    """The method 'class.method' of a version; KeyError when it has none."""
-    return {method.name: method for method in methods(version)}[name]
+    """The method 'class.method' of a version, its own one before an extension; KeyError when it has none."""
+    return {method.name: method for method in reversed(methods(version))}[name]
 
 
 @lru_cache

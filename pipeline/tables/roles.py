@@ -57,8 +57,10 @@ SETTLEMENTS = {
     ("basic.reject", "client", False): "rejected",
     ("basic.recover", "client", None): "requeued",
     ("basic.recover-async", "client", None): "requeued",
+    ("basic.recover-sync", "client", None): "requeued",
 }
-SETTLES_ALL = ("basic.recover", "basic.recover-async")  # no tag: everything outstanding on the channel
+# No tag: everything outstanding on the channel.
+SETTLES_ALL = ("basic.recover", "basic.recover-async", "basic.recover-sync")
 OUTSIDE_TRANSACTIONS = SETTLES_ALL
 
 # Stages of a connection in order; a connection is in the last of those that it reached.
