@@ -40,7 +40,7 @@ bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with 
 cluster-test: java .venv/dev .venv/kernels .venv/packed/environment.tar.gz  ## packaged jobs on a cluster of this machine; kills workers, executors, drivers
 	$(BIN)/python -m pytest -q -m cluster tests/cluster tests/test_connect.py
 
-browser-test: .venv/dev .venv/browser  ## the report in Chromium, which has to be there with its driver
+browser-test: java .venv/dev .venv/browser  ## the report and saved pictures in Chromium, which has to be there with its driver
 	$(BIN)/python -m pytest -q tests/browser
 
 LAB ?=

@@ -87,3 +87,12 @@ def test_the_document_is_for_machines() -> None:
         "key", "rule_id", "client_product", "user", "vhost", "server", "entities", "severity", "findings",
         "occurrences", "status",
     }  # fmt: skip
+
+
+def test_the_document_may_stand_in_a_script() -> None:
+    """Names in it are those of the wire; what reads it back gets them as they were."""
+    name = "</script><script src=x.js>&\u2028<!--"
+    text = document(everywhere(name), compared(night(identity("HB-01", client_product=name)), None), {}, name, NOW)
+    assert not set("<>&\u2028") & set(text)
+    ((entry,),) = [json.loads(text)["findings"]]
+    assert (entry["client_product"], json.loads(text)["title"]) == (name, name)

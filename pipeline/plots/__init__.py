@@ -7,7 +7,8 @@
 
 A picture fetches a bounded number of rows: Spark counts and bins before anything is collected, and the subtitle says
 what was left out. Importing this makes Altair draw SVG in notebooks, with our theme: neither needs a network. Who has
-chosen another renderer or theme before keeps it.
+chosen another renderer or theme before keeps it. It also makes Altair escape names in all pages that it writes
+(`pages`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time
 from pipeline.plots.lives import connections
 from pipeline.plots.mix import frame_sizes, versions
+from pipeline.plots.pages import protect
 from pipeline.plots.silences import heartbeats
 from pipeline.plots.traffic import backlog, rates
 
@@ -27,6 +29,7 @@ __all__ = [
     "versions",
 ]  # fmt: skip
 
+protect()
 if alt.renderers.active == "default":
     alt.renderers.enable("svg")
 alt.theme.register("wirehare", enable=alt.theme.active == "default")(theme.notebook)

@@ -16,6 +16,7 @@ from typing import Any
 from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
+from pipeline.report.text import script_safe
 
 FORMAT = "wirehare-audit/1"
 NEW, PERSISTING = "new", "persisting"
@@ -122,9 +123,12 @@ def status(name: str, previous: Previous | None) -> str | None:
 
 
 def document(facts: Facts, found: Compared, verdict: Mapping[str, Any], title: str, now: datetime) -> str:
-    """The audit as JSON: stable names, one entry for each thing that a rule finds fault with, at most IDENTITIES."""
+    """The audit as JSON: stable names, one entry for each thing that a rule finds fault with, at most IDENTITIES.
+
+    Names in it are those of the wire: it may be put into a page as it is (`script_safe`).
+    """
     files = facts.groups["files"]
-    return json.dumps(
+    text = json.dumps(
         {
             "format": FORMAT,
             "title": title,
@@ -139,6 +143,7 @@ def document(facts: Facts, found: Compared, verdict: Mapping[str, Any], title: s
         },
         indent=1,
     )
+    return script_safe(text)
 
 
 def order(known: Known) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from pipeline.units import duration, size
 
-__all__ = ["count", "duration", "moment", "plain", "share", "size", "wire"]
+__all__ = ["count", "duration", "moment", "plain", "script_safe", "share", "size", "wire"]
 
 # Stands where a capture does not tell.
 NOTHING = "\u2013"
@@ -31,6 +31,9 @@ COMBINING, STACKED = {"Mn", "Me"}, 2
 RIGHT_TO_LEFT = {"R", "AL", "AN"}
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"
 BDI = Markup("<bdi>{}</bdi>")
+# Characters that may end a <script>, begin markup, or end a line of JavaScript: in JSON they occur within strings only,
+# and may stand there as escapes.
+ENDS_SCRIPT = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
 # The longest that the escape of one character gets, and the frame around them.
 MARKUP_BYTES = SHOWN * len("&#34;") + 100
 
@@ -65,6 +68,11 @@ def plain(value: object, shown: int) -> str:
         parts.append("\u2026")
     turned = any(unicodedata.bidirectional(character) in RIGHT_TO_LEFT for character in text[: len(parts)])
     return f"{ISOLATE}{''.join(parts)}{END_ISOLATE}" if turned else "".join(parts)
+
+
+def script_safe(json: str) -> str:
+    """JSON with the same meaning that cannot end the <script> it stands in, nor become markup."""
+    return json.translate(ENDS_SCRIPT)
 
 
 def seen(text: str, shown: int) -> Iterator[tuple[str, bool]]:

@@ -6,15 +6,14 @@ of a phone.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_support import DESK, chromium, events
 from report_support import HOSTILE, everywhere, finding, group, identity
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -27,11 +26,7 @@ from pipeline.report.groups import Groups
 from pipeline.report.page import page
 from pipeline.report.verdict import verdict
 
-ARGUMENTS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-)  # fmt: skip
-DESK, PHONE = (1280, 900), (390, 844)
+PHONE = (390, 844)
 # A picture shows the first rooms of the house, not the roof.
 TALLEST = 6000
 
@@ -73,25 +68,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def browser(tmp_path: Path, report: Path) -> Iterator[webdriver.Chrome]:
     """Chromium with the report open; its log and its network events are kept."""
-    options = webdriver.ChromeOptions()
-    for argument in (*ARGUMENTS, f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(argument)
-    options.binary_location = str(shutil.which("chromium"))
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(str(shutil.which("chromedriver"))))
-    try:
-        driver.set_window_size(*DESK)
+    with chromium(tmp_path / "profile") as driver:
         driver.get(report.as_uri())
         yield driver
-    finally:
-        driver.quit()
-
-
-def events(browser: webdriver.Chrome, method: str) -> list[dict[str, Any]]:
-    """What happened on the network, of one kind."""
-    log = browser.get_log("performance")
-    messages = (json.loads(entry["message"])["message"] for entry in log)
-    return [message["params"] for message in messages if message["method"] == method]
 
 
 def all_of(browser: webdriver.Chrome, selector: str) -> list[Any]:
