@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
-SOURCES := $(shell find codec udfs pipeline jobs -type f -not -path '*/__pycache__/*')
+SOURCES := wirehare.py $(shell find codec udfs pipeline jobs -type f -not -path '*/__pycache__/*')
 KERNELS := udfs/warm.py $(shell find codec -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -226,13 +225,10 @@ def where(table: str, condition: str, directory: Place) -> Any:
     Raises UsageError for a condition that is none.
     """
     from pyspark.errors import AnalysisException, ParseException
-    from pyspark.logger import PySparkLogger
 
     import pipeline
     from pipeline.cutting import KEYS, TablesError
 
-    # it would write the stack of a mistyped condition to the terminal, before our line
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     audited = "findings" in (directory.entries() or ())
     if table == "findings" and not audited:
         raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")

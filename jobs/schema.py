@@ -10,25 +10,9 @@ import textwrap
 from pyspark.sql.types import LongType, StructField, StructType
 
 from jobs.cli import OK, Endings, UsageError
+from pipeline.overview import ROWS
 
 EPILOG = "With no TABLE, all of them.\n"
-
-# What a row is. The tables of a run, then what a session makes of them.
-ROWS = {
-    "captures": "capture file: packets, times, what was skipped, what is damaged",
-    "frames": "AMQP frame, or span of bytes that is in no frame, with its arguments",
-    "streams": "direction of a connection: where each of its bytes went",
-    "connections": "TCP connection: who, which version, how far the handshake came, what was agreed on, how it ended",
-    "channels": "life of a channel (0-10, 1.0: session): mode, counts of messages, how it was closed",
-    "links": "consumer, subscription, sender or receiver",
-    "methods": "method, control, command or performative, with the reply that it got and when",
-    "messages": "message each time it crossed the wire: properties, size, hash, outcome, latency of the settlement",
-    "message_flows": (
-        "publish with one queue's delivery of its message, across connections and versions: how long each step took"
-    ),
-    "findings": "rule that a peer broke, with what shows it: what an audit writes, and `pipeline.findings(tables)`",
-    "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`',
-}
 
 # Units by the end of a column's name; the first that fits. Only numbers have one.
 UNITS = (

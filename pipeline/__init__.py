@@ -11,32 +11,34 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline import views
+from pipeline import overview, views
+from pipeline.arrow import arrowed, to_arrow
 from pipeline.audit import findings
 from pipeline.cutting import cut
-from pipeline.decoding import decoded
+from pipeline.decoding import Time, decoded
 from pipeline.derivation import Derivation
 from pipeline.heartbeats import heartbeats
+from pipeline.output import Place, place
 from pipeline.parts import Followed
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
+from udfs.suggestions import suggesting
 
 __all__ = [
     "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded", "heartbeats",
-    "latency", "load", "rates", "views",
+    "latency", "load", "rates", "to_arrow", "views",
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tables:
     """The tables as lazy DataFrames, each with the columns of `pipeline.schemas.TABLES`."""
 
@@ -49,7 +51,16 @@ class Tables:
     methods: DataFrame
     messages: DataFrame
     message_flows: DataFrame
-    persisted: tuple[DataFrame, ...] = field(default=(), repr=False)
+    persisted: tuple[DataFrame, ...] = ()
+    directory: Place | None = None  # that they are read from, as they are
+
+    def __repr__(self) -> str:
+        """Their names, and how many rows each has where files tell: no Spark job is run."""
+        return overview.line(self.directory)
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks, with columns and what a row is."""
+        return overview.page(self.directory)
 
     def items(self) -> Iterator[tuple[str, DataFrame]]:
         """(name, table) in the order of TABLES."""
@@ -58,7 +69,7 @@ class Tables:
     def having(self, **tables: DataFrame) -> Tables:
         """The same with these tables in the place of its own."""
         other = copy(self)
-        other.__dict__.update(tables)
+        other.__dict__.update(tables, directory=None)
         return other
 
     def release(self) -> None:
@@ -84,24 +95,21 @@ class Planned(Tables):
     def __getattr__(self, name: str) -> DataFrame:
         if name not in TABLES:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        rows: DataFrame = self.__dict__.setdefault(name, self._derived.whole(name))
+        rows: DataFrame = self.__dict__.setdefault(name, arrowed(self._derived.whole(name)))
         return rows
-
-    def __repr__(self) -> str:
-        """Their names: nothing is planned to be shown."""
-        return f"Tables({', '.join(TABLES)})"
 
     @property
     def persisted(self) -> tuple[DataFrame, ...]:  # type: ignore[override]
         return (*self._decoded, *self._parts.kept)
 
 
+@suggesting
 def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collection[str] | None = None) -> Tables:
     """The tables of decoded rows (`udfs.schemas.DECODED`); `payload` fills column `body` of messages.
 
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
     rows that are kept once they are computed (`Tables.release` drops them). `versions`: those that occur, where the
-    caller knows; the others are not planned for, which saves seconds.
+    caller knows; otherwise `decoded` is read once more to see. Versions that do not occur are not planned for.
     """
     return _planned(decoded, (), payload, versions)
 
@@ -111,16 +119,45 @@ def _planned(decoded: DataFrame, kept: Sequence[DataFrame], payload: bool, versi
     return Planned(parts, Derivation(parts, payload=payload), kept)
 
 
+@suggesting
 def decode(
-    spark: SparkSession, paths: str | Sequence[str], *, versions: Collection[str] | None = None, **choices: Any
+    spark: SparkSession,
+    paths: str | Sequence[str],
+    *,
+    versions: Collection[str] | None = None,
+    payload: bool = False,
+    ports: int | Sequence[int] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    split_bytes: int | None = None,
 ) -> Tables:
-    """The tables of captures, for notebooks; `versions` as for `from_decoded`, `choices` as for `decoded`.
+    """The tables of captures, for notebooks.
 
     Lazy: the first action decodes, and Spark keeps the decoded rows (memory, then disk) for the others until
     `Tables.release`. What only runs once, or over more than the disk holds, writes `decoded` rows to files instead.
+
+    paths
+        Captures: pcap or pcapng files (also .gz .zst .lz4), directories of them, glob patterns, URIs. Relative ones
+        are under the directory of this process, wherever Spark was started. A capture that cannot be read is a row of
+        `captures` with its error.
+    versions
+        Those that occur ('0-9-1', '1.0' ...), where you know: no other is looked for. Otherwise the first table that
+        depends on them (channels, links, messages, message_flows) decodes the captures to see.
+    payload
+        Keep message bodies too (frames.payload, messages.body): much larger.
+    ports, hosts
+        Only connections with one of these ports, and with one of these IP addresses, on either side.
+    since, until
+        Only packets from `since` on and before `until`: '2026-01-31T08:00' (UTC unless it says otherwise), a datetime,
+        or nanoseconds since 1970-01-01 UTC.
+    split_bytes
+        Uncompressed captures above this size are read in several splits; the rows are the same.
     """
-    rows = decoded(spark, paths, **choices).persist(StorageLevel.MEMORY_AND_DISK)
-    return _planned(rows, [rows], choices.get("payload", False), versions)
+    rows = decoded(
+        spark, paths, payload=payload, ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes
+    ).persist(StorageLevel.MEMORY_AND_DISK)
+    return _planned(rows, [rows], payload, versions)
 
 
 def load(spark: SparkSession, directory: str) -> Tables:
@@ -135,7 +172,8 @@ def load(spark: SparkSession, directory: str) -> Tables:
     found = {name: table or spark.createDataFrame([], TABLES[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
         found["message_flows"] = message_flows(found["messages"], found["connections"])
-    return Tables(**found, persisted=())
+    loaded = Tables(**{name: arrowed(rows) for name, rows in found.items()}, persisted=(), directory=None)
+    return replace(loaded, directory=place(directory))
 
 
 def _read(spark: SparkSession, folder: str, schema: StructType) -> DataFrame | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -18,6 +19,7 @@ from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
 from pipeline.tables.roles import SESSION_VERSIONS
 from udfs.parts import MESSAGES, METHODS
 from udfs.schemas import DECODED
+from udfs.suggestions import suggesting
 
 if TYPE_CHECKING:
     from udfs.writing import WriteTables
@@ -30,33 +32,46 @@ OF_FACTS = {"connections", "message_flows"}
 OF_HISTORY = {"channels", "links", "methods", "messages", "message_flows"}
 
 
+Time = int | str | datetime
+
+
 class Chosen(TypedDict, total=False):
     """Which packets of the captures are wanted, and how these are cut.
 
     `ports`, `hosts`: only connections with one of them on either side. `since` (inclusive), `until` (exclusive):
-    packets of this time, ns since 1970-01-01 UTC. `split_bytes`: plain captures above this size are read in several
-    splits, which changes nothing in the rows.
+    packets of this time, as `udfs.options.parse_time` reads it. `split_bytes`: plain captures above this size are read
+    in several splits, which changes nothing in the rows.
     """
 
-    ports: Sequence[int] | None
-    hosts: Sequence[str] | None
-    since: int | None
-    until: int | None
+    ports: int | Sequence[int] | None
+    hosts: str | Sequence[str] | None
+    since: Time | None
+    until: Time | None
     split_bytes: int | None
 
 
+@suggesting
 def decoded(
-    spark: SparkSession, paths: str | Sequence[str], *, payload: bool = False, **chosen: Unpack[Chosen]
+    spark: SparkSession,
+    paths: str | Sequence[str],
+    *,
+    payload: bool = False,
+    ports: int | Sequence[int] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    split_bytes: int | None = None,
 ) -> DataFrame:
     """Captures -> decoded rows (`udfs.schemas.DECODED`), lazily and each time anew.
 
     `paths`: files, directories, globs, URIs; relative ones are under the directory of this process, wherever Spark
-    was started. `payload`: with the bytes of content bodies. `chosen`: see `Chosen`. A capture that cannot be read
+    was started. `payload`: with the bytes of content bodies. The others: see `Chosen`. A capture that cannot be read
     gives a row in `captures` with its error.
     """
     from udfs.decode import decode_runs
 
-    return sorted_runs(spark, paths, **chosen).mapInArrow(decode_runs(payload), DECODED)
+    runs = sorted_runs(spark, paths, ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
+    return runs.mapInArrow(decode_runs(payload), DECODED)
 
 
 def decode_into(
@@ -171,22 +186,29 @@ class Written:
         return [place.child(name).uri for name in sorted(self.files.get(folder, ()))]
 
 
+def with_commas(values: int | str | Iterable[int | str] | None) -> str:
+    """One value, several or none, as an option of a data source."""
+    return ",".join(map(str, [values] if isinstance(values, int | str) else values or ()))
+
+
 def sorted_runs(spark: SparkSession, paths: str | Sequence[str], **chosen: Unpack[Chosen]) -> DataFrame:
     """Captures -> runs of TCP segments (`udfs.schemas.TCP_RUNS`), the runs of a flow together and in RUN_ORDER."""
     # Here, not above: the kernels behind them take a second to load, and tables already written need none.
+    from udfs.options import parse_options
     from udfs.paths import anchored
     from udfs.source import register
 
-    register(spark)
     options = {
-        "ports": ",".join(map(str, chosen.get("ports") or ())),
-        "hosts": ",".join(chosen.get("hosts") or ()),
+        "ports": with_commas(chosen.get("ports")),
+        "hosts": with_commas(chosen.get("hosts")),
         "since": chosen.get("since"),
         "until": chosen.get("until"),
         "splitBytes": chosen.get("split_bytes"),
         "references": "true",
     }
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
+    parse_options(given)  # else the source would complain of a wrong one, through Java
+    register(spark)
     places = [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
     runs = spark.read.format("tcp_runs").options(**given).load(places)
     return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER)

@@ -40,7 +40,7 @@ class Derivation:
     """Tables out of `parts`; `payload` fills column `body` of messages. Several threads may ask for them."""
 
     def __init__(self, parts: Parts, *, payload: bool = False) -> None:
-        self._parts, self._payload, self._versions = parts, payload, parts.versions()
+        self._parts, self._payload = parts, payload
         self.lock = RLock()
 
     def of(self, table: str) -> DataFrame | None:
@@ -115,7 +115,7 @@ class Derivation:
 
     @shared
     def _families(self) -> list[Family]:
-        return families(self.frames, self._parts.held, self._versions)
+        return families(self.frames, self._parts.held, self._parts.versions())
 
     def _part(self, name: str) -> DataFrame:
         rows = self._parts.part(name)

@@ -38,8 +38,8 @@ class Parts(Protocol):
     def decoded(self) -> DataFrame:
         """The decoded rows (`udfs.schemas.DECODED`)."""
 
-    def versions(self) -> Collection[str] | None:
-        """The versions that occur among the connections; None if that is not known."""
+    def versions(self) -> Collection[str]:
+        """The versions that occur among the connections."""
 
     def part(self, name: str) -> DataFrame | None:
         """The rows of a part (`schemas`); None if there are none."""
@@ -73,17 +73,17 @@ def recipe(payload: bool, waiting_bytes: int | None = None) -> Recipe:
 
 
 class Followed:
-    """Parts of `decoded` rows, which are read several times. Without `versions` all of them are planned for. `kept`:
-    rows that Spark keeps once they are computed, because several tables are made of them; with `payload` the bodies of
-    messages are among them. Several threads may ask."""
+    """Parts of `decoded` rows, which are read several times. `versions`: those that occur; None: a job looks for them,
+    once, when they are first asked for. `kept`: rows that Spark keeps once they are computed, because several tables
+    are made of them; with `payload` the bodies of messages are among them. Several threads may ask."""
 
     def __init__(self, decoded: DataFrame, *, payload: bool, versions: Collection[str] | None) -> None:
         self.decoded, self.kept = decoded, list[DataFrame]()
         self._payload, self._versions = payload, versions
         self.lock = RLock()
 
-    def versions(self) -> Collection[str] | None:
-        return self._versions
+    def versions(self) -> Collection[str]:
+        return self._found_versions if self._versions is None else self._versions
 
     def part(self, name: str) -> DataFrame | None:
         if name in (parts.METHODS, parts.REQUESTS):
@@ -93,7 +93,8 @@ class Followed:
         if name == parts.FRAME_COUNTS:
             return self._counts()
         # Rows of no known version are followed as those of the classic family, where no other one is known.
-        if self._versions and set(self._versions) <= set(SESSION_VERSIONS):
+        versions = set(self.versions())
+        if versions and versions <= set(SESSION_VERSIONS):
             return None
         return self._past.filter(F.col(f"`{name}`").isNotNull()).select(f"`{name}`.*")
 
@@ -114,6 +115,12 @@ class Followed:
         from udfs.counting import COUNTED, OF_FRAMES, CountRows
 
         return frames(self.decoded).select(*OF_FRAMES).mapInArrow(CountRows(frame_counts()), COUNTED)
+
+    @shared
+    def _found_versions(self) -> set[str]:
+        """A job of seconds, where planning for a version that does not occur takes tens of them."""
+        rows = self.decoded.filter((F.col("kind") == "connection") & F.col("version").isNotNull())
+        return {row.version for row in rows.select("version").distinct().collect()}
 
     @shared
     def _past(self) -> DataFrame:

@@ -7,6 +7,7 @@ decide is in `laptop()` and is left alone on a cluster. Starting takes 4 to 6 s 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pipeline import class_archive
@@ -74,6 +76,9 @@ LEAST_PARTITIONS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"  # th
 OLDEST_JAVA = 17
 # pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
 PANDAS_NOTICE = "PySpark does not yet fully support pandas"
+# Before pyspark raises an error about a query, it writes it to stderr as a line of JSON with the stack of the JVM: 9 KB
+# for a mistyped column.
+QUERY_ERROR_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # Printed by the JVM itself, before any logging can be configured: Spark starts it with that module.
 BOOT_NOTICE = b"WARNING: Using incubator modules"
 BOOT_NOTICE_LINE = re.compile(re.escape(BOOT_NOTICE) + rb"[^\n]*\n")
@@ -94,6 +99,8 @@ def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> Sp
     cores of this machine. Raises JavaMissing, or what Spark raises when it cannot start.
     """
     warnings.filterwarnings("ignore", message=PANDAS_NOTICE, category=FutureWarning)
+    for name in QUERY_ERROR_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     # Spark starts `python3` from PATH otherwise, which inside a virtual environment has none of our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
 ARCHIVE = "environment.tar.gz"
 # What a wheel is built from.
-SOURCES = ("codec", "udfs", "pipeline", "jobs", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("codec", "udfs", "pipeline", "jobs", "wirehare.py", "pyproject.toml", "README.md", "LICENSE")
 
 
 def commands(heading: str) -> list[str]:

@@ -21,7 +21,11 @@ BEGIN = 1_700_000_000 * SECOND  # 2023-11-14 22:13:20 UTC
 
 def tables_of(spark: SparkSession, **given: Rows) -> Tables:
     """Tables with these rows; a column that a row does not name is null, and so is a table without rows empty."""
-    return Tables(**{name: table(spark, schema, given.get(name, ())) for name, schema in TABLES.items()}, persisted=())
+    return Tables(
+        **{name: table(spark, schema, given.get(name, ())) for name, schema in TABLES.items()},
+        persisted=(),
+        directory=None,
+    )
 
 
 def table(spark: SparkSession, schema: StructType, rows: Rows) -> DataFrame:

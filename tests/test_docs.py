@@ -19,7 +19,8 @@ from codec.amqp.kinds import NAMES
 from codec.amqp.tables import CLASSIC_VERSIONS, methods, tag_kinds
 from codec.limits import LIMITS, REACHED
 from jobs.cli import main
-from jobs.schema import ROWS, columns, documented, unit
+from jobs.schema import columns, documented, unit
+from pipeline.overview import ROWS
 from pipeline.session import RUNTIME
 
 ROOT = Path(__file__).parent.parent

@@ -30,6 +30,7 @@ RUNTIME = {
 }
 # Packages that are not named as what is imported from them.
 DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
+FRONT = ROOT / "wirehare.py"  # beside the floors: what notebooks import
 SOURCES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -55,6 +56,19 @@ def offenders(forbidden: dict[str, set[str]]) -> list[str]:
 
 def test_imports_point_down() -> None:
     assert offenders({floor: set(FLOORS[level + 1 :]) for level, floor in enumerate(FLOORS)}) == []
+
+
+def test_the_module_of_notebooks_is_imported_by_nothing_and_imports_nothing_at_once() -> None:
+    assert offenders({floor: {FRONT.stem} for floor in FLOORS}) == []
+    allowed = set(sys.stdlib_module_names) | {"pipeline", "udfs"}  # these for the eyes of type checkers
+    assert {package for package, _ in imports(FRONT)} <= allowed
+    at_once = {
+        alias.name.split(".")[0] if isinstance(statement, ast.Import) else (statement.module or "")
+        for statement in ast.parse(FRONT.read_text()).body
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert at_once <= set(sys.stdlib_module_names) | {"importlib.util"}
 
 
 def test_codec_knows_neither_spark_nor_arrow() -> None:
@@ -88,7 +102,7 @@ def test_every_dependency_has_a_lower_and_an_upper_bound() -> None:
     assert needs == {DISTRIBUTIONS.get(name, name) for name in RUNTIME} | {"pandas"}  # which only pyspark imports
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*SOURCES, FRONT], ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_source_file_says_what_it_does(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())) or not path.read_text().strip()
 

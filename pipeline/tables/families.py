@@ -53,6 +53,6 @@ def described(frames: DataFrame, held: Held) -> Family:
 FAMILIES: dict[str, Callable[[DataFrame, Held], Family]] = {"0-10": segmented, "1.0": described}  # by version
 
 
-def families(frames: DataFrame, held: Held, versions: Collection[str] | None = None) -> list[Family]:
-    """The families of `versions`, of all where that is None."""
-    return [make(frames, held) for version, make in FAMILIES.items() if versions is None or version in versions]
+def families(frames: DataFrame, held: Held, versions: Collection[str]) -> list[Family]:
+    """The families of `versions`."""
+    return [make(frames, held) for version, make in FAMILIES.items() if version in versions]

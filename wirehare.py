@@ -1,0 +1,93 @@
+"""Wirehare in a notebook: one import for all that a person needs there.
+
+    import wirehare
+
+    spark = wirehare.session()
+    tables = wirehare.decode(spark, "captures/*.pcapng")
+    tables.messages.groupBy("outcome").count().show()
+    wirehare.plots.ladder(tables)
+
+`decode` and `load` give tables, `session` the Spark session, `plots` pictures; the other names are those of `pipeline`
+(`latency`, `findings`, `cut` and so on), and `register` adds the SQL functions to a session. Importing this module
+takes no time and starts nothing: what is behind a name is imported when the name is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline import TABLES as TABLES
+    from pipeline import Tables as Tables
+    from pipeline import backlog as backlog
+    from pipeline import consumers as consumers
+    from pipeline import cut as cut
+    from pipeline import decode as decode
+    from pipeline import findings as findings
+    from pipeline import heartbeats as heartbeats
+    from pipeline import latency as latency
+    from pipeline import load as load
+    from pipeline import plots as plots
+    from pipeline import rates as rates
+    from pipeline import to_arrow as to_arrow
+    from pipeline import views as views
+    from pipeline.session import session as session
+    from udfs import register as register
+
+# Name -> the module that it is imported from; a module itself has an empty name there.
+FROM_PIPELINE = (
+    "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "findings", "heartbeats", "latency", "load", "rates",
+    "to_arrow",
+)  # fmt: skip
+HOMES = {
+    **{name: ("pipeline", name) for name in FROM_PIPELINE},
+    "plots": ("pipeline.plots", ""),
+    "views": ("pipeline.views", ""),
+    "session": ("pipeline.session", "session"),
+    "register": ("udfs", "register"),
+}
+PACKAGES = ("codec", "udfs", "pipeline")  # those of ours that are imported, here and by Spark's workers
+__all__ = list(HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home, inside = HOMES[name]
+    module = importlib.import_module(home)
+    found = globals()[name] = getattr(module, inside) if inside else module
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})
+
+
+def require_ours() -> None:
+    """Raise ImportError, which names the file, where another module hides one of our packages: Python looks into the
+    current directory first, and a notebook may well lie beside a `pipeline.py`."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    for name in PACKAGES:
+        found = location(name)
+        if found is not None and os.path.realpath(found) != os.path.realpath(os.path.join(here, name, "__init__.py")):
+            raise ImportError(
+                f"{found} hides the package {name!r} of wirehare, which is needed: rename it, or work in another "
+                "directory",
+                name=name,
+                path=found,
+            )
+
+
+def location(name: str) -> str | None:
+    """The file that `import name` gives, or has given; None if there is none."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__file__", None)
+    spec = importlib.util.find_spec(name)
+    return None if spec is None else spec.origin
+
+
+require_ours()
