@@ -190,13 +190,13 @@ def found(
     from pipeline.schemas import FINDINGS as SCHEMA
 
     try:
-        tables = pipeline.load(spark, source.uri)
+        tables = pipeline.load(spark, source.pattern)
         with step("looking for findings", "Findings written", spark):
             # The stage stands already, and is locked: its files are added to it.
             rows = pipeline.findings(tables, config=wanted.config)
             rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
         with step("counting for the report", "Report counted", spark):
-            findings = spark.read.schema(SCHEMA).parquet(stage.uri)
+            findings = spark.read.schema(SCHEMA).parquet(stage.pattern)
             facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()), large=large)
     except BaseException as error:
         with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks

@@ -233,10 +233,10 @@ def where(table: str, condition: str, directory: Place) -> Any:
     if table == "findings" and not audited:
         raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
     spark = start()
-    for name, frame in pipeline.load(spark, directory.uri).items():
+    for name, frame in pipeline.load(spark, directory.pattern).items():
         frame.createOrReplaceTempView(name)
     if audited:
-        spark.read.parquet(directory.child("findings").uri).createOrReplaceTempView("findings")
+        spark.read.parquet(directory.child("findings").pattern).createOrReplaceTempView("findings")
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):
             return spark.table(table).where(condition).select(*KEYS[table]).distinct().toArrow()

@@ -148,11 +148,12 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     import pipeline
     from jobs.summary import summary
     from pipeline.output import place, staged
-    from udfs.paths import resolve
+    from udfs.paths import require_capture, resolve
 
     started = time.monotonic()
     wanted = arguments.tables or list(pipeline.TABLES)
     files = resolve(arguments.captures)
+    require_capture(files)  # else good tables would be replaced by empty ones
     paths = [file.uri for file in files]
     with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
         byte_size = sum(file.expected_size for file in files)
@@ -279,7 +280,7 @@ def standing(spark: SparkSession, stage: Place, name: str) -> DataFrame:
     """A table that has been written under `stage`."""
     from pipeline.schemas import TABLES
 
-    return spark.read.schema(TABLES[name]).parquet(stage.child(name).uri)
+    return spark.read.schema(TABLES[name]).parquet(stage.child(name).pattern)
 
 
 def write_left(spark: SparkSession, there: bool, rows: DataFrame | None, target: Place) -> None:

@@ -9,7 +9,7 @@ Everything is lazy but `findings`, which looks when it is called. Works on class
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -25,17 +25,20 @@ from pipeline.cutting import cut
 from pipeline.decoding import Time, decoded
 from pipeline.derivation import Derivation
 from pipeline.heartbeats import heartbeats
-from pipeline.output import Place, place
+from pipeline.output import Place, escaped, place
 from pipeline.parts import Followed
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
+from udfs.files import public_uri
 from udfs.suggestions import suggesting
 
 __all__ = [
-    "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded", "heartbeats",
-    "latency", "load", "rates", "to_arrow", "views",
+    "TABLES", "NoTables", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded",
+    "heartbeats", "latency", "load", "rates", "to_arrow", "views",
 ]  # fmt: skip
+
+PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,27 +163,49 @@ def decode(
     return _planned(rows, [rows], payload, versions)
 
 
+class NoTables(ValueError):
+    """There are no tables to load; the message is one line that says where they were looked for."""
+
+
 def load(spark: SparkSession, directory: str) -> Tables:
     """The tables that a job has written under `directory`, one folder each; one that was not written is empty, but for
     message_flows, which are made of messages and connections.
 
-    A relative path is a directory of this process, wherever Spark was started, if there is such a one.
+    Where `directory` has no tables but folders `name=value` that have (`tables/date=2026-11-20/frames`, up to
+    PARTITION_LEVELS deep), these are loaded as one, each with the columns that the folders name. Raises NoTables if
+    there are none. A relative path is a directory of this process, wherever Spark was started, if there is such a one.
     """
-    if os.path.isdir(directory) and not os.path.isabs(directory):
-        directory = f"file://{os.path.abspath(directory)}"
-    read = {name: _read(spark, f"{directory.rstrip('/')}/{name}", schema) for name, schema in TABLES.items()}
-    found = {name: table or spark.createDataFrame([], TABLES[name]) for name, table in read.items()}
+    named, base = directory, directory.rstrip("/")
+    if os.path.isdir(directory):
+        base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
+        directory = escaped(base)
+    for level in range(PARTITION_LEVELS + 1):
+        below = f"{directory.rstrip('/')}/{'*=*/' * level}"
+        options = {"basePath": base} if level else {}
+        read = {name: _read(spark, f"{below}{name}", schema, options) for name, schema in TABLES.items()}
+        if any(table is not None for table in read.values()):
+            break
+    else:
+        raise NoTables(
+            f"{public_uri(named)}: holds none of our tables; expected a directory that `wirehare decode` has written, "
+            "or one of such directories named like date=2026-11-20"
+        )
+    by_folder = next(table.schema.fields[len(TABLES[name]) :] for name, table in read.items() if table is not None)
+    none = {name: StructType([*schema.fields, *by_folder]) for name, schema in TABLES.items()}
+    found = {name: table or spark.createDataFrame([], none[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
         found["message_flows"] = message_flows(found["messages"], found["connections"])
     loaded = Tables(**{name: arrowed(rows) for name, rows in found.items()}, persisted=(), directory=None)
-    return replace(loaded, directory=place(directory))
+    return loaded if by_folder else replace(loaded, directory=place(base))
 
 
-def _read(spark: SparkSession, folder: str, schema: StructType) -> DataFrame | None:
+def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:
+    """A table, with the columns of partition folders behind its own; None if there is no such folder."""
     try:
         # The schema is ours: Spark need not open files to learn it, which takes it a job for each table.
-        return spark.read.schema(schema).parquet(folder).select(*schema.names)
+        rows = spark.read.schema(schema).options(**options).parquet(folder)
     except AnalysisException as missing:
         if missing.getCondition() != "PATH_NOT_FOUND":
             raise
         return None
+    return rows.select(*schema.names, *(name for name in rows.columns if name not in schema.names))

@@ -176,14 +176,14 @@ class Written:
         """`rows` in files: whatever is made of them is planned from there, and not from the beginning."""
         place = self._place(f"held/{name}")
         parquet.write(rows, place.uri)
-        return self.spark.read.schema(rows.schema).parquet(place.uri)
+        return self.spark.read.schema(rows.schema).parquet(place.pattern)
 
     def _place(self, folder: str) -> Place:
         return reduce(Place.child, folder.split("/"), self.directory)
 
     def _paths(self, folder: str) -> list[str]:
         place = self._place(folder)
-        return [place.child(name).uri for name in sorted(self.files.get(folder, ()))]
+        return [place.child(name).pattern for name in sorted(self.files.get(folder, ()))]
 
 
 def with_commas(values: int | str | Iterable[int | str] | None) -> str:

@@ -30,10 +30,11 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.dataset
 import pyarrow.fs
 
-from udfs.files import arrow_uri, public_uri, said
+from udfs.files import LOCAL, UNDECODED, arrow_uri, is_utf8, printable, public_uri, said
 
 # Nobody's: what Spark and desktops drop into a folder.
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
+GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems
 # Where no lock tells whether a run is alive, its stage is left alone for this long.
 ABANDONED_NS = 24 * 3600 * 10**9
 
@@ -63,9 +64,14 @@ class Place:
         return self.uri.startswith("file://")
 
     @property
+    def pattern(self) -> str:
+        """The URI as Spark takes it for reading."""
+        return escaped(self.uri)
+
+    @property
     def shown(self) -> str:
         """The path of a local directory, the URI of another one without what is nobody's business."""
-        return self.path if self.local else public_uri(self.uri)
+        return printable(self.path if self.local else public_uri(self.uri))
 
     def child(self, name: str) -> Place:
         return Place(self.files, posixpath.join(self.path, name), posixpath.join(self.uri, name))
@@ -117,12 +123,22 @@ class Place:
             self.files.delete_dir(self.path)
 
 
+def escaped(uri: str) -> str:
+    """A URI or path for Spark to read, which takes it as a glob: signs mean themselves behind a backslash."""
+    return GLOB_SIGNS.sub(r"\\\g<0>", uri)
+
+
 def place(output: str) -> Place:
     """Where `output` (a path or a URI) is. Raises OutputError when no file system serves it."""
     scheme = urlsplit(output).scheme if "://" in output else ""
     if scheme in ("", "file"):
         # The directory itself is swapped, not a link that leads to it.
-        path = os.path.realpath(unquote(urlsplit(output).path) if scheme else os.path.expanduser(output))
+        named = unquote(output.removeprefix(LOCAL), errors=UNDECODED) if scheme else os.path.expanduser(output)
+        path = os.path.realpath(named)
+        if not is_utf8(path):
+            raise OutputError(
+                f"{printable(path)}: this name is not UTF-8; Spark cannot write there, choose another one"
+            )
         return Place(pyarrow.fs.LocalFileSystem(), path, f"file://{path}")
     try:
         files, path = pyarrow.fs.FileSystem.from_uri(arrow_uri(output))
@@ -179,10 +195,23 @@ def check(target: Place, known: Collection[str], overwrite: bool) -> None:
                 f"{target.shown}: holds {entry}, which is not one of our tables; "
                 "expected an empty directory or the output of an earlier run"
             )
-    if entries and not overwrite:
+    if entries and not overwrite and not holds_nothing(target, entries):
         raise OutputError(
             f"{target.shown}: already holds tables; use --overwrite to replace them, or another directory"
         )
+
+
+def holds_nothing(target: Place, entries: Collection[str]) -> bool:
+    """Whether tables are those of a run that found no capture: no rows, but for files that are none."""
+    try:
+        for entry in entries:
+            rows = target.child(entry).dataset()
+            condition = pyarrow.dataset.field("format").is_valid() if entry == "captures" else None
+            if rows.count_rows(filter=condition):
+                return False
+    except (OSError, pyarrow.ArrowException):
+        return False  # whatever it is, it is something
+    return True
 
 
 def swap(stage: Place, target: Place) -> None:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 from test_source import accounts, expected_packets, exploded, rows
@@ -13,7 +21,9 @@ from test_source import accounts, expected_packets, exploded, rows
 from jobs import decode
 from jobs.cli import main
 from udfs.files import CaptureFile, first_line, locate
-from udfs.paths import PathError, anchored, glob_pattern, resolve
+from udfs.listing import glob_pattern
+from udfs.paths import PathError, anchored, require_capture, resolve
+from udfs.reading import CaptureBytes
 from udfs.source import TcpRunsReader
 from udfs.splits import plan
 
@@ -200,9 +210,9 @@ def test_a_packed_capture_counts_for_more_than_is_stored() -> None:
 
 
 def test_packed_captures_are_planned_for_by_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 8 bytes packed and 3 plain ones: 10 to one, as large captures of AMQP pack."""
+    """Of 8 bytes packed and 4 plain ones: 10 to one, as large captures of AMQP pack."""
     (tmp_path / "a.pcap.gz").write_bytes(bytes(8))
-    (tmp_path / "b.pcap").write_bytes(bytes(3))
+    (tmp_path / "b.pcap").write_bytes(CAPTURE[:4])
     sizes = []
 
     def start(byte_size: int) -> None:
@@ -211,7 +221,7 @@ def test_packed_captures_are_planned_for_by_what_they_hold(tmp_path: Path, monke
 
     monkeypatch.setattr(decode, "start", start)
     assert main(["decode", str(tmp_path), "--output", str(tmp_path / "out")]) == 4
-    assert sizes == [83]
+    assert sizes == [84]
 
 
 def test_a_scheme_may_be_spelled_in_capital_letters(tree: Path) -> None:
@@ -275,3 +285,145 @@ def test_errors_of_file_systems_are_one_line() -> None:
     assert first_line(OSError("first\nsecond")) == "first"
     assert first_line(OSError()) == "OSError"
     assert first_line(PermissionError(13, "x")) == "permission denied"
+
+
+# Local directories as they may be found
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """TimeoutError if the body takes longer."""
+
+    def late(number: int, frame: object) -> NoReturn:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    """A FIFO without a writer would be waited for, /dev/zero be read for ever."""
+    (tmp_path / "good.pcap").write_bytes(CAPTURE)
+    os.mkfifo(tmp_path / "live.pcap")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening, within(20):
+        listening.bind(str(tmp_path / "socket"))
+        found = resolve([str(tmp_path)])
+        assert [(Path(file.uri).name, file.problem) for file in found] == [
+            ("good.pcap", None),
+            ("live.pcap", "is a FIFO; only regular files are read"),
+        ]
+        for name, kind in {"pipe": "a FIFO", "socket": "a socket", "zero": "a character device"}.items():
+            with pytest.raises(PathError, match=rf"/{name}: is {kind}; only regular files are read$"):
+                resolve([str(tmp_path / name)])
+        errors = [account["error"] for account in accounts(rows(TcpRunsReader, tmp_path)) if account["error"]]
+    assert errors == [f"{(tmp_path / 'live.pcap').as_uri()}: is a FIFO; only regular files are read"]
+
+
+def test_a_regular_file_that_becomes_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.pcap")
+    with (
+        within(20),
+        pytest.raises(OSError, match="is a FIFO"),
+        CaptureBytes(CaptureFile(f"file://{tmp_path}/a.pcap", 9)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("path", [b"", b"caf\xe9.pcap", b"c*.pcap", b"\xff/**/*.pcap", b"caf\xe9*"])
+def test_a_name_that_is_not_utf_8_is_read_through_its_uri(
+    tmp_path: Path, path: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RFC 3986 section 2.5: an octet becomes % and two digits."""
+    monkeypatch.chdir(tmp_path)
+    os.mkdir(b"\xff")
+    for name in (b"caf\xe9.pcap", b"\xff/caf\xe9.pcap"):
+        Path(os.fsdecode(name)).write_bytes(CAPTURE)
+    expected = {
+        b"": ["%FF/caf%E9.pcap", "caf%E9.pcap"],
+        b"\xff/**/*.pcap": ["%FF/caf%E9.pcap"],
+    }.get(path, ["caf%E9.pcap"])  # fmt: skip
+    for given in (os.fsdecode(path) or ".", anchored(os.fsdecode(path) or ".")):
+        assert [file.uri for file in resolve([given])] == [f"{tmp_path.as_uri()}/{name}" for name in expected]
+    anchored(os.fsdecode(path)).encode()  # can be sent to Spark
+    capture = f"{tmp_path.as_uri()}/caf%E9.pcap"
+    assert accounts(rows(TcpRunsReader, Path("unused"), paths=json.dumps([capture])))[0]["packets"] > 0
+
+
+def test_a_missing_file_whose_name_is_not_utf_8_is_told_in_text(tmp_path: Path) -> None:
+    with pytest.raises(PathError) as error:
+        resolve([os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pcap")])
+    assert str(error.value) == f"{tmp_path}/caf\\xe9.pcap: no such file or directory"
+
+
+def test_directories_that_link_to_themselves_give_each_file_once(tmp_path: Path) -> None:
+    for name in ("a.pcap", "sub/b.pcap"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(CAPTURE)
+    (tmp_path / "again").symlink_to(tmp_path)
+    (tmp_path / "sub/up").symlink_to("..")
+    (tmp_path / "0-first.pcap").symlink_to("a.pcap")
+    (tmp_path / "0-hard.pcap").hardlink_to(tmp_path / "sub/b.pcap")
+    (tmp_path / "self.pcap").symlink_to("self.pcap")
+    expected = [((tmp_path / name).as_uri(), None) for name in ("0-hard.pcap", "a.pcap")]
+    for path in ("", "*.pcap", "**/*.pcap", "**"):
+        found = resolve([str(tmp_path / path)])
+        assert [(file.uri, file.problem) for file in found if not file.uri.endswith("self.pcap")] == expected
+        assert ["symbolic links" in str(file.problem) for file in found if file.uri.endswith("self.pcap")] == [True]
+    assert names(tmp_path, "0-first.pcap") == {"0-first.pcap"}  # the name that was given
+    assert names(tmp_path, "again/again/sub/*.pcap") == {"again/again/sub/b.pcap"}
+    assert names(tmp_path, "sub/up", "sub") == {"sub/up/a.pcap", "sub/b.pcap", "sub/up/self.pcap"}
+
+
+def test_a_directory_that_may_not_be_listed_is_a_file_with_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.pcap").write_bytes(CAPTURE)
+    scandir = os.scandir
+
+    def refusing(path: str) -> object:
+        if path.endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr("udfs.listing.os.scandir", refusing)
+    found = resolve([str(tmp_path)])
+    assert [(Path(file.uri).name, file.problem) for file in found] == [
+        ("a.pcap", None),
+        ("closed", "permission denied"),
+    ]
+    with pytest.raises(PathError, match=r"closed: permission denied$"):
+        resolve([str(tmp_path / "closed")])
+
+
+# Is any of it a capture?
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "zstd", "lz4"])
+def test_the_first_bytes_tell_whether_any_file_is_a_capture(tmp_path: Path, codec: str | None) -> None:
+    for name, data in {"notes.txt": b"Dear diary", "a.pcap": CAPTURE}.items():
+        with pa.output_stream(str(tmp_path / name), compression=codec) as out:
+            out.write(data)
+    require_capture(resolve([str(tmp_path / "notes.txt"), str(tmp_path / "a.pcap")]))
+    with pytest.raises(PathError, match=r"notes\.txt: the file begins with the text 'Dear diary'; expected"):
+        require_capture(resolve([str(tmp_path / "notes.txt")]))
+
+
+def test_no_capture_among_several_files_is_one_line(tmp_path: Path) -> None:
+    for name in ("empty.pcap", "b.pcap", "c.pcap"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(PathError, match=r"^none of these 3 files is a capture; .*/b\.pcap: the file is empty;"):
+        require_capture(resolve([str(tmp_path)]))
+
+
+def test_a_file_of_another_system_is_looked_into_with_one_small_read(store: Path) -> None:
+    require_capture(resolve(["s3://key:secret@bucket/a.pcap?region=x"]))
+    with pytest.raises(PathError, match=r"^s3://bucket/README\.md: the file begins with"):
+        require_capture(resolve(["s3://key:secret@bucket/README.md?region=x"]))

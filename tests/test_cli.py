@@ -107,6 +107,26 @@ def test_no_capture_found_is_exit_code_2(kind: str, tmp_path: Path, capsys: pyte
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("command", ["decode", "nightly"])
+def test_files_that_are_no_captures_touch_nothing(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Spark starts: a wrong path given with --overwrite costs no table."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("Dear diary")
+    (tmp_path / "mail.gz").write_bytes(gzip.compress(b"Dear diary"))
+    old = tmp_path / "out" / "frames" / "part-0.parquet"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    monkeypatch.setattr("jobs.decode.start", lambda byte_size: pytest.fail("Spark is not needed"))
+    for captures in (["notes.txt"], ["mail.gz"], ["notes.txt", "mail.gz", "gone.pcap"]):
+        code, error = complaint([command, *captures, "--output", "out", "--overwrite"], capsys)
+        assert (code, error.count("\n")) == (2, 1)
+        assert ("gone.pcap" if "gone.pcap" in captures else "Dear diary") in error
+    assert old.read_text() == "old"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mail.gz", "notes.txt", "out"]
+
+
 def test_output_that_is_not_ours_is_refused_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

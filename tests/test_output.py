@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
-from pipeline import output
+from pipeline import output, parquet
 from pipeline.output import OutputError, Place, staged
 
 KNOWN = ("frames", "messages")
@@ -178,4 +183,50 @@ def test_an_unknown_file_system_is_named() -> None:
         pytest.raises(OutputError, match="gopher://host/out: cannot be reached"),
         staged("gopher://host/out", known=KNOWN),
     ):
+        pytest.fail("the body must not run")
+
+
+@pytest.mark.parametrize("name", ["50%", "a%41b", "new\nline", "{a,b}", "{a", "[x]", "[x", "st*r", "q?", "ha#sh", "\\"])
+def test_any_name_that_is_text_can_be_an_output(tmp_path: Path, name: str, spark: SparkSession) -> None:
+    """Written by Spark and by Arrow, read back by both; what stands beside it is not taken for it."""
+    fill(tmp_path / "a" / "a", "frames", "not to be read")
+    with staged(str(tmp_path / name), known=KNOWN) as stage:
+        frames = stage.child("frames")
+        parquet.write(spark.range(3).coalesce(1), frames.uri)
+        assert spark.read.schema("id long").parquet(frames.pattern).count() == 3
+        assert frames.dataset().count_rows() == 3
+    assert [entry.name for entry in (tmp_path / name).iterdir()] == ["frames"]
+    assert spark.read.parquet(output.place(str(tmp_path / name)).child("frames").pattern).count() == 3
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    bad = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    for spelling in (bad, f"file://{tmp_path}/caf%E9"):
+        with (
+            pytest.raises(OutputError, match=re.escape(f"{tmp_path}/caf\\xe9: this name is not UTF-8")),
+            staged(spelling, known=KNOWN),
+        ):
+            pytest.fail("the body must not run")
+
+
+def test_an_error_about_a_name_with_a_newline_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a\nb").touch()
+    with pytest.raises(OutputError, match=r"/a\\x0ab: is a file"), staged(str(tmp_path / "a\nb"), known=KNOWN):
+        pytest.fail("the body must not run")
+
+
+def write(directory: Path, **columns: list[object]) -> None:
+    directory.mkdir(parents=True)
+    pq.write_table(pa.table(columns), directory / "part-0.parquet")
+
+
+def test_tables_of_no_capture_do_not_block_the_next_run(tmp_path: Path) -> None:
+    """As a run leaves them that was given a text file."""
+    known = (*KNOWN, "captures")
+    write(tmp_path / "out/captures", capture_file=["file:///notes.txt"], format=pa.array([None], pa.string()))
+    write(tmp_path / "out/frames", frame_no=pa.array([], pa.int64()))
+    with staged(str(tmp_path / "out"), known=known) as stage:
+        write(Path(stage.path) / "captures", capture_file=["file:///a.pcap"], format=["pcap"])
+        write(Path(stage.path) / "frames", frame_no=pa.array([], pa.int64()))
+    with pytest.raises(OutputError, match="already holds tables"), staged(str(tmp_path / "out"), known=known):
         pytest.fail("the body must not run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,25 @@ def test_written_tables_are_read_back(
     for name, table in loaded.items():
         assert_schema_equality(table.schema, TABLES[name], ignore_nullable=True)
     assert loaded.messages.select("operation", "body_size").collect() == [("publish", 4)]
+
+
+def test_tables_below_partition_folders_are_read_with_their_columns(
+    read: Read, spark: SparkSession, tmp_path: Path
+) -> None:
+    for folder in ("site=paris/date=2026-11-20", "site=paris/date=2026-11-21"):
+        for name in ("messages", "connections"):
+            getattr(read.tables, name).coalesce(1).write.parquet(f"{tmp_path}/{folder}/{name}")
+    (tmp_path / "site=paris" / "notes.txt").write_text("whatever")
+    loaded = pipeline.load(spark, str(tmp_path))
+    assert loaded.messages.columns == [*TABLES["messages"].names, "site", "date"]
+    rows = loaded.messages.select("site", "date", "operation", "body_size").orderBy("date").collect()
+    assert rows == [("paris", datetime.date(2026, 11, day), "publish", 4) for day in (20, 21)]
+    assert loaded.links.columns == [*TABLES["links"].names, "site", "date"]
+    assert loaded.links.count() == 0
+
+
+def test_where_there_are_no_tables_one_line_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "date=2026-11-20").mkdir()
+    for directory in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(pipeline.NoTables, match=rf"^{directory}: holds none of our tables; expected"):
+            pipeline.load(spark, str(directory))

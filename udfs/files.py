@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -35,6 +37,17 @@ COMPRESSIONS = (
 )
 PACKED_END = rf"\.({'|'.join(end for each in COMPRESSIONS for end in each.ends)})"
 PACKED_NAME = re.compile(f"{PACKED_END}$", re.IGNORECASE)
+# Opening one of these would wait for somebody to write, or never end.
+SPECIAL_FILES = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+# How file names become text: octets that are not UTF-8 are escaped, in URIs as `%FC`, and back.
+UNDECODED = "surrogateescape"
+UNDECODED_OCTET = re.compile(r"[\udc80-\udcff]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 EXPANSION = 10  # bytes of a capture to one of it packed, about
 
 
@@ -69,11 +82,41 @@ class Place:
 
     def uri(self, path: str) -> str:
         """URI of another path on the same file system."""
-        return self.before + quote(path.removeprefix(self.root)) + self.after
+        return self.before + quote(path.removeprefix(self.root), errors=UNDECODED) + self.after
 
     def at(self, path: str) -> Place:
         """Another path on the same file system."""
         return replace(self, path=path)
+
+    @property
+    def local(self) -> bool:
+        return self.before == LOCAL
+
+    def open(self) -> pa.NativeFile:
+        """The file, for reading. Raises OSError, for a local one also where it is not a regular file."""
+        if not self.local:
+            return self.filesystem.open_input_file(self.path)
+        problem = special(os.stat(self.path))
+        if problem:
+            raise OSError(problem)
+        return self.filesystem.open_input_file(os.fsencode(self.path))  # also a name that is not UTF-8
+
+
+def special(status: os.stat_result) -> str | None:
+    """Why a local file is not opened, if it is not a regular one."""
+    kind = SPECIAL_FILES.get(stat.S_IFMT(status.st_mode))
+    return kind and f"is {kind}; only regular files are read"
+
+
+def printable(path: str) -> str:
+    """A path as one line of text that can be encoded: control characters and octets that are not UTF-8 as `\\xNN`."""
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
+    return CONTROL.sub(lambda control: f"\\x{ord(control[0]):02x}", text)
+
+
+def is_utf8(path: str) -> bool:
+    """Whether a path can be told to programs that know names only as text."""
+    return not UNDECODED_OCTET.search(path)
 
 
 def arrow_uri(uri: str) -> str:
@@ -90,7 +133,7 @@ def locate(uri: str) -> Place:
     Raises OSError or ArrowException if there is no such system.
     """
     if uri.startswith(LOCAL):
-        return Place(fs.LocalFileSystem(), unquote(uri[len(LOCAL) :]), LOCAL)
+        return Place(fs.LocalFileSystem(), unquote(uri[len(LOCAL) :], errors=UNDECODED), LOCAL)
     if not SCHEME.match(uri):
         return Place(fs.LocalFileSystem(), os.path.abspath(uri.removeprefix("file:")), LOCAL)
     uri = arrow_uri(uri)

@@ -33,7 +33,7 @@ class CaptureBytes:
         if file.problem:
             raise OSError(file.problem)
         self._uri, self._place = file.uri, locate(file.uri)
-        self._raw = self._place.filesystem.open_input_file(self._place.path)
+        self._raw = self._place.open()
         magic = self._raw.read(SNIFF_BYTES)
         self._raw.seek(0)
         self.compression = next((each.name for each in COMPRESSIONS if magic.startswith(each.magic)), None)
@@ -100,7 +100,7 @@ class CaptureBytes:
     def _rescue(self, room: memoryview) -> int:
         """What the failing read had decoded: start over, and go on byte by byte from where the last one ended."""
         self._stream.close()
-        self._raw = self._place.filesystem.open_input_file(self._place.path)
+        self._raw = self._place.open()
         self._stream = self._decompressed()
         count = 0
         try:

@@ -238,7 +238,7 @@ def _window(file: CaptureFile, start: int, end: int) -> Bytes:
     place = locate(file.uri)
     if file.uri.startswith(LOCAL):
         return np.memmap(place.path, np.uint8, "c", start, (end - start,)).view(np.ndarray)
-    with place.filesystem.open_input_file(place.path) as source:
+    with place.open() as source:
         octets = np.empty(end - start, np.uint8)
         source.seek(start)
         return octets[: source.readinto(octets.data)]

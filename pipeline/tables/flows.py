@@ -71,7 +71,7 @@ def write_flows(
     brokers_at = directory.parent.child("brokers")
     known = _brokers(connections)
     parquet.write(known.join(F.broadcast(_repeats(messages, known)), AT, "left"), brokers_at.uri)
-    brokers = messages.sparkSession.read.parquet(brokers_at.uri)
+    brokers = messages.sparkSession.read.parquet(brokers_at.pattern)
     deal = _deal(messages)
     reader = ReadMessages(
         source.files,
