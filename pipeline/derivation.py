@@ -86,7 +86,10 @@ class Derivation:
     @shared
     def methods(self) -> DataFrame | None:
         requests = self._parts.part(REQUESTS)
-        return None if requests is None else answered(requests, self._part(REPLIES))
+        if requests is None:
+            return None
+        found = [family.replies for family in self._families if family.replies is not None]
+        return answered(requests, reduce(DataFrame.unionByName, found, self._part(REPLIES)))
 
     @shared
     def messages(self) -> DataFrame | None:

@@ -22,7 +22,7 @@ from pipeline.tables.frames import frames
 from pipeline.tables.history import method_roles
 from pipeline.tables.messages import shown_messages
 from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
-from pipeline.tables.roles import METHOD_FRAMES, SESSION_VERSIONS, named, replies
+from pipeline.tables.roles import COMMANDS_TO, METHOD_FRAMES, SESSION_VERSIONS, named, replies
 from udfs import parts
 
 if TYPE_CHECKING:
@@ -107,8 +107,9 @@ class Followed:
 
         spoken = frames(self.decoded).filter(F.col("frame_type").isin(*METHOD_FRAMES))
         if part == parts.REQUESTS:
-            spoken = spoken.filter(named(replies()))  # the others, most of them, need not be looked at
-        read = [name for name in spoken.columns if name in METHODS.names or name == "frame_type"]
+            # The others, most of them, need not be looked at.
+            spoken = spoken.filter(named((*replies(), *COMMANDS_TO)))
+        read = [name for name in spoken.columns if name in METHODS.names or name in ("frame_type", "properties")]
         return spoken.select(*read).mapInArrow(MethodRows(shown_methods(), READ_ARGUMENTS, part), METHODS)
 
     def _counts(self) -> DataFrame:

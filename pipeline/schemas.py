@@ -137,10 +137,10 @@ CONNECTIONS = table(
     ("blocked_ns", LONG, "time between blocked and unblocked (or the end), ns"),
     *by_sender("packets", LONG, "packets"),
     *by_sender("bytes", LONG, "bytes of the stream captured"),
-    *by_sender("frames", LONG, "frames"),
+    *by_sender("frames", LONG, "frames, protocol headers aside"),
     *by_sender("methods", LONG, "frames with a method, control, command or performative"),
-    *by_sender("heartbeats", LONG, "heartbeat frames"),
-    ("messages_published", LONG, "messages the client published"),
+    *by_sender("heartbeats", LONG, "heartbeats (1.0: empty frames)"),
+    ("messages_published", LONG, "messages the client published; 1.0: without commands to a transaction coordinator"),
     ("messages_delivered", LONG, "messages the server delivered, also by get"),
     ("retransmitted_bytes", LONG, "bytes seen more than once, both directions"),
     ("out_of_order_segments", LONG, "segments out of order, both directions"),
@@ -154,10 +154,17 @@ CONNECTIONS = table(
 CHANNELS = table(
     ("connection_id", LONG, "TCP connection"),
     ("channel", INT, "channel number"),
-    ("channel_life", LONG, "how often the number was opened so far: 1 the first; 0: open before the capture began"),
+    (
+        "channel_life",
+        LONG,
+        (
+            "how often the number was opened so far: 1 the first; 0: no opening was seen: it was before the capture, "
+            "or is missing, or (where the capture has the whole connection) there was none"
+        ),
+    ),
     ("session_name", STRING, "0-10: name of the session"),
     ("remote_channel", INT, "1.0: channel number of the other direction"),
-    ("opened_ts", TIMESTAMP, "when the opening method was sent; null if before the capture"),
+    ("opened_ts", TIMESTAMP, "when the opening method was sent; null if that was not seen (channel_life 0)"),
     ("closed_ts", TIMESTAMP, "when the closing method was sent; null if it ended with its connection or the capture"),
     ("close_initiator", STRING, "who sent it: 'client' or 'server'"),
     ("close_code", INT, "its reply code"),
@@ -191,12 +198,12 @@ LINKS = table(
     ("rcv_settle_mode", STRING, "1.0: 'first' 'second'"),
     ("no_ack", BOOLEAN, "true: deliveries need no acknowledgement"),
     ("exclusive", BOOLEAN, "true: the only consumer of its queue"),
-    ("opened_ts", TIMESTAMP, "when it was asked for; null if before the capture"),
+    ("opened_ts", TIMESTAMP, "when it was asked for; null if that was not seen"),
     ("closed_ts", TIMESTAMP, "when it was cancelled, or its channel closed; null if it ended with its connection"),
     ("error", STRING, "why it ended, when the far end says so"),
     ("flow_mode", STRING, "0-10: 'credit', or 'window': what is completed is allowed again; as last set"),
     ("credit", LONG, "messages the receiver has allowed in all; 0-10: by message.flow, 4294967295: no limit"),
-    ("transfers", LONG, "messages that went over it"),
+    ("transfers", LONG, "messages that went over it; 1.0: to a transaction coordinator, its commands"),
     (
         "no_credit_ns",
         LONG,
@@ -220,8 +227,9 @@ METHODS = table(
     ("link_name", STRING, "1.0: name of the link, on attach"),
     ("reply_code", INT, "argument reply-code"),
     ("reply_text", STRING, "argument reply-text"),
+    ("transaction_command", STRING, "1.0: what a transfer asks of a transaction coordinator: 'declare' 'discharge'"),
     ("reply_frame_no", LONG, "on a request: frame_no of its reply; null when there is none in the capture"),
-    ("reply_name", STRING, "on a request: name of its reply"),
+    ("reply_name", STRING, "on a request: name of its reply; of a transaction_command 'disposition'"),
     ("reply_latency_ns", LONG, "on a request: time until its reply, ns"),
 )
 
@@ -251,7 +259,7 @@ MESSAGES = table(
     ("redelivered", BOOLEAN, "the server says it was delivered before; 1.0: delivery-count above 0"),
     ("mandatory", BOOLEAN, "publish: return it when it cannot be routed"),
     ("immediate", BOOLEAN, "publish: return it when no consumer is ready"),
-    ("durable", BOOLEAN, "delivery mode 2; false when the property is absent"),
+    ("durable", BOOLEAN, "delivery mode 2, 1.0: durable; false when absent; null: its header was not captured"),
     ("priority", INT, "property priority"),
     ("ttl_ms", LONG, "property expiration, where it is a number; 0-10, 1.0: ttl; ms"),
     ("expiration", STRING, "property expiration as written"),
@@ -268,7 +276,7 @@ MESSAGES = table(
     ("properties", VARIANT, "all properties by name"),
     ("body_size", LONG, "bytes of the body as declared"),
     ("body_seen", LONG, "bytes of the body in its frames"),
-    ("complete", BOOLEAN, "true: every byte of the body was captured"),
+    ("complete", BOOLEAN, "true: every byte of the body was captured, or there is none"),
     ("body_sha256", STRING, "lower-case hex; only of a complete body"),
     ("body", BINARY, "the body (1.0: all sections of the message); only when payloads were asked for"),
     (
@@ -277,7 +285,8 @@ MESSAGES = table(
         (
             "publish: 'confirmed' 'nacked' 'returned'; delivery: 'acked' 'rejected' 'requeued' 'released' 'modified'; "
             "1.0 also publish: 'rejected' 'released' 'modified', and 'aborted': its sender gave it up; "
-            "'presettled': needs no answer; 'unsettled': open at the end; 'unknown': the capture cannot tell"
+            "'presettled': needs no answer (0-10: accept-mode none, unless it was refused); 'unsettled': open at the "
+            "end; 'unknown': the capture cannot tell"
         ),
     ),
     (
@@ -285,11 +294,18 @@ MESSAGES = table(
         LONG,
         (
             "when that was said (in a transaction: when its commit was asked for; of a publish not before that was "
-            "done), ns since 1970-01-01 UTC"
+            "done; of a presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC"
         ),
     ),
     ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns"),
-    ("transaction", STRING, "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement"),
+    (
+        "transaction",
+        STRING,
+        (
+            "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement; a publish that was "
+            "rolled back reached no queue, whatever its outcome (what the broker said of it before)"
+        ),
+    ),
     ("settled_frame_no", LONG, "frame that settled it; of a returned publish, the confirm it was given beside"),
     ("returned_frame_no", LONG, "frame_no of the basic.return that gave the publish back"),
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.tables.roles import DELIVERIES, to_coordinator
+from pipeline.tables.roles import DELIVERIES
 from pipeline.tables.shape import timestamp
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ def measured(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
 
 def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> DataFrame:
     """Messages and body bytes by time: `ts` (begin of the interval), `by`, and RATES. An interval in which nothing was
-    sent has no row. What declares and discharges transactions of 1.0 is no message here.
+    sent has no row.
 
     `every`: an interval as Spark writes it ('1 second', '5 minutes'). `by`: columns of table messages or of table
     connections. Raises ValueError for any other column.
     """
     rows = _with_columns(tables.messages, by, tables, F.col("connection_id"))
-    published = (F.col("operation") == "publish") & ~to_coordinator()
+    published = F.col("operation") == "publish"
     delivered = F.col("operation").isin(*DELIVERIES)
     size = F.coalesce("body_size", "body_seen", F.lit(0))
     measures = [

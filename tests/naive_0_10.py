@@ -188,7 +188,7 @@ def played(spoken: list[Said]) -> Session:
                     transfer.outcome = WORDS[one.name]
         elif one.name == "completed" and not one.by_client:
             for transfer in (others[number] for number in one.fields["ids"] if number in others):
-                if transfer.outcome in ("unknown", "presettled"):
+                if transfer.outcome == "unknown":
                     transfer.outcome = "confirmed"
         elif one.name == "subscribe":
             session.queues[one.fields["destination"]] = one.fields["queue"]

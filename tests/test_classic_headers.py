@@ -13,6 +13,7 @@ from classic_support import (
     example,
     fact_table,
     header_fits,
+    long_prefixed,
     padded,
     properties,
     shortstr,
@@ -25,7 +26,8 @@ from hypothesis import strategies as st
 from codec.amqp.classic import check_header
 from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, content_classes
 from codec.amqp.versions import VERSIONS
-from codec.variant import MALFORMED, OK
+from codec.limits import LIMITS
+from codec.variant import MALFORMED, OK, TOO_DEEP
 
 
 @settings(max_examples=100, deadline=None)
@@ -154,3 +156,46 @@ def test_any_bytes_give_properties(class_id: int, data: bytes) -> None:
     code, at, shown = properties("0-8", class_id, data)
     assert isinstance(shown, dict)
     assert code != OK or at == len(data)
+
+
+BROKEN_ENTRY = shortstr(b"b") + b"?"  # no version has this tag: how long its value is, nobody knows
+
+
+@pytest.mark.parametrize(
+    ("entries", "shown", "where"),
+    [
+        (
+            shortstr(b"a") + b"I" + bytes(4) + BROKEN_ENTRY,
+            {"a": 0},
+            7 + 2,
+        ),  # behind the first entry (2 + 1 + 4) and a name
+        (BROKEN_ENTRY + b"whatever", {}, 2),
+        (shortstr(b"a") + b"I" + bytes(3), {}, 2),  # the table ends inside of a number
+        (b"\xffabc", {}, 0),  # a name that is longer than the table
+        (shortstr(b"n") + b"F" + long_prefixed(BROKEN_ENTRY), {"n": {}}, 7 + 2),
+    ],
+)
+def test_what_follows_a_broken_table_is_read(entries: bytes, shown: dict[str, Any], where: int) -> None:
+    """The table's length says where it ends (0-9-1, 4.2.5.5). Flags: content-type 15, headers 13, delivery-mode 12,
+    priority 11, message-id 7 (4.2.6.1: the first property is the highest bit)."""
+    flags = 1 << 15 | 1 << 13 | 1 << 12 | 1 << 11 | 1 << 7
+    before = struct.pack(">H", flags) + shortstr(b"text/plain")
+    data = before + long_prefixed(entries) + b"\x02\x09" + shortstr(b"m-1")
+    expected = {
+        "content_type": "text/plain", "headers": shown, "delivery_mode": 2, "priority": 9, "message_id": "m-1",
+    }  # fmt: skip
+    assert properties("0-9-1", 60, data) == (MALFORMED, len(before) + 4 + where, expected)
+
+
+def test_a_table_that_is_too_deep_does_not_hide_what_follows() -> None:
+    entries = b""
+    for _ in range(LIMITS.nesting_depth + 1):
+        entries = shortstr(b"t") + b"F" + long_prefixed(entries)
+    data = struct.pack(">H", 1 << 13 | 1 << 12) + long_prefixed(entries) + b"\x02"
+    code, _, shown = properties("0-9-1", 60, data)
+    assert (code, shown["delivery_mode"]) == (TOO_DEEP, 2)
+
+
+def test_after_a_broken_table_what_does_not_fit_ends_the_properties() -> None:
+    data = struct.pack(">H", 1 << 13 | 1 << 12 | 1 << 7) + long_prefixed(BROKEN_ENTRY) + b"\x02" + b"\x09m-1"
+    assert properties("0-9-1", 60, data) == (MALFORMED, 8, {"headers": {}, "delivery_mode": 2})

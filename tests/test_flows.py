@@ -123,7 +123,6 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     for connection_id, frame_no, packet_no, message_id in said.select(*columns).collect():
         if capture_of[connection_id] in packets:
             packet = packets[capture_of[connection_id]][packet_no - 1]
-            # What declares and discharges transactions of 1.0 is no message of the script.
             if packet.event is not None and packet.script.events[packet.event].message is not None:
                 event_of[(connection_id, frame_no)] = (packet.script, packet.event)
                 if message_id is not None:

@@ -61,14 +61,6 @@ def test_a_name_that_looks_numbered_already_is_no_other_row() -> None:
     assert distinct({1: "a (2)", 2: "a", 3: "a", 4: "a"}) == {1: "a (2)", 2: "a", 3: "a (3)", 4: "a (4)"}
 
 
-def test_what_ends_a_transaction_is_no_message_published(spark: SparkSession) -> None:
-    """1.0, 4.2: the link to the coordinator has no address, nor has what is sent on it."""
-    sent = {"connection_id": 1, "channel": 0, "operation": "publish", "ts_ns": BEGIN}
-    messages = [{**sent, "link": "to-queue", "address": "orders"}, *[{**sent, "link": "to-coordinator"}] * 2]
-    chart = plots.rates(tables_of(spark, messages=messages), by="channel", every="1 second")
-    assert [(p["row"], p["value"]) for p in points(chart) if p["what"] == "published"] == [("0", 1)]
-
-
 def test_of_many_failed_channels_the_first_are_marked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel of which it is not known when it was closed takes no other one's place."""
     monkeypatch.setattr("pipeline.plots.lives.MOST_MARKS", 2)

@@ -48,16 +48,10 @@ def decoded(spark: SparkSession, played: list[Script], tmp_path_factory: pytest.
     found.tables.release()
 
 
-def is_to_coordinator(row: dict[str, Any]) -> bool:
-    """1.0: transactions are declared and discharged by messages to no address."""
-    return row["operation"] == "publish" and row["address"] is None and row["exchange"] is None
-
-
 @pytest.mark.parametrize("number", range(COUNT))
 def test_messages_are_those_of_the_script(played: list[Script], decoded: Decoded, number: int) -> None:
     expected = truth.messages(played[number])
-    found = [row for row in decoded.rows("messages", number, *COLUMNS) if not is_to_coordinator(row)]
-    by_time = sorted(found, key=lambda row: (row["ts_ns"], row["peer"]))
+    by_time = sorted(decoded.rows("messages", number, *COLUMNS), key=lambda row: (row["ts_ns"], row["peer"]))
     assert by_time == sorted(expected, key=lambda row: (row["ts_ns"], row["peer"]))
 
 

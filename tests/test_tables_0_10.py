@@ -225,6 +225,26 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, transfer("amq.direct", accept=1) + transfer("amq.direct", accept=1))
     wire.add(SERVER, control("session.completed", commands=[(0, 1)]))
 
+    wire = wires["explicit accept"] = opened()
+    wire.add(CLIENT, transfer("amq.direct") * 2)
+    wire.add(SERVER, control("session.completed", commands=[(0, 0)]))
+
+    wire = wires["refused"] = opened()
+    wire.add(CLIENT, transfer("amq.direct", accept=1) * 2)
+    wire.add(SERVER, control("execution.exception", error_code=404, command_id=0))
+
+    alone, body = segment("message.transfer", {"destination": "amq.direct"}), frame(3, b"x", 1, LAST_SEGMENT | 3)
+    wire = wires["without header"] = opened()
+    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3) + body)
+    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | LAST_SEGMENT | 3))
+    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3) + frame(2, header(), 1, 3) + body)
+
+    wire = wires["lost header"] = opened()
+    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3))
+    wire.lose(CLIENT, len(frame(2, header(("message.delivery-properties", {"delivery-mode": 2})), 1, 3)))
+    wire.add(CLIENT, body)
+    give_up(wire, CLIENT)
+
     wire = wires["unroutable"] = opened()
     wire.add(CLIENT, transfer("amq.direct", routing_key="nobody") * 2)
     wire.add(SERVER, control("message.reject", transfers=[(0, 0)], code=1, text="no route"))
@@ -314,9 +334,27 @@ def test_ranges_of_commands_pass_the_highest_number(written: Written) -> None:
     assert rows == [(2**32 - 2, "unsettled"), (2**32 - 1, "acked"), (0, "acked"), (1, "released")]
 
 
-def test_what_needs_no_accept_is_presettled_and_a_completed_publish_confirmed(written: Written) -> None:
-    rows = written.rows("messages", "no accept", "operation", "outcome", "delivery_id")
-    assert rows == [("deliver", "presettled", 0), ("publish", "confirmed", 1), ("publish", "presettled", 2)]
+def test_what_needs_no_accept_is_presettled_whether_or_not_its_completion_was_captured(written: Written) -> None:
+    rows = written.rows("messages", "no accept", "operation", "outcome", "delivery_id", "settle_latency_ns")
+    # The subscribe is command 0 of the client. The transfers are in packet 7; packet 8 completes up to the first.
+    assert rows == [
+        ("deliver", "presettled", 0, None), ("publish", "presettled", 1, 1000), ("publish", "presettled", 2, None)
+    ]  # fmt: skip
+    rows = written.rows("messages", "explicit accept", "outcome", "settle_latency_ns")
+    assert rows == [("confirmed", 1000), ("unsettled", None)]
+    assert written.rows("messages", "refused", "outcome") == [("nacked",), ("presettled",)]
+    counts = [written.rows("channels", name, "confirmed") for name in ("no accept", "explicit accept", "refused")]
+    assert counts == [[(0,)], [(1,)], [(0,)]]
+
+
+def test_what_a_transfer_leaves_out_has_its_default(written: Written) -> None:
+    """Optional segments are optional (2.3, assemblies); an absent bit is false: not durable, not immediate, and what
+    has no route is not to be discarded."""
+    columns = ("durable", "mandatory", "immediate", "complete", "body_size")
+    plain = (False, True, False, True)
+    assert written.rows("messages", "without header", *columns) == [(*plain, 1), (*plain, 0), (*plain, 1)]
+    # Of a header that was not captured nothing is known.
+    assert written.rows("messages", "lost header", *columns[:4]) == [(None, None, None, False)]
     assert written.rows("links", "no accept", "no_ack") == [(True,)]
 
 

@@ -5,6 +5,7 @@ Performatives are as qpid-proton encodes them; packet n of a connection is captu
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,9 @@ uint, ubyte = proton.uint, proton.ubyte
 BEGIN, ATTACH, FLOW, DETACH, END = 0x11, 0x12, 0x13, 0x16, 0x17
 TRANSFER_CODE, DISPOSITION_CODE = 0x14, 0x15
 ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
+DECLARED = 0x33
 SENDS, RECEIVES = False, True
+DECLARE = b"\x00\x53\x77\x00\x53\x31\x45"  # the message that asks for a transaction: an amqp-value of it (4.5.3)
 
 
 def state(code: int, *fields: Any) -> Any:
@@ -40,11 +43,11 @@ def attach(name: str, handle: int, role: bool, source: str = "", target: str = "
 
 def moved(
     number: int, handle: int = 0, body: bytes = b"x", more: bool = False, settled: bool | None = None,
-    aborted: bool = False, first: bool = True, payload: bytes | None = None,
+    aborted: bool = False, first: bool = True, payload: bytes | None = None, within: bytes | None = None,
 ) -> bytes:  # fmt: skip
-    """A transfer; `first` False: one more of the delivery on the handle."""
+    """A transfer; `first` False: one more of the delivery on the handle; `within` a transaction."""
     fields = [uint(handle), uint(number) if first else None, b"\x01\xff" if first else None, None, settled, more]
-    fields += [None, None, None, aborted]
+    fields += [None, None if within is None else state(0x34, within), None, aborted]
     return frame(performative(TRANSFER_CODE, *fields) + (sections_of(body) if payload is None else payload))
 
 
@@ -137,12 +140,38 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
     wire.add(SERVER, attach("t", 1, RECEIVES) + moved(0) + moved(1))
     within = state(0x34, b"T", state(ACCEPTED))
-    discharge = b"\x00\x53\x77" + proton_value(state(0x32, b"T", True))
-    wire.add(CLIENT, disposed(RECEIVES, 0, 1, outcome=within) + moved(0, 1, payload=discharge))
+    wire.add(CLIENT, disposed(RECEIVES, 0, 1, outcome=within) + moved(0, 1, payload=discharge(fail=True)))
     wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
-    again = b"\x00\x53\x77" + proton_value(state(0x32, b"T", False))
-    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=within) + moved(1, 1, payload=again))
+    wire.add(CLIENT, disposed(RECEIVES, 1, outcome=within) + moved(1, 1, payload=discharge()))
     wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(ACCEPTED)))
+
+    wire = wires["coordinator"] = sending()
+    wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
+    wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
+    wire.add(CLIENT, moved(0, 1, payload=DECLARE))  # packet 9
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(DECLARED, b"T")))  # packet 10
+    wire.add(CLIENT, moved(1, within=b"T"))
+    wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(0x34, b"T", state(ACCEPTED))))
+    wire.add(CLIENT, moved(2, 1, payload=discharge()))  # packet 13
+    wire.add(SERVER, b"")
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(REJECTED)))  # packet 15
+    wire.add(CLIENT, moved(3, 1, payload=DECLARE))  # nobody answers
+
+    # The attach of the coordinator's link came before the capture.
+    wire = wires["known by the body"] = sending()
+    wire.add(CLIENT, moved(0, 5, payload=DECLARE) + moved(1, 6) + moved(2))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(DECLARED, b"T")))
+
+    wire = wires["empty frames"] = opened()
+    wire.add(CLIENT, frame(b"") * 3)
+    wire.add(SERVER, frame(b""))
+
+    # Properties, and no body; no section at all; no body, over two transfers.
+    subject = b"\x00\x53\x73" + proton_value([None, None, None, "s"])
+    wire = wires["no body"] = sending()
+    wire.add(CLIENT, moved(0, payload=subject) + moved(1, payload=b""))
+    wire.add(CLIENT, moved(2, payload=subject[:5], more=True) + moved(2, payload=subject[5:], first=False))
+    wire.add(CLIENT, moved(3, payload=subject[:5]))  # it ends inside of a section
 
     wire = wires["lost answer"] = sending()
     wire.add(CLIENT, moved(0) + moved(1))
@@ -157,6 +186,11 @@ def scripts() -> dict[str, Wire]:
     wire.lose(CLIENT, len(detach(0) + attach("b", 0, SENDS, target="second")))
     wire.add(CLIENT, moved(1) + moved(2))
     return wires
+
+
+def discharge(fail: bool = False) -> bytes:
+    """The message that asks for the end of a transaction (4.5.4)."""
+    return b"\x00\x53\x77" + proton_value(state(0x32, b"T", fail))
 
 
 def proton_value(thing: Any) -> bytes:
@@ -224,6 +258,56 @@ def test_a_transaction_that_is_rolled_back_settles_nothing(written: Written) -> 
     rows = written.rows("messages", "transaction", "operation", "outcome", "transaction")
     assert rows[:2] == [("deliver", "unsettled", "rolled-back"), ("deliver", "acked", "committed")]
     assert written.rows("channels", "transaction", "mode") == [("tx",)]
+
+
+def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(written: Written) -> None:
+    columns = ("operation", "link", "delivery_id", "outcome", "transaction")
+    assert written.rows("messages", "coordinator", *columns) == [("publish", "l", 1, "confirmed", "rolled-back")]
+    asked = methods(written, "coordinator", "transaction_command", "reply_name", "reply_latency_ns")
+    # Packets are 1 us apart.
+    assert [row for row in asked if row[0]] == [
+        ("declare", "disposition", 1000), ("discharge", "disposition", 2000), ("declare", None, None)
+    ]  # fmt: skip
+    assert {row[1:] for row in asked if not row[0]} == {(None, None)}
+    named = dict(methods(written, "coordinator", "frame_no", "name"))
+    replies = methods(written, "coordinator", "transaction_command", "frame_no", "reply_frame_no")
+    assert [named[reply] for _, _, reply in replies if reply] == ["disposition"] * 2
+    assert written.rows("connections", "coordinator", "messages_published", "messages_delivered") == [(1, 0)]
+    counts = ("mode", "published", "confirmed", "nacked", "unsettled")
+    assert written.rows("channels", "coordinator", *counts) == [("tx", 1, 1, 0, 0)]
+    assert written.rows("links", "coordinator", "name", "transfers") == [("l", 1), ("t", 3)]
+
+
+def test_without_a_link_the_body_tells_a_command(written: Written) -> None:
+    rows = written.rows("messages", "known by the body", "delivery_id", "link")
+    assert rows == [(1, None), (2, "l")]
+    rows = methods(written, "known by the body", "transaction_command", "reply_name")
+    assert [row for row in rows if row[0]] == [("declare", "disposition")]
+    assert written.rows("connections", "known by the body", "messages_published") == [(2,)]
+
+
+def test_a_transaction_that_is_rolled_back_publishes_nothing_and_commands_are_none(written: Written) -> None:
+    """The two messages are deliveries; what asks for the end of their transactions is none."""
+    assert len(written.rows("messages", "transaction", "operation")) == 2
+    assert written.rows("connections", "transaction", "messages_published", "messages_delivered") == [(0, 2)]
+
+
+def test_empty_frames_are_heartbeats_and_protocol_headers_no_frames(written: Written) -> None:
+    """Each side: a protocol header, open, begin, and empty frames."""
+    columns = ("client_frames", "client_heartbeats", "client_methods", "server_frames", "server_heartbeats")
+    assert written.rows("connections", "empty frames", *columns) == [(2 + 3, 3, 2, 2 + 1, 1)]
+
+
+def test_a_message_without_a_body_may_be_complete(written: Written) -> None:
+    nothing = hashlib.sha256(b"").hexdigest()
+    rows = written.rows("messages", "no body", "complete", "body_size", "body_sha256", "durable")
+    assert rows == [(True, 0, nothing, False)] * 3 + [(False, None, None, None)]
+
+
+def methods(written: Written, script: str, *columns: str) -> list[tuple[Any, ...]]:
+    """In the order of their frames."""
+    rows = written.rows("methods", script, "frame_no", *columns)
+    return [row[1:] for row in sorted(rows)]
 
 
 def test_an_answer_that_may_be_lost_is_unknown(written: Written) -> None:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.sides import SIDES
-from udfs.rows import is_among, is_there, numbers_of
+from udfs.commands import Commands
+from udfs.rows import is_among, is_there, numbers_of, with_parts
 
-OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name")
+OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name", "properties")
 KINDS = ("frames", "methods", "heartbeats")
 MEASURES = (*(f"{side}_{kind}" for kind in KINDS for side in SIDES), "published", "delivered", "headers")
 COUNTED = StructType([StructField(name, LongType()) for name in ("connection_id", *MEASURES)])
@@ -21,14 +22,17 @@ COUNTED = StructType([StructField(name, LongType()) for name in ("connection_id"
 
 @dataclass(frozen=True)
 class Counts:
-    """`spans`: types of rows that are no frames; `methods`: those of methods. Messages are `published` and `delivered`
-    by methods of these names, and moved by `transfers`, by the client a publish, by the server a delivery."""
+    """`no_frames`: types of rows that are none; `methods`: those of methods; `beats`: types and names of frames that
+    only show that their sender is alive. Messages are `published` and `delivered` by methods of these names, and moved
+    by `transfers`, by the client a publish, by the server a delivery; `commands` are those that are no messages."""
 
-    spans: tuple[str, ...]
+    no_frames: tuple[str, ...]
     methods: tuple[str, ...]
+    beats: tuple[str, ...]
     published: tuple[str, ...]
     delivered: tuple[str, ...]
     transfers: tuple[str, ...]
+    commands: Commands
 
     def of(self, frames: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of OF_FRAMES, those of a connection together -> COUNTED, one row a connection."""
@@ -43,14 +47,15 @@ class Counts:
         """By measure, which frames count."""
         kind, name = frames["frame_type"], frames["name"]
         kinds = {
-            "frames": ~is_among(kind, *self.spans) & is_there(kind),
+            "frames": ~is_among(kind, *self.no_frames) & is_there(kind),
             "methods": is_among(kind, *self.methods),
-            "heartbeats": is_among(kind, "heartbeat"),
+            "heartbeats": is_among(kind, *self.beats) | is_among(name, *self.beats),
         }
         sides = {side: is_among(frames["sender"], side) for side in SIDES}
         # A message of 1.0 may take several transfers; the first of them counts.
         contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
         moves = is_among(name, *self.transfers) & ((contents == numbers) | ~is_there(frames["content_frame_no"]))
+        moves &= ~is_there(self.commands.of(frames))
         return {
             **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
             "published": is_among(name, *self.published) | (moves & sides["client"]),
@@ -66,4 +71,4 @@ class CountRows:
     counts: Counts
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (self.counts.of(batch) for batch in batches if batch.num_rows)
+        return (self.counts.of(with_parts(batch)) for batch in batches if batch.num_rows)

@@ -10,20 +10,22 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from udfs.arrow import arrow_type
+from udfs.commands import Commands
 from udfs.fields import fields
 from udfs.parts import METHODS, REQUESTS
-from udfs.rows import is_among, places_where, with_parts
+from udfs.rows import is_among, is_there, places_where, with_parts
 
 
 @dataclass(frozen=True)
 class Methods:
     """`schema` of the table; `frame_types` of its rows; `named_links`: methods whose argument `name` is that of a link;
-    `requests`: methods that may be answered."""
+    `requests`: methods that may be answered; `commands`: to a transaction coordinator, which may be, too."""
 
     schema: StructType
     frame_types: tuple[str, ...]
     named_links: tuple[str, ...]
     requests: tuple[str, ...]
+    commands: Commands
 
     def rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """`frames` and fields of their `arguments` (with `name`) -> rows of the table, without replies: those of all
@@ -32,8 +34,8 @@ class Methods:
         names_link = pa.array(is_among(frames["name"], *self.named_links))
         link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
         known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
-        known["name"] = frames["name"]
-        asks = chosen & is_among(frames["name"], *self.requests)
+        known |= {"name": frames["name"], "transaction_command": self.commands.of(frames)}
+        asks = chosen & (is_among(frames["name"], *self.requests) | is_there(known["transaction_command"]))
         return self._rows(known, places_where(chosen & ~asks)), self._rows(known, places_where(asks))
 
     def _rows(self, known: Mapping[str, pa.Array], places: pa.Int64Array) -> pa.RecordBatch:

@@ -13,11 +13,12 @@ from codec.amqp import notes as N
 from codec.amqp.credentials import user_span
 from codec.amqp.field_table import entries_fit, put_nested, put_scalar, value_end
 from codec.amqp.tables import OPTIONAL, RESERVED, UNUSED_SHIFT
-from codec.cursor import octet, u16
+from codec.cursor import SHORT, octet, u16
 from codec.kernel import inlined, kernel
 from codec.variant import (
     MALFORMED,
     OK,
+    TOO_DEEP,
     TOO_LARGE,
     begin,
     begin_object_of,
@@ -149,7 +150,8 @@ def decode_properties(buf, start, end, t, version, class_id, w):
     """Write the properties `buf[start:end]` (from the property flags on) of a content header: (code, offset).
 
     A flag word whose bit 0 is set is followed by another. Properties exist for the bits of the first word only, so a
-    set bit elsewhere is MALFORMED: nobody knows how long its value is.
+    set bit elsewhere is MALFORMED: nobody knows how long its value is. A table that is broken ends where its length
+    says, and the properties after it are read; the offset is that of the first trouble.
     """
     begin(w)
     index = int(t.class_index[version, class_id]) if class_id < t.class_index.shape[1] else -1
@@ -163,19 +165,21 @@ def decode_properties(buf, start, end, t, version, class_id, w):
     for bit in range(1, 16):
         count += (flags >> bit) & 1
     begin_object_of(w, count, end - at + 8 * count)
-    code = OK
+    code, where = OK, at
     for bit in range(15, 0, -1):
         if not (flags >> bit) & 1:
             continue
-        code, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit)
-        if code != OK:
+        trouble, place, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit)
+        if code == OK:
+            code, where = trouble, place
+        if at < 0:
             break
     if flags & 1:
         note(w, N.UNDEFINED_FLAGS)
         code = MALFORMED
     if flags & t.reserved_flags[index]:
         note(w, N.RESERVED_SET)
-    return _finish(w, code, at, end, t, key_set)
+    return _finish(w, code, where, end, t, key_set)
 
 
 @kernel
@@ -194,22 +198,25 @@ def _flags(buf, start, end):
 
 @inlined
 def _put_property(w, buf, at, end, t, tags, index, key_set, bit):
+    """Write the property of a flag `bit`: (code, offset of what was read or of the trouble, offset after the property
+    or SHORT when that is not known or the writer is full)."""
     kind, number = int(t.property_kind[index, bit]), int(t.property_key[index, bit])
     if kind == K.BIT:
         known_key(w, number)
         put_bool(w, True)
-        return OK, at
+        return OK, at, at
     after = value_end(buf, at, end, kind)
     if after < 0:
         note(w, N.UNDEFINED_FLAGS if kind == K.UNDEFINED else N.FIELDS_SHORT)
-        return MALFORMED, at
+        return MALFORMED, at, SHORT
     if kind == K.TABLE:
         load_known(w, t.keys, key_set)
         known_key(w, number)
-        return put_nested(w, buf, at + 4, after, kind, tags)
+        code, place = put_nested(w, buf, at + 4, after, kind, tags)
+        return code, place, (after if code in (OK, MALFORMED, TOO_DEEP) else SHORT)
     known_key(w, number)
     put_scalar(w, buf, at, after, kind)
-    return OK, after
+    return OK, after, after
 
 
 @kernel

@@ -4,7 +4,8 @@ Most deliveries are one transfer; they are taken apart where they stand. The oth
 sessions: each has a slot (`codec.amqp.delivery_slots`), and is taken apart while it arrives. Either way the sections
 around the body are kept for the row that completes the delivery, and the contents of the body go into its digest: the
 octets of all data sections, or the encoded values of all sequence sections, or the encoded value, without the
-descriptor (the encoding of the sections may change from hop to hop where the contents do not).
+descriptor (the encoding of the sections may change from hop to hop where the contents do not). A message without a body
+has the digest of no octets.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _take_in_place(dl, row, rows, digest, t, buf, start, end, flags):
         if section < T.DATA or section > T.VALUE or (section == T.VALUE and is_operation(buf, value, stop, t)):
             R.keep_octets(rows, row, buf, at, stop)
         at = stop
-    if body >= 0 and not flags & RESUMED:
+    if not flags & RESUMED:
         row[R.BODY_SIZE] = size
         row[R.DIGEST] = 1
         finish(dl.digests, IN_PLACE, digest)
@@ -177,7 +178,7 @@ def _complete(dl, c, direction, slot, row, rows, digest):
         r.whole = 0
         if r.torn == 0:
             _misfit(row)
-    if r.whole and body >= 0:
+    if r.whole and r.torn == 0:
         finish(dl.digests, direction * SLOTS + slot, digest)
         row[R.DIGEST] = 1
         row[R.BODY_SIZE] = r.body_size

@@ -15,7 +15,7 @@ from pipeline.report.text import plain
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
 from pipeline.tables.flows import REFUSED
-from pipeline.tables.roles import DELIVERIES, to_coordinator
+from pipeline.tables.roles import DELIVERIES
 from pipeline.units import time_unit
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
     name = F.expr(QUEUE_OF_MESSAGE) if by == "queue" else F.col(by)
     out = events(messages.filter(F.col("operation").isin(*DELIVERIES)), name, OUT)
     if by != "queue":
-        published = (F.col("operation") == "publish") & ~to_coordinator()
-        return events(messages.filter(published), name, IN).unionAll(out)
+        return events(messages.filter(F.col("operation") == "publish"), name, IN).unionAll(out)
     flows = only(tables, where, "message_flows").message_flows.filter("publish_ts_ns IS NOT NULL")
     return events(flows, F.expr(QUEUE_OF_FLOW), IN, "publish_ts_ns").unionAll(out)
 

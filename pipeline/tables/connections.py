@@ -15,9 +15,13 @@ from pyspark.sql import functions as F
 from codec.sides import SIDES
 from pipeline.schemas import CONNECTIONS
 from pipeline.tables.facts import facts
+from pipeline.tables.methods import coordination
 from pipeline.tables.roles import (
+    BEAT_FRAMES,
+    BEAT_METHODS,
     CLOSES_CONNECTION,
     DELIVERIES,
+    HEADER,
     METHOD_FRAMES,
     OPENED,
     OPERATIONS,
@@ -43,7 +47,6 @@ CLOSE = {
 AGREED = ("channel_max", "frame_max", "heartbeat_s")
 BLOCKS = {"connection.blocked": True, "connection.unblocked": False}
 # Steps of the handshake: (what begins it, what ends it), as (method, sender).
-HEADER = "protocol-header"
 STEPS = {
     "start_latency_ns": ([(HEADER, "client")], [("connection.start", "server"), (HEADER, "server")]),
     "login_latency_ns": (
@@ -75,7 +78,8 @@ def frame_counts() -> Counts:
         tuple(name for name, operation in OPERATIONS.items() if operation in chosen)
         for chosen in (("publish",), DELIVERIES)
     )
-    return Counts(SPANS, METHOD_FRAMES, published, delivered, TRANSFERS)
+    beats = (*BEAT_FRAMES, *BEAT_METHODS)
+    return Counts((*SPANS, HEADER), METHOD_FRAMES, beats, published, delivered, TRANSFERS, coordination())
 
 
 def connections(decoded: DataFrame, said: DataFrame, counts: DataFrame) -> DataFrame:

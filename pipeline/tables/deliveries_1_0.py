@@ -3,7 +3,8 @@
 A delivery is settled by dispositions over ranges of delivery-ids, of either side: the receiver says a state and may
 settle with it, or leaves that to the sender (rcv-settle-mode second); a sender may settle with the transfer itself, or
 give a delivery up (aborted). (1.0 core specification, 2.6.12, 2.7.5, 2.7.6.) What is said inside a transaction takes
-effect when its discharge was accepted, and never when that failed (4.3).
+effect when its discharge was accepted, and never when that failed (4.3). What is sent to a transaction
+coordinator is no message, but a command: the disposition that settles it is its reply.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pipeline.tables.attaches_1_0 import with_links
 from pipeline.tables.ledgers import ledger, no_events, opening, ranges, settling
-from pipeline.tables.roles import named, other
+from pipeline.tables.roles import COORDINATES, named, other
 from pipeline.tables.session_roles import DISCHARGE, PERFORMATIVES, TRANSACTIONAL, outcome_of
 from pipeline.tables.sessions import SAID, in_sessions, spoken, with_hidden_answers
 from pipeline.tables.settlement import settle
@@ -43,8 +44,9 @@ def placed_performatives(frames: DataFrame) -> DataFrame:
 
 
 def settled_deliveries(placed: DataFrame) -> DataFrame:
-    """`placed_performatives` without the dispositions; on the first transfer of a delivery also `operation`,
-    `outcome`, `settled_ts_ns`, `transaction`. They are read several times: better persisted."""
+    """`placed_performatives` without the dispositions; on the first transfer of a delivery also `delivers`, then of a
+    message `operation`, `outcome`, `settled_ts_ns`, `transaction`, of a command to a coordinator `reply_frame_no`,
+    `reply_ts_ns`. They are read several times: better persisted."""
     asked = placed.filter(_is_first() & (F.col("coordinates.type") == DISCHARGE)).select(
         "connection_id", ledger(F.col("sender")).alias("ledger"), "frame_no"
     )
@@ -76,6 +78,23 @@ def _discharged() -> Column:
         F.col("answer").isin("confirmed", "rejected"),
         F.struct(F.col("answered_ts_ns").alias("ts_ns"), F.col("ts_ns").alias("asked_ts_ns"), result.alias("result")),
     )
+
+
+def replies(settled: DataFrame) -> DataFrame:
+    """`settled_deliveries` -> the replies of commands to coordinators, as rows of `udfs.parts.REPLIES`."""
+    return settled.filter("reply_frame_no is not null").select(
+        "connection_id",
+        "frame_no",
+        "reply_frame_no",
+        F.lit(SETTLES[0]).alias("reply_name"),
+        (F.col("reply_ts_ns") - F.col("ts_ns")).alias("reply_latency_ns"),
+    )
+
+
+def _is_command() -> Column:
+    """Whether a transfer is for the coordinator: its link says so; without a link that is known, its body."""
+    asks = F.coalesce(F.col("coordinates.type").isin(*COORDINATES), F.lit(False))
+    return F.coalesce("link.coordinator", asks)
 
 
 def _is_first() -> Column:
@@ -121,7 +140,7 @@ def _disposed() -> Column:
 
 
 def _concluded(rows: DataFrame) -> DataFrame:
-    first = _is_first()
+    first, command = _is_first() & ~_is_command(), _is_first() & _is_command()
     was_settled = F.col("settled_frame_no").isNotNull()
     given = F.coalesce("outcome", F.when(was_settled, F.coalesce("link.default_outcome", F.lit("unknown"))))
     stands = takes_effect(given)
@@ -129,14 +148,18 @@ def _concluded(rows: DataFrame) -> DataFrame:
     outcome = F.coalesce(stands, no_answer)
     # When something presettled was settled says nothing: it was when it was sent.
     said = stands.isNotNull() & F.col("settled_ts_ns").isNotNull() & ~F.col("outcome").eqNullSafe(PRESETTLED)
+    answered = ~F.coalesce("outcome", F.lit("")).isin(PRESETTLED, ABORTED)
     told = F.when(said, F.greatest("settled_ts_ns", "end.ts_ns"))
     operation = F.when(F.col("sender") == "client", "publish").otherwise("deliver")
     return rows.withColumns(
         {
+            "delivers": _is_first(),
             "operation": F.when(first, operation),
             "outcome": F.when(first, outcome),
             "settled_ts_ns": F.when(first, told),
             "settled_frame_no": F.when(first & said, F.col("settled_frame_no")),
+            "reply_frame_no": F.when(command & answered, F.col("settled_frame_no")),
+            "reply_ts_ns": F.when(command & answered, F.col("settled_ts_ns")),
             "transaction": F.when(first, F.coalesce("end.result", "transaction")),
             "address": F.col("link.address"),
             "delivery_id": F.col("said.delivery_id"),

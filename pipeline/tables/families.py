@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from pipeline.tables.credit_0_10 import without_credit
-from pipeline.tables.deliveries_1_0 import placed_performatives, settled_deliveries
+from pipeline.tables.deliveries_1_0 import placed_performatives, replies, settled_deliveries
 from pipeline.tables.links_0_10 import links_0_10
 from pipeline.tables.links_1_0 import links_1_0
 from pipeline.tables.properties import DESCRIBED, SEGMENTED
@@ -27,12 +27,13 @@ Held = Callable[[str, DataFrame], DataFrame]  # a name for rows, rows -> the sam
 @dataclass(frozen=True)
 class Family:
     """`name` as in `properties`. `channels`, `links`: rows of those tables. `messages`: what the state tells of each
-    message (`messages.STATE`)."""
+    message (`messages.STATE`). `replies`: of requests, as `udfs.parts.REPLIES`; None where the family has none."""
 
     name: str
     channels: DataFrame
     links: DataFrame
     messages: DataFrame
+    replies: DataFrame | None = None
 
 
 def segmented(frames: DataFrame, held: Held) -> Family:
@@ -47,7 +48,7 @@ def described(frames: DataFrame, held: Held) -> Family:
     """1.0."""
     performatives = held("performatives", placed_performatives(frames))
     deliveries = held("deliveries", settled_deliveries(performatives))
-    return Family(DESCRIBED, sessions(deliveries), links_1_0(deliveries), deliveries)
+    return Family(DESCRIBED, sessions(deliveries), links_1_0(deliveries), deliveries, replies(deliveries))
 
 
 FAMILIES: dict[str, Callable[[DataFrame, Held], Family]] = {"0-10": segmented, "1.0": described}  # by version

@@ -33,7 +33,7 @@ def links_1_0(settled: DataFrame) -> DataFrame:
         settled.filter(named(LINK_PERFORMATIVES) & F.col("handle").isNotNull())
         .withColumn("link_id", F.col("on_link.link_id"))
         .withColumn("unknown", unknown)
-        .withColumn("moved", F.count("operation").over(in_order))
+        .withColumn("moved", F.count_if("delivers").over(in_order))
         .withColumn("left", allowed - F.col("moved") - F.coalesce(drained, F.lit(0)))
         .withColumn("until_ns", F.lead("ts_ns").over(in_order))
         .withColumn("starves", F.col("link_id").isNotNull() & (F.col("left") <= 0))
@@ -47,7 +47,7 @@ def links_1_0(settled: DataFrame) -> DataFrame:
             F.sum(F.when(F.col("starves"), F.col("until_ns") - F.col("ts_ns"))).alias("no_credit_ns"),
             F.max(F.when(F.col("starves") & F.col("until_ns").isNull(), F.col("ts_ns"))).alias("starved_ns"),
             F.min(losses).alias("losses"),
-            F.count("operation").alias("transfers"),
+            F.count_if("delivers").alias("transfers"),
         )
         .filter(F.col("link_id").isNotNull() | (F.col("transfers") > 0))
     )

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from pipeline.schemas import METHODS
-from pipeline.tables.roles import HOT_ARGUMENTS, METHOD_FRAMES, NAMES_LINK, replies
+from pipeline.tables.roles import COMMANDS_TO, COORDINATES, HOT_ARGUMENTS, METHOD_FRAMES, NAMES_LINK, replies
 from pipeline.tables.shape import shaped
 
 if TYPE_CHECKING:
+    from udfs.commands import Commands
     from udfs.methods import Methods
 
 KEY = ("connection_id", "frame_no")
@@ -21,7 +22,14 @@ def shown_methods() -> Methods:
     """How workers make the table out of frames."""
     from udfs.methods import Methods
 
-    return Methods(METHODS, METHOD_FRAMES, NAMES_LINK, tuple(replies()))
+    return Methods(METHODS, METHOD_FRAMES, NAMES_LINK, tuple(replies()), coordination())
+
+
+def coordination() -> Commands:
+    """Commands to transaction coordinators, as workers find them."""
+    from udfs.commands import Commands
+
+    return Commands(COMMANDS_TO, COORDINATES)
 
 
 def answered(requests: DataFrame, replies: DataFrame) -> DataFrame:

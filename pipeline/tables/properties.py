@@ -132,7 +132,8 @@ def by_family() -> dict[str, Column]:
     `header`."""
     segmented, described = (F.col("version") == family for family in (SEGMENTED, DESCRIBED))
     delivered = F.col("state.operation") == "deliver"
-    headed = F.col("header").isNotNull()
+    # What a content that is all there leaves out has its default.
+    headed = F.col("header").isNotNull() | F.col("body_sha256").isNotNull()
     again = F.when(segmented, F.coalesce("property.redelivered", F.lit(False))).otherwise(
         F.coalesce(F.col("property.delivery_count") > 0, F.lit(False))
     )

@@ -18,6 +18,9 @@ from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
 CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
 SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are no frames
+HEADER = "protocol-header"  # nor is this one
+# Frames that only say that their sender is alive, by type or by name.
+BEAT_FRAMES, BEAT_METHODS = ("heartbeat", "empty"), ("connection.heartbeat",)
 # Where frames may be missing, so that nothing may be paired across: (type of the row, column, value); there is no loss
 # where the column has this value (None: any). A gap that lies inside a frame names the frame's channel: framing went
 # on behind it, no frame is missing. The bytes of an unfinished last frame ('skipped', 'partial') have nothing behind.
@@ -45,6 +48,8 @@ TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the 
 OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)
 NAMES_LINK = ("attach",)  # its argument `name`
+COMMANDS_TO = ("transfer",)  # may carry one of COORDINATES, and is answered then
+COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (1.0, 4.5.3, 4.5.4)
 
 # (method, sender, requeue or None for either) -> outcome of the messages that the other side had sent.
 SETTLEMENTS = {
@@ -153,10 +158,3 @@ def looked_up(mapping: Mapping[str, str], key: str | Column = "name") -> Column:
 def other(side: str) -> Column:
     """The other side of column `side`."""
     return looked_up({"client": "server", "server": "client"}, side)
-
-
-def to_coordinator() -> Column:
-    """On publishes of table messages: those of 1.0 that declare or discharge a transaction. Their link has no address
-    (4.2); a link to the anonymous relay has none either, but there each message has one of its own. Workers know it,
-    too (`udfs.pairable.Rules.wanted`)."""
-    return F.coalesce("exchange", "address").isNull() & F.col("link").isNotNull()

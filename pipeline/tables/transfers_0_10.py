@@ -1,9 +1,9 @@
 """Transfers of AMQP 0-10, and what became of them.
 
 A transfer is a command, known by the number that it has among the commands of its side of the session. The receiver
-accepts, rejects or releases ranges of these numbers; of a publish it is enough that the server completes the command,
-and a transfer with accept-mode none asks for nothing. (0-10 specification, classes session, execution, message.) In a
-transaction, publishes and accepts take effect with its commit.
+accepts, rejects or releases ranges of these numbers; of a publish it is enough that the server completes the command. A
+transfer with accept-mode none asks for nothing: it is presettled, unless the server refuses it. (0-10 specification,
+classes session, execution, message.) In a transaction, publishes and accepts take effect with its commit.
 """
 
 from __future__ import annotations
@@ -182,11 +182,11 @@ def _concluded(rows: DataFrame) -> DataFrame:
     published = F.col("sender") == "client"
     no_answer = F.when(F.col("said.command_id").isNull(), "unknown").otherwise(unanswered())
     stands = takes_effect(F.col("outcome"))
-    # A publish that needs no accept may still be completed, which tells more.
+    # What needs no accept is settled as it is sent. That a publish was completed, sooner or later, tells when.
+    refused = published & F.coalesce(stands != "confirmed", F.lit(False))
     outcome = (
         F.when(~published & F.col("said").isNull(), "unknown")
-        .when(~published & _needs_no_accept(), "presettled")
-        .when(stands.isNull() & _needs_no_accept() & (no_answer == "unsettled"), "presettled")
+        .when(_needs_no_accept() & ~refused, "presettled")
         .otherwise(F.coalesce(stands, no_answer))
     )
     told = F.when(stands.isNotNull() & F.col("settled_ts_ns").isNotNull(), F.greatest("settled_ts_ns", "end.ts_ns"))
