@@ -15,13 +15,14 @@ the bytes that wait for the end of a frame or for a missing segment.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from codec.amqp import rows as R
 from codec.amqp.connection import CONNECTION
+from codec.amqp.connection_state import ConnectionState
 from codec.amqp.facts import (
     connection_facts,
     fewest_port_is_server,
@@ -87,6 +88,22 @@ class Facts(NamedTuple):
     facts: dict[str, Any]
 
 
+class Files(Protocol):
+    """Capture files by number, as segments name them."""
+
+    names: list[str]
+
+    def number(self, name: str) -> int: ...
+
+
+class Carried:
+    """Connections that outlive what is decoded: `states` by flow are taken up when the flow's first segment comes; in
+    the end those of all flows stand there, also of those that no segment came for."""
+
+    def __init__(self, states: Iterable[ConnectionState], files: Files) -> None:
+        self.states, self.files = {state.flow: state for state in states}, files
+
+
 def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
     """A copy of `array` with `factor` times the room, the new part zero."""
     fresh = np.zeros((len(array) * factor, *array.shape[1:]), array.dtype)
@@ -106,10 +123,11 @@ _CONNECTION, _DIRECTION = _blank(CONNECTION, UNKNOWN["connection"]), _blank(DIRE
 
 
 class Decoder:
-    """Decodes connections one after the other; see the module's text. `keep_payload` also hands out body bytes."""
+    """Decodes connections one after the other; see the module's text. `keep_payload` also hands out body bytes;
+    `carried`: where a flow has no more segments, its connection is not ended, but its state put down there."""
 
-    def __init__(self, keep_payload: bool = False) -> None:
-        self.keep_payload = keep_payload
+    def __init__(self, keep_payload: bool = False, carried: Carried | None = None) -> None:
+        self.keep_payload, self.carried = keep_payload, carried
         rows = R.new_rows(BATCH_ROWS + R.SPARE_ROWS, HEAP_BYTES, HEAP_BYTES if keep_payload else 1)
         self.state: State = new_state(rows, headers(), classic_tables())
         self.arguments = new_writer(HEAP_BYTES, HEAP_BYTES)
@@ -128,6 +146,8 @@ class Decoder:
             yield from self._close()
             self.flow = flow
             self.named = {}
+            if self.carried and flow in self.carried.states:
+                yield from self._take_up(self.carried)
         segments, payload = _readonly(segments.view(np.recarray)), _readonly(payload)
         i = 0
         while i < len(segments):
@@ -187,10 +207,49 @@ class Decoder:
         """The flow in hand has no more segments."""
         if not self.open:
             return
+        if self.carried:
+            yield from self._put_down(self.carried)
+            return
         self.state.connection[0].phase = ENDING
         while (code := end_connection(self.state)) != DONE:
             yield from self._make_room(code, -1)
         self._collect()
+
+    def _put_down(self, carried: Carried) -> Iterator[Batch]:
+        """The connection in hand may go on in another capture."""
+        assert self.flow is not None
+        yield from self._take()
+        limits = self.limits.pop(int(self.state.connection[0].connection_id), 0)
+        carried.states[self.flow] = ConnectionState.of(self.state, self.flow, carried.files.names, self.named, limits)
+        self.state.rows.used[:] = 0
+        self.open = False
+
+    def _take_up(self, carried: Carried) -> Iterator[Batch]:
+        """The connection of this flow goes on."""
+        assert self.flow is not None
+        yield from self._take()
+        found = carried.states.pop(self.flow)
+        for name, size in found.rooms().items():
+            self._enlarge_to(name, size)
+        for direction in range(2):
+            forget(self.state, direction)
+        found.into(self.state, carried.files.number)
+        self.state.connection[0].keep_payload = self.keep_payload
+        self.state.connection[0].row_from = 0
+        self.named = {bytes.fromhex(name): times for name, times in found.named.items()}
+        if found.limits:
+            self.limits[found.connection_id] = found.limits
+        self.open = True
+
+    def _enlarge_to(self, name: str, size: int) -> None:
+        """Room for `size` items in an array of both directions, or in a heap of the rows."""
+        if name in ("octets", "payload"):
+            while len(getattr(self.state.rows, name)) < size:
+                self._enlarge_heaps()
+            return
+        code = next(code for code, array in _STREAM_ARRAY.items() if array == name)
+        while len(getattr(self.state.streams[0], name)) < size or len(getattr(self.state.streams[1], name)) < size:
+            self._enlarge_stream(code, -1)
 
     def _collect(self) -> None:
         assert self.flow is not None
@@ -219,6 +278,10 @@ class Decoder:
             if not handed:
                 self._enlarge_heaps()
             return
+        self._enlarge_stream(code, direction)
+
+    def _enlarge_stream(self, code: int, direction: int) -> None:
+        """Double an array of the direction, of both when -1."""
         name = _STREAM_ARRAY[code]
         streams: list[Stream] = list(self.state.streams)
         for side in (0, 1) if direction < 0 else (direction,):
