@@ -9,88 +9,58 @@ A publish may have reached a queue when both name the same route (exchange and r
 tell its route, the queue's own name on the default exchange counts, else any named exchange, and at last an address of
 which nothing is known (this one *loosely*).
 
-Each row costs a logarithm at most (of what was given back and not delivered anew), and `Limits.pairing_probes` looks
-at publishes that another row was given or whose content differs. Memory: 64 bytes a row.
+Brokers may change headers, so these are no part of the key, but labels, and there are tiers: among the publishes that
+can have reached a queue, those with the label of a delivery are its own; where there is none, those with its common
+label (of what survives where versions of other families meet); where there is none either, those that bear no label of
+this queue's other deliveries. What has a label in common is paired in its order, apart from all others.
+
+Each row costs a logarithm at most, and `Limits.pairing_probes` looks at publishes that another row was given or whose
+content differs. Memory: 150 bytes a row.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from codec.kernel import kernel
-from codec.keyed import ABSENT, Keyed, empty, found, new_keyed, put, with_room
+from codec.keyed import ABSENT, empty, found, new_keyed, put, with_room
 from codec.limits import LIMITS
+from codec.pairing_state import (
+    ANY,
+    BY_KIND,
+    BY_ROUTE,
+    CHAIN,
+    CLAIMS,
+    COMMON,
+    DESCRIBED,
+    FRONT,
+    LABEL,
+    LISTS,
+    NAMED,
+    NOBODY,
+    PLAIN,
+    PUBLISH,
+    READY,
+    SINGLE,
+    STAMP,
+    TURNS,
+    WAITING,
+    Pairs,
+    Rows,
+    Work,
+)  # fmt: skip
+from codec.redeliveries import come_back, given_back, wait
 
-PUBLISH, DELIVERY = 0, 1  # sides
-EXACT, NAMED, PLAIN = range(3)  # what a publish's route says: a queue, a named exchange, an address of either kind
-CLASSIC, SEGMENTED, DESCRIBED = range(3)  # families of versions; the body of the last is hashed by sections
-NOBODY = -1
 PROBES = LIMITS.pairing_probes
-
-
-class Rows(NamedTuple):
-    """Columns int64 (n,), sorted by `key`, `side`, `place`, time. `place`: number of the queue of a delivery (with its
-    route); `route`: number of exchange and routing key, 0 unknown; `own_route`: that of the queue's name on the default
-    exchange; `kind`: EXACT ... of a publish; `digest`: of the body, 0 unknown; `family`: CLASSIC ...; `from_ns`,
-    `until_ns`: when it began and was complete; `again`: 1 the server says that it was delivered before; `back_ns`: from
-    when on it may be delivered again, -1 never; `unmarked`: 1: when delivered again it need not say so."""
-
-    key: np.ndarray
-    side: np.ndarray
-    place: np.ndarray
-    route: np.ndarray
-    own_route: np.ndarray
-    kind: np.ndarray
-    digest: np.ndarray
-    family: np.ndarray
-    from_ns: np.ndarray
-    until_ns: np.ndarray
-    again: np.ndarray
-    back_ns: np.ndarray
-    unmarked: np.ndarray
-
-
-class Pairs(NamedTuple):
-    """Columns int64 (n,), numbers of rows. Of a delivery: `first`, the first one of the same message on its queue
-    (itself, as a rule). Of a first delivery: `publish` or NOBODY, `last` delivery, `repeats` after the first, `doubt` 1
-    where another publish would fit as well. Of a publish: `taken`, 1 when it has a delivery."""
-
-    first: np.ndarray
-    publish: np.ndarray
-    last: np.ndarray
-    repeats: np.ndarray
-    doubt: np.ndarray
-    taken: np.ndarray
-
-
-class Work(NamedTuple):
-    """Scratch. `routes`: the first publish of each route. int64 (n,): `same_route`, `same_kind` (the next publish of
-    the same), `stamp` (the place that was last given it), `back_at`, `back_row` (heap of deliveries given back, by the
-    time from which they may come again), `ready` (heap of those that may). `heads` int64 (3,): the first publish of
-    each kind; `state` int64 (5,): FRONT ..."""
-
-    routes: Keyed
-    same_route: np.ndarray
-    same_kind: np.ndarray
-    stamp: np.ndarray
-    back_at: np.ndarray
-    back_row: np.ndarray
-    ready: np.ndarray
-    heads: np.ndarray
-    state: np.ndarray
-
-
-FRONT, BY_KIND, STAMP, WAITING, READY = range(5)  # cells of Work.state
 
 
 def pairs_of(rows: Rows) -> Pairs:
     """What belongs together in whole groups of rows."""
     n = len(rows.key)
-    by_row = [np.zeros(n, np.int64) for _ in range(6)]
-    work = Work._make([with_room(new_keyed(), n), *by_row, np.zeros(3, np.int64), np.zeros(5, np.int64)])
-    pairs = Pairs(*(np.full(n, value, np.int64) for value in (NOBODY, NOBODY, NOBODY, 0, 0, 0)))
+    by_row = [np.zeros(n, np.int64) for _ in range(7)]
+    heads, claimed = with_room(new_keyed(), LISTS * n), with_room(new_keyed(), n)
+    work = Work._make([heads, claimed, np.zeros((LISTS, n), np.int64), *by_row, np.zeros(8, np.int64)])
+    pairs = Pairs(*(np.full(n, value, np.int64) for value in (NOBODY, NOBODY, NOBODY, 0, 0, 0, ANY)))
     pair(rows, pairs, work)
     return pairs
 
@@ -108,19 +78,29 @@ def pair(rows, pairs, work):
 
 
 @kernel
+def _list(by, number, label):
+    """The number of a list: of route or kind `number`, of a label (0: any)."""
+    return (number << 32) ^ label ^ (by << 62)
+
+
+@kernel
 def _group(rows, pairs, work, start, end):
     """The rows `start`..`end` of one key."""
     at = start
     while at < end and rows.side[at] == PUBLISH:
         at += 1
-    empty(work.routes)
-    work.heads[:] = NOBODY
-    for publish in range(at - 1, start - 1, -1):
-        route, kind = rows.route[publish], rows.kind[publish]
-        work.same_route[publish] = found(work.routes, route)
-        put(work.routes, route, publish)
-        work.same_kind[publish] = work.heads[kind]
-        work.heads[kind] = publish
+    if at < end:
+        empty(work.heads)
+        work.state[SINGLE] = start if at - start == 1 else NOBODY
+        for publish in range(at - 1, start - 1, -1):
+            for by in range(2):
+                number = rows.kind[publish] if by else rows.route[publish]
+                _enlist(work, publish, _list(by, number, 0), 3 * by + ANY)
+                if at - start > 1:
+                    _enlist(work, publish, _list(by, number, rows.label[publish]), 3 * by + LABEL)
+                    _enlist(work, publish, _list(by, number, rows.common[publish]), 3 * by + COMMON)
+                else:
+                    work.chains[3 * by + LABEL, publish] = work.chains[3 * by + COMMON, publish] = NOBODY
     while at < end:
         stop = at + 1
         while stop < end and rows.place[stop] == rows.place[at]:
@@ -130,25 +110,33 @@ def _group(rows, pairs, work, start, end):
 
 
 @kernel
-def _candidates(rows, work, delivery):
-    """Set the list of publishes that can have reached the queue of `delivery`; 1 when they fit loosely only."""
-    route = rows.route[delivery]
-    head = found(work.routes, route if route != 0 else rows.own_route[delivery])
-    work.state[BY_KIND] = 0
-    work.state[FRONT] = head
-    if head != ABSENT:
-        return 0
-    work.state[BY_KIND] = 1
-    if route == 0 and work.heads[NAMED] != NOBODY:
-        work.state[FRONT] = work.heads[NAMED]
-        return 0
-    work.state[FRONT] = work.heads[PLAIN]
-    return 1
+def _enlist(work, publish, number, chain):
+    """Put a publish before the others of a list."""
+    work.chains[chain, publish] = found(work.heads, number)
+    put(work.heads, number, publish)
 
 
 @kernel
-def _next(work, publish):
-    return work.same_kind[publish] if work.state[BY_KIND] else work.same_route[publish]
+def _head(rows, work, by, number, label):
+    """The first publish of a list, or ABSENT. Where a key has a single publish, only lists of any label were made."""
+    single = work.state[SINGLE]
+    if label and single != NOBODY:
+        bears = rows.label[single] == label or rows.common[single] == label
+        return found(work.heads, _list(by, number, 0)) if bears else ABSENT
+    return found(work.heads, _list(by, number, label))
+
+
+@kernel
+def _candidates(rows, work, delivery):
+    """Which list of publishes can have reached the queue of `delivery`: (BY_ROUTE or BY_KIND, number of the route or
+    kind, whether they fit loosely only)."""
+    route = rows.route[delivery]
+    named = route if route != 0 else rows.own_route[delivery]
+    if found(work.heads, _list(BY_ROUTE, named, 0)) != ABSENT:
+        return BY_ROUTE, named, 0
+    if route == 0 and found(work.heads, _list(BY_KIND, NAMED, 0)) != ABSENT:
+        return BY_KIND, NAMED, 0
+    return BY_KIND, PLAIN, 1
 
 
 @kernel
@@ -160,145 +148,176 @@ def _alike(rows, publish, delivery):
 
 
 @kernel
-def _take(rows, work, delivery):
+def _is_claimed(rows, work, publish):
+    """Whether a publish bears a label by which other deliveries of the queue are paired."""
+    if work.state[CLAIMS] == 0:
+        return False
+    return (
+        found(work.claimed, rows.label[publish]) != ABSENT or found(work.claimed, rows.common[publish]) != ABSENT
+    )  # fmt: skip
+
+
+@kernel
+def _take(rows, work, delivery, tier):
     """The first publish in the list that fits and that this queue was not given yet, or NOBODY."""
     stamp = work.state[STAMP]
+    next_of = work.chains[work.state[CHAIN]]
     publish = work.state[FRONT]
     while publish != NOBODY and work.stamp[publish] == stamp:
-        publish = _next(work, publish)
+        publish = next_of[publish]
     work.state[FRONT] = publish
     for _ in range(PROBES):
         if publish == NOBODY:
             break
         in_time = rows.from_ns[publish] <= rows.until_ns[delivery]
-        if in_time and work.stamp[publish] != stamp and _alike(rows, publish, delivery):
+        if in_time and work.stamp[publish] != stamp and _fits(rows, work, publish, delivery, tier):
             work.stamp[publish] = stamp
             return publish
-        publish = _next(work, publish)
+        publish = next_of[publish]
     return NOBODY
 
 
 @kernel
-def _several(rows, work, head, delivery):
+def _fits(rows, work, publish, delivery, tier):
+    """Whether a publish of the list may be the one of `delivery`, as far as content and labels tell."""
+    if tier == ANY and _is_claimed(rows, work, publish):
+        return False
+    if tier == COMMON and work.state[CLAIMS] and found(work.claimed, rows.label[publish]) != ABSENT:
+        return False
+    return _alike(rows, publish, delivery)
+
+
+@kernel
+def _several(rows, work, head, delivery, tier):
     """1 when more than one publish of the list has the content of `delivery`, or the list is too long to tell."""
+    next_of = work.chains[work.state[CHAIN]]
     fitting, publish = 0, head
     for _ in range(PROBES):
         if publish == NOBODY:
             return 0
-        fitting += _alike(rows, publish, delivery)
+        fitting += _fits(rows, work, publish, delivery, tier)
         if fitting > 1:
             return 1
-        publish = _next(work, publish)
+        publish = next_of[publish]
     return 1
 
 
 @kernel
 def _queue(rows, pairs, work, start, end):
     """The deliveries `start`..`end` of one key from one queue."""
-    loosely = _candidates(rows, work, start)
-    head = work.state[FRONT]
+    by, number, loosely = _candidates(rows, work, start)
     work.state[STAMP] += 1
+    work.state[CLAIMS] = 0
+    mixed = False
+    for delivery in range(start, end):
+        work.order[delivery] = delivery
+        work.used[delivery] = _tier(rows, work, by, number, delivery)
+        mixed |= work.used[delivery] != work.used[start]
+    if not mixed:
+        _run(rows, pairs, work, by, number, loosely, start, end)
+        return
+    _by_label(work, start, end)
+    empty(work.claimed)
+    for delivery in range(start, end):
+        if work.used[delivery]:
+            put(work.claimed, work.used[delivery], 1)
+            work.state[CLAIMS] = 1
+    for tier in (LABEL, COMMON, ANY):
+        at = start
+        while at < end:
+            used = work.used[work.order[at]]
+            stop = at + 1
+            while stop < end and work.used[work.order[stop]] == used:
+                stop += 1
+            if _tier_of(rows, work, work.order[at]) == tier:
+                _run(rows, pairs, work, by, number, loosely, at, stop)
+            at = stop
+
+
+@kernel
+def _by_label(work, start, end):
+    """Sort the deliveries `start`..`end` of `order` by the labels that tell them apart; those of one by time."""
+    for root in range((end - start) // 2 - 1, -1, -1):
+        _sink(work, start, root, end - start)
+    for last in range(end - start - 1, 0, -1):
+        work.order[start], work.order[start + last] = work.order[start + last], work.order[start]
+        _sink(work, start, 0, last)
+
+
+@kernel
+def _sink(work, start, root, size):
+    """Make a heap below `root` of `order[start:start + size]`, the last on top."""
+    while True:
+        below = 2 * root + 1
+        if below >= size:
+            return
+        if below + 1 < size and _comes_after(work, work.order[start + below + 1], work.order[start + below]):
+            below += 1
+        one, other = work.order[start + root], work.order[start + below]
+        if not _comes_after(work, other, one):
+            return
+        work.order[start + root], work.order[start + below] = other, one
+        root = below
+
+
+@kernel
+def _comes_after(work, one, other):
+    by_label = work.used[one] > work.used[other]
+    return by_label or (work.used[one] == work.used[other] and one > other)
+
+
+@kernel
+def _tier(rows, work, by, number, delivery):
+    """The label by which a delivery is told from others: its own one, or its common one, if a publish of the list has
+    it; else 0."""
+    for label in (rows.label[delivery], rows.common[delivery]):
+        if label and _head(rows, work, by, number, label) != ABSENT:
+            return label
+    return 0
+
+
+@kernel
+def _tier_of(rows, work, delivery):
+    """LABEL, COMMON or ANY: what the label by which a delivery is told from others is."""
+    used = work.used[delivery]
+    if used == 0:
+        return ANY
+    return LABEL if used == rows.label[delivery] else COMMON
+
+
+@kernel
+def _run(rows, pairs, work, by, number, loosely, start, end):
+    """Deliveries of a queue that are paired by the same label, `start`..`end` in `order`: those of one message after
+    the other."""
+    first = work.order[start]
+    tier = _tier_of(rows, work, first)
+    head = _head(rows, work, by, number, work.used[first])
+    work.state[FRONT] = head
+    work.state[CHAIN] = 3 * by + tier
     work.state[WAITING] = 0
     work.state[READY] = 0
+    work.state[TURNS] = 0
     strangers = False
-    for delivery in range(start, end):
-        _come_back(work, rows.until_ns[delivery])
-        first = _given_back(rows, work, delivery)
+    for at in range(start, end):
+        delivery = work.order[at]
+        come_back(rows, pairs, work, rows.until_ns[delivery])
+        first = given_back(rows, work, delivery)
         if first == NOBODY:
             first = delivery
-            publish = _take(rows, work, delivery)
+            publish = _take(rows, work, delivery, tier)
             pairs.publish[delivery] = publish
+            pairs.tier[delivery] = tier
             if publish == NOBODY:
                 strangers = True
             else:
                 pairs.taken[publish] = 1
-                pairs.doubt[delivery] = loosely | _several(rows, work, head, delivery)
+                pairs.doubt[delivery] = loosely | _several(rows, work, head, delivery, tier)
         else:
             pairs.repeats[first] += 1
         pairs.first[delivery] = first
         pairs.last[first] = delivery
         if rows.back_ns[delivery] >= 0:
-            _wait(work, rows.back_ns[delivery], first)
+            wait(work, rows.back_ns[delivery], first)
     if strangers:  # one delivery has no publish here: it may have been any of them
-        for delivery in range(start, end):
-            pairs.doubt[delivery] = 1
-
-
-@kernel
-def _given_back(rows, work, delivery):
-    """The first delivery of the message that comes again as `delivery`, or NOBODY when that is new."""
-    if work.state[READY] == 0:
-        return NOBODY
-    first = work.ready[0]
-    unmarked = rows.family[delivery] != CLASSIC and rows.unmarked[first]
-    if rows.again[delivery] or unmarked:
-        _pop_ready(work)
-        return first
-    return NOBODY
-
-
-@kernel
-def _wait(work, at_ns, row):
-    """Put `row` among those that come back at `at_ns`."""
-    at = work.state[WAITING]
-    work.state[WAITING] += 1
-    while at > 0:
-        above = (at - 1) >> 1
-        if work.back_at[above] <= at_ns:
-            break
-        work.back_at[at], work.back_row[at] = work.back_at[above], work.back_row[above]
-        at = above
-    work.back_at[at], work.back_row[at] = at_ns, row
-
-
-@kernel
-def _come_back(work, now_ns):
-    """Move to `ready` what may come again by now."""
-    while work.state[WAITING] > 0 and work.back_at[0] <= now_ns:
-        row = work.back_row[0]
-        work.state[WAITING] -= 1
-        n = work.state[WAITING]
-        at_ns, moved, at = work.back_at[n], work.back_row[n], 0
-        while True:
-            below = 2 * at + 1
-            if below >= n:
-                break
-            if below + 1 < n and work.back_at[below + 1] < work.back_at[below]:
-                below += 1
-            if at_ns <= work.back_at[below]:
-                break
-            work.back_at[at], work.back_row[at] = work.back_at[below], work.back_row[below]
-            at = below
-        work.back_at[at], work.back_row[at] = at_ns, moved
-        _push_ready(work, row)
-
-
-@kernel
-def _push_ready(work, row):
-    at = work.state[READY]
-    work.state[READY] += 1
-    while at > 0:
-        above = (at - 1) >> 1
-        if work.ready[above] <= row:
-            break
-        work.ready[at] = work.ready[above]
-        at = above
-    work.ready[at] = row
-
-
-@kernel
-def _pop_ready(work):
-    work.state[READY] -= 1
-    n = work.state[READY]
-    moved, at = work.ready[n], 0
-    while True:
-        below = 2 * at + 1
-        if below >= n:
-            break
-        if below + 1 < n and work.ready[below + 1] < work.ready[below]:
-            below += 1
-        if moved <= work.ready[below]:
-            break
-        work.ready[at] = work.ready[below]
-        at = below
-    work.ready[at] = moved
+        for at in range(start, end):
+            pairs.doubt[work.order[at]] = 1

@@ -269,7 +269,8 @@ def write_message_flows(
         return
     flows, source = written.directory.child(target.name), stage.child("messages")
     connections = standing(spark, stage, "connections") if "connections" in there else left.whole("connections")
-    files = write_flows(standing(spark, stage, source.name), connections, parquet.files(source), source, flows)
+    said = standing(spark, stage, source.name)
+    files = write_flows(said, connections, left.stream_queues, parquet.files(source), source, flows)
     if files:
         flows.move_to(target)
         target.keep(files)

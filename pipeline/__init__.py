@@ -26,7 +26,7 @@ from pipeline.decoding import Time, decoded
 from pipeline.derivation import Derivation
 from pipeline.heartbeats import heartbeats
 from pipeline.output import Place, escaped, place
-from pipeline.parts import Followed
+from pipeline.parts import Followed, stream_queues
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
@@ -194,7 +194,8 @@ def load(spark: SparkSession, directory: str) -> Tables:
     none = {name: StructType([*schema.fields, *by_folder]) for name, schema in TABLES.items()}
     found = {name: table or spark.createDataFrame([], none[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
-        found["message_flows"] = message_flows(found["messages"], found["connections"])
+        streams = stream_queues(found["methods"]) if read["methods"] else None
+        found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
     loaded = Tables(**{name: arrowed(rows) for name, rows in found.items()}, persisted=(), directory=None)
     return loaded if by_folder else replace(loaded, directory=place(base))
 

@@ -15,7 +15,7 @@ from pipeline import parquet
 from pipeline.output import Place
 from pipeline.parts import recipe, schemas
 from pipeline.tables.connections import SPEAKS, frame_counts
-from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
+from pipeline.tables.methods import READ_ARGUMENTS, shown_methods, streams
 from pipeline.tables.roles import SESSION_VERSIONS
 from udfs.parts import MESSAGES, METHODS
 from udfs.schemas import DECODED
@@ -107,6 +107,7 @@ def writer(
         frame_counts() if set(tables) & OF_FACTS else None,
         shown_methods() if "methods" in tables else None,
         recipe(payload, waiting_bytes) if set(tables) & OF_HISTORY else None,
+        streams() if "message_flows" in tables else None,
     )
 
 

@@ -30,7 +30,20 @@ from pipeline.tables.messages import concluded, messages
 from pipeline.tables.methods import answered
 from pipeline.tables.settlement import settled_by_ledger
 from pipeline.tables.streams import streams
-from udfs.parts import COUNTS, EVENTS, FRAME_COUNTS, LINKS, LIVES, MESSAGES, METHODS, OPEN, REPLIES, REQUESTS, SAID
+from udfs.parts import (
+    COUNTS,
+    EVENTS,
+    FRAME_COUNTS,
+    LINKS,
+    LIVES,
+    MESSAGES,
+    METHODS,
+    OPEN,
+    REPLIES,
+    REQUESTS,
+    SAID,
+    STREAM_QUEUES,
+)
 from udfs.schemas import SETTLED
 
 WHOLE = (METHODS, MESSAGES)  # parts that are rows of the table of this name
@@ -106,7 +119,12 @@ class Derivation:
     @shared
     def message_flows(self) -> DataFrame:
         to_pair = self._parts.held("to_pair", self.whole("messages").select(*OF_MESSAGES))
-        return message_flows(to_pair, self.connections)
+        return message_flows(to_pair, self.connections, self.stream_queues)
+
+    @property
+    def stream_queues(self) -> DataFrame | None:
+        """Queues that are streams (`udfs.streams.STREAMS`); None if there are none."""
+        return self._parts.part(STREAM_QUEUES)
 
     @shared
     def _settled(self) -> DataFrame | None:

@@ -21,8 +21,8 @@ from pipeline.tables.connections import frame_counts, speaks
 from pipeline.tables.frames import frames
 from pipeline.tables.history import method_roles
 from pipeline.tables.messages import shown_messages
-from pipeline.tables.methods import READ_ARGUMENTS, shown_methods
-from pipeline.tables.roles import COMMANDS_TO, METHOD_FRAMES, SESSION_VERSIONS, named, replies
+from pipeline.tables.methods import READ_ARGUMENTS, shown_methods, streams
+from pipeline.tables.roles import COMMANDS_TO, METHOD_FRAMES, SESSION_VERSIONS, TELLS_STREAM, named, replies
 from udfs import parts
 
 if TYPE_CHECKING:
@@ -53,14 +53,23 @@ def schemas() -> dict[str, StructType]:
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
     from udfs import past
     from udfs.counting import COUNTED
+    from udfs.streams import STREAMS
 
     return {
         parts.SAID: FRAMES,
         parts.FRAME_COUNTS: COUNTED,
+        parts.STREAM_QUEUES: STREAMS,
         parts.METHODS: METHODS,
         parts.REQUESTS: METHODS,
         **past.schemas(MESSAGES),
     }
+
+
+def stream_queues(methods: DataFrame) -> DataFrame:
+    """Rows of table methods, or of frames -> queues that are streams (`udfs.streams.STREAMS`)."""
+    from udfs.streams import OF_METHODS, STREAMS
+
+    return methods.filter(named(TELLS_STREAM)).select(*OF_METHODS).mapInArrow(streams(), STREAMS)
 
 
 def recipe(payload: bool, waiting_bytes: int | None = None) -> Recipe:
@@ -92,6 +101,8 @@ class Followed:
             return frames(self.decoded).filter(speaks())
         if name == parts.FRAME_COUNTS:
             return self._counts()
+        if name == parts.STREAM_QUEUES:
+            return stream_queues(frames(self.decoded))
         # Rows of no known version are followed as those of the classic family, where no other one is known.
         versions = set(self.versions())
         if versions and versions <= set(SESSION_VERSIONS):

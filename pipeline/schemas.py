@@ -256,6 +256,14 @@ MESSAGES = table(
     ("delivery_id", LONG, "1.0: delivery-id; 0-10: command id"),
     ("message_format", LONG, "1.0: message-format; 0: the sections of the specification"),
     ("resumed", BOOLEAN, "1.0: the delivery goes on from an earlier attach of its link"),
+    (
+        "browsed",
+        BOOLEAN,
+        (
+            "0-10, 1.0: true: delivered while it stays in its queue for others (acquire-mode not-acquired, "
+            "distribution-mode copy)"
+        ),
+    ),
     ("redelivered", BOOLEAN, "the server says it was delivered before; 1.0: delivery-count above 0"),
     ("mandatory", BOOLEAN, "publish: return it when it cannot be routed"),
     ("immediate", BOOLEAN, "publish: return it when no consumer is ready"),
@@ -359,6 +367,11 @@ MESSAGE_FLOWS = table(
     ("total_latency_ns", LONG, "publish begun until the last delivery was settled (presettled: complete), ns"),
     ("redeliveries", LONG, "how often it was delivered from that queue again"),
     ("outcome", STRING, "of the last delivery, as in messages; without a delivery, of the publish"),
+    (
+        "transaction",
+        STRING,
+        "'committed' 'rolled-back': that of the publish; rolled back, it reached no queue, whatever its outcome",
+    ),
     ("dead_lettered", STRING, "why the first queue gave it up ('rejected' 'expired' 'maxlen' ...), when it did"),
     ("rpc_latency_ns", LONG, "on a request: publish begun until its reply was delivered to the requester, ns"),
     ("match", STRING, "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash; 'none': alone"),
@@ -366,8 +379,9 @@ MESSAGE_FLOWS = table(
         "ambiguous",
         BOOLEAN,
         (
-            "on a pair: several publishes fit and their order decided, or bytes of the broker are lost (on message-id: "
-            "where ids repeat at that broker)"
+            "on a pair: several publishes fit, of those that share the most of the delivery's headers, and their order "
+            "decided; or it is a fingerprint, and no publish has its headers; or bytes of the broker are lost (on "
+            "message-id: where ids repeat at that broker)"
         ),
     ),
 )

@@ -33,7 +33,8 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
     `p90_ns`, `p99_ns`, `p999_ns`, `max_ns`.
 
     `by`: columns of table message_flows, or of table connections (then of the publishing connection, and where there
-    is none, of the delivering one). A confirm or a reply counts once for each publish, however many queues its message
+    is none, of the delivering one); where a queue is not known, as in 1.0, `queue` is the address, unless that is among
+    them, too. A confirm or a reply counts once for each publish, however many queues its message
     came to. Percentiles are exact up to one rank in 10,000. Raises ValueError for any other column.
     """
     flows = _flows(tables, by)
@@ -100,8 +101,8 @@ def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> Da
     """Messages and body bytes by time: `ts` (begin of the interval), `by`, and RATES. An interval in which nothing was
     sent has no row.
 
-    `every`: an interval as Spark writes it ('1 second', '5 minutes'). `by`: columns of table messages or of table
-    connections. Raises ValueError for any other column.
+    `every`: an interval as Spark writes it ('1 second', '5 minutes'). `by`: as for `latency`, of table messages or of
+    table connections. Publishes that were rolled back count: they were sent. Raises ValueError for any other column.
     """
     rows = _with_columns(tables.messages, by, tables, F.col("connection_id"))
     published = F.col("operation") == "publish"
@@ -223,7 +224,9 @@ def _long(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFr
 
 
 def _with_columns(rows: DataFrame, by: Sequence[str], tables: Tables, connection: Column) -> DataFrame:
-    """`rows` with those columns of `by` that only table connections has."""
+    """`rows` with those columns of `by` that only table connections has; the address is the queue of what has none."""
+    if "queue" in by and "address" not in by:
+        rows = rows.withColumn("queue", F.coalesce("queue", "address"))
     missing = [name for name in by if name not in rows.columns]
     for name in missing:
         if name not in tables.connections.columns:

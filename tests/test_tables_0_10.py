@@ -163,10 +163,12 @@ def test_bodies_of_many_frames_are_whole(found: Found) -> None:
 # ---- connections written by hand ------------------------------------------------------------------------------------
 
 
-def transfer(destination: str, body: bytes = b"x", accept: int | None = 0, **properties: Any) -> bytes:
+def transfer(
+    destination: str, body: bytes = b"x", accept: int | None = 0, acquire: int | None = None, **properties: Any
+) -> bytes:
     fields: dict[str, Any] = {"destination": destination}
-    if accept is not None:
-        fields["accept-mode"] = accept
+    modes = {"accept-mode": accept, "acquire-mode": acquire}
+    fields |= {name: mode for name, mode in modes.items() if mode is not None}
     given = {name.replace("_", "-"): item for name, item in properties.items()}
     begin, end = FIRST_FRAME | LAST_FRAME, LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
     return (
@@ -244,6 +246,10 @@ def scripts() -> dict[str, Wire]:
     wire.lose(CLIENT, len(frame(2, header(("message.delivery-properties", {"delivery-mode": 2})), 1, 3)))
     wire.add(CLIENT, body)
     give_up(wire, CLIENT)
+
+    wire = wires["browsing"] = subscribed(opened(), "q")
+    wire.add(SERVER, transfer("d", acquire=0) + transfer("d", acquire=1) + transfer("d"))
+    wire.add(CLIENT, transfer("amq.direct", acquire=1))
 
     wire = wires["unroutable"] = opened()
     wire.add(CLIENT, transfer("amq.direct", routing_key="nobody") * 2)
@@ -345,6 +351,11 @@ def test_what_needs_no_accept_is_presettled_whether_or_not_its_completion_was_ca
     assert written.rows("messages", "refused", "outcome") == [("nacked",), ("presettled",)]
     counts = [written.rows("channels", name, "confirmed") for name in ("no accept", "explicit accept", "refused")]
     assert counts == [[(0,)], [(1,)], [(0,)]]
+
+
+def test_what_is_not_acquired_is_browsed(written: Written) -> None:
+    rows = written.rows("messages", "browsing", "operation", "browsed")
+    assert rows == [("deliver", False), ("deliver", True), ("deliver", None), ("publish", None)]
 
 
 def test_what_a_transfer_leaves_out_has_its_default(written: Written) -> None:

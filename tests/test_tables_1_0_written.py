@@ -34,10 +34,14 @@ def begin(remote: int | None = None, channel: int = 0) -> bytes:
     return frame(performative(BEGIN, answers, uint(0), uint(100), uint(100)), channel)
 
 
-def attach(name: str, handle: int, role: bool, source: str = "", target: str = "", coordinator: bool = False) -> bytes:
+def attach(
+    name: str, handle: int, role: bool, source: str = "", target: str = "", coordinator: bool = False,
+    distribution: str = "",
+) -> bytes:  # fmt: skip
     first = None if role else uint(0)
+    mode = [None] * 5 + [proton.symbol(distribution)] if distribution else []
     far = state(0x30) if coordinator else state(0x29, target or None)
-    fields = (name, uint(handle), role, None, None, state(0x28, source or None), far, None, None, first)
+    fields = (name, uint(handle), role, None, None, state(0x28, source or None, *mode), far, None, None, first)
     return frame(performative(ATTACH, *fields))
 
 
@@ -135,6 +139,12 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(0, payload=whole[:9], more=True) + moved(0, payload=whole[9:], first=False, settled=True))
     wire.add(CLIENT, moved(1, payload=whole[:9], more=True) + moved(1, payload=b"", first=False, aborted=True))
     wire.add(CLIENT, moved(2))
+
+    # Either side may say how the source hands out messages; the server, whose it is, decides.
+    wire = wires["browsing"] = opened()
+    for handle, (asked, said) in enumerate([("copy", ""), ("copy", "move"), ("move", "copy"), ("", "")]):
+        wire.add(CLIENT, attach(f"{handle}", handle, RECEIVES, source="q", distribution=asked))
+        wire.add(SERVER, attach(f"{handle}", handle, SENDS, source="q", distribution=said) + moved(handle, handle))
 
     wire = wires["transaction"] = receiving()
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
@@ -276,6 +286,11 @@ def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(writ
     counts = ("mode", "published", "confirmed", "nacked", "unsettled")
     assert written.rows("channels", "coordinator", *counts) == [("tx", 1, 1, 0, 0)]
     assert written.rows("links", "coordinator", "name", "transfers") == [("l", 1), ("t", 3)]
+
+
+def test_copies_are_browsed(written: Written) -> None:
+    rows = written.rows("messages", "browsing", "link", "browsed")
+    assert rows == [("0", True), ("1", False), ("2", True), ("3", None)]
 
 
 def test_without_a_link_the_body_tells_a_command(written: Written) -> None:

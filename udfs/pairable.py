@@ -1,7 +1,8 @@
 """Messages made ready to be paired: rows of `udfs.pairing.TO_PAIR`, dealt out by their key.
 
 Messages meet at their broker (server endpoint and virtual host) under a key: the message-id, or else a hash of
-correlation-id and body. Where a message was published to, and where it was delivered from, are hashes as well.
+correlation-id and body. Where a message was published to, where it was delivered from, and what its headers say, are
+hashes as well.
 """
 
 from __future__ import annotations
@@ -15,23 +16,26 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from codec.pairing import CLASSIC, DELIVERY, DESCRIBED, EXACT, NAMED, PLAIN, PUBLISH, SEGMENTED
+from codec.pairing_state import CLASSIC, DELIVERY, DESCRIBED, EXACT, NAMED, PLAIN, PUBLISH, SEGMENTED
 from udfs.addresses import nodes
 from udfs.arrow import VARIANT
 from udfs.dealing import Deal, one_batch
 from udfs.deaths import told
 from udfs.hashes import hashed
+from udfs.labels import labels
 from udfs.pairing import ANSWER, TO_PAIR
 from udfs.rows import Index, numbers_of, one_of, picked, truth_of, with_parts
 
 # The columns of table messages that are read, and those of brokers by connection.
 OF_MESSAGES = (
     "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
-    "routing_key", "queue", "address", "link", "redelivered", "message_id", "correlation_id", "headers", "properties",
-    "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
+    "routing_key", "queue", "address", "link", "browsed", "redelivered", "priority", "message_id", "correlation_id",
+    "content_type", "content_encoding", "type", "app_id", "headers", "properties", "body_size", "body_sha256",
+    "outcome", "settled_ts_ns", "transaction",
 )  # fmt: skip
 OF_BROKERS = {
     "version": pa.string(), "server": pa.string(), "vhost": pa.string(), "lossy": pa.bool_(), "ids_repeat": pa.bool_(),
+    "streams": pa.string(),  # names of queues, each ended by a newline
 }  # fmt: skip
 BROKERS = pa.schema({"connection_id": pa.int64(), **OF_BROKERS})
 # What the key of a message comes from.
@@ -41,7 +45,7 @@ OF_KEY = (
 )  # fmt: skip
 FAMILIES = {"0-10": SEGMENTED, "1.0": DESCRIBED}
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 10
-BY_ID, BY_BODY, ALONE, ROUTE, PLACE, BODY = range(6)  # what a hash is of
+BY_ID, BY_BODY, ALONE, ROUTE, PLACE, BODY = range(6)  # what a hash is of; LABEL and COMMON are 6 and 7
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,13 @@ class Rules:
         route = np.where(exchange.is_valid().to_numpy(zero_copy_only=False), route, 0)
         nothing = pa.repeat("", len(delivered))
         own_route = hashed(nothing, source, seed=ROUTE)
-        place = hashed(source, pa.array(route), pa.array(of_broker.deaths), of_broker.died["queue"], seed=PLACE)
+        # What stays in its queue is there for each reader anew.
+        copied = truth_of(pc.or_(rows["browsed"].fill_null(False), _of_streams(rows["streams"], source)))
+        reader = pa.nulls(len(delivered), pa.string())
+        if copied.any():
+            reader = pc.if_else(pa.array(copied), _links(rows), reader)
+        died = (pa.array(of_broker.deaths), of_broker.died["queue"])
+        place = hashed(source, pa.array(route), *died, reader, seed=PLACE)
         to_exchange = pc.if_else(pc.equal(at_kind, "exchange"), NAMED, PLAIN)
         addressed = pc.if_else(pc.equal(at_kind, "queue"), EXACT, to_exchange)
         by_exchange = pc.if_else(pc.equal(rows["exchange"], ""), EXACT, NAMED)
@@ -105,6 +115,8 @@ class Rules:
         back_ns = pc.if_else(pc.and_(delivered, back), pc.coalesce(rows["settled_ts_ns"], until_ns), -1)
         dead = truth_of(of_broker.dead)
         delivery = truth_of(delivered)
+        family = _families(rows["version"])
+        label, common = labels(rows, family)
         return {
             "key": self.keys(rows),
             "side": pc.if_else(delivered, DELIVERY, PUBLISH),
@@ -114,17 +126,20 @@ class Rules:
             "own_route": pa.array(np.where(delivery & ~dead, own_route, 0)),
             "kind": pc.coalesce(by_exchange, addressed, PLAIN),
             "digest": pc.if_else(rows["body_sha256"].is_valid(), pa.array(hashed(rows["body_sha256"], seed=BODY)), 0),
-            "family": _families(rows["version"]),
+            "family": family,
             "from_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
             "until_ns": until_ns,
-            "again": pc.coalesce(rows["redelivered"], False),
-            "back_ns": back_ns,
+            "again": pc.and_(pc.coalesce(rows["redelivered"], False), pa.array(~copied)),
+            "back_ns": pc.if_else(pa.array(copied), -1, back_ns),
+            "surely": rows["settled_ts_ns"].is_valid(),
             "unmarked": pc.equal(rows["outcome"], self.unmarked).fill_null(False),
+            "label": pa.array(label),
+            "common": pa.array(common),
             "identity": pa.array(_identities(rows)),
             "connection_id": rows["connection_id"],
             "frame_no": rows["first_frame_no"],
             **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
-            **{name: rows[name] for name in ("queue", "outcome")},
+            **{name: rows[name] for name in ("queue", "outcome", "transaction")},
             "settled_ns": rows["settled_ts_ns"],
             "dead_lettered": of_broker.died["reason"],
             "by_id": by_id,
@@ -256,6 +271,15 @@ def _families(versions: pa.Array) -> pa.Array:
 
 def _not_empty(text: pa.Array) -> pa.Array:
     return pc.not_equal(text, "").fill_null(False)
+
+
+def _of_streams(streams: pa.Array, queues: pa.Array) -> pa.BooleanArray:
+    """Whether each of `queues` is among the streams of its broker."""
+    found = pa.repeat(pa.scalar(False), len(queues))
+    for known in streams.unique().drop_null():
+        here = pc.equal(streams, known).fill_null(False)
+        found = pc.or_(found, pc.and_(here, one_of(queues, known.as_py().splitlines())))
+    return found
 
 
 def _links(rows: Mapping[str, pa.Array]) -> pa.Array:

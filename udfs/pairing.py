@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
-from codec.pairing import DELIVERY, NOBODY, PUBLISH, Pairs, Rows, pairs_of
+from codec.pairing import pairs_of
+from codec.pairing_state import ANY, DELIVERY, NOBODY, PUBLISH, Pairs, Rows
 from udfs.arrow import arrow_schema
 from udfs.dealing import whole_keys
 from udfs.parquet import write_folders
@@ -37,6 +38,7 @@ CARRIED = {
     "address": pa.string(),
     "queue": pa.string(),
     "outcome": pa.string(),
+    "transaction": pa.string(),
     "settled_ns": pa.int64(),
     "dead_lettered": pa.string(),
     "by_id": pa.bool_(),
@@ -141,6 +143,10 @@ def _shown(
     delivered = np.arange(len(publishes)) < len(firsts)
     paired = pa.array(delivered & (publishes != NOBODY))
     doubt = pc.or_(pa.array(_with(pairs.doubt[firsts], nobody) == 1), either("lossy"))
+    # Other headers than those of its only publish: their key is the same, but is it the same message?
+    same_family = pc.equal(publish("family"), first("family"))
+    relabelled = pc.and_(pa.array(_with(pairs.tier[firsts], nobody) == ANY), pc.invert(either("by_id")))
+    doubt = pc.or_(doubt, pc.and_(relabelled, same_family))
     confirmed = pc.not_equal(publish("outcome"), "returned")
     last_complete, publish_complete = last("until_ns"), publish("until_ns")
     presettled = pc.equal(last("outcome"), "presettled")
@@ -167,6 +173,7 @@ def _shown(
         "total_latency_ns": pc.subtract(over, publish("from_ns")),
         "redeliveries": pa.array(_with(pairs.repeats[firsts], nobody), mask=~delivered),
         "outcome": pc.coalesce(last("outcome"), publish("outcome")),
+        "transaction": publish("transaction"),
         "dead_lettered": first("dead_lettered"),
         "match": pc.if_else(paired, pc.if_else(either("by_id"), "message-id", "fingerprint"), "none"),
         "ambiguous": pc.if_else(paired, doubt, None),

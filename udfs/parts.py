@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 METHODS, REQUESTS = "methods", "requests"  # methods that cannot have a reply; those that may
 SAID = "said"  # frames in which the two sides speak of their connection
 FRAME_COUNTS = "frame_counts"  # how many frames of each kind connections have
+STREAM_QUEUES = "stream_queues"  # queues that are streams, as methods tell
 MESSAGES, OPEN = "messages", "open"  # messages as the table has them; those that Spark has to settle,
 EVENTS = "history/event"  # and how
 COUNTS = "counts"  # how many of the others were settled how

@@ -157,11 +157,13 @@ def warm_pairing() -> None:
     from udfs.pairing import KEY, TO_PAIR, PairMessages
 
     names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
-    numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "body_size")
-    texts = dict.fromkeys((*names, "outcome", "transaction", "version", "server", "vhost"), pa.array(["a"]))
-    truths = dict.fromkeys(("redelivered", "lossy", "ids_repeat"), pa.array([True]))
+    kept = ("content_type", "content_encoding", "type", "app_id", "outcome", "transaction")
+    numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns")
+    sizes = ("body_size", "priority", "settled_ts_ns")
+    texts = dict.fromkeys((*names, *kept, "version", "server", "vhost", "streams"), pa.array(["a"]))
+    truths = dict.fromkeys(("browsed", "redelivered", "lossy", "ids_repeat"), pa.array([True]))
     dead = said({"x-death": [{"routing-keys": ["a"]}]})
-    messages = {**texts, **truths, **dict.fromkeys((*numbers, "settled_ts_ns"), pa.array([1]))}
+    messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
     messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
     dealt = DealMessages(Rules(("get",), (), (), ""), Deal(TO_PAIR, KEY, 1))(iter([pa.record_batch(messages)]))
     list(PairMessages(StructType([StructField("flow_id", LongType())]))(dealt))

@@ -19,10 +19,11 @@ from udfs.decode import decode_runs
 from udfs.fields import fields
 from udfs.methods import Methods
 from udfs.parquet import write_folders
-from udfs.parts import FRAME_COUNTS, METHODS, REQUESTS, SAID, Parts
+from udfs.parts import FRAME_COUNTS, METHODS, REQUESTS, SAID, STREAM_QUEUES, Parts
 from udfs.past import Past, Recipe, schemas
 from udfs.rows import is_among, is_there, places_where
 from udfs.schemas import FRAMES
+from udfs.streams import STREAMS, Streams
 
 # Folders of decoded rows by kind; all other parts have their own name.
 DECODED_OF = {kind: f"decoded/kind={kind}" for kind in ("frame", "connection", "capture")}
@@ -32,8 +33,8 @@ DECODED_OF = {kind: f"decoded/kind={kind}" for kind in ("frame", "connection", "
 class WriteTables:
     """The function for `mapInArrow` over sorted runs -> WRITTEN (`udfs.parquet`). Files go to folders in `directory` of
     a file system that all workers reach; `payload` as for `decode_runs`; `arguments`: what is read of those of methods,
-    by name and type; `said`: frames of part SAID, by name or else by type; `counts`, `methods`, `past`: None where
-    these files are not wanted."""
+    by name and type; `said`: frames of part SAID, by name or else by type; `counts`, `methods`, `past`, `streams`:
+    None where these files are not wanted."""
 
     filesystem: fs.FileSystem
     directory: str
@@ -43,6 +44,7 @@ class WriteTables:
     counts: Counts | None
     methods: Methods | None
     past: Recipe | None
+    streams: Streams | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.write(decode_runs(self.payload, coded=True)(batches))
@@ -68,6 +70,8 @@ class WriteTables:
                     yield SAID, rows.take(said)
             if self.counts:
                 yield FRAME_COUNTS, self.counts.of(rows)
+            if self.streams:
+                yield STREAM_QUEUES, self.streams.of(rows)
             if not (self.methods or past):
                 continue
             arguments = fields(rows["arguments"], self.arguments)
@@ -87,4 +91,4 @@ class WriteTables:
         known = schemas(self.past.shown.schema) if self.past else {}
         if self.methods:
             known |= dict.fromkeys((METHODS, REQUESTS), self.methods.schema)
-        return (known | {FRAME_COUNTS: COUNTED}).get(folder, FRAMES)
+        return (known | {FRAME_COUNTS: COUNTED, STREAM_QUEUES: STREAMS}).get(folder, FRAMES)

@@ -95,7 +95,7 @@ def _wanted(metadata, at, end, number, keys, key_ends):
     """Which of the wanted keys entry `number` of the dictionary at `at` is; -1 for none."""
     if at >= end:
         return -1
-    width = (metadata[at] >> 6) + 1
+    width = (int(metadata[at]) >> 6) + 1
     first = at + 1
     if first + width > end:
         return -1
@@ -179,7 +179,7 @@ def look(value, at, end, out, k, row):
 
 
 @kernel
-def _whole(value, at, end):
+def whole(value, at, end):
     """How many octets the value at `at` has; what lies behind `end` is not counted."""
     head = value[at]
     basic, rest = head & 3, int(head) >> 2
@@ -251,10 +251,10 @@ def read_fields(value, starts, stops, words, words_starts, words_stops, keys, ke
             place = values + little(value, offsets + i * width, width)
             if k >= 0 and place < end:
                 look(value, place, end, out, k, row)
-                whole = out.whole_of[k]
-                if whole >= 0:
-                    out.whole_at[whole, row] = place
-                    out.whole_size[whole, row] = _whole(value, place, end)
+                of_whole = out.whole_of[k]
+                if of_whole >= 0:
+                    out.whole_at[of_whole, row] = place
+                    out.whole_size[of_whole, row] = whole(value, place, end)
 
 
 @kernel

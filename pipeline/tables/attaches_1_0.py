@@ -113,6 +113,9 @@ def _link() -> Column:
     address = F.when(
         sends, F.coalesce(server["said"]["target"]["address"], client["said"]["target"]["address"])
     ).otherwise(F.coalesce(server["said"]["source"]["address"], client["said"]["source"]["address"]))
+    distribution_mode = F.coalesce(
+        source_side["said"]["source"]["distribution_mode"], target_side["said"]["source"]["distribution_mode"]
+    )
     default_outcome = F.coalesce(source_side["said"]["source"], target_side["said"]["source"])["default_outcome"][
         "type"
     ]
@@ -123,6 +126,7 @@ def _link() -> Column:
         F.col("said.name").alias("name"),
         F.coalesce(client["said"]["handle"], server["said"]["handle"]).alias("handle"),
         address.alias("address"),
+        distribution_mode.alias("distribution_mode"),
         mode("snd_settle_mode"),
         mode("rcv_settle_mode"),
         source_side["said"]["initial_delivery_count"].alias("initial_delivery_count"),

@@ -15,14 +15,15 @@ from pyspark.sql import functions as F
 from pipeline.tables.attaches_1_0 import with_links
 from pipeline.tables.ledgers import ledger, no_events, opening, ranges, settling
 from pipeline.tables.roles import COORDINATES, named, other
-from pipeline.tables.session_roles import DISCHARGE, PERFORMATIVES, TRANSACTIONAL, outcome_of
+from pipeline.tables.session_roles import COPY, DISCHARGE, PERFORMATIVES, TRANSACTIONAL, outcome_of
 from pipeline.tables.sessions import SAID, in_sessions, spoken, with_hidden_answers
 from pipeline.tables.settlement import settle
 from pipeline.tables.transactions import takes_effect, unanswered, with_ends
 
 ARGUMENTS = """struct<remote_channel int, name string, handle bigint, role boolean, snd_settle_mode int,
     rcv_settle_mode int, initial_delivery_count bigint,
-    source struct<address string, default_outcome struct<type string>>, target struct<address string, type string>,
+    source struct<address string, distribution_mode string, default_outcome struct<type string>>,
+    target struct<address string, type string>,
     delivery_id bigint, delivery_tag binary, message_format bigint, settled boolean, resume boolean, aborted boolean,
     first bigint, last bigint, state struct<type string, txn_id binary, outcome struct<type string>>,
     delivery_count bigint, link_credit bigint, incoming_window bigint, outgoing_window bigint,
@@ -162,6 +163,7 @@ def _concluded(rows: DataFrame) -> DataFrame:
             "reply_ts_ns": F.when(command & answered, F.col("settled_ts_ns")),
             "transaction": F.when(first, F.coalesce("end.result", "transaction")),
             "address": F.col("link.address"),
+            "browsed": F.when(operation == "deliver", F.col("link.distribution_mode") == COPY),
             "delivery_id": F.col("said.delivery_id"),
             "delivery_tag_hex": F.lower(F.hex("said.delivery_tag")),
             "message_format": F.col("said.message_format"),

@@ -37,20 +37,21 @@ FOOTERS = 16  # read at a time
 # The columns of table messages that flows come from.
 OF_MESSAGES = (
     "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
-    "routing_key", "queue", "address", "link", "redelivered", "message_id", "correlation_id", "reply_to", "headers",
-    "properties", "body_size", "body_sha256", "outcome", "settled_ts_ns", "transaction",
+    "routing_key", "queue", "address", "link", "browsed", "redelivered", "priority", "message_id", "correlation_id",
+    "reply_to", "content_type", "content_encoding", "type", "app_id", "headers", "properties", "body_size",
+    "body_sha256", "outcome", "settled_ts_ns", "transaction",
 )  # fmt: skip
 
 
-def message_flows(messages: DataFrame, connections: DataFrame) -> DataFrame:
-    """Tables `messages` (OF_MESSAGES are enough; read four times, and where bytes are lost once more) and
-    `connections` -> table message_flows."""
+def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
+    """Tables `messages` (OF_MESSAGES are enough; read four times, and where bytes are lost once more), `connections`,
+    and queues that are `streams` (`udfs.streams.STREAMS`) -> table message_flows."""
     # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
     from udfs.dealing import DEALT
     from udfs.pairable import DealMessages
     from udfs.pairing import PairMessages
 
-    brokers = _brokers(connections)
+    brokers = _brokers(connections, streams)
     deal = _deal(messages)
     # Repeats are joined last: of a join of joins Spark would think that it is too large to be sent to the messages.
     rows = messages.join(brokers, "connection_id").join(F.broadcast(_repeats(messages, brokers)), AT, "left")
@@ -59,8 +60,9 @@ def message_flows(messages: DataFrame, connections: DataFrame) -> DataFrame:
 
 
 def write_flows(
-    messages: DataFrame, connections: DataFrame, files: Collection[str], source: Place, directory: Place
-) -> set[str]:
+    messages: DataFrame, connections: DataFrame, streams: DataFrame | None, files: Collection[str], source: Place,
+    directory: Place,
+) -> set[str]:  # fmt: skip
     """Write the table into `directory`, which must not exist; the names of its files, which may be none. Others may be
     there, from tasks that were tried again. `messages` are those in these `files` of `source`: workers read them."""
     from udfs.dealing import DEALT
@@ -69,7 +71,7 @@ def write_flows(
     from udfs.parquet import WRITTEN
 
     brokers_at = directory.parent.child("brokers")
-    known = _brokers(connections)
+    known = _brokers(connections, streams)
     parquet.write(known.join(F.broadcast(_repeats(messages, known)), AT, "left"), brokers_at.uri)
     brokers = messages.sparkSession.read.parquet(brokers_at.pattern)
     deal = _deal(messages)
@@ -131,19 +133,24 @@ def _by_bucket(dealt: DataFrame, messages: DataFrame, brokers: DataFrame, deal: 
     return dealt.unionByName(answers).repartition("bucket").sortWithinPartitions("bucket")
 
 
-def _brokers(connections: DataFrame) -> DataFrame:
-    """By connection: version, its broker (AT), and whether bytes of that broker are lost."""
+def _brokers(connections: DataFrame, streams: DataFrame | None) -> DataFrame:
+    """By connection: version, its broker (AT), whether bytes of that broker are lost, names of its `streams`."""
     hostname = F.when(F.col("vhost").startswith(NAMED_VHOST), F.expr(f"substr(vhost, {len(NAMED_VHOST) + 1})"))
     vhost = F.when(F.col("version") == "1.0", hostname).otherwise(F.col("vhost"))
     lost = F.coalesce("missing_bytes", F.lit(0)) + F.coalesce("undecoded_bytes", F.lit(0)) > 0
     # Not by a join: Spark would take its rows for too many to be broadcast to the messages.
-    return connections.select(
+    brokers = connections.select(
         "connection_id",
         "version",
         F.concat_ws(":", "server_ip", "server_port").alias("server"),
         F.when(vhost != "", vhost).otherwise(F.lit("/")).alias("vhost"),
         lost.alias("lossy"),
     ).withColumn("lossy", F.max("lossy").over(Window.partitionBy(*AT)))
+    if streams is None:
+        return brokers.withColumn("streams", F.lit(None).cast("string"))
+    names = F.concat_ws("\n", F.sort_array(F.collect_set("queue")), F.lit(""))
+    of_broker = streams.join(brokers.select("connection_id", *AT), "connection_id").groupBy(*AT)
+    return brokers.join(F.broadcast(of_broker.agg(names.alias("streams"))), AT, "left")
 
 
 def _repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:

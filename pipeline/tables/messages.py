@@ -44,6 +44,7 @@ STATE = {
     "delivery_id": "bigint",
     "message_format": "bigint",
     "resumed": "boolean",
+    "browsed": "boolean",
     "outcome": "string",
     "settled_ts_ns": "bigint",
     "settled_frame_no": "bigint",

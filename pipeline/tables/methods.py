@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from pipeline.schemas import METHODS
-from pipeline.tables.roles import COMMANDS_TO, COORDINATES, HOT_ARGUMENTS, METHOD_FRAMES, NAMES_LINK, replies
+from pipeline.tables.roles import (
+    COMMANDS_TO,
+    COORDINATES,
+    HOT_ARGUMENTS,
+    METHOD_FRAMES,
+    NAMES_LINK,
+    TELLS_STREAM,
+    replies,
+)
 from pipeline.tables.shape import shaped
 
 if TYPE_CHECKING:
     from udfs.commands import Commands
     from udfs.methods import Methods
+    from udfs.streams import Streams
 
 KEY = ("connection_id", "frame_no")
 READ_ARGUMENTS = {**HOT_ARGUMENTS, "name": "string"}  # in one pass; the name is that of a link
@@ -23,6 +32,13 @@ def shown_methods() -> Methods:
     from udfs.methods import Methods
 
     return Methods(METHODS, METHOD_FRAMES, NAMES_LINK, tuple(replies()), coordination())
+
+
+def streams() -> Streams:
+    """How workers find queues that are streams."""
+    from udfs.streams import Streams
+
+    return Streams(TELLS_STREAM)
 
 
 def coordination() -> Commands:

@@ -35,6 +35,8 @@ MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 SETS_PREFETCH = ("basic.qos",)
 DECLARES_QUEUE = ("queue.declare",)
+# RabbitMQ, streams: method -> the argument that tells that its queue is one, and its value (None: any).
+TELLS_STREAM = {"queue.declare": ("x-queue-type", "stream"), "basic.consume": ("x-stream-offset", None)}
 
 # Messages and what becomes of them.
 OPERATIONS = {

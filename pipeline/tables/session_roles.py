@@ -49,6 +49,7 @@ PERFORMATIVES = ("begin", *LINK_PERFORMATIVES, "disposition", "end")
 SND_SETTLE_MODES = {"0": "unsettled", "1": "settled", "2": "mixed"}
 RCV_SETTLE_MODES = {"0": "first", "1": "second"}
 DEFAULT_SND_SETTLE_MODE, DEFAULT_RCV_SETTLE_MODE = "mixed", "first"  # 2.7.3
+COPY = "copy"  # distribution-mode: messages stay at the node (3.5.7)
 COORDINATOR, TRANSACTIONAL, DISCHARGE = "coordinator", "transactional-state", "discharge"
 SERIAL = 2**32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
 
@@ -69,6 +70,7 @@ CREDIT_MODE, WINDOW_MODE = 0, 1
 FLOW_MODES = {str(CREDIT_MODE): "credit", str(WINDOW_MODE): "window"}
 DEFAULT_FLOW_MODE = FLOW_MODES[str(WINDOW_MODE)]  # message.subscribe, rule default-flow-mode
 NO_ACCEPT = 1  # accept-mode none
+NOT_ACQUIRED = 1  # acquire-mode: the message stays in its queue
 CREDIT_IN_MESSAGES, NO_LIMIT = 0, SERIAL - 1
 CREDIT_UNITS = {CREDIT_IN_MESSAGES: "messages", 1: "octets"}
 COMMANDS = (

@@ -20,6 +20,7 @@ from pipeline.tables.session_roles import (
     DTX_STARTS,
     DTX_STOPS,
     NO_ACCEPT,
+    NOT_ACQUIRED,
     SETTLES_TRANSFERS,
     SUBSCRIBES,
     SUBSCRIPTION_COMMANDS,
@@ -33,9 +34,9 @@ from pipeline.tables.settlement import settle
 from pipeline.tables.transactions import takes_effect, unanswered, with_ends
 
 ARGUMENTS = """struct<name binary, command_id bigint, destination string, queue string, accept_mode int,
-    exclusive boolean, flow_mode int, unit int, value bigint, transfers array<struct<lower bigint, upper bigint>>,
-    commands array<struct<lower bigint, upper bigint>>, code int, error_code int, description string,
-    xid struct<format bigint, global_id binary, branch_id binary>>"""
+    acquire_mode int, exclusive boolean, flow_mode int, unit int, value bigint,
+    transfers array<struct<lower bigint, upper bigint>>, commands array<struct<lower bigint, upper bigint>>, code int,
+    error_code int, description string, xid struct<format bigint, global_id binary, branch_id binary>>"""
 SETTLES = (*SETTLES_TRANSFERS, *COMPLETES)
 ENDS = {**TRANSACTION_ENDS, **DTX_ENDS}
 
@@ -200,6 +201,7 @@ def _concluded(rows: DataFrame) -> DataFrame:
             "exchange": F.when(transfer & published, F.coalesce("said.destination", F.lit(""))),
             "queue": F.col("subscription.queue"),
             "link": F.when(transfer & ~published, F.col("said.destination")),
+            "browsed": F.when(transfer & ~published, F.col("said.acquire_mode") == NOT_ACQUIRED),
             "delivery_id": F.col("said.command_id"),
             "own_channel": F.col("channel"),
             "credited": F.struct("said.unit", "said.value", "said.flow_mode"),
