@@ -251,8 +251,8 @@ def test_browsers_take_nothing_out_of_a_queue(version: str, to: Row, where: Row,
 def test_headers_tell_across_versions_what_both_can_hold(sent_as: str, seen_as: str) -> None:
     """A broker hands on simple values; tables and x- headers it does not, or elsewhere (RabbitMQ, conversions)."""
     private = {"x-mine": 1, "table": {"a": 1}}
-    to = {"address": "/queues/q"} if sent_as == "1.0" else {"exchange": "", "routing_key": "q"}
-    where = {"address": "/queues/q"} if seen_as == "1.0" else {"queue": "q"}
+    to: Row = {"address": "/queues/q"} if sent_as == "1.0" else {"exchange": "", "routing_key": "q"}
+    where: Row = {"address": "/queues/q"} if seen_as == "1.0" else {"queue": "q"}
     sent = [message(sent_as, "publish", n, 10 + n, headers={"sn": n, **private}, **to) for n in range(3)]
     seen = [message(seen_as, "deliver", n, 100 - n, 2, headers={"sn": n}, **where) for n in range(3)]
     rows = paired(messages(*sent, *seen), BROKER)

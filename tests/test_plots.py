@@ -45,6 +45,14 @@ def waiting(spark: SparkSession) -> Tables:
         }
         for n, (came, there) in enumerate(zip(PUBLISHED, DELIVERED, strict=True))
     ]  # fmt: skip
+    # The transaction of one more was rolled back: it is in no queue.
+    undone: dict[str, Any] = {
+        "publish_frame_no": 99,
+        "publish_ts_ns": BEGIN,
+        "outcome": "confirmed",
+        "transaction": "rolled-back",
+    }
+    flows.append({**flows[0], "flow_id": 99, **undone, **dict.fromkeys(("queue", "deliver_ts_ns"))})
     messages = [delivery(at, gone) for at, gone in zip(DELIVERED, SETTLED, strict=True) if at is not None]
     return tables_of(spark, messages=messages, message_flows=flows, connections=[connection()])
 

@@ -84,6 +84,16 @@ def test_latency_by_columns_of_flows_and_of_connections(tables: Tables) -> None:
     assert [(row.queue, row.user, row["count"]) for row in found] == [("a", "ann", 100), ("b", "ann", 1)]
 
 
+def test_the_address_is_the_queue_where_there_is_no_other(spark: SparkSession, tables: Tables) -> None:
+    flows = [flow(n, 1000 + n, address="d", broker_latency_ns=7) for n in (1, 2)]
+    flows.append(flow(3, 1003, queue="a", address="d", broker_latency_ns=9))
+    of_1_0 = tables.having(message_flows=rows(spark, TABLES["message_flows"], *flows))
+    found = pipeline.latency(of_1_0, by=["queue"]).collect()
+    assert [(row.queue, row["count"], row.max_ns) for row in found] == [("a", 1, 9), ("d", 2, 7)]
+    found = pipeline.latency(of_1_0, by=["queue", "address"]).collect()
+    assert [(row.queue, row.address, row["count"]) for row in found] == [(None, "d", 2), ("a", "d", 1)]
+
+
 def test_rates_by_interval(tables: Tables) -> None:
     found = pipeline.rates(tables, every="1 minute", by=["vhost"]).collect()
     assert [tuple(row) for row in found] == [

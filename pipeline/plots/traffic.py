@@ -26,6 +26,7 @@ IN, OUT = "published", "delivered"
 BROKER, CONSUMERS = "in the broker, not delivered yet", "with consumers, not settled yet"
 TRAFFIC, PLACES = {IN: "c1", OUT: "c2"}, {BROKER: "c2", CONSUMERS: "c1"}
 # Where a publish goes that was never delivered: through the default exchange to the queue of its routing key.
+TOOK_EFFECT = "NOT transaction <=> 'rolled-back'"
 QUEUE_OF_FLOW = "coalesce(queue, address, CASE WHEN exchange = '' THEN routing_key END)"
 QUEUE_OF_MESSAGE = "coalesce(queue, address)"
 
@@ -36,10 +37,10 @@ def rates(
     """Messages a second in and out of each queue, a row each: an `altair.VConcatChart`.
 
     `by`: 'queue' (1.0: the address), or another column of table messages. A publish has no queue of its own: it counts
-    for each queue that its message was delivered from, or that the default exchange routes to. What declares and
-    discharges transactions of 1.0 is no message here. `where`: SQL over columns that messages and message_flows both
-    have, or connections. `every`: interval ('1 second'); by default as many as fit. The `most` busiest are drawn. Two
-    Spark jobs. Raises ValueError for an unknown interval, and for a `most` less than 1.
+    for each queue that its message was delivered from, or that the default exchange routes to; of a transaction that
+    was rolled back it came to none. `where`: SQL over columns that messages and message_flows both have, or
+    connections. `every`: interval ('1 second'); by default as many as fit. The `most` busiest are drawn. Two Spark
+    jobs. Raises ValueError for an unknown interval, and for a `most` less than 1.
     """
     at_least_one(most)
     title, events = f"Messages in and out, by {by.replace('_', ' ')}", traffic(tables, where, by)
@@ -91,7 +92,7 @@ def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
     out = events(messages.filter(F.col("operation").isin(*DELIVERIES)), name, OUT)
     if by != "queue":
         return events(messages.filter(F.col("operation") == "publish"), name, IN).unionAll(out)
-    flows = only(tables, where, "message_flows").message_flows.filter("publish_ts_ns IS NOT NULL")
+    flows = only(tables, where, "message_flows").message_flows.filter(f"publish_ts_ns IS NOT NULL AND {TOOK_EFFECT}")
     return events(flows, F.expr(QUEUE_OF_FLOW), IN, "publish_ts_ns").unionAll(out)
 
 
@@ -100,7 +101,8 @@ def waiting(tables: Tables, where: str | None) -> DataFrame:
     chosen = only(tables, where, "messages", "message_flows")
     # What came back to its publisher is in no queue.
     refused = F.col("deliver_ts_ns").isNull() & F.coalesce(F.col("outcome").isin(*REFUSED), F.lit(False))
-    flows = chosen.message_flows.filter(f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL").filter(~refused)
+    flows = chosen.message_flows.filter(f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL AND {TOOK_EFFECT}")
+    flows = flows.filter(~refused)
     came = events(flows, F.expr(QUEUE_OF_FLOW), BROKER, "publish_ts_ns").withColumn("change", F.lit(1).cast("long"))
     # A delivery may be captured before the publish was complete: it waited for no time.
     left = F.greatest("deliver_ts_ns", "publish_ts_ns").alias("left_ns")
