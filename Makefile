@@ -101,7 +101,7 @@ java:
 # Kernels are compiled once and cached beside their sources, so that the first decode is as fast as the second. The cache
 # of a kernel does not notice that another one which it calls has changed: after any change all are compiled anew.
 .venv/kernels: $(KERNELS) | .venv/runtime
-	@echo "Compiling kernels (a few minutes, once)"
+	@echo "Compiling kernels (a minute or two, once)"
 	@find codec -name '*.nb[ic]' -delete
 	@$(BIN)/python -m udfs.warm
 	@touch $@

@@ -2,6 +2,7 @@
 
 `njit` compiles in nopython mode without the GIL. With NUMBA_DISABLE_JIT=1 the same functions run as plain Python:
 that is the reference which the tests compare with, so kernels use no construct that only the compiler understands.
+What Python calls becomes machine code, together with all kernels that it calls (`codec.linking`).
 
 Machine code is cached in a directory named after a digest of the sources that a kernel is made of: its own file and
 all files of this package that it imports, directly or not. (numba itself only looks at the file of the function at
@@ -21,10 +22,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import caching
+
+from codec.linking import KernelDispatcher
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -96,14 +99,17 @@ def kept_in(directory: str) -> Iterator[None]:
 
 
 def compile_cached(**options: Any) -> Callable[[Kernel], Kernel]:
-    """A decorator: `numba.njit` with these options, cached in `cache_directory`."""
+    """A decorator: a kernel with these options of `numba.njit`, cached in `cache_directory`."""
 
     def compile_one(function: Kernel) -> Kernel:
+        if numba.config.DISABLE_JIT:
+            return function
         source = Path(function.__code__.co_filename)
         ours = not numba.config.CACHE_DIR and PACKAGE in source.parents
         with kept_in(cache_directory(source)) if ours else nullcontext():  # numba asks when the function is decorated
-            compiled: Kernel = numba.njit(cache=True, nogil=True, **options)(function)
-        return compiled
+            compiled: Any = KernelDispatcher(function, {}, options)
+            compiled.enable_caching()
+        return cast(Kernel, compiled)
 
     return compile_one
 

@@ -1,8 +1,8 @@
 """Compile all kernels before the first capture is read: `python -m udfs.warm`.
 
-Compiled kernels are kept on disk (`codec.jit`), so this is worth a minute once after an installation or an upgrade,
-on every machine that runs workers. It reads two captures of a few packets, through the code that workers run, so that
-each kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a second
+Compiled kernels are kept on disk (`codec.jit`), so this is worth a minute or two once after an installation or an
+upgrade, on every machine that runs workers. It reads two captures of a few packets, through the code that workers run,
+so that each kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a second
 process at the same time.
 """
 
@@ -12,8 +12,10 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -74,11 +76,12 @@ def pcapng(recorded: list[bytes]) -> bytes:
 
 
 def warm_values() -> None:
-    """Compile what turns octets into VARIANT, for every family."""
+    """Compile what turns octets into VARIANT, for every family, in rows and standing alone."""
     from codec.amqp import rows as R
+    from codec.amqp.alone_values import ValueDecoder
     from codec.amqp.decoder import HEAP_BYTES
     from codec.amqp.values import decode_values, definitions
-    from codec.amqp.versions import PROTOCOL_HEADER
+    from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1
     from codec.variant import new_writer
 
     known = headers()
@@ -87,10 +90,32 @@ def warm_values() -> None:
     rows.cells[:, R.VERSION] = known.version
     rows.cells[:, R.OCTETS_END] = range(4, 4 * len(known.version) + 1, 4)
     decode_values(rows.cells, rows.octets, 0, definitions(), new_writer(), new_writer())
+    octets, offsets = np.zeros(4, np.uint8), np.array([0, 4])
+    list(ValueDecoder().tables(octets, offsets, V0_9_1))
+    list(ValueDecoder().values(octets, offsets))
 
 
-def warm_captures() -> None:
-    """Compile the readers, the packet layers and the stream decoder: read and decode two captures."""
+def warm_stream() -> None:
+    """Compile the stream decoder, for connections and for frames that stand alone, but not what decodes values."""
+    from codec.amqp.alone import AloneDecoder
+    from codec.amqp.decoder import Batch
+    from codec.amqp.rows import Rows
+    from codec.amqp.versions import V0_9_1
+    from codec.net.segments import SEGMENT
+
+    class RowsOnly(AloneDecoder):
+        def _decoded(self, cells: np.ndarray, rows: Rows) -> Iterator[Batch]:
+            return iter(())
+
+    list(RowsOnly().feed(bytes(36), np.zeros(1, SEGMENT), np.zeros(0, np.uint8)))
+    decoder = RowsOnly()
+    list(decoder.feed(bytes(36), np.zeros(1, SEGMENT), np.zeros(0, np.uint8)))
+    list(decoder.finish())
+    list(RowsOnly().frames(np.zeros(8, np.uint8), np.array([0, 8]), V0_9_1))
+
+
+def warm_captures(decode: bool) -> None:
+    """Compile the readers and the packet layers: read two captures; and `decode` them."""
     from udfs.decode import decode_runs
     from udfs.options import parse_options
     from udfs.source import PcapReader, TcpRunsReader
@@ -105,7 +130,8 @@ def warm_captures() -> None:
             options = {"path": str(path), "ports": "5672"}
             runs = TcpRunsReader(parse_options(options))
             for partition in runs.partitions():
-                list(decode_runs()(runs.read(partition)))
+                batches = runs.read(partition)
+                list(decode_runs()(batches) if decode else batches)
             rows = PcapReader(parse_options(options))
             for partition in rows.partitions():
                 list(rows.read(partition))
@@ -183,18 +209,20 @@ def warm_functions() -> None:
 
 
 def main() -> None:
-    """Compile everything, in two processes."""
+    """Compile everything, in two processes that have about as much to do."""
     if sys.argv[1:] == ["values"]:
         warm_values()
         return
     # Without the working directory on its path where this process goes without it: there may be other code.
     options = ["-P"] if sys.flags.safe_path else []
     with subprocess.Popen([sys.executable, *options, "-m", "udfs.warm", "values"]) as values:
-        warm_captures()
+        warm_stream()
+        warm_captures(decode=False)
         warm_settlement()
         warm_history()
         warm_pairing()
-    warm_functions()  # of both
+    warm_captures(decode=True)  # with the kernels of both
+    warm_functions()
     if values.returncode:
         sys.exit(values.returncode)
 
