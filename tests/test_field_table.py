@@ -56,6 +56,18 @@ def table_of(data: bytes, version: str = "0-9-1") -> Any:
     return table
 
 
+def test_a_tag_is_read_as_printed_where_only_that_fits() -> None:
+    """`s` in 0-9-1: every broker and client writes 16 bits, the document prints a short string."""
+    short = entry(b"a", b"s", shortstr(b"abc")) + entry(b"b", b"s", shortstr(b"")) + entry(b"c", b"t", b"\x01")
+    assert table_of(short) == {"a": "abc", "b": "", "c": True}
+    nested = entry(b"n", b"F", long_prefixed(short)) + entry(b"z", b"V", b"")
+    assert table_of(nested) == {"n": {"a": "abc", "b": "", "c": True}, "z": None}
+    assert table_of(entry(b"a", b"s", b"\x01x")) == {"a": 0x0178}  # both readings fit: that of practice
+    assert table_of(entry(b"a", b"s", b"\x00\x05") + entry(b"b", b"s", b"\x01\x00")) == {"a": 5, "b": 256}
+    code, at, _ = decoded(entry(b"a", b"s", b"\x09abc"))  # neither does
+    assert (code, at) == (MALFORMED, 5)
+
+
 # One line a tag: octets by hand, and what they mean (arithmetic where it is not plain).
 TAGS: list[tuple[str, bytes, Any]] = [
     ("t", b"\x00", False),

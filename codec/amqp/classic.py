@@ -11,7 +11,7 @@ from __future__ import annotations
 from codec.amqp import kinds as K
 from codec.amqp import notes as N
 from codec.amqp.credentials import user_span
-from codec.amqp.field_table import entries_fit, put_nested, put_scalar, value_end
+from codec.amqp.field_table import put_nested, put_scalar, table_fits, value_end
 from codec.amqp.tables import OPTIONAL, RESERVED, UNUSED_SHIFT
 from codec.cursor import SHORT, octet, u16
 from codec.kernel import inlined, kernel
@@ -245,7 +245,7 @@ def check_method(buf, start, end, t, version, method):
 @kernel
 def _checked(buf, at, end, kind, tags):
     after = value_end(buf, at, end, kind)
-    if kind == K.TABLE and after >= 0 and not entries_fit(buf, at + 4, after, tags):
+    if kind == K.TABLE and after >= 0 and not table_fits(buf, at + 4, after, tags):
         return -1
     return after
 

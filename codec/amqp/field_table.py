@@ -15,6 +15,7 @@ import numpy as np
 
 from codec.amqp import kinds as K
 from codec.amqp import notes as N
+from codec.amqp.tables import CLASSIC_VERSIONS, printed_kinds, tag_kinds
 from codec.cursor import SHORT, exceeds_i64, fits, i64, is_plain, is_utf8, octet, signed, u8, u16, u32
 from codec.kernel import inlined, kernel
 from codec.limits import LIMITS
@@ -54,6 +55,13 @@ _VALUE = np.frombuffer(bytearray(b"value"), np.uint8)
 _HEX = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
 _BACKSLASH = 0x5C
 _AMBIGUOUS = np.array([tag in N.AMBIGUOUS_TAGS for tag in range(256)], np.uint8)
+# Tags in practice of another width than printed, and all tags with those as they are printed: `s` of 0-9-1.
+_LATEST = CLASSIC_VERSIONS[-1]
+_PRINTED_ONLY = printed_kinds(_LATEST)
+_DIVERGES = np.array([chr(tag) in _PRINTED_ONLY for tag in range(256)], np.uint8)
+_PRINTED = np.array(
+    [{**tag_kinds(_LATEST), **_PRINTED_ONLY}.get(chr(tag), K.UNDEFINED) for tag in range(256)], np.int64
+)
 
 
 @inlined
@@ -236,6 +244,8 @@ def _put_entry(w, buf, at, stop, depth, tags):
             return MALFORMED, at, depth
     tag = u8(buf, data, stop)
     kind = int(tags[tag]) if tag >= 0 else K.UNDEFINED
+    if in_table and tag >= 0 and _DIVERGES[tag] and _fits_as_printed(buf, at, stop, tags):
+        kind = int(_PRINTED[tag])
     end = value_end(buf, data + 1, stop, kind)
     if end < 0:
         return MALFORMED, data if data < stop else at, depth
@@ -253,6 +263,18 @@ def _put_entry(w, buf, at, stop, depth, tags):
         return trouble(w), data + 5, depth + 1
     put_scalar(w, buf, data + 1, end, kind)
     return trouble(w), end, depth
+
+
+@kernel
+def _fits_as_printed(buf, at, stop, tags):
+    """Whether the entries of a table from `at` on make sense only where tags are read as the document prints them."""
+    return not entries_fit(buf, at, stop, tags) and entries_fit(buf, at, stop, _PRINTED)
+
+
+@kernel
+def table_fits(buf, start, end, tags):
+    """Whether `buf[start:end]` are table entries, in practice or as printed, as far as `entries_fit` looks."""
+    return entries_fit(buf, start, end, tags) or entries_fit(buf, start, end, _PRINTED)
 
 
 @kernel

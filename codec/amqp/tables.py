@@ -203,6 +203,16 @@ def tag_kinds(version: str) -> dict[str, int]:
 
 
 @lru_cache
+def printed_kinds(version: str) -> dict[str, int]:
+    """Field-table tag -> kind as specified, for tags that in practice have a value of another width."""
+    tags = fact_table(version)["field_table"]["tags"]
+    both = {tag["tag"]: (tag["spec"], tag["practice"]) for tag in tags if tag["spec"] and tag["practice"]}
+    return {
+        tag: kinds.OF_TAG[spec["type"]] for tag, (spec, practice) in both.items() if spec["width"] != practice["width"]
+    }
+
+
+@lru_cache
 def classic_names() -> tuple[str, ...]:
     """Names of methods ('basic.publish') and of classes with content ('basic'), each once."""
     names = {method.name: None for version in CLASSIC_VERSIONS for method in methods(version)}
