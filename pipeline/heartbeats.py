@@ -52,7 +52,7 @@ def heartbeats(tables: Tables) -> DataFrame:
 def silences(frames: DataFrame, connections: DataFrame) -> DataFrame:
     """Times in which one side sent no frame, half an interval agreed on or longer: `connection_id`, `sender`, `client`,
     `ts_ns` (begin), `end_ns`, `ns`, `limit_ns`; from its last frame also to the last packet of the connection."""
-    kept = _measured(frames, connections).filter("limit_ns > 0 AND ns * 2 >= limit_ns")
+    kept = _measured(frames, connections).filter("limit_ns > 0 AND ns >= limit_ns / 2")
     return kept.select("connection_id", "sender", "client", "ts_ns", "end_ns", "ns", "limit_ns")
 
 

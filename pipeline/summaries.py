@@ -177,7 +177,7 @@ def consumers(tables: Tables) -> DataFrame:
         .groupBy(*LINK)
         .agg(
             F.max("outstanding").alias("most_outstanding"),
-            F.sum(F.when(at_limit, until_ns - F.col("ts_ns")).otherwise(0)).alias("at_limit_ns"),
+            F.try_sum(F.when(at_limit, until_ns - F.col("ts_ns")).otherwise(0)).alias("at_limit_ns"),
         )
     )
     of_prefetch = F.when(F.col("link").isNotNull() & (F.col("prefetch_count") > 0), F.coalesce("at_limit_ns", F.lit(0)))
@@ -205,7 +205,7 @@ def _credit(tables: Tables) -> DataFrame:
     return (
         tables.links.filter(F.col("kind").isin("subscription", "receiver"))
         .groupBy(*CHANNEL, F.col("name").alias("link"))
-        .agg(F.when(known, F.sum("no_credit_ns")).alias("no_credit_ns"))
+        .agg(F.when(known, F.try_sum("no_credit_ns")).alias("no_credit_ns"))
     )
 
 

@@ -18,6 +18,8 @@ LIGHT: Mapping[str, str] = dict(re.findall(r"--(\w+): (#\w+);", STYLE_SHEET.read
 PAGE: Mapping[str, str] = {name: f"var(--{name})" for name in LIGHT}
 # Text is laid out with the metrics of the first of these that is there: all but the last have Arial's.
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+# The shortest time on a logarithmic axis, ns.
+LEAST_NS = 1
 SERIES = ("c1", "c2", "c3", "c4")
 DASHES = ([1, 0], [5, 3], [2, 2], [8, 3])
 
@@ -70,7 +72,14 @@ def notebook() -> Any:
     return {"config": config(LIGHT, FONT, LIGHT["paper"])}
 
 
+def logarithmic_ms(nanoseconds: int) -> float:
+    """Milliseconds that a logarithmic axis can show: what took no time on a coarse clock, or less on one that was set
+    back, is drawn as LEAST_NS."""
+    return max(nanoseconds, LEAST_NS) / 1e6
+
+
 def powers(low: float, high: float) -> list[float]:
-    """Powers of ten from the last that is not above `low` to the first that is not below `high`: two at least."""
+    """Powers of ten from the last that is not above `low` to the first that is not below `high`: two at least. Both are
+    above 0."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]

@@ -16,12 +16,12 @@ def size(octets: int) -> str:
 
 
 def duration(nanoseconds: int | None) -> str | None:
-    """A duration with the unit that keeps it short: 812 ns, 14.2 us, 1.1 s."""
+    """A duration with the unit that keeps it short: 812 ns, 14.2 us, 1.1 s; below 0 where a clock was set back."""
     if nanoseconds is None:
         return None
     amount = float(nanoseconds)
     for unit in ("ns", "us", "ms"):
-        if amount < 1000:
+        if abs(amount) < 1000:
             return f"{amount:.0f} ns" if unit == "ns" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} s"

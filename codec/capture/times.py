@@ -1,7 +1,7 @@
 """Times of pcapng packets as nanoseconds: 64 bits in units that each interface chooses.
 
-Source: draft-ietf-opsawg-pcapng section 4.2, options if_tsresol and if_tsoffset. Everything stays inside 63 bits: a
-damaged time ends at MAX_NS, it does not wrap.
+Source: draft-ietf-opsawg-pcapng section 4.2, options if_tsresol and if_tsoffset. Everything stays inside 63 bits, and
+a time inside 62: a damaged one ends at LAST_NS, it does not wrap, and neither does what lies between two times.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from codec.jit import njit
 
 MAX_NS = 2**63 - 1
 SECOND_NS = 1_000_000_000
+# The last whole second of 62 bits, in 2116; the seconds of a pcap end in 2106.
+LAST_NS = 2**62 // SECOND_NS * SECOND_NS
 
 # How units become nanoseconds: times `factor`, divided by `factor`, or as fractions of 2**-factor seconds.
 MULTIPLY, DIVIDE, SHIFT = range(3)
@@ -27,7 +29,7 @@ def time_rule(resolution: int) -> tuple[int, int]:
 
 @njit
 def nanoseconds(high, low, rule, factor, offset_ns):
-    """Time of a packet: 64 bits in two halves of 32, in the interface's units. Stays inside -MAX_NS..MAX_NS."""
+    """Time of a packet: 64 bits in two halves of 32, in the interface's units. Stays inside -LAST_NS..LAST_NS."""
     if rule == SHIFT:
         ns = _binary_fraction(high, low, factor)
     elif high >= 1 << 31:
@@ -37,9 +39,9 @@ def nanoseconds(high, low, rule, factor, offset_ns):
     else:
         units = (high << 32) | low
         ns = units * factor if units <= MAX_NS // factor else MAX_NS
-    if offset_ns > 0:
-        return ns + offset_ns if ns <= MAX_NS - offset_ns else MAX_NS
-    return ns + offset_ns
+    if offset_ns > 0 and ns > LAST_NS - offset_ns:
+        return LAST_NS
+    return max(-LAST_NS, min(ns + offset_ns, LAST_NS))
 
 
 @njit

@@ -15,7 +15,7 @@ from pipeline.report.latency import WORDS
 from pipeline.report.text import plain
 from pipeline.summaries import ACCURACY, PERCENTILES, measured
 from pipeline.summaries import latency as summary
-from pipeline.theme import LIGHT
+from pipeline.theme import LIGHT, logarithmic_ms
 from pipeline.units import duration, time_unit
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def histogram(
         for group in groups
         for at in (group["class"],)
     )
-    marks = layer({"at": max(row[column], 1) / 1e6, "mark": word} for column, word in MARKS.items())
+    marks = layer({"at": logarithmic_ms(row[column]), "mark": word} for column, word in MARKS.items())
     words = [f"{word} {duration(row[column])}" for column, word in MARKS.items()]
     line = " · ".join([f"{row['count']:,} times", *words, f"longest {duration(row['max_ns'])}"])
     drawn = alt.layer(
@@ -125,8 +125,8 @@ def latency_over_time(
             "t": row["bin"] * width * 1000 / unit_ns,
             "to": (row["bin"] + 1) * width * 1000 / unit_ns,
             "n": row["n"],
-            "longest": max(row["max_ns"], 1) / 1e6,
-            **{word: max(row["at"][place], 1) / 1e6 for place, word in enumerate(MARKS.values())},
+            "longest": logarithmic_ms(row["max_ns"]),
+            **{word: logarithmic_ms(row["at"][place]) for place, word in enumerate(MARKS.values())},
         }
         for row in binned.orderBy("bin").collect()
     ]

@@ -93,7 +93,7 @@ def frame_sizes(tables: Tables, where: str | None = None) -> Any:
         .withColumn("kind", F.expr(KIND_OF_FRAME))
         .filter("kind IS NOT NULL AND version IS NOT NULL")
     )
-    octave = F.floor(F.log2("size") * PER_OCTAVE).cast("int").alias("class")
+    octave = F.floor(F.log2(F.greatest("size", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
     counted = rows.groupBy("version", "kind", octave).agg(
         F.count("*").alias("n"), F.sum("size").alias("bytes"), F.max("size").alias("largest")
     )  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import altair as alt
@@ -20,6 +19,7 @@ from pipeline import theme
 from pipeline.report.groups import Groups
 from pipeline.report.latency import Latency
 from pipeline.report.questions import CLASSES_PER_OCTAVE, TIME_BARS, bar_width_ns
+from pipeline.report.text import moment
 from pipeline.units import time_unit
 
 WIDTH = 330
@@ -74,7 +74,6 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
         for bar in range(bars)
     ]
     words = [OPERATIONS[name] for name in operations]
-    began = datetime.fromtimestamp(first_ns // 10**9, tz=UTC)
     colour = alt.Color("what:N", scale=alt.Scale(domain=words, range=[FIRST, SECOND, THIRD, FOURTH][: len(words)]))
     dash = alt.StrokeDash("what:N", scale=alt.Scale(domain=words, range=theme.DASHES[: len(words)]))
     chart = (
@@ -82,7 +81,7 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
         .mark_line(interpolate="step-after", strokeWidth=1.8)
         .encode(
             x=alt.X(
-                "at:Q", title=f"{unit} since {began:%Y-%m-%d %H:%M:%S} UTC", axis=alt.Axis(grid=False, tickCount=6)
+                "at:Q", title=f"{unit} since {moment(first_ns // 1000)} UTC", axis=alt.Axis(grid=False, tickCount=6)
             ),
             y=alt.Y("rate:Q", title="messages a second", axis=alt.Axis(tickCount=5, format="~s")),
             color=colour,
@@ -100,9 +99,7 @@ def spread(found: Sequence[Latency], label: str) -> Markup | None:
     rows: list[dict[str, Any]] = [
         {
             "what": re.sub(NOT_OURS, "?", one.what)[:LABEL_CHARACTERS],
-            "median": one.quantiles[0] / 1e6,
-            "p90": one.quantiles[1] / 1e6,
-            "p99": one.quantiles[2] / 1e6,
+            **dict(zip(("median", "p90", "p99"), map(theme.logarithmic_ms, one.quantiles), strict=True)),
         }
         for one in found[:SERIES]
     ]

@@ -161,7 +161,7 @@ def _blocked(frames: DataFrame, known: DataFrame) -> DataFrame:
         .join(known.select("connection_id", "closed_ts_ns"), "connection_id", "left")
     )
     length = F.coalesce("until_ns", F.greatest("closed_ts_ns", "ts_ns")) - F.col("ts_ns")
-    return spans.groupBy("connection_id").agg(F.sum(length).alias("blocked_ns"))
+    return spans.groupBy("connection_id").agg(F.try_sum(length).alias("blocked_ns"))
 
 
 def _of_sides() -> list[Column]:

@@ -52,7 +52,7 @@ def without_credit(placed: DataFrame, frames: DataFrame) -> DataFrame:
         .withColumn("until_ns", F.when(over, F.col("ts_ns")).otherwise(until))
         .groupBy(*SUBSCRIPTION)
         .agg(
-            F.sum(F.when(nothing_left, F.col("until_ns") - F.col("ts_ns")).otherwise(0)).alias("no_credit_ns"),
+            F.try_sum(F.when(nothing_left, F.col("until_ns") - F.col("ts_ns")).otherwise(0)).alias("no_credit_ns"),
             (F.max("losses_in_all") > F.min("losses")).alias("lossy"),
         )
         .withColumn("no_credit_ns", F.when(~F.col("lossy"), F.col("no_credit_ns")))

@@ -44,7 +44,7 @@ def links_1_0(settled: DataFrame) -> DataFrame:
             F.min(F.when(named(["detach"]), closing)).alias("closing"),
             F.min(F.when(named(["detach"]), error)).alias("failing"),
             F.max(F.when(grants, _since_attach("credited.link_credit"))).alias("credit"),
-            F.sum(F.when(F.col("starves"), F.col("until_ns") - F.col("ts_ns"))).alias("no_credit_ns"),
+            F.try_sum(F.when(F.col("starves"), F.col("until_ns") - F.col("ts_ns"))).alias("no_credit_ns"),
             F.max(F.when(F.col("starves") & F.col("until_ns").isNull(), F.col("ts_ns"))).alias("starved_ns"),
             F.min(losses).alias("losses"),
             F.count_if("delivers").alias("transfers"),

@@ -41,7 +41,7 @@ DETECTORS = (
     Detector(
         "FL-03",
         "blocked",
-        when="name = 'basic.publish' AND since.on AND ts_ns > since.ts_ns + coalesce(tcp_rtt_ns, 1000000000)",
+        when="name = 'basic.publish' AND since.on AND ts_ns - since.ts_ns > coalesce(tcp_rtt_ns, 1000000000)",
         evidence={"after_ms": "(ts_ns - since.ts_ns) DIV 1000000", "blocked_in_frame": "since.frame_no"},
     ),
     Detector(
