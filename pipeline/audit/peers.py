@@ -11,6 +11,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.window import WindowSpec
 
+from pipeline.audit.catalogue import ALL_VERSIONS
+
 if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
@@ -25,7 +27,7 @@ def peers(sources: Sources) -> DataFrame:
     speaks_amqp   AMQP was spoken to the same server and port
     offers_tls    the server and port answered a TLS header with one (1.0)
     refusal       the last connection of the client to that server whose version was refused (asked, answered,
-                  opened_ns), before this one
+                  opened_ns), before this one; `spoken`: versions of those before it, by whatever program
     failures      failed logins of the client's address in the window of SEC-06, this one included; `all_failures`
     recent        connections of the client's address in the last minute, this one included
     hosts         addresses that have used the account on that broker so far; `new_host`: this one is the first of
@@ -34,11 +36,13 @@ def peers(sources: Sources) -> DataFrame:
     window_s = sources.parameters.get("SEC-06", {}).get("window_seconds", 0)
     account = ("server_ip", "user")
     first_of_host = (F.row_number().over(in_time(*account, "client_ip")) == 1) & F.col("user").isNotNull()
-    refusal = F.when(F.col("refused"), F.struct("asked", "answered", "opened_ns"))
+    refusal = F.when(F.col("refused"), F.struct("asked", "answered", "opened_ns", "spoken"))
     before = in_time("client_ip", *SERVER).rowsBetween(Window.unboundedPreceding, -1)
     amqp = F.when(F.col("content") == "amqp", 1)
+    known = F.when(F.col("asked").isin(*ALL_VERSIONS), F.col("asked"))
     return (
-        sources.connections.withColumns(
+        sources.connections.withColumn("spoken", F.collect_set(known).over(before))
+        .withColumns(
             {
                 "speaks_amqp": F.max(F.col("content") == "amqp").over(Window.partitionBy(*SERVER)),
                 "offers_tls": F.max(F.expr("shiftright(c.server_header.code, 24) = 2")).over(

@@ -3,18 +3,22 @@
 The same message id and the same octets out of one queue, after an earlier delivery went back to it: given back by the
 consumer, or left unsettled on a channel that is closed by now. Equal messages do exist, so whatever could be a second
 one is left out: what was published in between, what more publishes explain, what was dead-lettered, what has no id and
-no publish in the capture.
+no publish in the capture. A stream keeps its messages, and whoever reads it again gets them anew: queues that were
+declared as streams, or read from an offset, are left out.
 
     earlier_frame, earlier_connection   the delivery that went back
 """
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.audit.detector import Sql
 from pipeline.audit.lives import LIFE
 from pipeline.audit.traffic import KINDS
 
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
     from pipeline.audit.contexts import Sources
 
 BROKER = ("server_ip", "server_port", "vhost")
+# What shows that a queue is a stream: a word of the client, and the argument in it.
+STREAMS: Sql = (
+    "name = 'queue.declare' AND try_variant_get(arguments, '$.arguments[\"x-queue-type\"]', 'string') = 'stream' OR "
+    "name = 'basic.consume' AND try_variant_get(arguments, '$.arguments[\"x-stream-offset\"]', 'variant') IS NOT NULL"
+)
 FINGERPRINT = (*BROKER, "body_sha256", "message_id", "correlation_id", "timestamp")
 
 
@@ -40,6 +49,9 @@ def redeliveries(sources: Sources) -> DataFrame | None:
         )
         .join(brokers, "connection_id")
     )  # fmt: skip
+    streams = sources.sayings.filter(STREAMS).join(brokers, "connection_id").select(*BROKER, "queue").distinct()
+    same_queue = reduce(and_, (rows[name].eqNullSafe(streams[name]) for name in (*BROKER, "queue")))
+    rows = rows.join(streams, same_queue, "left_anti")
     went_back = F.expr(KINDS["went_back"])
     # Few messages go back as a rule: only what equals one of these is put in order.
     candidates = rows.filter(went_back).select(_key().alias("key")).distinct()
@@ -83,6 +95,7 @@ def _judged(rows: DataFrame) -> DataFrame:
             & F.col("queue").isNotNull()
             & (F.col("earlier.back_ns") <= F.col("ts_ns"))
             & F.expr("try_variant_get(headers, '$[\"x-death\"]', 'variant') IS NULL")
+            & F.expr("try_variant_get(headers, '$[\"x-stream-offset\"]', 'variant') IS NULL")
             & F.expr("publishes = 0 AND message_id IS NOT NULL OR publishes > 0 AND first_deliveries > publishes")
             & F.expr("coalesce(last_published_ns < earlier.ts_ns, true)"),
         )

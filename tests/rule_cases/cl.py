@@ -7,11 +7,18 @@ from rule_support import Case, Talk
 from rule_talks import closed_0_10, closed_1_0, opened_0_10, opened_1_0
 
 V = "0-9-1"
+CHANNEL_ERROR = ("CH-09", "NM-11")
 CLOSE = {"reply_code": 200, "reply_text": "bye"}
 
 
 def closing(by: str = "client", code: int = 200) -> Talk:
     return Talk().handshake().send(by, "connection.close", 0, reply_code=code, reply_text="t")
+
+
+def crossing() -> Talk:
+    """The server closes a channel while the client closes the connection, which is answered."""
+    talk = Talk().handshake().open(1).server("channel.close", reply_code=404, reply_text="NOT_FOUND")
+    return talk.client("connection.close", 0, **CLOSE).server("connection.close-ok", 0)
 
 
 def failed_1_0() -> proton.Described:
@@ -47,6 +54,16 @@ CASES = [
         ended(),
         evidence={"observed": "heartbeat"},
         offender="server",
+    ),
+    # What the closer sent before the answer had arrived crosses it on the wire.
+    Case(
+        "CL-03",
+        V,
+        crossing().wait(1).client("channel.close-ok").fin("server"),
+        crossing().client("channel.close-ok").fin("server"),
+        evidence={"observed": "channel.close-ok"},
+        offender="client",
+        besides=CHANNEL_ERROR,
     ),
     Case("CL-04", V, Talk().handshake().fin("client"), ended(), evidence={"observed": "fin"}, offender="client"),
     Case("CL-04", "0-10", opened_0_10(Talk("0-10")).rst("server"), closed_0_10(opened_0_10(Talk("0-10")))),

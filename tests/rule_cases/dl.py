@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rule_support import Case, Talk
@@ -11,6 +12,7 @@ from rule_cases.cf import later
 from rule_cases.ch import opened, shut
 
 V = "0-9-1"
+STREAM = {"x-queue-type": "stream"}
 
 
 def consuming(prefetch: int = 10, version: str = V) -> Talk:
@@ -55,6 +57,12 @@ def given_back(talk: Talk) -> Talk:
 def again(redelivered: bool, **properties: Any) -> Talk:
     """A delivery that the client gives back, and its second delivery."""
     return ack(given_back(consuming().deliver(1, **properties)).deliver(2, redelivered=redelivered, **properties), 2)
+
+
+def reread(talk: Talk, arguments: Mapping[str, Any] | None = None, **properties: Any) -> Talk:
+    """A message of a stream that the client gives back, and reads once more."""
+    read = talk.consume(arguments=arguments or {}).deliver(1, message_id="m", **properties)
+    return ack(given_back(read).deliver(2, message_id="m", **properties), 2)
 
 
 def next_consumer() -> Talk:
@@ -181,6 +189,15 @@ CASES = [
         ],
         evidence={"message_id": "m", "queue": "q"},
         offender="server",
+    ),
+    # A stream keeps its messages: declared as one, read as one, or known by the offset on the message.
+    *(
+        Case("DL-10", V, breaks=again(False, message_id="m"), conforms=read_again, evidence={"queue": "q"})
+        for read_again in (
+            reread(opened().asks("queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=STREAM)),
+            reread(opened(), arguments={"x-stream-offset": "first"}),
+            reread(opened(), headers={"x-stream-offset": 7}),
+        )
     ),
     # One publish, two deliveries; the channel of the first is gone.
     Case(

@@ -175,6 +175,15 @@ CASES = [
         conforms=talk().publish(b"", headers=long_prefixed(b"\x02abV")).close(),
         evidence={"name": "basic", "frame_type": "header"},
     ),
+    # `s` as the document prints it: a short string. What is broken is so with either reading.
+    Case(
+        "FR-08",
+        V,
+        breaks=declared(shortstr(b"a") + b"s" + b"\x09abc"),
+        conforms=declared(shortstr(b"a") + b"s" + shortstr(b"abc") + shortstr(b"b") + b"s" + shortstr(b"defg")),
+        evidence={"name": "queue.declare"},
+        besides=("FR-09",),
+    ),
     *(
         Case(
             "FR-09",

@@ -87,4 +87,18 @@ CASES = [
         [Talk("0-9").header().header(V, "server").fin("server"), Talk(at=70).handshake().close()],
         evidence={"first": "0-9", "then": V},
     ),
+    # Another program of the same host: it spoke the version before, or speaks one that was not offered.
+    Case(
+        "NEG-10",
+        V,
+        [Talk("0-9").header().header(V, "server").fin("server"), Talk(at=5).handshake().close()],
+        [
+            Talk(at=-5).handshake().close(),
+            Talk("0-9").header().header(V, "server").fin("server"),
+            Talk(at=5).handshake().close(),
+            Talk("0-9", client=3).header().header("0-8", "server").fin("server"),
+            Talk(client=3, at=5).handshake().close(),
+        ],
+        evidence={"first": "0-9", "answered": V},
+    ),
 ]

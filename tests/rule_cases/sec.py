@@ -119,6 +119,15 @@ CASES = [
         Talk(server_port=8080).client_octets(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(),
         also=("NEG-01",),
     ),
+    # The first octets were not captured, a protocol header or not.
+    Case(
+        "SEC-12",
+        V,
+        Talk().client_octets(b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n").fin(),
+        Talk().lose("client", 8).client_octets(b"Host: broker\r\nAccept: text/plain\r\n\r\n").fin(),
+        also=("NEG-01",),
+        evidence={"observed": "47455420", "looks_like": "HTTP"},
+    ),
     Case(
         "SEC-13",
         V,

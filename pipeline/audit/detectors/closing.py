@@ -18,6 +18,8 @@ IS_CLOSE = "coalesce(name IN ('connection.close', 'connection.close-ok'), false)
 IS_FRAME = "frame_type NOT IN ('gap', 'skipped', 'tls', 'foreign')"
 OWN_CLOSE = "CASE sender WHEN 'client' THEN c.client_close.frame_no ELSE c.server_close.frame_no END"
 FAR_CLOSE = "CASE sender WHEN 'client' THEN c.server_close ELSE c.client_close END"
+# What was sent before the other side's last word had arrived is on its way for a round trip.
+CROSSES = "ts_ns - ({0}).ts_ns <= coalesce(c.tcp_rtt_ns, 1000000000)"
 ANSWERED = "coalesce(frame_no > c.close_ok.frame_no, false)"
 OTHER_OF_CLOSER = "CASE c.close.sender WHEN 'client' THEN 'server' ELSE 'client' END"
 
@@ -49,7 +51,8 @@ DETECTORS = (
     Detector(
         "CL-03",
         "frames",
-        when=f"{ANSWERED} AND {IS_FRAME} AND NOT {IS_CLOSE}",
+        when=f"{ANSWERED} AND {IS_FRAME} AND NOT {IS_CLOSE} AND "
+        f"(sender = c.close_ok.sender OR NOT {CROSSES.format('c.close_ok')})",
         evidence={"observed": "coalesce(name, frame_type)", "channel": "channel"},
         offender="sender",
     ),
@@ -80,7 +83,7 @@ DETECTORS = (
     Detector(
         "CL-06",
         "frames",
-        when=f"frame_no > ({FAR_CLOSE}).frame_no AND ts_ns > ({FAR_CLOSE}).ts_ns + coalesce(c.tcp_rtt_ns, 1000000000) "
+        when=f"frame_no > ({FAR_CLOSE}).frame_no AND NOT {CROSSES.format(FAR_CLOSE)} "
         f"AND {IS_FRAME} AND NOT {IS_CLOSE} AND NOT {ANSWERED} AND {OWN_CLOSE} IS NULL",
         evidence={"observed": "coalesce(name, frame_type)", "channel": "channel"},
         offender="sender",

@@ -32,10 +32,15 @@ DETECTORS = (
     Detector(
         "HB-04",
         "connections",
-        when="c.tune_ok.status = 'ok' AND coalesce(heartbeat_s, 0) = 0",
+        # In 0-10 the argument may be left out.
+        when="c.tune_ok.status = 'ok' AND (heartbeat_s = 0 OR version = '0-10' AND client_heartbeat_s IS NULL)",
         frame="c.tune_ok.frame_no",
         at_ns="c.tune_ok.ts_ns",
-        evidence={"negotiated": "coalesce(heartbeat_s, 0)", "proposed": "server_heartbeat_s"},
+        evidence={
+            "observed": "CASE WHEN heartbeat_s IS NULL THEN 'no heartbeat in tune-ok' END",
+            "negotiated": "heartbeat_s",
+            "proposed": "server_heartbeat_s",
+        },
     ),
     Detector(
         "HB-05",

@@ -11,8 +11,11 @@ HEADER = "c.client_header"
 PROTOCOL = "shiftright(code, 24)"
 # 1.0: TLS before SASL before AMQP.
 LAYERS = "array_position(array(2, 3, 0), {})"
+# Where the first bytes were not captured, nobody knows what they were. Holes in another protocol are no rows.
 NO_HEADER = (
-    "sides_known_by = 'syn' AND client_bytes >= 8 AND NOT coalesce(c.client_header.frame_no = client_min_frame, false)"
+    "sides_known_by = 'syn' AND client_bytes >= 8 AND coalesce(loss_frame > client_min_frame, true) AND "
+    "NOT (content = 'foreign' AND missing_bytes > 0) AND "
+    "NOT coalesce(c.client_header.frame_no = client_min_frame, false)"
 )
 REQUESTED = "CASE asked WHEN '0-8' THEN 8 WHEN '0-9' THEN 9 WHEN '0-9-1' THEN 9 END"
 # What a client that does not speak AMQP sent first, where the capture shows it: four octets as a number.
@@ -106,7 +109,8 @@ DETECTORS = (
     Detector(
         "NEG-10",
         "peers",
-        when="refusal.asked != asked AND opened_ns - refusal.opened_ns <= {window_seconds} * 1000000000L",
+        when="refusal.asked != asked AND asked = refusal.answered AND NOT array_contains(refusal.spoken, asked) AND "
+        "opened_ns - refusal.opened_ns <= {window_seconds} * 1000000000L",
         frame="c.client_header.frame_no",
         evidence={"first": "refusal.asked", "answered": "refusal.answered", "then": "asked"},
     ),
