@@ -148,6 +148,7 @@ def audited(
     when that was asked for, on time.monotonic()."""
     from pipeline.output import added
     from pipeline.report.baseline import document
+    from pipeline.report.checked import rules_of, unchecked
     from pipeline.report.page import page
     from pipeline.session import INTERPRETED_BYTES, grouping, settings
 
@@ -161,7 +162,8 @@ def audited(
                 arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, wanted.config)
             }
             if arguments.json:
-                texts[arguments.json] = document(facts, compared, verdict.document(), arguments.title, now)
+                left = unchecked(facts, rules_of(wanted.config))
+                texts[arguments.json] = document(facts, compared, verdict.document(), arguments.title, now, left)
     for name, text in texts.items():
         write(wanted.outputs[name], text)
     print(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
@@ -185,6 +187,7 @@ def found(
     import pipeline
     from pipeline import parquet
     from pipeline.report.baseline import compared
+    from pipeline.report.checked import checking, rules_of
     from pipeline.report.facts import gather
     from pipeline.report.verdict import verdict
     from pipeline.schemas import FINDINGS as SCHEMA
@@ -204,8 +207,9 @@ def found(
         if any(name in str(error) for name in UNREADABLE_FILES):
             raise TablesError(cause(error)) from error
         raise
-    difference = compared(facts.groups["identities"], wanted.previous)
-    return facts, difference, verdict(facts, difference, arguments.fail_on)
+    rules, exceptions = rules_of(wanted.config), wanted.config.exceptions if wanted.config else ()
+    difference = compared(facts.groups["identities"], wanted.previous, checking(facts, rules, exceptions))
+    return facts, difference, verdict(facts, difference, arguments.fail_on, rules)
 
 
 def planning(byte_size: int) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from submitting import OF_SPARK, submitted
 
 from jobs.cli import main
 from jobs.summary import summary
+from pipeline.audit.catalogue import catalogue
 from pipeline.output import place
 from pipeline.schemas import TABLES
 
@@ -103,3 +105,35 @@ def test_the_snippets_run(
     printed = capsys.readouterr().out
     assert "|operation|" in printed
     assert "|queue.declare|" in printed
+
+
+def test_the_rules_are_counted_for_each_version() -> None:
+    """As many as the catalogue has; in the README in a sentence, in the page about audits in a table."""
+    counted = Counter(version for rule in catalogue().values() for version in rule.versions)
+    (every, told) = re.findall(r"against (\d+) rules\s+\(([^)]*)\)", README)[0]
+    assert int(every) == len(catalogue())
+    in_words = {version: int(number) for number, version in re.findall(r"(\d+) (?:of them apply )?to ([\d.-]+)", told)}
+    page = (ROOT / "docs" / "audit.md").read_text()
+    in_table = {version: int(number) for version, number in re.findall(r"^\| ([\d.-]+) \| (\d+) \|$", page, re.M)}
+    assert in_words == in_table == dict(counted)
+    assert f"The catalogue has {len(catalogue())} rules." in page
+
+
+def test_the_speeds_compared_are_those_of_the_table() -> None:
+    """From start to end as people run it, and in a session that runs already."""
+    cells = re.findall(r"^\| (.*) \| ([\d.]+) \| [\d.]+ \| .*\|$", README, re.M)
+    seconds = {name: float(number) for name, number in cells}
+
+    def of(words: str) -> float:
+        (number,) = (value for name, value in seconds.items() if name.startswith(words))
+        return number
+
+    whole, warm, frames = of("`wirehare decode`"), of("all nine tables"), of("`frames`")
+    fields, ek = of("`tshark -T fields`"), of("`tshark -T ek`")
+    (told,) = re.findall(r"^So from start to end .*?\.\n", README, re.M | re.S)
+    assert re.findall(r"([\d.]+) times as fast|([\d.]+) times,", told) == [
+        (f"{fields / whole:.1f}", ""), (f"{fields / warm:.1f}", ""), ("", f"{fields / frames:.1f}"),
+    ]  # fmt: skip
+    assert f"({whole} s against {fields} s)" in told
+    assert "an\neleventh" in told
+    assert 11 <= ek / warm < 12

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from codec.sides import SIDES
 from pipeline.audit.arguments import SAID_OF_CONNECTION, said
-from pipeline.tables.roles import SPANS
+from pipeline.tables.roles import KNOWN, SPANS
 
 CONNECTION_METHODS = (
     "start", "start-ok", "secure", "secure-ok", "tune", "tune-ok", "open", "open-ok", "redirect", "close", "close-ok",
@@ -110,9 +110,7 @@ def facts(connections: DataFrame, seconds: DataFrame, firsts: DataFrame) -> Data
         {
             "opened_ns": F.unix_micros("opened_ts") * 1000,
             "ts_ns": F.unix_micros("closed_ts") * 1000,
-            "start": F.expr("sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')"),
-            "both": F.expr("client_packets > 0 AND server_packets > 0"),
-            "order": F.col("out_of_order_segments") == 0,
+            **{name: F.expr(sql) for name, sql in KNOWN.items()},
             "asked": _offered("client"),
             "answered": _offered("server"),
         }

@@ -1,4 +1,5 @@
-"""One audit compared with the one before: which findings are new, which persist, which are gone.
+"""One audit compared with the one before: which findings are new, which persist, which are gone, and which could not be
+looked for.
 
 The JSON of an audit is its own baseline: `document` writes what `read` takes. A finding is known by its key, a hash of
 what it is about (`evidence.IDENTITY`); how often it occurred does not matter.
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pipeline.report.checked import Unchecked
 from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
@@ -63,12 +65,14 @@ class Previous:
 
 @dataclass(frozen=True)
 class Compared:
-    """Tonight's findings, and the entries of the baseline that are `gone`; `complete`: no finding was left out."""
+    """Tonight's findings, and the entries of the baseline that are `gone`, or that were `not_checked`; `complete`: no
+    finding was left out."""
 
     known: Sequence[Known]
     gone: Sequence[dict[str, Any]] = field(default_factory=list)
     complete: bool = True
     previous: Previous | None = None
+    not_checked: Sequence[dict[str, Any]] = field(default_factory=list)
 
     def number(self, status: str) -> int:
         """How many have this status."""
@@ -85,18 +89,24 @@ def read(text: str) -> Previous:
     """The audit that `document` wrote. Raises BaselineError."""
     try:
         found = json.loads(text)
-        entries = found["findings"]
+        entries = [*found["findings"], *found.get("not_checked", ())]
         if found["format"] != FORMAT:
             raise BaselineError(f"has format {str(found['format'])[:40]!r}; expected {FORMAT!r}")
         if not all(isinstance(entry, dict) and isinstance(entry["key"], str) for entry in entries):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BaselineError("is not what `wirehare audit --json` writes") from None
+    # What that audit could not look for stands as it stood before.
     return Previous({entry["key"]: entry for entry in entries}, bool(found.get("complete", True)), found.get("audited"))
 
 
-def compared(identities: Groups, previous: Previous | None) -> Compared:
-    """The findings of an audit (section 'identities') beside those of an earlier one."""
+def compared(
+    identities: Groups, previous: Previous | None, was_checked: Callable[[Mapping[str, Any]], bool] = lambda entry: True
+) -> Compared:
+    """The findings of an audit (section 'identities') beside those of an earlier one.
+
+    `was_checked`: whether an entry of the earlier one was looked for in this one (`checked.checking`).
+    """
     known: dict[str, Known] = {}
     for group in identities.rows:
         about = {name: group[name] for name in IDENTITY}
@@ -109,8 +119,10 @@ def compared(identities: Groups, previous: Previous | None) -> Compared:
         known[name] = Known(name, about, severity, findings, occurrences, status(name, previous))
     complete = identities.more == 0
     # Where this audit was cut short, what is missing in it may still be there.
-    gone = [entry for name, entry in previous.entries.items() if name not in known] if previous and complete else []
-    return Compared(list(known.values()), gone, complete, previous)
+    missed = [entry for name, entry in previous.entries.items() if name not in known] if previous and complete else []
+    gone = [entry for entry in missed if was_checked(entry)]
+    not_checked = [entry for entry in missed if not was_checked(entry)]
+    return Compared(list(known.values()), gone, complete, previous, not_checked)
 
 
 def status(name: str, previous: Previous | None) -> str | None:
@@ -122,7 +134,14 @@ def status(name: str, previous: Previous | None) -> str | None:
     return NEW if previous.complete else None
 
 
-def document(facts: Facts, found: Compared, verdict: Mapping[str, Any], title: str, now: datetime) -> str:
+def document(
+    facts: Facts,
+    found: Compared,
+    verdict: Mapping[str, Any],
+    title: str,
+    now: datetime,
+    unchecked: Sequence[Unchecked] = (),
+) -> str:
     """The audit as JSON: stable names, one entry for each thing that a rule finds fault with, at most IDENTITIES.
 
     Names in it are those of the wire: it may be put into a page as it is (`script_safe`).
@@ -140,6 +159,8 @@ def document(facts: Facts, found: Compared, verdict: Mapping[str, Any], title: s
             "complete": found.complete,
             "findings": [known.entry() for known in sorted(found.known, key=order)][:IDENTITIES],
             "gone": list(found.gone),
+            "not_checked": list(found.not_checked)[:IDENTITIES],
+            "rules_not_checked": [rule.entry() for rule in unchecked],
         },
         indent=1,
     )

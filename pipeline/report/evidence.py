@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.report.groups import Section, Source
+from pipeline.report.questions import ENDPOINT
 
 SEVERITIES = ("info", "warning", "violation")  # rising
 EXAMPLES = 4
@@ -35,7 +36,6 @@ MADE_UP = (
     r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
     r"|\d{5,}"
 )
-ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':', {0}_port)"
 WEIGHT = "array_position(array({}), severity)".format(", ".join(f"'{name}'" for name in SEVERITIES))
 
 FINDINGS = Source(

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from pipeline.audit.config import Config
 from pipeline.report import charts
 from pipeline.report.baseline import Compared
+from pipeline.report.checked import rules_of, unchecked
 from pipeline.report.facts import Facts
 from pipeline.report.latency import Latency, latencies, through_broker
 from pipeline.report.rules import cards
@@ -144,6 +145,7 @@ def rendered(
             drawn=drawn,
             room=room,
             cards=cards(facts, found, room.examples),
+            unchecked=unchecked(facts, rules_of(words["config"])),
             tables=tables,
             pileups=pileups(facts, room),
             decoded=share(totals["frame"] + totals["tls"], totals["payload"]),

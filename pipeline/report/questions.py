@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from pipeline.report.groups import Section, Source
+from pipeline.tables.roles import KNOWN
 
 # Bars of a chart over time: one is about four pixels wide on a phone.
 TIME_BARS = 80
@@ -60,9 +61,13 @@ LEDGER = Source(
     [Section("ledger", {"sender": "sender"})],
 )
 
+ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':', {0}_port)"
 PROPOSALS = [
     f"{sender}{name}" for name in ("frame_max", "channel_max", "heartbeat_s") for sender in ("client_", "server_", "")
 ] + ["client_idle_timeout_ms", "server_idle_timeout_ms"]
+# What is known of a connection, for rules that need it. Where frames were lost is known to the audit alone.
+CHECKABLE = {**KNOWN, "complete": "missing_bytes = 0"}
+KINDS_SHOWN = 10_000  # of connections, as an audit remembers different findings
 # A peer that keeps a heartbeat is never silent for two intervals (0-9-1 section 4.2.7).
 SILENT = "{}_max_silence_ns > 2000000000 * heartbeat_s"
 
@@ -77,6 +82,7 @@ CONNECTIONS = Source(
         "missing": "sum(missing_bytes)",
         "lossy": "count_if(missing_bytes > 0)",
         "inferred": "count_if(version is not null and not version_known)",
+        "begun_before": f"count_if(content = 'amqp' and not ({KNOWN['start']}))",
         "client_heartbeats": "sum(client_heartbeats)",
         "server_heartbeats": "sum(server_heartbeats)",
         "client_silence": "max(client_max_silence_ns)",
@@ -84,7 +90,7 @@ CONNECTIONS = Source(
         "client_silent": f"count_if({SILENT.format('client')})",
         "server_silent": f"count_if({SILENT.format('server')})",
         "handshake": "max(handshake_ns)",
-        "blocked": "sum(blocked_ns)",
+        "blocked": "try_sum(blocked_ns)",
     },
     [
         Section("versions", {"version": "version", "content": "content"}, shown=60),
@@ -97,7 +103,7 @@ CONNECTIONS = Source(
         Section(
             "servers",
             {
-                "server": "concat(if(server_ip like '%:%', concat('[', server_ip, ']'), server_ip), ':', server_port)",
+                "server": ENDPOINT.format("server"),
                 "product": "server_product",
                 "release": "server_version",
             },
@@ -130,6 +136,19 @@ CONNECTIONS = Source(
             where=ERROR.format("close", "close", "close"),
         ),
         Section("heartbeats", {"interval": "heartbeat_s", "version": "version"}, where="content = 'amqp'"),
+        Section(
+            "checkable",
+            {
+                "client_product": "client_product",
+                "user": "user",
+                "vhost": "vhost",
+                "server": ENDPOINT.format("server"),
+                "version": "version",
+                **CHECKABLE,
+            },
+            where="content = 'amqp'",
+            shown=KINDS_SHOWN,
+        ),
         Section("limits", {"limits": "array_join(limits, ', ')"}, where="size(limits) > 0"),
     ],
 )

@@ -1,24 +1,31 @@
-"""The verdict of an audit: findings by severity, in how many connections, and the sentence that says so."""
+"""The verdict of an audit: findings by severity, in how many connections, what could not be checked, and the sentences
+that say so."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pipeline.audit.catalogue import Rule
 from pipeline.report.baseline import NEW, PERSISTING, Compared
+from pipeline.report.checked import about_beginnings, rules_of
 from pipeline.report.evidence import at_least
 from pipeline.report.facts import Facts
 from pipeline.report.text import count
 
 # What --fail-on takes: a severity, or 'never'.
 NEVER = "never"
+# Contents of connections (column `content`) of which no frame is read.
+UNREAD = ("tls", "foreign", "none")
 NOUNS = {"violation": "violation", "warning": "warning", "info": "note"}
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`failed`: findings of `fail_on` or worse exist. Counts are of findings; `connections`, `affected` of connections:
-    all of them, and those with a warning or a violation."""
+    all of them, and those with a warning or a violation; `amqp`: that could be read; `begun_before`: of these, before
+    the capture, so that `rules_not_checked` were not checked on them. `not_checked`: findings of the baseline."""
 
     failed: bool
     fail_on: str
@@ -31,6 +38,11 @@ class Verdict:
     new: int | None
     persisting: int | None
     gone: int | None
+    amqp: int = 0
+    encrypted: int = 0
+    begun_before: int = 0
+    rules_not_checked: int = 0
+    not_checked: int | None = None
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -38,16 +50,26 @@ class Verdict:
 
     @property
     def worst(self) -> str:
-        """The severity that the page shows its colour for; 'clean' when there is nothing but notes."""
-        return "violation" if self.violation else "warning" if self.warning else "clean"
+        """The severity that the page shows its colour for; 'clean' when there is nothing but notes, 'unchecked' when
+        nobody knows that of all connections."""
+        if self.violation or self.warning:
+            return "violation" if self.violation else "warning"
+        return "unchecked" if self.begun_before or self.encrypted or not self.amqp else "clean"
 
     @property
     def sentence(self) -> str:
-        """The verdict in words."""
+        """The verdict in words: what was found, and what could not be checked."""
+        return " ".join([self.found, *self.doubts])
+
+    @property
+    def found(self) -> str:
+        """What was found."""
         if not self.connections:
-            return "There is no connection in these captures."
+            return "There is no connection in these captures. Nothing was checked."
         if not self.violation and not self.warning:
-            return f"Nothing wrong was found in {counted(self.connections, 'connection')}."
+            if not self.amqp:
+                return f"No AMQP was read in {counted(self.connections, 'connection')}. Nothing was checked."
+            return f"Nothing wrong was found in {counted(self.amqp, 'connection')}."
         parts = [
             counted(number, NOUNS[name])
             for name, number in (("violation", self.violation), ("warning", self.warning))
@@ -55,27 +77,49 @@ class Verdict:
         ]
         return f"{' and '.join(parts)} in {count(self.affected)} of {counted(self.connections, 'connection')}."
 
+    @property
+    def doubts(self) -> list[str]:
+        """What nobody knows, a sentence each."""
+        sentences = []
+        if self.begun_before:
+            began = counted(self.begun_before, "connection")
+            rules = counted(self.rules_not_checked, "rule")
+            sentences.append(f"{began} began before the capture: {rules} could not be checked there.")
+        if self.encrypted:
+            sentences.append(f"{counted(self.encrypted, 'connection')} could not be read: TLS.")
+        return sentences
 
-def verdict(facts: Facts, found: Compared, fail_on: str) -> Verdict:
-    """What the facts amount to."""
-    rules = facts.groups["rules"].rows
+
+def verdict(facts: Facts, found: Compared, fail_on: str, rules: Mapping[str, Rule] | None = None) -> Verdict:
+    """What the facts amount to. `rules`: that were looked for, by default all of the catalogue."""
+    broken = facts.groups["rules"].rows
     numbers = {
-        severity: sum(int(group["rows"] or 0) for group in rules if group["severity"] == severity) for severity in NOUNS
+        severity: sum(int(group["rows"] or 0) for group in broken if group["severity"] == severity)
+        for severity in NOUNS
     }
     affected = {str(group["severity"]): int(group["rows"] or 0) for group in facts.groups["affected"].rows}
     compared = found.previous is not None
+    contents: dict[str, int] = {}
+    for group in facts.groups["versions"].rows:
+        content = str(group["content"])
+        contents[content] = contents.get(content, 0) + int(group["rows"] or 0)
     return Verdict(
         failed=fail_on != NEVER and any(numbers[severity] for severity in at_least(fail_on)),
         fail_on=fail_on,
         violation=numbers["violation"],
         warning=numbers["warning"],
         info=numbers["info"],
-        rules=len({group["rule_id"] for group in rules}),
+        rules=len({group["rule_id"] for group in broken}),
         connections=facts.total("versions"),
         affected=affected.get("violation", 0) + affected.get("warning", 0),
         new=found.number(NEW) if compared else None,
         persisting=found.number(PERSISTING) if compared else None,
         gone=len(found.gone) if compared else None,
+        amqp=sum(number for content, number in contents.items() if content not in UNREAD),
+        encrypted=contents.get("tls", 0),
+        begun_before=facts.total("versions", "begun_before"),
+        rules_not_checked=about_beginnings(facts, rules_of(None) if rules is None else rules),
+        not_checked=len(found.not_checked) if compared else None,
     )
 
 

@@ -25,6 +25,12 @@ BEAT_FRAMES, BEAT_METHODS = ("heartbeat", "empty"), ("connection.heartbeat",)
 # where the column has this value (None: any). A gap that lies inside a frame names the frame's channel: framing went
 # on behind it, no frame is missing. The bytes of an unfinished last frame ('skipped', 'partial') have nothing behind.
 LOSSES: tuple[tuple[str, str, str | None], ...] = (("gap", "channel", None), ("skipped", "status", "partial"))
+# What may be known of a connection (`pipeline.audit.catalogue.KNOWLEDGE`): SQL over table connections.
+KNOWN = {
+    "start": "sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')",
+    "both": "client_packets > 0 AND server_packets > 0",
+    "order": "out_of_order_segments = 0",
+}
 
 # Life of a channel. Channel 0 carries the connection itself in the classic family.
 OPENS_CHANNEL = ("channel.open",)

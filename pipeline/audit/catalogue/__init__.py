@@ -3,13 +3,15 @@
 Fields: `versions`, `severity` ('violation' 'warning' 'info'), `scope` ('connection' 'channel' 'link' 'message': one
 finding for each that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how
 it is seen), `reference`, `parameters` (thresholds), and what has to be known of a connection: without all of `needs`
-the rule is silent, without all of `prefers` it speaks one severity lower and says why (KNOWLEDGE).
+the rule is silent, without all of `prefers` it speaks one severity lower and says why (KNOWLEDGE). `beginning`: it is
+about the handshake, or channels as they were opened, so that a connection that began before the capture is not checked,
+though what is seen of it may break the rule (`Rule.lacking`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -47,6 +49,7 @@ class Rule:
     reference: str = ""
     parameters: Mapping[str, Number] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    beginning: bool = False
     prefers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -64,6 +67,11 @@ class Rule:
     @property
     def group(self) -> str:
         return self.id.split("-")[0]
+
+    def lacking(self, unknown: Collection[str]) -> tuple[str, ...]:
+        """What of KNOWLEDGE, `unknown` of a connection, this rule cannot be checked on it without."""
+        required = {*self.needs, *(("start",) if self.beginning else ())}
+        return tuple(name for name in KNOWLEDGE if name in required and name in unknown)
 
 
 def rule_of(name: str, entry: Mapping[str, Any]) -> Rule:

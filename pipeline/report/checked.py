@@ -1,0 +1,109 @@
+"""What could be checked, and what could not: an audit is silent about rules that need what a capture does not show.
+
+A rule is checked on a connection of one of its versions when all is known of it that the rule needs
+(`Rule.lacking`). A finding of an earlier audit is gone when its rule was checked on a connection of the same client,
+account and server, and on every other connection that may be of them; otherwise nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_own
+from pipeline.audit.config import OF_CONNECTION, Accepted, Config
+from pipeline.report.facts import Facts
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    """A rule that was not checked on `connections` of the `of` that have its versions; why, as a finding would say."""
+
+    rule_id: str
+    summary: str
+    connections: int
+    of: int
+    reasons: tuple[str, ...]
+
+    def entry(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "rule_id": self.rule_id,
+            "connections": self.connections,
+            "of": self.of,
+            "reasons": list(self.reasons),
+        }
+
+
+def rules_of(config: Config | None) -> dict[str, Rule]:
+    """The rules that an audit looks for, by id."""
+    settings = config or Config()
+    known = with_own(rule for rule, _ in settings.rules)
+    return {name: rule for name, rule in known.items() if not {name, rule.group} & set(settings.disabled)}
+
+
+def unknown(kind: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of KNOWLEDGE is not known of a kind of connections (section 'checkable')."""
+    return tuple(name for name in KNOWLEDGE if kind[name] == "false")
+
+
+def unchecked(facts: Facts, rules: Mapping[str, Rule]) -> list[Unchecked]:
+    """The rules that were not checked on all connections of their versions; those with most of them first."""
+    kinds = [(str(kind["version"]), unknown(kind), int(kind["rows"] or 0)) for kind in facts.groups["checkable"].rows]
+    counted: dict[tuple[str, tuple[str, ...]], int] = {}
+    for version, missing, number in kinds:
+        counted[version, missing] = counted.get((version, missing), 0) + number
+    found = []
+    for rule in rules.values():
+        own = {place: number for place, number in counted.items() if place[0] in rule.versions}
+        without = {place: number for place, number in own.items() if rule.lacking(place[1])}
+        if without:
+            lacking = {name for _, missing in without for name in rule.lacking(missing)}
+            reasons = tuple(text for name, text in KNOWLEDGE.items() if name in lacking)
+            number, of = sum(without.values()), sum(own.values())
+            found.append(Unchecked(rule.id, rule.summary, number, of, reasons))
+    return sorted(found, key=lambda one: (-one.connections, one.rule_id))
+
+
+def covers(accepted: Accepted, entry: Mapping[str, Any]) -> bool:
+    """Whether somebody has accepted this finding of an earlier audit."""
+    same = all(getattr(accepted, name) in (None, entry.get(name)) for name in OF_CONNECTION)
+    return same and accepted.rule == entry.get("rule_id")
+
+
+def about_beginnings(facts: Facts, rules: Mapping[str, Rule]) -> int:
+    """How many rules were not checked on the connections that began before the capture."""
+    spoken = {kind["version"] for kind in facts.groups["checkable"].rows if "start" in unknown(kind)}
+    return sum(bool(rule.lacking(("start",)) and spoken & {*rule.versions}) for rule in rules.values())
+
+
+def checking(
+    facts: Facts, rules: Mapping[str, Rule], exceptions: Collection[Accepted] = (), today: date | None = None
+) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a finding of an earlier audit, which was not found again, was looked for where it had been. What one of
+    the `exceptions` covers `today` (UTC) was not."""
+    day = today or datetime.now(UTC).date()
+    standing = [accepted for accepted in exceptions if accepted.until >= day]
+    kinds = facts.groups["checkable"]
+    of_server: dict[Any, list[Mapping[str, Any]]] = {}
+    for kind in kinds.rows:
+        of_server.setdefault(kind["server"], []).append(kind)
+
+    def was_checked(entry: Mapping[str, Any]) -> bool:
+        rule = rules.get(str(entry.get("rule_id")))
+        if rule is None or kinds.more or any(covers(accepted, entry) for accepted in standing):
+            return False
+        if entry.get("server") is None:  # about a capture as a whole
+            return facts.groups["files"].total > 0
+        likely = [
+            (kind, not rule.lacking(unknown(kind)))
+            for kind in of_server.get(entry["server"], ())
+            if kind["version"] is None or kind["version"] in rule.versions
+            if all(kind[name] in (entry.get(name), None) for name in OF_CONNECTION)
+        ]
+        same = [checked for kind, checked in likely if all(kind[name] == entry.get(name) for name in OF_CONNECTION)]
+        return any(same) and all(checked for _, checked in likely)
+
+    return was_checked

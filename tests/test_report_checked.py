@@ -1,0 +1,157 @@
+"""What could not be checked is said: in the headline, by rule, and beside the baseline, where it is not called gone."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+from report_support import everywhere, group, identity
+
+from pipeline.audit.catalogue import KNOWLEDGE, catalogue
+from pipeline.audit.config import Accepted, Config
+from pipeline.audit.detectors import DETECTORS
+from pipeline.report.baseline import compared, document, read
+from pipeline.report.checked import checking, rules_of, unchecked
+from pipeline.report.facts import Facts
+from pipeline.report.groups import Groups
+from pipeline.report.page import page
+from pipeline.report.questions import CONNECTIONS
+from pipeline.report.verdict import Verdict, verdict
+
+NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+PIKA = {"client_product": "pika", "user": "guest", "vhost": "/", "server": "10.0.0.2:5672", "version": "0-9-1"}
+NOBODY = {**PIKA, "client_product": None, "user": None, "vhost": None}
+ALL_KNOWN = dict.fromkeys(KNOWLEDGE, "true")
+FROM_THE_MIDDLE = {**ALL_KNOWN, "start": "false"}
+# What is said in handshakes, and what is known of channels that were opened before: in conditions of detectors.
+BEGINNINGS = re.compile(
+    r"\bc\.(start|start_ok|secure|secure_ok|tune|tune_ok|open|open_ok|client_header|server_header|client_open|server_open"
+    r"|sasl_\w+|client_properties|server_properties|from_start)\b"
+    r"|\b(heartbeat_s|frame_max|channel_max|mechanism|vhost|user|asked|answered|refusal|failed_login|server_product)\b"
+)
+# Checked without: how a connection ended.
+ALSO_WITHOUT = {"CL-04", "CL-07"}
+
+
+def facts_of(*kinds: tuple[dict[str, Any], int], contents: dict[str, int] | None = None) -> Facts:
+    """Facts of connections of these kinds, so many of each, in which no rule is broken."""
+    facts = everywhere("x")
+    of_content = contents or {"amqp": sum(number for _, number in kinds)}
+    begun = sum(number for kind, number in kinds if kind["start"] == "false")
+    versions = [
+        {**group(CONNECTIONS, "versions", "x", number), "content": content, "begun_before": begun * (content == "amqp")}
+        for content, number in of_content.items()
+    ]
+    rows = [{**group(CONNECTIONS, "checkable", "x", number), **kind} for kind, number in kinds]
+    none = dict.fromkeys(("rules", "identities", "affected"), Groups())
+    groups = {**none, "versions": Groups(versions, len(versions)), "checkable": Groups(rows, len(rows))}
+    return replace(facts, groups={**facts.groups, **groups}, examples={})
+
+
+def judged(facts: Facts) -> Verdict:
+    return verdict(facts, compared(Groups(), None), "violation")
+
+
+def test_connections_that_began_before_are_counted_in_the_headline() -> None:
+    found = judged(facts_of(({**PIKA, **ALL_KNOWN}, 1), ({**NOBODY, **FROM_THE_MIDDLE}, 2)))
+    without = [rule for rule in catalogue().values() if "0-9-1" in rule.versions and rule.lacking(["start"])]
+    assert found.sentence == (
+        "Nothing wrong was found in 3 connections. "
+        f"2 connections began before the capture: {len(without)} rules could not be checked there."
+    )
+    assert (found.worst, found.begun_before, found.rules_not_checked) == ("unchecked", 2, len(without))
+    assert judged(facts_of(({**PIKA, **ALL_KNOWN}, 1))).sentence == "Nothing wrong was found in 1 connection."
+    assert judged(facts_of(({**PIKA, **ALL_KNOWN}, 1))).worst == "clean"
+
+
+@pytest.mark.parametrize(
+    ("contents", "sentence"),
+    [
+        ({}, "There is no connection in these captures. Nothing was checked."),
+        ({"foreign": 2, "none": 1}, "No AMQP was read in 3 connections. Nothing was checked."),
+        ({"tls": 1}, "No AMQP was read in 1 connection. Nothing was checked. 1 connection could not be read: TLS."),
+    ],
+)
+def test_without_amqp_nothing_is_all_clear(contents: dict[str, int], sentence: str) -> None:
+    facts = facts_of(contents=contents or {"none": 0})
+    found = judged(facts)
+    assert (found.sentence, found.worst) == (sentence, "unchecked")
+    html = page(facts, compared(Groups(), None), found, "t", "/data", NOW)
+    assert '<header class="unchecked">' in html
+    assert sentence.split(".")[0] in html
+
+
+def test_rules_that_could_not_be_checked_are_told_by_name() -> None:
+    lossy = {**ALL_KNOWN, "complete": "false"}
+    rules = {name: catalogue()[name] for name in ("HS-08", "CL-03", "CH-09", "SEC-03")}
+    facts = facts_of(
+        ({**NOBODY, **FROM_THE_MIDDLE}, 2), ({**PIKA, **lossy}, 3), ({**PIKA, "version": "1.0"} | lossy, 9)
+    )
+    # HS-08 is about the handshake, CL-03 needs all bytes; CH-09 looks at a frame, SEC-03 at the version.
+    assert [(one.rule_id, one.connections, one.of, one.reasons) for one in unchecked(facts, rules)] == [
+        ("CL-03", 3, 5, ("bytes are missing",)),
+        ("HS-08", 2, 5, ("capture began mid-stream",)),
+    ]
+    found = compared(Groups(), None)
+    text = document(facts, found, judged(facts).document(), "t", NOW, unchecked(facts, rules))
+    assert json.loads(text)["rules_not_checked"][0] == {
+        "rule_id": "CL-03", "connections": 3, "of": 5, "reasons": ["bytes are missing"],
+    }  # fmt: skip
+    assert "rules were not checked on some connections" in page(facts, found, judged(facts), "t", "/data", NOW)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "gone"),
+    [
+        ([{**PIKA, **ALL_KNOWN}], True),
+        ([{**PIKA, **ALL_KNOWN}, {**PIKA, **FROM_THE_MIDDLE, "user": "other"}], True),
+        ([], False),  # the client was not there
+        ([{**PIKA, **ALL_KNOWN, "user": "other"}], False),
+        ([{**PIKA, **ALL_KNOWN, "version": "1.0"}], False),  # to which the rule does not apply
+        ([{**NOBODY, **FROM_THE_MIDDLE}], False),
+        ([{**PIKA, **ALL_KNOWN}, {**NOBODY, **FROM_THE_MIDDLE}], False),  # which may be of the same client
+    ],
+)
+def test_only_what_was_looked_for_is_gone(kinds: list[dict[str, Any]], gone: bool) -> None:
+    last = read(document(everywhere("x"), compared(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    facts = facts_of(*((kind, 1) for kind in kinds))
+    found = compared(Groups(), last, checking(facts, rules_of(None)))
+    assert [len(found.gone), len(found.not_checked)] == [gone, not gone]
+    judged = verdict(facts, found, "violation")
+    assert (judged.gone, judged.not_checked) == (int(gone), int(not gone))
+    # What was not checked stands as it stood, for the night after.
+    after = read(document(facts, found, judged.document(), "t", NOW))
+    again = compared(Groups([identity("HS-08")], 1), after)
+    assert again.known[0].status == ("new" if gone else "persisting")
+
+
+def test_a_rule_that_is_switched_off_is_not_checked() -> None:
+    last = read(document(everywhere("x"), compared(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    rules = rules_of(Config(disabled=("HS",)))
+    assert "HS-08" not in rules
+    found = compared(Groups(), last, checking(facts_of(({**PIKA, **ALL_KNOWN}, 1)), rules))
+    assert (found.gone, len(found.not_checked)) == ([], 1)
+
+
+def test_what_somebody_accepted_is_not_gone() -> None:
+    last = read(document(everywhere("x"), compared(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    facts = facts_of(({**PIKA, **ALL_KNOWN}, 1))
+    for user, until, gone in (("guest", 21, 0), ("other", 21, 1), ("guest", 20, 1)):
+        accepted = Accepted("HS-08", "known", date(2026, 11, until), user=user)
+        found = compared(Groups(), last, checking(facts, rules_of(None), [accepted], NOW.date()))
+        assert (len(found.gone), len(found.not_checked)) == (gone, 1 - gone)
+
+
+def test_rules_about_beginnings_are_marked() -> None:
+    """The mark is data; that none is forgotten, what the detectors ask for tells."""
+    asking = {
+        detector.rule for detector in DETECTORS
+        if BEGINNINGS.search(detector.when) or detector.context == "silences"
+    }  # fmt: skip
+    marked = {rule.id for rule in catalogue().values() if rule.beginning}
+    assert asking - marked == ALSO_WITHOUT
+    assert {rule.id for rule in catalogue().values() if "start" in rule.needs} <= marked
