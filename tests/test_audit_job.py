@@ -93,7 +93,7 @@ def test_a_day_that_is_decoded_again_loses_its_old_findings(
 
     monkeypatch.setattr(decode, "write", write)
     (tmp_path / "tables" / "findings").mkdir(parents=True)
-    (tmp_path / "a.pcap").write_bytes(bytes(24))
+    (tmp_path / "a.pcap").write_bytes(b"\xd4\xc3\xb2\xa1\x02\0\x04\0" + bytes(16))
     options = ("--output", str(tmp_path / "tables"), "--overwrite", "--tables", "captures")
     assert main(["decode", str(tmp_path / "a.pcap"), *options]) == 0
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["captures"]
