@@ -150,10 +150,12 @@ def audited(
     from pipeline.report.baseline import document
     from pipeline.report.checked import rules_of, unchecked
     from pipeline.report.page import page
-    from pipeline.session import INTERPRETED_BYTES, grouping, settings
+    from pipeline.session import INTERPRETED_BYTES, grouping, on_one_machine, settings
 
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
+        if not on_one_machine(spark):
+            stage.publish()  # executors of another user write there
         with settings(spark, {**grouping(spark), **planning(byte_size)}):
             large = byte_size >= INTERPRETED_BYTES
             facts, compared, verdict = found(spark, arguments, source, stage, wanted, large=large)

@@ -148,6 +148,7 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     import pipeline
     from jobs.summary import summary
     from pipeline.output import place, staged
+    from pipeline.session import on_one_machine
     from udfs.paths import require_capture, resolve
 
     started = time.monotonic()
@@ -158,6 +159,10 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
         byte_size = sum(file.expected_size for file in files)
         spark = start(byte_size)
+        stage.scratch.create()
+        if not on_one_machine(spark):
+            stage.publish()  # executors of another user write there
+            stage.scratch.publish()
         try:
             write(spark, paths, stage, wanted, arguments)
         except BaseException:
@@ -197,14 +202,12 @@ def write(
     from pipeline.session import INTERPRETED_ROWS, planned, settings
     from udfs.parts import MESSAGES
 
-    scratch = stage.child("scratch")
-    scratch.create()
     decoding = step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark)
     with decoding, settings(spark, planned(small=True)):  # to Spark, runs are few rows
         written = decode_into(
             spark,
             paths,
-            scratch,
+            stage.scratch,
             wanted,
             payload=arguments.payload,
             ports=arguments.port,
@@ -226,7 +229,6 @@ def write(
         if "frames" in needed:
             frames = stage.child("frames")
             write_left(spark, written.moved("frames", frames), None, frames)
-    scratch.remove()
 
 
 def write_tables(

@@ -3,10 +3,12 @@
     with staged("out", known=TABLES, overwrite=True) as stage:
         frames.write.parquet(stage.child("frames").uri)
 
-The stage is a hidden sibling of the output (`.wirehare-out-<started>-<random>`), so that the swap is two renames. When
-the body raises, the stage is removed and the old output stands. A run that is killed leaves its stage behind; the next
-run for the same output removes it, and puts the old output back if the kill fell between the two renames. Object stores
-have no rename: there the swap is a copy.
+The stage is a hidden sibling of the output (`.wirehare-out-<started>-<random>`), so that the swap is two renames; what
+is only needed meanwhile goes to a sibling of the stage (`stage.scratch`), where a task that comes late cannot add to
+what is published. Until the swap both are their user's alone, if local; what is published follows the umask. When the
+body raises, they are removed and the old output stands. A run that is killed leaves them behind; the next run for the
+same output removes them, and puts the old output back if the kill fell between the two renames. Object stores have no
+rename: there the swap is a copy.
 
 Local paths go through `os`, every other URI through `pyarrow.fs`.
 """
@@ -19,9 +21,10 @@ import posixpath
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,10 +34,13 @@ import pyarrow.dataset
 import pyarrow.fs
 
 from udfs.files import LOCAL, UNDECODED, arrow_uri, is_utf8, printable, public_uri, said
+from udfs.umask import umask
 
 # Nobody's: what Spark and desktops drop into a folder.
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
 GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems
+PRIVATE = 0o700
+SCRATCH, OLD = "-scratch", "-old"
 # Where no lock tells whether a run is alive, its stage is left alone for this long.
 ABANDONED_NS = 24 * 3600 * 10**9
 
@@ -76,6 +82,11 @@ class Place:
     def child(self, name: str) -> Place:
         return Place(self.files, posixpath.join(self.path, name), posixpath.join(self.uri, name))
 
+    @property
+    def scratch(self) -> Place:
+        """Where a run with this stage keeps what is not to be published; `create` makes it."""
+        return Place(self.files, self.path + SCRATCH, self.uri + SCRATCH)
+
     def entries(self) -> list[str] | None:
         """Names in the directory; None when there is no such directory. Raises OutputError for a file."""
         info = self.files.get_file_info(self.path)
@@ -90,14 +101,25 @@ class Place:
         return pyarrow.dataset.dataset(self.path, filesystem=self.files, format="parquet")
 
     def create(self) -> None:
-        """Make the directory and those above it. Raises OSError."""
+        """Make the directory and those above it; a local one is this user's alone. Raises OSError."""
         try:
             if self.local:
-                os.makedirs(self.path)
+                os.makedirs(self.parent.path, exist_ok=True)
+                os.mkdir(self.path, PRIVATE)
             else:
                 self.files.create_dir(self.path, recursive=True)
         except OSError as error:
             raise OSError(f"{self.parent.shown}: cannot be written to ({error.strerror or error})") from error
+
+    def publish(self) -> None:
+        """Let others at a local directory, and at what is in it, as the umask of this process says."""
+        if not self.local:
+            return
+        for_directories, for_files = 0o777 & ~umask(), 0o666 & ~umask()
+        for directory, _, files in os.walk(self.path, topdown=False):
+            for name in files:
+                _allow(os.path.join(directory, name), for_files)
+            _allow(directory, for_directories)
 
     def remove(self) -> None:
         """Delete the directory with all in it; nothing happens when there is none."""
@@ -121,6 +143,13 @@ class Place:
         except (OSError, NotImplementedError):
             pyarrow.fs.copy_files(self.path, target.path, self.files, target.files)
             self.files.delete_dir(self.path)
+
+
+def _allow(path: str, mode: int) -> None:
+    """Set the permissions of a file or directory, as far as it is ours; a directory keeps the group for what is made in
+    it."""
+    with suppress(PermissionError):  # of another user, whose executor made it
+        os.chmod(path, mode | (os.stat(path).st_mode & stat.S_ISGID))
 
 
 def escaped(uri: str) -> str:
@@ -180,10 +209,12 @@ def aside(target: Place, beside: Place, allowed: Callable[[], None]) -> Iterator
     try:
         with held(stage):
             yield stage
+            stage.publish()
             allowed()  # somebody else may have written there meanwhile
             swap(stage, target)
     finally:
         stage.remove()
+        stage.scratch.remove()
 
 
 def check(target: Place, known: Collection[str], overwrite: bool) -> None:
@@ -216,7 +247,7 @@ def holds_nothing(target: Place, entries: Collection[str]) -> bool:
 
 def swap(stage: Place, target: Place) -> None:
     """Put the stage where the output is. Between the two moves the old output has a name that `clean` knows."""
-    old = stage.parent.child(f"{stage.name}-old")
+    old = stage.parent.child(f"{stage.name}{OLD}")
     standing = target.entries() is not None
     if standing:
         target.move_to(old)
@@ -231,15 +262,16 @@ def swap(stage: Place, target: Place) -> None:
 
 
 def clean(target: Place, beside: Place) -> None:
-    """Remove the stages of killed runs, and restore the target where one was killed within its swap."""
-    leftover = re.compile(rf"(\.wirehare-{re.escape(beside.name)}-(\d+)-[0-9a-f]{{8}})(-old)?")
+    """Remove stages and scratch of killed runs, and what tasks that came late have left; restore the target where a run
+    was killed within its swap."""
+    leftover = re.compile(rf"(\.wirehare-{re.escape(beside.name)}-(\d+)-[0-9a-f]{{8}})({OLD}|{SCRATCH})?")
     names = beside.parent.entries() or ()
     for found in filter(None, map(leftover.fullmatch, sorted(names))):
-        stage, started_ns, is_old = found.groups()
+        stage, started_ns, kind = found.groups()
         if alive(beside.parent.child(stage), int(started_ns)):
             continue
         place_of_leftover = beside.parent.child(found[0])
-        if is_old and target.entries() is None:
+        if kind == OLD and target.entries() is None:
             place_of_leftover.move_to(target)
         else:
             place_of_leftover.remove()

@@ -15,14 +15,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pipeline import class_archive
+from pipeline import class_archive, scratch
+from udfs.umask import umask
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 LOGGING = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'  # an option of the JVM
@@ -111,10 +112,17 @@ def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> Sp
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return configured(app, {**submitted(), **RUNTIME, **conf})
     require_java()
-    with boot_notice_dropped(), warnings.catch_warnings():
+    private: AbstractContextManager[object] = nullcontext()
+    if conf.get("spark.master", "local").startswith("local"):
+        # Shuffle and spill files hold bytes of captures, and Spark makes them readable for everybody.
+        local_dirs = scratch.directories(conf)
+        private = scratch.kept_private(local_dirs)
+        java_options = f'{java_options} "-Djava.io.tmpdir={local_dirs.partition(",")[0]}"'
+    settings = {**laptop(conf, remote is not None, java_options), **RUNTIME, **conf}
+    with boot_notice_dropped(), private, warnings.catch_warnings():
         # A local Connect server takes them all; pyspark then tries them on its client too.
         warnings.filterwarnings("ignore", message="Failed to set spark.", category=UserWarning)
-        return configured(app, {**laptop(conf, remote is not None, java_options), **RUNTIME, **conf})
+        return configured(app, settings)
 
 
 def require_java() -> None:
@@ -165,6 +173,8 @@ def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[s
         # All cores: decoding is bound by them. A task is tried four times, as on a cluster: a Python worker that the
         # system ends, for the memory of another program say, costs its task and not the job.
         settings["spark.master"] = "local[*,4]"
+    # What is written by Spark: Hadoop sets permissions by this, whatever the umask of the process.
+    settings["spark.hadoop.fs.permissions.umask-mode"] = f"{umask():03o}"
     if "SPARK_DRIVER_MEMORY" not in os.environ:
         # Executors live in the driver here: shuffle blocks and Arrow buffers of all cores share this heap.
         settings["spark.driver.memory"] = "2g"
@@ -183,6 +193,11 @@ def one_machine() -> dict[str, str]:
         "spark.sql.shuffle.partitions": partitions,
         LEAST_PARTITIONS: partitions,
     }
+
+
+def on_one_machine(spark: SparkSession) -> bool:
+    """Whether executors live in the driver: they run on its machine, as its user."""
+    return (spark.conf.get("spark.master", None) or "").startswith("local")
 
 
 def grouping(spark: SparkSession) -> Mapping[str, str]:
@@ -230,6 +245,11 @@ def submitted() -> dict[str, str]:
     ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: WHOLE_STAGES}
     if given.get("spark.master", "").startswith("local"):
         ours |= one_machine()
+        if scratch.LOCAL_DIRS not in os.environ:  # which overrides what we could set
+            private = scratch.directories({scratch.LOCAL_DIR: given.get(scratch.LOCAL_DIR, "")})
+            return {name: value for name, value in ours.items() if not given.contains(name)} | {
+                scratch.LOCAL_DIR: private
+            }
     return {name: value for name, value in ours.items() if not given.contains(name)}
 
 

@@ -160,9 +160,15 @@ def runs_below(pid: int, parents: list[int]) -> bool:
     return int(parent) in parents and state == "R" and busy > 0.5
 
 
-def staged(output: Path, *names: str) -> bool:
-    """Does the stage of a run for `output` hold a folder of one of these names?"""
-    return any(list(output.parent.glob(f".wirehare-{output.name}-*/{name}")) for name in names)
+def decoding(output: Path) -> bool:
+    """Has a run for `output` begun to decode, or has one that died left what it had?"""
+    return bool(list(output.parent.glob(f".wirehare-{output.name}-*-scratch")))
+
+
+def decoded(output: Path) -> bool:
+    """Have all captures been decoded? Then tables come into the stage, and before that nothing does."""
+    tables = output.parent.glob(f".wirehare-{output.name}-*/*")
+    return any(not table.parent.name.endswith("-scratch") for table in tables)
 
 
 def fingerprints(output: Path) -> Tables:

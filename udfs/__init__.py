@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from udfs import umask
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+umask.take_back()  # before kernels are compiled and kept
 
 
 def register(spark: SparkSession, key: str | bytes | None = None) -> None:

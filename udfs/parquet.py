@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType, VariantType
 
 from udfs.footer import with_variants
 from udfs.rows import codes_of, in_one
+from udfs.umask import private
 
 # Nearly every row has a value of its own here: a dictionary would be filled for every page group and then thrown away.
 # Integers are delta encoded instead. (A VARIANT is two binary columns in the file.)
@@ -151,8 +152,9 @@ class ParquetFiles:
         self._bytes = self._count = 0
 
     def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
-        self._filesystem.create_dir(self._directory, recursive=True)
-        stream = self._filesystem.open_output_stream(f"{self._directory}/{self.name}")
+        with private():
+            self._filesystem.create_dir(self._directory, recursive=True)
+            stream = self._filesystem.open_output_stream(f"{self._directory}/{self.name}")
         variants = [field.name for field in self._spark.fields if isinstance(field.dataType, VariantType)]
         self._file = Marked(stream, variants)
         leaves = [path for field in schema for path in _leaves(field)]

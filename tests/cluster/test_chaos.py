@@ -12,17 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from standalone_cluster import ROOT, Cluster, Tables, end, fingerprints, staged, wait_for, working
+from standalone_cluster import ROOT, Cluster, Tables, decoded, decoding, end, fingerprints, wait_for, working
 
 pytestmark = pytest.mark.cluster
 # Who dies while captures are decoded leaves no mark on tables derived later: these show all that was decoded.
 DECODED = ("captures", "connections", "frames", "streams")
 SOME = ("--tables", ",".join(DECODED))
-
-
-def decoded(output: Path) -> bool:
-    """Have the captures been decoded? What comes then is derived from those rows."""
-    return staged(output, "decoded/_SUCCESS", "connections", "streams", "captures")
 
 
 def old_tables(output: Path) -> dict[str, bytes]:
@@ -57,7 +52,7 @@ def test_a_process_that_dies_while_decoding_changes_no_table(
 ) -> None:
     output = tmp_path / victim
     with on_loopback.job(capture, output, *SOME) as job:
-        wait_for("the decode", lambda: staged(output, "scratch") and on_loopback.python_workers())
+        wait_for("the decode", lambda: decoding(output) and on_loopback.python_workers())
         os.kill(wait_for(victim, getattr(on_loopback, victim))[0], signal.SIGKILL)
         assert not decoded(output)
         assert job.wait() == 0
@@ -73,7 +68,7 @@ def test_a_python_worker_that_dies_on_a_laptop_changes_no_table(
     command = [sys.executable, "-m", "jobs.cli", "decode", str(capture), "--output", str(output), *SOME]
     job = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
     try:
-        workers = wait_for("the decode", lambda: staged(output, "scratch") and working(job.pid))
+        workers = wait_for("the decode", lambda: decoding(output) and working(job.pid))
         assert not decoded(output)
         os.kill(workers[0], signal.SIGKILL)
         assert job.wait() == 0
@@ -91,7 +86,7 @@ def test_a_driver_that_dies_while_writing_leaves_the_old_tables_and_the_next_run
         wait_for("the writing of tables", lambda: decoded(output) or job.poll() is not None)
         end(job)
     assert contents(output) == before
-    assert staged(output, "scratch")  # what the dead run left
+    assert decoding(output)  # what the dead run left
     wait_for("its executors to go", lambda: not on_loopback.executors())
     with on_loopback.job(capture, output, *SOME) as job:
         assert job.wait() == 0

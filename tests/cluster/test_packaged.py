@@ -25,12 +25,13 @@ from standalone_cluster import (
     Cluster,
     Tables,
     cluster,
+    decoded,
+    decoding,
     end,
     fingerprints,
     free_port,
     listens,
     running,
-    staged,
     wait_for,
 )
 
@@ -167,10 +168,10 @@ def test_a_worker_that_dies_changes_no_table(capture: Path, tmp_path: Path, expe
     with site(tmp_path) as standing:
         work = standing.cluster
         with standing.run(submit(standing, str(capture), str(output)), "killed") as job:
-            wait_for("the decode", lambda: staged(output, "scratch") and len(work.executors()) == len(work.daemons))
+            wait_for("the decode", lambda: decoding(output) and len(work.executors()) == len(work.daemons))
             wait_for("Python workers", lambda: work.python_workers())
             end(work.daemons[1])
-            assert not staged(output, "decoded/_SUCCESS")
+            assert not decoded(output)
             assert job.wait() == 0
         assert "Lost executor" in standing.log("killed").read_text()
     assert fingerprints(output) == expected
