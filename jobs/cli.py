@@ -58,11 +58,11 @@ class Stopped(BaseException):
 
 def command_line() -> Parser:
     """The parser of the whole command, with one sub-parser a job."""
-    from jobs import audit, cut, decode, nightly, schema
+    from jobs import audit, cut, decode, nightly, rule, rules, schema
 
     parser = Parser(prog="wirehare", description="AMQP wire captures to tables, on Spark.")
     jobs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for job in (decode, audit, nightly, cut, schema):
+    for job in (decode, audit, nightly, cut, rules, rule, schema):
         about = str(job.__doc__).partition("\n")[0]
         sub = jobs.add_parser(
             job.__name__.rpartition(".")[2],

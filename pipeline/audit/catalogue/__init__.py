@@ -28,6 +28,25 @@ KNOWLEDGE = {
     "both": "one direction only",
     "order": "segments out of order",
 }
+# Groups of rules, as their ids begin.
+GROUPS = {
+    "CAP": "What the capture itself lacks",
+    "NEG": "Protocol headers and versions",
+    "HS": "The handshake, from start to open-ok",
+    "SEC": "Security",
+    "HB": "Heartbeats",
+    "FR": "Frames, and how arguments are laid out in them",
+    "MT": "Methods: who may send them, and which reply belongs to which request",
+    "CH": "Opening, using and closing channels",
+    "CO": "Consumers",
+    "CT": "Contents, and what properties say",
+    "DL": "Deliveries and their settlement",
+    "CF": "Publisher confirms",
+    "TX": "Transactions",
+    "FL": "Flow control and blocked connections",
+    "NM": "Names of exchanges and queues, and what they stand for",
+    "CL": "How connections are closed",
+}
 ALL_VERSIONS = tuple(filter(None, VERSIONS))
 REMOVED = "removed.json"
 Number = int | float

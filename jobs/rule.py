@@ -1,0 +1,38 @@
+"""Explain one rule of the audit.
+
+What breaks it, how that is seen, where it stands, and on which connections it is not checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from jobs.cli import OK, Endings, UsageError
+from jobs.rules import described
+
+EPILOG = """example:
+  wirehare rule CH-09
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rule", metavar="RULE", help="the id of a rule, such as CH-09")
+
+
+def endings() -> Endings:
+    """No errors of its own."""
+    return {}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the rule; the exit code."""
+    from pipeline.audit.catalogue import catalogue, removed
+    from udfs.suggestions import meant
+
+    name = arguments.rule.upper()
+    if name in removed():
+        raise UsageError(f"rule {name} is not checked: {removed()[name]}")
+    if name not in catalogue():
+        raise UsageError(f"no rule {arguments.rule!r} (see wirehare rules){meant(name, catalogue())}")
+    print(described(catalogue()[name]))
+    return OK

@@ -1,0 +1,172 @@
+"""List the rules of the audit.
+
+By group, version or severity; `--markdown` prints them as a page. `wirehare rule` prints all that is known of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from jobs.cli import OK, Endings, UsageError
+
+if TYPE_CHECKING:
+    from pipeline.audit.catalogue import Rule
+
+EPILOG = """examples:
+  wirehare rules
+  wirehare rules SEC HB --version 1.0
+  wirehare rules --severity violation
+  wirehare rule CH-09
+"""
+
+# What a rule needs to know of a connection to be checked on it.
+NEEDED = {
+    "start": "the beginning of the connection",
+    "complete": "all bytes",
+    "both": "both directions",
+    "order": "packets in the order in which they were sent",
+}
+
+PAGE = """# Rules of the audit
+
+`wirehare rules --markdown` prints this page, `wirehare rule CH-09` all that is known of one rule. A *violation* breaks
+the protocol, a *warning* costs somebody something or will, *info* is worth knowing. [audit.md](audit.md) says how to
+switch rules off, set their thresholds, and add your own.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("group", metavar="GROUP", nargs="*", help="groups of rules, such as SEC; all unless named")
+    parser.add_argument("--version", metavar="VERSION", help="rules that apply to this version, such as 1.0")
+    parser.add_argument("--severity", metavar="SEVERITY", help="rules of this severity: violation, warning or info")
+    parser.add_argument("--markdown", action="store_true", help="as a page in Markdown (docs/rules.md)")
+
+
+def endings() -> Endings:
+    """No errors of its own."""
+    return {}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the rules; the exit code."""
+    from pipeline.audit.catalogue import ALL_VERSIONS, GROUPS, SEVERITIES
+
+    for value, known, what in (
+        (arguments.version, ALL_VERSIONS, "version"),
+        (arguments.severity, SEVERITIES, "severity"),
+        *((group, GROUPS, "group") for group in arguments.group),
+    ):
+        one_of(value, known, what)
+    rules = chosen(arguments.group, arguments.version, arguments.severity)
+    print(page(rules) if arguments.markdown else listed(rules))
+    return OK
+
+
+def one_of(value: str | None, known: Collection[str], what: str) -> None:
+    """Raises UsageError for a value that is not known."""
+    from udfs.suggestions import meant
+
+    if value is not None and value not in known:
+        raise UsageError(f"no {what} {value!r}; expected one of {', '.join(known)}{meant(value, known)}")
+
+
+def chosen(groups: Collection[str], version: str | None, severity: str | None) -> list[Rule]:
+    """The rules of the catalogue that are asked for, by group."""
+    from pipeline.audit.catalogue import GROUPS, catalogue
+
+    return [
+        rule
+        for group in GROUPS
+        if not groups or group in groups
+        for rule in catalogue().values()
+        if rule.group == group
+        and (version is None or version in rule.versions)
+        and (severity is None or severity == rule.severity)
+    ]
+
+
+def listed(rules: Collection[Rule]) -> str:
+    """A line a rule under the name of its group, and how many they are."""
+    from pipeline.audit.catalogue import GROUPS
+
+    lines, group = [], ""
+    for rule in rules:
+        if rule.group != group:
+            group = rule.group
+            lines += ["", f"{group}: {GROUPS[group]}"]
+        lines.append(f"  {rule.id:<7} {rule.severity:<9} {versions(rule):<23} {rule.summary}")
+    return "\n".join([*lines, "", counted(rules)]).lstrip("\n")
+
+
+def counted(rules: Collection[Rule]) -> str:
+    """How many rules there are, of each severity."""
+    from pipeline.audit.catalogue import SEVERITIES
+
+    number = Counter(rule.severity for rule in rules)
+    parts = ", ".join(f"{name} {number[name]}" for name in SEVERITIES if number[name])
+    return f"{len(rules)} {'rule' if len(rules) == 1 else 'rules'}{f': {parts}' if parts else ''}"
+
+
+def versions(rule: Rule) -> str:
+    """The versions that a rule applies to, in words."""
+    from pipeline.audit.catalogue import ALL_VERSIONS
+
+    return "all" if set(rule.versions) == {*ALL_VERSIONS} else " ".join(rule.versions)
+
+
+def page(rules: Collection[Rule]) -> str:
+    """The rules in Markdown: how many apply to each version, then a table a group."""
+    from pipeline.audit.catalogue import ALL_VERSIONS, GROUPS
+
+    numbers = Counter(version for rule in rules for version in rule.versions)
+    counts = [f"| {version} | {numbers[version]} |" for version in ALL_VERSIONS]
+    parts = [PAGE.rstrip(), "\n".join(["| version | rules |", "|---|---|", *counts])]
+    for group, name in GROUPS.items():
+        own = [rule for rule in rules if rule.group == group]
+        if own:
+            rows = [
+                f"| `{rule.id}` | {rule.severity} | {versions(rule)} | {cell(rule.summary)} | {cell(rule.detect)} "
+                f"| {cell(rule.reference)} |"
+                for rule in own
+            ]
+            head = [
+                "| rule | severity | versions | what is wrong | how it is seen | source |",
+                "|---|---|---|---|---|---|",
+            ]
+            parts.append("\n".join([f"## {group}: {name}", "", *head, *rows]))
+    return "\n\n".join(parts)
+
+
+def cell(text: str) -> str:
+    """Text inside a cell: a bar would end it, and markup be none of ours."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def described(rule: Rule) -> str:
+    """All that is known of one rule."""
+    from pipeline.audit.catalogue import ALL_VERSIONS, GROUPS, KNOWLEDGE
+
+    needs = [name for name in KNOWLEDGE if name in rule.lacking(tuple(KNOWLEDGE))]
+    facts = {
+        "severity": rule.severity,
+        "versions": ", ".join(version for version in ALL_VERSIONS if version in rule.versions),
+        "group": GROUPS.get(rule.group, rule.group),
+        "blames": rule.offender or "either side, as the finding says",
+        "one finding": f"for each {rule.scope} that breaks it",
+        "seen by": rule.detect,
+        "source": rule.reference,
+        "thresholds": ", ".join(f"{name} = {value}" for name, value in rule.parameters.items()),
+        "needs": ", ".join(NEEDED[name] for name in needs),
+        "unsure without": ", ".join(NEEDED[name] for name in rule.prefers),
+        "its packets": f"wirehare cut TABLES --finding {rule.id} -o {rule.id}.pcapng",
+    }
+    lines = [
+        textwrap.fill(text, 118, initial_indent=f"  {name:<16}", subsequent_indent=" " * 18)
+        for name, text in facts.items()
+        if text
+    ]
+    return "\n".join([f"{rule.id}  {rule.summary}", *lines])
