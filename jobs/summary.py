@@ -73,7 +73,7 @@ def remarks(capture: Mapping[str, Any]) -> str:
 
 
 CONNECTION_COLUMNS = [
-    *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_product"),
+    *("client_ip", "client_port", "server_ip", "server_port", "version", "content", "vhost", "user", "client_name"),
     *("state", "client_frames", "server_frames", "messages_published", "messages_delivered"),
     *("opened_ts", "connection_id"),
 ]
@@ -83,7 +83,18 @@ def connections_found(connections: Dataset) -> str:
     """One row a connection: who spoke to whom, how far it came, how much it carried."""
     rows = connections.to_table(columns=CONNECTION_COLUMNS)
     first = pc.select_k_unstable(rows, SHOWN, [("opened_ts", "ascending"), ("connection_id", "ascending")])
-    columns = ("client", "server", "version", "vhost", "user", "product", "state", "frames", "published", "delivered")
+    columns = (
+        "client",
+        "server",
+        "version",
+        "vhost",
+        "user",
+        "application",
+        "state",
+        "frames",
+        "published",
+        "delivered",
+    )
     cells = [
         (
             endpoint(row["client_ip"], row["client_port"]),
@@ -91,7 +102,7 @@ def connections_found(connections: Dataset) -> str:
             row["version"] or row["content"],
             row["vhost"],
             row["user"],
-            row["client_product"],
+            row["client_name"],
             row["state"],
             (row["client_frames"] or 0) + (row["server_frames"] or 0),
             row["messages_published"],

@@ -113,6 +113,14 @@ CONNECTIONS = table(
     ("user", STRING, "user name the client gave"),
     ("mechanism", STRING, "authentication mechanism chosen"),
     ("locale", STRING, "locale chosen"),
+    (
+        "client_name",
+        STRING,
+        (
+            "the application: client_properties: connection_name; else 1.0: container id; else client_properties: "
+            "qpid.client_process; else product and version"
+        ),
+    ),
     ("client_product", STRING, "client_properties: product"),
     ("client_version", STRING, "client_properties: version"),
     ("client_platform", STRING, "client_properties: platform"),

@@ -125,9 +125,14 @@ def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> Da
 def backlog(tables: Tables) -> DataFrame:
     """Deliveries that wait for their acknowledgement, by consumer: a row whenever the number changes.
 
-    `connection_id`, `channel`, `channel_life`, `link`, `queue`, `ts`, `ts_ns`, `outstanding` (after that moment),
-    `until_ns` (when it changes again; null for the last row). What was open at the end stays outstanding.
+    `connection_id`, `client_name`, `channel`, `channel_life`, `link`, `queue`, `ts`, `ts_ns`, `outstanding` (after that
+    moment), `until_ns` (when it changes again; null for the last row). What was open at the end stays outstanding.
     """
+    return _named(_outstanding(tables), tables)
+
+
+def _outstanding(tables: Tables) -> DataFrame:
+    """What `backlog` returns, without names."""
     waits = F.col("operation").isin(*DELIVERIES) & ~F.col("outcome").eqNullSafe("presettled")
     message = tables.messages.filter(waits).select(
         *LINK, F.coalesce("queue", "address").alias("queue"), "ts_ns", "settled_ts_ns"
@@ -154,11 +159,11 @@ def backlog(tables: Tables) -> DataFrame:
 
 
 def consumers(tables: Tables) -> DataFrame:
-    """What each consumer did, and the messages that were got without one (`link` null): `connection_id`, `channel`,
-    `channel_life`, `link`, `queue`, `deliveries`, `settled`, `settle_p50_ns`, `settle_p99_ns`, `settle_max_ns`
-    (delivery to settlement), `most_outstanding`, `prefetch_count` (of the channel, 0: no limit), `exhausted_ns`: time
-    in which it could be sent nothing, as its prefetch was used up, or in 0-10 and 1.0 its credit (links.no_credit_ns);
-    to the end of its channel, or the last packet. Null without a prefetch."""
+    """What each consumer did, and the messages that were got without one (`link` null): `connection_id`, `client_name`,
+    `channel`, `channel_life`, `link`, `queue`, `deliveries`, `settled`, `settle_p50_ns`, `settle_p99_ns`,
+    `settle_max_ns` (delivery to settlement), `most_outstanding`, `prefetch_count` (of the channel, 0: no limit),
+    `exhausted_ns`: time in which it could be sent nothing, as its prefetch was used up, or in 0-10 and 1.0 its credit
+    (links.no_credit_ns); to the end of its channel, or the last packet. Null without a prefetch."""
     rows = tables.messages.filter(F.col("operation").isin(*DELIVERIES))
     percentile = {"settle_p50_ns": 0.5, "settle_p99_ns": 0.99}
     done = rows.groupBy(*LINK).agg(
@@ -172,7 +177,7 @@ def consumers(tables: Tables) -> DataFrame:
     at_limit = (F.col("prefetch_count") > 0) & (F.col("outstanding") >= F.col("prefetch_count"))
     until_ns = F.coalesce("until_ns", F.greatest("end_ns", "ts_ns"))
     held = (
-        backlog(tables)
+        _outstanding(tables)
         .join(limits, list(CHANNEL), "left")
         .groupBy(*LINK)
         .agg(
@@ -181,12 +186,20 @@ def consumers(tables: Tables) -> DataFrame:
         )
     )
     of_prefetch = F.when(F.col("link").isNotNull() & (F.col("prefetch_count") > 0), F.coalesce("at_limit_ns", F.lit(0)))
-    return (
+    found = (
         _beside(_beside(done.join(limits.drop("end_ns"), list(CHANNEL), "left"), held), _credit(tables))
         .withColumn("most_outstanding", F.coalesce("most_outstanding", F.lit(0)))
         .withColumn("exhausted_ns", F.coalesce(of_prefetch, "no_credit_ns"))
         .select(*done.columns, "most_outstanding", "prefetch_count", "exhausted_ns")
     )
+    return _named(found, tables)
+
+
+def _named(rows: DataFrame, tables: Tables) -> DataFrame:
+    """`rows` with `client_name` behind `connection_id`."""
+    names = tables.connections.select("connection_id", "client_name")
+    others = (name for name in rows.columns if name != "connection_id")
+    return rows.join(names, "connection_id", "left").select("connection_id", "client_name", *others)
 
 
 def _limits(tables: Tables) -> DataFrame:

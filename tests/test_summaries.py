@@ -65,7 +65,10 @@ def tables(spark: SparkSession) -> Tables:
         delivered(6, None, outcome="unsettled"),
         delivered(7, None, outcome="presettled"),
     ]
-    connections = [{"connection_id": 1, "vhost": "/", "user": "ann"}, {"connection_id": 2, "vhost": "/shop"}]
+    connections = [
+        {"connection_id": 1, "vhost": "/", "user": "ann"},
+        {"connection_id": 2, "vhost": "/shop", "client_name": "orders"},
+    ]
     channels = [{"connection_id": 2, "channel": 1, "channel_life": 1, "prefetch_count": 2}]
     given = {"message_flows": flows, "messages": messages, "connections": connections, "channels": channels}
     return Tables(**{name: rows(spark, schema, *given.get(name, [])) for name, schema in TABLES.items()})
@@ -107,10 +110,12 @@ def test_backlog_is_what_is_outstanding_after_each_change(tables: Tables) -> Non
     found = pipeline.backlog(tables).orderBy("ts_ns").collect()
     assert [(row.ts_ns // S, row.outstanding) for row in found] == [(1, 1), (2, 2), (3, 3), (5, 0), (6, 1)]
     assert [row.until_ns for row in found] == [2 * S, 3 * S, 5 * S, 6 * S, None]
+    assert {row.client_name for row in found} == {"orders"}
 
 
 def test_consumers_with_the_time_that_their_prefetch_was_used_up(tables: Tables) -> None:
     (found,) = pipeline.consumers(tables).collect()
+    assert found.client_name == "orders"
     assert (found.deliveries, found.settled, found.settle_max_ns, found.most_outstanding) == (5, 3, 4 * S, 3)
     assert (found.prefetch_count, found.exhausted_ns) == (2, 3 * S)  # from second 2 to 5
 

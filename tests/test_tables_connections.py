@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -92,11 +93,41 @@ def header_then_tls() -> Script:
     return greeted("header").facts(content="amqp", tls={"version": "TLS 1.2", "sni": None, "alpn": None})
 
 
+def introduced(version: str = "0-9-1", **arguments: Any) -> Script:
+    """A client that says only this of itself: in start-ok, in 1.0 in its open, which the server answers."""
+    script = Script(version)
+    if version != "1.0":
+        script.client("connection.start-ok", 0, mechanism="PLAIN", **arguments)
+        return script
+    script.frame("client", "amqp", 0, name="open", arguments=arguments)
+    script.frame("server", "amqp", 0, name="open", arguments={"container_id": "broker", "properties": CLIENT})
+    return script
+
+
+PROCESS = {"qpid.client_process": "billing", "product": "qpid"}
+NAMED = {
+    "by connection_name": (introduced(client_properties={**CLIENT, **PROCESS, "connection_name": "orders"}), "orders"),
+    "by process": (introduced(client_properties={**PROCESS, "connection_name": ""}), "billing"),
+    "by process, 0-10": (introduced("0-10", client_properties=PROCESS), "billing"),
+    "by product and version": (introduced(client_properties=CLIENT), "pika 1.4.4"),
+    "by product": (introduced(client_properties={"product": "own"}), "own"),
+    "by container": (introduced("1.0", container_id="sensor-7", properties=PROCESS), "sensor-7"),
+    "by connection_name, 1.0": (introduced("1.0", container_id="c", properties={"connection_name": "n"}), "n"),
+    "by nothing": (introduced(client_properties={}), None),
+}
+
+
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
     scripts = {make.__name__: make() for make in (whole, refused, blocked, foreign, encrypted, header_then_tls)}
     scripts |= {f"until_{stage}": greeted(stage) for stage in ("header", "start", "tune", "open")}
+    scripts |= {name: script for name, (script, _) in NAMED.items()}
     return Read(spark, scripts)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_application_is_named_as_it_names_itself(read: Read, name: str) -> None:
+    assert read.one("connections", name, "client_name") == (NAMED[name][1],)
 
 
 def test_connection_says_who_talked_to_whom(read: Read) -> None:

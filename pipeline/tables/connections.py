@@ -33,7 +33,7 @@ from pipeline.tables.roles import (
     looked_up,
     named,
 )
-from pipeline.tables.sayings import SAID, SAYING_METHODS, first_said
+from pipeline.tables.sayings import NAMES, SAID, SAYING_METHODS, first_said
 from pipeline.tables.shape import shaped, timestamp
 
 if TYPE_CHECKING:
@@ -206,6 +206,7 @@ def _concluded() -> dict[str, Column]:
             F.col("tls.version").alias("tls_version"),
             F.col("tls.alpn").alias("alpn"),
         ),
+        "client_name": F.coalesce(*(F.nullif(F.concat_ws(" ", *name.split()), F.lit("")) for name in NAMES)),
         "capabilities": F.when(spoke, capabilities[0]),
         "close_initiator": F.col("close.sender"),
         "close_code": F.col("close.code"),

@@ -66,7 +66,21 @@ def _limits(prefix: str, method: str, heartbeat: tuple[str, ...], side: str) -> 
     }
 
 
+# What a client calls itself, a name that people gave first: as is, else by the next, else by product and version.
+NAMES = ("connection_name", "client_container_id", "client_process", "client_product client_version")
+
+
+def _of_client(name: str) -> Saying:
+    """A property that clients of several libraries give themselves."""
+    return Saying(
+        "string",
+        (Said("connection.start-ok", f'client_properties["{name}"]'), Said("open", f'properties["{name}"]', "client")),
+    )
+
+
 SAID: dict[str, Saying] = {
+    "connection_name": _of_client("connection_name"),  # RabbitMQ's clients, and those that follow them
+    "client_process": _of_client("qpid.client_process"),  # Qpid's
     "vhost": Saying("string", (Said("connection.open", "virtual_host"), Said("open", "hostname", "client"))),
     "user": Saying("string", (Said("connection.start-ok", "user"), Said("sasl-init", "user"))),
     "mechanism": Saying("string", (Said("connection.start-ok", "mechanism"), Said("sasl-init", "mechanism"))),
