@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.cli import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, main
 from jobs.console import step
 from jobs.decode import FINDINGS, start
+from jobs.stopping import attended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     byte_size = size(source)
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load)
-        spark = start(byte_size * DECODED)
+        spark = attended(lambda: start(byte_size * DECODED))
         loading.result()
     return audited(spark, source, byte_size, wanted, arguments, started)
 
@@ -158,7 +159,9 @@ def audited(
             stage.publish()  # executors of another user write there
         with settings(spark, {**grouping(spark), **planning(byte_size)}):
             large = byte_size >= INTERPRETED_BYTES
-            facts, compared, verdict = found(spark, arguments, source, stage, wanted, large=large)
+            facts, compared, verdict = attended(
+                lambda: found(spark, arguments, source, stage, wanted, large=large), spark
+            )
         with step("writing the report", "Report written"):
             texts = {
                 arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, wanted.config)

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
-import signal
 import sys
 from collections.abc import Mapping, Sequence
-from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from jobs.console import complain
-from udfs.files import masked
+# Nothing else here that takes long to import: until signals are taken care of, Ctrl-C is a traceback.
+from jobs.stopping import INTERRUPTED, Asked, Stopped, stoppable
 
-OK, FOUND, USAGE, UNREADABLE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+OK, FOUND, USAGE, UNREADABLE, FAILED = 0, 1, 2, 3, 4
 # What a shell reports of a program that SIGPIPE ends. Not OK: what was to be said, a verdict perhaps, was not heard.
 UNHEARD = 128 + 13
 
 STOPPED = "the previous output, if any, is as it was"  # what a job leaves when it is stopped, if it does not say
+
+NO_SPACE = "No space left on device"  # strerror of ENOSPC, as Java and Arrow quote it too
 
 EXIT_CODES = """exit codes:
   0  done
   2  bad usage, or no capture found; nothing was written
   3  done, but some captures could not be read to their end (see the table captures)
   4  Spark or the file system failed; the previous output is as it was
+  130  stopped by Ctrl-C or SIGTERM; the previous output is as it was
 """
 
 
@@ -50,10 +50,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
-
-
-class Stopped(BaseException):
-    """The run was asked to end (SIGTERM): unwinds as an interrupt does, so that staged output is removed."""
 
 
 def command_line() -> Parser:
@@ -100,21 +96,36 @@ def fall_silent() -> None:
 
 def ended(words: Sequence[str]) -> int:
     """The exit code of the run that the words of a command line ask for; an error is one line on stderr."""
+    leaves = STOPPED
     try:
-        arguments = command_line().parse_args(words)
-    except UsageError as error:
-        complain(masked(str(error), *words))
-        return USAGE
-    with contextlib.suppress(ValueError):  # not the main thread: whoever started it decides about signals
-        signal.signal(signal.SIGTERM, stop)
+        with stoppable() as asked:
+            from jobs.console import complain
+            from udfs.files import masked
+
+            try:
+                arguments = command_line().parse_args(words)
+            except UsageError as error:
+                complain(masked(str(error), *words))
+                return USAGE
+            leaves = arguments.stopped
+            return carried_out(arguments, words, asked)
+    except (KeyboardInterrupt, Stopped):
+        print(f"wirehare: stopped; {leaves}", file=sys.stderr, flush=True)
+        return INTERRUPTED
+
+
+def carried_out(arguments: argparse.Namespace, words: Sequence[str], asked: Asked) -> int:
+    """The exit code of a job. Raises Stopped."""
+    from jobs.console import complain
+    from udfs.files import masked
+
     try:
         return int(arguments.run(arguments))
-    except (KeyboardInterrupt, Stopped):
-        complain(f"wirehare: stopped; {arguments.stopped}")
-        return INTERRUPTED
     except BrokenPipeError:  # nobody listens: nothing more is said
         raise
     except Exception as error:  # also what Spark, Java, a file system may raise
+        if asked.stop:  # its work was ended, or the JVM was asked as well
+            raise Stopped from error
         code, line = outcome(error, {UsageError: Ending(USAGE), **arguments.endings()})
         complain(masked(f"{arguments.prog}: {line}", *words))
         return code
@@ -130,14 +141,11 @@ def outcome(error: Exception, endings: Endings) -> tuple[int, str]:
 
 def cause(error: BaseException) -> str:
     """One line for what went wrong at the root: the last cause in a chain that may cross Java and Python workers."""
+    if NO_SPACE.lower() in str(error).lower():
+        return f"{NO_SPACE}, for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): (?!Traceback)", line)]
     return (causes or lines or [type(error).__name__])[-1 if causes else 0].removeprefix("Caused by: ")
-
-
-def stop(signal_number: int, frame: FrameType | None) -> NoReturn:
-    """The handler of SIGTERM."""
-    raise Stopped
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from jobs.audit import writable
 from jobs.cli import FOUND, OK, UNREADABLE, USAGE, Ending, Endings, UsageError, main
 from jobs.console import complain, step
 from jobs.decode import start
+from jobs.stopping import attended
 from udfs.files import first_line, public_uri
 
 if TYPE_CHECKING:
@@ -232,14 +233,15 @@ def where(table: str, condition: str, directory: Place) -> Any:
     audited = "findings" in (directory.entries() or ())
     if table == "findings" and not audited:
         raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
-    spark = start()
+    spark = attended(start)
     for name, frame in pipeline.load(spark, directory.pattern).items():
         frame.createOrReplaceTempView(name)
     if audited:
         spark.read.parquet(directory.child("findings").pattern).createOrReplaceTempView("findings")
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):
-            return spark.table(table).where(condition).select(*KEYS[table]).distinct().toArrow()
+            keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()
+            return attended(keys.toArrow, spark)
     except (AnalysisException, ParseException) as error:
         raise UsageError(f"--where: {first_line(error)}") from error
 

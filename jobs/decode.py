@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from jobs.cli import EXIT_CODES, OK, UNREADABLE, USAGE, Ending, Endings, main
 from jobs.console import Status, complain, step
+from jobs.stopping import attended
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,13 +159,13 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     paths = [file.uri for file in files]
     with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
         byte_size = sum(file.expected_size for file in files)
-        spark = start(byte_size)
+        spark = attended(lambda: start(byte_size))
         stage.scratch.create()
         if not on_one_machine(spark):
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
         try:
-            write(spark, paths, stage, wanted, arguments)
+            attended(lambda: write(spark, paths, stage, wanted, arguments), spark)
         except BaseException:
             with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
                 spark.interruptAll()  # they would go on writing to a stage that is being removed

@@ -87,6 +87,8 @@ def decode_into(
     connection, as far as it is needed for these tables."""
     from udfs.parquet import WRITTEN
 
+    if directory.entries() is None:
+        directory.create()
     runs = sorted_runs(spark, paths, **chosen)
     files = parquet.listed(runs.mapInArrow(writer(directory, tables, payload=payload), WRITTEN))
     return Written(spark, directory, files)

@@ -40,6 +40,7 @@ from udfs.umask import umask
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
 GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems
 PRIVATE = 0o700
+REMOVALS, REMOVAL_S = 20, 0.1
 SCRATCH, OLD = "-scratch", "-old"
 # Where no lock tells whether a run is alive, its stage is left alone for this long.
 ABANDONED_NS = 24 * 3600 * 10**9
@@ -124,7 +125,11 @@ class Place:
     def remove(self) -> None:
         """Delete the directory with all in it; nothing happens when there is none."""
         if self.local:
-            shutil.rmtree(self.path, ignore_errors=True)
+            for _ in range(REMOVALS):
+                shutil.rmtree(self.path, ignore_errors=True)
+                if not os.path.lexists(self.path):
+                    break
+                time.sleep(REMOVAL_S)  # a task that was cancelled may still write a file
         elif self.files.get_file_info(self.path).type == pyarrow.fs.FileType.Directory:
             self.files.delete_dir(self.path)
 

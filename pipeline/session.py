@@ -19,6 +19,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -107,7 +109,7 @@ def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> Sp
     remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
     if remote is not None and not remote.startswith("local"):
         return configured(app, {**RUNTIME, **conf})
-    if SparkSession.getActiveSession() is not None:
+    if stands():
         return configured(app, {**RUNTIME, **conf})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return configured(app, {**submitted(), **RUNTIME, **conf})
@@ -122,7 +124,16 @@ def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> Sp
     with boot_notice_dropped(), private, warnings.catch_warnings():
         # A local Connect server takes them all; pyspark then tries them on its client too.
         warnings.filterwarnings("ignore", message="Failed to set spark.", category=UserWarning)
+        if remote is None:
+            launch(settings)
         return configured(app, settings)
+
+
+def stands() -> bool:
+    """Whether there is a session, in whichever thread it was begun."""
+    with suppress(PySparkRuntimeError):
+        return SparkSession.active() is not None
+    return False
 
 
 def require_java() -> None:
@@ -143,6 +154,14 @@ def require_java() -> None:
             f"Spark needs Java {OLDEST_JAVA} or later: install it (Debian, Ubuntu: "
             "apt install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
         )
+
+
+def launch(conf: Mapping[str, str]) -> None:
+    """Start the JVM for a session with these settings, unless there is one, in a process group of its own: Ctrl-C in a
+    terminal reaches whole groups, and each Python worker would answer with a stack."""
+    if SparkContext._gateway is None:
+        settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+        SparkContext._ensure_initialized(gateway=launch_gateway(settings, {"process_group": 0}), conf=settings)
 
 
 def configured(app: str, conf: dict[str, str]) -> SparkSession:

@@ -296,28 +296,87 @@ def damaged_captures(folder: Path) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("stage", ["-scratch/decoded", "/connections"])
-def test_a_run_that_is_stopped_leaves_the_old_output(stage: str, tmp_path: Path) -> None:
+def begun(tmp_path: Path, **environment: str) -> subprocess.Popen[str]:
+    """A decode of the samples, in a process group of its own as in a terminal."""
+    words = [sys.executable, "-m", "jobs.cli", "decode", str(SAMPLES), "--output", str(tmp_path / "out"), "--overwrite"]
+    return subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+# What is there when the signal comes; None: nothing yet, the command line is read.
+MOMENTS = {"start": None, "JVM": "", "tasks": "-scratch/decoded", "tables": "/connections"}
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("start", signal.SIGINT),
+        ("JVM", signal.SIGINT),
+        ("tasks", signal.SIGINT),
+        ("tables", signal.SIGTERM),
+    ],
+)
+def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
+    moment: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """As Ctrl-C in a terminal does, the signal goes to the whole group."""
     old = tmp_path / "out" / "frames" / "part-0.parquet"
     old.parent.mkdir(parents=True)
     old.write_text("old")
-    run = subprocess.Popen(
-        [sys.executable, "-m", "jobs.cli", "decode", str(SAMPLES), "--output", str(tmp_path / "out"), "--overwrite"],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    (tmp_path / "tmp").mkdir()
+    run = begun(tmp_path)
     deadline = time.monotonic() + 600  # it takes seconds, and minutes where others keep the processor busy
     try:
-        while not list(tmp_path.glob(f".wirehare-out-*{stage}")) and run.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        run.send_signal(signal.SIGTERM)
-        _, error = run.communicate(timeout=600)
+        if MOMENTS[moment] is None:
+            while b"jobs.cli" not in Path(f"/proc/{run.pid}/cmdline").read_bytes():
+                time.sleep(0.01)
+            while not catches(run.pid, number):
+                assert time.monotonic() < deadline
+        else:
+            while not list(tmp_path.glob(f".wirehare-out-*{MOMENTS[moment]}")) and run.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        os.killpg(run.pid, number)
+        out, error = run.communicate(timeout=600)
     finally:
         run.kill()
-    assert run.returncode == 130
+    assert (run.returncode, out) == (130, "")
     assert error.splitlines()[-1] == "wirehare: stopped; the previous output, if any, is as it was"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    assert [line for line in error.splitlines()[:-1] if not STEP.fullmatch(line)] == []
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "tmp"]
     assert old.read_text() == "old"
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has another handler for a signal than Python has from the beginning for SIGINT alone."""
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    assert caught is not None
+    return all(int(caught[1], 16) >> (each - 1) & 1 for each in (number, signal.SIGTERM))
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    (tmp_path / "tmp").mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("may not mount a file system")
+    try:
+        words = [sys.executable, "-m", "jobs.cli", "decode", str(SAMPLES), "--output", str(small / "out")]
+        ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        left = list(small.iterdir())
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert (ran.returncode, ran.stdout, left) == (4, "", [])
+    complaints = [line for line in ran.stderr.splitlines() if not STEP.fullmatch(line)]
+    where = "for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)"
+    assert complaints == [f"wirehare decode: No space left on device, {where}"]

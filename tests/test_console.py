@@ -105,7 +105,10 @@ ValueError: no such thing
     [
         ("disk full", "disk full"),
         ("", "Exception"),
-        (JAVA_CHAIN, "java.io.IOException: No space left on device"),
+        (
+            JAVA_CHAIN,
+            "No space left on device, for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)",
+        ),
         (PYTHON_WITHIN_JAVA, "ValueError: no such thing"),
     ],
 )

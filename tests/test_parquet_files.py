@@ -17,7 +17,7 @@ from pipeline.decoding import decode_into
 from pipeline.output import place
 from udfs.arrow import TIMESTAMP, VARIANT
 from udfs.footer import with_variants
-from udfs.parquet import GROUP_ROWS, ParquetFiles
+from udfs.parquet import GROUP_ROWS, ParquetFiles, write_folders
 
 SCHEMA = StructType(
     [
@@ -132,6 +132,22 @@ def test_a_column_that_is_not_there_is_refused(directory: Path) -> None:
     footer = data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
     with pytest.raises(ValueError, match="no group payload"):
         with_variants(footer, ["arguments", "payload"])
+
+
+def test_a_task_that_comes_late_does_not_make_the_scratch_again(tmp_path: Path) -> None:
+    """When the run is over, what it wrote aside has been removed, and would be there for ever."""
+    rows = pa.record_batch({"frame_no": pa.array([1], pa.int64())})
+    schema = StructType([StructField("frame_no", LongType())])
+
+    def write(directory: Path) -> list[pa.RecordBatch]:
+        return list(
+            write_folders(fs.LocalFileSystem(), str(directory), iter([("history/link", rows)]), lambda _: schema)
+        )
+
+    assert write(tmp_path)[0]["rows"].to_pylist() == [1]
+    with pytest.raises(FileNotFoundError, match="has been removed"):
+        write(tmp_path / "gone")
+    assert not (tmp_path / "gone").exists()
 
 
 def test_files_of_tasks_that_were_tried_again_are_left_out(spark: SparkSession, tmp_path: Path) -> None:

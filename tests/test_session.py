@@ -48,7 +48,8 @@ def test_only_small_jobs_do_without_the_full_compiler(
 ) -> None:
     started: list[dict[str, str]] = []
     monkeypatch.setattr("pipeline.session.configured", lambda app, conf: started.append(conf))
-    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr("pipeline.session.stands", lambda: False)
+    monkeypatch.setattr("pipeline.session.launch", lambda conf: None)
     start(byte_size)
     (settings,) = started
     java_options = laptop({}, False, expected)["spark.driver.extraJavaOptions"]

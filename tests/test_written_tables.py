@@ -108,6 +108,7 @@ def test_both_ways_lead_to_the_same_rows(
     if count == 1:
         monkeypatch.setattr(messages, "MEMORY_BYTES", 0)  # all that waits is in files
     directory = place(str(tmp_path / "written"))
+    directory.create()
     files = writer(directory, pipeline.TABLES, payload=True, waiting_bytes=held)
     written: list[dict[str, Any]] = [
         row for batch in files.write(batches(places, count)) for row in batch.to_pylist() if row["rows"]

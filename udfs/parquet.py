@@ -11,6 +11,7 @@ the footer.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -199,10 +200,14 @@ def write_folders(
     parts: Iterator[tuple[str, pa.RecordBatch]],
     schema_of: Callable[[str], StructType],
 ) -> Iterator[pa.RecordBatch]:
-    """Write folder, rows, ... into a file in each of these folders in `directory` -> WRITTEN, when all are written."""
+    """Write folder, rows, ... into a file in each of these folders in `directory` -> WRITTEN, when all are written. A
+    local `directory` is there: a task that comes late must not make it again."""
     files: dict[str, ParquetFiles] = {}
+    local = isinstance(filesystem, fs.LocalFileSystem)
     for folder, rows in parts:
         if folder not in files:
+            if local and not os.path.isdir(directory):  # the run is over, and nobody waits for this task
+                raise FileNotFoundError(f"{directory}: has been removed")
             files[folder] = ParquetFiles(filesystem, f"{directory}/{folder}", schema_of(folder))
         files[folder].write(rows)
     written = [(folder, *file.close()) for folder, file in files.items()]

@@ -1,0 +1,91 @@
+"""How a job is stopped: Ctrl-C and SIGTERM end it with one line, whatever it is doing.
+
+What talks to Spark runs in a thread of its own, and the main thread, which signals interrupt, only waits for it
+(`attended`). An exception in the middle of a question to the JVM would leave the answer on the line, to be taken for
+the answer to the next question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from threading import Thread
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130
+AT_ONCE = "wirehare: stopped at once; what this run has left aside, the next one for the same output removes\n"
+STARTING_S = 30.0  # what a session may take on a busy machine
+AGAIN_S = 0.2  # planning starts jobs yet that nobody waits for
+
+Result = TypeVar("Result")
+
+
+class Stopped(BaseException):
+    """The run was asked to end: unwinds as an interrupt does, so that staged output is removed."""
+
+
+class Asked:
+    """Whether the run was asked to end; where that hits code that swallows exceptions, this still tells."""
+
+    stop = False
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Asked]:
+    """In the body, the first signal raises Stopped in the main thread, and the second one ends the process."""
+    asked = Asked()
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        asked.stop = True
+        for each in SIGNALS:
+            signal.signal(each, end)
+        raise Stopped
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        os.write(sys.stderr.fileno(), AT_ONCE.encode())
+        os._exit(INTERRUPTED)
+
+    before = {}
+    with contextlib.suppress(ValueError):  # not the main thread: whoever started it decides about signals
+        for each in SIGNALS:
+            before[each] = signal.signal(each, stop)
+    try:
+        yield asked
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def attended(work: Callable[[], Result], spark: SparkSession | None = None) -> Result:
+    """What `work` gives, in a thread of its own. When the run is stopped meanwhile, the jobs of `spark` are cancelled
+    until the thread has ended. Without a session it is one that starts: it goes with what it keeps on disk once it
+    stands."""
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = Thread(target=run, name="work", daemon=True)
+    thread.start()
+    try:
+        return outcome.result()
+    except Stopped:
+        if spark is None:
+            thread.join(STARTING_S)
+        while spark is not None and thread.is_alive():
+            with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
+                spark.interruptAll()
+            thread.join(AGAIN_S)
+        raise
