@@ -152,7 +152,7 @@ def described(rule: Rule) -> str:
 
     needs = [name for name in KNOWLEDGE if name in rule.lacking(tuple(KNOWLEDGE))]
     facts = {
-        "severity": rule.severity,
+        "severity": f"{rule.severity}{', first of these: it costs work' if rule.cost else ''}",
         "versions": ", ".join(version for version in ALL_VERSIONS if version in rule.versions),
         "group": GROUPS.get(rule.group, rule.group),
         "blames": rule.offender or "either side, as the finding says",

@@ -74,5 +74,5 @@ def identity(rule_id: str, severity: str = "violation", findings: int = 1, **abo
     assert set(about) <= set(IDENTITY)
     return {
         "severity": severity, "rule_id": rule_id, **known, **about, "rows": findings, "occurrences": findings,
-        "reserved": 0, "weight": 1,
+        "reserved": 0, "connections": 1, "weight": 1,
     }  # fmt: skip

@@ -44,6 +44,7 @@ FINDINGS = Source(
         "rows": "count(*)",
         "occurrences": "sum(coalesce(occurrences, 1))",
         "reserved": "count_if(reservation is not null)",
+        "connections": "approx_count_distinct(connection_id)",
         "weight": f"max({WEIGHT} * 1000000000000 + 1)",
     },
     [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pipeline.audit.catalogue import catalogue
 from pipeline.report import wireshark
 from pipeline.report.baseline import Compared
 from pipeline.report.evidence import SEVERITIES
@@ -14,6 +15,8 @@ from pipeline.report.facts import Facts
 
 # Values of one piece of evidence that are shown; detectors give a handful.
 VALUES = 12
+# A rule that this share of so many connections breaks says nothing of any one of them.
+NEARLY_ALL, MANY = 0.9, 5
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Card:
-    """A rule that is broken. `findings`, `offences`: how many; `reserved` of the findings are not sure."""
+    """A rule that is broken. `findings`, `offences`: how many; `reserved` of the findings are not sure. On how many
+    `connections`, of those that speak AMQP."""
 
     rule_id: str
     severity: str
@@ -43,6 +47,13 @@ class Card:
     new: int
     persisting: int
     examples: Sequence[Example] = field(default_factory=list)
+    connections: int = 0
+    of: int = 0
+
+    @property
+    def common(self) -> bool:
+        """Whether nearly every connection breaks the rule, and so tells nothing of any one of them."""
+        return self.severity != SEVERITIES[-1] and self.of >= MANY and self.connections >= NEARLY_ALL * self.of
 
     @property
     def query(self) -> str:
@@ -51,7 +62,9 @@ class Card:
 
 
 def cards(facts: Facts, found: Compared, examples: int) -> list[Card]:
-    """The rules that are broken, the worst first, then the most frequent; each with up to so many examples."""
+    """The rules that are broken, each with up to so many examples: the worst first; of these what cost somebody's work
+    before the others, then the most frequent. What nearly every connection breaks is told once, with one example."""
+    whole = sum(int(group["rows"] or 0) for group in facts.groups["versions"].rows if group["content"] == "amqp")
     status: dict[tuple[Any, Any], int] = {}
     for known in found.known:
         place = (known.about["rule_id"], known.status)
@@ -72,10 +85,20 @@ def cards(facts: Facts, found: Compared, examples: int) -> list[Card]:
             new=status.get((rule_id, "new"), 0),
             persisting=status.get((rule_id, "persisting"), 0),
             examples=[example(row) for row in facts.examples.get(rule_id, [])[:examples]],
+            connections=sum(int(group.get("connections") or 0) for group in groups),
+            of=whole,
         )
         for rule_id, groups in merged.items()
     ]
-    return sorted(shown, key=lambda card: (-SEVERITIES.index(card.severity), -card.findings, card.rule_id))
+    shown = [replace(card, examples=card.examples[:1]) if card.common else card for card in shown]
+    return sorted(shown, key=rank)
+
+
+def rank(card: Card) -> tuple[int, bool, bool, int, str]:
+    """Where a card stands on the page, from the top."""
+    rule = catalogue().get(card.rule_id)
+    costs_work = rule is not None and rule.cost is not None
+    return -SEVERITIES.index(card.severity), not costs_work, card.common, -card.findings, card.rule_id
 
 
 def example(row: Mapping[str, Any]) -> Example:

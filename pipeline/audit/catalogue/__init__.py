@@ -1,6 +1,7 @@
 """The catalogue of rules: one JSON object a group, rule id -> what is known of the rule.
 
-Fields: `versions`, `severity` ('violation' 'warning' 'info'), `scope` ('connection' 'channel' 'link' 'message': one
+Fields: `versions`, `severity` ('violation' 'warning' 'info'), `cost` ('work': what somebody wanted was not done, or was
+cut short; comes before others of its severity), `scope` ('connection' 'channel' 'link' 'message': one
 finding for each that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how
 it is seen), `reference`, `parameters` (thresholds), and what has to be known of a connection: without all of `needs`
 the rule is silent, without all of `prefers` it speaks one severity lower and says why (KNOWLEDGE). `beginning`: it is
@@ -20,6 +21,7 @@ from typing import Any
 from codec.amqp.versions import VERSIONS
 
 SEVERITIES = ("violation", "warning", "info")
+COSTS = ("work",)
 SCOPES = ("connection", "channel", "link", "message")
 # What may be known of a connection -> what a finding says that was made without.
 KNOWLEDGE = {
@@ -63,6 +65,7 @@ class Rule:
     summary: str
     versions: tuple[str, ...] = ALL_VERSIONS
     category: str = "house"
+    cost: str | None = None
     offender: str | None = None
     detect: str = ""
     reference: str = ""
@@ -74,6 +77,7 @@ class Rule:
     def __post_init__(self) -> None:
         for known, given in (
             (SEVERITIES, (self.severity,)),
+            (COSTS, (self.cost,) if self.cost else ()),
             (SCOPES, (self.scope,)),
             (ALL_VERSIONS, self.versions),
             (KNOWLEDGE, self.needs),
