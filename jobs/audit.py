@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.cli import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, main
-from jobs.console import step
+from jobs.console import say, step
 from jobs.decode import FINDINGS, start
 from jobs.stopping import attended
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -152,6 +153,7 @@ def audited(
     from pipeline.report.checked import rules_of, unchecked
     from pipeline.report.page import page
     from pipeline.session import INTERPRETED_BYTES, grouping, on_one_machine, settings
+    from udfs.files import public_uri
 
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
@@ -171,9 +173,22 @@ def audited(
                 texts[arguments.json] = document(facts, compared, verdict.document(), arguments.title, now, left)
     for name, text in texts.items():
         write(wanted.outputs[name], text)
-    print(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
-    print(f"The report is {wanted.outputs[arguments.report].shown}")
+    say(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
+    say(f"The report is {wanted.outputs[arguments.report].shown}")
+    worst = next_finding(facts.groups["rules"].rows)
+    if worst is not None:
+        command = ["wirehare", "cut", public_uri(arguments.tables), "--finding", worst, "-o", f"{worst.lower()}.pcapng"]
+        say(f"Next: open it; the packets of its findings, as of {worst}: {shlex.join(command)}")
     return FOUND if verdict.failed else OK
+
+
+def next_finding(rules: Sequence[Mapping[str, Any]]) -> str | None:
+    """The rule whose findings should be looked at first: of the worst severity, and of these the most frequent."""
+    from pipeline.audit.catalogue import SEVERITIES
+
+    wrong = [group for group in rules if group["severity"] != SEVERITIES[-1]]
+    first = min(wrong, key=lambda group: (SEVERITIES.index(group["severity"]), -int(group["rows"] or 0)), default=None)
+    return None if first is None else str(first["rule_id"])
 
 
 def found(

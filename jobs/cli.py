@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 # Nothing else here that takes long to import: until signals are taken care of, Ctrl-C is a traceback.
 from jobs.stopping import INTERRUPTED, Asked, Stopped, stoppable
@@ -51,12 +52,42 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
 
+    def arguments(self, words: Sequence[str]) -> argparse.Namespace:
+        """What the words of a command line ask for. Raises UsageError."""
+        from udfs.suggestions import meant, unknown
+
+        command = next((word for word in words if not word.startswith("-")), None)
+        if command is not None and command not in self.commands:
+            self.error(unknown("command", command, self.commands))
+        found, left = self.parse_known_args(words)
+        if left:
+            parser = self.commands[str(command)]
+            options = [option for action in parser._actions for option in action.option_strings]
+            hint = meant(left[0].partition("=")[0], options) if left[0].startswith("-") else ""
+            parser.error(f"unrecognized arguments: {' '.join(left)}{hint}")
+        return found
+
+
+class Version(argparse.Action):
+    """Print the version, which is looked up for that only, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            shown = version("wirehare")
+        except PackageNotFoundError:  # sources that were never installed
+            shown = "(not installed)"
+        print(f"wirehare {shown}, pyspark {version('pyspark')}, Python {platform.python_version()}")
+        parser.exit()
+
 
 def command_line() -> Parser:
     """The parser of the whole command, with one sub-parser a job."""
     from jobs import audit, cut, decode, nightly, rule, rules, schema
 
     parser = Parser(prog="wirehare", description="AMQP wire captures to tables, on Spark.")
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     jobs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for job in (decode, audit, nightly, cut, rules, rule, schema):
         about = str(job.__doc__).partition("\n")[0]
@@ -68,6 +99,7 @@ def command_line() -> Parser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         job.add_arguments(sub)
+        sub.add_argument("-q", "--quiet", action="store_true", help="print what went wrong, and nothing else")
         sub.set_defaults(run=job.run, prog=sub.prog, endings=job.endings, stopped=getattr(job, "STOPPED", STOPPED))
     parser.commands = jobs.choices
     return parser
@@ -99,15 +131,16 @@ def ended(words: Sequence[str]) -> int:
     leaves = STOPPED
     try:
         with stoppable() as asked:
-            from jobs.console import complain
+            from jobs.console import complain, quiet
             from udfs.files import masked
 
             try:
-                arguments = command_line().parse_args(words)
+                arguments = command_line().arguments(words)
             except UsageError as error:
                 complain(masked(str(error), *words))
                 return USAGE
             leaves = arguments.stopped
+            quiet(arguments.quiet)
             return carried_out(arguments, words, asked)
     except (KeyboardInterrupt, Stopped):
         print(f"wirehare: stopped; {leaves}", file=sys.stderr, flush=True)

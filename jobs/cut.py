@@ -11,15 +11,17 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.audit import writable
 from jobs.cli import FOUND, OK, UNREADABLE, USAGE, Ending, Endings, UsageError, main
-from jobs.console import complain, step
-from jobs.decode import start
+from jobs.console import complain, note, step
+from jobs.decode import PORTS, STANDARD_OUTPUT, start
 from jobs.stopping import attended
 from udfs.files import first_line, public_uri
+from udfs.suggestions import meant, unknown
 
 if TYPE_CHECKING:
     from pipeline.cutting import Choice, Cutting, Result, Rows
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from pipeline.output import Place
 
 EPILOG = """examples:
-  wirehare cut tables --connection 4711 -o one.pcapng
+  wirehare cut tables --connection 4711 -o one.pcapng              (connection_id)
+  wirehare cut tables --connection 10.0.0.7:44650 -o one.pcapng    (as the summary of decode names it)
   wirehare cut tables --message 4711/20 -o message.pcapng          (connection_id/first_frame_no)
   wirehare cut tables --message-id order-17 -o order.pcapng        (wherever it was published or delivered)
   wirehare cut tables --finding HS-08 --whole -o hs-08.pcapng      (after wirehare audit; packets carry comments)
@@ -37,13 +40,14 @@ EPILOG = """examples:
 
 exit codes:
   0  done
-  1  no row was chosen, nothing was written
+  1  nothing matched, nothing was written
   2  bad usage; nothing was written
   3  tables or captures could not be read, or not to their end, or are other ones now: what could be read was written
   4  Spark or the file system failed; nothing was written
 """
-STANDARD_OUTPUT = "-"
 LARGEST = (1 << 63) - 1  # LONG
+End = tuple[str, int]  # IP address, port
+Ends = tuple[End, ...]  # one or two
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +57,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="the pcapng file to write; - for standard output"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     rows = parser.add_argument_group("what to cut (several add up)")
     rows.add_argument(
-        "--connection", metavar="ID", nargs="+", type=number, action="extend", help="all packets of these connections"
+        "--connection",
+        metavar="ID",
+        nargs="+",
+        type=connection,
+        action="extend",
+        help="all packets of these connections: a connection_id, IP:PORT of one side, or IP:PORT-IP:PORT of both "
+        "([IP]:PORT for IPv6)",
     )
     rows.add_argument(
         "--message",
@@ -106,8 +117,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def number(text: str) -> int:
     """A connection_id, or a frame_no."""
     if not text.isdecimal() or int(text) > LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is no connection_id; expected a number as in the tables")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a connection_id; expected a number as in the tables")
     return int(text)
+
+
+def connection(text: str) -> int | Ends:
+    """A connection_id, or the addresses and ports of one side or both."""
+    if text.isdecimal():
+        return number(text)
+    try:
+        return tuple(map(end, text.split("-", 1)))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a connection; expected a connection_id, IP:PORT or IP:PORT-IP:PORT, "
+            "as 10.0.0.7:44650 or [fd00::7]:44650"
+        ) from None
+
+
+def end(text: str) -> End:
+    """The address and port of one side. Raises ValueError."""
+    ip, _, port = text.rpartition(":")
+    address = ip_address(ip.removeprefix("[").removesuffix("]"))
+    if not port.isdecimal() or int(port) not in PORTS:
+        raise ValueError(text)
+    return str(address), int(port)
 
 
 def pair(text: str) -> tuple[int, int]:
@@ -117,7 +150,7 @@ def pair(text: str) -> tuple[int, int]:
         return number(connection), number(frame)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no message; expected connection_id/first_frame_no, as 4711/20"
+            f"{text!r} is not a message; expected connection_id/first_frame_no, as 4711/20"
         ) from None
 
 
@@ -130,7 +163,7 @@ def finding(text: str) -> tuple[str, int | None, int | None]:
         connection, frame = (*map(number, numbers), None, None)[:2]
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no finding; expected a rule as HS-08, or HS-08/connection/frame"
+            f"{text!r} is not a finding; expected a rule as HS-08, or HS-08/connection/frame"
         ) from None
     return rule, connection, frame
 
@@ -164,7 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise TablesError(str(error).replace("write tables into", "read tables from")) from error
     rows = written(directory)
     captures = originals(rows("captures", COLUMNS), arguments.captures)
-    target = None if arguments.output == STANDARD_OUTPUT else output(arguments.output, captures)
+    target = None if arguments.output == STANDARD_OUTPUT else output(arguments, captures)
     chosen = choice(arguments, rows, directory)
     with opened(target) as file:
         result = cut_rows(rows, chosen, file, how, captures)
@@ -207,17 +240,51 @@ def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choic
     from pipeline.cutting import KEYS, Choice
     from pipeline.cutting.choice import findings
 
-    chosen = Choice(set(arguments.connection or ()), messages=set(arguments.message or ()))
+    chosen = Choice(messages=set(arguments.message or ()))
+    for one in arguments.connection or ():
+        chosen.connections |= {one} if isinstance(one, int) else between(rows, one)
     if arguments.message_id:
         keys = pa.table({"message_id": pa.array(arguments.message_id, pa.string())})
         chosen.add("messages", rows("messages", KEYS["messages"], keys))
     for rule, connection_id, frame_no in arguments.finding or ():
-        chosen.add("findings", findings(rows, rule, connection_id, frame_no))
+        found = findings(rows, rule, connection_id, frame_no)
+        if not len(found):
+            require_rule(rule, rows)
+        chosen.add("findings", found)
     if arguments.where is not None:
         if arguments.table not in KEYS:
-            raise UsageError(f"--table {arguments.table}: no rows to cut; expected one of {', '.join(KEYS)}")
+            raise UsageError(f"--table: {unknown('table', arguments.table, KEYS)}")
         chosen.add(arguments.table, where(arguments.table, arguments.where, directory))
     return chosen
+
+
+def require_rule(name: str, rows: Rows) -> None:
+    """Raise UsageError for a rule that there is not."""
+    from pipeline.audit.catalogue import catalogue
+
+    known = {*catalogue(), *rows("findings", ["rule_id"])["rule_id"].to_pylist()}  # some may be of one's own
+    if name not in known:
+        raise UsageError(f"--finding {name}: there is no rule {name!r}{meant(name, sorted(known))}")
+
+
+def between(rows: Rows, ends: Ends) -> set[int]:
+    """The connections of one side, or between two. Raises CutError when there is none."""
+    import pyarrow as pa
+
+    from pipeline.cutting import CutError
+
+    found: set[int] = set()
+    for one, other in ((0, 1), (1, 0)):
+        keys = {}
+        for side, which in (("client", one), ("server", other)):
+            if which < len(ends):
+                ip, port = ends[which]
+                keys |= {f"{side}_ip": pa.array([ip]), f"{side}_port": pa.array([port], pa.int32())}
+        found.update(rows("connections", ["connection_id"], pa.table(keys))["connection_id"].to_pylist())
+    if not found:
+        shown = "-".join(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in ends)
+        raise CutError(f"there is no connection {'between' if len(ends) > 1 else 'of'} {shown} in the tables")
+    return found
 
 
 def where(table: str, condition: str, directory: Place) -> Any:
@@ -246,13 +313,18 @@ def where(table: str, condition: str, directory: Place) -> Any:
         raise UsageError(f"--where: {first_line(error)}") from error
 
 
-def output(name: str, captures: Sequence[Original]) -> Place:
-    """Where the file goes. Raises UsageError when that is one of the captures."""
+def output(arguments: argparse.Namespace, captures: Sequence[Original]) -> Place:
+    """Where the file goes. Raises UsageError when that is one of the captures, or a file that may not be replaced."""
+    from pyarrow.fs import FileType
+
     from pipeline.cutting.originals import among
 
+    name = arguments.output
     target = writable(name)
     if among(captures, target):
         raise UsageError(f"{name}: is one of the captures; expected another file to write into")
+    if not arguments.overwrite and target.files.get_file_info(target.path).type != FileType.NotFound:
+        raise UsageError(f"{name}: exists; use --overwrite to replace it, or another name")
     return target
 
 
@@ -274,12 +346,12 @@ def report(result: Result, arguments: argparse.Namespace, seconds: float) -> Non
     from jobs.decode import counted
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
-    complain(
+    note(
         f"{counted(result.packets, 'packet')} of {counted(result.connections, 'connection')} from "
         f"{counted(len(result.captures), 'capture')} to {name} in {seconds:.1f} s"
     )
     if result.blanked:
-        complain(
+        note(
             f"{counted(result.blanked, 'packet')} with all of the payload blanked: fragments, copies that differ, "
             "or outside of the stream"
         )

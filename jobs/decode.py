@@ -10,14 +10,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
+import shlex
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.cli import EXIT_CODES, OK, UNREADABLE, USAGE, Ending, Endings, main
-from jobs.console import Status, complain, step
+from jobs.console import Status, complain, say, step
 from jobs.stopping import attended
 
 if TYPE_CHECKING:
@@ -39,12 +40,16 @@ PORTS = range(1, 65536)
 # Tables written at the same time, and in which turn: first those that take longest.
 SIDE_BY_SIDE = 3
 TURN = ("messages", "connections", "methods", "streams", "channels", "links", "captures")
+STANDARD_OUTPUT = "-"
 # What an audit leaves beside the tables; it goes when they are replaced.
 FINDINGS = "findings"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_captures(parser)
+    parser.add_argument(
+        "--json", metavar="FILE", help="also write the summary as JSON; - for standard output, instead of the text"
+    )
     parser.add_argument(
         "--tables",
         metavar="A,B",
@@ -95,18 +100,19 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
 def table_names(text: str) -> list[str]:
     """The tables named in a comma-separated list."""
     from pipeline.schemas import TABLES
+    from udfs.suggestions import unknown
 
     names = [name for name in (part.strip() for part in text.split(",")) if name]
     for name in names:
         if name not in TABLES:
-            raise argparse.ArgumentTypeError(f"no table {name!r}; expected some of {','.join(TABLES)}")
+            raise argparse.ArgumentTypeError(unknown("table", name, TABLES))
     return names
 
 
 def port(text: str) -> int:
     """A TCP port."""
     if not text.isdecimal() or int(text) not in PORTS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; expected a number from 1 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid port; expected a number from 1 to 65535")
     return int(text)
 
 
@@ -115,7 +121,9 @@ def host(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address; expected one like 10.0.0.7 or fd00::7") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid address; expected one like 10.0.0.7 or fd00::7"
+        ) from None
 
 
 def moment(text: str) -> int:
@@ -141,19 +149,32 @@ def endings() -> Endings:
 
 def run(arguments: argparse.Namespace) -> int:
     """Decode as the arguments say; the exit code."""
-    return decoded(arguments)[1]
+    ending = decoded(arguments)[1]
+    if arguments.json != STANDARD_OUTPUT:
+        say(f"Next: {next_step(arguments)}")
+    return ending
+
+
+def next_step(arguments: argparse.Namespace) -> str:
+    """The command that a person may want to run on the tables."""
+    if arguments.tables:
+        return f"in Python, tables = wirehare.load(wirehare.session(), {arguments.output!r})"
+    from udfs.files import public_uri
+
+    return f"wirehare audit {shlex.quote(public_uri(arguments.output))} --report audit.html"
 
 
 def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     """Decode as the arguments say; the session that was begun for it, and the exit code."""
     import pipeline
-    from jobs.summary import summary
+    from jobs.summary import found, summary
     from pipeline.output import place, staged
     from pipeline.session import on_one_machine
     from udfs.paths import require_capture, resolve
 
     started = time.monotonic()
     wanted = arguments.tables or list(pipeline.TABLES)
+    report = json_target(arguments.json)
     files = resolve(arguments.captures)
     require_capture(files)  # else good tables would be replaced by empty ones
     paths = [file.uri for file in files]
@@ -165,21 +186,49 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
         try:
-            attended(lambda: write(spark, paths, stage, wanted, arguments), spark)
+            attended(lambda: write(spark, paths, stage, wanted, arguments, byte_size), spark)
         except BaseException:
             with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
                 spark.interruptAll()  # they would go on writing to a stage that is being removed
             raise
         captures = stage.child("captures").dataset().to_table().to_pylist()
-        found = summary(captures, {name: stage.child(name).dataset() for name in wanted})
+        facts = found(captures, {name: stage.child(name).dataset() for name in wanted})
         if "captures" not in wanted:
             stage.child("captures").remove()
-    print(found)
-    print(f"Decoded in {time.monotonic() - started:.1f} s. The tables are in {place(arguments.output).shown}")
+    seconds, shown = time.monotonic() - started, place(arguments.output).shown
+    if arguments.json is not None:
+        write_json(report, {"output": shown, "seconds": round(seconds, 1), **facts})
+    if arguments.json != STANDARD_OUTPUT:
+        say(summary(facts))
+        say(f"Decoded in {seconds:.1f} s. The tables are in {shown}")
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
         complain(f"{arguments.prog}: {line}")
     return spark, UNREADABLE if damaged else OK
+
+
+def json_target(name: str | None) -> Place | None:
+    """The file that the summary goes into as JSON; None where that is standard output, or none is wanted.
+
+    Raises UsageError.
+    """
+    from jobs.audit import writable
+
+    return None if name in (None, STANDARD_OUTPUT) else writable(name)
+
+
+def write_json(target: Place | None, document: Mapping[str, Any]) -> None:
+    """Write a document to standard output, or into a file in the place of an old one."""
+    import json
+
+    from pipeline.sink import sink
+
+    text = json.dumps(document, indent=2, default=str) + "\n"
+    if target is None:
+        print(text, end="")
+        return
+    with sink(target) as file:
+        file.write(text.encode())
 
 
 def start(byte_size: int = 0) -> SparkSession:
@@ -194,16 +243,22 @@ def start(byte_size: int = 0) -> SparkSession:
 
 
 def write(
-    spark: SparkSession, paths: Sequence[str], stage: Place, wanted: Sequence[str], arguments: argparse.Namespace
+    spark: SparkSession,
+    paths: Sequence[str],
+    stage: Place,
+    wanted: Sequence[str],
+    arguments: argparse.Namespace,
+    byte_size: int,
 ) -> None:
-    """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
+    """Decode the captures (of so many bytes), write the wanted tables (and always `captures`) under `stage`."""
     from pipeline.decoding import decode_into
     from pipeline.derivation import Derivation
     from pipeline.schemas import TABLES
     from pipeline.session import INTERPRETED_ROWS, planned, settings
     from udfs.parts import MESSAGES
 
-    decoding = step(f"decoding {counted(len(paths), 'capture')}", f"{counted(len(paths), 'capture')} decoded", spark)
+    captures = counted(len(paths), "capture")
+    decoding = step(f"decoding {captures}", f"{captures} decoded", spark, byte_size, ("read", "decoded"))
     with decoding, settings(spark, planned(small=True)):  # to Spark, runs are few rows
         written = decode_into(
             spark,

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = audit.checked(arguments)  # before an hour of decoding
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(audit.load)
-        spark, ending = decode.decoded(argparse.Namespace(**{**vars(arguments), "tables": None}))
+        spark, ending = decode.decoded(argparse.Namespace(**{**vars(arguments), "tables": None, "json": None}))
         loading.result()
     started = time.monotonic()
     source = audit.tables_at(arguments.output)

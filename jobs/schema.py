@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from jobs.cli import OK, Endings, UsageError
 from pipeline.overview import ROWS
+from udfs.suggestions import unknown
 
 EPILOG = "With no TABLE, all of them.\n"
 
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the schemas; the exit code."""
     schemas = documented()
     if arguments.table is not None and arguments.table not in schemas:
-        raise UsageError(f"no table {arguments.table!r}; expected one of {', '.join(schemas)}")
+        raise UsageError(unknown("table", arguments.table, schemas))
     wanted = [arguments.table] if arguments.table else list(schemas)
     parts = [(section if arguments.markdown else described)(name, schemas[name]) for name in wanted]
     print("\n\n".join([PAGE.rstrip(), *parts] if arguments.markdown and not arguments.table else parts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -21,21 +22,40 @@ from pipeline.units import duration, size
 # A summary is read on one screen; the tables have the rest.
 SHOWN = 20
 TEXT_WIDTH = 60
+DIFFERENCE = 10  # characters that are shown before and after the place where two texts begin to differ
+CLOSED = ("connections", "channels")
 # Reply codes of the classic versions and 0-10: 200 is success, errors begin with 3 (0-9-1, section 1.1 constants).
 FIRST_ERROR = 300
 
 
-def summary(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Dataset]) -> str:
-    """Everything worth a glance, from the rows of table captures and the files of those tables that were written."""
-    parts = [captures_found(captures)]
+def found(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Dataset]) -> dict[str, Any]:
+    """Everything worth a glance, from the rows of table captures and the files of those tables that were written; all
+    of it but the connections is whole, and what a table that was not written would tell is not there."""
+    facts: dict[str, Any] = {"captures": sorted(map(capture, captures), key=lambda each: str(each["capture_file"]))}
     if "connections" in tables:
-        parts.append(connections_found(tables["connections"]))
+        facts["connections"] = first_connections(tables["connections"])
     if "messages" in tables:
-        parts.append(messages_found(tables["messages"]))
-    parts.append(errors_found({name: tables[name] for name in ("connections", "channels") if name in tables}))
-    counts = [(name, rows.count_rows()) for name, rows in tables.items()]
-    parts.append(table("Tables written", ("table", "rows"), counts))
+        facts["messages"] = message_groups(tables["messages"])
+    facts["closed_with_error"] = closings({name: tables[name] for name in CLOSED if name in tables})
+    facts["tables"] = {name: rows.count_rows() for name, rows in tables.items()}
+    return facts
+
+
+def summary(facts: Mapping[str, Any]) -> str:
+    """What was `found`, as text."""
+    parts = [captures_found(facts["captures"])]
+    if "connections" in facts:
+        parts.append(connections_found(facts["connections"]))
+    if "messages" in facts:
+        parts.append(messages_found(facts["messages"]))
+    parts.append(errors_found(facts["closed_with_error"]))
+    parts.append(table("Tables written", ("table", "rows"), list(facts["tables"].items())))
     return "\n".join(part for part in parts if part)
+
+
+def capture(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of table captures, with a mapping for its map."""
+    return {**row, "skipped_packets": dict(row["skipped_packets"] or ())}
 
 
 def captures_found(captures: Sequence[Mapping[str, Any]]) -> str:
@@ -50,7 +70,7 @@ def captures_found(captures: Sequence[Mapping[str, Any]]) -> str:
             spanned(row["first_ts"], row["last_ts"]),
             remarks(row),
         )
-        for row in sorted(captures, key=lambda row: row["capture_file"])
+        for row in captures
     ]
     columns = ("file", "format", "size", "packets", "first packet (UTC)", "spans", "remarks")
     return table(f"Captures: {len(rows)}", columns, rows[:SHOWN]) + more(len(rows))
@@ -68,7 +88,7 @@ def remarks(capture: Mapping[str, Any]) -> str:
         notes.append("ends inside a packet")
     if capture["dropped"]:
         notes.append(f"{capture['dropped']} packets dropped while capturing")
-    notes += [f"{count} {name}" for name, count in sorted(capture["skipped_packets"] or ())]
+    notes += [f"{count} {name}" for name, count in sorted(capture["skipped_packets"].items())]
     return ", ".join(notes)
 
 
@@ -79,10 +99,15 @@ CONNECTION_COLUMNS = [
 ]
 
 
-def connections_found(connections: Dataset) -> str:
-    """One row a connection: who spoke to whom, how far it came, how much it carried."""
+def first_connections(connections: Dataset) -> dict[str, Any]:
+    """How many there are, and the first of them."""
     rows = connections.to_table(columns=CONNECTION_COLUMNS)
     first = pc.select_k_unstable(rows, SHOWN, [("opened_ts", "ascending"), ("connection_id", "ascending")])
+    return {"count": len(rows), "first": rows.take(first).to_pylist()}
+
+
+def connections_found(connections: Mapping[str, Any]) -> str:
+    """One row a connection: who spoke to whom, how far it came, how much it carried."""
     columns = (
         "client",
         "server",
@@ -108,51 +133,80 @@ def connections_found(connections: Dataset) -> str:
             row["messages_published"],
             row["messages_delivered"],
         )
-        for row in rows.take(first).to_pylist()
+        for row in connections["first"]
     ]
-    return table(f"Connections: {len(rows)}", columns, cells) + more(len(rows))
+    count = connections["count"]
+    return table(f"Connections: {count}", columns, cells) + more(count)
 
 
-def messages_found(messages: Dataset) -> str:
+def message_groups(messages: Dataset) -> list[dict[str, Any]]:
     """Messages by the way they went and how they ended."""
     keys = ["operation", "outcome"]
     measures = [
         ("operation", "hash_count", pc.CountOptions(mode="all"), "messages"),
-        ("body_seen", "hash_sum", None, "octets"),
-        ("settle_latency_ns", "hash_approximate_median", None, "median_ns"),
-        ("settle_latency_ns", "hash_max", None, "longest_ns"),
+        ("body_seen", "hash_sum", None, "body_bytes"),
+        ("settle_latency_ns", "hash_approximate_median", None, "median_settle_ns"),
+        ("settle_latency_ns", "hash_max", None, "longest_settle_ns"),
     ]
     group = acero.Declaration("aggregate", acero.AggregateNodeOptions(measures, keys=keys))
     rows = streamed(messages, [*keys, "body_seen", "settle_latency_ns"], group)
+    return sorted(rows, key=lambda row: (row["operation"], row["outcome"] or ""))
+
+
+def messages_found(groups: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         (
             row["operation"],
             row["outcome"],
             row["messages"],
-            size(row["octets"] or 0),
-            duration(row["median_ns"]),
-            duration(row["longest_ns"]),
+            size(row["body_bytes"] or 0),
+            duration(row["median_settle_ns"]),
+            duration(row["longest_settle_ns"]),
         )
-        for row in sorted(rows, key=lambda row: (row["operation"], row["outcome"] or ""))
+        for row in groups
     ]
     columns = ("operation", "outcome", "messages", "bodies", "settled after (median)", "(longest)")
-    return table(f"Messages: {messages.count_rows()}", columns, cells)
+    return table(f"Messages: {sum(row['messages'] for row in groups)}", columns, cells)
 
 
-def errors_found(closings: Mapping[str, Dataset]) -> str:
+def closings(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
     """Reasons that peers gave for closing connections and channels, other than being done; the most frequent first."""
     keys = ["close_initiator", "close_code", "close_text"]
     errors = acero.Declaration("filter", acero.FilterNodeOptions(pc.field("close_code") >= FIRST_ERROR))
     group = acero.Declaration(
         "aggregate", acero.AggregateNodeOptions([("close_code", "hash_count", None, "times")], keys=keys)
     )
-    cells = [
-        (row["times"], name.removesuffix("s"), row["close_initiator"], row["close_code"], clipped(row["close_text"]))
-        for name, rows in closings.items()
-        for row in streamed(rows, keys, errors, group)
+    rows = [
+        {
+            "times": row["times"],
+            "closed": name.removesuffix("s"),
+            "by": row["close_initiator"],
+            "code": row["close_code"],
+            "text": row["close_text"],
+        }
+        for name, table in tables.items()
+        for row in streamed(table, keys, errors, group)
     ]
-    cells.sort(key=lambda cell: (-cell[0], cell[3], cell[4]))
-    return table("Closed with an error", ("times", "what", "by", "code", "text"), cells[:SHOWN]) + more(len(cells))
+    return sorted(rows, key=lambda row: (-row["times"], row["code"], row["text"] or ""))
+
+
+def errors_found(rows: Sequence[Mapping[str, Any]]) -> str:
+    texts = told_apart([row["text"] for row in rows[:SHOWN]])
+    cells = [
+        (row["times"], row["closed"], row["by"], row["code"], text)
+        for row, text in zip(rows[:SHOWN], texts, strict=True)
+    ]
+    return table("Closed with an error", ("times", "what", "by", "code", "text"), cells) + more(len(rows))
+
+
+def told_apart(texts: Sequence[str | None]) -> list[str]:
+    """Texts that fit a column. One that begins as another does is cut in its middle, so that the difference is seen."""
+    known = sorted({text or "" for text in texts})
+    alike = dict.fromkeys(known, 0)  # how many characters another one shares
+    for one, other in pairwise(known):
+        shared = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+        alike[one], alike[other] = max(alike[one], shared), max(alike[other], shared)
+    return [clipped(text, alike[text or ""]) for text in texts]
 
 
 def streamed(rows: Dataset, columns: Sequence[str], *steps: acero.Declaration) -> list[dict[str, Any]]:
@@ -175,10 +229,17 @@ def short(uri: str) -> str:
     return clipped(uri.rstrip("/").rpartition("/")[2])
 
 
-def clipped(text: str | None) -> str:
-    """Text that fits a column."""
+def clipped(text: str | None, alike: int = 0) -> str:
+    """Text that fits a column, with what follows its first `alike` characters."""
     text = text or ""
-    return text if len(text) <= TEXT_WIDTH else f"{text[: TEXT_WIDTH - 3]}..."
+    if len(text) <= TEXT_WIDTH:
+        return text
+    if alike < TEXT_WIDTH - 3 - DIFFERENCE:
+        return f"{text[: TEXT_WIDTH - 3]}..."
+    begin = text[: TEXT_WIDTH // 3]
+    rest = text[alike - DIFFERENCE :]
+    room = TEXT_WIDTH - len(begin) - 3
+    return f"{begin}...{rest}" if len(rest) <= room else f"{begin}...{rest[: room - 3]}..."
 
 
 def more(count: int) -> str:

@@ -52,7 +52,9 @@ def test_an_audit_from_one_night_to_the_next(
         assert audit(tables, "--report", report, "--json", first, "--title", "Orders & more") == 1
         assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"  # small tables are interpreted, and only they
     out, error = capsys.readouterr()
-    assert out.splitlines()[-1] == f"The report is {report}"
+    assert out.splitlines()[1] == f"The report is {report}"
+    # Of the violations there is one.
+    assert re.fullmatch(r"Next: .*: wirehare cut \S+ --finding NM-03 -o nm-03\.pcapng", out.splitlines()[2])
     assert out.startswith("1 violation and 4 warnings in 3 of 3 connections. Audited in ")
     assert all(STEP.fullmatch(line) for line in error.splitlines()), error
 
@@ -76,7 +78,7 @@ def test_an_audit_from_one_night_to_the_next(
     assert {entry["status"] for entry in json.loads(second)["findings"]} == {"persisting"}
     assert json.loads(second)["verdict"]["new"] == 0
     out, error = capsys.readouterr()
-    assert out.splitlines()[-1] == f"The report is s3a://{BUCKET}/second.html"
+    assert out.splitlines()[1] == f"The report is s3a://{BUCKET}/second.html"
     assert "AMQP audit" in html
     assert not [text for text in (out, error, html, second) if SECRET in text or KEY in text]
     assert {path.name for path in tmp_path.iterdir()} == {"first.json", "audit.html"}

@@ -6,6 +6,7 @@ Counts of the samples are Wireshark's (tshark 4.0: packets, AMQP frames, TCP str
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 import time
+import tomllib
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,14 +67,35 @@ def rows(table: Path, *columns: str) -> list[dict[str, object]]:
         ([], "wirehare: the following arguments are required: COMMAND (see wirehare --help)"),
         (["decode", "a.pcap"], "the following arguments are required: --output (see wirehare decode --help)"),
         (["decode", "--output", "o"], "the following arguments are required: CAPTURE (see wirehare decode --help)"),
-        (["decode", "a", "--output", "o", "--port", "70000"], "'70000' is no port; expected a number from 1 to 65535"),
-        (["decode", "a", "--output", "o", "--host", "broker"], "'broker' is no address; expected one like 10.0.0.7"),
-        (["decode", "a", "--output", "o", "--since", "noon"], "'noon' is no time; expected one like 2026-01-31T"),
+        (
+            ["decode", "a", "--output", "o", "--port", "70000"],
+            "'70000' is not a valid port; expected a number",
+        ),
+        (
+            ["decode", "a", "--output", "o", "--host", "broker"],
+            "'broker' is not a valid address; expected one",
+        ),
+        (
+            ["decode", "a", "--output", "o", "--since", "noon"],
+            "'noon' is not a valid time; expected one like",
+        ),
+        (
+            ["decode", "a", "--output", "o", "--tables", "frames,conections"],
+            "there is no table 'conections'; did you mean 'connections'? Expected one of captures,",
+        ),
+        (["schema", "frame"], "there is no table 'frame'; did you mean 'frames'? Expected one of captures,"),
+        (["decod", "a"], "there is no command 'decod'; did you mean 'decode'? Expected one of decode, audit, nightly"),
+        (["xyzzy"], "there is no command 'xyzzy'; expected one of decode, "),
+        (
+            ["decode", "a", "--output", "o", "--overwite"],
+            "wirehare decode: unrecognized arguments: --overwite; did you mean '--overwrite'? (see wirehare decode",
+        ),
+        (["schema", "frames", "links"], "wirehare schema: unrecognized arguments: links (see wirehare schema --help)"),
         (
             ["decode", "a", "--output", "o", "--tables", "frames,colour"],
-            "no table 'colour'; expected some of captures,",
+            "there is no table 'colour'; expected one of captures,",
         ),
-        (["schema", "colour"], "no table 'colour'; expected one of captures,"),
+        (["schema", "colour"], "there is no table 'colour'; expected one of captures,"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(argv: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,6 +192,14 @@ def test_help_is_enough_to_work_from(capsys: pytest.CaptureFixture[str]) -> None
     assert [int(code) for code in re.findall(r"^  (\d)  ", text, re.MULTILINE)] == [0, 2, 3, 4]
 
 
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert exit_.value.code == 0
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert capsys.readouterr().out.startswith(f"wirehare {version}, pyspark 4.")
+
+
 def test_schema_prints_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     text = capsys.readouterr().out
@@ -203,7 +234,9 @@ def test_the_samples_decode_to_all_tables(tmp_path: Path, capsys: pytest.Capture
 
     assert f"Captures: {len(SAMPLE_COUNTS)}\n" in out
     assert f"Connections: {connections}\n" in out
-    assert re.search(r"Decoded in [\d.]+ s\. The tables are in " + re.escape(str(tmp_path / "out")) + r"\n$", out)
+    written = re.escape(str(tmp_path / "out"))
+    last = rf"Decoded in [\d.]+ s\. The tables are in {written}\nNext: wirehare audit {written} --report audit.html\n$"
+    assert re.search(last, out)
     assert [line for line in error.splitlines() if not STEP.fullmatch(line)] == []
 
 
@@ -218,13 +251,41 @@ def test_some_tables_with_payloads_of_one_host_and_time(
         *("--output", str(tmp_path / "out"), "--tables", "messages,connections", "--payload"),
         *("--host", "127.0.0.1", "--port", "44650", "--since", "2026-11-20T00:00", "--until", "2026-11-21"),
     ]
-    assert main(argv) == 0
+    assert main([*argv, "--json", str(tmp_path / "found.json")]) == 0
+    assert "Next: in Python, tables = wirehare.load(" in capsys.readouterr().out
     assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == ["connections", "messages"]
     assert [row["client_port"] for row in rows(tmp_path / "out/connections", "client_port")] == [44650]
     bodies = rows(tmp_path / "out/messages", "body", "body_size")
     assert bodies
     assert all(len(row["body"] or b"") == row["body_size"] for row in bodies)  # type: ignore[arg-type]
-    capsys.readouterr()
+
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["output"] == str(tmp_path / "out")
+    assert {Path(each["capture_file"]).name: each["packets"] for each in found["captures"]} == {
+        "091_declare_publish_consume_ack.pcap": 74,
+        "091_rpc_reply_to.pcap": 141,
+    }
+    assert found["connections"]["count"] == 1
+    assert found["connections"]["first"][0]["client_port"] == 44650
+    assert found["tables"] == {"messages": len(bodies), "connections": 1}
+    assert sum(group["messages"] for group in found["messages"]) == len(bodies)
+    assert sum(group["body_bytes"] for group in found["messages"]) == sum(len(row["body"]) for row in bodies)  # type: ignore[arg-type]
+    assert found["closed_with_error"] == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_quiet_run_prints_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary as JSON on standard output, or nothing."""
+    argv = ["decode", str(SAMPLES / "091_channel_exceptions.pcap"), "--output", str(tmp_path / "out"), "-q"]
+    assert main([*argv, "--tables", "channels"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([*argv, "--tables", "channels", "--overwrite", "--json", "-"]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    # tshark: amqp.method.method == 40 in packets 34, 42, 50, 56, 62, 72
+    closed = json.loads(out)["closed_with_error"]
+    assert [each["code"] for each in closed] == [403, 404, 404, 405, 406, 406]
+    assert {(each["times"], each["closed"], each["by"]) for each in closed} == {(1, "channel", "server")}
 
 
 @pytest.mark.usefixtures("spark")

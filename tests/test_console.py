@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from jobs import console
+from jobs import console, summary
 from jobs.cli import FAILED, Ending, Endings, cause, outcome
 from pipeline import units
 
@@ -144,3 +147,93 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(argv: list[str], u
     )
     os.close(writer)
     assert (run.returncode, run.stdout or b"", run.stderr or b"") == (141, b"", b"")
+
+
+class Tracker:
+    """Stages as Spark's status tracker tells of them: number -> (completed tasks, all)."""
+
+    def __init__(self, stages: dict[int, tuple[int, int]]) -> None:
+        self.stages = stages
+        self.sparkContext = self
+
+    def statusTracker(self) -> Tracker:
+        return self
+
+    def getActiveStageIds(self) -> list[int]:
+        return list(self.stages)
+
+    def getStageInfo(self, stage: int) -> Any:
+        completed, every = self.stages[stage]
+        return SimpleNamespace(stageId=stage, numCompletedTasks=completed, numTasks=every)
+
+
+def test_progress_is_in_bytes_and_per_cent() -> None:
+    """The first stage of a step reads, the next one decodes, whatever their numbers are."""
+    status, spark = console.Status("decoding", 10 * 1024**2, ("read", "decoded")), Tracker({})
+    assert status.done(spark) == ""  # type: ignore[arg-type]
+    spark.stages = {7: (1, 4)}
+    assert status.done(spark) == ", 2.5 MB of 10.0 MB read (25 %)"  # type: ignore[arg-type]
+    spark.stages = {8: (1, 2)}
+    assert status.done(spark) == ", 5.0 MB of 10.0 MB decoded (50 %)"  # type: ignore[arg-type]
+    spark.stages = {9: (2, 2)}
+    assert status.done(spark) == ", 10.0 MB of 10.0 MB decoded (100 %)"  # type: ignore[arg-type]
+
+
+def test_progress_of_a_step_without_bytes_is_in_per_cent() -> None:
+    assert console.Status("writing tables").done(Tracker({3: (1, 3), 4: (2, 3)})) == ", 50 %"  # type: ignore[arg-type]
+
+
+def test_a_session_that_does_not_tell_is_no_failure() -> None:
+    assert console.Status("decoding", 5, ("read",)).done(None) == ""
+    assert console.Status("decoding", 5, ("read",)).done(object()) == ""  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    console.quiet(True)
+    yield
+    console.quiet(False)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_quiet_run_tells_only_what_went_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        pass
+    console.say("a table")
+    console.note("52 packets written")
+    console.complain("a.pcap: damaged")
+    assert capsys.readouterr() == ("", "a.pcap: damaged\n")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "REFRESH_SECONDS", 0.001)
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        time.sleep(0.02)
+    assert terminal.getvalue() == ""
+
+
+INEQUIVALENT = (
+    "PRECONDITION_FAILED - inequivalent arg 'durable' for queue '{}' in vhost '/': "
+    "received 'true' but current is 'false'"
+)
+
+
+def test_texts_that_begin_alike_are_told_apart() -> None:
+    """All of RabbitMQ's texts about inequivalent arguments share their first 61 characters and more."""
+    texts = [INEQUIVALENT.format(queue) for queue in ("orders.eu.invoices", "orders.us.invoices", "x")]
+    shown = summary.told_apart([*texts, "y" * 300, "NOT_FOUND - no queue 'missing' in vhost '/'", None])
+    assert len(set(shown)) == 6
+    assert max(map(len, shown)) <= summary.TEXT_WIDTH
+    assert "orders.eu" in shown[0]
+    assert "orders.us" in shown[1]
+    assert shown[3:] == ["y" * 57 + "...", "NOT_FOUND - no queue 'missing' in vhost '/'", ""]
+
+
+@pytest.mark.parametrize("shared", [0, 30, 45, 50, 57, 60, 200])
+@pytest.mark.parametrize("rest", [1, 5, 100])
+def test_however_much_they_share(shared: int, rest: int) -> None:
+    one, other = ("s" * shared + letter * rest for letter in "ab")
+    shown = summary.told_apart([one, other, one])
+    assert shown[0] == shown[2] != shown[1]
+    assert max(map(len, shown)) <= summary.TEXT_WIDTH

@@ -6,6 +6,7 @@ import gzip
 import shutil
 import subprocess
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,54 @@ def test_a_connection_by_its_number(
     assert text.startswith(f"52 packets of 1 connection from 1 capture to {tmp_path / 'cut.pcapng'} in ")
 
 
+def test_a_connection_by_its_addresses(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the summary names them: one side, or both, either one first."""
+    client, server = "127.0.0.1:44664", "127.0.0.1:5672"
+    for ends in (client, server, f"{client}-{server}", f"{server}-{client}", f"[127.0.0.1]:44664-{server}"):
+        said(capsys, 0, folder, "--connection", ends, "--overwrite", "-o", tmp_path / "cut.pcapng")
+        assert records(tmp_path / "cut.pcapng") == records(BARE)
+    for ends, shown in {
+        "127.0.0.1:44665": "of 127.0.0.1:44665",
+        "[::1]:5672": "of [::1]:5672",
+        f"{client}-127.0.0.1:5671": f"between {client}-127.0.0.1:5671",
+        f"{client}-{client}": f"between {client}-{client}",
+    }.items():
+        text = said(capsys, 1, folder, "--connection", ends, "-o", tmp_path / "none.pcapng")
+        assert text == f"wirehare cut: there is no connection {shown} in the tables; nothing was written\n"
+
+
+def test_a_connection_over_ipv6_by_its_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = CAPTURES / "091_ipv6.pcapng"
+    tables = tables_of([capture])
+    folder = tables.write(tmp_path / "tables")
+    (one, *_) = tables.rows["connections"]
+    assert ":" in one["client_ip"]
+    for name, client in (("a", f"[{one['client_ip']}]"), ("b", str(ip_address(one["client_ip"]).exploded))):
+        said(capsys, 0, folder, "--connection", f"{client}:{one['client_port']}", "-o", tmp_path / f"{name}.pcapng")
+    said(capsys, 0, folder, "--connection", one["connection_id"], "-o", tmp_path / "c.pcapng")
+    assert records(tmp_path / "a.pcapng") == records(tmp_path / "b.pcapng") == records(tmp_path / "c.pcapng")
+
+
+def test_a_file_that_is_there_is_not_written_over(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "cut.pcapng"
+    target.write_text("a letter")
+    text = said(capsys, 2, folder, "--connection", tables.ids[0], "-o", target)
+    assert text == f"wirehare cut: {target}: exists; use --overwrite to replace it, or another name\n"
+    assert target.read_text() == "a letter"
+    said(capsys, 0, folder, "--connection", tables.ids[0], "-o", target, "--overwrite")
+    assert records(target) == records(BARE)
+
+
+def test_a_quiet_cut_says_nothing(
+    folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, 0, folder, "--connection", tables.ids[0], "-q", "-o", tmp_path / "cut.pcapng") == ""
+
+
 @NEEDS_TSHARK
 def test_a_message_by_its_id_or_its_frame(
     folder: Path, tables: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -69,7 +118,7 @@ def test_a_message_by_its_id_or_its_frame(
     infos = [info.rpartition("] ")[2] for (info,) in fields(by_id, "_ws.col.Info")]
     assert infos[-4:] == ["Basic.Publish x= rk=cq ", "Content-Header ", "Content-Body ", "Basic.Ack "]
     assert len(infos) == 7  # SYN, SYN ACK, protocol header
-    said(capsys, 0, folder, "--message-id", "order-17", "--only", "-o", by_id)
+    said(capsys, 0, folder, "--message-id", "order-17", "--only", "--overwrite", "-o", by_id)
     assert [info for (info,) in fields(by_id, "_ws.col.Info")] == infos[-4:]
 
 
@@ -79,14 +128,14 @@ def test_a_finding_is_a_comment(
 ) -> None:
     nack = tables.frames("basic.nack")[0]
     for finding in ("CF-05", f"CF-05/{nack['connection_id']}", f"CF-05/{nack['connection_id']}/{nack['frame_no']}"):
-        said(capsys, 0, folder, "--finding", finding, "--only", "-o", tmp_path / "cut.pcapng")
+        said(capsys, 0, folder, "--finding", finding, "--only", "--overwrite", "-o", tmp_path / "cut.pcapng")
         (found,) = fields(tmp_path / "cut.pcapng", "frame.comment", "_ws.col.Info")
         assert (
             found[0]
             == f"CF-05 info: The server refused a published message. (packet {nack['packet_no']} of {BARE.name})"
         )
         assert found[1] == "Basic.Nack "
-    assert "no row was chosen" in said(capsys, 1, folder, "--finding", "CF-05/1", "-o", tmp_path / "none.pcapng")
+    assert "nothing matched" in said(capsys, 1, folder, "--finding", "CF-05/1", "-o", tmp_path / "none.pcapng")
     assert not (tmp_path / "none.pcapng").exists()
 
 
@@ -113,19 +162,23 @@ def test_bad_usage_writes_nothing(
     shutil.copy(BARE, tmp_path)
     for words, arguments in {
         "nothing to cut": [folder, "-o", target],
-        "'x' is no connection_id": [folder, "--connection", "x", "-o", target],
-        "'5' is no message": [folder, "--message", "5", "-o", target],
-        "'/5' is no finding": [folder, "--finding", "/5", "-o", target],
+        "'x' is not a connection": [folder, "--connection", "x", "-o", target],
+        "10.0.0.7:0' is not a connection": [folder, "--connection", "10.0.0.7:0", "-o", target],
+        "'10.0.0.7' is not a connection": [folder, "--connection", "10.0.0.7", "-o", target],
+        "'1.1.1.1:1-2.2.2.2' is not a connection": [folder, "--connection", "1.1.1.1:1-2.2.2.2", "-o", target],
+        "no rule 'CF-5'; did you mean 'CF-05'?": [folder, "--finding", "CF-5", "-o", target],
+        "'5' is not a message": [folder, "--message", "5", "-o", target],
+        "'/5' is not a finding": [folder, "--finding", "/5", "-o", target],
         "is one of the captures": [folder, "--connection", one, "-o", BARE],
         " is one of the captures": [folder, "--connection", one, "--captures", tmp_path, "-o", tmp_path / BARE.name],
         "there is no directory": [folder, "--connection", one, "-o", tmp_path / "nowhere" / "cut.pcapng"],
         "cannot be read": [folder, "--connection", one, "--anonymise", tmp_path / "no-key", "-o", target],
         "the key is empty": [folder, "--connection", one, "--anonymise", tmp_path / "empty", "-o", target],
-        "no rows to cut": [folder, "--where", "true", "--table", "captures", "-o", target],
+        "no table 'captures'; expected one of": [folder, "--where", "true", "--table", "captures", "-o", target],
         "no such file or directory": [folder, "--connection", one, "--captures", tmp_path / "empty*dir", "-o", target],
-        f"'{2**63}' is no connection_id": [folder, "--connection", 2**63, "-o", target],
-        f"'5/{2**63}' is no message": [folder, "--message", f"5/{2**63}", "-o", target],
-        f"'A-1/{2**63}' is no finding": [folder, "--finding", f"A-1/{2**63}", "-o", target],
+        f"'{2**63}' is not a connection_id": [folder, "--connection", 2**63, "-o", target],
+        f"'5/{2**63}' is not a message": [folder, "--message", f"5/{2**63}", "-o", target],
+        f"'A-1/{2**63}' is not a finding": [folder, "--finding", f"A-1/{2**63}", "-o", target],
     }.items():
         text = said(capsys, 2, *arguments)
         assert words in text
@@ -156,7 +209,7 @@ def test_a_capture_unpacked_since_is_not_written_over(tmp_path: Path, capsys: py
         assert "is one of the captures" in said(capsys, 2, *cut, output)
     assert (moved / BARE.name).read_bytes() == BARE.read_bytes()
     # a file that only has the name of one is a file to write into
-    said(capsys, 0, *cut, elsewhere / BARE.name)
+    said(capsys, 0, *cut, elsewhere / BARE.name, "--overwrite")
     assert records(elsewhere / BARE.name) == records(BARE)
 
 

@@ -121,7 +121,7 @@ def test_null_gives_null_and_what_is_no_frame_says_so() -> None:
 
 
 def test_an_unknown_version_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(ValueError, match=r"'0\.9\.1' is no version of AMQP: give one of '0-8', .*'1\.0'"):
+    with pytest.raises(ValueError, match=r"'0\.9\.1' is not a version of AMQP; expected one of '0-8', .*'1\.0'"):
         decode_frame(column(b""), said("0.9.1", 1))
 
 

@@ -1,21 +1,25 @@
-"""The README is true: its commands run, its snippets run, its list of tables is the list of tables."""
+"""The README is true: its commands run from top to bottom in one shell, then its snippets run on what they wrote.
+
+The shell works in a folder that has links to all that the tree holds. A `make` line would install things: it stands for
+the commands of its target, or for a look at what these need.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from submitting import OF_SPARK, submitted
+from submitting import BRIEFLY, OF_SPARK
 
-from jobs.cli import main
-from jobs.summary import summary
+from jobs.summary import found, summary
 from pipeline.audit.catalogue import catalogue
 from pipeline.output import place
 from pipeline.schemas import TABLES
@@ -23,6 +27,7 @@ from pipeline.schemas import TABLES
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 OURS = re.compile(r"(Spark started|\d+ captures? decoded|\d+ tables? written) in [\d.]+ s")
+WRITTEN = {"out", "out.html", "audit.html", "audit.json", "closed.pcapng"}
 
 
 def blocks(language: str) -> list[str]:
@@ -30,78 +35,114 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def commands() -> Iterator[list[str]]:
-    """Every command line of the shell blocks, in words."""
-    for block in blocks("sh"):
-        yield from (words for line in block.splitlines() if (words := shlex.split(line, comments=True)))
+LINES = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
 
 
-def test_the_make_targets_exist() -> None:
-    targets = [words[1] for words in commands() if words[0] == "make"]
-    assert targets == ["demo", "notebook", "test"]
-    made = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert set(targets) <= set(re.findall(r"^make (\w+)", made, re.MULTILINE))
+def recipe(target: str) -> str:
+    """The commands of a target of the Makefile."""
+    rule = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert rule is not None, f"make {target}: there is no such target"
+    return rule[1].replace("\t@", "").replace("\t", "").replace("$(BIN)", ".venv/bin")
+
+
+MADE = {
+    "make demo": recipe("demo"),
+    "make notebook": "test -f notebooks/1_first_look.ipynb && grep -q 'jupyterlab' pyproject.toml",
+    "make test": "test -d tests",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a line."""
+
+    code: int
+    out: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Shell:
+    folder: Path
+    runs: dict[str, Run]
+
+    def run(self, word: str) -> Run:
+        """That of the first line that holds a word."""
+        return next(run for line, run in self.runs.items() if word in line)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Every line of the shell blocks, run in one bash."""
+    folder = tmp_path_factory.mktemp("readme")
+    said = tmp_path_factory.mktemp("said")
+    tree = [*ROOT.iterdir(), Path(sys.prefix)]
+    for entry in tree:
+        name = ".venv" if entry == Path(sys.prefix) else entry.name
+        if name not in WRITTEN and not (folder / name).is_symlink() and (name != ".venv" or entry == tree[-1]):
+            (folder / name).symlink_to(entry)
+    script = ""
+    for number, line in enumerate(LINES):
+        command = MADE.get(line.partition("#")[0].strip(), line)
+        script += f"{{\n{command}\n}} >{said}/{number}.out 2>{said}/{number}.err\necho $? >{said}/{number}.code\n"
+    path = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != Path(sys.prefix) / "bin"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    environment |= {"PATH": os.pathsep.join(path), "PYTHONPATH": str(folder), "SPARK_SUBMIT_OPTS": BRIEFLY}
+    subprocess.run(["bash", "-c", script], cwd=folder, env=environment, check=False, stdin=subprocess.DEVNULL)
+    runs = {}
+    for number, line in enumerate(LINES):
+        code, out, error = ((said / f"{number}.{end}").read_text() for end in ("code", "out", "err"))
+        runs[line] = Run(int(code), out, error)
+    return Shell(folder, runs)
+
+
+def test_every_line_runs_in_one_shell_from_top_to_bottom(shell: Shell) -> None:
+    assert {line: run.error for line, run in shell.runs.items() if run.code} == {}
+    written = {entry.name for entry in shell.folder.iterdir() if not entry.is_symlink()}
+    assert written - {"spark-warehouse"} == WRITTEN
+    assert sorted(entry.name for entry in (shell.folder / "out").iterdir()) == sorted(TABLES)
+
+
+def test_what_it_runs_is_all_that_it_shows() -> None:
+    assert {shlex.split(line)[0] for line in LINES} == {"make", "source", "wirehare", "spark-submit"}
+    assert {line.partition("#")[0].strip() for line in LINES if line.startswith("make")} == set(MADE)
 
 
 def test_the_list_of_tables_is_complete() -> None:
     assert re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE) == list(TABLES)
 
 
-@pytest.fixture(scope="module")
-def outputs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What the commands of the README write, in order; `out` is another directory for each."""
-    ours = [words[1:] for words in commands() if words[0].endswith("bin/wirehare")]
-    written = [tmp_path_factory.mktemp("readme") / "out" for _ in ours]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        for words, out in zip(ours, written, strict=True):
-            assert main([str(out) if word == "out" else word for word in words]) == 0
-    return [out for out in written if out.exists()]
-
-
-def test_the_commands_write_what_they_say(outputs: list[Path]) -> None:
-    everything, some = outputs
-    assert sorted(entry.name for entry in everything.iterdir()) == sorted(TABLES)
-    assert sorted(entry.name for entry in some.iterdir()) == ["connections", "frames"]
-
-
-def test_the_demo_prints_what_is_shown(outputs: list[Path]) -> None:
+def test_the_demo_prints_what_is_shown(shell: Shell) -> None:
     (shown,) = blocks("text")
-    tables = {name: place(str(outputs[0])).child(name).dataset() for name in TABLES}
-    assert shown in summary(tables["captures"].to_table().to_pylist(), tables)
+    assert shown in shell.run("make demo").out
+    tables = {name: place(str(shell.folder / "out")).child(name).dataset() for name in TABLES}
+    assert shown in summary(found(tables["captures"].to_table().to_pylist(), tables))
 
 
-def test_the_spark_submit_line_runs(tmp_path: Path) -> None:
-    (words,) = [words for words in commands() if words[0] == "spark-submit"]
-    ran = submitted(*(str(tmp_path / word) if word == "out" else word for word in words[1:]), folder=ROOT)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert [line for line in ran.stderr.splitlines() if not OF_SPARK.match(line)] == []
-    assert len(ran.stderr.splitlines()) < 15
-    assert [bool(OURS.fullmatch(line)) for line in ran.stdout.splitlines()[:4]] == [True, True, True, False]
-    assert "The tables are in" in ran.stdout
-    assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == sorted(TABLES)
+def test_a_command_prints_only_our_lines(shell: Shell) -> None:
+    """Spark, the JVM and pyspark would have their say. What to do next is a line of the README, or like one."""
+    decode, audit = shell.run("wirehare decode"), shell.run("wirehare audit")
+    assert [line for line in decode.error.splitlines() if not OURS.fullmatch(line)] == []
+    assert decode.out.splitlines()[-1] == "Next: wirehare audit out --report audit.html"
+    assert re.search(r": wirehare cut out --finding \S+ -o \S+\.pcapng$", audit.out.splitlines()[-1])
 
 
-def test_the_command_prints_only_our_lines(tmp_path: Path) -> None:
-    """In a process of its own, where Spark, the JVM and pyspark would have their say."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "decode", "samples", "--output", str(tmp_path / "out")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert [line for line in ran.stderr.splitlines() if not OURS.fullmatch(line)] == []
+def test_what_spark_submit_prints(shell: Shell) -> None:
+    """Spark puts what Python writes to stderr into stdout."""
+    run = shell.run("spark-submit")
+    assert [line for line in run.error.splitlines() if not OF_SPARK.match(line)] == []
+    assert len(run.error.splitlines()) < 15
+    assert [bool(OURS.fullmatch(line)) for line in run.out.splitlines()[:4]] == [True, True, True, False]
+    assert "The tables are in" in run.out
 
 
 def test_the_snippets_run(
-    outputs: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(shell.folder)
     names: dict[str, object] = {}
     for snippet in blocks("python"):
-        exec(compile(snippet.replace('"out"', f'"{outputs[0]}"'), "README.md", "exec"), names)
+        exec(compile(snippet, "README.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "|operation|" in printed
     assert "|queue.declare|" in printed

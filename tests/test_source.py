@@ -242,11 +242,11 @@ def test_times_are_iso_or_nanoseconds() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ports": "5672,amqp"}, "ports: 'amqp' is no TCP port"),
-        ({"ports": "65536"}, "ports: '65536' is no TCP port"),
-        ({"hosts": "broker"}, "hosts: 'broker' is no IP address"),
-        ({"since": "yesterday"}, "since: 'yesterday' is no time"),
-        ({"until": "2026-13-01"}, "until: '2026-13-01' is no time"),
+        ({"ports": "5672,amqp"}, "ports: 'amqp' is not a valid TCP port"),
+        ({"ports": "65536"}, "ports: '65536' is not a valid TCP port"),
+        ({"hosts": "broker"}, "hosts: 'broker' is not a valid IP address"),
+        ({"since": "yesterday"}, "since: 'yesterday' is not a valid time"),
+        ({"until": "2026-13-01"}, "until: '2026-13-01' is not a valid time"),
     ],
 )
 def test_meaningless_options_are_named(options: dict[str, str], message: str) -> None:

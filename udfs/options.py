@@ -70,7 +70,7 @@ def parse_time(text: str, name: str) -> int:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise OptionError(
-            f"{name}: {text!r} is no time; expected one like 2026-01-31T12:00:00Z, or nanoseconds since 1970"
+            f"{name}: {text!r} is not a valid time; expected one like 2026-01-31T12:00:00Z, or nanoseconds since 1970"
         ) from None
     since_epoch = (time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH
     return since_epoch // timedelta(microseconds=1) * 1000
@@ -82,14 +82,14 @@ def _paths(text: str) -> tuple[str, ...]:
     except json.JSONDecodeError:
         paths = None
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise OptionError(f'paths: {text!r} is no JSON list of strings; expected one like ["a.pcap", "b.pcap"]')
+        raise OptionError(f'paths: {text!r} is not a JSON list of strings; expected one like ["a.pcap", "b.pcap"]')
     return tuple(paths)
 
 
 def _size(given: Mapping[str, str], name: str, otherwise: int) -> int:
     text = given.get(name.lower(), str(otherwise))
     if not text.isdecimal() or not int(text):
-        raise OptionError(f"{name}: {text!r} is no size; expected a number of bytes above 0")
+        raise OptionError(f"{name}: {text!r} is not a valid size; expected a number of bytes above 0")
     return int(text)
 
 
@@ -99,7 +99,9 @@ def _listed(text: str | None) -> list[str]:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) >= PORTS:
-        raise OptionError(f"ports: {text!r} is no TCP port; expected numbers below {PORTS} with commas between")
+        raise OptionError(
+            f"ports: {text!r} is not a valid TCP port; expected numbers below {PORTS} with commas between"
+        )
     return int(text)
 
 
@@ -107,4 +109,4 @@ def _address(text: str) -> IPv4Address | IPv6Address:
     try:
         return ip_address(text)
     except ValueError:
-        raise OptionError(f"hosts: {text!r} is no IP address; expected addresses with commas between") from None
+        raise OptionError(f"hosts: {text!r} is not a valid IP address; expected some with commas between") from None

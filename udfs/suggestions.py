@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
@@ -17,6 +17,13 @@ def meant(name: str, known: Iterable[str]) -> str:
     by_small_letters = {each.lower(): each for each in known}
     near = get_close_matches(name.lower(), by_small_letters, n=1)
     return f"; did you mean {by_small_letters[near[0]]!r}?" if near else ""
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> str:
+    """One line about a name of a `kind` of thing that is not `known`: which may be meant, and which there are."""
+    hint, names = meant(name, known), ", ".join(known)
+    expected = f"{hint} Expected one of {names}" if hint else f"; expected one of {names}"
+    return f"there is no {kind} {name!r}{expected}"
 
 
 def suggesting(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

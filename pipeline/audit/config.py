@@ -34,6 +34,7 @@ from pyspark.sql import functions as F
 from pipeline.audit import own
 from pipeline.audit.catalogue import Number, Rule, names_of, with_own
 from pipeline.audit.detector import Detector
+from udfs.suggestions import meant
 
 OF_CONNECTION = ("client_product", "user", "vhost")
 
@@ -146,7 +147,8 @@ def _accepted(number: int, entry: Any, rules: Collection[str]) -> Accepted:
 def _known(names: Collection[Any], known: Collection[str], what: str) -> None:
     for name in names:
         if not isinstance(name, str) or name not in known:
-            raise ConfigError(f"no {what} {name!r}")
+            hint = meant(name, sorted(known)) if isinstance(name, str) else ""
+            raise ConfigError(f"there is no {what} {name!r}{hint}")
 
 
 def exempted(exceptions: Collection[Accepted], today: date) -> Column:

@@ -36,7 +36,7 @@ def cut_choice(
     pairs = set() if how.whole else resolve(chosen, rows)
     wanted = chosen.of_connections
     if not wanted and not chosen.packets:
-        raise CutError("no row was chosen")
+        raise CutError("nothing matched")
     if captures is None:
         captures = originals(rows("captures", OF_CAPTURES), how.captures)
     among = neighbours(rows, wanted)

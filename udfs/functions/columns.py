@@ -47,7 +47,7 @@ def binary_of(octets: Octets, valid: NDArray[np.bool_]) -> pa.Array:
 def version_code(name: str) -> int:
     """The VERSIONS code of a version. Raises ValueError for what is none."""
     if name not in CODES:
-        raise ValueError(f"'{name}' is no version of AMQP: give one of {', '.join(map(repr, CODES))}")
+        raise ValueError(f"'{name}' is not a version of AMQP; expected one of {', '.join(map(repr, CODES))}")
     return CODES[name]
 
 
