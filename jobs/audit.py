@@ -1,7 +1,7 @@
 """Audit decoded tables: findings, a report to read, and an exit code that carries the verdict.
 
 Runs as `wirehare audit` and as `spark-submit jobs/audit.py`. The findings become the table `findings` beside the
-others; the report and its JSON are written when all of it stands, each in one step.
+others; the report and its JSON are written once all of it is known, each in one step.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ exit codes:
 
 # Made of other tables when it is not there.
 OPTIONAL = {"message_flows"}
-# What Spark raises, by its own name of the condition, when files that stand cannot be read.
+# What Spark raises, by its own name of the condition, when existing files cannot be read.
 UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMAS", "PATH_NOT_FOUND")
 
 
@@ -146,7 +146,7 @@ def audited(
     arguments: argparse.Namespace,
     started: float,
 ) -> int:
-    """Audit the tables in `source`, which have `byte_size` bytes, in a session that stands; the exit code. `started`:
+    """Audit the tables in `source`, which have `byte_size` bytes, in a running session; the exit code. `started`:
     when that was asked for, on time.monotonic()."""
     from pipeline.output import added
     from pipeline.report.baseline import document
@@ -202,7 +202,7 @@ def found(
 ) -> tuple[Facts, Compared, Verdict]:
     """Write the findings to `stage`; all that the report shows, the comparison with the earlier audit, and the verdict.
 
-    Raises TablesError where files of a table that stands cannot be read.
+    Raises TablesError where existing files of a table cannot be read.
     """
     import pipeline
     from pipeline import parquet
@@ -215,7 +215,7 @@ def found(
     try:
         tables = pipeline.load(spark, source.pattern)
         with step("looking for findings", "Findings written", spark):
-            # The stage stands already, and is locked: its files are added to it.
+            # The stage exists already, and is locked: its files are added to it.
             rows = pipeline.findings(tables, config=wanted.config)
             rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
         with step("counting for the report", "Report counted", spark):

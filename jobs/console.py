@@ -53,7 +53,7 @@ def say(text: str) -> None:
 
 class Status:
     """What is being done now; the body of a step may change it. `phases`: what each stage of Spark does to `byte_size`
-    bytes of input, in order ('read', 'decoded'); the last one stands for all that follow."""
+    bytes of input, in order ('read', 'decoded'); the last one also for all stages that follow."""
 
     def __init__(self, doing: str, byte_size: int = 0, phases: Sequence[str] = ()) -> None:
         self.doing, self.byte_size, self.phases = doing, byte_size, phases

@@ -2,7 +2,7 @@
 
 Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. The captures are read and decoded once: what follows
 from single connections is written as they are decoded, into a stage beside the output; Spark derives the rest, and the
-stage is swapped into place when all tables stand.
+stage is swapped into place when all tables are written.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         required=True,
         help="directory for the tables, a sub-directory of Parquet files each; it is replaced as a whole, "
-        "when all tables stand",
+        "once all tables are written",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the tables that DIR holds")
     parser.add_argument(

@@ -24,10 +24,10 @@ exit codes:
   1  done, and some findings do: see the report; also when some captures could not be read to their end
   2  bad usage, no capture found, or a configuration or baseline that cannot be read; nothing was written
   3  done, and no finding reaches the threshold, but some captures could not be read to their end (see the report)
-  4  Spark or the file system failed; the previous report is as it was, and so are the tables unless all new ones stand
+  4  Spark or the file system failed; the old report is as it was, and so are the tables unless all were written
 """
 
-STOPPED = "the previous report, if any, is as it was, and so are the tables unless all new ones stand"
+STOPPED = "the previous report, if any, is as it was, and so are the tables unless all new ones were written"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

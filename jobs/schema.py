@@ -6,12 +6,13 @@ import argparse
 import re
 import shutil
 import textwrap
-
-from pyspark.sql.types import LongType, StructField, StructType
+from typing import TYPE_CHECKING
 
 from jobs.cli import OK, Endings, UsageError
-from pipeline.overview import ROWS
 from udfs.suggestions import unknown
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField, StructType
 
 EPILOG = "With no TABLE, all of them.\n"
 
@@ -89,6 +90,8 @@ def described(name: str, schema: StructType) -> str:
 
 def section(name: str, schema: StructType) -> str:
     """One table as a section of the page: what a row is, then a line a column. Members of a struct follow it."""
+    from pipeline.overview import ROWS
+
     rows = [
         f"| `{path}` | `{column.dataType.simpleString()}` | {unit(column)} | {escaped(meaning(column))} |"
         for path, column in columns(schema)
@@ -106,6 +109,8 @@ def section(name: str, schema: StructType) -> str:
 
 def columns(schema: StructType, above: str = "") -> list[tuple[str, StructField]]:
     """(path, column) in order, `tls` before `tls.mode`."""
+    from pyspark.sql.types import StructType
+
     found = []
     for column in schema.fields:
         found.append((above + column.name, column))
@@ -115,7 +120,9 @@ def columns(schema: StructType, above: str = "") -> list[tuple[str, StructField]
 
 
 def unit(column: StructField) -> str:
-    """The unit of a number, by its name; '' for what is counted, and for what is no number."""
+    """The unit of a number, by its name; '' for what is counted, and for what is not a number."""
+    from pyspark.sql.types import LongType
+
     if not isinstance(column.dataType, LongType):
         return ""
     return next((name for end, name in UNITS if end.search(column.name)), "")

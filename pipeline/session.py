@@ -1,6 +1,6 @@
 """The Spark session, each setting with its reason.
 
-`session()` finds the session that stands (spark-submit, a notebook, a Connect server) or starts one on this machine.
+`session()` finds the running session (spark-submit, a notebook, a Connect server) or starts one on this machine.
 What is right for wirehare everywhere is in `RUNTIME` and set on any session; what only the one who starts the JVM may
 decide is in `laptop()` and is left alone on a cluster. Starting takes 4 to 6 s and about 1 GB.
 """
