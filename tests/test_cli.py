@@ -200,6 +200,19 @@ def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith(f"wirehare {version}, pyspark 4.")
 
 
+def test_a_word_of_help_does_not_wait_for_spark() -> None:
+    program = """
+import sys
+from jobs.cli import main
+try:
+    main(["--help"])
+finally:
+    print([name for name in ("pyspark", "numba", "pandas") if name in sys.modules])
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
 def test_schema_prints_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     text = capsys.readouterr().out
