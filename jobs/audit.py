@@ -178,7 +178,7 @@ def audited(
     worst = next_finding(facts.groups["rules"].rows)
     if worst is not None:
         command = ["wirehare", "cut", public_uri(arguments.tables), "--finding", worst, "-o", f"{worst.lower()}.pcapng"]
-        say(f"Next: open it; the packets of its findings, as of {worst}: {shlex.join(command)}")
+        say(f"Next: open it, or cut out the packets that {worst} is about: {shlex.join(command)}")
     return FOUND if verdict.failed else OK
 
 
