@@ -275,7 +275,7 @@ def between(rows: Rows, ends: Ends) -> set[int]:
 
     found: set[int] = set()
     for one, other in ((0, 1), (1, 0)):
-        keys = {}
+        keys: dict[str, pa.Array] = {}
         for side, which in (("client", one), ("server", other)):
             if which < len(ends):
                 ip, port = ends[which]
