@@ -88,6 +88,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     path = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != Path(sys.prefix) / "bin"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     environment |= {"PATH": os.pathsep.join(path), "PYTHONPATH": str(folder), "SPARK_SUBMIT_OPTS": BRIEFLY}
+    if environment.get("NUMBA_DISABLE_JIT"):  # numpy warns where kernels mean to overflow
+        environment["PYTHONWARNINGS"] = "ignore::RuntimeWarning"
     subprocess.run(["bash", "-c", script], cwd=folder, env=environment, check=False, stdin=subprocess.DEVNULL)
     runs = {}
     for number, line in enumerate(LINES):
