@@ -32,6 +32,8 @@ PROFILES = {
     "many": Profile("0-9-1, connections of 10 KB: 100,000 a GB", message_bytes=300, connection_bytes=10_000),
     "one": Profile("0-9-1, one connection that holds it all", connections=1),
     "mixed": Profile("a third each 0-9-1, 0-10 and 1.0, 12 connections", connections=12, versions=tuple(SCRIPTS)),
+    "amqp010": Profile("0-10, messages of 850 bytes, 8 connections", versions=("0-10",)),
+    "amqp10": Profile("1.0, messages of 850 bytes, 8 connections", versions=("1.0",)),
     # What a capture shows where the network card cuts and joins segments: 45 of 1,448 bytes.
     "offload": Profile("0-9-1, segments of 64 KB, messages of 48 KB", message_bytes=48_000, segment_bytes=45 * 1448),
 }

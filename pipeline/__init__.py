@@ -9,7 +9,7 @@ Everything is lazy but `findings`, which looks when it is called. Works on class
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -107,18 +107,17 @@ class Planned(Tables):
 
 
 @suggesting
-def from_decoded(decoded: DataFrame, *, payload: bool = False, versions: Collection[str] | None = None) -> Tables:
+def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
     """The tables of decoded rows (`udfs.schemas.DECODED`); `payload` fills column `body` of messages.
 
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
-    rows that are kept once they are computed (`Tables.release` drops them). `versions`: those that occur, where the
-    caller knows; otherwise `decoded` is read once more to see. Versions that do not occur are not planned for.
+    rows that are kept once they are computed (`Tables.release` drops them).
     """
-    return _planned(decoded, (), payload, versions)
+    return _planned(decoded, (), payload)
 
 
-def _planned(decoded: DataFrame, kept: Sequence[DataFrame], payload: bool, versions: Collection[str] | None) -> Tables:
-    parts = Followed(decoded, payload=payload, versions=versions)
+def _planned(decoded: DataFrame, kept: Sequence[DataFrame], payload: bool) -> Tables:
+    parts = Followed(decoded, payload=payload)
     return Planned(parts, Derivation(parts, payload=payload), kept)
 
 
@@ -127,7 +126,6 @@ def decode(
     spark: SparkSession,
     paths: str | Sequence[str],
     *,
-    versions: Collection[str] | None = None,
     payload: bool = False,
     ports: int | Sequence[int] | None = None,
     hosts: str | Sequence[str] | None = None,
@@ -144,9 +142,6 @@ def decode(
         Captures: pcap or pcapng files (also .gz .zst .lz4), directories of them, glob patterns, URIs. Relative ones
         are under the directory of this process, wherever Spark was started. A capture that cannot be read is a row of
         `captures` with its error.
-    versions
-        Those that occur ('0-9-1', '1.0' ...), where you know: no other is looked for. Otherwise the first table that
-        depends on them (channels, links, messages, message_flows) decodes the captures to see.
     payload
         Keep message bodies too (frames.payload, messages.body): much larger.
     ports, hosts
@@ -160,7 +155,7 @@ def decode(
     rows = decoded(
         spark, paths, payload=payload, ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes
     ).persist(StorageLevel.MEMORY_AND_DISK)
-    return _planned(rows, [rows], payload, versions)
+    return _planned(rows, [rows], payload)
 
 
 class NoTables(ValueError):

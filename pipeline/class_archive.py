@@ -30,7 +30,6 @@ def options() -> str:
 def make(captures: list[str]) -> None:
     """Decode and audit `captures` as jobs do, and leave the classes that this took in ARCHIVE. A minute."""
     import pipeline
-    from codec.amqp.versions import VERSIONS
     from pipeline import parquet
     from pipeline.decoding import decode_into
     from pipeline.output import place
@@ -43,7 +42,7 @@ def make(captures: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory, settings(spark, INTERPRETED):
         rows = decode_into(spark, captures, place(f"{directory}/decoded"), pipeline.TABLES).decoded
         # Also the classes that planning for versions takes of which there are no captures here.
-        for name, table in pipeline.from_decoded(rows, versions=set(filter(None, VERSIONS))).items():
+        for name, table in pipeline.from_decoded(rows).items():
             parquet.write(table, f"{directory}/{name}")
         pipeline.findings(pipeline.load(spark, directory)).collect()
     spark.stop()  # the JVM ends with this process, and writes the archive then

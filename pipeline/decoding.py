@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline import parquet
@@ -16,7 +15,6 @@ from pipeline.output import Place
 from pipeline.parts import recipe, schemas
 from pipeline.tables.connections import SPEAKS, frame_counts
 from pipeline.tables.methods import READ_ARGUMENTS, shown_methods, streams
-from pipeline.tables.roles import SESSION_VERSIONS
 from udfs.parts import MESSAGES, METHODS
 from udfs.schemas import DECODED
 from udfs.suggestions import suggesting
@@ -149,26 +147,8 @@ class Written:
         """How many rows Spark has to look at; also in these `parts`, if those of a table that workers made."""
         from udfs.writing import DECODED_OF
 
-        frames = set() if self.versions() & set(SESSION_VERSIONS) else {DECODED_OF["frame"]}
-        workers_made = (frames | {METHODS, MESSAGES}) - set(parts)
+        workers_made = {DECODED_OF["frame"], METHODS, MESSAGES} - set(parts)
         return sum(sum(files.values()) for folder, files in self.files.items() if folder not in workers_made)
-
-    def versions(self) -> set[str]:
-        """The versions that occur among the connections."""
-        return self._versions
-
-    @cached_property
-    def _versions(self) -> set[str]:
-        from udfs.writing import DECODED_OF
-
-        folder = DECODED_OF["connection"]
-        place = self._place(folder)
-        found: set[str] = set()
-        for name in self.files.get(folder, ()):
-            file = f"{place.path}/{name}"
-            rows = pyarrow.parquet.read_table(file, columns=["version"], filesystem=place.files, partitioning=None)
-            found.update(version for version in rows["version"].unique().to_pylist() if version is not None)
-        return found
 
     def part(self, name: str) -> DataFrame | None:
         """The rows of a part (`pipeline.parts.Parts`), of those that were not moved; None if there are none."""

@@ -4,8 +4,8 @@
     derived.of("connections").write...     # plans this table and what it is made of, nothing else
 
 Workers see one connection after the other: what needs nothing else they make (`pipeline.parts`). Left to Spark are
-replies, the messages of the session families, those of connections that were handed over (`udfs.messages`), and what is
-said of many frames. Planning a table takes Spark a second or more, however few rows there are, and a job may want few.
+replies, the messages of connections that were handed over (`udfs.messages`), and what is said of many frames. Planning
+a table takes Spark a second or more, however few rows there are, and a job may want few.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from pipeline.shared import shared
 from pipeline.tables.captures import captures
 from pipeline.tables.channels import channels, ended
 from pipeline.tables.connections import connections
-from pipeline.tables.families import Family, families
 from pipeline.tables.flows import OF_MESSAGES, message_flows
 from pipeline.tables.frames import frames
 from pipeline.tables.links import links
-from pipeline.tables.messages import concluded, messages
+from pipeline.tables.messages import concluded
 from pipeline.tables.methods import answered
 from pipeline.tables.settlement import settled_by_ledger
 from pipeline.tables.streams import streams
 from udfs.parts import (
+    CHANNELS,
     COUNTS,
     EVENTS,
     FRAME_COUNTS,
     LINKS,
+    LINKS_OF_SESSIONS,
     LIVES,
     MESSAGES,
     METHODS,
@@ -89,32 +90,26 @@ class Derivation:
         if self._settled is not None:
             counts = counts.unionByName(ended(self._settled))
         own = channels(self._part(LIVES), counts)
-        return reduce(DataFrame.unionByName, (family.channels for family in self._families), own)
+        return own.unionByName(self._part(CHANNELS))
 
     @shared
     def links(self) -> DataFrame:
         own = links(self._part(LINKS))
-        return reduce(DataFrame.unionByName, (family.links for family in self._families), own)
+        return own.unionByName(self._part(LINKS_OF_SESSIONS))
 
     @shared
     def methods(self) -> DataFrame | None:
         requests = self._parts.part(REQUESTS)
         if requests is None:
             return None
-        found = [family.replies for family in self._families if family.replies is not None]
-        return answered(requests, reduce(DataFrame.unionByName, found, self._part(REPLIES)))
+        return answered(requests, self._part(REPLIES))
 
     @shared
     def messages(self) -> DataFrame | None:
-        parts = []
-        if self._families:
-            states = {family.name: family.messages for family in self._families}
-            parts.append(messages(states, self.frames, payload=self._payload))
         handed_over = self._parts.part(OPEN)
-        if handed_over is not None:
-            settled = self._none(SETTLED) if self._settled is None else self._settled
-            parts.append(concluded(handed_over, settled))
-        return reduce(DataFrame.unionByName, parts) if parts else None
+        if handed_over is None:
+            return None
+        return concluded(handed_over, self._none(SETTLED) if self._settled is None else self._settled)
 
     @shared
     def message_flows(self) -> DataFrame:
@@ -133,10 +128,6 @@ class Derivation:
         if events is None:
             return None
         return self._parts.held("settled", settled_by_ledger(events))
-
-    @shared
-    def _families(self) -> list[Family]:
-        return families(self.frames, self._parts.held, self._parts.versions())
 
     def _part(self, name: str) -> DataFrame:
         rows = self._parts.part(name)

@@ -6,7 +6,6 @@ There is one definition of them, in `udfs`, and two ways to them: jobs have work
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,14 +14,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.schemas import FRAMES, MESSAGES, METHODS
+from pipeline.schemas import CHANNELS, FRAMES, LINKS, MESSAGES, METHODS
 from pipeline.shared import shared
 from pipeline.tables.connections import frame_counts, speaks
 from pipeline.tables.frames import frames
 from pipeline.tables.history import method_roles
 from pipeline.tables.messages import shown_messages
 from pipeline.tables.methods import READ_ARGUMENTS, shown_methods, streams
-from pipeline.tables.roles import COMMANDS_TO, METHOD_FRAMES, SESSION_VERSIONS, TELLS_STREAM, named, replies
+from pipeline.tables.roles import COMMANDS_TO, METHOD_FRAMES, TELLS_STREAM, named, replies
 from udfs import parts
 
 if TYPE_CHECKING:
@@ -37,9 +36,6 @@ class Parts(Protocol):
     @property
     def decoded(self) -> DataFrame:
         """The decoded rows (`udfs.schemas.DECODED`)."""
-
-    def versions(self) -> Collection[str]:
-        """The versions that occur among the connections."""
 
     def part(self, name: str) -> DataFrame | None:
         """The rows of a part (`schemas`); None if there are none."""
@@ -61,7 +57,7 @@ def schemas() -> dict[str, StructType]:
         parts.STREAM_QUEUES: STREAMS,
         parts.METHODS: METHODS,
         parts.REQUESTS: METHODS,
-        **past.schemas(MESSAGES),
+        **past.schemas(MESSAGES, CHANNELS, LINKS),
     }
 
 
@@ -78,21 +74,18 @@ def recipe(payload: bool, waiting_bytes: int | None = None) -> Recipe:
     from udfs.past import Recipe
 
     most = () if waiting_bytes is None else (waiting_bytes,)
-    return Recipe(method_roles(), shown_messages(payload), *most)
+    return Recipe(method_roles(), shown_messages(payload), CHANNELS, LINKS, *most)
 
 
 class Followed:
-    """Parts of `decoded` rows, which are read several times. `versions`: those that occur; None: a job looks for them,
-    once, when they are first asked for. `kept`: rows that Spark keeps once they are computed, because several tables
-    are made of them; with `payload` the bodies of messages are among them. Several threads may ask."""
+    """Parts of `decoded` rows, which are read several times. `kept`: rows that Spark keeps once they are computed,
+    because several tables are made of them; with `payload` the bodies of messages are among them. Several threads may
+    ask."""
 
-    def __init__(self, decoded: DataFrame, *, payload: bool, versions: Collection[str] | None) -> None:
+    def __init__(self, decoded: DataFrame, *, payload: bool) -> None:
         self.decoded, self.kept = decoded, list[DataFrame]()
-        self._payload, self._versions = payload, versions
+        self._payload = payload
         self.lock = RLock()
-
-    def versions(self) -> Collection[str]:
-        return self._found_versions if self._versions is None else self._versions
 
     def part(self, name: str) -> DataFrame | None:
         if name in (parts.METHODS, parts.REQUESTS):
@@ -103,10 +96,6 @@ class Followed:
             return self._counts()
         if name == parts.STREAM_QUEUES:
             return stream_queues(frames(self.decoded))
-        # Rows of no known version are followed as those of the classic family, where no other one is known.
-        versions = set(self.versions())
-        if versions and versions <= set(SESSION_VERSIONS):
-            return None
         return self._past.filter(F.col(f"`{name}`").isNotNull()).select(f"`{name}`.*")
 
     def held(self, name: str, rows: DataFrame) -> DataFrame:
@@ -129,12 +118,6 @@ class Followed:
         return frames(self.decoded).select(*OF_FRAMES).mapInArrow(CountRows(frame_counts()), COUNTED)
 
     @shared
-    def _found_versions(self) -> set[str]:
-        """A job of seconds, where planning for a version that does not occur takes tens of them."""
-        rows = self.decoded.filter((F.col("kind") == "connection") & F.col("version").isNotNull())
-        return {row.version for row in rows.select("version").distinct().collect()}
-
-    @shared
     def _past(self) -> DataFrame:
         """All other parts, a struct each: one exchange by connection, one pass over its frames."""
         from udfs.past import PastRows
@@ -143,7 +126,6 @@ class Followed:
         return self.held(
             "past",
             frames(self.decoded)
-            .filter(~F.coalesce(F.col("version").isin(*SESSION_VERSIONS), F.lit(False)))
             .select(*rows.columns)
             .repartition("connection_id")
             .sortWithinPartitions(*IN_ORDER)

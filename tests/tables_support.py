@@ -165,8 +165,7 @@ class Read:
         self.numbers = {name: number for number, name in enumerate(scripts, start=1)}
         rows = [row for name, script in scripts.items() for row in script.rows(self.numbers[name])]
         self.decoded = decoded_rows(spark, rows).persist()
-        versions = {script.version for script in scripts.values()}
-        self.tables = pipeline.from_decoded(self.decoded, payload=payload, versions=versions)
+        self.tables = pipeline.from_decoded(self.decoded, payload=payload)
         self._collected: dict[str, list[Any]] = {}
 
     def rows(self, table: str, script: str, *columns: str) -> list[tuple[Any, ...]]:

@@ -50,7 +50,7 @@ SIZES = (
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession) -> Iterator[Tables]:
-    found = pipeline.decode(spark, [str(EXCEPTIONS), str(ORDERS)], versions={"0-9-1"})
+    found = pipeline.decode(spark, [str(EXCEPTIONS), str(ORDERS)])
     yield found
     found.release()
 

@@ -100,7 +100,7 @@ CASES: dict[str, tuple[Callable[[], Wire], list[str]]] = {
 def outcomes(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Any]]]:
     path: Path = tmp_path_factory.mktemp("hostile") / "hostile.pcap"
     write_capture(path, [make() for make, _ in CASES.values()])
-    tables = pipeline.decode(spark, str(path), versions=VERSIONS)
+    tables = pipeline.decode(spark, str(path))
     ports = {row.connection_id: row.client_port for row in tables.connections.collect()}
     found: dict[str, list[Any]] = {name: [] for name in CASES}
     for row in sorted(tables.messages.collect(), key=lambda row: row.first_frame_no):

@@ -162,7 +162,7 @@ def test_all_tables_are_the_same_for_any_split_partition_count_and_plan(spark: S
     found = []
     for split_bytes, partitions, plan in [(64_000_000, 1, session.INTERPRETED), (31_111, 5, session.COMPILED)]:
         with session.settings(spark, {"spark.sql.shuffle.partitions": str(partitions), **plan}):
-            tables = pipeline.decode(spark, str(generated), split_bytes=split_bytes, versions={"0-9-1"})
+            tables = pipeline.decode(spark, str(generated), split_bytes=split_bytes)
             found.append({name: fingerprint(table) for name, table in tables.items()})
             tables.release()
     assert found[0]["messages"]
@@ -172,7 +172,7 @@ def test_all_tables_are_the_same_for_any_split_partition_count_and_plan(spark: S
 def test_in_process_rows_are_those_of_spark(spark: SparkSession) -> None:
     """The harness of these tests does what the job does: same frames from Spark and from the generators."""
     name = "091_connection_exceptions.pcap"
-    tables = pipeline.decode(spark, str(golden.captures()[name].paths[0]), payload=True, versions={"0-9-1"})
+    tables = pipeline.decode(spark, str(golden.captures()[name].paths[0]), payload=True)
     columns = ["connection_id", "frame_no", "sender", "packet_no", "size", "frame_type", "name", "status", "error"]
     found = [tuple(row) for row in tables.frames.select(columns).orderBy("connection_id", "frame_no").collect()]
     rows = [tuple(row[column] for column in columns) for connection in decoded(name) for row in connection.rows]

@@ -279,10 +279,10 @@ def rows_by_table(tables: pipeline.Tables) -> dict[str, list[str]]:
 def test_a_folder_of_all_this_gives_the_tables_of_the_captures(spark: SparkSession, tmp_path: Path) -> None:
     scattered(tmp_path)
     originals = [str(CAPTURES / name) for name in (SNIFFED, MIRRORED, ROTATED, OVERLAPPING, APART)]
-    whole = pipeline.decode(spark, originals, versions={"0-9-1"})
+    whole = pipeline.decode(spark, originals)
     expected = rows_by_table(whole)
     whole.release()
-    tables = pipeline.decode(spark, str(tmp_path), versions={"0-9-1"})
+    tables = pipeline.decode(spark, str(tmp_path))
     found = rows_by_table(tables)
     captures = {row.capture_file.rsplit("/", 1)[1]: row for row in tables.captures.collect()}
     tables.release()

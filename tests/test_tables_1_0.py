@@ -35,7 +35,7 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Two of the captures have one time and one pair of ports; their connections are told apart."""
     folder = tmp_path_factory.mktemp("decoded")
     write_rows(folder, NAMES)
-    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(str(folder)), versions={"1.0"})
+    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(str(folder)))
     yield Found(tables)
     tables.release()
 

@@ -50,7 +50,7 @@ class Found:
 
 @pytest.fixture(scope="module")
 def found(spark: SparkSession) -> Iterator[Found]:
-    tables = pipeline.decode(spark, [str(CAPTURES / f"091_{name}.pcap") for name in NAMES], versions={"0-9-1"})
+    tables = pipeline.decode(spark, [str(CAPTURES / f"091_{name}.pcap") for name in NAMES])
     yield Found(tables)
     tables.release()
 

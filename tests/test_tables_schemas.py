@@ -55,7 +55,7 @@ def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:
 
 def test_a_table_is_planned_when_it_is_asked_for(spark: SparkSession) -> None:
     """And with it the rows that are kept, up to the release."""
-    tables = pipeline.from_decoded(spark.createDataFrame([], DECODED), versions={"0-9-1"})
+    tables = pipeline.from_decoded(spark.createDataFrame([], DECODED))
     assert tables.persisted == ()
     links = tables.links
     assert tables.links is links

@@ -55,7 +55,7 @@ class Written:
         self, spark: SparkSession, path: Path, wires: Mapping[str, Wire], version: str, besides: Iterable[Path] = ()
     ) -> None:
         write_capture(path, wires.values())
-        self.tables = pipeline.decode(spark, [str(path), *map(str, besides)], versions={version})
+        self.tables = pipeline.decode(spark, [str(path), *map(str, besides)])
         ports = {FIRST_CLIENT_PORT + i: name for i, name in enumerate(wires)}
         ours = (row for row in self.tables.connections.collect() if row.client_ip == CLIENT_IP)
         self.name_of = {row.connection_id: ports[row.client_port] for row in ours}

@@ -1,11 +1,11 @@
-"""Messages of the classic family out of their frames: a method, its header, its bodies, brought together.
+"""Messages of one family out of their frames: a method, its header, its bodies, brought together.
 
     contents = Contents(shown)
     messages = contents.feed(frames, arguments, states)
 
-Contents of several channels lie between each other, but each channel and sender has one at a time; so what is not
-complete waits until it is, or until another one begins in its place. Of bodies that wait only sums are kept, and their
-octets where they are asked for. Cost per batch, not per frame.
+Contents of several channels lie between each other, but each channel and sender has one at a time (in 1.0 each link of
+theirs); so what is not complete waits until it is, or until another one begins in its place. Of bodies that wait only
+sums are kept, and their octets where they are asked for. Cost per batch, not per frame.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from pyspark.sql.types import StructType
 from udfs.arrow import arrow_schema
 from udfs.bodies import OF_FRAMES as OF_BODIES
 from udfs.bodies import Bodies
-from udfs.fields import fields
+from udfs.derived import derived
+from udfs.properties import Place
+from udfs.properties import properties as read_properties
 from udfs.rows import Index, in_one, is_among, is_there, joined, numbers_of, picked, places_of, places_where
 
 # What is kept of frames until their message is whole; the arguments of the method, too.
@@ -30,29 +32,38 @@ OF_FRAMES = (
     "connection_id", "frame_no", "content_frame_no", "channel", "sender", "version", "packet_no", "ts", "ts_ns",
     "first_ts_ns", "frame_type", "properties", "body_size", "payload_size", "body_sha256",
 )  # fmt: skip
-ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
-# Columns of a message that are those of the frame of its method, and of its state.
-OF_METHOD = ("connection_id", "sender", "packet_no", "ts", "ts_ns", "first_ts_ns", *ARGUMENTS)
-OF_STATE = ("channel", "channel_life", "operation", "queue", "link", "outcome")
-DIGITS = "0123456789"
-BLANKS = "".join(map(chr, range(33))) + "\x7f"
+# Columns of a message that are those of the frame of its method.
+OF_METHOD = ("connection_id", "sender", "packet_no", "ts", "ts_ns", "first_ts_ns")
+# Columns of its state that are none of the message.
+OF_STATE_ALONE = ("frame_no", "version")
+LINK_OF_FRAME, HANDLE_BITS = "handle", 32  # argument that tells the contents of a channel apart
 # Bodies in one batch of messages.
 MOST_BYTES = 1 << 28
-INT64 = range(-(1 << 63), 1 << 63)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """`schema` of table messages; `others`: versions of other families; `body_frames`: frame types with a part of the
-    body; `properties`: column -> (property, type) for those that are properties as they stand, and for `delivery_mode`;
+    """`schema` of table messages; `versions` of the family, with `and_unknown` also frames of no known version;
+    `body_frames`: frame types with a part of the body; `arguments` of the method that are read; `properties`: column ->
+    where it is, for those that are properties as they stand and those that others are made of (`udfs.derived`);
     `persistent`: the delivery mode of durable messages; `payload`: whether bodies are shown."""
 
     schema: StructType
-    others: tuple[str, ...]
+    versions: tuple[str, ...]
+    and_unknown: bool
     body_frames: tuple[str, ...]
-    properties: dict[str, tuple[str, str]]
+    arguments: tuple[str, ...]
+    properties: dict[str, Place]
     persistent: int
     payload: bool
+
+    def own(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which frames carry contents of the family."""
+        own: NDArray[np.bool_] = is_there(frames["content_frame_no"])
+        if own.any():
+            of_version = is_among(frames["version"], *self.versions)
+            own &= (of_version | ~is_there(frames["version"])) if self.and_unknown else of_version
+        return own
 
 
 class Contents:
@@ -64,15 +75,26 @@ class Contents:
         self._states: pa.Table | None = None
         self._bodies = Bodies()
 
+    def states(self, classic: pa.RecordBatch | None, of_sessions: pa.Table | None) -> pa.RecordBatch | pa.Table | None:
+        """Those of the family: messages that were found by the one or the other follower."""
+        if self._shown.and_unknown:
+            return classic
+        if of_sessions is None:
+            return None
+        own = pc.is_in(of_sessions["version"], pa.array(self._shown.versions))
+        return of_sessions.filter(own)
+
     def feed(
-        self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], states: pa.RecordBatch | None
+        self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], states: pa.RecordBatch | pa.Table | None
     ) -> Iterator[pa.RecordBatch]:
         """Take frames, fields of their arguments, and the messages that the history of channels has found in them ->
         messages as in the table, without what became of them."""
-        own = is_there(frames["content_frame_no"]) & ~is_among(frames["version"], *self._shown.others)
+        own = self._shown.own(frames)
+        if self._frames is None and not own.any():
+            return
         if self._shown.payload:
             self._bodies.add(frames.select(OF_BODIES).take(places_where(own)))
-        known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in ARGUMENTS}
+        known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in self._shown.arguments}
         waiting = 0 if self._frames is None else self._frames.num_rows
         own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own)])
         last = frames["connection_id"][-1].as_py()
@@ -113,10 +135,9 @@ class Contents:
     def _messages(self, groups: Groups, chosen: NDArray[np.int64], states: pa.Table) -> pa.RecordBatch:
         """The messages of the chosen groups."""
         shown = self._shown
-        header_at = groups.first_where(groups.valid("body_size") | groups.valid("properties"))[chosen]
+        header_at = groups.first_where(groups.is_header)[chosen]
         properties = groups.picked("properties", header_at)
-        said = fields(properties, dict(shown.properties.values()))
-        of_properties = {column: said[name] for column, (name, _) in shown.properties.items()}
+        said = read_properties(properties, shown.properties)
         digest_at = groups.digest_at[chosen]
         complete = pa.array(digest_at >= 0)
         seen = groups.sums(np.where(groups.is_body, groups.numbers("payload_size"), 0))[chosen]
@@ -124,18 +145,18 @@ class Contents:
         declared = groups.picked("body_size", header_at)
         assumed = pc.if_else(complete, pc.coalesce(declared, 0), 0)
         body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
-        headed = pa.array(header_at >= 0)
-        durable = pc.fill_null(pc.equal(of_properties.pop("delivery_mode"), shown.persistent), False)
+        declared = pc.coalesce(declared, said.get("content_length", declared))
+        # What a content that is all there leaves out has its default.
+        headed = pc.or_(pa.array(header_at >= 0), complete)
+        state = {name: in_one(states[name]) for name in states.column_names if name not in OF_STATE_ALONE}
+        of_method = (*OF_METHOD, *(name for name in shown.arguments if name in shown.schema.names))
         columns = {
-            **{name: groups.picked(name, groups.starts[chosen]) for name in OF_METHOD},
-            **{name: in_one(states[name]) for name in OF_STATE},
-            **of_properties,
-            "delivery_tag": in_one(states["tag"]),
+            **{name: groups.picked(name, groups.starts[chosen]) for name in of_method},
+            **state,
+            **derived(said, state, headed, shown.persistent),
             "first_frame_no": in_one(states["frame_no"]),
             "last_frame_no": pa.array(groups.highest(groups.numbers("frame_no"))[chosen]),
             "last_ts_ns": pa.array(groups.highest(groups.numbers("ts_ns"))[chosen]),
-            "durable": pc.if_else(headed, durable, pa.scalar(None, pa.bool_())),
-            "ttl_ms": whole_numbers(of_properties["expiration"]),
             "properties": properties,
             "body_size": pc.coalesce(declared, pc.if_else(complete, body_seen, pa.scalar(None, pa.int64()))),
             "body_seen": body_seen,
@@ -173,8 +194,12 @@ class Groups:
         self.ends = np.concatenate([changes, [len(keys)]])
         self.sizes = self.ends - self.starts
         self.is_body = is_among(frames["frame_type"], *body_frames)[self.order]
+        self.is_header = self.valid("body_size") | self.valid("properties")
         self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
-        self.digest_at = self.first_where(self.valid("body_sha256"))
+        ends = self.valid("body_sha256")
+        self.digest_at = self.first_where(ends)
+        # Frames that only go on with what others have begun: in 1.0 they are transfers, too.
+        self.goes_on = self.is_body | ~(self.is_header | ends | (self.numbers("frame_no") == contents))
 
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A column of integers, in order; null is 0."""
@@ -197,6 +222,8 @@ class Groups:
         channel = self.numbers("channel")[self.starts]
         by_server = is_among(self._frames["sender"], "server")[self.order][self.starts]
         slot = np.where(going_on, 2 * channel + by_server, -1)
+        if LINK_OF_FRAME in self._frames.schema.names:
+            slot = np.where(going_on, (slot << HANDLE_BITS) | self.numbers(LINK_OF_FRAME)[self.starts], -1)
         # The last group of each slot: the first one when looked at from the end.
         _, from_end = np.unique(slot[::-1], return_index=True)
         newest = np.zeros(len(slot), bool)
@@ -227,16 +254,17 @@ class Groups:
         return found
 
     def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
-        """The frames of some groups, of their bodies one row each: the last, with the size and time of all."""
+        """The frames of some groups, of those that go on with them one row each: the last, with the size and time of
+        all."""
         sizes, times = self.numbers("payload_size"), self.numbers("ts_ns")
-        known = self.is_body & self.valid("payload_size")
+        known = self.goes_on & self.valid("payload_size")
         places = np.arange(len(sizes))
-        last = np.maximum.reduceat(np.where(self.is_body, places, -1), self.starts)
+        last = np.maximum.reduceat(np.where(self.goes_on, places, -1), self.starts)
         at = last[last >= 0]
         sizes[at] = self.sums(np.where(known, sizes, 0))[last >= 0]
-        times[at] = self.highest(np.where(self.is_body, times, times.min()))[last >= 0]
-        unknown = ~known & ~(self.is_body & np.isin(places, at) & np.repeat(self.first_where(known) >= 0, self.sizes))
-        kept = np.flatnonzero(np.repeat(chosen, self.sizes) & (~self.is_body | np.isin(places, at)))
+        times[at] = self.highest(np.where(self.goes_on, times, times.min()))[last >= 0]
+        unknown = ~known & ~(self.goes_on & np.isin(places, at) & np.repeat(self.first_where(known) >= 0, self.sizes))
+        kept = np.flatnonzero(np.repeat(chosen, self.sizes) & (~self.goes_on | np.isin(places, at)))
         frames = self._frames.take(pa.array(self.order[kept]))
         columns = {"payload_size": pa.array(sizes[kept], mask=unknown[kept]), "ts_ns": pa.array(times[kept])}
         for name, column in columns.items():
@@ -246,18 +274,3 @@ class Groups:
     def keys(self, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Connection and frame_no of the method of some groups."""
         return self.connections[self.starts[which]], self.contents[self.starts[which]]
-
-
-def whole_numbers(texts: pa.Array) -> pa.Array:
-    """Texts that are whole numbers, as Spark's try_cast to BIGINT reads them; the others null."""
-    encoded = texts.dictionary_encode()
-    values = [_whole_number(text) for text in encoded.dictionary.cast(pa.binary()).to_pylist()]
-    return pa.array(values, pa.int64()).take(encoded.indices)
-
-
-def _whole_number(octets: bytes) -> int | None:
-    text = octets.decode("utf-8", "replace").strip(BLANKS)
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    if not digits or digits.strip(DIGITS) or int(text) not in INT64:
-        return None
-    return int(text)

@@ -6,7 +6,7 @@ string as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.variant.elements import count_elements, read_elements, read_values
-from codec.variant.reading import NUMBER, TEXT, TIME, TRUTH, Fields, gather, new_fields, new_seen, read_fields
+from codec.variant.reading import NUMBER, OBJECT, TEXT, TIME, TRUTH, Fields, gather, new_fields, new_seen, read_fields
 from udfs.arrow import TIMESTAMP, VARIANT
 
 INT32 = np.iinfo(np.int32)
@@ -25,7 +25,9 @@ TYPES = {
     "int": pa.int32(),
     "boolean": pa.bool_(),
     "timestamp": TIMESTAMP,
+    "binary": pa.binary(),
 }
+BASIC_TYPE = 3  # mask of the first octet of a value
 LAST_SECOND = np.iinfo(np.int64).max // MICROS
 
 
@@ -79,7 +81,8 @@ def values_of(column: pa.StructArray) -> Values:
 
 
 def fields(column: pa.StructArray | Values, wanted: Mapping[str, str]) -> dict[str, pa.Array]:
-    """The `wanted` fields, name -> 'string' 'bigint' 'int' 'boolean' 'timestamp' 'variant', of a VARIANT column."""
+    """The `wanted` fields, name -> 'string' 'binary' 'bigint' 'int' 'boolean' 'timestamp' 'variant',
+    of a VARIANT column."""
     values = column if isinstance(column, Values) else values_of(column)
     found = _found(values, wanted)
     return {name: _column(kind, found, k, values) for k, (name, kind) in enumerate(wanted.items())}
@@ -87,8 +90,32 @@ def fields(column: pa.StructArray | Values, wanted: Mapping[str, str]) -> dict[s
 
 def inside(values: Values, name: str) -> Values:
     """The values of field `name`."""
-    found = _found(values, {name: "variant"})
-    return values.at(found.whole_at[0], found.whole_at[0] + found.whole_size[0])
+    return fields_and_insides(values, {}, (name,))[1][name]
+
+
+def fields_and_insides(
+    values: Values, wanted: Mapping[str, str], containers: Sequence[str]
+) -> tuple[dict[str, pa.Array], dict[str, Values]]:
+    """The `wanted` fields as `fields` gives them, and the values of `containers` as `inside` does, in one pass; a name
+    may be in both."""
+    kinds = {**wanted, **dict.fromkeys(containers, "variant")}
+    found = _found(values, kinds)
+    columns, insides = {}, {}
+    for k, name in enumerate(kinds):
+        if name in wanted:
+            columns[name] = _column(wanted[name], found, k, values)
+        if name in containers:
+            at = found.whole_at[found.whole_of[k]]
+            insides[name] = values.at(at, at + found.whole_size[found.whole_of[k]])
+    return columns, insides
+
+
+def are_objects(values: Values) -> NDArray[np.bool_]:
+    """Which values are objects."""
+    there = values.starts < values.stops
+    heads = values.octets[np.where(there, values.starts, 0)]
+    objects: NDArray[np.bool_] = there & (heads & BASIC_TYPE == OBJECT)
+    return objects
 
 
 def counted(values: Values) -> NDArray[np.int64]:
@@ -107,9 +134,14 @@ def elements(values: Values, counts: NDArray[np.int64]) -> Values:
 
 def texts(values: Values) -> pa.Array:
     """The texts among values; null where one is none."""
+    return read_as(values, ("string",))[1]["string"]
+
+
+def read_as(values: Values, kinds: Sequence[str]) -> tuple[NDArray[np.uint8], dict[str, pa.Array]]:
+    """What each value is (a kind of `codec.variant.reading`), and those of each of these types, else null."""
     found = new_fields([False], len(values.starts))
     read_values(values.octets, values.starts, values.stops, found)
-    return _column("string", found, 0, values)
+    return found.kinds[0], {kind: _column(kind, found, 0, values) for kind in kinds}
 
 
 def _found(values: Values, wanted: Mapping[str, str]) -> Fields:
@@ -125,8 +157,8 @@ def _column(kind: str, found: Fields, k: int, values: Values) -> pa.Array:
     kinds, numbers = found.kinds[k], found.numbers[k]
     if kind != "variant" and not kinds.any():
         return pa.nulls(len(kinds), TYPES[kind])
-    if kind == "string":
-        return taken(values.octets, numbers, found.sizes[k], kinds == TEXT).view(pa.string())
+    if kind in ("string", "binary"):
+        return taken(values.octets, numbers, found.sizes[k], kinds == TEXT).view(TYPES[kind])
     if kind == "boolean":
         return pa.array(numbers == 1, mask=kinds != TRUTH)
     if kind == "timestamp":

@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("operation", "operation", "operations"),
         ("queue", "queue", "texts"),
         ("link", "link", "texts"),
-        ("tag", "tag", "number or null"),
+        ("delivery_tag", "tag", "number or null"),
         ("outcome", "outcome", "outcomes"),
     ),
     "event": (

@@ -1,27 +1,31 @@
-"""Messages of the classic family and what became of them, made where their frames are decoded.
+"""Messages and what became of them, made where their frames are decoded.
 
-    messages = Messages(follower, Contents(shown))
+    messages = Messages(follower, sessions, [Contents(shown), ...])
     for part, rows in messages.feed(frames, arguments, found): ...
 
 What became of a message may be said much later. The messages of a connection wait for its end, in a file when they are
-many, so that it is known in the order in which it was said. Where there is too much of that, they are handed over, as
-are those of connections in which the broker has returned some: Spark settles them, from the rows `open` and the events.
+many, so that it is known in the order in which it was said. Where there is too much of that in the classic family, they
+are handed over, as are those of connections in which the broker has returned some: Spark settles them, from the rows
+`open` and the events. Where channels are sessions, `udfs.sessions` settles all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from codec.channel_state import EVENT
+from codec.settled import settled_at_once
 from udfs.contents import Contents
 from udfs.history import Follower, Records
-from udfs.parts import COUNTS, EVENTS, MESSAGES, OPEN, Parts
-from udfs.rows import Index, numbers_of, picked
-from udfs.settle import Numbers, settled_at_once
+from udfs.parts import CHANNELS, COUNTS, EVENTS, LINKS_OF_SESSIONS, MESSAGES, OPEN, REPLIES, Parts
+from udfs.rows import Index, joined, numbers_of, picked
+from udfs.sessions import Sessions, with_ends
+from udfs.settle import Numbers
 from udfs.spool import Spool
 
 WAITING_BYTES = 64 << 20  # events, of one connection: 800,000; settling them takes four times as much
@@ -32,24 +36,32 @@ class Messages:
     """Messages and events of the connection at hand, until it ends or, above `waiting_bytes` of events, is handed
     over."""
 
-    def __init__(self, follower: Follower, contents: Contents, waiting_bytes: int = WAITING_BYTES) -> None:
-        self._follower, self._contents, self._most = follower, contents, waiting_bytes
+    def __init__(
+        self, follower: Follower, sessions: Sessions, contents: Sequence[Contents], waiting_bytes: int = WAITING_BYTES
+    ) -> None:
+        self._follower, self._sessions, self._contents, self._most = follower, sessions, contents, waiting_bytes
         self._messages = Spool(MEMORY_BYTES)
         self._events: list[Records] = []
         self._count = 0  # of events
         self._current: int | None = None
+        self._known: pa.Table | None = None  # what became of messages that are not whole yet
         # Connections that Spark settles: too large, or with something returned.
         self._handed_over: set[int] = set()
 
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], found: Mapping[str, Records]) -> Parts:
         """Take frames, fields of their arguments, and what the follower has `found` in them -> part, rows."""
-        states = self._follower.shown("message", found["message"]) if "message" in found else None
-        messages = self._contents.feed(frames, arguments, states)
+        own = self._follower.shown("message", found["message"]) if "message" in found else None
+        of_sessions = self._sessions.feed(frames)
+        messages = chain.from_iterable(
+            contents.feed(frames, arguments, contents.states(own, of_sessions)) for contents in self._contents
+        )
         yield from self._next(messages, found.get("event"), frames["connection_id"][-1].as_py())
 
     def finish(self, found: Mapping[str, Records]) -> Parts:
         """There are no more frames; `found`: the last that the follower had to say."""
-        yield from self._next(self._contents.finish(), found.get("event"), None)
+        self._sessions.finish()
+        messages = chain.from_iterable(contents.finish() for contents in self._contents)
+        yield from self._next(messages, found.get("event"), None)
 
     def _next(self, messages: Iterator[pa.RecordBatch], events: Records | None, last: int | None) -> Parts:
         """All connections but `last` have ended."""
@@ -63,9 +75,29 @@ class Messages:
             yield from self._ended(last)
         if last is not None and self._count * EVENT.itemsize > self._most:
             self._handed_over.add(last)
+        early = self._sessions.settled_early(self._most) if last is not None else None
+        if early is not None:
+            yield from self._settled_early(early)
         if last in self._handed_over:
             yield from ((OPEN, batch) for batch in self._messages.drain())
             yield from self._given(self._taken())
+
+    def _settled_early(self, ends: pa.Table) -> Parts:
+        """Messages that wait for nothing more, as `ends` say."""
+        known, waiting = joined(self._known, ends), self._messages
+        self._messages = Spool(MEMORY_BYTES)
+        assert known is not None
+        left = np.ones(known.num_rows, bool)
+        index = Index(numbers_of(known["connection_id"]), numbers_of(known["first_frame_no"]))
+        for batch in waiting.drain():
+            at = index.find(numbers_of(batch["connection_id"]), numbers_of(batch["first_frame_no"]))
+            left[at[at >= 0]] = False
+            rows, others = (batch.filter(pa.array(chosen)) for chosen in (at >= 0, at < 0))
+            if rows.num_rows:
+                yield MESSAGES, with_ends(rows, known)
+            if others.num_rows:
+                self._messages.add(others)
+        self._known = known.filter(pa.array(left))
 
     def _add(self, events: Records) -> None:
         self._events.append(events)
@@ -92,7 +124,7 @@ class Messages:
         given = np.array(sorted(self._handed_over), np.int64)
         theirs = np.isin(events["connection"], given)
         yield from self._given(events[theirs])
-        ends = Ends(events[~theirs], self._follower.texts)
+        ends, of_sessions = Ends(events[~theirs], self._follower.texts), self._sessions.ended()
         for batch in waiting.drain():
             connections = numbers_of(batch["connection_id"])
             goes_on, handed_over = connections == last, np.isin(connections, given)
@@ -100,10 +132,19 @@ class Messages:
                 self._messages.add(batch.filter(pa.array(goes_on)))
             for part, chosen in ((OPEN, handed_over & ~goes_on), (MESSAGES, ~handed_over & ~goes_on)):
                 rows = batch if chosen.all() else batch.filter(pa.array(chosen))
+                if rows.num_rows and part == MESSAGES:
+                    rows = ends.of(rows)
+                    for known in (of_sessions and of_sessions.messages, self._known):
+                        rows = with_ends(rows, known) if known is not None else rows
                 if rows.num_rows:
-                    yield part, ends.of(rows) if part == MESSAGES else rows
+                    yield part, rows
         yield from ((COUNTS, batch) for batch in ends.counts().to_batches())
+        if of_sessions is not None:
+            yield from ((CHANNELS, batch) for batch in of_sessions.channels.to_batches())
+            yield from ((LINKS_OF_SESSIONS, batch) for batch in of_sessions.links.to_batches())
+            yield from ((REPLIES, batch) for batch in of_sessions.replies.to_batches())
         self._handed_over &= {last}
+        self._known = None
 
 
 class Ends:

@@ -53,6 +53,16 @@ def is_among(column: Column, *values: str) -> NDArray[np.bool_]:
     return found
 
 
+def numbered(column: Column, values: Collection[str]) -> NDArray[np.int64]:
+    """Which of `values` each text is, from 1 on; 0 for none of them."""
+    texts, known = in_one(column), pa.array(values, pa.string())
+    if not pa.types.is_dictionary(texts.type):
+        return integers(pc.add(pc.index_in(texts, known).cast(pa.int64()), 1))
+    words = np.append(integers(pc.add(pc.index_in(texts.dictionary, known).cast(pa.int64()), 1)), 0)
+    found: NDArray[np.int64] = words.take(codes_of(texts), mode="wrap")
+    return found
+
+
 def codes_of(texts: pa.DictionaryArray) -> NDArray[np.int32]:
     """Which word each text is; -1 for null."""
     codes: NDArray[np.int32] = texts.indices.fill_null(-1).to_numpy()
@@ -91,6 +101,15 @@ def joined(first: pa.Table | None, then: pa.Table | pa.RecordBatch | None) -> pa
         if part is not None
     ]
     return pa.concat_tables(tables) if tables else None
+
+
+def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema`, of its types; those that `rows` does not have are null."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def picked(column: Column, places: NDArray[np.int64]) -> pa.Array:

@@ -8,15 +8,14 @@ kernel does the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.settled import has_notes
 from codec.settlement import (
     OUTSTANDING,
-    ROLLED_BACK,
     Events,
     Settled,
     end_ledger,
@@ -25,11 +24,9 @@ from codec.settlement import (
     settle,
     with_room,
 )
-from udfs.rows import fixed, integers
+from udfs.rows import integers
 
 TRANSACTIONS = ("committed", "rolled-back")  # COMMITTED, ROLLED_BACK
-# The order of the events of a ledger.
-ORDER = ("frame_no", "opens", "first", "last", "final", "outcome")
 ARROW_SETTLED = pa.schema(
     [
         ("connection_id", pa.int64()),
@@ -106,7 +103,7 @@ def settle_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
             transaction=transactions.of(batch["transaction"]),
         )
         openings = int(events.opens.sum())
-        ledger = with_room(ledger, openings, _noted(events))
+        ledger = with_room(ledger, openings, has_notes(events))
         rows = new_settled(int(ledger.state[OUTSTANDING]) + openings)
         n = int(settle(ledger, events, rows))
         if n:
@@ -115,24 +112,3 @@ def settle_events(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     n = int(end_ledger(ledger, rows, 0))
     if n:
         yield shown(rows, n)
-
-
-def settled_at_once(records: NDArray[Any]) -> Settled:
-    """All events of some connections, records of `codec.channel_state.EVENT` in any order -> what became of the
-    messages: outcomes and transactions as numbers."""
-    opens = -records["opens"]
-    order = np.lexsort(
-        [opens if name == "opens" else records[name] for name in reversed(("connection", "ledger", *ORDER))]
-    )
-    events = Events(*(fixed(records[name][order]) for name in Events._fields))
-    openings = int(events.opens.sum())
-    ledger, rows = with_room(new_ledger(), openings, _noted(events)), new_settled(openings)
-    n = int(settle(ledger, events, rows))
-    n = int(end_ledger(ledger, rows, n))
-    return Settled(*(column[:n] for column in rows))
-
-
-def _noted(events: Events) -> bool:
-    """Whether some of the events settle nothing, but are kept in mind."""
-    undone = events.transaction == ROLLED_BACK
-    return bool(np.any((events.opens == 0) & (undone | (events.final == 0))))

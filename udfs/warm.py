@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 from codec.amqp.versions import headers
 from codec.variant import encode
 from udfs.arrow import VARIANT
+
+if TYPE_CHECKING:
+    from udfs.sessions import Sessions
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
@@ -161,12 +165,27 @@ def warm_history() -> None:
     from udfs.fields import fields
     from udfs.frame_rows import ARROW_DECODED
     from udfs.history import ARGUMENTS, Follower, MethodRoles, Said
+    from udfs.sessions import Sessions
 
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
     columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
     follower = Follower(MethodRoles({}, {}, {}, Said((), (), (), (), ())))
     follower.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
     follower.finish()
+    warm_sessions(columns, Sessions(()))
+
+
+def warm_sessions(frame: dict[str, pa.Array], sessions: Sessions) -> None:
+    """Compile how sessions are followed: one with a transfer, a subscription, and the end of a transaction."""
+    for number, name in enumerate(("session.attach", "message.subscribe", "message.transfer", "tx.commit"), start=1):
+        own = {"frame_no": pa.array([number]), "content_frame_no": pa.array([number]), "ts_ns": pa.array([number])}
+        texts = {"sender": "server" if name == "message.transfer" else "client", "version": "0-10", "name": name}
+        fields = {"command_id": number, "destination": "d", "commands": [{"lower": 0, "upper": 1}]}
+        columns = {**frame, **own, **{column: pa.array([text]) for column, text in texts.items()}}
+        columns |= {"channel": pa.array([1], pa.int32()), "arguments": said(fields)}
+        sessions.feed(pa.record_batch(columns))
+    sessions.finish()
+    sessions.ended()
 
 
 def said(arguments: dict[str, object]) -> pa.StructArray:

@@ -20,7 +20,7 @@ from udfs.fields import fields
 from udfs.methods import Methods
 from udfs.parquet import write_folders
 from udfs.parts import FRAME_COUNTS, METHODS, REQUESTS, SAID, STREAM_QUEUES, Parts
-from udfs.past import Past, Recipe, schemas
+from udfs.past import Past, Recipe
 from udfs.rows import is_among, is_there, places_where
 from udfs.schemas import FRAMES
 from udfs.streams import STREAMS, Streams
@@ -88,7 +88,7 @@ class WriteTables:
         return places_where(named | (of_type & ~is_there(rows["name"])))
 
     def _schema(self, folder: str) -> StructType:
-        known = schemas(self.past.shown.schema) if self.past else {}
+        known = self.past.schemas if self.past else {}
         if self.methods:
             known |= dict.fromkeys((METHODS, REQUESTS), self.methods.schema)
         return (known | {FRAME_COUNTS: COUNTED, STREAM_QUEUES: STREAMS}).get(folder, FRAMES)

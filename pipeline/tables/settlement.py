@@ -11,17 +11,12 @@ from pyspark.sql import functions as F
 
 from udfs.schemas import SETTLED
 
-# What the settlement engine reads, in this order: `settle` describes it.
+# What the settlement engine reads, in this order: `settled_by_ledger` describes it.
 EVENT = (
     "connection_id", "ledger", "frame_no", "opens", "first", "last", "outcome", "final", "effective_ts_ns",
     "transaction",
 )  # fmt: skip
 LEDGER = ("connection_id", "ledger")
-
-
-def settle(events: DataFrame) -> DataFrame:
-    """`settled_by_ledger` without the ledger."""
-    return settled_by_ledger(events).drop("ledger")
 
 
 def settled_by_ledger(events: DataFrame) -> DataFrame:
