@@ -1,0 +1,84 @@
+"""What a connection costs that says nothing: `python -m benchmarks.scan --connections 20000 300000`.
+
+A capture of SYN packets alone, as a port scan or a flood leaves them: each is a TCP connection of its own, with a row
+in `connections` and two in `streams`, and there is nothing to decode. Printed are the seconds of `wirehare decode`, how
+many of them a capture of one SYN takes already, and the highest resident set of any process of each kind. The figures
+are also written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.generate import START_NS
+from benchmarks.growth import Point, decode
+from benchmarks.machine import machine, shown
+from benchmarks.packets import CLIENTS, FILE_HEADER, SERVER_ADDRESS, SERVER_PORT, SYN
+from benchmarks.processes import DRIVER, JVM, MEGA, WORKER
+
+SIZES = (20_000, 300_000)
+APART_NS = 10_000
+FIRST_PORT, PORTS = 1024, 64_000
+SYN_PACKET = np.dtype(
+    [
+        ("seconds", "<u4"), ("micros", "<u4"), ("captured", "<u4"), ("original", "<u4"),
+        ("macs", "V12"), ("ether_type", ">u2"),
+        ("version", "u1"), ("tos", "u1"), ("ip_length", ">u2"), ("ip_id", ">u2"), ("fragment", ">u2"),
+        ("ttl", "u1"), ("protocol", "u1"), ("ip_sum", ">u2"), ("source", ">u4"), ("target", ">u4"),
+        ("sport", ">u2"), ("dport", ">u2"), ("seq", ">u4"), ("ack", ">u4"), ("header", "u1"), ("flags", "u1"),
+        ("window", ">u2"), ("tcp_sum", ">u2"), ("urgent", ">u2"),
+    ]
+)  # fmt: skip
+RECORD_BYTES, ETHERNET_BYTES = 16, 14
+
+
+def scan(path: Path, connections: int, seed: int = 1) -> None:
+    """Write a capture of so many SYN packets, no two of the same addresses and ports."""
+    number = np.arange(connections)
+    packets = np.zeros(connections, SYN_PACKET)
+    times = START_NS + number * APART_NS
+    packets["seconds"], packets["micros"] = times // 10**9, times // 1000 % 10**6
+    packets["captured"] = packets["original"] = SYN_PACKET.itemsize - RECORD_BYTES
+    packets["ether_type"], packets["version"], packets["ttl"], packets["protocol"] = 0x0800, 0x45, 64, 6
+    packets["ip_length"] = SYN_PACKET.itemsize - RECORD_BYTES - ETHERNET_BYTES
+    packets["source"], packets["sport"] = CLIENTS + number // PORTS, FIRST_PORT + number % PORTS
+    packets["target"], packets["dport"] = SERVER_ADDRESS, SERVER_PORT
+    packets["seq"] = np.random.default_rng(seed).integers(0, 2**32, connections)
+    packets["header"], packets["flags"], packets["window"] = 0x50, SYN, 64_240
+    path.write_bytes(FILE_HEADER + packets.tobytes())
+
+
+def row(connections: int, point: Point, start: float) -> str:
+    sizes = [point.peaks.get(kind) for kind in (WORKER, JVM, DRIVER)]
+    cells = "".join(f"{size / MEGA:9,.0f}" if size else " " * 9 for size in sizes)
+    return f"{connections:12,}{point.seconds:10.1f}{point.seconds - start:14.1f}{point.processor:11.1f}{cells}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scan", description="What silent connections cost.")
+    parser.add_argument("--connections", type=int, nargs="+", default=list(SIZES), help="how many (20000 and 300000)")
+    parser.add_argument("--json", type=Path, default=Path("scan.json"), help="where to (default scan.json)")
+    chosen = parser.parse_args()
+    known = machine()
+    print(shown(known))
+    heads = {"connections": 12, "seconds": 10, "beyond start": 14, "processor": 11, "worker": 9, "JVM": 9, "driver": 9}
+    print("".join(f"{head:>{width}}" for head, width in heads.items()))
+    points: dict[int, Point] = {}
+    for connections in [1, *sorted(chosen.connections)]:
+        with tempfile.TemporaryDirectory() as work:
+            path = Path(work) / "scan.pcap"
+            scan(path, connections)
+            points[connections] = decode(path, Path(work) / "tables")
+        print(row(connections, points[connections], points[1].seconds), flush=True)
+    figures = {str(connections): asdict(point) for connections, point in points.items()}
+    chosen.json.write_text(json.dumps({"machine": known, "points": figures}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
