@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobs.cli import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, main
 from jobs.console import say, step
-from jobs.decode import FINDINGS, start
+from jobs.decode import start
 from jobs.stopping import attended
 
 if TYPE_CHECKING:
@@ -153,6 +153,7 @@ def audited(
     from pipeline.report.checked import rules_of, unchecked
     from pipeline.report.page import page
     from pipeline.session import INTERPRETED_BYTES, grouping, on_one_machine, settings
+    from pipeline.writing import FINDINGS
     from udfs.files import public_uri
 
     now = datetime.now(UTC)
@@ -162,7 +163,7 @@ def audited(
         with settings(spark, {**grouping(spark), **planning(byte_size)}):
             large = byte_size >= INTERPRETED_BYTES
             facts, compared, verdict = attended(
-                lambda: found(spark, arguments, source, stage, wanted, large=large), spark
+                lambda: found(spark, arguments, source, stage, wanted, large=large), [spark]
             )
         with step("writing the report", "Report written"):
             texts = {

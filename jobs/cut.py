@@ -308,7 +308,7 @@ def where(table: str, condition: str, directory: Place) -> Any:
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):
             keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()
-            return attended(keys.toArrow, spark)
+            return attended(keys.toArrow, [spark])
     except (AnalysisException, ParseException) as error:
         raise UsageError(f"--where: {first_line(error)}") from error
 
@@ -343,7 +343,7 @@ def opened(target: Place | None) -> Iterator[Any]:
 
 def report(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """What was written, in a line on stderr: standard output may be the file."""
-    from jobs.decode import counted
+    from pipeline.writing import counted
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     note(

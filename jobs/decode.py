@@ -1,20 +1,18 @@
 """Decode captures into tables of Parquet files.
 
-Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. The captures are read and decoded once: what follows
-from single connections is written as they are decoded, into a stage beside the output; Spark derives the rest, and the
-stage is swapped into place when all tables are written.
+Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. What it does is `pipeline.write`; this is its command
+line, and what it tells of the result.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ipaddress
 import shlex
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from jobs.cli import EXIT_CODES, OK, UNREADABLE, USAGE, Ending, Endings, main
@@ -22,10 +20,8 @@ from jobs.console import Status, complain, say, step
 from jobs.stopping import attended
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from pipeline.decoding import Written
-    from pipeline.derivation import Derivation
     from pipeline.output import Place
 
 EPILOG = f"""examples:
@@ -37,12 +33,7 @@ EPILOG = f"""examples:
 {EXIT_CODES}"""
 
 PORTS = range(1, 65536)
-# Tables written at the same time, and in which turn: first those that take longest.
-SIDE_BY_SIDE = 3
-TURN = ("messages", "connections", "methods", "streams", "channels", "links", "captures")
 STANDARD_OUTPUT = "-"
-# What an audit leaves beside the tables; it goes when they are replaced.
-FINDINGS = "findings"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,8 +159,7 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     """Decode as the arguments say; the session that was begun for it, and the exit code."""
     import pipeline
     from jobs.summary import found, summary
-    from pipeline.output import place, staged
-    from pipeline.session import on_one_machine
+    from pipeline.output import place
     from udfs.paths import require_capture, resolve
 
     started = time.monotonic()
@@ -177,25 +167,37 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     report = json_target(arguments.json)
     files = resolve(arguments.captures)
     require_capture(files)  # else good tables would be replaced by empty ones
-    paths = [file.uri for file in files]
-    with staged(arguments.output, known=(*pipeline.TABLES, FINDINGS), overwrite=arguments.overwrite) as stage:
-        byte_size = sum(file.expected_size for file in files)
-        spark = attended(lambda: start(byte_size))
-        stage.scratch.create()
-        if not on_one_machine(spark):
-            stage.publish()  # executors of another user write there
-            stage.scratch.publish()
-        try:
-            attended(lambda: write(spark, paths, stage, wanted, arguments, byte_size), spark)
-        except BaseException:
-            with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
-                spark.interruptAll()  # they would go on writing to a stage that is being removed
-            raise
-        captures = stage.child("captures").dataset().to_table().to_pylist()
-        facts = found(captures, {name: stage.child(name).dataset() for name in wanted})
-        if "captures" not in wanted:
-            stage.child("captures").remove()
-    seconds, shown = time.monotonic() - started, place(arguments.output).shown
+    byte_size = sum(file.expected_size for file in files)
+    sessions: list[SparkSession] = []
+
+    def begin() -> SparkSession:
+        sessions.append(start(byte_size))
+        return sessions[0]
+
+    def progress(
+        doing: str, done: str, spark: SparkSession, phases: Sequence[str] = ()
+    ) -> AbstractContextManager[Status]:
+        return step(doing, done, spark, byte_size if phases else 0, phases)
+
+    captures = attended(
+        lambda: pipeline.write(
+            begin,
+            [file.uri for file in files],
+            arguments.output,
+            tables=wanted,
+            overwrite=arguments.overwrite,
+            payload=arguments.payload,
+            progress=progress,
+            ports=arguments.port,
+            hosts=arguments.host,
+            since=arguments.since,
+            until=arguments.until,
+        ),
+        sessions,
+    )
+    output = place(arguments.output)
+    facts = found(captures, {name: output.child(name).dataset() for name in wanted})
+    seconds, shown = time.monotonic() - started, output.shown
     if arguments.json is not None:
         write_json(report, {"output": shown, "seconds": round(seconds, 1), **facts})
     if arguments.json != STANDARD_OUTPUT:
@@ -204,7 +206,7 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
         complain(f"{arguments.prog}: {line}")
-    return spark, UNREADABLE if damaged else OK
+    return sessions[0], UNREADABLE if damaged else OK
 
 
 def json_target(name: str | None) -> Place | None:
@@ -240,122 +242,6 @@ def start(byte_size: int = 0) -> SparkSession:
         spark = session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
         remember()
         return spark
-
-
-def write(
-    spark: SparkSession,
-    paths: Sequence[str],
-    stage: Place,
-    wanted: Sequence[str],
-    arguments: argparse.Namespace,
-    byte_size: int,
-) -> None:
-    """Decode the captures (of so many bytes), write the wanted tables (and always `captures`) under `stage`."""
-    from pipeline.decoding import decode_into
-    from pipeline.derivation import Derivation
-    from pipeline.schemas import TABLES
-    from pipeline.session import INTERPRETED_ROWS, planned, settings
-    from udfs.parts import MESSAGES
-
-    captures = counted(len(paths), "capture")
-    decoding = step(f"decoding {captures}", f"{captures} decoded", spark, byte_size, ("read", "decoded"))
-    with decoding, settings(spark, planned(small=True)):  # to Spark, runs are few rows
-        written = decode_into(
-            spark,
-            paths,
-            stage.scratch,
-            wanted,
-            payload=arguments.payload,
-            ports=arguments.port,
-            hosts=arguments.host,
-            since=arguments.since,
-            until=arguments.until,
-        )
-    with step("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
-        # Everything else is derived from what is written: the captures are read and decoded once.
-        left = Derivation(written, payload=arguments.payload)
-        needed = [name for name in TABLES if name in (*wanted, "captures")]
-        with settings(spark, planned(small=written.rows_left() < INTERPRETED_ROWS)):
-            write_tables(spark, left, written, stage, [name for name in needed if name in TURN], status)
-        if "message_flows" in needed:
-            status.doing = "writing message_flows"
-            # Answers to requests, and what is asked where bytes are lost, go through Spark.
-            with settings(spark, planned(small=written.rows_left(MESSAGES) < INTERPRETED_ROWS)):
-                write_message_flows(spark, left, written, stage, needed)
-        if "frames" in needed:
-            frames = stage.child("frames")
-            write_left(spark, written.moved("frames", frames), None, frames)
-
-
-def write_tables(
-    spark: SparkSession, left: Derivation, written: Written, stage: Place, names: Sequence[str], status: Status
-) -> None:
-    """Write these tables, some side by side: one is planned on the driver, on one core, while others are computed."""
-    pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="table")
-    under_way: dict[str, Future[None]] = {}
-
-    def write_table(name: str) -> None:
-        target = stage.child(name)
-        rows = left.of(name)
-        write_left(spark, written.moved(name, target), rows, target)
-
-    try:
-        under_way.update((name, pool.submit(write_table, name)) for name in sorted(names, key=TURN.index))
-        for table in as_completed(under_way.values()):
-            table.result()
-            status.doing = f"writing {', '.join(name for name, table in under_way.items() if table.running())}"
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        while any(table.running() for table in under_way.values()):  # one that is being planned starts its tasks yet
-            with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
-                spark.interruptAll()
-            wait(under_way.values(), timeout=0.2)
-        raise
-    pool.shutdown()
-
-
-def write_message_flows(
-    spark: SparkSession, left: Derivation, written: Written, stage: Place, there: Collection[str]
-) -> None:
-    """Write this table, out of those that are `there`."""
-    from pipeline import parquet
-    from pipeline.tables.flows import write_flows
-
-    target = stage.child("message_flows")
-    if "messages" not in there:
-        write_left(spark, False, left.of(target.name), target)
-        return
-    flows, source = written.directory.child(target.name), stage.child("messages")
-    connections = standing(spark, stage, "connections") if "connections" in there else left.whole("connections")
-    said = standing(spark, stage, source.name)
-    files = write_flows(said, connections, left.stream_queues, parquet.files(source), source, flows)
-    if files:
-        flows.move_to(target)
-        target.keep(files)
-    write_left(spark, bool(files), None, target)
-
-
-def standing(spark: SparkSession, stage: Place, name: str) -> DataFrame:
-    """A table that has been written under `stage`."""
-    from pipeline.schemas import TABLES
-
-    return spark.read.schema(TABLES[name]).parquet(stage.child(name).pattern)
-
-
-def write_left(spark: SparkSession, there: bool, rows: DataFrame | None, target: Place) -> None:
-    """Add the `rows` of a table of which some are `there` in `target`, or none yet."""
-    from pipeline import parquet
-    from pipeline.schemas import TABLES
-
-    if rows is None and not there:
-        rows = spark.createDataFrame([], TABLES[target.name])
-    if rows is not None:
-        parquet.write(rows, target.uri, append=there)
-
-
-def counted(number: int, noun: str) -> str:
-    """1 capture, 2 captures."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Thread
 from types import FrameType
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
 AT_ONCE = "wirehare: stopped at once; what this run has left aside, the next one for the same output removes\n"
-STARTING_S = 30.0  # what a session may take on a busy machine
 AGAIN_S = 0.2  # planning starts jobs yet that nobody waits for
 
 Result = TypeVar("Result")
@@ -65,10 +64,9 @@ def stoppable() -> Iterator[Asked]:
             signal.signal(each, handler)
 
 
-def attended(work: Callable[[], Result], spark: SparkSession | None = None) -> Result:
-    """What `work` gives, in a thread of its own. When the run is stopped meanwhile, the jobs of `spark` are cancelled
-    until the thread has ended. Without a session it is one that starts: it goes with what it keeps on disk once it
-    stands."""
+def attended(work: Callable[[], Result], sessions: Sequence[SparkSession] = ()) -> Result:
+    """What `work` gives, in a thread of its own. When the run is stopped meanwhile, the jobs of `sessions`, to which
+    `work` may add, are cancelled until the thread has ended: it removes what it has left aside."""
     outcome: Future[Result] = Future()
 
     def run() -> None:
@@ -82,10 +80,9 @@ def attended(work: Callable[[], Result], spark: SparkSession | None = None) -> R
     try:
         return outcome.result()
     except Stopped:
-        if spark is None:
-            thread.join(STARTING_S)
-        while spark is not None and thread.is_alive():
-            with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
-                spark.interruptAll()
+        while thread.is_alive():
+            for spark in tuple(sessions):
+                with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
+                    spark.interruptAll()
             thread.join(AGAIN_S)
         raise

@@ -30,12 +30,13 @@ from pipeline.parts import Followed, stream_queues
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
+from pipeline.writing import write
 from udfs.files import public_uri
 from udfs.suggestions import suggesting
 
 __all__ = [
     "TABLES", "NoTables", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded",
-    "heartbeats", "latency", "load", "rates", "to_arrow", "views",
+    "heartbeats", "latency", "load", "rates", "to_arrow", "views", "write",
 ]  # fmt: skip
 
 PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames

@@ -23,8 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+import pipeline
 from jobs.cli import main
 from jobs.decode import moment
+from pipeline.output import OutputError
 from pipeline.schemas import TABLES
 
 ROOT = Path(__file__).parent.parent
@@ -299,6 +301,18 @@ def test_a_quiet_run_prints_what_was_asked_for(tmp_path: Path, capsys: pytest.Ca
     closed = json.loads(out)["closed_with_error"]
     assert [each["code"] for each in closed] == [403, 404, 404, 405, 406, 406]
     assert {(each["times"], each["closed"], each["by"]) for each in closed} == {(1, "channel", "server")}
+
+
+def test_a_session_writes_what_the_command_writes(spark: SparkSession, tmp_path: Path) -> None:
+    """One path for both; here without a word, and never over what is there unless asked."""
+    capture = SAMPLES / "091_heartbeats.pcap"
+    (row,) = pipeline.write(spark, str(capture), str(tmp_path / "out"), tables=["connections", "frames"])
+    assert (row["packets"], row["error"]) == (SAMPLE_COUNTS[capture.name][0], None)
+    assert sorted(entry.name for entry in (tmp_path / "out").iterdir()) == ["connections", "frames"]
+    assert len(rows(tmp_path / "out/connections", "connection_id")) == SAMPLE_COUNTS[capture.name][1]
+    with pytest.raises(OutputError, match="already holds tables"):
+        pipeline.write(lambda: pytest.fail("not begun in vain"), str(capture), str(tmp_path / "out"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.usefixtures("spark")
