@@ -25,7 +25,7 @@ from pipeline.cutting import cut
 from pipeline.decoding import Time, decoded
 from pipeline.derivation import Derivation
 from pipeline.heartbeats import heartbeats
-from pipeline.output import Place, escaped, place
+from pipeline.output import escaped
 from pipeline.parts import Followed, stream_queues
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
@@ -56,7 +56,7 @@ class Tables:
     messages: DataFrame
     message_flows: DataFrame
     persisted: tuple[DataFrame, ...] = ()
-    directory: Place | None = None  # that they are read from, as they are
+    directory: str | None = None  # that they are read from, as they are
 
     def __repr__(self) -> str:
         """Their names, and how many rows each has where files tell: no Spark job is run."""
@@ -193,7 +193,7 @@ def load(spark: SparkSession, directory: str) -> Tables:
         streams = stream_queues(found["methods"]) if read["methods"] else None
         found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
     loaded = Tables(**{name: arrowed(rows) for name, rows in found.items()}, persisted=(), directory=None)
-    return loaded if by_folder else replace(loaded, directory=place(base))
+    return loaded if by_folder else replace(loaded, directory=base)
 
 
 def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipeline.schemas import TABLES
+from udfs.files import public_uri
 
 if TYPE_CHECKING:
     from pipeline.output import Place
@@ -29,7 +30,7 @@ ROWS = {
 MOST_FILES = 100  # of a table, whose ends are read to tell how many rows they have
 
 
-def line(directory: Place | None) -> str:
+def line(directory: str | None) -> str:
     """The tables in a line, with their rows where files in `directory` tell."""
     counts = rows_of(directory)
     if not any(count is not None for count in counts.values()):
@@ -38,7 +39,7 @@ def line(directory: Place | None) -> str:
     return f"Tables({shown} rows)"
 
 
-def page(directory: Place | None) -> str:
+def page(directory: str | None) -> str:
     """The tables in HTML."""
     from markupsafe import Markup
 
@@ -58,7 +59,7 @@ def page(directory: Place | None) -> str:
         )
         for name, schema in TABLES.items()
     )
-    rows = "rows are counted by Spark: tables.messages.count()" if directory is None else directory.shown
+    rows = "rows are counted by Spark: tables.messages.count()" if directory is None else public_uri(directory)
     return str(
         Markup(
             "<table><caption>{}</caption><thead><tr><th style='text-align:left'>table</th><th>rows</th>"
@@ -68,9 +69,15 @@ def page(directory: Place | None) -> str:
     )
 
 
-def rows_of(directory: Place | None) -> dict[str, int | None]:
+def rows_of(directory: str | None) -> dict[str, int | None]:
     """How many rows each table has; None where no few files tell."""
-    return {name: None if directory is None else rows_in(directory.child(name)) for name in TABLES}
+    from pipeline.output import OutputError, place
+
+    try:
+        where = None if directory is None else place(directory)
+    except OutputError:  # Spark may reach a store that Arrow does not
+        where = None
+    return {name: None if where is None else rows_in(where.child(name)) for name in TABLES}
 
 
 def rows_in(folder: Place) -> int | None:

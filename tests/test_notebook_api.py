@@ -180,6 +180,13 @@ def test_other_tables_in_the_place_of_written_ones_do_not_show_their_rows(spark:
     assert "42" not in repr(loaded.having(frames=loaded.frames.limit(1)))
 
 
+def test_a_store_that_only_spark_reaches_does_not_hinder() -> None:
+    assert overview.line("nowhere://key:secret@store/out") == f"Tables({', '.join(TABLES)})"
+    page = overview.page("nowhere://key:secret@store/out")
+    assert "nowhere://store/out" in page
+    assert "secret" not in page
+
+
 def test_every_table_has_a_word_on_its_rows() -> None:
     assert set(TABLES) <= set(overview.ROWS)
 
