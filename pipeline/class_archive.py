@@ -41,7 +41,6 @@ def make(captures: list[str]) -> None:
     spark = session(**{"spark.driver.extraJavaOptions": taking_notes})
     with tempfile.TemporaryDirectory() as directory, settings(spark, INTERPRETED):
         rows = decode_into(spark, captures, place(f"{directory}/decoded"), pipeline.TABLES).decoded
-        # Also the classes that planning for versions takes of which there are no captures here.
         for name, table in pipeline.from_decoded(rows).items():
             parquet.write(table, f"{directory}/{name}")
         pipeline.findings(pipeline.load(spark, directory)).collect()

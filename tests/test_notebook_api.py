@@ -84,9 +84,7 @@ def test_one_that_is_imported_already_is_named_too(tmp_path: Path) -> None:
 
 def test_the_options_of_decode_are_in_its_signature_and_in_its_help() -> None:
     parameters = inspect.signature(wirehare.decode).parameters
-    assert list(parameters) == [
-        *("spark", "paths", "versions", "payload", "ports", "hosts", "since", "until", "split_bytes")
-    ]
+    assert list(parameters) == [*("spark", "paths", "payload", "ports", "hosts", "since", "until", "split_bytes")]
     text = inspect.getdoc(wirehare.decode) or ""
     for name in list(parameters)[1:]:
         assert re.search(rf"^(\w+, )?{name}(, \w+)?$", text, re.MULTILINE), name
@@ -191,12 +189,12 @@ def test_every_table_has_a_word_on_its_rows() -> None:
     assert set(TABLES) <= set(overview.ROWS)
 
 
-def test_only_what_occurs_is_planned(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unwanted(*_: object) -> None:
-        raise AssertionError("a version that does not occur is planned for")
-
-    monkeypatch.setattr("pipeline.tables.families.FAMILIES", {"0-10": unwanted, "1.0": unwanted})
+def test_asking_for_a_table_runs_no_job(spark: SparkSession) -> None:
+    before = jobs_run(spark)
     found = wirehare.decode(spark, str(SAMPLES / "091_confirms_and_return.pcap"))
+    assert found.messages.columns == TABLES["messages"].names
+    assert found.channels.columns == TABLES["channels"].names
+    assert jobs_run(spark) == before
     # publishes with confirms: packets 24 to 35; deliveries: none; one is returned
     assert found.messages.filter("operation = 'publish'").count() == 5
     assert found.channels.count() == 1
