@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline import TABLES as TABLES
+    from pipeline import NoTables as NoTables
     from pipeline import Tables as Tables
     from pipeline import backlog as backlog
     from pipeline import consumers as consumers
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
     from pipeline import rates as rates
     from pipeline import to_arrow as to_arrow
     from pipeline import views as views
+    from pipeline import write as write
     from pipeline.session import session as session
     from udfs import register as register
 
 # Name -> the module that it is imported from; a module itself has an empty name there.
 FROM_PIPELINE = (
-    "TABLES", "Tables", "backlog", "consumers", "cut", "decode", "findings", "heartbeats", "latency", "load", "rates",
-    "to_arrow",
+    "TABLES", "NoTables", "Tables", "backlog", "consumers", "cut", "decode", "findings", "heartbeats", "latency",
+    "load", "rates", "to_arrow", "write",
 )  # fmt: skip
 HOMES = {
     **{name: ("pipeline", name) for name in FROM_PIPELINE},
