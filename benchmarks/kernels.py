@@ -23,7 +23,7 @@ from benchmarks.families import FAMILIES, streams
 from benchmarks.processes import MEGA
 from codec.amqp import decoder as decoding
 from codec.amqp import rows as R
-from codec.amqp.stream import run
+from codec.amqp.flows import run
 from codec.amqp.values import decode_values
 from codec.amqp.versions import BODY
 from codec.capture.records import RECORD

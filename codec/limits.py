@@ -37,6 +37,11 @@ class Limits:
     reorder_ns: int = 5_000_000
     # ... or so many segments of the connection, whichever comes first.
     reorder_patience: int = 32
+    # How long bytes wait for those of the other direction that their packet acknowledged and that are not there yet:
+    # far more than two interfaces of a machine differ, less than a person would notice in a live view ...
+    ack_ns: int = 100_000_000
+    # ... or so many segments of the connection, or `reorder_bytes` that wait, whichever comes first.
+    ack_segments: int = 512
     # Encapsulations of one packet around its innermost IP header: a mirrored (1) overlay (2) across a provider (3).
     tunnels: int = 4
     # Headers of one packet below TCP, tags and extension headers included; real stacks stay below 12.

@@ -2,7 +2,8 @@
 
 Every column carries its meaning, unit and source under the metadata key `comment`; `wirehare schema` prints them. The
 order here is the order of the columns in the tables. `*_ts` is TIMESTAMP (UTC, microseconds), `*_ts_ns` nanoseconds
-since 1970-01-01 UTC, other `*_ns` are durations. A null means that the capture does not tell.
+since 1970-01-01 UTC, other `*_ns` are durations. A null means that the capture does not tell: a latency is null, too,
+where the answer was captured before what it answers, as happens where two interfaces or clocks saw the directions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from udfs.schemas import DECODED, FRAMES, field
+from udfs.schemas import DECODED, FRAMES, LEDGER, field
 
 __all__ = ["DECODED", "FINDINGS", "FRAMES", "TABLES"]
 
@@ -64,20 +65,12 @@ CAPTURES = table(
     ("skipped_packets", MapType(STRING, LONG), "packets that carry no TCP segment, by reason"),
 )
 
-STREAMS = table(
-    ("connection_id", LONG, "TCP connection"),
-    ("sender", STRING, "'client' or 'server': one row each"),
-    ("packets", LONG, "packets captured in this direction"),
-    ("payload_bytes", LONG, "bytes of the stream seen; the sum of the next five"),
-    ("frame_bytes", LONG, "of them in frames and protocol headers"),
-    ("skipped_bytes", LONG, "of them in no frame, between frames (a frame boundary was lost)"),
-    ("tls_bytes", LONG, "of them encrypted"),
-    ("foreign_bytes", LONG, "of them of another protocol"),
-    ("tail_bytes", LONG, "of them in a last frame that the capture does not complete"),
-    ("missing_bytes", LONG, "bytes of the stream that were sent and not captured"),
-    ("retransmitted_bytes", LONG, "bytes seen more than once"),
-    ("out_of_order_segments", LONG, "segments that came before an earlier part of the stream"),
-    ("max_silence_ns", LONG, "longest time between two packets of this direction, ns"),
+STREAMS = StructType(
+    [
+        field("connection_id", LONG, "TCP connection"),
+        field("sender", STRING, "'client' or 'server': one row each"),
+        *LEDGER.fields,
+    ]
 )
 
 CONNECTIONS = table(
@@ -238,7 +231,7 @@ METHODS = table(
     ("transaction_command", STRING, "1.0: what a transfer asks of a transaction coordinator: 'declare' 'discharge'"),
     ("reply_frame_no", LONG, "on a request: frame_no of its reply; null when there is none in the capture"),
     ("reply_name", STRING, "on a request: name of its reply; of a transaction_command 'disposition'"),
-    ("reply_latency_ns", LONG, "on a request: time until its reply, ns"),
+    ("reply_latency_ns", LONG, "on a request: time until its reply, ns; null where the reply was captured first"),
 )
 
 MESSAGES = table(
@@ -313,7 +306,7 @@ MESSAGES = table(
             "done; of a presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC"
         ),
     ),
-    ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns"),
+    ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns; null where the settlement was captured first"),
     (
         "transaction",
         STRING,
@@ -370,7 +363,7 @@ MESSAGE_FLOWS = table(
     ("deliver_connection_id", LONG, "connection of the first delivery from that queue"),
     ("deliver_frame_no", LONG, "messages.first_frame_no of that delivery"),
     ("deliver_ts_ns", LONG, "when that delivery began, ns since 1970-01-01 UTC"),
-    ("broker_latency_ns", LONG, "deliver_ts_ns - publish_ts_ns"),
+    ("broker_latency_ns", LONG, "deliver_ts_ns - publish_ts_ns; null where the delivery was captured first"),
     ("ack_latency_ns", LONG, "last delivery complete until it was settled, ns"),
     ("total_latency_ns", LONG, "publish begun until the last delivery was settled (presettled: complete), ns"),
     ("redeliveries", LONG, "how often it was delivered from that queue again"),

@@ -17,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from codec.variant import encode
-
 NUMBERS = 1 << 8  # of captures: the last bits of a connection's id say of which it is
 
 
@@ -56,8 +54,6 @@ def with_addresses(rows: pa.Table, number: int) -> pa.Table:
     def own(facts: dict[str, Any]) -> dict[str, Any]:
         return facts | {side: f"{facts[side]}#{number}" for side in ("client_ip", "server_ip")}
 
-    encoded = [encode(own(facts)) for facts in decoding.variants(rows["arguments"])]
-    at = rows.schema.get_field_index("arguments")
-    kind = rows.schema.field(at).type
-    children = [pa.array([part[i] for part in encoded], pa.binary()) for i in (0, 1)]
-    return rows.set_column(at, rows.schema.field(at), pa.StructArray.from_arrays(children, fields=list(kind)))
+    at = rows.schema.get_field_index("facts")
+    changed = [[own(facts)] for (facts,) in rows["facts"].to_pylist()]
+    return rows.set_column(at, rows.schema.field(at), pa.array(changed, rows.schema.field(at).type))

@@ -82,7 +82,7 @@ def connections(rows: list[Row]) -> list[Connection]:
             frames.setdefault(row["connection_id"], []).append(row)
     found = [
         Connection(
-            row["arguments"], row["ts_ns"], sorted(frames.get(row["connection_id"], []), key=lambda r: r["frame_no"])
+            row["facts"][0], row["ts_ns"], sorted(frames.get(row["connection_id"], []), key=lambda r: r["frame_no"])
         )
         for row in rows
         if row["kind"] == "connection"

@@ -162,6 +162,7 @@ class Half:
     data: bytearray = field(default_factory=bytearray)
     arrival: list[Packet | None] = field(default_factory=list)
     acked: int = 0  # stream bytes that the other side says it has
+    outside: int = 0  # bytes captured on RST packets, which are no part of the stream
 
     def offset(self, seq: int) -> int:
         """Stream offset of a sequence number: the one nearest to the end of what is known (numbers wrap at 2**32)."""
@@ -176,6 +177,9 @@ class Half:
     def add(self, packet: Packet) -> None:
         if packet.flags & SYN:
             self.base, self.syn = packet.seq + 1, True
+            return
+        if packet.flags & RST:
+            self.outside += len(packet.payload)
             return
         if self.base is None:
             self.base = packet.seq
@@ -238,7 +242,7 @@ def connections(captured: Iterable[Packet]) -> list[Connection]:
         flow = frozenset((packet.source, packet.target))
         connection = current.get(flow)
         opening = packet.flags & (SYN | ACK) == SYN
-        if connection is None or (opening and connection.halves[packet.source].base not in (None, packet.seq + 1)):
+        if connection is None or (packet.flags & SYN and begins_another(packet, connection)):
             connection = current[flow] = Connection({end: Half(end) for end in (packet.source, packet.target)})
             found.append(connection)
         if packet.flags & SYN:
@@ -250,6 +254,15 @@ def connections(captured: Iterable[Packet]) -> list[Connection]:
         for half in connection.halves.values():
             half.finish()
     return found
+
+
+def begins_another(packet: Packet, connection: Connection) -> bool:
+    """Whether a SYN has another initial sequence number than this connection, or acknowledges another one."""
+    base = connection.halves[packet.source].base
+    if base is not None and base != (packet.seq + 1) % 2**32:
+        return True
+    other = connection.halves[packet.target].base
+    return bool(packet.flags & ACK and other is not None and other != packet.ack)
 
 
 # ---- frames ---------------------------------------------------------------------------------------------------------

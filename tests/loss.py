@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from ended import take_facts
 from fuzz import PARTS
 from wire import CLIENT, SERVER
 
@@ -84,9 +85,8 @@ def decoded(flow: Flow, keep: np.ndarray | None = None) -> list[Decoded]:
             for frame, (connection, number, content) in batch_frames(batch):
                 numbers.setdefault(connection, {})[number] = (frame.direction, frame.offset)
                 found.setdefault(connection, []).append(frame._replace(content=content))
-    d.flow = None
     result = []
-    for facts in d.take_facts():
+    for facts in take_facts(d):
         frames = found.get(facts.connection_id, [])
         places = numbers.get(facts.connection_id, {})
         named = [f._replace(content=None if f.content is None else places[f.content][1]) for f in frames]

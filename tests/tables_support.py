@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType, VariantType
 
 import pipeline
 from udfs.schemas import DECODED
@@ -22,7 +22,7 @@ from udfs.schemas import DECODED
 T0 = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
 STEP = 1000
 CONTENT_OVERHEAD = 8  # type, channel, size, frame end
-JSON_COLUMNS = ("arguments", "properties")
+JSON_COLUMNS = ("arguments", "properties", "facts")
 
 
 def at(frame_no: int) -> datetime:
@@ -140,13 +140,13 @@ class Script:
             "ts_ns": T0,
             "version": self.version,
             "version_known": True,
-            "arguments": stated,
+            "facts": [stated],
         }
         return [{"connection_id": connection_id, **row} for row in (*self.frames, connection)]
 
 
 def decoded_rows(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    """Dicts of columns of DECODED -> DECODED; VARIANT columns from their JSON, `ts` from `ts_ns`."""
+    """Dicts of columns of DECODED -> DECODED; VARIANT columns and facts from their JSON, `ts` from `ts_ns`."""
     names = [column.name for column in DECODED.fields]
     raw = StructType([StructField(c.name, StringType()) if c.name in JSON_COLUMNS else c for c in DECODED.fields])
     values = [
@@ -155,7 +155,12 @@ def decoded_rows(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     ]
     frame = spark.createDataFrame(values, raw).withColumn("ts", F.expr("timestamp_micros(ts_ns div 1000)"))
     assert isinstance(frame.schema["ts"].dataType, TimestampType)
-    return frame.withColumns({name: F.parse_json(F.col(name)) for name in JSON_COLUMNS}).select(*names)
+    kinds = {name: DECODED[name].dataType for name in JSON_COLUMNS}
+    read = {
+        name: F.parse_json(F.col(name)) if kind == VariantType() else F.from_json(F.col(name), kind.simpleString())
+        for name, kind in kinds.items()
+    }
+    return frame.withColumns(read).select(*names)
 
 
 class Read:

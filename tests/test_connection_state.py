@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT
+from ended import take_facts
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from test_loss import FAMILIES, written
@@ -26,8 +27,9 @@ from codec.amqp.connection_state import ConnectionState, StateError
 from codec.amqp.decoder import Batch, Carried, Decoder
 from codec.net.runs import gather_payloads
 from codec.net.segments import SEGMENT
-from udfs.decode import Files, FlowOrder
 from udfs.frame_rows import frame_rows
+from udfs.payloads import Payloads
+from udfs.runs import Files, FlowOrder, Group, groups
 
 Flows = dict[bytes, tuple[np.ndarray, np.ndarray]]
 # Of each version; lost, swapped and doubled packets, frames and contents over many segments, cut packets, encryption,
@@ -46,22 +48,20 @@ CUTS, PIECES = 4, 10
 @cache
 def flows(name: str) -> tuple[Files, Flows]:
     """The segments of a capture by flow, in order, and the octets that they point into."""
-    files, order, parts = Files(), FlowOrder(), dict[bytes, list[tuple[np.ndarray, np.ndarray]]]()
+    files, parts = Files(), dict[bytes, list[tuple[np.ndarray, np.ndarray]]]()
+    order = FlowOrder(files)
 
-    def take(flow: bytes, ready: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-        parts.setdefault(flow, []).extend((segments.copy(), octets.copy()) for segments, octets in ready)
+    def take(ready: Iterable[Group]) -> None:
+        for group in ready:
+            begins = [0, *group.ends[:-1].tolist()]
+            for flow, begin, end in zip(group.flows, begins, group.ends.tolist(), strict=True):
+                parts.setdefault(flow.tobytes(), []).append((group.segments[begin:end].copy(), group.payload))
 
-    flow = b""
-    for row in decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).to_pylist():
-        if row["flow"] is None:
-            continue
-        if row["flow"] != flow:
-            take(flow, order.rest())
-            flow = row["flow"]
-        run, octets = np.frombuffer(row["segments"], SEGMENT), np.frombuffer(row["payload"], np.uint8)
-        take(flow, order.add(run, octets, files.number(row["capture_file"]), files.names))
-    take(flow, order.rest())
-    return files, {flow: _in_one(found) for flow, found in parts.items() if found}
+    for batch in decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).combine_chunks().to_batches():
+        for group, last_run in groups(batch, files, Payloads()):
+            take(order.add(group, last_run))
+    take(order.rest())
+    return files, {flow: _in_one(found) for flow, found in parts.items()}
 
 
 def _in_one(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
@@ -92,7 +92,7 @@ class Rows:
 
     def end(self, decoder: Decoder, files: Files) -> None:
         self.take(decoder.finish(), files)
-        self.facts |= {facts.connection_id: facts for facts in decoder.take_facts()}
+        self.facts |= {facts.connection_id: facts for facts in take_facts(decoder)}
 
     def table(self) -> pa.Table:
         order = [("connection_id", "ascending"), ("frame_no", "ascending")]
@@ -245,7 +245,7 @@ def test_what_few_streams_need_is_carried_too() -> None:
     decoder.state.spans.number[:] = 1, 2
     decoder.state.spans.waiting["length"][:, :2] = [[11, 12], [21, 22]]
     decoder.state.assemblies.numbers[2:4] = 5, 9
-    put_down = ConnectionState.of(decoder.state, flow, files.names, {}, 0)
+    put_down = ConnectionState.of(decoder.state, files.names, 0)
     put_down.into(again.state, files.number)
     assert again.state.spans.number.tolist() == [1, 2]
     assert again.state.spans.waiting["length"][:, :2].tolist() == [[11, 0], [21, 22]]

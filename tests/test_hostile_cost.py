@@ -15,6 +15,7 @@ import numpy as np
 import pika.frame
 import pika.spec
 import pytest
+from ended import take_facts
 from fuzz import PARTS
 from test_amqp_1_0_streams import CLOSE, frame, sections_of
 from wire import CLIENT, FLOW, SERVER, Wire
@@ -37,8 +38,7 @@ def decoded(wire: Wire, decoder: Decoder | None = None) -> tuple[float, int, dic
     for batches in (decoder.feed(FLOW, segments, payload), decoder.finish()):
         rows += sum(len(batch.cells) for batch in batches)
     spent = time.process_time() - started
-    decoder.flow = None
-    (facts,) = decoder.take_facts()
+    (facts,) = take_facts(decoder)
     side = facts.facts["client"]
     assert side["payload_bytes"] == sum(side[part] for part in PARTS)
     return spent, rows, facts.facts
@@ -164,6 +164,17 @@ def holes(count: int) -> Wire:
     return wire
 
 
+def one_direction(count: int) -> Wire:
+    """The client's packets alone, each of which acknowledges more of what the server said."""
+    wire = Wire()
+    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
+    wire.add(CLIENT, CLASSIC_HEADER)
+    for _ in range(2000 * count):
+        wire.seq[SERVER] += 50
+        wire.add(CLIENT, ack)
+    return wire
+
+
 def old_copies(count: int) -> Wire:
     """64 KB again and again, each time other octets."""
     wire = Wire()
@@ -188,6 +199,7 @@ ATTACKS: dict[str, Callable[[int], Wire]] = {
     "table at first": a_table_at_first,
     "backwards": backwards,
     "holes": holes,
+    "one direction": one_direction,
     "old copies": old_copies,
 }
 

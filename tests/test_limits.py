@@ -12,6 +12,7 @@ import proton
 import pytest
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, segment
 from encode_0_10 import frame as segment_frame
+from ended import take_facts
 from test_amqp_1_0_streams import HEADER, transfer
 from wire import CLIENT, FLOW, SERVER, Row, Wire
 
@@ -126,9 +127,9 @@ def test_facts_wait_for_the_values_of_the_last_rows() -> None:
         flow = FLOW[:-1] + bytes([number])
         segments, payload = np.array(wire.segments, SEGMENT), np.frombuffer(wire.payload or b"\0", np.uint8)
         found += list(decoder.feed(flow, segments, payload))
-    assert (found, decoder.take_facts()) == ([], [])
+    assert (found, take_facts(decoder)) == ([], [])
     assert sum(len(batch.cells) for batch in decoder.finish()) == 4
-    reached = {fact.facts["client_port"]: fact.facts["limits"] for fact in decoder.take_facts()}
+    reached = {fact.facts["client_port"]: fact.facts["limits"] for fact in take_facts(decoder)}
     assert sorted(map(tuple, reached.values())) == [(), (), ("nesting depth",)]
 
 
@@ -145,4 +146,4 @@ def test_another_connection_of_the_flow_begins_anew() -> None:
     for batches in (decoder.feed(FLOW, segments, payload), decoder.finish()):
         rows += [row for batch in batches for row in batch.cells]
     assert len(rows) == 3
-    assert [fact.facts["limits"] for fact in decoder.take_facts()] == [["nesting depth"], []]
+    assert [fact.facts["limits"] for fact in take_facts(decoder)] == [["nesting depth"], []]

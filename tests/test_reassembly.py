@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pika.frame
 import pika.spec
+from ended import take_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, FLOW, SERVER, Row, batch_rows
@@ -53,7 +54,8 @@ class Capture:
     first: tuple[int, int] = (7000, 1000)  # by direction
     segments: list[Segment] = field(default_factory=list)
 
-    def decoded(self) -> tuple[list[Row], list[Row]]:
+    def numbered(self) -> tuple[np.ndarray, np.ndarray]:
+        """SEGMENTs, and their bytes."""
         payload, ns, numbered = b"", 0, []
         for i, segment in enumerate(self.segments):
             ns += segment.ns
@@ -64,13 +66,15 @@ class Capture:
                 (ns, ns, i + 1, len(payload), seq, ack, wire, len(segment.data), 0, 0, segment.flags, segment.direction)
             )
             payload += segment.data
+        return np.array(numbered, SEGMENT), np.frombuffer(bytearray(payload or b"\0"), np.uint8)
+
+    def decoded(self) -> tuple[list[Row], list[Row]]:
         decoder = Decoder()
         found: list[Row] = []
-        octets = np.frombuffer(bytearray(payload or b"\0"), np.uint8)
-        for batches in (decoder.feed(FLOW, np.array(numbered, SEGMENT), octets), decoder.finish()):
+        for batches in (decoder.feed(FLOW, *self.numbered()), decoder.finish()):
             for batch in batches:
                 found += batch_rows(batch)
-        return found, [facts.facts for facts in decoder.take_facts()]
+        return found, [facts.facts for facts in take_facts(decoder)]
 
 
 OPENING = [Segment(CLIENT, 0, flags=SYN), Segment(SERVER, 0, flags=SYN | ACK)]

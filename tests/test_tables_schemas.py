@@ -42,9 +42,10 @@ def test_tables_come_in_the_order_of_the_schemas(read: Read) -> None:
     assert [name for name, _ in read.tables.items()] == list(TABLES)
 
 
-def test_decoded_rows_are_frames_with_a_kind_in_front() -> None:
+def test_decoded_rows_are_frames_with_a_kind_in_front_and_facts_behind() -> None:
     assert DECODED.fields[0].name == "kind"
-    assert StructType(DECODED.fields[1:]) == FRAMES
+    assert StructType(DECODED.fields[1:-1]) == FRAMES
+    assert DECODED.fields[-1].name == "facts"
 
 
 def test_frames_are_the_decoded_rows_of_that_kind(read: Read) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from ended import take_facts
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
@@ -55,7 +56,7 @@ class Wire:
         for batches in (decoder.feed(FLOW, segments, payload), decoder.finish()):
             for batch in batches:
                 found += batch_rows(batch)
-        (facts,) = decoder.take_facts()
+        (facts,) = take_facts(decoder)
         return sorted(found, key=lambda row: row["frame_no"]), facts.facts
 
 
@@ -75,7 +76,7 @@ def batch_rows(batch: Any) -> list[Row]:
         row: Row = {name: int(cells[getattr(R, name.upper())]) for name in NUMBERS}
         row |= {name: int(cells[column]) for name, column in NULLABLE.items()}
         row |= {
-            "sender": ("client", "server")[cells[R.SENDER]],
+            "sender": ("client", "server", None)[cells[R.SENDER]],  # -1: null
             "version": VERSIONS[cells[R.VERSION]],
             "known": bool(cells[R.KNOWN]),
             "frame_type": FRAME_TYPES[cells[R.TYPE]],

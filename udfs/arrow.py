@@ -32,12 +32,22 @@ PLAIN: dict[type[DataType], pa.DataType] = {
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """The Arrow type of a Spark type; of arrays of plain types, too. Raises KeyError for others."""
+    """The Arrow type of a Spark type; of arrays and structs of plain types, too. Raises KeyError for others."""
     if isinstance(kind, ArrayType):
         return pa.list_(arrow_type(kind.elementType))
+    if isinstance(kind, StructType):
+        return pa.struct([(field.name, arrow_type(field.dataType)) for field in kind.fields])
     return PLAIN[type(kind)]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema of a table."""
     return pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
+
+
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """So many nulls; what is inside of a VARIANT is never null."""
+    if kind != VARIANT:
+        return pa.nulls(count, kind)
+    children = [pa.repeat(pa.scalar(b"", pa.binary()), count)] * 2
+    return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=pa.repeat(True, count))

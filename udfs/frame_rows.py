@@ -129,6 +129,7 @@ _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
     "notes": lambda rows: _notes(rows.batch.cells),
     "content_frame_no": lambda rows: _integers(rows.batch.cells, R.CONTENT, np.int64),
     "body_sha256": lambda rows: _digests(rows.batch),
+    "facts": lambda rows: pa.nulls(len(rows.batch.cells), ARROW_DECODED.field("facts").type),
 }
 
 

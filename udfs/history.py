@@ -90,7 +90,7 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("frame_no", "frame_no", "number"),
         ("reply_frame_no", "reply_frame_no", "number"),
         ("reply_name", "reply_name", "names"),
-        ("reply_latency_ns", "latency_ns", "number"),
+        ("reply_latency_ns", "latency_ns", "number or null"),
     ),
 }
 

@@ -23,7 +23,7 @@ from codec.settled import settled_at_once
 from udfs.contents import Contents
 from udfs.history import Follower, Records
 from udfs.parts import CHANNELS, COUNTS, EVENTS, LINKS_OF_SESSIONS, MESSAGES, OPEN, REPLIES, Parts
-from udfs.rows import Index, joined, numbers_of, picked
+from udfs.rows import Index, elapsed, joined, numbers_of, picked
 from udfs.sessions import Sessions, with_ends
 from udfs.settle import Numbers
 from udfs.spool import Spool
@@ -166,7 +166,7 @@ class Ends:
         became = {
             "outcome": pc.coalesce(picked(self._outcome, at), rows["outcome"]),
             "settled_ts_ns": settled_ns,
-            "settle_latency_ns": pc.subtract(settled_ns, rows["ts_ns"]),
+            "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
             "settled_frame_no": picked(self._frame_no, at),
             "transaction": picked(self._transaction, at),
         }

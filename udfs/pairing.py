@@ -21,7 +21,7 @@ from codec.pairing_state import ANY, DELIVERY, NOBODY, PUBLISH, Pairs, Rows
 from udfs.arrow import arrow_schema
 from udfs.dealing import whole_keys
 from udfs.parquet import write_folders
-from udfs.rows import Index, fixed, integers, picked
+from udfs.rows import Index, elapsed, fixed, integers, picked
 
 ANSWER = 2  # side of what is no message: a request (connection_id, frame_no) was answered after `rpc_latency_ns`
 # What is shown of messages, and what says how surely they belong together. `identity`: 64 bits that tell a message from
@@ -160,7 +160,7 @@ def _shown(
         "publish_connection_id": publish("connection_id"),
         "publish_frame_no": publish("frame_no"),
         "publish_ts_ns": publish_complete,
-        "confirm_latency_ns": pc.subtract(pc.if_else(confirmed, publish("settled_ns"), None), publish_complete),
+        "confirm_latency_ns": elapsed(publish_complete, pc.if_else(confirmed, publish("settled_ns"), None)),
         "exchange": pc.coalesce(publish("exchange"), first("exchange")),
         "routing_key": pc.coalesce(publish("routing_key"), first("routing_key")),
         "address": pc.coalesce(first("address"), publish("address")),
@@ -168,9 +168,9 @@ def _shown(
         "deliver_connection_id": first("connection_id"),
         "deliver_frame_no": first("frame_no"),
         "deliver_ts_ns": first("from_ns"),
-        "broker_latency_ns": pc.subtract(first("from_ns"), publish_complete),
-        "ack_latency_ns": pc.subtract(last("settled_ns"), last_complete),
-        "total_latency_ns": pc.subtract(over, publish("from_ns")),
+        "broker_latency_ns": elapsed(publish_complete, first("from_ns")),
+        "ack_latency_ns": elapsed(last_complete, last("settled_ns")),
+        "total_latency_ns": elapsed(publish("from_ns"), over),
         "redeliveries": pa.array(_with(pairs.repeats[firsts], nobody), mask=~delivered),
         "outcome": pc.coalesce(last("outcome"), publish("outcome")),
         "transaction": publish("transaction"),

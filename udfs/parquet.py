@@ -227,6 +227,6 @@ def _leaves(field: pa.Field, above: str = "") -> Iterator[str]:
         for i in range(field.type.num_fields):
             yield from _leaves(field.type.field(i), path + ".")
     elif pa.types.is_list(field.type):
-        yield f"{path}.list.element"
+        yield from _leaves(pa.field("element", field.type.value_type), f"{path}.list.")
     else:
         yield path

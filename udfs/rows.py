@@ -38,6 +38,12 @@ def integers(column: Column, null: int = 0) -> NDArray[np.int64]:
     return fixed(column.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False))
 
 
+def elapsed(since: Column, until: Column) -> Column:
+    """Nanoseconds between two moments; null where the later one was captured first: how long it took is not known."""
+    time = pc.subtract(until, since)
+    return pc.if_else(pc.greater_equal(time, 0), time, None)
+
+
 def one_of(column: Column, values: Collection[str]) -> pa.BooleanArray:
     """True where a column of texts is one of `values`; null is none of them."""
     return pc.is_in(in_one(column), pa.array(values, pa.string()))

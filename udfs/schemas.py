@@ -26,6 +26,11 @@ def field(name: str, data_type: DataType, comment: str) -> StructField:
     return StructField(name, data_type, True, {"comment": comment})
 
 
+def columns(schema: StructType, *names: str) -> StructType:
+    """Some columns of a schema."""
+    return StructType([schema[name] for name in names])
+
+
 # One row a frame, or a span of bytes that is in no frame. The decoder fills the columns in this order.
 FRAMES = StructType(
     [
@@ -76,11 +81,64 @@ FRAMES = StructType(
     ]
 )
 
+# What is known of one direction of a TCP connection: the byte ledger.
+LEDGER = StructType(
+    [
+        field("packets", LongType(), "packets captured in this direction"),
+        field("payload_bytes", LongType(), "bytes of the stream seen; the sum of the next five"),
+        field("frame_bytes", LongType(), "of them in frames and protocol headers"),
+        field("skipped_bytes", LongType(), "of them in no frame, between frames (a frame boundary was lost)"),
+        field("tls_bytes", LongType(), "of them encrypted"),
+        field("foreign_bytes", LongType(), "of them of another protocol"),
+        field("tail_bytes", LongType(), "of them in a last frame that the capture does not complete"),
+        field("missing_bytes", LongType(), "bytes of the stream that were sent and not captured"),
+        field("retransmitted_bytes", LongType(), "bytes seen more than once"),
+        field(
+            "outside_bytes",
+            LongType(),
+            "payload that is no part of the stream: on RST packets (they may say why they reset), or outside of any "
+            "TCP window",
+        ),
+        field("out_of_order_segments", LongType(), "segments that came before an earlier part of the stream"),
+        field("max_silence_ns", LongType(), "longest time between two packets of this direction, ns"),
+    ]
+)
+# What is known of a TCP connection when it has ended, besides what it shares with frames.
+FACTS = StructType(
+    [
+        field("client_ip", StringType(), "address of the client"),
+        field("client_port", IntegerType(), "port of the client"),
+        field("server_ip", StringType(), "address of the server"),
+        field("server_port", IntegerType(), "port of the server"),
+        field("community_id", StringType(), "Community ID, version 1"),
+        field("opened_ts_ns", LongType(), "first packet"),
+        field("closed_ts_ns", LongType(), "last packet"),
+        field("tcp_rtt_ns", LongType(), "SYN to the acknowledgement of the server's SYN"),
+        field("tcp_end", StringType(), "'fin' 'rst' 'none'"),
+        field("tcp_end_by", StringType(), "who sent it"),
+        field("syn_seen", BooleanType(), "the SYN of the client was captured"),
+        field("sides_known_by", StringType(), "'syn' 'header' 'method' 'port'"),
+        field("content", StringType(), "'amqp' 'tls' 'foreign' 'none'"),
+        field("versions_offered", ArrayType(StringType()), "protocol headers, 'client 0-9-1'"),
+        field(
+            "tls",
+            StructType([field(name, StringType(), "as the hellos say") for name in ("version", "sni", "alpn")]),
+            "null without a TLS hello",
+        ),
+        field("conflicting_overlap_bytes", LongType(), "bytes captured again with another value"),
+        field("limits", ArrayType(StringType()), "limits of the decoder that were reached"),
+        field("client", LEDGER, "what the client sent"),
+        field("server", LEDGER, "what the server sent"),
+    ]
+)
+
 # What the decoder emits: frames, one row of facts a TCP connection, and the accounts of the splits that were read.
 DECODED = StructType(
     [
-        field("kind", StringType(), "'frame', 'connection' (facts in arguments) or 'capture' (account in arguments)"),
+        field("kind", StringType(), "'frame', 'connection' (with facts) or 'capture' (account in arguments)"),
         *FRAMES.fields,
+        # A null array takes no room in Arrow; a null struct takes that of all its fields.
+        field("facts", ArrayType(FACTS), "of a connection, one element; null on other rows"),
     ]
 )
 

@@ -47,7 +47,7 @@ from codec.sides import SIDES
 from udfs.arrow import TIMESTAMP
 from udfs.octets import hexed
 from udfs.performatives import Chosen, performatives
-from udfs.rows import Index, fixed, is_among, is_there, numbers_of, picked, places_where
+from udfs.rows import Index, elapsed, fixed, is_among, is_there, numbers_of, picked, places_where
 from udfs.settle import Numbers
 
 Integers = NDArray[np.int64]
@@ -301,13 +301,14 @@ def _replies(records: Ended, outcomes: Outcomes) -> pa.Table:
     """Commands to transaction coordinators that were answered."""
     answered = outcomes.reply_frame_no != NONE
     messages = records.messages[answered]
+    times = messages["ts_ns"], outcomes.reply_ns[answered]
     return pa.table(
         {
             "connection_id": messages["connection"],
             "frame_no": messages["frame_no"],
             "reply_frame_no": outcomes.reply_frame_no[answered],
             "reply_name": pa.repeat(semantics.ANSWERS_COMMAND, len(messages)),
-            "reply_latency_ns": outcomes.reply_ns[answered] - messages["ts_ns"],
+            "reply_latency_ns": elapsed(*(pa.array(np.ascontiguousarray(ns)) for ns in times)),
         }
     )
 
@@ -458,7 +459,7 @@ def with_ends(rows: pa.RecordBatch, ends: pa.Table) -> pa.RecordBatch:
     if not (at >= 0).any():
         return rows
     became = {name: picked(ends[name], at) for name in ends.column_names[2:]}
-    became["settle_latency_ns"] = pc.subtract(became["settled_ts_ns"], rows["ts_ns"])
+    became["settle_latency_ns"] = elapsed(rows["ts_ns"], became["settled_ts_ns"])
     known = pa.array(at >= 0)
     # A link without an address leaves that to each message.
     for name in ("address", "browsed"):

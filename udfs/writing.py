@@ -22,11 +22,17 @@ from udfs.parquet import write_folders
 from udfs.parts import FRAME_COUNTS, METHODS, REQUESTS, SAID, STREAM_QUEUES, Parts
 from udfs.past import Past, Recipe
 from udfs.rows import is_among, is_there, places_where
-from udfs.schemas import FRAMES
+from udfs.schemas import DECODED, FRAMES, columns
 from udfs.streams import STREAMS, Streams
 
 # Folders of decoded rows by kind; all other parts have their own name.
 DECODED_OF = {kind: f"decoded/kind={kind}" for kind in ("frame", "connection", "capture")}
+# Their columns; what is not among them is null.
+OF_KIND = {
+    "frame": FRAMES,
+    "connection": columns(DECODED, "connection_id", "ts", "ts_ns", "version", "version_known", "facts"),
+    "capture": columns(DECODED, "capture_file", "arguments"),
+}
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class WriteTables:
             if not rows.num_rows:
                 continue
             kind = rows["kind"][0].as_py()
-            rows = rows.drop_columns(["kind"])
+            rows = rows.select(OF_KIND[kind].names)
             yield DECODED_OF[kind], rows
             if kind != "frame":
                 continue
@@ -91,4 +97,5 @@ class WriteTables:
         known = self.past.schemas if self.past else {}
         if self.methods:
             known |= dict.fromkeys((METHODS, REQUESTS), self.methods.schema)
+        known |= {DECODED_OF[kind]: schema for kind, schema in OF_KIND.items()}
         return (known | {FRAME_COUNTS: COUNTED, STREAM_QUEUES: STREAMS}).get(folder, FRAMES)

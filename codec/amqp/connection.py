@@ -43,7 +43,7 @@ CONNECTION = np.dtype(
         ("connection_id", "i8"),
         ("keep_payload", "u1"),
         ("over", "u1"),  # no segment will follow
-        ("phase", "i8"),  # where `codec.amqp.stream.run` goes on with the current segment
+        ("phase", "i8"),  # where `codec.amqp.flows.run` goes on with the current segment
         ("arrival", "i8"),  # segments taken so far
         ("now_ns", "i8"),  # order_ns of the last one
         ("frame_no", "i8"),
@@ -71,7 +71,9 @@ CONNECTION = np.dtype(
         ("rtt_ns", "i8"),  # SYN to the acknowledgement of the SYN of the server, -1 unknown
         ("tcp_end", "i8"),
         ("tcp_end_by", "i8"),
+        ("end_ack", "i8"),  # what the FIN that was captured first acknowledged
         ("limits", "i8"),  # reached, see codec.limits.REACHED
+        ("hello_at", "i8"),  # where the hellos of a TLS stream are kept when it has ended (codec.amqp.ended), -1 none
     ],
     align=True,
 )

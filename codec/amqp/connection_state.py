@@ -29,6 +29,7 @@ import numpy as np
 
 from codec.amqp import rows as R
 from codec.amqp.assemblies import BLOCK, GROWING, SEGMENT, SESSION, append, segment_slot, session_slot
+from codec.amqp.begun import names_of, remember
 from codec.amqp.connection import CONNECTION, SPAN
 from codec.amqp.contents import CONTENT, NOTHING
 from codec.amqp.delivery_slots import BLOCK as DELIVERY_BLOCK
@@ -82,12 +83,12 @@ class StateError(ValueError):
 
 @dataclass(frozen=True)
 class ConnectionState:
-    """`flow`: its 36-byte key. `named`: hex name -> how often a connection of the flow began with it. `limits`: that
-    values reached, a bitmask of `codec.limits.REACHED`. `files`: capture files by number, as records name them.
-    `arrays`: see `_ARRAYS`."""
+    """`flow`: its 36-byte key. `named`: first packets of the flow's connections (`codec.amqp.begun.names_of`).
+    `limits`: that values reached, a bitmask of `codec.limits.REACHED`. `files`: capture files by number, as records
+    name them. `arrays`: see `_ARRAYS`."""
 
     flow: bytes
-    named: dict[str, int]
+    named: list[list[int]]
     limits: int
     files: tuple[str, ...]
     arrays: dict[str, np.ndarray] = field(repr=False)
@@ -144,9 +145,7 @@ class ConnectionState:
         return cls(bytes.fromhex(facts["flow"]), facts["named"], facts["limits"], tuple(facts["files"]), arrays)
 
     @classmethod
-    def of(
-        cls, state: State, flow: bytes, files: Sequence[str], named: dict[bytes, int], limits: int
-    ) -> ConnectionState:
+    def of(cls, state: State, files: Sequence[str], limits: int) -> ConnectionState:
         """The state of the connection at hand; all rows that are complete have been taken out of `state.rows`."""
         arrays: dict[str, np.ndarray] = {
             "connection": np.array(state.connection),
@@ -166,13 +165,17 @@ class ConnectionState:
             "payload": rows.payload[:payload].copy(),
         }
         arrays, used = _renumbered(arrays, files)
-        return cls(flow, {name.hex(): times for name, times in named.items()}, limits, used, arrays)
+        named = [list(name) for name in names_of(state.begun)]
+        return cls(state.begun.flow.tobytes(), named, limits, used, arrays)
 
     def into(self, state: State, number: Callable[[str], int]) -> None:
-        """Make this connection the one at hand. `state` holds no rows and has forgotten its last connection
-        (`codec.amqp.framing.forget`), its arrays have room (`rooms`); `number` of a capture file there."""
+        """Make this connection the one at hand. `state` holds no rows, has forgotten its last connection
+        (`codec.amqp.framing.forget`) and turned to this flow (`codec.amqp.begun.begin_flow`); its arrays have room
+        (`rooms`). `number` of a capture file there."""
         places = np.array([number(name) for name in self.files] or [0], np.int64)
         arrays = {name: _with_files(array, places) for name, array in self.arrays.items()}
+        for begun in self.named:
+            remember(state.begun, *begun)
         state.connection[:] = arrays["connection"]
         state.directions[:] = arrays["directions"]
         state.hello[:] = arrays["hello"].reshape(state.hello.shape)
@@ -226,6 +229,7 @@ def _stream(state: State, side: int, directions: np.ndarray) -> dict[str, np.nda
     pieces["pool_at"] = np.cumsum(pieces["length"]) - pieces["length"]
     moved = {
         "kept": 0, "pos": int(d["pos"]) - keep, "end": int(d["end"]) - keep, "mark_from": 0, "mark_end": last - first,
+        "gate": int(d["gate"]) - first,
         "piece_from": 0, "piece_end": len(pieces), "pool_end": len(found["pool"]), "pool_live": len(found["pool"]),
     }  # fmt: skip
     for name, value in moved.items():

@@ -1,62 +1,43 @@
-"""The stream decoder for callers: flows of segments in, batches of rows and facts of connections out.
+"""The stream decoder for callers: flows of segments in, batches of rows and records of ended connections out.
 
     decoder = Decoder()
     for flow_key, segments, payload in runs:            # flow by flow, each in capture order
-        for batch in decoder.feed(flow_key, segments, payload, file):
+        for batch in decoder.feed(flow_key, segments, payload):
             ...
     for batch in decoder.finish():
         ...
+    decoder.take_ended()                                # codec.amqp.facts makes columns of them
 
-The kernels of `codec.amqp.stream` do the work; this class opens and closes connections, enlarges arrays when a kernel
-asks for it, and hands out what is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it
+The kernels of `codec.amqp.flows` do the work; this class enlarges arrays when a kernel asks for it, and hands out what
+is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it
 the bytes that wait for the end of a frame or for a missing segment.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.connection import CONNECTION
+from codec.amqp.begun import NO_CONNECTION, begin_flow, same_flow
 from codec.amqp.connection_state import ConnectionState
-from codec.amqp.facts import (
-    connection_facts,
-    fewest_port_is_server,
-    limit_names,
-    limits_of_rows,
-    plain_records,
-)
+from codec.amqp.ended import Ended
+from codec.amqp.facts import limits_of_rows
+from codec.amqp.flows import ENDING, run
 from codec.amqp.framing import forget
-from codec.amqp.stream import ENDING, PLACE, State, end_connection, new_state, run
+from codec.amqp.stream import State, new_state
 from codec.amqp.tables import classic_tables
 from codec.amqp.values import decode_values, definitions
 from codec.amqp.versions import OFFERS, headers
-from codec.limits import LIMITS
-from codec.net.direction import (
-    CONNECTION_ENDS,
-    DIRECTION,
-    DONE,
-    NEED_BYTES,
-    NEED_MARKS,
-    NEED_PIECES,
-    NEED_POOL,
-    NEED_ROWS,
-    Stream,
-)
-from codec.net.segments import SEGMENT
+from codec.net.direction import DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS, Stream
+from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
 
 BATCH_ROWS = 1 << 15
 HEAP_BYTES = 1 << 22
-# What is -1 where nothing is known yet.
-UNKNOWN = {
-    "connection": ("client", "syn_ns", "synack_ns", "rtt_ns", "tcp_end_by"),
-    "direction": ("acked", "fin_at", "span_from", "last_data_ns", "doubt_at"),
-}
+NO_FLOW = np.zeros(FLOW_KEY_BYTES, np.uint8)
 _STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}
 
 
@@ -75,17 +56,6 @@ class Batch(NamedTuple):
     properties_metadata: np.ndarray
     payload: np.ndarray
     payload_from: int  # what PAYLOAD_END counts from
-
-
-class Facts(NamedTuple):
-    """What is known of a TCP connection when it has ended: the columns it shares with frames, and the rest as a
-    dict."""
-
-    connection_id: int
-    first_ns: int
-    version: int
-    version_known: bool
-    facts: dict[str, Any]
 
 
 class Files(Protocol):
@@ -111,17 +81,6 @@ def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
     return fresh.view(np.recarray) if isinstance(array, np.recarray) else fresh
 
 
-def _blank(dtype: np.dtype, unknown: tuple[str, ...]) -> np.ndarray:
-    """A record of what has only begun."""
-    record = np.zeros(1, dtype)
-    for name in unknown:
-        record[name] = -1
-    return record
-
-
-_CONNECTION, _DIRECTION = _blank(CONNECTION, UNKNOWN["connection"]), _blank(DIRECTION, UNKNOWN["direction"])
-
-
 class Decoder:
     """Decodes connections one after the other; see the module's text. `keep_payload` also hands out body bytes;
     `carried`: where a flow has no more segments, its connection is not ended, but its state put down there."""
@@ -129,106 +88,77 @@ class Decoder:
     def __init__(self, keep_payload: bool = False, carried: Carried | None = None) -> None:
         self.keep_payload, self.carried = keep_payload, carried
         rows = R.new_rows(BATCH_ROWS + R.SPARE_ROWS, HEAP_BYTES, HEAP_BYTES if keep_payload else 1)
-        self.state: State = new_state(rows, headers(), classic_tables())
+        self.state: State = new_state(rows, headers(), classic_tables(), keep_payload)
         self.arguments = new_writer(HEAP_BYTES, HEAP_BYTES)
         self.properties = new_writer(HEAP_BYTES, HEAP_BYTES)
         self.definitions = definitions()
-        self.flow: bytes | None = None
-        self.open = False
-        self.facts: list[Facts] = []
-        self.ended: list[Facts] = []  # connections whose last rows have not been handed out: values may reach limits
+        self.ended: list[Ended] = []
         self.limits: dict[int, int] = {}  # that the values of rows reached, by connection
-        self.named: dict[bytes, int] = {}  # first packets of the flow's connections, and how often each was one
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
         """Decode the next segments (SEGMENT records in capture order, `file` filled in) of `flow` (36-byte key)."""
-        if flow != self.flow:
-            yield from self._close()
-            self.flow = flow
-            self.named = {}
-            if self.carried and flow in self.carried.states:
-                yield from self._take_up(self.carried)
-        segments, payload = _readonly(segments.view(np.recarray)), _readonly(payload)
-        i = 0
-        while i < len(segments):
-            if not self.open:
-                self._open(segments[i])
-            code, i, direction = run(self.state, segments, payload, i)
-            if code == CONNECTION_ENDS:
-                self._collect()
-            elif code != DONE:
-                yield from self._make_room(code, direction)
+        yield from self.feed_flows(np.frombuffer(flow, np.uint8)[None], np.array([len(segments)]), segments, payload)
+
+    def feed_flows(
+        self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray
+    ) -> Iterator[Batch]:
+        """The same for several flows: `flows` uint8 (n, 36); flow i has the segments before `ends[i]` (int64) that no
+        other one has. The first flow may be the last one of the call before."""
+        flows, segments, payload = _readonly(flows), _readonly(segments.view(np.recarray)), _readonly(payload)
+        if self.carried is None:
+            yield from self._run(flows, ends, segments, payload)
+            return
+        begin = 0
+        for i in range(len(flows)):  # states are put down and taken up flow by flow
+            yield from self._turn_to(flows[i], self.carried)
+            end = int(ends[i])
+            yield from self._run(flows[i : i + 1], np.array([end - begin]), segments[begin:end], payload)
+            begin = end
 
     def finish(self) -> Iterator[Batch]:
-        """End the connection in hand and hand out what is left."""
+        """End the connection in hand and hand out what is left; the decoder is as new then."""
         yield from self._close()
+        begin_flow(self.state.begun, _readonly(NO_FLOW))
         yield from self._take()
 
-    def take_facts(self) -> list[Facts]:
-        """Facts of the connections that have ended, and all of whose rows were handed out, since the last call."""
-        facts, self.facts = self.facts, []
-        return facts
+    def _run(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
+        code, flow, i, direction = run(self.state, flows, ends, segments, payload, 0, 0)
+        while code != DONE:
+            yield from self._make_room(code, direction)
+            code, flow, i, direction = run(self.state, flows, ends, segments, payload, flow, i)
 
-    def _open(self, first: Any) -> None:
-        """A connection begins with segment `first`: forget the last one, and name this one."""
-        assert self.flow is not None
-        state = self.state
-        state.connection[:] = _CONNECTION
-        state.directions[:] = _DIRECTION
-        named = self.flow + int(first["ts_ns"]).to_bytes(8, "big", signed=True) + int(first["seq"]).to_bytes(4, "big")
-        named += self._times_named(named)
-        begun = {
-            "connection_id": int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "big") >> 1,
-            "keep_payload": self.keep_payload,
-            "port_client": fewest_port_is_server(self.flow),
-            "row_from": state.rows.used[0],
-            "first_ns": first["ts_ns"],
-            "last_ns": first["ts_ns"],
-            "phase": PLACE,
-        }
-        connection = state.connection.view(np.ndarray)  # an attribute of a record takes ten times as long
-        for name, value in begun.items():
-            connection[name] = value
-        for direction in range(2):
-            forget(state, direction)
-        state.spans.number[:] = 0
-        self.open = True
-
-    def _times_named(self, name: bytes) -> bytes:
-        """What tells a connection from earlier ones of the flow that begin with the very same packet (a capture holds
-        it twice); nothing for the first of them."""
-        times = self.named.pop(name, 0)
-        self.named[name] = times + 1
-        if len(self.named) > LIMITS.names_kept:
-            del self.named[next(iter(self.named))]
-        return times.to_bytes(4, "big") if times else b""
+    def _turn_to(self, flow: np.ndarray, carried: Carried) -> Iterator[Batch]:
+        """The next segments are of this flow: that of the segments before, or another one."""
+        if same_flow(self.state.begun, flow):
+            return
+        yield from self._close()
+        begin_flow(self.state.begun, flow)
+        if flow.tobytes() in carried.states:
+            yield from self._take_up(carried.states.pop(flow.tobytes()), carried)
 
     def _close(self) -> Iterator[Batch]:
         """The flow in hand has no more segments."""
-        if not self.open:
+        if not self._open:
             return
         if self.carried:
             yield from self._put_down(self.carried)
             return
         self.state.connection[0].phase = ENDING
-        while (code := end_connection(self.state)) != DONE:
-            yield from self._make_room(code, -1)
-        self._collect()
+        nothing = np.zeros(0, SEGMENT).view(np.recarray), np.zeros(0, np.uint8)
+        yield from self._run(_readonly(NO_FLOW[None]), np.zeros(1, np.int64), *map(_readonly, nothing))
 
     def _put_down(self, carried: Carried) -> Iterator[Batch]:
         """The connection in hand may go on in another capture."""
-        assert self.flow is not None
         yield from self._take()
-        limits = self.limits.pop(int(self.state.connection[0].connection_id), 0)
-        carried.states[self.flow] = ConnectionState.of(self.state, self.flow, carried.files.names, self.named, limits)
-        self.state.rows.used[:] = 0
-        self.open = False
+        state = self.state
+        limits = self.limits.pop(int(state.connection[0].connection_id), 0)
+        carried.states[state.begun.flow.tobytes()] = ConnectionState.of(state, carried.files.names, limits)
+        state.rows.used[:] = 0
+        state.connection[0].phase = NO_CONNECTION
 
-    def _take_up(self, carried: Carried) -> Iterator[Batch]:
+    def _take_up(self, found: ConnectionState, carried: Carried) -> Iterator[Batch]:
         """The connection of this flow goes on."""
-        assert self.flow is not None
         yield from self._take()
-        found = carried.states.pop(self.flow)
         for name, size in found.rooms().items():
             self._enlarge_to(name, size)
         for direction in range(2):
@@ -236,10 +166,8 @@ class Decoder:
         found.into(self.state, carried.files.number)
         self.state.connection[0].keep_payload = self.keep_payload
         self.state.connection[0].row_from = 0
-        self.named = {bytes.fromhex(name): times for name, times in found.named.items()}
         if found.limits:
             self.limits[found.connection_id] = found.limits
-        self.open = True
 
     def _enlarge_to(self, name: str, size: int) -> None:
         """Room for `size` items in an array of both directions, or in a heap of the rows."""
@@ -251,31 +179,45 @@ class Decoder:
         while len(getattr(self.state.streams[0], name)) < size or len(getattr(self.state.streams[1], name)) < size:
             self._enlarge_stream(code, -1)
 
-    def _collect(self) -> None:
-        assert self.flow is not None
-        (c,), directions = plain_records(self.state.connection), plain_records(self.state.directions)
-        facts = connection_facts(self.flow, c, directions, self.state.hello)
-        ended = Facts(int(c.connection_id), int(c.first_ns), int(c.version), bool(c.version_known), facts)
-        self.open = False
-        if c.frame_no:
-            self.ended.append(ended)
-        else:
-            self._conclude([ended])
+    def take_ended(self) -> list[Ended]:
+        """Connections that have ended, and all of whose rows were handed out, since the last call."""
+        ended, self.ended = self.ended, []
+        return ended
 
-    def _conclude(self, ended: list[Facts]) -> None:
-        """All rows of these connections are decoded: their facts are complete."""
-        for of in ended:
-            of.facts["limits"] = limit_names(of.facts["limits"] | self.limits.pop(of.connection_id, 0))
-        self.facts += ended
+    @property
+    def _open(self) -> bool:
+        return int(self.state.connection[0].phase) != NO_CONNECTION
+
+    def _conclude(self) -> None:
+        """All rows of the connections that have ended are handed out: what is known of these is complete."""
+        ended = self.state.ended
+        count, hellos = (int(used) for used in ended.used)
+        if not count:
+            return
+        connections = ended.connections[:count].copy()
+        if self.limits:
+            for at, connection in enumerate(connections["connection_id"].tolist()):
+                connections["limits"][at] |= self.limits.pop(connection, 0)
+        self.ended.append(
+            Ended(
+                ended.flows[:count].copy(),
+                connections,
+                ended.directions[:count].copy(),
+                ended.hellos[:hellos].copy(),
+                ended.used.copy(),
+            )
+        )
+        ended.used[:] = 0
 
     def _make_room(self, code: int, direction: int) -> Iterator[Batch]:
         """A kernel said NEED_*: enlarge that array of the direction (both when -1), or hand out rows."""
         if code == NEED_ROWS:
+            used = int(self.state.ended.used[0])
             handed = False
             for batch in self._take():
                 handed = True
                 yield batch
-            if not handed:
+            if not handed and not used:
                 self._enlarge_heaps()
             return
         self._enlarge_stream(code, direction)
@@ -300,12 +242,11 @@ class Decoder:
         rows = self.state.rows
         count = int(rows.used[0])
         c = self.state.connection[0]
-        done = int(c.row_from) if self.open and (c.client < 0 or c.weighing) else count
+        done = int(c.row_from) if self._open and (c.client < 0 or c.weighing) else count
         if done:
             yield from self._decoded(rows.cells[:done], rows)
             self._move_up(done, count)
-        self._conclude(self.ended)
-        self.ended = []
+        self._conclude()
 
     def _move_up(self, done: int, count: int) -> None:
         """`done` of `count` rows were handed out: the others move to the front."""
@@ -373,4 +314,4 @@ def _shift(heap: np.ndarray, start: int, end: int) -> int:
     return end - start
 
 
-__all__ = ["OFFERS", "SEGMENT", "Batch", "Decoder", "Facts"]
+__all__ = ["OFFERS", "SEGMENT", "Batch", "Decoder"]

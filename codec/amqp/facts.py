@@ -1,94 +1,48 @@
-"""What a TCP connection was, once it has ended: the transport's facts as a plain dict, one per connection."""
+"""What TCP connections were, once they have ended: facts that follow from the records of the decoder.
+
+Numbers are read from the records by whoever makes columns of them (`udfs.connection_rows`); here is what takes more.
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import ipaddress
 from collections.abc import Sequence
 from functools import cache
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from codec.amqp.connection import TCP_ENDS
-from codec.amqp.rows import CONNECTION, DEFINITION, ERROR, KNOWN_BY
+from codec.amqp.ended import Ended
+from codec.amqp.rows import CONNECTION, DEFINITION, ERROR
 from codec.amqp.tables import CLASSIC_VERSIONS
-from codec.amqp.tls import hello_facts, hello_is_cut
-from codec.amqp.versions import E_DEPTH, E_VALUE_SIZE, START_SAID, VERSIONS, fact_table, headers
+from codec.amqp.tls import hello_is_cut
+from codec.amqp.versions import (
+    E_DEPTH,
+    E_VALUE_SIZE,
+    START_SAID,
+    UNKNOWN_FAMILY,
+    VERSIONS,
+    fact_table,
+    headers,
+)
 from codec.limits import HELLO_SIZE, LIMITS, NESTING, REACHED, VALUE_SIZE
 from codec.net.direction import FOREIGN, START, TLS
 from codec.sides import SIDES
 
-AMQP_PORTS = (5672, 5671)
-IPPROTO_TCP = 6
-IPV4_MAPPED = bytes(10) + b"\xff\xff"  # RFC 4291 section 2.5.5.2
-SIDE_COUNTERS = {
-    "packets": "packets",
-    "payload_bytes": "payload_bytes",
-    "frame_bytes": "frame_bytes",
-    "skipped_bytes": "skipped_bytes",
-    "tls_bytes": "tls_bytes",
-    "foreign_bytes": "foreign_bytes",
-    "tail_bytes": "tail_bytes",
-    "missing_bytes": "missing_bytes",
-    "retransmitted_bytes": "retransmitted_bytes",
-    "out_of_order_segments": "out_of_order",
-    "max_silence_ns": "max_silence_ns",
-}
+CONTENTS = ("amqp", "tls", "foreign", "none")
 
 
-def plain_records(records: np.ndarray) -> list[SimpleNamespace]:
-    """Records with their fields as attributes of plain objects: numpy takes a microsecond to look at each."""
-    names = records.dtype.names or ()
-    return [SimpleNamespace(**dict(zip(names, record, strict=True))) for record in records.tolist()]
-
-
-def endpoints(flow: bytes) -> list[tuple[bytes, int]]:
-    """The two (address of 16 octets, port) of a flow key, low endpoint first."""
-    return [
-        (flow[0:16], int.from_bytes(flow[32:34], "big")),
-        (flow[16:32], int.from_bytes(flow[34:36], "big")),
-    ]
-
-
-def address_text(octets: bytes) -> str:
-    """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
-    address = ipaddress.IPv6Address(octets)
-    return str(address.ipv4_mapped or address)
-
-
-def fewest_port_is_server(flow: bytes) -> int:
-    """Direction of the client, judged by ports alone: the server has an AMQP port, else the lower one."""
-    ports = [port for _, port in endpoints(flow)]
-    for known in AMQP_PORTS:
-        if known in ports and ports[0] != ports[1]:
-            return 1 - ports.index(known)
-    return 0 if ports[0] > ports[1] else 1
-
-
-def community_id(flow: bytes, seed: int = 0, protocol: int = IPPROTO_TCP) -> str:
-    """Community ID version 1 of a flow key (of TCP, or another protocol with ports): base64 of SHA-1 over seed,
-    addresses, protocol and ports, low endpoint first."""
-    ends = [(flow[0:16], flow[32:34]), (flow[16:32], flow[34:36])]
-    (low, low_port), (high, high_port) = sorted((ip[12:] if ip[:12] == IPV4_MAPPED else ip, port) for ip, port in ends)
-    named = seed.to_bytes(2, "big") + low + high + bytes([protocol, 0]) + low_port + high_port
-    return "1:" + base64.b64encode(hashlib.sha1(named, usedforsecurity=False).digest()).decode()
-
-
-def offered_versions(c: Any) -> list[str]:
-    """'client 0-9-1', ... in the order of the protocol headers; a header no version knows by its octets. Then the
-    version of a connection.start that differs from the header, 'server 0-8'."""
+def offered_versions(offers: Sequence[int], client: int) -> list[str]:
+    """'client 0-9-1', ... in the order of the protocol headers, `offers` as CONNECTION has them; a header no version
+    knows by its octets. Then the version of a connection.start that differs from the header, 'server 0-8'."""
     known, said = header_versions(), started_versions()
     offered = []
-    for i in range(int(c.offers)):
-        direction, octets = int(c.offer[i]) >> 32, (int(c.offer[i]) & 0xFFFFFFFF).to_bytes(4, "big")
+    for offer in offers:
+        direction, octets = offer >> 32, (offer & 0xFFFFFFFF).to_bytes(4, "big")
         if octets[0] == START_SAID:
             version = said.get(octets[2:]) or f"{octets[2]}.{octets[3]}"
         else:
             version = VERSIONS[known.get(octets, 0)] or ".".join(str(octet) for octet in octets)
-        offered.append(f"{SIDES[0] if direction == c.client else SIDES[1]} {version}")
+        offered.append(f"{SIDES[0] if direction == client else SIDES[1]} {version}")
     return offered
 
 
@@ -108,56 +62,31 @@ def started_versions() -> dict[bytes, str]:
     return found
 
 
-def _content(c: Any, directions: Sequence[Any]) -> str:
-    modes = [int(d.mode) for d in directions]
-    if c.family or c.offers:
-        return "amqp"
-    if TLS in modes:
-        return "tls"
-    if FOREIGN in modes:
-        return "foreign"
-    return "none" if all(mode == START for mode in modes) else "amqp"
+def contents(ended: Ended) -> NDArray[np.int64]:
+    """What the connections carried, as places in CONTENTS."""
+    modes = ended.directions["mode"]
+    is_amqp = (ended.connections["family"] != UNKNOWN_FAMILY) | (ended.connections["offers"] > 0)
+    found = [is_amqp, (modes == TLS).any(1), (modes == FOREIGN).any(1), (modes == START).all(1)]
+    return np.select(found, range(len(CONTENTS)), CONTENTS.index("amqp")).astype(np.int64)
 
 
-def connection_facts(flow: bytes, c: Any, directions: Sequence[Any], hello: np.ndarray) -> dict[str, Any]:
-    """All facts of the ended connection `c` (CONNECTION) with its two directions (DIRECTION), as
-    `plain_records`.
-
-    `limits` are bits of codec.limits.REACHED; `limit_names` names them when the rows have told theirs.
-    """
-    client = int(c.client)
-    (client_ip, client_port), (server_ip, server_port) = endpoints(flow) if client == 0 else reversed(endpoints(flow))
-    hellos = [bytes(hello[direction][: directions[direction].hello]) for direction in (client, 1 - client)]
-    facts: dict[str, Any] = {
-        "client_ip": address_text(client_ip),
-        "client_port": client_port,
-        "server_ip": address_text(server_ip),
-        "server_port": server_port,
-        "community_id": community_id(flow),
-        "opened_ts_ns": int(c.first_ns),
-        "closed_ts_ns": int(c.last_ns),
-        "tcp_rtt_ns": int(c.rtt_ns) if c.rtt_ns >= 0 else None,
-        "tcp_end": TCP_ENDS[c.tcp_end],
-        "tcp_end_by": None if c.tcp_end_by < 0 else SIDES[0 if c.tcp_end_by == client else 1],
-        "syn_seen": bool(c.syn_ns >= 0),
-        "sides_known_by": KNOWN_BY[c.known_by],
-        "content": _content(c, directions),
-        "versions_offered": offered_versions(c),
-        "tls": hello_facts(*hellos) if any(hellos) else None,
-        "conflicting_overlap_bytes": int(directions[0].conflicting_bytes + directions[1].conflicting_bytes),
-        "limits": limits_reached(c, directions, hellos),
-    }
-    for side, direction in ((SIDES[0], client), (SIDES[1], 1 - client)):
-        d = directions[direction]
-        facts[side] = {name: int(getattr(d, column)) for name, column in SIDE_COUNTERS.items()}
-    return facts
+def hellos(ended: Ended) -> dict[int, list[bytes]]:
+    """How the client's and the server's direction of TLS streams begin, by place of the connection."""
+    found = {}
+    for place in np.flatnonzero(ended.connections["hello_at"] >= 0).tolist():
+        client, at = int(ended.connections["client"][place]), int(ended.connections["hello_at"][place])
+        sizes = ended.directions["hello"][place].tolist()
+        found[place] = [ended.hellos[at, way, : sizes[way]].tobytes() for way in (client, 1 - client)]
+    return found
 
 
-def limits_reached(c: Any, directions: Sequence[Any], hellos: list[bytes]) -> int:
-    """Bits of the limits that this connection ran into while its frames were taken."""
-    limits = int(c.limits | directions[0].limits | directions[1].limits)
-    cut = any(len(hello) == LIMITS.hello_bytes and hello_is_cut(hello) for hello in hellos)
-    return limits | (HELLO_SIZE if cut else 0)
+def limits_reached(ended: Ended) -> NDArray[np.int64]:
+    """Bits of the limits that the connections ran into."""
+    limits: NDArray[np.int64] = ended.connections["limits"] | np.bitwise_or.reduce(ended.directions["limits"], axis=1)
+    for place, of_both in hellos(ended).items():
+        if any(len(hello) == LIMITS.hello_bytes and hello_is_cut(hello) for hello in of_both):
+            limits[place] |= HELLO_SIZE
+    return limits
 
 
 def limits_of_rows(cells: np.ndarray) -> dict[int, int]:

@@ -1,8 +1,8 @@
-"""One TCP connection: captured segments in, rows of frames out.
+"""One TCP connection: placed segments in, rows of frames out.
 
-Theory of operation. `run` takes segments one by one in capture order. A segment is first placed (`take`: handshake,
-acknowledgements, retransmissions, reordering), then both directions are drained: bytes in order go to the framing,
-which consumes whole frames at once; holes are declared when they are certain. A direction is in one of six modes:
+Theory of operation. When a segment has been placed, both directions are drained: bytes in order go to the framing,
+which consumes whole frames at once; holes are declared when they are certain. Bytes whose packet acknowledged what the
+other direction still lacks wait for that (codec.net.order). A direction is in one of six modes:
 
     START    nothing recognised yet                    -> FRAMES, LOST, TLS, FOREIGN
     FRAMES   `pos` is a frame boundary                 -> INSIDE (a hole), LOST (no frame here), TLS
@@ -10,9 +10,8 @@ which consumes whole frames at once; holes are declared when they are certain. A
     LOST     the boundary is lost: search the next     -> FRAMES
     TLS, FOREIGN   bytes are counted, nobody reads them
 
-`run` can stop anywhere for more room (codes `NEED_*`) or because a new connection begins on the same flow
-(`CONNECTION_ENDS`), and is called again with the same segment; `State` carries everything in between. It holds one
-connection: the caller brings segments flow by flow.
+Each step can stop anywhere for more room (codes `NEED_*`), and is called again; `State` carries everything in between.
+It holds one connection, of those that `codec.amqp.flows` begins and ends.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import numpy as np
 
 from codec.amqp import rows as R
 from codec.amqp.assemblies import Assemblies, new_assemblies
+from codec.amqp.begun import NO_CONNECTION, Begun, new_begun
 from codec.amqp.classic_frames import MODE_CHANGED, ROWS_FULL, TAKEN
 from codec.amqp.connection import (
     CONNECTION,
@@ -41,12 +41,13 @@ from codec.amqp.connection import (
 from codec.amqp.contents import Contents, new_contents
 from codec.amqp.delivery_slots import Deliveries, new_deliveries
 from codec.amqp.detect import ACCEPT, UNDECIDED, tls_record
+from codec.amqp.ended import Ended, new_ended
 from codec.amqp.framing import forget, take_frames, tear, torn_row
 from codec.amqp.recognition import HELLO_BYTES, become_foreign, enter, keep_hello, recognise, scan_from, search
 from codec.amqp.tables import ClassicTables
 from codec.amqp.tables_0_10 import SegmentedTables, segmented_tables
 from codec.amqp.tables_1_0 import WireTables, described_tables
-from codec.amqp.transport import begins_anew, bring, take
+from codec.amqp.transport import bring
 from codec.amqp.versions import (
     BODY,
     FOREIGN_SPAN,
@@ -58,7 +59,6 @@ from codec.amqp.versions import (
 from codec.kernel import kernel
 from codec.limits import SEARCH
 from codec.net.direction import (
-    CONNECTION_ENDS,
     DIRECTION,
     DONE,
     FOREIGN,
@@ -71,10 +71,9 @@ from codec.net.direction import (
     Stream,
     new_stream,
 )
+from codec.net.order import give_up, release, waits
 from codec.net.pieces import drop_first_piece, hole_ahead
 from codec.net.reassembly import declare_missing, make_room
-
-PLACE, DRAIN, DRAIN_PEER, ENDING = range(4)
 
 
 class State(NamedTuple):
@@ -94,12 +93,16 @@ class State(NamedTuple):
     wire: WireTables
     assemblies: Assemblies
     segmented: SegmentedTables
+    begun: Begun
+    ended: Ended
 
 
-def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables) -> State:
-    """A state without a connection; `codec.amqp.decoder` opens and closes connections on it."""
+def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payload: bool = False) -> State:
+    """A state without a connection."""
+    connection = np.zeros(1, CONNECTION).view(np.recarray)
+    connection["phase"] = NO_CONNECTION
     return State(
-        np.zeros(1, CONNECTION).view(np.recarray),
+        connection,
         np.zeros(2, DIRECTION).view(np.recarray),
         (new_stream(), new_stream()),
         new_spans(),
@@ -112,6 +115,8 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables) -> State:
         described_tables()[0],
         new_assemblies(),
         segmented_tables(),
+        new_begun(keep_payload),
+        new_ended(),
     )
 
 
@@ -127,8 +132,9 @@ def drain(state, direction):
     c = state.connection[0]
     d = state.directions[direction]
     s = state.streams[direction]
+    peer = state.directions[1 - direction]
     while True:
-        code = consume(state, direction)
+        code = consume_ready(state, direction, release(d, s, peer))
         if code != DONE:
             return code
         if d.piece_end > d.piece_from and s.pieces[d.piece_from].start <= d.next:
@@ -140,15 +146,15 @@ def drain(state, direction):
                 if code != DONE:
                     return code
                 at = int(piece.pool_at) + old
-                bring(
-                    d, s, s.pool, at, size, int(piece.arrival), int(piece.packet_no), int(piece.ts_ns), int(piece.file)
-                )
+                arrival, packet_no, ts_ns, file = piece.arrival, piece.packet_no, piece.ts_ns, piece.file
+                needs = int(piece.needs)
+                bring(c, d, s, s.pool, at, size, int(arrival), int(packet_no), int(ts_ns), int(file), needs)
             if piece.cut > 0:
                 d.cut_end = max(int(d.cut_end), int(piece.start) + int(piece.length) + int(piece.cut))
             drop_first_piece(d, s)
             continue
         gap = hole_ahead(d, s, c.over, int(c.now_ns), int(c.arrival))
-        if gap == 0:
+        if gap == 0 or d.ready < d.next:
             return DONE
         d.final = 1  # for the bytes before the hole
         code = consume(state, direction)
@@ -158,6 +164,20 @@ def drain(state, direction):
         if R.rows_full(state.rows):
             return NEED_ROWS
         step_over(state, c, d, s, direction, gap)
+
+
+@kernel
+def consume_ready(state, direction, waiting):
+    """`consume`, but for the last bytes, `waiting` ones, which wait for the other direction."""
+    d = state.directions[direction]
+    d.end -= waiting
+    d.next -= waiting
+    d.payload_bytes -= waiting
+    code = consume(state, direction)
+    d.end += waiting
+    d.next += waiting
+    d.payload_bytes += waiting
+    return code
 
 
 @kernel
@@ -260,13 +280,17 @@ def end_connection(state):
     """No more segments: both directions give up waiting. Can be called again after NEED_*."""
     c = state.connection[0]
     c.over = 1
-    for direction in range(2):
-        code = drain(state, direction)
-        if code != DONE:
-            return code
+    going_on = True
+    while going_on:
+        for direction in range(2):
+            if not is_through(state.directions[direction]):
+                code = drain(state, direction)
+                if code != DONE:
+                    return code
+        going_on = someone_waits(state.directions) and goes_on(state)
     for direction in range(2):
         d = state.directions[direction]
-        if d.closed:
+        if d.closed or (d.mode == START and d.last_data_ns < 0 and d.holes == 0):  # it said nothing
             continue
         s = state.streams[direction]
         if d.mode == START and c.family != UNKNOWN_FAMILY:
@@ -315,32 +339,26 @@ def close_direction(state, c, d, s, direction):
 
 
 @kernel
-def run(state, segments, payload, i):
-    """Take `segments[i:]` (SEGMENT records of one flow, their bytes in `payload`): (code, index of the current
-    segment)."""
-    c = state.connection[0]
-    while i < len(segments):
-        g = segments[i]
-        direction = int(np.int64(g.direction))
-        d = state.directions[direction]
-        peer = state.directions[1 - direction]
-        if c.phase == PLACE:
-            if begins_anew(d, peer, g):
-                c.phase = ENDING
-            else:
-                code = take(c, d, peer, direction, state.streams[direction], g, payload)
-                if code != DONE:
-                    return code, i, direction
-                c.phase = DRAIN
-        if c.phase == ENDING:
-            code = end_connection(state)
-            return (CONNECTION_ENDS if code == DONE else code), i, -1
-        while c.phase != PLACE:
-            side = direction if c.phase == DRAIN else 1 - direction
-            if has_more(state.directions[side]):
-                code = drain(state, side)
-                if code != DONE:
-                    return code, i, side
-            c.phase = DRAIN_PEER if c.phase == DRAIN else PLACE
-        i += 1
-    return DONE, i, -1
+def is_through(d):
+    """Whether a direction that has ended has nothing more to drain, and misses nothing."""
+    complete = d.anchored == 0 or (d.fin_at <= d.next and d.acked <= d.next)
+    return complete and not has_more(d)
+
+
+@kernel
+def someone_waits(directions):
+    """Whether bytes of one direction wait for the other."""
+    first, second = directions[0], directions[1]
+    return first.gate < first.mark_end or second.gate < second.mark_end
+
+
+@kernel
+def goes_on(state):
+    """Whether bytes that waited for the other direction wait no longer."""
+    c, first, second = state.connection[0], state.directions[0], state.directions[1]
+    a, b = state.streams[0], state.streams[1]
+    if first.gate < first.mark_end and not waits(first, a, second):
+        return True
+    if second.gate < second.mark_end and not waits(second, b, first):
+        return True
+    return give_up(c, first, a, second, b)

@@ -1,5 +1,9 @@
 """One captured segment into the streams of its connection: handshake, acknowledgements, ends, and the place of its
-bytes."""
+bytes.
+
+Payload of a RST is no part of the stream: it may say why the connection was reset (RFC 9293, section 3.5.3). It is
+counted beside the stream (`outside_bytes`), as that of segments outside of any window is.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from codec.amqp.connection import END_FIN, END_NONE, END_RST
 from codec.kernel import kernel
 from codec.limits import STRAY_SEGMENT
 from codec.net.direction import DONE, FOREIGN, TLS
+from codec.net.order import needed
 from codec.net.pieces import hold, hold_room
-from codec.net.reassembly import OUT_OF_WINDOW, anchor, count_conflicts, deliver, make_room, offset_of, swallow
+from codec.net.reassembly import OUT_OF_WINDOW, WRAP, anchor, count_conflicts, deliver, make_room, offset_of, swallow
 from codec.net.segments import ACK, FIN, RST, SYN
 
 
@@ -18,36 +23,48 @@ def begins_anew(d, peer, g):
     """Is this SYN the first packet of another connection on the same addresses and ports? (RFC 9293 section 3.4.3)"""
     if not g["flags"] & SYN or not (d.packets or peer.packets):
         return False
+    begins = (int(g.seq) + 1) % WRAP
     if d.anchored:
-        if (int(g.seq) + 1 + int(d.next) - int(d.seq)) % (1 << 32) == 0:
+        if (begins + int(d.next) - int(d.seq)) % WRAP == 0:
             return False  # the same SYN again, or late: what is known begins behind it
         if d.syn or d.payload_bytes > 0 or d.missing_bytes > 0:
             return True
     if g["flags"] & ACK:
-        return False
+        return bool(peer.anchored and not answers(peer, g))
+    if d.promised >= 0:
+        return bool(begins != d.promised)  # the SYN-ACK, which came first, answers another SYN
     return bool(peer.anchored and (peer.payload_bytes > 0 or peer.fin or peer.rst) and not peer.syn)
 
 
 @kernel
-def note_flags(c, d, peer, direction, g):
+def answers(peer, g):
+    """Does the SYN-ACK `g` answer the SYN of this peer? It acknowledges that alone, or with it the bytes that it
+    carried (RFC 7413, section 3)."""
+    acked = offset_of(peer, int(g.ack))
+    return acked == 0 or (peer.syn != 0 and 0 < acked <= peer.highest)
+
+
+@kernel
+def note_flags(c, d, peer, direction, rows, g):
     """Handshake, end and acknowledgement of one segment."""
     ts = int(g.ts_ns)
     if g["flags"] & SYN:
         if not d.anchored:
             anchor(d, (int(g.seq) + 1) % (1 << 32))
         d.syn = 1
+        client = direction
         if g["flags"] & ACK:
+            client = 1 - direction
             if c.synack_ns < 0:
                 c.synack_ns = ts
-            if c.client < 0:
-                c.client = 1 - direction
-                c.known_by = R.BY_SYN
-        else:
-            if c.syn_ns < 0:
-                c.syn_ns = ts
-            if c.client < 0:
-                c.client = direction
-                c.known_by = R.BY_SYN
+            if not peer.anchored:
+                peer.promised = int(g.ack)
+        elif c.syn_ns < 0:
+            c.syn_ns = ts
+        if c.client < 0:
+            R.resolve_senders(rows, c, client, R.BY_SYN)
+    elif g["flags"] & ACK and d.syn and not peer.anchored and peer.promised < 0:
+        peer.promised = int(g.ack)  # the end of the handshake: the SYN-ACK was captured late, or not at all
     elif g["flags"] & ACK and c.rtt_ns < 0 and c.syn_ns >= 0 and c.synack_ns >= 0 and direction == c.client:
         c.rtt_ns = max(0, ts - int(c.syn_ns))
     if g["flags"] & ACK and peer.anchored:
@@ -59,15 +76,21 @@ def note_flags(c, d, peer, direction, g):
         if c.tcp_end == END_NONE:
             c.tcp_end = END_RST
             c.tcp_end_by = direction
+            c.end_ack = int(g.ack) if g["flags"] & ACK else -1
     elif g["flags"] & FIN:
         d.fin = 1
         if c.tcp_end == END_NONE:
             c.tcp_end = END_FIN
             c.tcp_end_by = direction
+            c.end_ack = int(g.ack) if g["flags"] & ACK else -1
+        elif c.tcp_end_by != direction and c.end_ack == (int(g.seq) + int(g.wire_len) + 1) % WRAP:
+            c.tcp_end = END_FIN  # what ended the connection in the capture acknowledges this FIN
+            c.tcp_end_by = direction
+            c.end_ack = -1
 
 
 @kernel
-def take(c, d, peer, direction, s, g, payload):
+def take(c, d, peer, direction, s, rows, g, payload):
     """Place one segment: NEED_* with nothing changed, or DONE."""
     size = int(g.cap_len)
     code = make_room(d, s, size, 1)
@@ -83,18 +106,21 @@ def take(c, d, peer, direction, s, g, payload):
     c.last_ns = max(int(c.last_ns), ts)
     c.last_packet = g.packet_no
     c.last_file = g.file
-    note_flags(c, d, peer, direction, g)
-    first = (int(g.seq) + (1 if g["flags"] & SYN else 0)) % (1 << 32)
+    note_flags(c, d, peer, direction, rows, g)
+    first = (int(g.seq) + (1 if g["flags"] & SYN else 0)) % WRAP
     if g.wire_len > 0:
+        if g["flags"] & RST:
+            d.outside_bytes += size
+            return DONE
         if not d.anchored:
-            if g["flags"] & RST:
-                return DONE
             anchor(d, first)
         start = offset_of(d, first)
         if abs(start - int(d.next)) >= OUT_OF_WINDOW:
             d.limits |= STRAY_SEGMENT
+            d.outside_bytes += size
             return DONE
-        place(c, d, s, g, payload, start)
+        needs = needed(peer, int(g.ack)) if g["flags"] & ACK else 0
+        place(c, d, s, g, payload, start, needs)
     if g["flags"] & FIN and d.anchored and d.fin_at < 0:
         fin_at = offset_of(d, first) + int(g.wire_len)
         if fin_at >= d.next - 1 and fin_at - d.next < OUT_OF_WINDOW:
@@ -103,7 +129,7 @@ def take(c, d, peer, direction, s, g, payload):
 
 
 @kernel
-def place(c, d, s, g, payload, start):
+def place(c, d, s, g, payload, start, needs):
     """The payload of `g` has stream offset `start`: deliver it, hold it, or count it as a copy."""
     ts = int(g.ts_ns)
     size, wire = int(g.cap_len), int(g.wire_len)
@@ -131,17 +157,17 @@ def place(c, d, s, g, payload, start):
     waiting = d.piece_end > d.piece_from
     if start == d.next and (not waiting or s.pieces[d.piece_from].start >= start + size):
         if size > 0:
-            bring(d, s, payload, at, size, int(c.arrival), int(g.packet_no), ts, int(g.file))
+            bring(c, d, s, payload, at, size, int(c.arrival), int(g.packet_no), ts, int(g.file), needs)
         if cut > 0:
             d.cut_end = max(int(d.cut_end), start + size + cut)
     else:
-        hold(d, s, payload, at, start, size, cut, int(c.arrival), int(g.packet_no), ts, int(g.file))
+        hold(d, s, payload, at, start, size, cut, int(c.arrival), int(g.packet_no), ts, int(g.file), needs)
 
 
 @kernel
-def bring(d, s, source, at, size, arrival, packet_no, ts, file):
+def bring(c, d, s, source, at, size, arrival, packet_no, ts, file, needs):
     """Bytes in order: to the framing, or counted when nobody reads this direction."""
-    if d.mode == TLS or d.mode == FOREIGN:
+    if (d.mode == TLS or d.mode == FOREIGN) and d.pos == d.end:
         if d.span_from < 0:
             d.span_from = d.next
             d.span_first_packet = packet_no
@@ -155,4 +181,6 @@ def bring(d, s, source, at, size, arrival, packet_no, ts, file):
             d.foreign_bytes += size
         swallow(d, size)
     else:
-        deliver(d, s, source, at, size, arrival, packet_no, ts, file)
+        mark = deliver(d, s, source, at, size, arrival, packet_no, ts, file, needs)
+        mark.since_arrival = c.arrival
+        mark.since_ns = c.now_ns

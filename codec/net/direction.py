@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS, CONNECTION_ENDS = range(7)
+DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS = range(6)
 
 # What the framing makes of the bytes of a direction (codec.amqp.stream).
 START, FRAMES, INSIDE, LOST, TLS, FOREIGN = range(6)
@@ -40,6 +40,10 @@ DIRECTION = np.dtype(
         ("latest_file", "i4"),
         ("mark_from", "i8"),
         ("mark_end", "i8"),
+        ("gate", "i8"),  # marks[gate:mark_end] wait for what they acknowledge (codec.net.order)
+        ("ready", "i8"),  # stream offset up to which the framing may read
+        ("waived", "i8"),  # stream offset of the peer up to which nothing waits for its bytes any more
+        ("promised", "i8"),  # sequence number of offset 0 that the peer's SYN-ACK acknowledged, -1 unknown
         ("piece_from", "i8"),  # pieces[piece_from:piece_end] wait, sorted by start, disjoint
         ("piece_end", "i8"),
         ("pool_end", "i8"),
@@ -60,6 +64,7 @@ DIRECTION = np.dtype(
         ("tls_bytes", "i8"),
         ("foreign_bytes", "i8"),
         ("tail_bytes", "i8"),
+        ("outside_bytes", "i8"),  # beside the stream: payload of RST segments, and of those outside of any window
         # framing
         ("mode", "i8"),
         ("final", "u1"),  # a hole or the end follows the bytes at hand
@@ -96,6 +101,9 @@ MARK = np.dtype(
         ("ts_ns", "i8"),
         ("ready_packet_no", "i8"),  # the packet with which they, and all before them, were there in order
         ("ready_ns", "i8"),
+        ("needs", "i8"),  # stream offset of the peer that this packet acknowledged
+        ("since_arrival", "i8"),  # when they were there in order, in segments of the connection
+        ("since_ns", "i8"),  # and in order_ns
         ("file", "i4"),
         ("ready_file", "i4"),
     ],
@@ -110,6 +118,7 @@ PIECE = np.dtype(
         ("arrival", "i8"),
         ("packet_no", "i8"),
         ("ts_ns", "i8"),
+        ("needs", "i8"),  # stream offset of the peer that its packet acknowledged
         ("file", "i4"),
     ],
     align=True,

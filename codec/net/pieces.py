@@ -45,7 +45,7 @@ def hold_room(d, s, size):
 
 
 @kernel
-def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no, ts_ns, file):
+def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no, ts_ns, file, needs):
     for i in range(int(d.piece_end), index, -1):
         s.pieces[i] = s.pieces[i - 1]
     p = s.pieces[index]
@@ -57,6 +57,7 @@ def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no,
     p.packet_no = packet_no
     p.ts_ns = ts_ns
     p.file = file
+    p.needs = needs
     copy_bytes(s.pool, int(d.pool_end), source, at, at + size)
     d.pool_end += size
     d.pool_live += size
@@ -64,7 +65,7 @@ def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no,
 
 
 @kernel
-def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file):
+def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file, needs):
     """Keep bytes that came before their turn; parts that wait already are duplicates (`hold_room` said DONE).
 
     `source[at:at+size]` has stream offset `start`; `cut` more bytes followed on the wire and were not captured.
@@ -72,7 +73,7 @@ def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file):
     index = _first_piece_after(d, s, start)
     if size == 0:
         if cut > 0:
-            _insert_piece(d, s, index, start, 0, cut, source, at, arrival, packet_no, ts_ns, file)
+            _insert_piece(d, s, index, start, 0, cut, source, at, arrival, packet_no, ts_ns, file, needs)
         return
     if index > d.piece_from and s.pieces[index - 1].start + s.pieces[index - 1].length > start:
         index -= 1
@@ -94,7 +95,7 @@ def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file):
                 stop = int(s.pieces[index].start)
             tail = cut if stop == end else 0
             _insert_piece(
-                d, s, index, here, stop - here, tail, source, at + here - start, arrival, packet_no, ts_ns, file
+                d, s, index, here, stop - here, tail, source, at + here - start, arrival, packet_no, ts_ns, file, needs
             )
             index += 1
             here = stop

@@ -64,14 +64,15 @@ def make_room(d, s, size, marks):
             return NEED_MARKS
         for i in range(n):
             s.marks[i] = s.marks[first + i]
+        d.gate -= first
         d.mark_from = 0
         d.mark_end = n
     return DONE
 
 
 @kernel
-def deliver(d, s, source, at, size, arrival, packet_no, ts_ns, file):
-    """Append `source[at:at+size]` as the next bytes in order (`make_room` said DONE)."""
+def deliver(d, s, source, at, size, arrival, packet_no, ts_ns, file, needs):
+    """Append `source[at:at+size]` as the next bytes in order (`make_room` said DONE); their mark."""
     end = int(d.end)
     copy_bytes(s.bytes, end, source, at, at + size)
     d.end = end + size
@@ -91,13 +92,16 @@ def deliver(d, s, source, at, size, arrival, packet_no, ts_ns, file):
     m.ready_packet_no = d.latest_packet_no
     m.ready_ns = d.latest_ns
     m.ready_file = d.latest_file
+    m.needs = needs
     d.mark_end += 1
+    return m
 
 
 @kernel
 def swallow(d, size):
     """Count `size` bytes in order that nobody will read (a foreign or encrypted stream)."""
     d.next += size
+    d.ready = d.next
     d.seq = (int(d.seq) + size) % WRAP
     d.payload_bytes += size
 

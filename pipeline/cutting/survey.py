@@ -253,7 +253,6 @@ def stream_offsets(packets: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArra
     rows = np.flatnonzero(syn | ((wire > 0) & ((packets["flags"] & RST) == 0)))
     if not len(rows):
         return at, np.zeros(len(packets), np.bool_)
-    rows = np.flatnonzero((syn | (wire > 0)) & (np.arange(len(packets)) >= rows[0]))
     seq = (packets["seq"][rows].astype(np.int64) + syn[rows]) % WRAP
     steps = (np.diff(seq, prepend=seq[0]) + HALF) % WRAP - HALF
     offsets = np.cumsum(steps)

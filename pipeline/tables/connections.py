@@ -34,7 +34,7 @@ from pipeline.tables.roles import (
     named,
 )
 from pipeline.tables.sayings import NAMES, SAID, SAYING_METHODS, first_said
-from pipeline.tables.shape import shaped, timestamp
+from pipeline.tables.shape import elapsed, shaped, timestamp
 
 if TYPE_CHECKING:
     from udfs.counting import Counts
@@ -115,7 +115,7 @@ def _said(frames: DataFrame) -> DataFrame:
         .agg(
             *(first_said(saying).alias(name) for name, saying in SAID.items()),
             *(value.alias(name) for name, value in first.items()),
-            *((_first(until) - _first(since)).alias(name) for name, (since, until) in STEPS.items()),
+            *(elapsed(_first(since), _first(until)).alias(name) for name, (since, until) in STEPS.items()),
             F.max(stage).alias("stage"),
             F.min(F.when(named(OPENED), F.col("ts_ns"))).alias("open_ns"),
             F.min(F.when(named(CLOSES_CONNECTION), close)).alias("close"),
@@ -198,7 +198,7 @@ def _concluded() -> dict[str, Column]:
         **{name: _agreed(name) for name in AGREED},
         "opened_ts": timestamp("opened_ts_ns"),
         "closed_ts": timestamp("closed_ts_ns"),
-        "handshake_ns": F.when(F.col("syn_seen"), F.col("open_ns") - F.col("opened_ts_ns")),
+        "handshake_ns": F.when(F.col("syn_seen"), elapsed(F.col("opened_ts_ns"), F.col("open_ns"))),
         "state": F.element_at(stages, F.greatest(F.coalesce("stage", F.lit(1)), by_header).cast("int")),
         "tls": F.struct(
             mode.alias("mode"),

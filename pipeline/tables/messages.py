@@ -16,7 +16,7 @@ from pipeline.tables.properties import CLASSIC, PERSISTENT, V0_10, V1_0
 from pipeline.tables.returns import KEY as MESSAGE
 from pipeline.tables.returns import returned
 from pipeline.tables.roles import CLASSIC_VERSIONS
-from pipeline.tables.shape import shaped
+from pipeline.tables.shape import elapsed, shaped
 
 if TYPE_CHECKING:
     from udfs.contents import Shown
@@ -39,7 +39,7 @@ def concluded(rows: DataFrame, settled: DataFrame) -> DataFrame:
                 "outcome": F.when(was_returned, "returned").otherwise(F.coalesce("end.outcome", "outcome")),
                 "transaction": F.col("end.transaction"),
                 "settled_ts_ns": settled_ts_ns,
-                "settle_latency_ns": settled_ts_ns - F.col("ts_ns"),
+                "settle_latency_ns": elapsed(F.col("ts_ns"), settled_ts_ns),
                 "settled_frame_no": F.col("end.settled_frame_no"),
             }
         ),

@@ -17,6 +17,11 @@ def shaped(rows: DataFrame, schema: StructType) -> DataFrame:
     return rows.select(*columns)
 
 
+def elapsed(since: Column, until: Column) -> Column:
+    """Nanoseconds between two moments; null where the later one was captured first: how long it took is not known."""
+    return F.when(until >= since, until - since)
+
+
 def timestamp(nanoseconds: str) -> Column:
     """Column of nanoseconds since 1970 -> TIMESTAMP, microseconds, rounded down."""
     return F.expr(f"timestamp_micros({nanoseconds} div 1000)")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 from functools import cache
 
+import numpy as np
 import pyarrow as pa
 
-from codec.amqp.facts import IPPROTO_TCP, IPV4_MAPPED, community_id
 from codec.amqp.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.tables_0_10 import COMMAND_ENTRY, CONTROL_ENTRY, entries
 from codec.amqp.tables_1_0 import descriptors
+from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, name_flows
 from udfs.functions.columns import by_distinct, version_code
 
 WITH_PORTS = (IPPROTO_TCP, 17, 132)  # TCP, UDP, SCTP (the Internet's protocol numbers)
@@ -75,8 +76,11 @@ def _community(ip: str, port: int, other_ip: str, other_port: int, protocol: int
     short = all(0 <= number < 1 << 16 for number in (port, other_port, seed))
     if None in ends or not short or protocol not in WITH_PORTS:
         return None
-    flow = b"".join(IPV4_MAPPED + octets if len(octets) == 4 else octets for octets in ends if octets)
-    return community_id(flow + port.to_bytes(2, "big") + other_port.to_bytes(2, "big"), seed, protocol)
+    mapped = [IPV4_MAPPED + octets if len(octets) == 4 else octets for octets in ends if octets]
+    (low, low_port), (high, high_port) = sorted(zip(mapped, (port, other_port), strict=True))
+    flow = low + high + low_port.to_bytes(2, "big") + high_port.to_bytes(2, "big")
+    name: bytes = name_flows(np.frombuffer(flow, np.uint8)[None], seed, protocol).tobytes()
+    return name.decode()
 
 
 def packed(ip: str) -> bytes | None:

@@ -1,0 +1,131 @@
+"""Connections that follow each other on the same addresses and ports, and packets that belong to none of them.
+
+The ledger of each is held against the second reader (independent_tcp), which keeps every byte by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import independent_tcp as tcp
+import pika.frame
+import pika.spec
+import pytest
+from test_reassembly import FRAMES, OPENING, PLACES, STREAM, WRAP, Capture, Segment, places
+from wire import CLIENT, SERVER, Row
+
+from codec.net.segments import ACK, FIN, RST, SYN
+
+PORTS = {CLIENT: 40000, SERVER: 5672}
+ANOTHER = 500_000  # how far initial sequence numbers of two connections are apart
+DELIVERY = pika.frame.Method(1, pika.spec.Basic.Deliver("tag", 1, False, "e", "k")).marshal() + b"".join(FRAMES[2:4])
+IN_THE_MIDDLE = [
+    Segment(CLIENT, PLACES[9][0], STREAM[PLACES[9][0] :], ack=900),
+    Segment(SERVER, 900, DELIVERY, ack=len(STREAM)),
+]
+
+
+def moved(segments: list[Segment], by: int = ANOTHER) -> list[Segment]:
+    """The same with other sequence numbers."""
+    return [replace(each, at=each.at + by, ack=each.ack + by) for each in segments]
+
+
+def second_reader(capture: Capture) -> list[tcp.Connection]:
+    packets = []
+    for number, each in enumerate(capture.segments):
+        source, target = (("10.0.0.1", PORTS[side]) for side in (each.direction, 1 - each.direction))
+        seq = (capture.first[each.direction] + each.at - bool(each.flags & SYN)) % WRAP
+        ack = (capture.first[1 - each.direction] + each.ack) % WRAP if each.flags & ACK else 0
+        wire = len(each.data) if each.wire is None else each.wire
+        packets.append(tcp.Packet(number, "", number, 0, source, target, seq, ack, each.flags, wire, each.data))
+    return tcp.connections(packets)
+
+
+def accounted(segments: list[Segment]) -> tuple[list[Row], list[Row]]:
+    """Rows and facts; the ledger of each connection is that of the second reader."""
+    capture = Capture(segments=segments)
+    rows, facts = capture.decoded()
+    expected = second_reader(capture)
+    assert len(facts) == len(expected)
+    for fact, connection in zip(facts, expected, strict=True):
+        for side, port in (("client", 40000), ("server", 5672)):
+            half = connection.halves["10.0.0.1", port]
+            missing = sum(size for _, size in half.holes())
+            assert fact[side]["payload_bytes"] == len(half.data) - missing
+            assert fact[side]["missing_bytes"] == missing
+            assert fact[side]["outside_bytes"] == half.outside
+        of_rows = sum(fact[side]["payload_bytes"] for side in ("client", "server"))
+        assert of_rows == sum(fact[side]["frame_bytes"] + fact[side]["skipped_bytes"] for side in ("client", "server"))
+    assert {row["sender"] for row in rows} <= {"client", "server"}
+    return rows, facts
+
+
+@pytest.mark.parametrize("heard", [IN_THE_MIDDLE, IN_THE_MIDDLE[:1], IN_THE_MIDDLE[1:]])
+def test_a_syn_ack_whose_syn_was_lost_begins_another_connection(heard: list[Segment]) -> None:
+    again = moved([OPENING[1], Segment(CLIENT, 0, STREAM)])
+    rows, facts = accounted([*heard, *again])
+    assert [fact["client"]["packets"] for fact in facts] == [sum(s.direction == CLIENT for s in heard), 1]
+    assert [fact["sides_known_by"] for fact in facts] == ["method", "syn"]
+    assert [row for row in rows if row["frame_type"] == "gap"] == []
+    assert {row["sender"] for row in rows if row["name"] == "basic.publish"} >= {"client"}
+
+
+def test_a_syn_ack_after_a_whole_connection_begins_another_one() -> None:
+    first = [*OPENING, Segment(CLIENT, 0, STREAM)]
+    rows, facts = accounted([*first, *moved([OPENING[1], Segment(CLIENT, 0, STREAM)])])
+    assert [fact["client"]["frame_bytes"] for fact in facts] == [len(STREAM)] * 2
+    assert places(rows) == sorted(PLACES * 2)
+
+
+def test_a_syn_ack_that_comes_late_begins_nothing() -> None:
+    """Its SYN was captured, or what it acknowledges is where the stream of the client begins."""
+    late = [Segment(CLIENT, 0, STREAM[:700]), OPENING[1], Segment(CLIENT, 700, STREAM[700:])]
+    for segments in ([OPENING[0], *late], late, [OPENING[1], OPENING[0], late[0], late[2]]):
+        rows, (fact,) = accounted(segments)
+        assert places(rows) == PLACES
+        assert {row["sender"] for row in rows} == {"client"}
+        assert fact["sides_known_by"] == ("header" if segments is late else "syn")
+
+
+def test_a_syn_ack_may_acknowledge_what_its_syn_carried() -> None:
+    """TCP Fast Open (RFC 7413)."""
+    opening = [Segment(CLIENT, 0, STREAM[:50], SYN), Segment(SERVER, 0, flags=SYN | ACK, ack=50)]
+    rows, (fact,) = Capture(segments=[*opening, Segment(CLIENT, 50, STREAM[50:])]).decoded()
+    assert places(rows) == PLACES
+    assert fact["client"]["packets"] == 2
+
+
+def test_rows_before_a_late_syn_ack_have_a_sender() -> None:
+    """These frames do not tell who sends them: either side may acknowledge. The SYN-ACK that comes later tells."""
+    ack = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
+    rows, (fact,) = accounted([Segment(SERVER, 0, ack * 5), OPENING[1], Segment(SERVER, len(ack) * 5, ack * 5)])
+    assert [row["sender"] for row in rows] == ["server"] * 10
+    assert fact["sides_known_by"] == "syn"
+
+
+@pytest.mark.parametrize("flags", [RST, RST | ACK])
+def test_what_a_reset_says_is_counted_beside_the_stream(flags: int) -> None:
+    """RFC 9293 section 3.5.3: a RST may hold text that tells why."""
+    said = b"no such service"
+    opened = [*OPENING, Segment(CLIENT, 0, STREAM), Segment(SERVER, 0, said, flags, ack=len(STREAM))]
+    rows, (fact,) = accounted(opened)
+    assert places(rows) == PLACES
+    assert (fact["server"]["outside_bytes"], fact["server"]["payload_bytes"]) == (len(said), 0)
+    assert fact["tcp_end"] == "rst"
+
+
+def test_a_reset_of_nothing_known_is_counted() -> None:
+    rows, (fact,) = accounted([Segment(SERVER, 0, b"closed", RST)])
+    assert rows == []
+    assert fact["server"]["outside_bytes"] == 6
+
+
+def test_a_fin_that_is_acknowledged_by_another_one_came_first() -> None:
+    """Whichever was captured first."""
+    fins = [
+        Segment(CLIENT, len(STREAM), flags=FIN | ACK),
+        Segment(SERVER, 0, flags=FIN | ACK, ack=len(STREAM) + 1),
+    ]
+    for order in (fins, fins[::-1]):
+        _, (fact,) = accounted([*OPENING, Segment(CLIENT, 0, STREAM), *order])
+        assert (fact["tcp_end"], fact["tcp_end_by"]) == ("fin", "client")
