@@ -88,13 +88,14 @@ SAMPLES: dict[str, list[tuple[bytes, Any]]] = {
     "short": [(b"\x01\x02", 258), (b"\xff\xff", 65535)],
     "long": [(b"\x00\x00\x00\x05", 5), (b"\xff\xff\xff\xff", 4294967295)],
     "longlong": [(bytes(7) + b"\x09", 9), (b"\xff" * 8, Decimal(2**64 - 1))],
-    "shortstr": [(shortstr(b"name"), "name"), (shortstr(b"\xff" * 255), b"\xff" * 255)],
+    "shortstr": [(shortstr(b"name"), "name"), (shortstr(b"\xff" * 255), r"\xff" * 255)],
     "longstr": [(long_prefixed(b"long text"), "long text"), (long_prefixed(b""), "")],
     "timestamp": [(struct.pack(">Q", 86400), datetime(1970, 1, 2, tzinfo=UTC)), (b"\xff" * 8, Decimal(2**64 - 1))],
     "table": [(TABLE, TABLE_READ), (long_prefixed(b""), {})],
     "content": [(b"\x00" + long_prefixed(b"inline"), "inline"), (b"\x00" + long_prefixed(b""), "")],
 }
 SECRETS = {"response", "new-secret", "security-token"}
+MECHANISMS = {"mechanism": (shortstr(b"PLAIN"), "PLAIN")}  # other names are not shown
 
 
 def fact_table(version: str) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def fact_table(version: str) -> dict[str, Any]:
 
 def example(fields: list[dict[str, Any]], turn: int) -> tuple[bytes, dict[str, Any]]:
     """Octets of these fields and what they mean; `turn` chooses among the samples."""
-    octets, meaning, bits = b"", {}, []
+    octets, meaning, bits, behind_secret = b"", {}, [], False
     for i, field in enumerate(fields):
         key = field.get("practice_name", field["name"]).replace("nowait", "no-wait").replace("-", "_")
         if field["type"] == "bit":
@@ -115,10 +116,13 @@ def example(fields: list[dict[str, Any]], turn: int) -> tuple[bytes, dict[str, A
             continue
         octets += pack_bits(bits)
         bits = []
-        octet, value = SAMPLES[field["type"]][(i + turn) % 2]
+        octet, value = MECHANISMS.get(field["name"], SAMPLES[field["type"]][(i + turn) % 2])
         octets += octet
-        if field["name"] not in SECRETS:
+        if field["name"] == "challenge":
+            meaning["challenge_size"] = len(octet) - 4
+        elif field["name"] not in SECRETS and not (behind_secret and len(octet) > 32):
             meaning[key] = value
+        behind_secret |= field["name"] in SECRETS
     return octets + pack_bits(bits), meaning
 
 

@@ -100,14 +100,15 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "tag U": ([declare(table(shortstr(b"a"), b"U\0\x01"))], [["ambiguous-tag"]]),
     "tag s in an array": ([declare(table(shortstr(b"a"), ARRAY_OF_S))], [["ambiguous-tag"]]),
     "tag s in headers": ([PUBLISH, header(0, b"\x20\0" + table(shortstr(b"a"), b"s\0\x01"))], [[], ["ambiguous-tag"]]),
-    "zero octet": ([declare(table(), queue=b"a\0b")], [["shortstr-octets"]]),
-    "not UTF-8": ([declare(table(), queue=b"\xc3")], [["shortstr-octets"]]),
+    "zero octet": ([declare(table(), queue=b"a\0b")], [["zero-octet"]]),
+    "not UTF-8": ([declare(table(), queue=b"\xc3")], [["not-utf8"]]),
+    "zero octet, not UTF-8": ([declare(table(), queue=b"\0\xc3")], [["zero-octet", "not-utf8"]]),
     "UTF-8": ([declare(table(), queue="grün".encode())], [[]]),
-    "name of zero octet": ([declare(table(shortstr(b"a\0"), b"t\0"))], [["shortstr-octets"]]),
-    "name not UTF-8": ([declare(table(shortstr(b"\xff"), b"t\0"))], [["shortstr-octets"]]),
+    "name of zero octet": ([declare(table(shortstr(b"a\0"), b"t\0"))], [["zero-octet"]]),
+    "name not UTF-8": ([declare(table(shortstr(b"\xff"), b"t\0"))], [["not-utf8"]]),
     "name in UTF-8": ([declare(table(shortstr("ü".encode()), b"t\0"))], [[]]),
     "long string of anything": ([declare(table(shortstr(b"a"), b"S", long_prefixed(b"\0\xff")))], [[]]),
-    "property not UTF-8": ([PUBLISH, header(0, b"\x80\0" + shortstr(b"\xff"))], [[], ["shortstr-octets"]]),
+    "property not UTF-8": ([PUBLISH, header(0, b"\x80\0" + shortstr(b"\xff"))], [[], ["not-utf8"]]),
     "ticket": ([declare(table(), ticket=1)], [["reserved-set"]]),
     "low octet of the ticket": ([declare(table(), ticket=256)], [["reserved-set"]]),
     "out-of-band": ([method(20, 10, shortstr(b"x"))], [["reserved-set"]]),
@@ -122,7 +123,7 @@ CASES: dict[str, tuple[list[bytes], list[list[str]]]] = {
     "second bit of one": ([method(60, 80, bytes(8), b"\x02")], [["unused-bits"]]),
     "everything at once": (
         [declare(table(shortstr(b"\0"), b"s\0\x01"), bits=0x80, ticket=1) + b"", ACK],
-        [["ambiguous-tag", "shortstr-octets", "reserved-set", "unused-bits"], []],
+        [["ambiguous-tag", "zero-octet", "reserved-set", "unused-bits"], []],
     ),
     "cluster-id": ([PUBLISH, header(0, b"\0\x04" + shortstr(b"c"))], [[], ["reserved-set"]]),
     "weight": ([PUBLISH, header(0, weight=1)], [[], ["weight"]]),
@@ -195,7 +196,14 @@ def test_bytes_that_the_snap_length_cut_are_told_from_lost_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "code"), [(b"GET / HTTP/1.1\r\n", 0x47455420), (b"\xff" * 8, 0xFFFFFFFF), (b"GET", -1)]
+    ("octets", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n", 0x47455420),
+        (b"\x16\x03\x01\x02\0\x01\0", 0x16030102),
+        (b"PASS s3cret\r\n", -1),
+        (b"\xff" * 8, -1),
+        (b"GET", -1),
+    ],
 )
 def test_how_a_foreign_stream_begins(octets: bytes, code: int) -> None:
     wire = Wire()

@@ -129,7 +129,9 @@ def test_secrets_have_no_key_but_the_user() -> None:
     for version in CLASSIC_VERSIONS:
         for method in methods(version):
             secret = [f.name for f in method.fields if f.kind in (kinds.SECRET, kinds.SASL_RESPONSE)]
-            named = [f.name for f in method.fields if f.name in ("response", "new-secret", "security-token")]
+            named = [
+                f.name for f in method.fields if f.name in ("challenge", "response", "new-secret", "security-token")
+            ]
             assert secret == named
     assert fields_of(method_named("0-9-1", "connection.start-ok")) == [
         "client_properties",

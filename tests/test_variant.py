@@ -167,13 +167,26 @@ def test_strings_and_binary_of_any_length(size: int) -> None:
     assert len(both_ways(data.decode())[0]) == header + size
 
 
-@pytest.mark.parametrize("data", [b"", b"plain", "größer €".encode(), b"\xff\xfe", b"a" * 70 + b"\xe9", b"ab\xc3"])
-def test_text_is_a_string_when_it_is_utf8_else_binary(data: bytes) -> None:
-    result = written(v.put_text, octets(b"??" + data + b"?"), 2, 2 + len(data))
+TEXTS = [b"", b"plain", "größer €".encode(), b"\xff\xfe", b"a" * 70 + b"\xe9", b"ab\xc3"]
+
+
+@pytest.mark.parametrize("data", TEXTS)
+def test_octets_are_a_string_when_they_are_utf8_else_binary(data: bytes) -> None:
+    result = written(v.put_octets, octets(b"??" + data + b"?"), 2, 2 + len(data))
     try:
         assert result == data.decode()
     except UnicodeDecodeError:
         assert result == data
+
+
+@pytest.mark.parametrize("data", [*TEXTS, b"C:\\\xe9", b"C:\\"])
+def test_text_is_a_string_with_odd_octets_escaped(data: bytes) -> None:
+    """As Python's error handler does it; backslashes too, where there are such octets."""
+    result = written(v.put_text, octets(b"??" + data + b"?"), 2, 2 + len(data))
+    try:
+        assert result == data.decode()
+    except UnicodeDecodeError:
+        assert result == data.replace(b"\\", rb"\x5c").decode("utf-8", "backslashreplace")
 
 
 def test_null_and_booleans() -> None:

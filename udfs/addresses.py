@@ -14,6 +14,8 @@ from urllib.parse import unquote_to_bytes
 
 import pyarrow as pa
 
+from udfs.fields import texts_of
+
 # (what it is, pattern, exchange or None for the first group, group of the routing key, percent-encoded)
 FORMS = tuple(
     (kind, re.compile(pattern, re.DOTALL), exchange, group, encoded)  # each is read in time linear in the address
@@ -53,7 +55,7 @@ def nodes(addresses: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     encoded = addresses.dictionary_encode()
     known = [node(address) for address in encoded.dictionary.cast(pa.binary()).to_pylist()]
     kinds = pa.array([each.kind for each in known], pa.string())
-    exchanges, keys = (pa.array([each[i] for each in known], pa.binary()).view(pa.string()) for i in (1, 2))
+    exchanges, keys = (texts_of(pa.array([each[i] for each in known], pa.binary())) for i in (1, 2))
     return kinds.take(encoded.indices), exchanges.take(encoded.indices), keys.take(encoded.indices)
 
 

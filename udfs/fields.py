@@ -1,7 +1,7 @@
 """Fields of a VARIANT column as Arrow columns: `fields(column, {"queue": "string", "delivery_tag": "bigint"})`.
 
-A field of another type than asked for is null, as is one that is not there. Octets that are no UTF-8 are handed on in a
-string as they are.
+A field of another type than asked for is null, as is one that is not there. Octets that are not UTF-8 are escaped in a
+string (`codec.text`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.cursor import is_ascii
+from codec.text import escape_all, escaped_ends
 from codec.variant.elements import count_elements, read_elements, read_values
 from codec.variant.reading import NUMBER, OBJECT, TEXT, TIME, TRUTH, Fields, gather, new_fields, new_seen, read_fields
 from udfs.arrow import TIMESTAMP, VARIANT
@@ -158,7 +160,8 @@ def _column(kind: str, found: Fields, k: int, values: Values) -> pa.Array:
     if kind != "variant" and not kinds.any():
         return pa.nulls(len(kinds), TYPES[kind])
     if kind in ("string", "binary"):
-        return taken(values.octets, numbers, found.sizes[k], kinds == TEXT).view(TYPES[kind])
+        octets = taken(values.octets, numbers, found.sizes[k], kinds == TEXT)
+        return texts_of(octets) if kind == "string" else octets
     if kind == "boolean":
         return pa.array(numbers == 1, mask=kinds != TRUTH)
     if kind == "timestamp":
@@ -192,6 +195,21 @@ def taken(
     gather(octets, np.ascontiguousarray(places), sizes, data)
     mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
     return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def texts_of(column: pa.Array) -> pa.StringArray:
+    """A binary column as text: what is not UTF-8 is escaped (`codec.text`)."""
+    octets, ends = heap_of(column)
+    if is_ascii(octets, ends[0], ends[-1]):
+        return column.view(pa.string())
+    octets, ends, shown = octets[ends[0] : ends[-1]], ends[1:] - ends[0], np.empty(len(ends) - 1, np.int64)
+    if not escaped_ends(octets, ends, shown):
+        return column.view(pa.string())
+    data = np.empty(int(shown[-1]), np.uint8)
+    escape_all(octets, ends, data)
+    offsets = offsets_of(np.diff(shown, prepend=0))
+    mask = pa.py_buffer(np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(column), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int32]:

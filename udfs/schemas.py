@@ -59,7 +59,7 @@ FRAMES = StructType(
         field(
             "code",
             LongType(),
-            "descriptor of a 1.0 performative; 4 octets after AMQP of a protocol header; first 4 of a foreign stream",
+            "descriptor of a 1.0 performative; 4 octets after AMQP of a protocol header; first 4 of HTTP, SSH, TLS",
         ),
         field(
             "name", StringType(), "'basic.publish', 'message.transfer', 'transfer'; the class name on content headers"

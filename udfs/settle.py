@@ -24,6 +24,7 @@ from codec.settlement import (
     settle,
     with_room,
 )
+from codec.text import escaped
 from udfs.rows import integers
 
 TRANSACTIONS = ("committed", "rolled-back")  # COMMITTED, ROLLED_BACK
@@ -50,9 +51,9 @@ class Numbers:
     def of(self, column: pa.Array) -> NDArray[np.int64]:
         """The number of each text; not writeable, as `integers`."""
         encoded = column.dictionary_encode()
-        # Octets from the wire: what is not UTF-8 is shown with backslashes.
+        # Spark hands on octets from the wire that are not UTF-8.
         octets = encoded.dictionary.cast(pa.binary()).to_pylist()
-        numbers = [self._number(text.decode("utf-8", "backslashreplace")) for text in octets]
+        numbers = [self._number(escaped(text)) for text in octets]
         found: NDArray[np.int64] = np.array([0, *numbers])[encoded.indices.fill_null(-1).to_numpy() + 1]
         found.flags.writeable = False
         return found

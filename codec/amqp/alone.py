@@ -51,7 +51,7 @@ def _begin(state, version, family, start, end):
     c.version_known = 1
     c.client = 0
     c.started = 1  # no greeting decides about the version
-    c.weighing = 0
+    c.weighing = c.handshaking = 0
     c.frame_no = c.frame_max = c.channel_max = c.offers = 0
     d.syn = 0  # a transfer may go on with what another one began
     d.mode = FRAMES

@@ -40,8 +40,8 @@ from codec.amqp.containers_0_10 import (
     push,
     put_value,
 )
-from codec.amqp.credentials import user_span
-from codec.amqp.extents_0_10 import entry_at, extent, session_header_end
+from codec.amqp.credentials import is_sasl_name, stands_apart, user_span
+from codec.amqp.extents_0_10 import entry_at, extent, fields_in_place, session_header_end
 from codec.amqp.field_table import put_name as put_key
 from codec.amqp.scalars_0_10 import SCRATCH, put_code
 from codec.cursor import i64, octet, u8, u32
@@ -60,6 +60,7 @@ from codec.variant import (
     key,
     known_key,
     load_known,
+    mask_uris,
     put_binary,
     put_bool,
     put_int,
@@ -71,6 +72,7 @@ from codec.variant.writer import KEYS
 
 COMMAND_ID_OCTETS = 8  # of the implicit command id, which the framing puts before a command
 HEADER_SEGMENT = 2
+EVERY_FIELD = 16  # packing flags announce no more
 SKIPPED, NO_VALUE = -1, -2  # for the type of a value: there is none to write; it does not fit
 
 
@@ -102,15 +104,29 @@ def _next_field(w, buf, at, row, t, keys, key_set):
         return at, at, NO_VALUE, of, UNKNOWN_KEYS
     before = int(row[BEFORE])
     row[BEFORE] = at
-    if field[T.FIELD_SHOWN] == T.SHOWN:
+    shown = int(field[T.FIELD_SHOWN])
+    if row[BASE] >= 0:
+        mask_uris(w, field[T.FIELD_MASKED] != 0)
+    if shown == T.SHOWN or is_shown(buf, at, end, shown):
         _field_key(w, row, place, t, keys, key_set)
         return at, end, number, of, int(field[T.FIELD_BASE]) if row[BASE] >= 0 else UNKNOWN_KEYS
-    if field[T.FIELD_SHOWN] == T.USER_SHOWN:
+    if shown == T.SIZE_SHOWN:
+        _field_key(w, row, place, t, keys, key_set)
+        put_int(w, end - at - int(t.types[T.WIDTH, number]))
+    elif shown == T.USER_SHOWN:
         user, user_end = user_span(w, buf, before + 1, at, at + 4, end, t.types[T.FORM])
         if user >= 0:
             _field_key(w, row, place, t, keys, key_set)
             put_text(w, buf, user, user_end)
     return end, end, SKIPPED, of, UNKNOWN_KEYS
+
+
+@kernel
+def is_shown(buf, at, end, shown):
+    """Whether the str8 `buf[at:end]`, of which is shown what `shown` says, can be no part of a secret."""
+    if shown == T.NAME_SHOWN:
+        return is_sasl_name(buf, at + 1, end)
+    return shown == T.SHOWN_APART and stands_apart(at + 1, end)
 
 
 @inlined
@@ -191,12 +207,33 @@ def _begin_entry(w, buf, start, end, kind, of, stack, t):
 
 
 @kernel
-def decode_segment(buf, start, end, kind, of, t, keys, stack, w):
+def decode_segment(buf, start, end, kind, of, t, keys, stack, w, guarded=False):
     """Write what the segment `buf[start:end]` holds: a code. `kind`: CONTROL_ENTRY, COMMAND_ENTRY, or HEADER_SEGMENT.
 
     Arguments of control or command `of` follow its class code and code; before those of a command stands its implicit
-    id, 8 octets, -1 when it is not known. `of` of a header segment is the number of its key set.
+    id, 8 octets, -1 when it is not known. `of` of a header segment is the number of its key set. Where the fields do
+    not fill the segment, an entry that bears a secret, and any that is `guarded`, shows only those that can be no part
+    of a secret.
     """
+    if kind == HEADER_SEGMENT or (t.entries[of, T.SECRET] < 0 and not guarded):
+        return _write_segment(buf, start, end, kind, of, t, keys, stack, w, EVERY_FIELD)
+    at = start
+    if kind == T.COMMAND_ENTRY:
+        at = session_header_end(buf, start + COMMAND_ID_OCTETS, end)
+    shown, shown_end = fields_in_place(buf, at, end, of, t) if at >= 0 else (0, start)
+    whole = shown_end == end and shown == t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
+    stop = end if whole else shown_end
+    code = _write_segment(buf, start, stop, kind, of, t, keys, stack, w, EVERY_FIELD if whole else shown)
+    if code == MALFORMED and shown > 0:
+        # what a field holds is no better known than where it ends
+        rollback(w)
+        code = _write_segment(buf, start, end, kind, of, t, keys, stack, w, 0)
+    return MALFORMED if code == OK and not whole else code
+
+
+@kernel
+def _write_segment(buf, start, end, kind, of, t, keys, stack, w, shown):
+    """`decode_segment`, with the first `shown` fields."""
     begin(w)
     at, depth, code = start, 0, OK
     if kind == HEADER_SEGMENT:
@@ -204,6 +241,7 @@ def decode_segment(buf, start, end, kind, of, t, keys, stack, w):
         depth = push(stack, depth, int(IN_SECTIONS), end, int(MORE), int(MORE), int(UNKNOWN_KEYS), int(UNKNOWN_KEYS))
     else:
         at, depth, code = _begin_entry(w, buf, start, end, kind, of, stack, t)
+        stack[0, LEFT] &= (1 << shown) - 1
     broken = code == MALFORMED
     while depth > 0 and trouble(w) == OK:
         row = stack[depth - 1]

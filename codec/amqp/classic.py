@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from codec.amqp import kinds as K
 from codec.amqp import notes as N
-from codec.amqp.credentials import user_span
-from codec.amqp.field_table import put_nested, put_scalar, table_fits, value_end
+from codec.amqp.credentials import is_sasl_name, stands_apart, user_span
+from codec.amqp.field_table import put_nested, put_scalar, table_fits, table_fits_throughout, value_end
 from codec.amqp.tables import OPTIONAL, RESERVED, UNUSED_SHIFT
 from codec.cursor import SHORT, octet, u16
 from codec.kernel import inlined, kernel
@@ -26,8 +26,11 @@ from codec.variant import (
     finish_known,
     known_key,
     load_known,
+    mask_uris,
     note,
     put_bool,
+    put_int,
+    put_octets,
     put_text,
     rollback,
 )
@@ -46,13 +49,52 @@ def classify_method(buf, start, end, t, version):
 
 
 @kernel
-def decode_arguments(buf, start, end, t, version, method, w):
-    """Write the arguments `buf[start:end]` (after the method number) of method index `method`: (code, offset)."""
+def decode_arguments(buf, start, end, t, version, method, w, guarded=False):
+    """Write the arguments `buf[start:end]` (after the method number) of method index `method`: (code, offset).
+
+    Where they do not fill the payload, a method that bears a secret, and any that is `guarded`, shows only what can be
+    no part of a secret.
+    """
     begin(w)
     first, last = int(t.field_from[method]), int(t.field_from[method + 1])
     begin_object_of(w, last - first, end - start + int(t.field_room[method]))
+    if guarded or t.method_secret[method] >= 0:
+        shown, flaw = fields_in_place(buf, start, end, t, t.tag_kind[version], method, w.nest)
+        if flaw:
+            note(w, flaw)
+            _, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, first + shown)
+            code, at = _finish(w, OK, at, at, t, method)
+            return (MALFORMED if code == OK else code), at
     code, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, last)
     return _finish(w, code, at, end, t, method)
+
+
+@kernel
+def fields_in_place(buf, start, end, t, tags, method, nest):
+    """How many fields of `method` in `buf[start:end]` are in their place for certain, and the note about what is not: 0
+    when all of them fill it exactly, tables from end to end. Otherwise those before the first that does not fit; of
+    those none from the first secret on. `nest` is scratch as `Writer.nest`."""
+    first, last = int(t.field_from[method]), int(t.field_from[method + 1])
+    certain = max(int(t.method_secret[method]), 0)
+    at, bit, flaw = start, 0, 0
+    for i in range(first, last):
+        kind, after = int(t.field_kind[i]), at
+        if at == end and t.field_flags[i] & OPTIONAL:
+            break
+        if kind == K.BIT:
+            after = at + 1 if bit == 0 else at
+            bit = (bit + 1) & 7
+        else:
+            bit = 0
+            after = value_end(buf, at, end, kind)
+        if after < 0 or after > end:
+            flaw = N.FIELDS_SHORT
+        elif kind == K.TABLE or kind == K.PEER_TABLE:
+            flaw = 0 if table_fits_throughout(buf, at + 4, after, tags, nest) else N.TABLE_BROKEN
+        if flaw:
+            return min(certain, i - first), flaw
+        at = after
+    return (last - first, 0) if at == end else (certain, N.OCTETS_LEFT)
 
 
 @inlined
@@ -112,22 +154,41 @@ def _check_reserved(w, buf, start, end):
 
 @kernel
 def _put_special(w, buf, before, at, after, t, tags, method, i):
-    """A table, content or secret at `buf[at:after]`; the field before it begins at `before`."""
+    """A table, content or secret at `buf[at:after]`, or what stands beside a secret; the field before it begins at
+    `before`."""
     kind, number = int(t.field_kind[i]), int(t.field_key[i])
-    if kind == K.TABLE:
+    if kind == K.TABLE or kind == K.PEER_TABLE:
         load_known(w, t.keys, method)
         known_key(w, number)
-        return put_nested(w, buf, at + 4, after, kind, tags)
-    text, text_end = at + 5, after
+        mask_uris(w, kind == K.PEER_TABLE)
+        code, at = put_nested(w, buf, at + 4, after, K.TABLE, tags)
+        mask_uris(w, False)
+        return code, at
     if kind == K.CONTENT:
         # octet 0: content inline, 1: name of content sent in parts (0-9, class message)
-        number += 1 if octet(buf, at) == 1 else 0
+        known_key(w, number + 1 if octet(buf, at) == 1 else number)
+        put_octets(w, buf, at + 5, after)
+    elif kind == K.SECRET:
+        if number >= 0:
+            known_key(w, number)
+            put_int(w, after - at - 4)
     elif kind == K.SASL_RESPONSE:
-        text, text_end = user_span(w, buf, before + 1, at, at + 4, after, tags)
-    if kind != K.SECRET and text >= 0:
+        user, user_end = user_span(w, buf, before + 1, at, at + 4, after, tags)
+        if user >= 0:
+            known_key(w, number)
+            put_text(w, buf, user, user_end)
+    elif is_shown(buf, at, after, kind):
         known_key(w, number)
-        put_text(w, buf, text, text_end)
+        put_scalar(w, buf, at, after, K.SHORTSTR)
     return OK, after
+
+
+@kernel
+def is_shown(buf, at, after, kind):
+    """Whether the short string `buf[at:after]` of kind SASL_NAME or AFTER_SECRET can be no part of a secret."""
+    if kind == K.SASL_NAME:
+        return is_sasl_name(buf, at + 1, after)
+    return stands_apart(at + 1, after)
 
 
 @inlined
@@ -245,7 +306,7 @@ def check_method(buf, start, end, t, version, method):
 @kernel
 def _checked(buf, at, end, kind, tags):
     after = value_end(buf, at, end, kind)
-    if kind == K.TABLE and after >= 0 and not table_fits(buf, at + 4, after, tags):
+    if (kind == K.TABLE or kind == K.PEER_TABLE) and after >= 0 and not table_fits(buf, at + 4, after, tags):
         return -1
     return after
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.agreement import agree, is_start, method_index, method_sender, weigh_frame
-from codec.amqp.classic import classify_method
+from codec.amqp.classic import check_method, classify_method
 from codec.amqp.contents import body_seen, body_torn, header_seen, method_seen
 from codec.amqp.detect import ACCEPT, FRAME_BYTES, FRAME_END, find_chain
 from codec.amqp.versions import (
@@ -160,7 +160,9 @@ def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
         return _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t)
     if kind == BODY:
         size = stop - start
-        if c.keep_payload and not R.keep_payload(rows, row, buf, start, stop):
+        # a body on channel 0, which has no content, may be a login whose type is damaged
+        is_content = not row[R.HANDSHAKE] and row[R.CHANNEL] != 0
+        if c.keep_payload and is_content and not R.keep_payload(rows, row, buf, start, stop):
             return False
         body_seen(contents, direction, int(row[R.CHANNEL]), buf, start, size, row, rows.digest[index])
         return True
@@ -197,6 +199,11 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     row[R.DEFINITION] = method
     if not R.keep_octets(rows, row, buf, start + 4, stop):
         return False
+    if t.method_greets[method]:
+        c.handshaking = 1
+    elif c.handshaking and check_method(buf, start, stop, t, int(c.version), method):
+        c.handshaking = 0
+        row[R.HANDSHAKE] = 0
     if row[R.TYPE] == OOB_METHOD:
         return True  # its content travels apart from that of the channel
     note_method(c, direction, buf, start, stop, method, rows, t)
@@ -230,9 +237,9 @@ def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
     if _u16(buf, start + 2) != 0:
         row[R.NOTES] |= N.WEIGHT
     body_size = body_size_at(buf, start + 4)
-    row[R.BODY_SIZE] = body_size if body_size >= 0 else -1
     version = int(c.version)
     if klass < t.class_name.shape[1] and t.class_name[version, klass] >= 0:
+        row[R.BODY_SIZE] = body_size if body_size >= 0 else -1
         row[R.NAME] = t.class_name[version, klass]
         row[R.DEFINITION] = klass
         if not R.keep_octets(rows, row, buf, start + 12, stop):
@@ -305,10 +312,10 @@ def torn_row(c, d, direction, rows, contents, t):
     elif kind == METHOD:
         method_seen(contents, direction, channel, False, row)
     elif kind == HEADER:
-        if d.frame_body_size >= 0:
-            row[R.BODY_SIZE] = d.frame_body_size
         if 0 <= d.frame_class < t.class_name.shape[1]:
             row[R.NAME] = t.class_name[version, int(d.frame_class)]
+        if d.frame_body_size >= 0 and row[R.NAME] >= 0:
+            row[R.BODY_SIZE] = d.frame_body_size
         header_seen(contents, direction, channel, int(d.frame_body_size), row, rows.digest[index])
     elif kind == BODY:
         body_torn(contents, direction, channel, int(d.frame_size) - OVERHEAD, row)

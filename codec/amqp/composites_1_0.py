@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp import tables_1_0 as T
-from codec.amqp.constructors_1_0 import DESCRIBED, NULL, compound, skip, text_span
-from codec.amqp.credentials import user_span
+from codec.amqp.constructors_1_0 import DESCRIBED, NULL, compound, length_at, skip, symbol_span
+from codec.amqp.credentials import is_sasl_name, user_span
 from codec.amqp.scalars_1_0 import word
 from codec.cursor import u8
 from codec.kernel import inlined, kernel
@@ -18,6 +18,7 @@ from codec.variant import (
     key,
     known_key,
     load_known,
+    mask_uris,
     put_int,
     put_string,
     put_text,
@@ -107,7 +108,14 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     if code < 0:
         return -1, BROKEN, NO_VALUE
     flaws = 0 if allowed(buf, at, end, field, t) else MISFIT
-    if t.field[field].shown != T.SHOWN:
+    if row[KIND] == IN_FRAME:
+        if place >= s.shown[0]:
+            return skip(buf, at, end, t), MISFIT, NO_VALUE
+        mask_uris(w, t.field[field].tells_of_peer != 0)
+    if t.field[field].shown == T.NAME_SHOWN:
+        if not sasl_names(buf, at, end, t):
+            return skip(buf, at, end, t), flaws, NO_VALUE
+    elif t.field[field].shown != T.SHOWN:
         return _secret(w, buf, at, end, field, row, t, v, s, key_set, base), flaws, NO_VALUE
     if row[KIND] == IN_FRAME:
         known_key(w, base + place)
@@ -116,6 +124,28 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     if t.field[field].multiple and code != DESCRIBED and 0 <= t.constructor[code].type < T.LIST:
         return at, flaws, ONE_ELEMENT
     return at, flaws, VALUE
+
+
+@kernel
+def sasl_names(buf, at, end, t):
+    """Whether a symbol that can be the name of a SASL mechanism has its constructor at `at`, or an array of such."""
+    code = u8(buf, at, end)
+    if code <= 0 or t.constructor[code].type != T.ARRAY:
+        start, stop = symbol_span(buf, at, end, t)
+        return start >= 0 and is_sasl_name(buf, start, stop)
+    start, stop, count = compound(buf, at + 1, end, code, t)
+    if count > stop - start:
+        return False
+    code = u8(buf, start, stop)
+    at = start + 1
+    for _ in range(count):
+        if code <= 0 or t.constructor[code].type != T.SYMBOL:
+            return False
+        size, at = length_at(buf, at, stop, int(t.constructor[code].width)), at + int(t.constructor[code].width)
+        if size < 0 or size > stop - at or not is_sasl_name(buf, at, at + size):
+            return False
+        at += size
+    return count == 0 or at == stop
 
 
 @kernel
@@ -140,7 +170,7 @@ def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
         known_key(w, base + place)
         put_int(w, after - start)
     elif shown == T.USER_SHOWN:
-        mechanism, mechanism_end = text_span(buf, int(s.fields[place - 1]), at, t)
+        mechanism, mechanism_end = symbol_span(buf, int(s.fields[place - 1]), at, t)
         if mechanism >= 0:
             user, user_end = user_span(w, buf, mechanism, mechanism_end, start, after, v.tags)
             if user >= 0:

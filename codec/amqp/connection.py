@@ -59,6 +59,7 @@ CONNECTION = np.dtype(
         ("offers", "i8"),
         ("offer", "i8", OFFERS),  # direction << 32 | the four octets after "AMQP", or START_SAID 0 major minor
         ("started", "u1"),  # connection.start was seen
+        ("handshaking", "u1"),  # the client has begun to authenticate, and nothing has followed
         ("weighing", "u1"),  # frames still tell which classic version it is, see codec.amqp.agreement
         ("weighed", "i8"),  # frame_no of the last frame weighed
         ("misfits", "i8", 4),  # points against each classic version, by version code

@@ -84,6 +84,13 @@ def text_span(buf, at, end, t):
 
 
 @kernel
+def symbol_span(buf, at, end, t):
+    """`text_span` of a symbol alone."""
+    start, stop = text_span(buf, at, end, t)
+    return (start, stop) if start >= 0 and t.constructor[octet(buf, at)].type == T.SYMBOL else (-1, -1)
+
+
+@kernel
 def unsigned_value(buf, at, end, t):
     """The ubyte, ushort, uint or ulong whose constructor is at `at`; -1 for none, `at` -1, and those above 2^63-1."""
     code = u8(buf, at, end) if at >= 0 else -1

@@ -2,7 +2,10 @@
 
 Only the bytes of the user name are ever written; of the password it is noted whether it is empty or a token.
 PLAIN (RFC 4616): authzid NUL authcid NUL passwd. AMQPLAIN: a field table without its length, the user under LOGIN, the
-password under PASSWORD. Any other mechanism, and anything that does not parse: no user.
+password under PASSWORD, each once. Any other mechanism, and anything that does not parse from end to end: no user.
+
+A damaged length moves octets of the secret into the fields beside it. So a mechanism is shown only if it can be the
+name of one, and a short string behind a secret only if its length is no octet that a secret is made of.
 """
 
 from __future__ import annotations
@@ -22,7 +25,30 @@ _LOGIN = np.frombuffer(bytearray(b"LOGIN"), np.uint8)
 _PASSWORD = np.frombuffer(bytearray(b"PASSWORD"), np.uint8)
 _TOKEN_BEGINS = np.frombuffer(bytearray(b"eyJ"), np.uint8)  # base64 of {" (RFC 7519, section 3.1)
 _TOKEN_PARTS = 3
+_MECHANISM_OCTETS = 20  # of the longest name (RFC 4422, section 3.1)
+_FIRST_PRINTABLE = 0x20
 NOBODY = -1
+
+
+@kernel
+def is_sasl_name(buf, start, end):
+    """Whether `buf[start:end]` can name a SASL mechanism: 1 to 20 upper-case letters, digits, hyphens, underscores (RFC
+    4422, section 3.1)."""
+    if end <= start or end - start > _MECHANISM_OCTETS:
+        return False
+    for i in range(start, end):
+        byte = octet(buf, i)
+        is_letter = ord("A") <= byte <= ord("Z")
+        if not (is_letter or ord("0") <= byte <= ord("9") or byte == ord("-") or byte == ord("_")):
+            return False
+    return True
+
+
+@kernel
+def stands_apart(start, end):
+    """Whether the length of the short string of the octets from `start` to `end` is none that could be a character of
+    the secret before it."""
+    return end - start < _FIRST_PRINTABLE
 
 
 @kernel
@@ -42,8 +68,7 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
     if _is(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
     elif _is(buf, mechanism, mechanism_end, _AMQPLAIN):
-        user, user_end = _amqplain_span(buf, start, end, tags, _LOGIN)
-        password, password_end = _amqplain_span(buf, start, end, tags, _PASSWORD)
+        user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)
     else:
         return NOBODY, NOBODY
     if password >= 0:
@@ -71,17 +96,25 @@ def _plain_spans(buf, start, end):
 
 
 @kernel
-def _amqplain_span(buf, start, end, tags, name):
-    """Where the text of the entry `name` stands."""
+def _amqplain_spans(buf, start, end, tags):
+    """`_plain_spans` of a field table without its length."""
+    user, user_end, password, password_end = NOBODY, NOBODY, NOBODY, NOBODY
     at = start
     while at < end:
         tag_at, kind, after = next_entry(buf, at, end, tags)
         if after < 0:
-            return NOBODY, NOBODY
-        if kind == K.LONGSTR and _is(buf, at + 1, tag_at, name):
-            return tag_at + 5, after
+            return NOBODY, NOBODY, NOBODY, NOBODY
+        names_user, names_password = _is(buf, at + 1, tag_at, _LOGIN), _is(buf, at + 1, tag_at, _PASSWORD)
+        if (names_user and user >= 0) or (names_password and password >= 0):
+            return NOBODY, NOBODY, NOBODY, NOBODY
+        if kind == K.LONGSTR and names_user:
+            user, user_end = tag_at + 5, after
+        elif kind == K.LONGSTR and names_password:
+            password, password_end = tag_at + 5, after
         at = after
-    return NOBODY, NOBODY
+    if user < 0 or password < 0:
+        return NOBODY, NOBODY, NOBODY, NOBODY
+    return user, user_end, password, password_end
 
 
 @kernel

@@ -25,7 +25,16 @@ from codec.amqp.deliveries import (
 )
 from codec.amqp.delivery_slots import forget_deliveries
 from codec.amqp.detect import ACCEPT, FRAME_BYTES, tls_record
-from codec.amqp.detect_1_0 import AMQP_FRAME, FRAME_HEADER, SASL_FRAME, WORD, find_described, is_list, performative
+from codec.amqp.detect_1_0 import (
+    AMQP_FRAME,
+    FRAME_HEADER,
+    SASL_FRAME,
+    WORD,
+    fields_end,
+    find_described,
+    is_list,
+    performative,
+)
 from codec.amqp.message_1_0 import NO_BODY
 from codec.amqp.versions import (
     AMQP,
@@ -99,7 +108,7 @@ def next_frame(c, d, direction, s, rows, dl, t):
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_SHORT_FRAME
     elif frame_type != EMPTY:
-        _fill(c, d, direction, buf, start, stop, of, code, after, row, index, rows, dl, t)
+        _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, rows, dl, t)
     return TAKEN
 
 
@@ -123,9 +132,13 @@ def _locate_fields(buf, at, stop, of, fields, t):
 
 
 @inlined
-def _fill(c, d, direction, buf, start, stop, of, code, after, row, index, rows, dl, t):
-    """The body `buf[start:stop]` of a frame into its row. Its performative ends at `after`."""
-    row[R.CODE] = code
+def _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, rows, dl, t):
+    """The body `buf[start:stop]` of a frame into its row. The list of its performative is `buf[at:after]`."""
+    if row[R.TYPE] == SASL:
+        c.handshaking = 1
+        row[R.HANDSHAKE] = 1
+    if of >= 0 or not row[R.HANDSHAKE]:
+        row[R.CODE] = code
     if of < 0 or after < 0:
         row[R.STATUS] = UNKNOWN if of < 0 and code >= 0 and after >= 0 else MALFORMED
         row[R.ERROR] = E_NO_PERFORMATIVE
@@ -133,20 +146,22 @@ def _fill(c, d, direction, buf, start, stop, of, code, after, row, index, rows, 
             row[R.NAME] = t.descriptor[of].name
         return
     row[R.NAME] = t.descriptor[of].name
-    row[R.DEFINITION] = of
     row[R.PAYLOAD_SIZE] = stop - after
     if t.descriptor[of].frame_type != row[R.TYPE]:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_NO_PERFORMATIVE
-    elif after < stop and of != t.places[0].transfer:
+        return
+    row[R.DEFINITION] = of
+    if row[R.HANDSHAKE] and row[R.TYPE] == AMQP and fields_end(buf, at, after, of, t) == after:
+        c.handshaking = 0
+        row[R.HANDSHAKE] = 0
+    if after < stop and of != t.places[0].transfer:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_FIELDS
     first = int(rows.used[1])
     rows.octets[first] = NO_BODY
     rows.used[1] += 1
     R.keep_octets(rows, row, buf, start, after)
-    if row[R.TYPE] != t.descriptor[of].frame_type:
-        return
     if of == t.places[0].transfer:
         body = _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t)
         if body >= 0:
@@ -158,7 +173,7 @@ def _fill(c, d, direction, buf, start, stop, of, code, after, row, index, rows, 
 @inlined
 def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     """A transfer with the payload `buf[after:stop]`: the section of the body that it completes, or -1."""
-    if c.keep_payload:
+    if c.keep_payload and not row[R.HANDSHAKE]:
         R.keep_payload(rows, row, buf, after, stop)
     places, fields = t.places[0], dl.fields
     handle = unsigned_value(buf, int(fields[places.handle]), after, t)

@@ -51,20 +51,21 @@ def is_list(buf, at, stop, t):
 
 
 @kernel
-def fields_end(buf, at, stop, of, t):
-    """The offset after the list at `at` when its items are fields of the composite `of`, each of an allowed type; else
-    -1."""
+def fields_in_place(buf, at, stop, of, t):
+    """How many items of the list at `at` are fields of the composite `of`, each of an allowed type, and where the list
+    ends: -1 unless all of it is such. Of those that are not fields for certain none is counted from the first on that
+    may hold a secret."""
     if not is_list(buf, at, stop, t):
-        return -1
+        return 0, -1
     start, end, count = compound(buf, at + 1, stop, octet(buf, at), t)
     first, last = int(t.descriptor[of].field_from), int(t.descriptor[of].field_end)
-    if count > last - first:
-        return -1
+    certain = max(int(t.descriptor[of].secret), 0)
     at = start
-    for field in range(first, first + count):
+    for place in range(min(count, last - first + 1)):
         code = u8(buf, at, end)
-        if code < 0:
-            return -1
+        if first + place == last or code < 0:
+            return min(certain, place), -1
+        field = first + place
         kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)
         if code == NULL:
             kind = -1 if t.field[field].mandatory else kind
@@ -72,8 +73,16 @@ def fields_end(buf, at, stop, of, t):
             kind = kind if int(t.field[field].types) >> kind & 1 else -1
         at = skip(buf, at, end, t)
         if kind < 0 or at < 0:
-            return -1
-    return end if at == end else -1
+            return min(certain, place), -1
+    return (count, end) if at == end else (min(certain, count), -1)
+
+
+@kernel
+def fields_end(buf, at, stop, of, t):
+    """The offset after the list at `at` when its items are fields of the composite `of`, each of an allowed type; else
+    -1."""
+    _, end = fields_in_place(buf, at, stop, of, t)
+    return end
 
 
 @kernel

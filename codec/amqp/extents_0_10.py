@@ -66,22 +66,41 @@ def packing_flags(buf, at, end, of, t):
 
 
 @kernel
-def fields_fit(buf, at, end, of, t):
-    """Whether packing flags at `at` and the fields that they announce, not looked into, reach exactly to `end`."""
+def fields_in_place(buf, at, end, of, t):
+    """How many fields of entry `of`, whose packing flags stand at `at`, are in their place for certain, and where the
+    last of them ends: all, and `end`, when they reach exactly there. Otherwise those before the first that does not
+    fit; of those none from the first secret on. Nothing is looked into."""
+    count = int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM])
     flags = packing_flags(buf, at, end, of, t)
     if flags < 0:
-        return False
-    at += t.entries[of, T.PACK]
-    field = int(t.entries[of, T.FIELD_FROM])
+        return 0, at
+    at += int(t.entries[of, T.PACK])
+    certain = max(int(t.entries[of, T.SECRET]), 0)
+    place, certain_at = 0, at
     while flags:
+        if place == certain:
+            certain_at = at
+        field = int(t.entries[of, T.FIELD_FROM]) + place
         number = int(t.fields[field, T.FIELD_TYPE])
         if flags & 1 and number != BIT_TYPE:
-            at = extent(buf, at, end, number, int(t.fields[field, T.FIELD_OF]), t)
-            if at < 0:
-                return False
+            after = extent(buf, at, end, number, int(t.fields[field, T.FIELD_OF]), t)
+            if after < 0:
+                return (place, at) if place <= certain else (certain, certain_at)
+            at = after
         flags >>= 1
-        field += 1
-    return at == end
+        place += 1
+    if at == end:
+        return count, at
+    return (certain, certain_at) if certain < place else (place, at)
+
+
+@kernel
+def fields_fit(buf, at, end, of, t):
+    """Whether packing flags at `at` and the fields that they announce, not looked into, reach exactly to `end`."""
+    if packing_flags(buf, at, end, of, t) < 0:
+        return False
+    shown, after = fields_in_place(buf, at, end, of, t)
+    return after == end and shown == t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
 
 
 @kernel

@@ -19,8 +19,10 @@ from codec.amqp.tables import CLASSIC_VERSIONS, printed_kinds, tag_kinds
 from codec.cursor import SHORT, exceeds_i64, fits, i64, is_plain, is_utf8, octet, signed, u8, u16, u32
 from codec.kernel import inlined, kernel
 from codec.limits import LIMITS
+from codec.text import put_escaped
 from codec.variant import (
     DECIMAL_SCALE,
+    ESCAPED,
     MALFORMED,
     OK,
     TOO_DEEP,
@@ -38,12 +40,14 @@ from codec.variant import (
     put_f64,
     put_int,
     put_null,
+    put_octets,
     put_string,
     put_text,
     put_timestamp_us,
     put_u64,
     trouble,
 )
+from codec.variant.writer import MASKING
 
 _DEPTH = LIMITS.nesting_depth
 _ENTRIES = LIMITS.detect_entries
@@ -52,8 +56,6 @@ _ENTRIES = LIMITS.detect_entries
 _LAST_SECOND = 253_402_300_799
 _SCALE = np.frombuffer(bytearray(b"scale"), np.uint8)
 _VALUE = np.frombuffer(bytearray(b"value"), np.uint8)
-_HEX = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
-_BACKSLASH = 0x5C
 _AMBIGUOUS = np.array([tag in N.AMBIGUOUS_TAGS for tag in range(256)], np.uint8)
 # Tags in practice of another width than printed, and all tags with those as they are printed: `s` of 0-9-1.
 _LATEST = CLASSIC_VERSIONS[-1]
@@ -85,12 +87,12 @@ def value_end(buf, at, end, kind):
 def put_scalar(w, buf, at, end, kind):
     """Write the value `buf[at:end]` of `kind`, neither table nor array, whose extent is that of `value_end`."""
     if kind == K.SHORTSTR:
-        if is_plain(buf, at + 1, end):
+        if is_plain(buf, at + 1, end) and not w.positions[MASKING]:
             put_string(w, buf, at + 1, end)
         else:
             _put_special_text(w, buf, at + 1, end)
     elif kind == K.LONGSTR or kind == K.CHARACTER:
-        put_text(w, buf, at + (4 if kind == K.LONGSTR else 0), end)
+        put_octets(w, buf, at + (4 if kind == K.LONGSTR else 0), end)
     elif kind == K.UINT64:
         put_u64(w, i64(buf, at, end))
     elif kind == K.UINT16:
@@ -132,13 +134,11 @@ def _put_special_text(w, buf, start, end):
 
 @kernel
 def _check_shortstr(w, buf, start, end):
-    """Note it when these octets may not stand in a short string (0-9-1 specification, section 4.2.5.3)."""
+    """Note zero octets, which may not stand in a short string (0-9-1 specification, section 4.2.5.3)."""
     for i in range(start, end):
         if octet(buf, i) == 0:
-            note(w, N.SHORTSTR_OCTETS)
+            note(w, N.ZERO_OCTET)
             return
-    if not is_utf8(buf, start, end):
-        note(w, N.SHORTSTR_OCTETS)
 
 
 @kernel
@@ -169,8 +169,7 @@ def _put_decimal(w, buf, at, end):
 
 @kernel
 def put_name(w, buf, start, end):
-    """The key of a table entry. A name that is not UTF-8 is shown with backslashes: octets from 0x80 as \\xHH, and \\
-    as \\x5c, so that different names stay different."""
+    """The key of a table entry; a name that is not UTF-8 is escaped (`codec.text`)."""
     if is_plain(buf, start, end):
         key(w, buf, start, end)
         return
@@ -178,20 +177,8 @@ def put_name(w, buf, start, end):
     if is_utf8(buf, start, end):
         key(w, buf, start, end)
         return
-    shown = w.text
-    size = 0
-    for i in range(start, end):
-        byte = octet(buf, i)
-        if byte < 0x80 and byte != _BACKSLASH:
-            shown[size] = byte
-            size += 1
-        else:
-            shown[size] = _BACKSLASH
-            shown[size + 1] = ord("x")
-            shown[size + 2] = _HEX[byte >> 4]
-            shown[size + 3] = _HEX[byte & 15]
-            size += 4
-    key(w, shown, 0, size)
+    w.positions[ESCAPED] += 1
+    key(w, w.text, 0, put_escaped(w.text, 0, buf, start, end))
 
 
 @kernel
@@ -275,6 +262,40 @@ def _fits_as_printed(buf, at, stop, tags):
 def table_fits(buf, start, end, tags):
     """Whether `buf[start:end]` are table entries, in practice or as printed, as far as `entries_fit` looks."""
     return entries_fit(buf, start, end, tags) or entries_fit(buf, start, end, _PRINTED)
+
+
+@kernel
+def table_fits_throughout(buf, start, end, tags, nest):
+    """Whether `buf[start:end]` are table entries that fill it exactly, in practice or as printed, and so on in all that
+    are nested. `nest` is scratch as `Writer.nest`."""
+    return _nested_fit(buf, start, end, tags, nest) or _nested_fit(buf, start, end, _PRINTED, nest)
+
+
+@kernel
+def _nested_fit(buf, start, end, tags, nest):
+    nest[0, 0] = K.TABLE
+    nest[0, 1] = end
+    depth, at = 0, start
+    while depth >= 0:
+        stop = int(nest[depth, 1])
+        if at == stop:
+            depth -= 1
+            continue
+        data = at if nest[depth, 0] == K.ARRAY else value_end(buf, at, stop, K.SHORTSTR)
+        tag = u8(buf, data, stop) if data >= 0 else SHORT
+        of = int(tags[tag]) if tag >= 0 else K.UNDEFINED
+        after = value_end(buf, data + 1, stop, of)
+        if after < 0:
+            return False
+        if of == K.TABLE or of == K.ARRAY:
+            depth += 1
+            if depth == _DEPTH:
+                return False
+            nest[depth, 0] = of
+            nest[depth, 1] = after
+            after = data + 5
+        at = after
+    return True
 
 
 @kernel

@@ -33,6 +33,9 @@ NAMES = (
     "content",
     "secret",
     "sasl-response",
+    "sasl-name",
+    "after-secret",
+    "peer-table",
 )
 (
     UNDEFINED,
@@ -60,6 +63,9 @@ NAMES = (
     CONTENT,
     SECRET,
     SASL_RESPONSE,
+    SASL_NAME,  # a short string: the name of a SASL mechanism
+    AFTER_SECRET,  # a short string that follows a secret
+    PEER_TABLE,  # a table in which a peer tells of itself
 ) = range(len(NAMES))
 
 # How long a value is: its octets; or, negative, the octets of its length (1, 4), or of an octet and a length (5).
@@ -67,7 +73,7 @@ LENGTH_8, LENGTH_32, OCTET_AND_LENGTH_32, NO_VALUE = -1, -4, -5, -9
 SIZE = np.array(
     [
         *(NO_VALUE, 1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, LENGTH_8, LENGTH_32, LENGTH_32, 1, 8, LENGTH_32, LENGTH_32, 0),
-        *(NO_VALUE, OCTET_AND_LENGTH_32, LENGTH_32, LENGTH_32),
+        *(NO_VALUE, OCTET_AND_LENGTH_32, LENGTH_32, LENGTH_32, LENGTH_8, LENGTH_8, LENGTH_32),
     ],
     np.int64,
 )

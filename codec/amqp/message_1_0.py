@@ -14,7 +14,9 @@ from codec.amqp import tables_1_0 as T
 from codec.amqp.amqp_1_0 import decode_value
 from codec.amqp.composites_1_0 import BROKEN, DEEP, LARGE, MISFIT
 from codec.amqp.constructors_1_0 import descriptor
-from codec.amqp.rows import ERROR, STATUS
+from codec.amqp.detect_1_0 import fields_in_place
+from codec.amqp.rows import ERROR, HANDSHAKE, STATUS
+from codec.amqp.scalars_1_0 import EVERY_FIELD
 from codec.amqp.sections_1_0 import section_head
 from codec.amqp.versions import E_DEPTH, E_FIELDS, E_SECTIONS, E_VALUE_SIZE, MALFORMED
 from codec.cursor import octet
@@ -40,11 +42,18 @@ START, SECTIONS = np.array([0, 4])  # first key of a performative; how many sect
 def decode_described(octets, start, end, row, definition, t, v, s, arguments, properties):
     """Write what was kept of a frame in `octets[start:end]`: OK, or FULL with nothing written.
 
-    `definition`: descriptor index of the performative. What does not fit its definition is noted on `row`.
+    `definition`: descriptor index of the performative. What does not fit its definition is noted on `row`. Of a
+    performative that may hold a secret, and of any before the client is authenticated, only those fields are shown
+    then that can be no part of a secret.
     """
     if start >= end:
         return OK
     _, _, at = descriptor(octets, start + 2, end, t)
+    s.shown[0] = EVERY_FIELD
+    if row[HANDSHAKE] or t.descriptor[definition].secret >= 0:
+        shown, fields_stop = fields_in_place(octets, at, end, definition, t)
+        if fields_stop < 0:
+            s.shown[0] = shown
     begin(arguments)
     at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, START)
     code = finish_known(arguments, v.keys, definition)

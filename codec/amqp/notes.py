@@ -1,7 +1,7 @@
 """What is odd about a frame, as far as only its octets tell: the names, as data.
 
 Rows hold a bitmask of these, column `notes` of table frames their names. A note is no error: status and error of the
-row say what that means for its values. Most are about 0-8 to 0-9-1, those about passwords about all versions.
+row say what that means for its values. Most are about 0-8 to 0-9-1, those about passwords and UTF-8 about all versions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOTES = (
     "octets-left",  # octets follow the last argument or property
     "table-broken",  # the entries of a field table do not fit its length, or a tag is not defined
     "ambiguous-tag",  # a field table uses a tag of AMBIGUOUS_TAGS
-    "shortstr-octets",  # a short string holds a zero octet, or is not UTF-8
+    "zero-octet",  # a short string holds a zero octet
     "reserved-set",  # a reserved argument is not zero or empty; a reserved property is there
     "unused-bits",  # bits above the last of a run of bit arguments are set
     "weight",  # the weight of a content header is not zero
@@ -30,6 +30,7 @@ NOTES = (
     "content-alone",  # a header or body with no content announced or open
     "empty-password",  # a SASL response of PLAIN or AMQPLAIN with a password of no octets
     "token-password",  # the same with a token for a password: three base64url parts, the first a JSON object
+    "not-utf8",  # a text is not UTF-8: its odd octets are escaped as \\xHH, and its backslashes as \\x5c
 )
 (
     FRAME_TYPE,
@@ -40,7 +41,7 @@ NOTES = (
     OCTETS_LEFT,
     TABLE_BROKEN,
     AMBIGUOUS_TAG,
-    SHORTSTR_OCTETS,
+    ZERO_OCTET,
     RESERVED_SET,
     UNUSED_BITS,
     WEIGHT,
@@ -53,6 +54,7 @@ NOTES = (
     CONTENT_ALONE,
     EMPTY_PASSWORD,
     TOKEN_PASSWORD,
+    NOT_UTF8,
 ) = (1 << bit for bit in range(len(NOTES)))
 
 # Field-table tags that the 0-9-1 grammar (section 4.2.1) and the brokers' practice read as different types, or only one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from codec.amqp.agreement import assume
 from codec.amqp.connection import (
     close_span,
@@ -21,8 +23,20 @@ from codec.net.direction import FOREIGN, FRAMES, LOST, TLS
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
-HEAD = 4  # octets shown of how a foreign stream begins
+HEAD = 4  # octets by which a protocol is known
+# How foreign streams begin that a row tells by those octets: requests and answers of HTTP, SSH. Of TLS the first two
+# (a handshake, major version 3). Of others nothing is shown: it may be a login.
+KNOWN_HEADS = np.array([int.from_bytes(head, "big") for head in (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"SSH-")])
+TLS_HEAD = 0x1603
 HELLO_BYTES = LIMITS.hello_bytes
+
+
+@kernel
+def _is_known(head):
+    for known in KNOWN_HEADS:
+        if head == known:
+            return True
+    return False
 
 
 @kernel
@@ -46,7 +60,9 @@ def become_foreign(d, s, spans, direction, mode):
     spans.number[direction] = 0
     size = int(d.end) - int(d.pos)
     if mode == FOREIGN and size >= HEAD and size == d.payload_bytes and d.holes == 0:
-        d.foreign_head = u32(s.bytes, int(d.pos), int(d.end)) + 1
+        head = u32(s.bytes, int(d.pos), int(d.end))
+        if head >> 16 == TLS_HEAD or _is_known(head):
+            d.foreign_head = head + 1
     extend_span(d, s, int(d.next))
     if mode == TLS:
         d.tls_bytes += size

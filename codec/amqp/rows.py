@@ -45,6 +45,7 @@ COLUMNS = (
     "octets_end",
     "payload_end",
     "definition",
+    "handshake",
     "arguments_end",
     "arguments_metadata_end",
     "properties_end",
@@ -80,6 +81,7 @@ COLUMNS = (
     OCTETS_END,
     PAYLOAD_END,
     DEFINITION,  # which definition the octets follow: index of the method, of the performative; -1 none
+    HANDSHAKE,  # 1: the client is not authenticated yet; what is not understood may be part of a secret
     ARGUMENTS_END,
     ARGUMENTS_META_END,
     PROPERTIES_END,
@@ -167,6 +169,7 @@ def append_row(rows, c, direction, frame_type, offset, size):
     row[CONTENT] = -1
     row[DIGEST] = 0
     row[DEFINITION] = -1
+    row[HANDSHAKE] = c.handshaking
     row[OCTETS_END] = rows.used[1]
     row[PAYLOAD_END] = rows.used[2]
     return index

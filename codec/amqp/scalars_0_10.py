@@ -32,8 +32,7 @@ from codec.variant import (
     put_text,
     put_u64,
 )
-from codec.variant.scalars import SHORT_STRING, SHORT_STRING_BYTES, STRING
-from codec.variant.writer import put_le, take
+from codec.variant.scalars import mask_last, string_room
 
 LATIN9 = np.array([ord(character) for character in bytes(range(256)).decode("iso-8859-15")], np.int64)
 SURROGATES, LOW_SURROGATES, AFTER_SURROGATES = 0xD800, 0xDC00, 0xE000
@@ -98,22 +97,6 @@ def _utf8_size(code):
 
 
 @kernel
-def _string_room(w, size):
-    """A STRING of `size` octets without them: where they go, or -1."""
-    if size <= SHORT_STRING_BYTES:
-        at = take(w, 1 + size)
-        if at >= 0:
-            w.value[at] = (size << 2) | SHORT_STRING
-        return at + 1 if at >= 0 else -1
-    at = take(w, 5 + size)
-    if at < 0:
-        return -1
-    w.value[at] = STRING << 2
-    put_le(w.value, at + 1, size, 4)
-    return at + 5
-
-
-@kernel
 def put_recoded(w, buf, start, end, form):
     """STRING of text in ISO 8859-15 (LATIN), UTF-16 (big-endian unless a byte order mark says otherwise) or
     UTF-32BE."""
@@ -132,7 +115,7 @@ def put_recoded(w, buf, start, end, form):
             return
         size += _utf8_size(code)
         at += step
-    out, at = _string_room(w, size), start
+    whole, out, at = size, string_room(w, size), start
     while out >= 0 and at < end:
         code, step = _character(buf, at, end, form, little)
         at += step
@@ -142,6 +125,7 @@ def put_recoded(w, buf, start, end, form):
         for i in range(1, size):
             w.value[out + i] = 0x80 | ((code >> (6 * (size - 1 - i))) & 0x3F)
         out += size
+    mask_last(w, whole)
 
 
 @kernel

@@ -1,7 +1,7 @@
 """Values of AMQP 1.0 that hold no others: octets to VARIANT scalars (part 1, section 1.6).
 
 `put_scalar` writes what stands after a constructor. Unsigned and signed integers are exact; a symbol or string is
-STRING (BINARY when it is not UTF-8), a char STRING of one character, a uuid its text, a timestamp TIMESTAMP (outside
+STRING, a char STRING of one character, a uuid its text, a timestamp TIMESTAMP (outside
 of the years 1 to 9999 its milliseconds as an integer), a decimal DECIMAL when one is equal to it, else {type, hex} of
 its octets.
 """
@@ -38,22 +38,25 @@ from codec.variant import (
 DEPTH = LIMITS.nesting_depth
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # 0001-01-01 to 9999-12-31
 HYPHEN = 0x2D
+EVERY_FIELD = np.int64(1 << 32)  # as many as a list may have
 START = np.int64(0)  # see `codec.amqp.tables_1_0.WORDS`
 DIGITS = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
 
 
 class Scratch(NamedTuple):
     """Working memory of the interpreter, int64: `stack` (depth, 6) open containers; `fields` (16,) where the fields of
-    the outermost composite stand; `limbs` of decimals."""
+    the outermost composite stand; `shown` (1,) how many of those are shown; `limbs` of decimals."""
 
     stack: np.ndarray
     fields: np.ndarray
+    shown: np.ndarray
     limbs: np.ndarray
 
 
 def new_scratch() -> Scratch:
     """Working memory for one value at a time."""
-    return Scratch(np.zeros((DEPTH + 8, 6), np.int64), np.zeros(16, np.int64), np.zeros(2 * LIMBS, np.int64))
+    fields, shown = np.zeros(16, np.int64), np.full(1, EVERY_FIELD)
+    return Scratch(np.zeros((DEPTH + 8, 6), np.int64), fields, shown, np.zeros(2 * LIMBS, np.int64))
 
 
 @kernel

@@ -3,8 +3,9 @@ lists them ("credentials").
 
 A frame keeps its length and all its other octets, so that it decodes as before but for the user, who stands inside of
 the response. Where the fields do not fill the frame, some length is not true: all is blanked from the first secret on,
-or from where they no longer fit. Octets that are not one whole frame, or whose method nobody knows, cannot be vouched
-for: they are blanked from end to end.
+or from where they no longer fit. So is what stands beside a secret and may be a part of it: what cannot name a
+mechanism, a long string behind a secret. Octets that are not one whole frame, whose method nobody knows, or that stand
+where their type cannot (a login whose type is damaged), cannot be vouched for: they are blanked from end to end.
 """
 
 from __future__ import annotations
@@ -13,27 +14,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.amqp import kinds as K
-from codec.amqp import tables_0_10 as S
+from codec.amqp import tables_0_10 as T
 from codec.amqp import tables_1_0 as D
-from codec.amqp.classic import NUMBERS, classify_method
+from codec.amqp.amqp_0_10 import is_shown as is_shown_apart
+from codec.amqp.classic import NUMBERS, classify_method, fields_in_place, is_shown
 from codec.amqp.classic_frames import OVERHEAD, frame_kind
+from codec.amqp.composites_1_0 import sasl_names
 from codec.amqp.connection import matches_magic, plausible_header
 from codec.amqp.constructors_1_0 import DESCRIBED, compound, skip
 from codec.amqp.detect import FRAME_END
 from codec.amqp.detect_1_0 import FRAME_HEADER, SASL_FRAME, WORD, is_list, performative
+from codec.amqp.detect_1_0 import fields_in_place as fields_in_place_1_0
 from codec.amqp.extents_0_10 import entry_at, extent, packing_flags, session_header_end
+from codec.amqp.extents_0_10 import fields_in_place as fields_in_segment
 from codec.amqp.field_table import value_end
 from codec.amqp.segmented_detect import BODY_SEGMENT, COMMAND_SEGMENT, WHOLE_SEGMENT, header_flaw
 from codec.amqp.segmented_detect import OVERHEAD as SEGMENT_OVERHEAD
 from codec.amqp.tables import OPTIONAL, classic_tables
 from codec.amqp.tables_0_10 import segmented_tables
 from codec.amqp.tables_1_0 import described_tables
-from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, METHOD, NO_ERROR, OOB_METHOD, SEGMENTED
+from codec.amqp.versions import (
+    AMQP,
+    BODY,
+    CLASSIC,
+    FAMILY_OF_VERSION,
+    HEADER,
+    METHOD,
+    NO_ERROR,
+    OOB_BODY,
+    OOB_HEADER,
+    OOB_METHOD,
+    SASL,
+    SEGMENTED,
+)
 from codec.cursor import octet, u8, u16, u32
 from codec.kernel import kernel
+from codec.limits import LIMITS
 
 BLANK = ord("*")
 HEADER_OCTETS = 8
+PAYLOAD = 7  # offset in a frame of 0-8 to 0-9-1
+CONTENT = (HEADER, BODY, OOB_HEADER, OOB_BODY)
 
 
 @kernel
@@ -44,7 +65,7 @@ def blank(octets, start, end):
 
 
 @kernel
-def _classic(octets, start, end, t, version):
+def _classic(octets, start, end, t, version, nest):
     """Blank the secrets of a frame of 0-8 to 0-9-1: whether all of it can be vouched for."""
     if end - start < OVERHEAD or u32(octets, start + 3, end) != end - start - OVERHEAD:
         return False
@@ -52,12 +73,15 @@ def _classic(octets, start, end, t, version):
     if kind < 0 or octet(octets, stop) != FRAME_END:
         return False
     if kind not in (METHOD, OOB_METHOD):
-        return True
-    method = classify_method(octets, start + 7, stop, t, version)
+        # content is on no channel 0, and no other frame has a payload
+        return stop == start + PAYLOAD or (kind in CONTENT and u16(octets, start + 1, end) != 0)
+    method = classify_method(octets, start + PAYLOAD, stop, t, version)
     if method < 0:
         return False
-    at, bit, secret_at = start + 7 + NUMBERS, 0, stop
-    for i in range(int(t.field_from[method]), int(t.field_from[method + 1])):
+    at, bit = start + PAYLOAD + NUMBERS, 0
+    first = int(t.field_from[method])
+    shown, flaw = fields_in_place(octets, at, stop, t, t.tag_kind[version], method, nest)
+    for i in range(first, first + shown):
         kind = int(t.field_kind[i])
         if at >= stop and t.field_flags[i] & OPTIONAL:
             break
@@ -67,14 +91,13 @@ def _classic(octets, start, end, t, version):
             continue
         bit = 0
         after = value_end(octets, at, stop, kind)
-        if after < 0:
-            break
         if kind in (K.SECRET, K.SASL_RESPONSE):
-            secret_at = min(secret_at, at + 4)
             blank(octets, at + 4, after)
+        elif kind in (K.SASL_NAME, K.AFTER_SECRET) and not is_shown(octets, at, after, kind):
+            blank(octets, at + 1, after)
         at = after
-    if at != stop:
-        blank(octets, min(secret_at, at), stop)
+    if flaw:
+        blank(octets, at, stop)
     return True
 
 
@@ -97,21 +120,18 @@ def _segmented(octets, start, end, t):
     flags = packing_flags(octets, at, end, of, t) if at >= 0 else -1
     if flags < 0:
         return False
-    at += int(t.entries[of, S.PACK])
-    secret_at = end
-    for i in range(int(t.entries[of, S.FIELD_FROM]), int(t.entries[of, S.FIELD_END])):
+    shown, shown_end = fields_in_segment(octets, at, end, of, t)
+    at += int(t.entries[of, T.PACK])
+    first = int(t.entries[of, T.FIELD_FROM])
+    for i in range(first, first + shown):
         if flags & 1:
-            number = int(t.fields[i, S.FIELD_TYPE])
-            after = extent(octets, at, end, number, int(t.fields[i, S.FIELD_OF]), t)
-            if after < 0:
-                break
-            if t.fields[i, S.FIELD_SHOWN] != S.SHOWN:
-                secret_at = min(secret_at, at + int(t.types[S.WIDTH, number]))
-                blank(octets, at + int(t.types[S.WIDTH, number]), after)
+            number, of_field = int(t.fields[i, T.FIELD_TYPE]), int(t.fields[i, T.FIELD_SHOWN])
+            after = extent(octets, at, shown_end, number, int(t.fields[i, T.FIELD_OF]), t)
+            if of_field in T.SECRETS or (of_field != T.SHOWN and not is_shown_apart(octets, at, after, of_field)):
+                blank(octets, at + int(t.types[T.WIDTH, number]), after)
             at = after
         flags >>= 1
-    if at != end:
-        blank(octets, min(secret_at, at), end)
+    blank(octets, at, end)
     return True
 
 
@@ -128,36 +148,40 @@ def _described(octets, start, end, t):
     of, _, at = performative(octets, body, end, t)
     if of < 0 or not is_list(octets, at, end, t):
         return False
-    at, stop, count = compound(octets, at + 1, end, octet(octets, at), t)
-    first, last = int(t.descriptor[of].field_from), int(t.descriptor[of].field_end)
-    secret_at = stop
-    for i in range(first, min(first + count, last)):
+    if t.descriptor[of].frame_type != (SASL if kind == SASL_FRAME else AMQP):
+        return False
+    shown, fields_stop = fields_in_place_1_0(octets, at, end, of, t)
+    at, stop, _ = compound(octets, at + 1, end, octet(octets, at), t)
+    first = int(t.descriptor[of].field_from)
+    for i in range(first, first + shown):
         after = skip(octets, at, stop, t)
-        if after < 0:
-            break
-        if t.field[i].shown != D.SHOWN:
-            code = u8(octets, at, stop)
-            kept = 1
-            if code != DESCRIBED and t.constructor[code].category == D.VARIABLE:
-                kept += int(t.constructor[code].width)
-            secret_at = min(secret_at, at + kept)
-            blank(octets, min(at + kept, after), after)
+        if t.field[i].shown == D.NAME_SHOWN:
+            if not sasl_names(octets, at, stop, t):
+                blank(octets, _content_of(octets, at, stop, t), after)
+        elif t.field[i].shown != D.SHOWN:
+            blank(octets, min(_content_of(octets, at, stop, t), after), after)
         at = after
-    if at != stop:
-        blank(octets, min(secret_at, at), stop)
-    # What follows the list is a message, or nothing that a performative with secrets has.
-    for i in range(first, last):
-        if t.field[i].shown != D.SHOWN:
-            blank(octets, stop, end)
-            break
+    if fields_stop < 0:
+        blank(octets, at, stop)
+    if t.descriptor[of].secret >= 0:
+        blank(octets, stop, end)  # what follows the list is a message, or nothing that a performative with secrets has
     return True
 
 
 @kernel
-def _blank_classic(octets, offsets, t, version, vouched):
+def _content_of(octets, at, stop, t):
+    """Where the octets of the value whose constructor is at `at` begin, behind their size if they have one."""
+    code = u8(octets, at, stop)
+    if code != DESCRIBED and t.constructor[code].category == D.VARIABLE:
+        return at + 1 + int(t.constructor[code].width)
+    return at + 1
+
+
+@kernel
+def _blank_classic(octets, offsets, t, version, nest, vouched):
     for i in range(len(offsets) - 1):
         start, end = int(offsets[i]), int(offsets[i + 1])
-        vouched[i] = _is_header(octets, start, end) or _classic(octets, start, end, t, version)
+        vouched[i] = _is_header(octets, start, end) or _classic(octets, start, end, t, version, nest)
         if not vouched[i]:
             blank(octets, start, end)
 
@@ -194,7 +218,8 @@ def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version
     vouched = np.zeros(len(offsets) - 1, np.bool_)
     family = int(FAMILY_OF_VERSION[version])
     if family == CLASSIC:
-        _blank_classic(octets, offsets, classic_tables(), version, vouched)
+        nest = np.zeros((LIMITS.nesting_depth, 2), np.int64)
+        _blank_classic(octets, offsets, classic_tables(), version, nest, vouched)
     elif family == SEGMENTED:
         _blank_segmented(octets, offsets, segmented_tables(), vouched)
     else:

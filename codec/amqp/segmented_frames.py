@@ -106,7 +106,8 @@ def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
     flags, kind, start, channel = octet(buf, p), octet(buf, p + 1), p + OVERHEAD, int(row[R.CHANNEL])
     session = session_slot(a, contents.epochs, direction, channel)
     if kind == BODY_SEGMENT:
-        if c.keep_payload and not R.keep_payload(rows, row, buf, start, stop):
+        is_content = not row[R.HANDSHAKE] and row[R.ERROR] == 0
+        if c.keep_payload and is_content and not R.keep_payload(rows, row, buf, start, stop):
             return False
         body_bytes(a, contents.digests, session, buf, start, stop, row)
     else:

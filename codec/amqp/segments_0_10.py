@@ -18,7 +18,7 @@ from codec.amqp.assemblies import (
     gather,
     release,
 )
-from codec.amqp.extents_0_10 import entry_at
+from codec.amqp.extents_0_10 import entry_at, fields_fit, session_header_end
 from codec.amqp.segmented_detect import COMMAND_SEGMENT, LAST_FRAME, LAST_SEGMENT
 from codec.amqp.versions import (
     E_METHOD,
@@ -135,7 +135,21 @@ def _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a,
     rows.used[1] = end
     row[R.OCTETS_END] = end
     if kind <= COMMAND_SEGMENT:
+        _note_handshake(c, heap, at, end, kind, int(segment.entry), row, t)
         note_entry(c, direction, heap, at, end, int(segment.entry), a.sessions[session], rows, t)
+
+
+@kernel
+def _note_handshake(c, buf, at, end, kind, of, row, t):
+    """Whether the client still has to authenticate behind the entry `of`, whose arguments are `buf[at:end]`."""
+    if t.entries[of, T.GREETS]:
+        c.handshaking = 1
+        return
+    if kind == COMMAND_SEGMENT:
+        at = session_header_end(buf, at, end)
+    if c.handshaking and at >= 0 and fields_fit(buf, at, end, of, t):
+        c.handshaking = 0
+        row[R.HANDSHAKE] = 0
 
 
 @kernel

@@ -7,6 +7,7 @@ code.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -71,8 +72,9 @@ class ClassicTables(NamedTuple):
 
     lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name` and `method_version`,
     `method_content` 0/1, `method_ticket` 0/1 (a reserved short stands where older versions have an access ticket),
-    `method_sender`, `field_from` (one more), `field_room` bytes its fields may need above their
-    size on the wire. Per field, int64: `field_kind`, `field_key` number in the key set of its method, `field_flags`.
+    `method_sender`, `method_secret` place of its first secret field, `method_greets` 0/1 (a client authenticates by
+    it), `field_from` (one more), `field_room` bytes its fields may need above their size on the wire. Per field, int64:
+    `field_kind`, `field_key` number in the key set of its method, `field_flags`.
     class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
     `property_kind`, `property_key` (classes, flag bit), `reserved_flags` bits of its reserved properties. tag_kind
     (versions, 256): kind of a field-table tag. frame_kind (versions, 256): code of FRAME_TYPES. start, tune_ok
@@ -86,6 +88,8 @@ class ClassicTables(NamedTuple):
     method_content: np.ndarray
     method_ticket: np.ndarray
     method_sender: np.ndarray
+    method_secret: np.ndarray
+    method_greets: np.ndarray
     field_from: np.ndarray
     field_room: np.ndarray
     field_kind: np.ndarray
@@ -111,24 +115,42 @@ def _overlay() -> dict[str, Any]:
     return overlay
 
 
-def _field(described: dict[str, Any], secrets: dict[str, Any], optional: bool) -> Field:
-    name = described["name"]
-    renamed = _overlay()["key_names"]
+def _field(described: dict[str, Any], of: str, optional: bool) -> Field:
+    """A field of method `of`, or a property of the class `of`."""
+    name, overlay = described["name"], _overlay()
+    renamed, secrets = overlay["key_names"], overlay["credentials"].get(of, {})
     shown = described.get("practice_name", name)
     key: str | None = renamed.get(shown, shown).replace("-", "_")
     kind = kinds.OF_FIELD[described["type"]]
     if name in secrets:
         by_mechanism = "user_from" in secrets[name]
-        key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (None, kinds.SECRET)
+        key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (secrets[name].get("size_as"), kinds.SECRET)
+    elif name in overlay["sasl_names"].get(of, ()):
+        kind = kinds.SASL_NAME
+    elif name in overlay["tells_of_peer"].get(of, ()):
+        kind = kinds.PEER_TABLE
     return Field(name, key, kind, optional, described.get("reserved", name == RESERVED_PROPERTY))
+
+
+def _after_secrets(fields: list[Field]) -> tuple[Field, ...]:
+    """`fields`, with the short strings behind a secret marked as such."""
+    first = _first_secret(fields)
+    return tuple(
+        replace(field, kind=kinds.AFTER_SECRET) if 0 <= first < i and field.kind == kinds.SHORTSTR else field
+        for i, field in enumerate(fields)
+    )
+
+
+def _first_secret(fields: Sequence[Field]) -> int:
+    """Place of the first secret field; -1: there is none."""
+    return next((i for i, field in enumerate(fields) if field.kind in (kinds.SECRET, kinds.SASL_RESPONSE)), -1)
 
 
 def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -> Method:
     class_name = of_class["name"]
     name = f"{class_name}.{described['name']}"
-    secrets = _overlay()["credentials"].get(name, {})
-    fields = [_field(field, secrets, False) for field in described["fields"]]
-    fields += [_field(field, secrets, True) for field in described.get("optional_trailing_fields", [])]
+    fields = [_field(field, name, False) for field in described["fields"]]
+    fields += [_field(field, name, True) for field in described.get("optional_trailing_fields", [])]
     pairs = _overlay()["replies"].get(version, {})
     replies = [f"{class_name}.{reply}" for reply in described["responses"]]
     requests = [f"{class_name}.{request}" for request in described["response_to"]]
@@ -144,7 +166,7 @@ def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -
         described["content"],
         tuple(replies),
         tuple(requests),
-        tuple(fields),
+        _after_secrets(fields),
         described.get("extension"),
     )
 
@@ -188,7 +210,7 @@ def content_classes(version: str) -> tuple[ContentClass, ...]:
             version,
             of_class["index"],
             of_class["name"],
-            {described["flag_bit"]: _field(described, {}, False) for described in of_class["properties"]},
+            {each["flag_bit"]: _field(each, of_class["name"], False) for each in of_class["properties"]},
         )
         for of_class in fact_table(version)["classes"]
         if any(described["content"] for described in of_class["methods"])
@@ -258,6 +280,8 @@ def classic_tables() -> ClassicTables:
         np.array([method.content for method in every], np.int64),
         np.array([_reserves_ticket(method) for method in every], np.int64),
         np.array([SENDERS.index(m.sent_by) if m.sent_by in SENDERS else -1 for m in every], np.int64),
+        np.array([_first_secret(method.fields) for method in every], np.int64),
+        np.array([method.name in _overlay()["handshake"]["methods"] for method in every], np.int64),
         np.cumsum([0] + [len(method.fields) for method in every], dtype=np.int64),
         np.array([_room(method.fields) for method in every], np.int64),
         np.array([field.kind for field, _ in fields], np.int64),

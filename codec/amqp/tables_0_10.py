@@ -8,7 +8,8 @@ in code; what an octet sequence of a type means is named by its *form*.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -67,7 +68,10 @@ BYTE_RANGES, SEQUENCE_SET, STRUCT_TYPE = (256 + UNCODED.index(name) for name in 
 CATEGORIES = ("reserved", "fixed", "variable")
 RESERVED, FIXED, VARIABLE = range(len(CATEGORIES))
 
-SHOWN, USER_SHOWN, HIDDEN = range(3)  # what a row shows of a field
+# What a row shows of a field: it; the user in it; nothing; its size; it, if it can be the name of a SASL mechanism, or
+# no part of the secret before it.
+SHOWN, USER_SHOWN, HIDDEN, SIZE_SHOWN, NAME_SHOWN, SHOWN_APART = range(6)
+SECRETS = (USER_SHOWN, HIDDEN, SIZE_SHOWN)
 SECTIONS = ("message.delivery-properties", "message.fragment-properties", "message.message-properties")
 OTHER_SECTIONS = ("file.file-properties", "stream.stream-properties")
 RANGE_KEYS = ("lower", "upper")
@@ -78,8 +82,8 @@ SYNC_KEY, COMMAND_ID_KEY = 0, 1  # of every command
 # Columns of `types`, `entries` and `fields`.
 FORM, CATEGORY, WIDTH = range(3)
 NAME, FIELD_FROM, FIELD_END, PACK, SIZE_WIDTH, CLASS_CODE, CODE, SENDER, CONTENT = range(9)
-BASE, SECTION_KEY, SECTION_BASE = range(9, 12)
-FIELD_TYPE, FIELD_OF, FIELD_SHOWN, FIELD_BASE = range(4)
+BASE, SECTION_KEY, SECTION_BASE, SECRET, GREETS = range(9, 14)
+FIELD_TYPE, FIELD_OF, FIELD_SHOWN, FIELD_BASE, FIELD_MASKED = range(5)
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Field:
     type: int
     of: str | None
     shown: int
+    tells_of_peer: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,11 +119,12 @@ class SegmentedTables(NamedTuple):
     """Kernel arrays, int64; -1 means none.
 
     `types` (3, type number): form, category, width of the value (FIXED) or of the size before it. `lookup` (kind, class
-    code, code): entry. `entries` (n, 12): number of its name among those of rows, fields from and to, octets of packing
+    code, code): entry. `entries` (n, 14): number of its name among those of rows, fields from and to, octets of packing
     flags and size, class code, code, sender, content, key of its first field in its own key set; in the key set of
-    header segments its own key and that of its first field. `fields` (m, 4): type, entry of the declared struct, what
-    is shown, from which key on the keys of a nested value stand in the key set of the entry (of header segments, for
-    their structs). `special` (9,): the entries that the framing looks into, then numbers of key sets
+    header segments its own key and that of its first field; place of its first secret field; whether a client
+    authenticates by it. `fields` (m, 5): type, entry of the declared struct, what is shown, from which key on the keys
+    of a nested value stand in the key set of the entry (of header segments, for their structs), whether a peer tells
+    of itself there. `special` (9,): the entries that the framing looks into, then numbers of key sets
     (`segmented_keys`).
     """
 
@@ -138,10 +144,10 @@ HEADER_SET, WORD_SET, NAME_SET, TYPE_SET = range(len(_SPECIAL), len(_SPECIAL) + 
 
 
 @lru_cache
-def _credentials() -> dict[str, Any]:
+def _overlay() -> dict[str, Any]:
     text = resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8")
-    secrets: dict[str, Any] = json.loads(text)["credentials"]
-    return secrets
+    overlay: dict[str, Any] = json.loads(text)
+    return overlay
 
 
 @lru_cache
@@ -176,17 +182,37 @@ def _resolve(name: str, class_name: str) -> tuple[int, str | None]:
     return number, of
 
 
-def _field(described: dict[str, Any], class_name: str, secrets: dict[str, Any]) -> Field:
-    name = described["name"]
-    key, shown = name.replace("-", "_"), SHOWN
+def _field(described: dict[str, Any], class_name: str, entry: str) -> Field:
+    name, overlay = described["name"], _overlay()
+    key, shown, secrets = name.replace("-", "_"), SHOWN, overlay["credentials"].get(entry, {})
     if name in secrets:
         key, shown = ("user", USER_SHOWN) if "user_from" in secrets[name] else (key, HIDDEN)
-    return Field(name, key, *_resolve(described["type"], class_name), shown)
+        if "size_as" in secrets[name]:
+            key, shown = secrets[name]["size_as"], SIZE_SHOWN
+    elif name in overlay["sasl_names"].get(entry, ()):
+        shown = NAME_SHOWN
+    of_peer = name in overlay["tells_of_peer"].get(entry, ())
+    return Field(name, key, *_resolve(described["type"], class_name), shown, of_peer)
+
+
+def _fields(of_class: dict[str, Any], described: dict[str, Any]) -> tuple[Field, ...]:
+    """The fields of an entry; texts behind a secret are shown apart."""
+    entry = f"{of_class['name']}.{described['name']}"
+    fields = [_field(field, of_class["name"], entry) for field in described["fields"]]
+    first = _first_secret(fields)
+    return tuple(
+        replace(field, shown=SHOWN_APART) if 0 <= first < i and field.type == type_numbers()["str8"] else field
+        for i, field in enumerate(fields)
+    )
+
+
+def _first_secret(fields: Sequence[Field]) -> int:
+    """Place of the first secret field; -1: there is none."""
+    return next((i for i, field in enumerate(fields) if field.shown in SECRETS), -1)
 
 
 def _entry(of_class: dict[str, Any], kind: int, described: dict[str, Any]) -> Entry:
     name = f"{of_class['name']}.{described['name']}"
-    secrets = _credentials().get(name, {})
     sender = described.get("sent_by")
     return Entry(
         kind,
@@ -197,7 +223,7 @@ def _entry(of_class: dict[str, Any], kind: int, described: dict[str, Any]) -> En
         described["size_width"],
         SENDERS.index(sender) if sender in SENDERS else -1,
         bool(described.get("segments")),
-        tuple(_field(field, of_class["name"], secrets) for field in described["fields"]),
+        _fields(of_class, described),
     )
 
 
@@ -314,11 +340,14 @@ def segmented_tables() -> SegmentedTables:
                 keys.index(own[0]) if own else 0,
                 header_keys.index(sections) if sections in header_keys else -1,
                 _base(header_keys, own) if section else -1,
+                _first_secret(entry.fields),
+                entry.name in _overlay()["handshake"]["methods"],
             )
         )
         for field in entry.fields:
             base = _base(header_keys if section else keys, _nested(field))
-            fields.append((field.type, index[field.of] if field.of else -1, field.shown, base))
+            of = index[field.of] if field.of else -1
+            fields.append((field.type, of, field.shown, base, field.tells_of_peer))
     n = len(every)
     return SegmentedTables(
         _types(),

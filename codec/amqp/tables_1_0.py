@@ -34,7 +34,10 @@ CATEGORIES = ("fixed", "variable", "compound", "array")
 FIXED, VARIABLE, COMPOUND, ARRAY_OF = range(len(CATEGORIES))
 
 SENDERS = ("client", "server")  # codes 0 and 1; -1 both
-SHOWN, USER_SHOWN, SIZE_SHOWN, HIDDEN = range(4)  # what a row shows of a field
+# What a row shows of a field: it; of a secret the user in it, its size, nothing; it, if it can be names of SASL
+# mechanisms.
+SHOWN, USER_SHOWN, SIZE_SHOWN, HIDDEN, NAME_SHOWN = range(5)
+SECRETS = (USER_SHOWN, SIZE_SHOWN, HIDDEN)
 BODY_KINDS = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}
 DATA, SEQUENCE, VALUE = 5, 6, 7  # sections by their order in a message
 
@@ -50,6 +53,7 @@ class Field:
     mandatory: bool
     multiple: bool
     shown: int
+    tells_of_peer: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,18 @@ class Described:
 # One constructor octet: `type` (TYPES code), `category`, `width` octets of the value (FIXED) or of the length before
 # it, `constant` value of those without octets.
 CONSTRUCTOR = np.dtype([("type", "i8"), ("category", "i8"), ("width", "i8"), ("constant", "i8")], align=True)
-# One descriptor: `name` number among the names of rows; where `text` has its symbol and its name; its fields.
+# One descriptor: `name` number among the names of rows; where `text` has its symbol and its name; its fields, and the
+# place of the first of them that may hold a secret.
 DESCRIPTOR = np.dtype(
     [
         *((name, "i8") for name in ("code", "name", "symbol_from", "symbol_end", "text_from", "text_end")),
         *((name, "i8") for name in ("composite", "frame_type", "sender", "section", "transactional", "framing")),
-        *((name, "i8") for name in ("field_from", "field_end")),
+        *((name, "i8") for name in ("field_from", "field_end", "secret")),
     ],
     align=True,
 )
-FIELD = np.dtype([("types", "i8"), ("mandatory", "i8"), ("multiple", "i8"), ("shown", "i8")], align=True)
+OF_FIELD = ("types", "mandatory", "multiple", "shown", "tells_of_peer")
+FIELD = np.dtype([(name, "i8") for name in OF_FIELD], align=True)
 
 
 # Descriptor indexes of the performatives that the framing looks into, and places of their fields.
@@ -169,14 +175,18 @@ def _field_types(described: dict[str, Any]) -> int:
     return mask
 
 
-def _field(described: dict[str, Any], secrets: dict[str, Any]) -> Field:
-    name = described["name"]
-    key, shown = name.replace("-", "_"), SHOWN
-    if name in secrets:
+def _field(described: dict[str, Any], of: str) -> Field:
+    """A field of composite `of`."""
+    name, overlay = described["name"], _overlay()
+    key, shown, secrets = name.replace("-", "_"), SHOWN, overlay["credentials"].get(of, {})
+    if name in overlay["sasl_names"].get(of, ()):
+        shown = NAME_SHOWN
+    elif name in secrets:
         key, shown = secrets[name].get("size_as", key), SIZE_SHOWN if "size_as" in secrets[name] else HIDDEN
         if "user_from" in secrets[name]:
             key, shown = "user", USER_SHOWN
-    return Field(name, key, _field_types(described), described["mandatory"], described["multiple"], shown)
+    of_peer = name in overlay["tells_of_peer"].get(of, ())
+    return Field(name, key, _field_types(described), described["mandatory"], described["multiple"], shown, of_peer)
 
 
 @lru_cache
@@ -191,8 +201,7 @@ def descriptors() -> tuple[Described, ...]:
     for entry in table["descriptor_index"]:
         name, fields = entry["name"], None
         if name in composites:
-            secrets = _overlay()["credentials"].get(name, {})
-            fields = tuple(_field(described, secrets) for described in composites[name]["fields"])
+            fields = tuple(_field(described, name) for described in composites[name]["fields"])
         sender = sasl[name]["sent_by"] if name in sasl else "both"
         found.append(
             Described(
@@ -280,6 +289,13 @@ class _Texts:
         return start, len(self.octets)
 
 
+def _first_secret(fields: tuple[Field, ...]) -> int:
+    """Place of the first secret field, or else of one that names mechanisms; -1: there is none."""
+    by_shown = {each.shown: place for place, each in reversed(tuple(enumerate(fields)))}
+    secrets = [by_shown[shown] for shown in SECRETS if shown in by_shown]
+    return min(secrets, default=by_shown.get(NAME_SHOWN, -1))
+
+
 def _descriptors(texts: _Texts) -> np.ndarray:
     from codec.amqp.names import NAMES  # which is made of `frame_names` and those of the other families
 
@@ -300,6 +316,7 @@ def _descriptors(texts: _Texts) -> np.ndarray:
             described.name in FRAMING,
             field,
             field + len(fields),
+            _first_secret(fields),
         )
         field += len(fields)
     return array.view(np.recarray)
@@ -319,7 +336,9 @@ def described_tables() -> tuple[WireTables, ValueTables]:
     wire = WireTables(
         _constructors(),
         descriptor,
-        np.array([(f.types, f.mandatory, f.multiple, f.shown) for f in fields], FIELD).view(np.recarray),
+        np.array([(f.types, f.mandatory, f.multiple, f.shown, f.tells_of_peer) for f in fields], FIELD).view(
+            np.recarray
+        ),
         by_code,
         np.frombuffer(texts.octets, np.uint8),
         _places(),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from codec.text import escaped
+
 VERSION_NAMES = {0x0300: "SSL 3.0", 0x0301: "TLS 1.0", 0x0302: "TLS 1.1", 0x0303: "TLS 1.2", 0x0304: "TLS 1.3"}
 RECORD_HANDSHAKE, CLIENT_HELLO, SERVER_HELLO = 22, 1, 2
 SERVER_NAME, ALPN, SUPPORTED_VERSIONS = 0, 16, 43
@@ -59,7 +61,7 @@ def hello_is_cut(stream: bytes) -> bool:
 
 
 def _text(octets: bytes) -> str | None:
-    return octets.decode("ascii", "replace") if octets else None
+    return escaped(octets) if octets else None
 
 
 def hello_facts(client: bytes, server: bytes) -> dict[str, str | None]:

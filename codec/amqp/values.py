@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.amqp_0_10 import HEADER_SEGMENT, decode_segment
 from codec.amqp.classic import decode_arguments, decode_properties
@@ -28,6 +29,7 @@ from codec.amqp.versions import (
     E_ARGUMENTS,
     E_DEPTH,
     E_PROPERTIES,
+    E_TEXT,
     E_VALUE_SIZE,
     FAMILY_OF_VERSION,
     HEADER,
@@ -39,8 +41,10 @@ from codec.amqp.versions import (
     SEGMENTED,
     UNKNOWN_FAMILY,
 )
+from codec.amqp.versions import OK as OK_ROW
 from codec.kernel import kernel
 from codec.variant import (
+    ESCAPED,
     FULL,
     NOTES,
     OK,
@@ -118,7 +122,13 @@ def finish_row(row, code, misfit, arguments, properties):
     if code != OK:
         note_code(row, code, misfit)
     row[R.NOTES] |= arguments.positions[NOTES] | properties.positions[NOTES]
+    if arguments.positions[ESCAPED] > 0 or properties.positions[ESCAPED] > 0:
+        row[R.NOTES] |= N.NOT_UTF8
+        if row[R.STATUS] == OK_ROW:
+            row[R.STATUS] = MALFORMED
+            row[R.ERROR] = E_TEXT
     arguments.positions[NOTES] = properties.positions[NOTES] = 0
+    arguments.positions[ESCAPED] = properties.positions[ESCAPED] = 0
     row[R.ARGUMENTS_END] = arguments.positions[VALUE]
     row[R.ARGUMENTS_META_END] = arguments.positions[METADATA]
     row[R.PROPERTIES_END] = properties.positions[VALUE]
@@ -142,7 +152,8 @@ def classic_values(cells, octets, first, stop, t, arguments, properties):
         if kind == PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
         elif definition >= 0 and kind in (METHOD, OOB_METHOD):
-            code, _ = decode_arguments(octets, start, end, t, version, definition, arguments)
+            guarded = row[R.HANDSHAKE] != 0
+            code, _ = decode_arguments(octets, start, end, t, version, definition, arguments, guarded)
         elif definition >= 0 and kind in (HEADER, OOB_HEADER):
             misfit = E_PROPERTIES
             code, _ = decode_properties(octets, start, end, t, version, definition, properties)
@@ -166,7 +177,8 @@ def segmented_values(cells, octets, first, stop, t, arguments, properties):
             if kind == HEADER:
                 segment, writer, misfit = HEADER_SEGMENT, properties, E_PROPERTIES
                 row[R.BODY_SIZE] = content_length(octets, start, end, t.tables)
-            code = decode_segment(octets, start, end, segment, definition, t.tables, t.keys, t.stack, writer)
+            guarded = row[R.HANDSHAKE] != 0
+            code = decode_segment(octets, start, end, segment, definition, t.tables, t.keys, t.stack, writer, guarded)
         if not finish_row(row, code, misfit, arguments, properties):
             return index
     return stop

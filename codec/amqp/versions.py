@@ -102,6 +102,7 @@ ERRORS = (
     "frame goes on with a segment whose beginning was not seen",
     "bytes of this segment are missing from the capture",
     "the sections of the message do not fit their definitions",
+    "text that is not UTF-8",
 )
 (
     NO_ERROR,
@@ -135,6 +136,7 @@ ERRORS = (
     E_SEGMENT_ALONE,
     E_SEGMENT_HOLE,
     E_SECTIONS,
+    E_TEXT,
 ) = range(len(ERRORS))
 
 

@@ -88,7 +88,7 @@ DIRECTION = np.dtype(
         ("span_ns", "i8"),
         ("span_file", "i4"),
         ("span_notes", "i8"),  # what is noted where a frame boundary was lost (codec.amqp.notes)
-        ("foreign_head", "i8"),  # the first four octets of a foreign stream, plus 1; 0: not known
+        ("foreign_head", "i8"),  # the first four octets of a foreign stream of a known protocol, plus 1; 0: none
         ("hello", "i8"),  # bytes of the start of a TLS stream kept
     ],
     align=True,

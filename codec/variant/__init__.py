@@ -44,12 +44,14 @@ from codec.variant.scalars import (
     put_f64,
     put_int,
     put_null,
+    put_octets,
     put_string,
     put_text,
     put_timestamp_us,
     put_u64,
 )
 from codec.variant.writer import (
+    ESCAPED,
     FULL,
     MALFORMED,
     METADATA,
@@ -61,6 +63,7 @@ from codec.variant.writer import (
     Writer,
     begin,
     enlarge,
+    mask_uris,
     new_writer,
     note,
     rollback,
@@ -69,6 +72,7 @@ from codec.variant.writer import (
 
 __all__ = [
     "DECIMAL_SCALE",
+    "ESCAPED",
     "FULL",
     "MALFORMED",
     "METADATA",
@@ -96,6 +100,7 @@ __all__ = [
     "known_key",
     "known_keys",
     "load_known",
+    "mask_uris",
     "new_writer",
     "note",
     "put_binary",
@@ -105,6 +110,7 @@ __all__ = [
     "put_f64",
     "put_int",
     "put_null",
+    "put_octets",
     "put_string",
     "put_text",
     "put_timestamp_us",

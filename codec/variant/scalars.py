@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from codec.cursor import is_utf8
 from codec.kernel import inlined, kernel
-from codec.variant.writer import VALUE, copy_bytes, put_le, take
+from codec.text import escaped_size, mask_userinfo, put_escaped
+from codec.variant.writer import ESCAPED, MASKING, VALUE, copy_bytes, put_le, take
 
 SHORT_STRING = 1  # basic type; the others here are primitive type numbers
 NULL, TRUE, FALSE, INT8, INT16, INT32, INT64, DOUBLE = range(8)
@@ -118,14 +119,63 @@ def put_string(w, buf, start, end):
 
 
 @kernel
+def string_room(w, size):
+    """A STRING of `size` octets without them: where they go, or -1."""
+    if size <= SHORT_STRING_BYTES:
+        at = take(w, 1 + size)
+        if at >= 0:
+            w.value[at] = (size << 2) | SHORT_STRING
+        return at + 1 if at >= 0 else -1
+    at = take(w, 5 + size)
+    if at < 0:
+        return -1
+    w.value[at] = STRING << 2
+    put_le(w.value, at + 1, size, 4)
+    return at + 5
+
+
+@kernel
 def put_binary(w, buf, start, end):
     """BINARY of `buf[start:end]`."""
     _put_bytes(w, BINARY, buf, start, end)
+    mask_last(w, end - start)
+
+
+@kernel
+def mask_last(w, size):
+    """Mask userinfo in the text of `size` octets that was written last, where `mask_uris` asks for it."""
+    if w.positions[MASKING]:
+        end = int(w.positions[VALUE])
+        mask_userinfo(w.value, max(end - size, 0), end)
 
 
 @inlined
 def put_text(w, buf, start, end):
-    """STRING of `buf[start:end]` when it is UTF-8, else BINARY."""
+    """STRING of `buf[start:end]`, which is text by its type: what is not UTF-8 is escaped (`codec.text`), and
+    counted."""
+    if is_utf8(buf, start, end):
+        put_string(w, buf, start, end)
+        mask_last(w, end - start)
+    else:
+        _put_escaped_text(w, buf, start, end)
+
+
+@kernel
+def _put_escaped_text(w, buf, start, end):
+    size = escaped_size(buf, start, end)
+    at = string_room(w, size)
+    if at >= 0:
+        put_escaped(w.value, at, buf, start, end)
+        w.positions[ESCAPED] += 1
+        mask_last(w, size)
+
+
+@inlined
+def put_octets(w, buf, start, end):
+    """STRING of `buf[start:end]` when it is UTF-8, else BINARY: octets that may be text."""
+    if w.positions[MASKING]:
+        put_text(w, buf, start, end)
+        return
     size = end - start
     if size > SHORT_STRING_BYTES:
         _put_bytes(w, STRING if is_utf8(buf, start, end) else BINARY, buf, start, end)

@@ -13,8 +13,10 @@ OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(
     5
 )  # MALFORMED is for decoders: the value was written as far as it went
 
-# Cells of `Writer.positions`. NOTES is free for decoders: bits that they set while they write a value.
+# Cells of `Writer.positions`. NOTES is free for decoders: bits that they set while they write a value. ESCAPED counts
+# texts that are not UTF-8; MASKING: userinfo of URIs is written over, and octets that may be text are.
 VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION, NOTES = range(12)
+ESCAPED, MASKING = 12, 13
 # What a writer was short of (cell SHORT_OF), for `enlarge`.
 SHORT_VALUE, SHORT_METADATA, SHORT_SCRATCH = range(3)
 
@@ -53,7 +55,7 @@ def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entrie
     return Writer(
         np.zeros(value_bytes, np.uint8),
         np.zeros(metadata_bytes, np.uint8),
-        np.zeros(12, np.int64),
+        np.zeros(14, np.int64),
         np.zeros((depth, 3), np.int64),
         np.zeros((depth, 2), np.int64),
         np.zeros(entries + 1, np.int64),
@@ -91,6 +93,8 @@ def begin(w):
     p[ROOM] = min(len(w.value), int(p[VALUE]) + VARIANT_BYTES)
     p[CODE] = OK
     p[NOTES] = 0
+    p[ESCAPED] = 0
+    p[MASKING] = 0
     p[KEYS] = 0
     p[DEPTH] = 0
     p[ENTRIES] = 0
@@ -117,6 +121,13 @@ def trouble(w):
 def note(w, bits):
     """Set `bits` among the notes of this value."""
     w.positions[NOTES] |= bits
+
+
+@kernel
+def mask_uris(w, truth):
+    """Whether what is written from now on tells of a peer: all octets that may be text are text, and the userinfo of
+    URIs is masked."""
+    w.positions[MASKING] = 1 if truth else 0
 
 
 @kernel

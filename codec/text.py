@@ -1,0 +1,159 @@
+"""How text of the wire is written where it is not UTF-8: the one rule of every STRING, in columns and in VARIANT.
+
+Text that is well-formed UTF-8 (RFC 3629, section 4) stays as it is. In any other text each octet that is part of no
+well-formed character is escaped as `\\xHH`, as by Python's error handler "backslashreplace", and each backslash as
+`\\x5c`: different octets stay different, and can be had back. A row with such a text carries the note 'not-utf8'.
+
+`mask_userinfo` writes over what URIs carry beside their place. Cost: linear in the octets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.cursor import is_utf8, octet
+from codec.kernel import kernel
+
+ESCAPE_OCTETS = 4  # of one escaped octet
+_LONGEST_CHARACTER = 4
+_BACKSLASH = 0x5C
+_HEX = np.frombuffer(bytearray(b"0123456789abcdef"), np.uint8)
+_SCHEME_END = np.frombuffer(bytearray(b"://"), np.uint8)
+_MASK = ord("*")
+
+
+@kernel
+def _character_end(buf, at, end):
+    """The offset after the well-formed character at `at`; `at` when there is none, or it is a backslash."""
+    if octet(buf, at) == _BACKSLASH:
+        return at
+    for size in range(1, min(_LONGEST_CHARACTER, end - at) + 1):
+        if is_utf8(buf, at, at + size):
+            return at + size
+    return at
+
+
+@kernel
+def escaped_size(buf, start, end):
+    """Octets that `buf[start:end]`, which is not UTF-8, has when it is escaped."""
+    size, at = 0, start
+    while at < end:
+        after = _character_end(buf, at, end)
+        size += after - at if after > at else ESCAPE_OCTETS
+        at = max(after, at + 1)
+    return size
+
+
+@kernel
+def put_escaped(out, to, buf, start, end):
+    """Write `buf[start:end]`, which is not UTF-8, escaped at `out[to:]`: the offset after it."""
+    at = start
+    while at < end:
+        after = _character_end(buf, at, end)
+        if after > at:
+            for i in range(at, after):
+                out[to] = buf[i]
+                to += 1
+            at = after
+            continue
+        byte = octet(buf, at)
+        out[to] = _BACKSLASH
+        out[to + 1] = ord("x")
+        out[to + 2] = _HEX[byte >> 4]
+        out[to + 3] = _HEX[byte & 15]
+        to += ESCAPE_OCTETS
+        at += 1
+    return to
+
+
+@kernel
+def escaped_ends(buf, ends, out_ends):
+    """Of texts end to end, which end at `ends` in `buf`, where each ends when those that are not UTF-8 are escaped:
+    whether there are such."""
+    start, to, differs = 0, 0, False
+    for i in range(len(ends)):
+        end = int(ends[i])
+        if is_utf8(buf, start, end):
+            to += end - start
+        else:
+            to += escaped_size(buf, start, end)
+            differs = True
+        out_ends[i] = to
+        start = end
+    return differs
+
+
+@kernel
+def escape_all(buf, ends, out):
+    """Write these texts end to end, those that are not UTF-8 escaped."""
+    start, to = 0, 0
+    for i in range(len(ends)):
+        end = int(ends[i])
+        if is_utf8(buf, start, end):
+            for j in range(start, end):
+                out[to] = buf[j]
+                to += 1
+        else:
+            to = put_escaped(out, to, buf, start, end)
+        start = end
+
+
+def escaped(octets: bytes) -> str:
+    """Octets as text, by the same rule."""
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        return octets.replace(b"\\", rb"\x5c").decode("utf-8", "backslashreplace")
+
+
+@kernel
+def _ends_token(byte):
+    """Whether no URI goes on with this octet: a blank, a quote, an angle bracket."""
+    return byte <= 0x20 or byte == 0x22 or byte == 0x27 or byte == 0x3C or byte == 0x3E
+
+
+@kernel
+def _userinfo_end(octets, start, end):
+    """Where the userinfo of the URI whose authority begins at `start` ends, the place of its "@" (`start` without one),
+    and how far was looked.
+
+    The authority ends with the first of / ? # (RFC 3986, section 3.2). A password may have such signs unescaped: then
+    what stands behind the first colon there is no port.
+    """
+    at, authority_end, found, colon = start, -1, start, -1
+    is_port = True
+    while at < end and not _ends_token(octet(octets, at)):
+        byte = octet(octets, at)
+        if authority_end < 0 and (byte == 0x2F or byte == 0x3F or byte == 0x23):
+            authority_end = at
+            if found > start or colon < 0 or is_port:
+                return found, at
+        if byte == 0x40:
+            found = at
+        elif authority_end < 0:
+            if byte == 0x3A:
+                colon = at
+                is_port = True
+            elif colon >= 0 and not 0x30 <= byte <= 0x39:
+                is_port = False
+        at += 1
+    return found, at
+
+
+@kernel
+def mask_userinfo(octets, start, end):
+    """Write asterisks over the userinfo (RFC 3986, section 3.2.1) of the URIs in the text `octets[start:end]`."""
+    at = start
+    while at + len(_SCHEME_END) < end:
+        if (
+            octet(octets, at) == _SCHEME_END[0]
+            and octet(octets, at + 1) == _SCHEME_END[1]
+            and octet(octets, at + 2) == _SCHEME_END[2]
+        ):
+            at += len(_SCHEME_END)
+            userinfo_end, after = _userinfo_end(octets, at, end)
+            for i in range(at, userinfo_end):
+                octets[i] = _MASK
+            at = after
+        else:
+            at += 1
