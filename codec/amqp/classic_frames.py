@@ -194,6 +194,8 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     if method < 0:
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_METHOD
+        if c.handshaking:
+            row[R.CLASS] = row[R.METHOD_ID] = -1
         return True
     row[R.NAME] = t.method_name[method]
     row[R.DEFINITION] = method

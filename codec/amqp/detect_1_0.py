@@ -60,10 +60,12 @@ def fields_in_place(buf, at, stop, of, t):
     start, end, count = compound(buf, at + 1, stop, octet(buf, at), t)
     first, last = int(t.descriptor[of].field_from), int(t.descriptor[of].field_end)
     certain = max(int(t.descriptor[of].secret), 0)
+    if count > last - first:
+        return 0, -1
     at = start
-    for place in range(min(count, last - first + 1)):
+    for place in range(count):
         code = u8(buf, at, end)
-        if first + place == last or code < 0:
+        if code < 0:
             return min(certain, place), -1
         field = first + place
         kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)

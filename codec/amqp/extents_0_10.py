@@ -66,10 +66,28 @@ def packing_flags(buf, at, end, of, t):
 
 
 @kernel
+def _map_fits(buf, at, end, t):
+    """Whether a map, which begins with its size at `at`, has as many entries as it says, and they reach exactly to
+    `end`; those with values of a size are not looked into."""
+    at += 4
+    if at == end:
+        return True
+    count = u32(buf, at, end)
+    at += 4
+    for _ in range(min(max(count, 0), end - at)):
+        at += 1 + max(u8(buf, at, end), 0)
+        number = u8(buf, at, end)
+        at = extent(buf, at + 1, end, number, -1, t) if number >= 0 else SHORT
+        if at < 0:
+            return False
+    return count >= 0 and at == end
+
+
+@kernel
 def fields_in_place(buf, at, end, of, t):
     """How many fields of entry `of`, whose packing flags stand at `at`, are in their place for certain, and where the
     last of them ends: all, and `end`, when they reach exactly there. Otherwise those before the first that does not
-    fit; of those none from the first secret on. Nothing is looked into."""
+    fit; of those none from the first secret on. Nothing is looked into but maps beside a secret."""
     count = int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM])
     flags = packing_flags(buf, at, end, of, t)
     if flags < 0:
@@ -84,6 +102,8 @@ def fields_in_place(buf, at, end, of, t):
         number = int(t.fields[field, T.FIELD_TYPE])
         if flags & 1 and number != BIT_TYPE:
             after = extent(buf, at, end, number, int(t.fields[field, T.FIELD_OF]), t)
+            if after >= 0 and t.entries[of, T.SECRET] >= 0 and t.types[T.FORM, number] == T.MAP:
+                after = after if _map_fits(buf, at, after, t) else SHORT
             if after < 0:
                 return (place, at) if place <= certain else (certain, certain_at)
             at = after

@@ -151,6 +151,7 @@ def _described(octets, start, end, t):
     if t.descriptor[of].frame_type != (SASL if kind == SASL_FRAME else AMQP):
         return False
     shown, fields_stop = fields_in_place_1_0(octets, at, end, of, t)
+    in_list = at + 1
     at, stop, _ = compound(octets, at + 1, end, octet(octets, at), t)
     first = int(t.descriptor[of].field_from)
     for i in range(first, first + shown):
@@ -162,7 +163,7 @@ def _described(octets, start, end, t):
             blank(octets, min(_content_of(octets, at, stop, t), after), after)
         at = after
     if fields_stop < 0:
-        blank(octets, at, stop)
+        blank(octets, at if shown > 0 else in_list, stop)
     if t.descriptor[of].secret >= 0:
         blank(octets, stop, end)  # what follows the list is a message, or nothing that a performative with secrets has
     return True
