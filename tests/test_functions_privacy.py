@@ -105,8 +105,7 @@ def test_a_secret_behind_a_size_that_is_too_short_is_blanked() -> None:
     in_list = b"\0\x53\x41\xc0" + bytes([len(fields + PASSWORD) + 1, 2]) + fields + PASSWORD
     behind = b"\0\x53\x41\xc0" + bytes([len(fields) + 1, 2]) + fields + PASSWORD
     described = [(8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body for body in (in_list, behind)]
-    # with its size, which may be a part of it; that of vbin8 is two octets with the constructor, and in its place behind
-    # a list that its fields fill
+    # with its size, which may be a part of it: of vbin8 two octets with the constructor; behind a list it has none
     sizes = {"0-9-1": [4, 4], "0-10": [4], "1.0": [2, 0]}
     given = {"0-9-1": [start_ok, secure_ok], "0-10": [segmented], "1.0": described}
     for version, rows in given.items():

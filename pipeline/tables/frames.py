@@ -11,4 +11,4 @@ from pipeline.tables.shape import shaped
 
 def frames(decoded: DataFrame) -> DataFrame:
     """Decoded rows -> table frames."""
-    return shaped(decoded.filter(F.col("kind") == "frame"), FRAMES)
+    return shaped(decoded.filter(F.col("kind") == "frame"), FRAMES, checked=True)

@@ -21,14 +21,15 @@ _CHARACTERS = "|".join(
 _LATIN = "ISO-8859-1"
 
 
-def shaped(rows: DataFrame, schema: StructType) -> DataFrame:
-    """The columns of `schema`, in order, of its types; a column that `rows` does not have is null."""
+def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFrame:
+    """The columns of `schema`, in order, of its types; a column that `rows` does not have is null. `checked`: all texts
+    are UTF-8 as they come."""
     present = set(rows.columns)
     columns = []
     for column in schema.fields:
         value = F.col(column.name) if column.name in present else F.lit(None)
         value = value.cast(column.dataType)
-        if isinstance(column.dataType, StringType) and column.name in present:
+        if isinstance(column.dataType, StringType) and column.name in present and not checked:
             value = utf8(value)
         columns.append(value.alias(column.name, metadata=column.metadata))
     return rows.select(*columns)

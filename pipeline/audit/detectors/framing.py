@@ -98,8 +98,12 @@ DETECTORS = (
     Detector(
         "FR-11",
         "frames",
-        when=noted("shortstr-octets"),
-        evidence={"observed": "'zero octet, or not UTF-8'", "name": "name", "frame_type": "frame_type"},
+        when=noted("zero-octet", "not-utf8"),
+        evidence={
+            "observed": f"CASE WHEN {noted('not-utf8')} THEN 'octets that are not UTF-8' ELSE 'zero octet' END",
+            "name": "name",
+            "frame_type": "frame_type",
+        },
         offender="sender",
     ),
     replace(
