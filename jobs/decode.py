@@ -66,7 +66,9 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the tables that DIR holds")
     parser.add_argument(
-        "--payload", action="store_true", help="keep message bodies too (frames.payload, messages.body): much larger"
+        "--payload",
+        action="store_true",
+        help="keep message bodies too (frames.payload, messages.body), secrets in them as well: much larger",
     )
     parser.add_argument(
         "--port",

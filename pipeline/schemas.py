@@ -287,7 +287,11 @@ MESSAGES = table(
     ("body_seen", LONG, "bytes of the body in its frames"),
     ("complete", BOOLEAN, "true: every byte of the body was captured, or there is none"),
     ("body_sha256", STRING, "lower-case hex; only of a complete body"),
-    ("body", BINARY, "the body (1.0: all sections of the message); only when payloads were asked for"),
+    (
+        "body",
+        BINARY,
+        "the body (1.0: all sections; tokens for `$cbs` as well); only when payloads were asked for",
+    ),
     (
         "outcome",
         STRING,

@@ -16,10 +16,10 @@ from codec.amqp.alone import AloneDecoder, Wrapping, sasl_bodies, wrap
 from codec.amqp.alone_values import ValueDecoder, only_field
 from codec.amqp.decoder import Batch
 from codec.amqp.recognised import versions_spoken
-from codec.amqp.rows import ARGUMENTS_END, ARGUMENTS_META_END, PROPERTIES_END, STATUS
+from codec.amqp.rows import ARGUMENTS_END, ARGUMENTS_META_END, ERROR, PROPERTIES_END, STATUS
 from codec.amqp.tables_0_10 import CONTROL_ENTRY, segmented_tables
 from codec.amqp.tables_1_0 import described_tables
-from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, NONE, OK, SEGMENTED, VERSIONS
+from codec.amqp.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, SEGMENTED, VERSIONS
 from udfs.arrow import VARIANT
 from udfs.frame_rows import ARROW_DECODED, frame_rows, variant_column
 from udfs.functions.columns import Octets, each_version, joined, octets_of, only_where, own
@@ -119,9 +119,14 @@ def _wrapped(octets: Octets, around: list[Wrapping], which: NDArray[np.int64], v
         heaps = (batch.arguments, batch.arguments_metadata)
         if column == PROPERTIES_END:
             heaps = (batch.properties, batch.properties_metadata)
-        return only_where(pa.array(batch.cells[:, STATUS] == OK), variant_column(*heaps, batch.cells, column))
+        return only_where(_fits(batch.cells), variant_column(*heaps, batch.cells, column))
 
     return joined(map(shown, own(AloneDecoder).frames(*wrap(*octets, around, which), version)), VARIANT)
+
+
+def _fits(cells: NDArray[np.int64]) -> pa.Array:
+    """Whether values fit their definitions; text that is not UTF-8 is shown escaped."""
+    return pa.array((cells[:, STATUS] == OK) | (cells[:, ERROR] == E_TEXT))
 
 
 def decode_table(octets: pa.Array, version: pa.Array) -> pa.Array:
@@ -148,7 +153,7 @@ def _only_argument(batch: Batch) -> pa.Array:
     ends[:, 1] = cells[:, ARGUMENTS_META_END]
     inside = np.empty_like(batch.arguments)
     only_field(batch.arguments, np.ascontiguousarray(cells[:, ARGUMENTS_END]), inside, ends)
-    return only_where(pa.array(cells[:, STATUS] == OK), variant_column(inside, batch.arguments_metadata, ends, 0))
+    return only_where(_fits(cells), variant_column(inside, batch.arguments_metadata, ends, 0))
 
 
 def decode_value(octets: pa.Array) -> pa.Array:
