@@ -146,22 +146,24 @@ def _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, ro
             row[R.NAME] = t.descriptor[of].name
         return
     row[R.NAME] = t.descriptor[of].name
-    row[R.PAYLOAD_SIZE] = stop - after
-    if t.descriptor[of].frame_type != row[R.TYPE]:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_NO_PERFORMATIVE
-        return
     row[R.DEFINITION] = of
-    if row[R.HANDSHAKE] and row[R.TYPE] == AMQP and fields_end(buf, at, after, of, t) == after:
+    row[R.PAYLOAD_SIZE] = stop - after
+    misplaced = t.descriptor[of].frame_type != row[R.TYPE]
+    if row[R.HANDSHAKE] and row[R.TYPE] == AMQP and not misplaced and fields_end(buf, at, after, of, t) == after:
         c.handshaking = 0
         row[R.HANDSHAKE] = 0
-    if after < stop and of != t.places[0].transfer:
+    if misplaced:
+        row[R.STATUS] = MALFORMED
+        row[R.ERROR] = E_NO_PERFORMATIVE
+    elif after < stop and of != t.places[0].transfer:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_FIELDS
     first = int(rows.used[1])
     rows.octets[first] = NO_BODY
     rows.used[1] += 1
     R.keep_octets(rows, row, buf, start, after)
+    if misplaced:
+        return
     if of == t.places[0].transfer:
         body = _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t)
         if body >= 0:
