@@ -8,6 +8,7 @@ Arguments by name, '_' for '-'; those not given are 0, empty, or false. Tables: 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -37,7 +38,7 @@ def octets(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def table(entries: dict[str, Any]) -> bytes:
+def table(entries: Mapping[Any, Any]) -> bytes:
     return long_prefixed(b"".join(shortstr(octets(key)) + tagged(value) for key, value in entries.items()))
 
 

@@ -107,7 +107,8 @@ def fact_table(version: str) -> dict[str, Any]:
 
 def example(fields: list[dict[str, Any]], turn: int) -> tuple[bytes, dict[str, Any]]:
     """Octets of these fields and what they mean; `turn` chooses among the samples."""
-    octets, meaning, bits, behind_secret = b"", {}, [], False
+    octets, bits, behind_secret = b"", [], False
+    meaning: dict[str, Any] = {}
     for i, field in enumerate(fields):
         key = field.get("practice_name", field["name"]).replace("nowait", "no-wait").replace("-", "_")
         if field["type"] == "bit":

@@ -18,7 +18,7 @@ import encode_0_10
 import numpy as np
 import proton
 import pyarrow as pa
-from classic_support import long_prefixed, shortstr
+from classic_support import fact_table, long_prefixed, shortstr
 from wire import CLIENT, FLOW, SERVER, Wire
 
 from codec.amqp import rows as R
@@ -81,7 +81,7 @@ def _classic(version: str, mechanism: str, first: bytes, second: bytes | None) -
 
 
 def _start(version: str) -> dict[str, Any]:
-    numbers = classic_frames.fact_table(version)["protocol_header"]["start_version"]
+    numbers = fact_table(version)["protocol_header"]["start_version"]
     return {"version_major": numbers["major"], "version_minor": numbers["minor"], "mechanisms": "PLAIN"}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import classic_frames
 import encode_0_10
 from classic_frames import table
-from classic_support import described_methods
+from classic_support import described_methods, fact_table
 from wire import CLIENT, SERVER, Wire
 
 Texts = Callable[[], bytes]
@@ -56,14 +56,14 @@ def _given(version: str, name: str, described: dict[str, Any], text: Texts) -> d
         elif field["type"] == "table":
             given[key] = table({text(): text(), "product": text(), "list": [text()], "table": {text(): 1}})
     if name in ("connection.start", "connection.start-ok"):
-        numbers = classic_frames.fact_table(version)["protocol_header"]["start_version"]
+        numbers = fact_table(version)["protocol_header"]["start_version"]
         given |= {"version_major": numbers["major"], "version_minor": numbers["minor"]} if name[-1] == "t" else {}
         given |= {"mechanism": "PLAIN", "locale": text()[:31]} if name[-1] == "k" else {}
     return given
 
 
 def _content(version: str, class_name: str, text: Texts) -> Iterator[bytes]:
-    (of_class,) = (c for c in classic_frames.fact_table(version)["classes"] if c["name"] == class_name)
+    (of_class,) = (c for c in fact_table(version)["classes"] if c["name"] == class_name)
     given: dict[str, Any] = {}
     for entry in of_class["properties"]:
         if entry["type"] in ("shortstr", "longstr"):

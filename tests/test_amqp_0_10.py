@@ -265,6 +265,10 @@ def test_every_entry_of_the_fact_table_is_reached() -> None:
 def test_controls_and_commands_with_all_their_fields(name: str) -> None:
     given, shown = all_fields(name)
     shown.pop("response", None)  # credentials
+    if "challenge" in shown:
+        shown["challenge_size"] = len(shown.pop("challenge"))
+    if "mechanism" in shown:
+        given["mechanism"] = shown["mechanism"] = "PLAIN"
     payload = encode.segment(name, given, sync=True)
     if encode.entries()[name]["group"] == "commands":
         shown["sync"] = True

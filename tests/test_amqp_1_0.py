@@ -473,10 +473,27 @@ def test_values_that_do_not_fit_the_definition(wire: str, shown: dict[str, Any])
 
 
 def test_a_field_that_may_be_multiple_is_always_an_array() -> None:
-    one, _, _ = frame_values(bytes.fromhex("005340 c0 04 01 a30161"))
-    two, _, _ = frame_values(bytes.fromhex("005340 c0 09 01 e0 06 02 a3 0161 0162"))
-    assert one == {"sasl_server_mechanisms": ["a"]}
-    assert two == {"sasl_server_mechanisms": ["a", "b"]}
+    one, _, _ = frame_values(bytes.fromhex("005340 c0 04 01 a30141"))
+    two, _, _ = frame_values(bytes.fromhex("005340 c0 09 01 e0 06 02 a3 0141 0142"))
+    assert one == {"sasl_server_mechanisms": ["A"]}
+    assert two == {"sasl_server_mechanisms": ["A", "B"]}
+
+
+@pytest.mark.parametrize(
+    "mechanisms",
+    [
+        "a30161",  # lower case
+        "a0024142",  # octets
+        "e0 06 02 a3 0141 0161",
+        "e0 06 02 a0 0141 0142",
+        "e0 06 03 a3 0141 0142",  # one less than there should be
+        "e0 06 01 a3 0141 0142",
+    ],
+)
+def test_what_cannot_name_mechanisms_is_not_shown(mechanisms: str) -> None:
+    octets = bytes.fromhex(mechanisms)
+    arguments, _, _ = frame_values(bytes.fromhex("005340 c0") + bytes([len(octets) + 1, 1]) + octets)
+    assert arguments == {}
 
 
 # ---- credentials ----------------------------------------------------------------------------------------------------

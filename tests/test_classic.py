@@ -88,7 +88,9 @@ def test_methods_of_pika(number: int, data: st.DataObject) -> None:
     described = dict(described_methods(version))[name]
     parameters = list(inspect.signature(of_method.__init__).parameters)[1:]
     assert len(parameters) == len(described["fields"])
-    values = {p: data.draw(BY_TYPE[f["type"]]) for p, f in zip(parameters, described["fields"], strict=True)}
+    values: dict[str, Any] = {
+        p: data.draw(BY_TYPE[f["type"]]) for p, f in zip(parameters, described["fields"], strict=True)
+    }
     if "mechanism" in values:
         values["mechanism"] = "PLAIN"
     encoded = b"".join(of_method(**values).encode())

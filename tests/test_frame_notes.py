@@ -199,7 +199,7 @@ def test_bytes_that_the_snap_length_cut_are_told_from_lost_ones() -> None:
     ("octets", "code"),
     [
         (b"GET / HTTP/1.1\r\n", 0x47455420),
-        (b"\x16\x03\x01\x02\0\x01\0", 0x16030102),
+        (b"\x16\x03\xff\x02\0\x01\0", 0x1603FF02),
         (b"PASS s3cret\r\n", -1),
         (b"\xff" * 8, -1),
         (b"GET", -1),
