@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import struct
+from typing import Any
 
 import pika.spec
 import pytest

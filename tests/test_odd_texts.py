@@ -186,5 +186,5 @@ def test_notebooks_and_cut_read_them(spark: SparkSession, tables: Path, tmp_path
     for row in loaded.connections.select("vhost", "user", "client_product").collect():
         assert all(value is None or isinstance(value, str) for value in row)
     pipeline.decode(spark, str(tables.parent / "odd.pcap")).connections.collect()
-    cut = ["cut", str(tables), "--rule", "FR-11", "-o", str(tmp_path / "cut.pcapng"), "--redact"]
+    cut = ["cut", str(tables), "--finding", "FR-11", "-o", str(tmp_path / "cut.pcapng"), "--redact"]
     assert main(cut) == 0
