@@ -19,6 +19,7 @@ import numpy as np
 import proton
 import pyarrow as pa
 from classic_support import fact_table, long_prefixed, shortstr
+from ended import take_facts
 from wire import CLIENT, FLOW, SERVER, Wire
 
 from codec.amqp import rows as R
@@ -256,7 +257,7 @@ class Searcher:
                 ids = (numbers[:, 1] << 16) + numbers[:, 2]
                 found["numbers"] += b"\n" + ids.astype(">i8").tobytes()
         self.decoder.flow = None
-        found["facts"] = b"\n".join(repr(facts).encode() for facts in self.decoder.take_facts())
+        found["facts"] = b"\n".join(repr(facts).encode() for facts in take_facts(self.decoder))
         return found
 
 
