@@ -51,8 +51,8 @@ notebook-test: java .venv/dev .venv/kernels .venv/classes  ## run every notebook
 	$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 notebooks
 
 FUZZ_SECONDS ?= 300
-fuzz: .venv/dev .venv/kernels  ## damaged captures through readers and decoder (FUZZ_SECONDS=300)
-	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
+fuzz: .venv/dev .venv/kernels  ## damaged captures through kernels: interpreted, compiled, bounds-checked (FUZZ_SECONDS=300)
+	$(BIN)/python tests/fuzz_modes.py --seconds $(FUZZ_SECONDS)
 
 format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

@@ -1,5 +1,8 @@
 """Fuzzing: damaged captures and streams through readers and decoder. `python tests/fuzz.py --seconds 600`.
 
+It runs with the kernels as they are compiled; with NUMBA_BOUNDSCHECK=1 each index is checked, and interpreted, with
+NUMBA_DISABLE_JIT=1, none may be negative either. tests/fuzz_modes.py compares the three.
+
 Whatever the bytes are, the contract holds: rows and no exception; of each direction the ledger adds up, rows do not
 overlap, gaps are the missing bytes; time is linear in the size. An input that breaks it is named with the
 seed that makes it again. Damaged in turn: the bytes of the streams, the TCP segments, both, and the capture file.
@@ -8,6 +11,7 @@ seed that makes it again. Damaged in turn: the bytes of the streams, the TCP seg
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
 import sys
@@ -21,10 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import golden
+import numba
 import numpy as np
 import pyarrow as pa
 from ended import take_facts
 from fuzz_logins import fuzz_logins
+from guarded_arrays import guarded
 from mutations import mutated, mutated_segments
 
 from codec.amqp import rows as R
@@ -39,6 +45,8 @@ LARGEST = 64 * 1024  # captures above this cost time and teach nothing new
 # Processor time that an input may take: what Python does for any input, and per byte fifty times what kernels need.
 GRACE_SECONDS, SECONDS_PER_BYTE = 1.0, 10e-6
 OF_LOGINS = 0.2  # of the time is spent on damaged logins, which are searched for their secrets
+if numba.config.DISABLE_JIT or numba.config.BOUNDSCHECK:
+    GRACE_SECONDS, SECONDS_PER_BYTE = 10.0, 1e-3
 WARMING_UP = 40  # inputs that may have to wait for kernels to be compiled or loaded
 GAP = FRAME_TYPES.index("gap")
 OPAQUE = [FRAME_TYPES.index("tls"), FRAME_TYPES.index("foreign")]
@@ -54,6 +62,17 @@ class Tally:
     statuses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     slowest: float = 0.0
+    digest: hashlib._Hash = field(default_factory=hashlib.sha256)  # of all rows, values and facts
+
+
+def new_decoder() -> Decoder:
+    """A decoder; where it is interpreted, no index may be negative."""
+    decoder = Decoder()
+    if numba.config.DISABLE_JIT:
+        decoder.state, decoder.arguments = guarded(decoder.state), guarded(decoder.arguments)
+        decoder.properties = guarded(decoder.properties)
+        decoder.definitions = {family: guarded(of) for family, of in decoder.definitions.items()}
+    return decoder
 
 
 def runs_of(path: Path) -> list[Run]:
@@ -77,17 +96,23 @@ def seeds() -> list[tuple[Path, list[Run]]]:
     return [(path, runs) for path in paths if path.stat().st_size <= LARGEST and (runs := runs_of(path))]
 
 
-def decode(decoder: Decoder, runs: list[Run]) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
-    """(cells of its rows, facts) of each connection; the decoder is as new afterwards."""
+def decode(
+    decoder: Decoder, runs: list[Run], digest: hashlib._Hash | None = None
+) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """(cells of its rows, facts) of each connection; the decoder is as new afterwards. `digest` is fed with values."""
     cells: dict[int, list[np.ndarray]] = {}
 
     def keep(batches: Iterator[Any]) -> None:
         for batch in batches:
+            if digest is not None:
+                for heap in (batch.arguments, batch.arguments_metadata, batch.properties, batch.properties_metadata):
+                    digest.update(heap.tobytes())
             for connection in np.unique(batch.cells[:, R.CONNECTION]):
                 cells.setdefault(int(connection), []).append(batch.cells[batch.cells[:, R.CONNECTION] == connection])
 
     for flow, segments, payload in runs:
-        keep(decoder.feed(flow, segments, np.frombuffer(bytearray(payload or b"\0"), np.uint8)))
+        octets = np.frombuffer(bytearray(payload or b"\0"), np.uint8)
+        keep(decoder.feed(flow, segments, guarded(octets) if numba.config.DISABLE_JIT else octets))
     keep(decoder.finish())
     for facts in take_facts(decoder):
         rows = cells.pop(facts.connection_id, [np.zeros((0, len(R.COLUMNS)), np.int64)])
@@ -164,7 +189,7 @@ def damaged(rng: random.Random, way: str, scratch: Path) -> list[Run]:
 def fuzz(seed: int, count: int, seconds: float, keep: Path | None = None) -> Tally:
     """Try inputs until `count` of them or `seconds` are over; those that fail are written to folder `keep`."""
     tally, started = Tally(), time.monotonic()
-    decoder = Decoder()
+    decoder = new_decoder()
     seeds()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder) / "damaged.pcap"
@@ -179,10 +204,11 @@ def fuzz(seed: int, count: int, seconds: float, keep: Path | None = None) -> Tal
             try:
                 runs = damaged(rng, way, scratch)
                 known = []
-                for cells, facts in decode(decoder, runs):
+                for cells, facts in decode(decoder, runs, tally.digest):
                     check(cells, facts)
                     known.append(facts)
                     tally.rows += len(cells)
+                    tally.digest.update(cells.tobytes() + json.dumps(facts, sort_keys=True, default=str).encode())
                     for status, times in zip(*np.unique(cells[:, R.STATUS], return_counts=True), strict=True):
                         tally.statuses[STATUSES[int(status)]] += int(times)
                 check_flows(runs, known)
@@ -193,7 +219,7 @@ def fuzz(seed: int, count: int, seconds: float, keep: Path | None = None) -> Tal
                 tally.slowest = max(tally.slowest, spent)
             except Exception as error:
                 tally.failures.append(f"{name}: {type(error).__name__}: {error}")
-                decoder = Decoder()
+                decoder = new_decoder()
                 if keep is not None and way == "file":
                     keep.mkdir(parents=True, exist_ok=True)
                     (keep / f"{seed}-{number}.pcap").write_bytes(scratch.read_bytes())
@@ -210,6 +236,7 @@ def main() -> int:
     tally = fuzz(chosen.seed, chosen.inputs, chosen.seconds * (1 - OF_LOGINS), chosen.keep)
     print(f"seed {chosen.seed}: {tally.inputs.total():,} inputs {dict(tally.inputs)}, {tally.rows:,} rows")
     print(f"rows by status: {dict(tally.statuses)}; slowest input {tally.slowest:.2f} s of processor time")
+    print(f"digest of rows, values and facts: {tally.digest.hexdigest()}")
     tried, shown = fuzz_logins(chosen.seed, chosen.inputs, chosen.seconds * OF_LOGINS)
     print(f"{tried:,} damaged logins")
     failures = tally.failures + shown

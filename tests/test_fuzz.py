@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numba
 import numpy as np
 import pytest
 from fuzz import check, check_flows, decode, fuzz, seeds
+from fuzz_modes import fuzzed
+from guarded_arrays import NegativeIndex, guarded
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
@@ -42,3 +45,22 @@ def test_the_checks_see_a_broken_ledger_rows_without_sender_and_overlapping_rows
     doubled = np.concatenate([cells, cells[cells[:, R.SIZE] > 0][:1]])
     with pytest.raises(AssertionError):
         check(doubled, facts)
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is nothing to compare with")
+def test_interpreted_kernels_give_the_same_rows_and_no_index_is_negative() -> None:
+    assert fuzzed("interpreted", "--seed", "1", "--inputs", "24") == (24, fuzz(1, 24, 60).digest.hexdigest())
+
+
+def test_a_guarded_array_takes_no_negative_index() -> None:
+    cells, records = guarded((np.zeros((4, 2)), np.zeros(3, "i4,i4").view(np.recarray)))
+    for key in (-1, (0, -1), np.int64(-2), slice(-3, 2), slice(0, -1)):
+        with pytest.raises(NegativeIndex):
+            cells[key]
+        with pytest.raises(NegativeIndex):
+            cells[1:, 1:][key] = 1
+    with pytest.raises(NegativeIndex):
+        records[-1]
+    with pytest.raises(NegativeIndex):
+        guarded(((1, 2), 3))[0][-1]
+    assert cells[3, 1] == 0
