@@ -16,7 +16,7 @@ from codec.amqp.decoder import Decoder
 
 
 def test_damaged_captures_give_rows_and_nothing_else() -> None:
-    tally = fuzz(seed=1, count=1200, seconds=60)
+    tally = fuzz(seed=1, count=1200, seconds=600)
     assert tally.failures == []
     assert tally.inputs.total() == 1200
     # The damage is felt, and much is still decoded.
@@ -49,7 +49,10 @@ def test_the_checks_see_a_broken_ledger_rows_without_sender_and_overlapping_rows
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is nothing to compare with")
 def test_interpreted_kernels_give_the_same_rows_and_no_index_is_negative() -> None:
-    assert fuzzed("interpreted", "--seed", "1", "--inputs", "24") == (24, fuzz(1, 24, 60).digest.hexdigest())
+    assert fuzzed("interpreted", "--seed", "1", "--inputs", "24", "--seconds", "1e9") == (
+        24,
+        fuzz(1, 24, 1e9).digest.hexdigest(),
+    )
 
 
 def test_a_guarded_array_takes_no_negative_index() -> None:
