@@ -27,7 +27,7 @@ CAPTURES = (
     "010_dtx.pcap", "010_lowlevel_methods.pcap", "010_sessions.pcap", "10_qpidd_transactions.pcap",
     "10_qpidd_outcomes_drain.pcap", "10_rabbitmq_multi_frame_transfer.pcap", "10_mid_stream.pcap",
 )  # fmt: skip
-TABLES = ("channels", "links", "messages", "history/reply")
+TABLES = ("history/channels", "history/links", "messages", "history/reply")
 CONTENT_COLUMNS = ("content_frame_no", "body_sha256", "payload", "properties")
 FRAMES = pa.schema([field for field in ARROW_DECODED if field.name != "kind"])
 

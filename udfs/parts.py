@@ -15,7 +15,8 @@ STREAM_QUEUES = "stream_queues"  # queues that are streams, as methods tell
 MESSAGES, OPEN = "messages", "open"  # messages as the table has them; those that Spark has to settle,
 EVENTS = "history/event"  # and how
 COUNTS = "counts"  # how many of the others were settled how
-CHANNELS, LINKS_OF_SESSIONS = "channels", "links"  # rows of the tables, of versions whose channels are sessions
+# Rows of tables channels and links, of versions whose channels are sessions; no table is written into these folders.
+CHANNELS, LINKS_OF_SESSIONS = "history/channels", "history/links"
 HISTORY_OF = {kind: f"history/{kind}" for kind in ("life", "link", "reply")}  # of channels, kinds as they are
 LIVES, LINKS, REPLIES = HISTORY_OF.values()
 
