@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import amqp
+import numpy as np
 import pika.spec
 import pytest
 from classic_support import (
@@ -24,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codec.amqp.classic import check_header
+from codec.amqp.classic_frames import body_size_at
 from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, content_classes
 from codec.amqp.versions import VERSIONS
 from codec.limits import LIMITS
@@ -199,3 +201,8 @@ def test_a_table_that_is_too_deep_does_not_hide_what_follows() -> None:
 def test_after_a_broken_table_what_does_not_fit_ends_the_properties() -> None:
     data = struct.pack(">H", 1 << 13 | 1 << 12 | 1 << 7) + long_prefixed(BROKEN_ENTRY) + b"\x02" + b"\x09m-1"
     assert properties("0-9-1", 60, data) == (MALFORMED, 8, {"headers": {}, "delivery_mode": 2})
+
+
+def test_a_body_size_is_exact_beyond_53_bits() -> None:
+    octets = np.frombuffer(bytearray((2**62 + 1).to_bytes(8, "big")), np.uint8)
+    assert body_size_at(octets, 0) == 2**62 + 1

@@ -7,6 +7,8 @@ whose row is `partial`; `torn_row` ends it.
 
 from __future__ import annotations
 
+import numpy as np
+
 from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.agreement import agree, is_start, method_index, method_sender, weigh_frame
@@ -61,7 +63,8 @@ def body_size_at(buf, p):
     """The unsigned 64-bit body size at `p`; -2 when it is 2^63 or more (no LONG holds it, no content has it)."""
     if buf[p] >= 0x80:
         return -2
-    return (_u32(buf, p) << 32) | _u32(buf, p + 4)
+    # signed, like -2: of signed and unsigned numba would make a float, which has 53 bits
+    return (np.int64(_u32(buf, p)) << 32) | np.int64(_u32(buf, p + 4))
 
 
 @inlined
