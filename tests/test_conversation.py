@@ -14,7 +14,8 @@ import pytest
 from codec.amqp.versions import fact_table
 from codec.conversation.semantics import NAMES, OUTCOME_OF, ROLES
 from codec.variant import encode
-from pipeline.parts import recipe
+from pipeline.parts import recipe, schemas
+from pipeline.schemas import TABLES as TABLE_SCHEMAS
 from pipeline.tables.methods import READ_ARGUMENTS
 from udfs.arrow import VARIANT
 from udfs.fields import fields
@@ -125,6 +126,11 @@ def test_every_name_with_a_role_is_in_the_specification() -> None:
     assert {name for name in NAMES if "." not in name} == performatives
     assert {name for name in NAMES if "." in name} <= known
     assert {name for name in OUTCOME_OF if "." in name} <= {name for name in ROLES if ROLES[name].get("settles")}
+
+
+def test_no_part_lies_where_a_table_is_written() -> None:
+    """But for those that are moved there as they are."""
+    assert set(schemas()) & set(TABLE_SCHEMAS) == {"methods", "messages"}
 
 
 def test_octets_as_text() -> None:
