@@ -212,8 +212,15 @@ def damaged(login: Login, place: int, rng: random.Random, other: bytes, spliced:
         yield from ways
     for _ in range(spliced):
         changed = splices(rng, octets, other)
-        yield changed
-        yield resized(login.version, changed)
+        if copies_nothing(login, octets, other, changed):
+            yield changed
+            yield resized(login.version, changed)
+
+
+def copies_nothing(login: Login, octets: bytes, other: bytes, changed: bytes) -> bool:
+    """Whether no piece of the secret stands in `changed` that was not there: one that is copied into a name is a
+    name."""
+    return not any(piece in other or changed.count(piece) > octets.count(piece) for piece in pieces(login))
 
 
 # ---- search ---------------------------------------------------------------------------------------------------------
