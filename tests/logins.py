@@ -263,7 +263,6 @@ class Searcher:
                 found["numbers"] = found.get("numbers", b"") + numbers.astype(">i8").tobytes()
                 ids = (numbers[:, 1] << 16) + numbers[:, 2]
                 found["numbers"] += b"\n" + ids.astype(">i8").tobytes()
-        self.decoder.flow = None
         found["facts"] = b"\n".join(repr(facts).encode() for facts in take_facts(self.decoder))
         return found
 

@@ -91,6 +91,16 @@ def test_a_user_that_swallows_the_password_is_not_shown() -> None:
         assert shown == {"client_properties": {}, "mechanism": "AMQPLAIN", "locale": "en_US"}
 
 
+def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(searcher: Searcher) -> None:
+    """Five octets too many in the response, the last of them the length of what is left of the frame."""
+    login = login_of("0-9-1", "AMQPLAIN")
+    (place,) = login.bearers
+    octets = login.frames[place][1]
+    at = octets.index(PASSWORD) + len(PASSWORD) - 4
+    longer = resized("0-9-1", octets[:at] + b"\0\0l\0\x0a" + octets[at:])
+    assert searcher.leaks(login, place, longer) == []
+
+
 @pytest.mark.parametrize("frame_type", range(2, 9))
 @pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1"])
 def test_a_login_of_another_frame_type_is_no_payload(version: str, frame_type: int, searcher: Searcher) -> None:

@@ -126,7 +126,7 @@ def is_shown(buf, at, end, shown):
     """Whether the str8 `buf[at:end]`, of which is shown what `shown` says, can be no part of a secret."""
     if shown == T.NAME_SHOWN:
         return is_sasl_name(buf, at + 1, end)
-    return shown == T.SHOWN_APART and stands_apart(at + 1, end)
+    return shown == T.SHOWN_APART and stands_apart(buf, at + 1, end)
 
 
 @inlined

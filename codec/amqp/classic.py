@@ -188,7 +188,7 @@ def is_shown(buf, at, after, kind):
     """Whether the short string `buf[at:after]` of kind SASL_NAME or AFTER_SECRET can be no part of a secret."""
     if kind == K.SASL_NAME:
         return is_sasl_name(buf, at + 1, after)
-    return stands_apart(at + 1, after)
+    return stands_apart(buf, at + 1, after)
 
 
 @inlined

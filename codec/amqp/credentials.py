@@ -5,7 +5,8 @@ PLAIN (RFC 4616): authzid NUL authcid NUL passwd. AMQPLAIN: a field table withou
 password under PASSWORD, each once. Any other mechanism, and anything that does not parse from end to end: no user.
 
 A damaged length moves octets of the secret into the fields beside it. So a mechanism is shown only if it can be the
-name of one, and a short string behind a secret only if its length is no octet that a secret is made of.
+name of one, and a short string behind a secret only if its length is no octet that a secret is made of, and none of its
+octets could be such a length.
 """
 
 from __future__ import annotations
@@ -45,9 +46,12 @@ def is_sasl_name(buf, start, end):
 
 
 @kernel
-def stands_apart(start, end):
-    """Whether the length of the short string of the octets from `start` to `end` is none that could be a character of
-    the secret before it."""
+def stands_apart(buf, start, end):
+    """Whether the short string `buf[start:end]` begins where it should: its length is none that could be a character of
+    the secret before it, and no such length stands inside of it."""
+    for i in range(start, end):
+        if octet(buf, i) < _FIRST_PRINTABLE:
+            return False
     return end - start < _FIRST_PRINTABLE
 
 
