@@ -72,8 +72,8 @@ def decode_arguments(buf, start, end, t, version, method, w, guarded=False):
 @kernel
 def fields_in_place(buf, start, end, t, tags, method, nest):
     """How many fields of `method` in `buf[start:end]` are in their place for certain, and the note about what is not: 0
-    when all of them fill it exactly, tables from end to end. Otherwise those before the first that does not fit; of
-    those none from the first secret on. `nest` is scratch as `Writer.nest`."""
+    when all of them fill it exactly, tables from end to end. Otherwise those before the first secret, if they fit and
+    what stands among them for the name of a mechanism can be one: else none. `nest` is scratch as `Writer.nest`."""
     first, last = int(t.field_from[method]), int(t.field_from[method + 1])
     certain = max(int(t.method_secret[method]), 0)
     at, bit, flaw = start, 0, 0
@@ -91,8 +91,10 @@ def fields_in_place(buf, start, end, t, tags, method, nest):
             flaw = N.FIELDS_SHORT
         elif kind == K.TABLE or kind == K.PEER_TABLE:
             flaw = 0 if table_fits_throughout(buf, at + 4, after, tags, nest) else N.TABLE_BROKEN
+        elif kind == K.SASL_NAME and not is_sasl_name(buf, at + 1, after):
+            certain = 0
         if flaw:
-            return min(certain, i - first), flaw
+            return (certain if i - first >= certain else 0), flaw
         at = after
     return (last - first, 0) if at == end else (certain, N.OCTETS_LEFT)
 

@@ -7,12 +7,14 @@ by the range of their code. A struct without a size before it ends where its fie
 from __future__ import annotations
 
 from codec.amqp import tables_0_10 as T
+from codec.amqp.credentials import is_sasl_name
 from codec.cursor import SHORT, fits, octet, u8, u16, u32
 from codec.kernel import kernel
 from codec.limits import LIMITS
 
 NUMBERS = T.NUMBERS
 SECTIONS = LIMITS.detect_entries
+CONNECTION_CLASS = next(entry.class_code for entry in T.entries() if entry.name == "connection.start")
 BIT_TYPE, STRUCT32_TYPE = T.type_numbers()["bit"], T.type_numbers()["struct32"]
 
 
@@ -66,18 +68,28 @@ def packing_flags(buf, at, end, of, t):
 
 
 @kernel
-def _map_fits(buf, at, end, t):
-    """Whether a map, which begins with its size at `at`, has as many entries as it says, and they reach exactly to
-    `end`; those with values of a size are not looked into."""
+def _items_fit(buf, at, end, form, t):
+    """Whether a map, list or array, which begins with its size at `at`, has as many items as it says, and they reach
+    exactly to `end`; those with values of a size are not looked into."""
     at += 4
     if at == end:
         return True
+    number = -1
+    if form == T.ARRAY_OF:
+        number = u8(buf, at, end)
+        at += 1
     count = u32(buf, at, end)
     at += 4
-    for _ in range(min(max(count, 0), end - at)):
-        at += 1 + max(u8(buf, at, end), 0)
-        number = u8(buf, at, end)
-        at = extent(buf, at + 1, end, number, -1, t) if number >= 0 else SHORT
+    if count > end - at:
+        return False
+    for _ in range(max(count, 0)):
+        if form == T.MAP:
+            at += 1 + max(u8(buf, at, end), 0)
+        of = number
+        if form != T.ARRAY_OF:
+            of = u8(buf, at, end)
+            at += 1
+        at = extent(buf, at, end, of, -1, t) if of >= 0 else SHORT
         if at < 0:
             return False
     return count >= 0 and at == end
@@ -86,15 +98,17 @@ def _map_fits(buf, at, end, t):
 @kernel
 def fields_in_place(buf, at, end, of, t):
     """How many fields of entry `of`, whose packing flags stand at `at`, are in their place for certain, and where the
-    last of them ends: all, and `end`, when they reach exactly there. Otherwise those before the first that does not
-    fit; of those none from the first secret on. Nothing is looked into but maps beside a secret."""
+    last of them ends: all, and `end`, when they reach exactly there. Otherwise those before the first secret, if they
+    fit and what stands among them for the name of a mechanism can be one: else none. Nothing is looked into but the
+    items of controls of class connection, which may be a login."""
     count = int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM])
     flags = packing_flags(buf, at, end, of, t)
     if flags < 0:
         return 0, at
     at += int(t.entries[of, T.PACK])
     certain = max(int(t.entries[of, T.SECRET]), 0)
-    place, certain_at = 0, at
+    of_connection = t.entries[of, T.CLASS_CODE] == CONNECTION_CLASS
+    place, start, certain_at = 0, at, at
     while flags:
         if place == certain:
             certain_at = at
@@ -102,16 +116,21 @@ def fields_in_place(buf, at, end, of, t):
         number = int(t.fields[field, T.FIELD_TYPE])
         if flags & 1 and number != BIT_TYPE:
             after = extent(buf, at, end, number, int(t.fields[field, T.FIELD_OF]), t)
-            if after >= 0 and t.entries[of, T.SECRET] >= 0 and t.types[T.FORM, number] == T.MAP:
-                after = after if _map_fits(buf, at, after, t) else SHORT
+            form = int(t.types[T.FORM, number])
+            if after >= 0 and of_connection and T.MAP <= form <= T.ARRAY_OF:
+                after = after if _items_fit(buf, at, after, form, t) else SHORT
             if after < 0:
-                return (place, at) if place <= certain else (certain, certain_at)
+                return (certain, certain_at) if place >= certain else (0, start)
+            if t.fields[field, T.FIELD_SHOWN] == T.NAME_SHOWN and not is_sasl_name(buf, at + 1, after):
+                certain, certain_at = 0, start
             at = after
         flags >>= 1
         place += 1
     if at == end:
         return count, at
-    return (certain, certain_at) if certain < place else (place, at)
+    if place == certain:
+        certain_at = at
+    return (certain, certain_at) if place >= certain else (0, start)
 
 
 @kernel

@@ -17,7 +17,7 @@ from codec.amqp import kinds as K
 from codec.amqp import tables_0_10 as T
 from codec.amqp import tables_1_0 as D
 from codec.amqp.amqp_0_10 import is_shown as is_shown_apart
-from codec.amqp.classic import NUMBERS, classify_method, fields_in_place, is_shown
+from codec.amqp.classic import NUMBERS, check_header, classify_method, fields_in_place, is_shown
 from codec.amqp.classic_frames import OVERHEAD, frame_kind
 from codec.amqp.composites_1_0 import sasl_names
 from codec.amqp.connection import matches_magic, plausible_header
@@ -73,7 +73,9 @@ def _classic(octets, start, end, t, version, nest):
     if kind < 0 or octet(octets, stop) != FRAME_END:
         return False
     if kind not in (METHOD, OOB_METHOD):
-        # content is on no channel 0, and no other frame has a payload
+        # content is on no channel 0, its headers fit their class, and no other frame has a payload
+        if kind in (HEADER, OOB_HEADER) and not check_header(octets, start + PAYLOAD, stop, t, version):
+            return False
         return stop == start + PAYLOAD or (kind in CONTENT and u16(octets, start + 1, end) != 0)
     method = classify_method(octets, start + PAYLOAD, stop, t, version)
     if method < 0:
