@@ -19,8 +19,8 @@ from object_store import BUCKET, KEY, SECRET, object_store
 from pyspark.sql import SparkSession
 
 import pipeline
-from jobs import decode
 from jobs.cli import main
+from pipeline import writing
 from pipeline.output import Place
 from pipeline.schemas import FINDINGS, TABLES
 from pipeline.session import settings
@@ -93,7 +93,7 @@ def test_a_day_that_is_decoded_again_loses_its_old_findings(
         rows = audit_support.frame(spark, audit_support.ROWS["captures"][:1], TABLES["captures"])
         rows.write.parquet(stage.child("captures").uri)
 
-    monkeypatch.setattr(decode, "write", write)
+    monkeypatch.setattr(writing, "_write", write)
     (tmp_path / "tables" / "findings").mkdir(parents=True)
     (tmp_path / "a.pcap").write_bytes(b"\xd4\xc3\xb2\xa1\x02\0\x04\0" + bytes(16))
     options = ("--output", str(tmp_path / "tables"), "--overwrite", "--tables", "captures")
