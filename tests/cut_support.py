@@ -98,7 +98,7 @@ def tables_of(paths: Iterable[Path]) -> Tables:
     decoded = rows_of(decode_table(in_flow_order(runs(list(paths)))))
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in TYPES}
     for row in decoded:
-        facts = row["arguments"]
+        facts = row["facts"][0] if row["kind"] == "connection" else row["arguments"]
         if row["kind"] == "frame":
             rows["frames"].append(row)
         elif row["kind"] == "connection":

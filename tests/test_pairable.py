@@ -51,7 +51,7 @@ def test_addresses_are_read_as_documented() -> None:
 def test_addresses_need_not_be_utf8() -> None:
     octets = [b"/exchanges/\xff/%FE", b"\xc3"]
     found = nodes(pa.array(octets, pa.binary()).view(pa.string()))
-    assert [part.cast(pa.binary()).to_pylist() for part in found[1:]] == [[b"\xff", b""], [b"\xfe", b"\xc3"]]
+    assert [part.cast(pa.binary()).to_pylist() for part in found[1:]] == [[rb"\xff", b""], [rb"\xfe", rb"\xc3"]]
 
 
 @pytest.mark.parametrize("text", [":", "/exchange/a", "/subscriptions", "/queues/%", "a"])
