@@ -195,7 +195,7 @@ def test_heartbeats_are_counted_by_sender(found: Found) -> None:
 
 
 def test_a_consumer_behind_a_hole_is_known_before_its_deliveries(found: Found) -> None:
-    """basic.consume (packet 352, no_ack set) comes after bytes that are missing, and the deliveries (from packet 353 on)
+    """basic.consume (packet 352, no_ack set) comes after bytes that are missing; the deliveries (from packet 353 on)
     acknowledge it: they need no acknowledgement."""
     outcomes = found.rows("messages", "loss", "operation", "outcome")
     assert {outcome for operation, outcome in outcomes if operation == "deliver"} == {"presettled"}
