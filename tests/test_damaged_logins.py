@@ -100,6 +100,21 @@ def test_a_property_that_ends_with_the_secret_is_not_shown(searcher: Searcher) -
     assert searcher.leaks(login, place, resized("0-9-1", octets[:property_at] + octets[at:])) == []
 
 
+def test_a_login_in_an_extended_header_is_blanked(searcher: Searcher) -> None:
+    """DOFF, in units of four octets, covers the frame but for its size."""
+    login = next(each for each in LOGINS.values() if each.version == "1.0" and len(each.frames[2][1]) % 4 == 0)
+    octets = login.frames[2][1]
+    assert searcher.leaks(login, 2, octets[:4] + bytes([len(octets) // 4]) + octets[5:]) == []
+
+
+def test_characters_are_no_numbers_of_a_method(searcher: Searcher) -> None:
+    """A method frame that lacks all before the middle of a token, behind the login."""
+    login = login_of("0-9-1", "update-secret")
+    (place,) = login.bearers
+    octets = login.frames[place][1]
+    assert searcher.leaks(login, place, resized("0-9-1", octets[:7] + octets[50:])) == []
+
+
 def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(searcher: Searcher) -> None:
     """Five octets too many in the response, the last of them the length of what is left of the frame."""
     login = login_of("0-9-1", "AMQPLAIN")

@@ -45,6 +45,7 @@ TAKEN, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
 OVERHEAD = 8
 PLAUSIBLE_BYTES = LIMITS.plausible_frame_bytes
 FRAME_MIN_SIZE = 4096  # 0-9-1 specification, constant frame-min-size
+NO_NUMBER = 0x2000  # of a class or method: two characters of a text that stands in their place
 HEADER_FIXED = 14  # class, weight, body size, first property flags
 
 
@@ -197,7 +198,7 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     if method < 0:
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_METHOD
-        if c.handshaking:
+        if c.handshaking or row[R.CLASS] >= NO_NUMBER or row[R.METHOD_ID] >= NO_NUMBER:
             row[R.CLASS] = row[R.METHOD_ID] = -1
         return True
     row[R.NAME] = t.method_name[method]

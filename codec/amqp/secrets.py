@@ -145,6 +145,7 @@ def _described(octets, start, end, t):
     body, kind = start + octet(octets, start + WORD) * WORD, octet(octets, start + WORD + 1)
     if body < start + FRAME_HEADER or body > end or kind > SASL_FRAME:
         return False
+    blank(octets, start + FRAME_HEADER, body)  # an extended header, which nobody has defined
     if body == end:
         return True
     of, _, at = performative(octets, body, end, t)
