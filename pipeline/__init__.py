@@ -119,7 +119,7 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
 
 def _planned(decoded: DataFrame, kept: Sequence[DataFrame], payload: bool) -> Tables:
     parts = Followed(decoded, payload=payload)
-    return Planned(parts, Derivation(parts, payload=payload), kept)
+    return Planned(parts, Derivation(parts), kept)
 
 
 @suggesting

@@ -51,10 +51,10 @@ WHOLE = (METHODS, MESSAGES)  # parts that are rows of the table of this name
 
 
 class Derivation:
-    """Tables out of `parts`; `payload` fills column `body` of messages. Several threads may ask for them."""
+    """Tables out of `parts`. Several threads may ask for them."""
 
-    def __init__(self, parts: Parts, *, payload: bool = False) -> None:
-        self._parts, self._payload = parts, payload
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self.lock = RLock()
 
     def of(self, table: str) -> DataFrame | None:

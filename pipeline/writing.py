@@ -113,7 +113,7 @@ def _write(
         written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **chosen)
     with progress("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
         # Everything else is derived from what is written: the captures are read and decoded once.
-        left = Derivation(written, payload=payload)
+        left = Derivation(written)
         needed = [name for name in TABLES if name in (*wanted, "captures")]
         with settings(spark, planned(small=written.rows_left() < INTERPRETED_ROWS)):
             _write_tables(spark, left, written, stage, [name for name in needed if name in TURN], status)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
 from codec.amqp.classic import check_header, check_method, classify_method, decode_arguments, decode_properties
-from codec.amqp.tables import classic_tables, method_named
+from codec.amqp.tables import Method, classic_tables, methods
 from codec.amqp.versions import VERSIONS
 from codec.variant import METADATA, OK, VALUE, Writer, new_writer
 
@@ -33,6 +33,11 @@ def long_prefixed(data: bytes) -> bytes:
 
 def padded(data: bytes) -> np.ndarray:
     return np.frombuffer(bytearray(PAD + data + PAD), np.uint8)
+
+
+def method_named(version: str, name: str) -> Method:
+    """The method 'class.method' of a version, its own one before an extension."""
+    return next(method for method in methods(version) if method.name == name)
 
 
 def method_fits(version: str, name: str, data: bytes) -> bool:

@@ -12,12 +12,13 @@ from classic_support import (
     described_methods,
     example,
     long_prefixed,
+    method_named,
     padded,
     shortstr,
 )
 
 from codec.amqp.classic import classify_method, decode_arguments
-from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables, method_named
+from codec.amqp.tables import CLASSIC_VERSIONS, classic_tables
 from codec.amqp.versions import VERSIONS
 from codec.variant import FULL, OK, new_writer
 

@@ -8,6 +8,7 @@ import amqp.spec
 import numpy as np
 import pika.spec
 import pytest
+from classic_support import method_named
 
 from codec.amqp import kinds
 from codec.amqp.tables import (
@@ -20,7 +21,6 @@ from codec.amqp.tables import (
     content_classes,
     key_set,
     method_name,
-    method_named,
     methods,
     tag_kinds,
 )

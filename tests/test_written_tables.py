@@ -123,7 +123,7 @@ def test_both_ways_lead_to_the_same_rows(
     counts = {row["folder"]: row["rows"] for row in written}
     assert (counts["open"] > counts["messages"]) == (held == 0)
     assert folders["open"]  # connections in which something was returned, if nothing else
-    found = Derivation(Written(spark, directory, folders), payload=True)
+    found = Derivation(Written(spark, directory, folders))
     for name, expected in derived.items():
         assert rows_of(found.whole(name)) == expected
 

@@ -191,12 +191,6 @@ def methods(version: str) -> tuple[Method, ...]:
 
 
 @lru_cache
-def method_named(version: str, name: str) -> Method:
-    """The method 'class.method' of a version, its own one before an extension; KeyError when it has none."""
-    return {method.name: method for method in reversed(methods(version))}[name]
-
-
-@lru_cache
 def method_name(version: str, class_id: int, method_id: int) -> str | None:
     """'basic.publish' for ('0-9-1', 60, 40); None when the version does not define it."""
     return {(m.class_id, m.method_id): m.name for m in methods(version)}.get((class_id, method_id))
