@@ -10,13 +10,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo test lint types tests bench cluster-test browser-test notebook notebook-test fuzz format clean java
+.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test law-test fuzz format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-demo: java .venv/kernels .venv/classes  ## decode and audit the captures in samples/: tables in out/, report in out.html
+demo: java .venv/runtime  ## decode and audit the captures in samples/: tables in out/, report in out.html
 	@$(BIN)/wirehare nightly samples --output out --overwrite --report out.html --title "The samples of Wirehare" --fail-on never
+	@test -e .venv/classes || echo "For captures of your own: make kernels compiles what decodes them and halves the start (minutes, once)"
+
+kernels: java .venv/kernels .venv/classes  ## compile kernels, prepare the JVM's classes: what large captures and a quick start need
 
 test: lint types tests  ## check style, types and behaviour
 
@@ -36,9 +39,10 @@ bench: java .venv/dev .venv/kernels .venv/classes  ## measure side by side with 
 	$(BIN)/python -m benchmarks.flows
 	$(BIN)/python -m benchmarks.audit
 	$(BIN)/python -m benchmarks.functions
+	$(BIN)/python -m benchmarks.start
 
 cluster-test: java .venv/dev .venv/kernels .venv/packed/environment.tar.gz  ## packaged jobs on a cluster of this machine; kills workers, executors, drivers
-	$(BIN)/python -m pytest -q -m cluster tests/cluster tests/test_connect.py
+	$(BIN)/python -m pytest -q -m cluster tests/cluster
 
 browser-test: java .venv/dev .venv/browser  ## the report and saved pictures in Chromium, which has to be there with its driver
 	$(BIN)/python -m pytest -q tests/browser
@@ -50,16 +54,22 @@ notebook: java .venv/notebook .venv/kernels .venv/classes  ## open the notebooks
 notebook-test: java .venv/dev .venv/kernels .venv/classes  ## run every notebook from its first cell to its last
 	$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 notebooks
 
-FUZZ_SECONDS ?= 300
-fuzz: .venv/dev .venv/kernels  ## damaged captures through kernels: interpreted, compiled, bounds-checked (FUZZ_SECONDS=300)
-	$(BIN)/python tests/fuzz_modes.py --seconds $(FUZZ_SECONDS)
+readme-test: java .venv/dev .venv/kernels .venv/classes  ## run every command and snippet of the README, from top to bottom
+	$(BIN)/python -m pytest -q -m readme tests/project/test_readme.py
+
+law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in pieces of one packet, with states carried (half an hour)
+	$(BIN)/python -m pytest -q -n 2 -m law tests/pipeline/test_tables_of.py
+
+FUZZ_INPUTS ?= 120000
+fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes, half an hour (FUZZ_INPUTS=120000)
+	$(BIN)/python tests/support/fuzz_modes.py --inputs $(FUZZ_INPUTS)
 
 format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and all output
-	rm -rf .venv out out.html build *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv out out.html lake build *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Spark runs on Java; say so before anything is downloaded.
@@ -81,7 +91,7 @@ java:
 # The stamps say which set of packages stands in .venv.
 .venv/runtime: pyproject.toml | .venv/bin/python
 	@echo "Installing wirehare into .venv (pyspark is large: a minute or two)"
-	@$(PIP) install --editable .
+	@started=$$(date +%s); $(PIP) install --editable . && echo "Installed in $$(($$(date +%s) - started)) s"
 	@touch $@
 
 .venv/dev: pyproject.toml | .venv/bin/python
@@ -103,16 +113,16 @@ java:
 .venv/kernels: $(KERNELS) | .venv/runtime
 	@echo "Compiling kernels (a minute or two, once)"
 	@find codec -name '*.nb[ic]' -delete
-	@$(BIN)/python -m udfs.warm
+	@started=$$(date +%s); $(BIN)/python -m udfs.warm && echo "Compiled in $$(($$(date +%s) - started)) s"
 	@touch $@
 
 # What a cluster's executors get, made by the commands of docs/deployment.md; it has kernels of its own to compile.
 .venv/packed/environment.tar.gz: pyproject.toml docs/deployment.md $(SOURCES) | .venv/dev
 	@echo "Packing the environment of executors (minutes)"
-	@$(BIN)/python tests/deployment.py $(@D)
+	@$(BIN)/python tests/support/deployment.py $(@D)
 
 # The JVM finds its classes laid out and starts in half the time; without the archive all works the same.
-.venv/classes: pipeline/class_archive.py .venv/runtime | .venv/kernels
+.venv/classes: pipeline/warm.py .venv/runtime | .venv/kernels
 	@echo "Preparing the JVM's classes (half a minute, once)"
-	@$(BIN)/python -c 'from pipeline.class_archive import make; make(["samples"])' || echo "No class archive could be made; Spark starts without one" >&2
+	@$(BIN)/python -m pipeline.warm samples || echo "No class archive could be made; Spark starts without one" >&2
 	@touch $@

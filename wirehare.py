@@ -21,6 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from codec.errors import WirehareError as WirehareError
     from pipeline import TABLES as TABLES
     from pipeline import NoTables as NoTables
     from pipeline import Tables as Tables
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pipeline import decode as decode
     from pipeline import findings as findings
     from pipeline import heartbeats as heartbeats
+    from pipeline import ingest as ingest
     from pipeline import latency as latency
     from pipeline import load as load
     from pipeline import plots as plots
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 
 # Name -> the module that it is imported from; a module itself has an empty name there.
 FROM_PIPELINE = (
-    "TABLES", "NoTables", "Tables", "backlog", "consumers", "cut", "decode", "findings", "heartbeats", "latency",
-    "load", "rates", "to_arrow", "write",
+    "TABLES", "NoTables", "Tables", "backlog", "consumers", "cut", "decode", "findings", "heartbeats", "ingest",
+    "latency", "load", "rates", "to_arrow", "write",
 )  # fmt: skip
 HOMES = {
     **{name: ("pipeline", name) for name in FROM_PIPELINE},
@@ -51,6 +53,7 @@ HOMES = {
     "views": ("pipeline.views", ""),
     "session": ("pipeline.session", "session"),
     "register": ("udfs", "register"),
+    "WirehareError": ("codec.errors", "WirehareError"),
 }
 PACKAGES = ("codec", "udfs", "pipeline")  # those of ours that are imported, here and by Spark's workers
 __all__ = list(HOMES)

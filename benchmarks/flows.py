@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import pipeline
-from pipeline import parquet
+from pipeline.output import parquet
 from pipeline.schemas import CONNECTIONS, MESSAGES
 from pipeline.session import session
 from pipeline.tables.shape import shaped

@@ -23,12 +23,12 @@ from benchmarks.families import FAMILIES, streams
 from benchmarks.processes import MEGA
 from codec.amqp import decoder as decoding
 from codec.amqp import rows as R
-from codec.amqp.flows import run
+from codec.amqp.connections.flows import run
 from codec.amqp.values import decode_values
 from codec.amqp.versions import BODY
 from codec.capture.records import RECORD
-from codec.digest import begin, finish, new_digests, update
-from codec.jit import njit
+from codec.compiler.jit import njit
+from codec.hashes.digest import begin, finish, new_digests, update
 from codec.net.layers import dissect
 from codec.net.segments import ACK, SEGMENT, SYN
 from udfs.warm import packets

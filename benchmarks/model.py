@@ -27,7 +27,7 @@ from benchmarks.line import GIGA, Line
 from benchmarks.machine import machine, shown
 from benchmarks.processes import MEGA
 from benchmarks.profiles import PROFILES
-from codec.limits import LIMITS
+from codec.compiler.limits import LIMITS
 
 MEASURES = ("seconds", "jvm", "python", "gc", "shuffle_written", "spilled", "written")
 STEPS = ("read", "decode", "derive")
@@ -72,7 +72,7 @@ def run(path: Path, work: Path) -> Run:
 
 def walk(path: Path) -> float:
     """Seconds that the driver takes to cut the capture into splits."""
-    from udfs.source import TcpRunsSource
+    from udfs.source.sources import TcpRunsSource
 
     source = TcpRunsSource({"path": str(path)})
     started = time.perf_counter()
@@ -150,7 +150,7 @@ def prediction(
     found: Model, daily_gb: float, runs: int, executors: int, cores: int, file_gb: float
 ) -> dict[str, float]:
     """Of a day's captures, files of one size, decoded in so many runs."""
-    from udfs.splits import SHARES
+    from udfs.source.splits import SHARES
 
     each = daily_gb / runs
     core_seconds = found.total("seconds").of(each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.kernel import kernel
+from codec.compiler.kernel import kernel
 
 SHORT = -1
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec.compiler.kernel import kernel
 from codec.cursor import is_utf8, octet
-from codec.kernel import kernel
 
 ESCAPE_OCTETS = 4  # of one escaped octet
 _LONGEST_CHARACTER = 4

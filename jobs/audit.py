@@ -10,33 +10,39 @@ import argparse
 import contextlib
 import shlex
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
-from jobs.cli import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, main
-from jobs.console import say, step
+from codec.errors import WirehareError
+from jobs import decode
+from jobs.console import note, say, step
 from jobs.decode import start
+from jobs.outputs import writable
+from jobs.running import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, run_alone
 from jobs.stopping import attended
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
     from pipeline.audit.config import Config
-    from pipeline.output import Place
+    from pipeline.output.swap import Place
     from pipeline.report.baseline import Compared, Previous
     from pipeline.report.facts import Facts
+    from pipeline.report.rules import Card
     from pipeline.report.verdict import Verdict
 
 EPILOG = """examples:
   wirehare decode captures/ --output tables
   wirehare audit tables --report audit.html
   wirehare audit tables --report audit.html --json tonight.json --baseline last-night.json --fail-on warning
+  wirehare audit tables --format sarif > audit.sarif
   wirehare audit tables --config audit.toml --title 'Orders, production'
+  wirehare audit lake --since yesterday --until today --report yesterday.html
 
 exit codes:
   0  done, and no finding reaches the threshold of --fail-on
@@ -46,6 +52,7 @@ exit codes:
   4  Spark or the file system failed; the previous report is as it was
 """
 
+DAYS_AGO = {"today": 0, "yesterday": 1}
 # Made of other tables when it is not there.
 OPTIONAL = {"message_flows"}
 # What Spark raises, by its own name of the condition, when existing files cannot be read.
@@ -55,7 +62,10 @@ UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMA
 # Bytes of captures whose decoding is as much work as the audit of one byte of tables, for the choice of the compiler:
 # with the full one the audit of 420,000 messages took 59 processor seconds, with the quick one 34.
 DECODED = 2
-SMALL_BYTES = 2 << 20  # of tables of which no part is worth being dealt out
+# What of a finding is shown on a terminal.
+FINDINGS_SHOWN = 4
+WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 40, 120
+SMALL_BYTES = 2 << 20  # of tables of which no part is worth being distributed
 
 
 class Wanted(NamedTuple):
@@ -66,19 +76,44 @@ class Wanted(NamedTuple):
     outputs: Mapping[str, Place]
 
 
-class TablesError(Exception):
+class TablesError(WirehareError):
     """There are no tables to audit; the message is one line that says what is wrong with them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "tables", metavar="TABLES", help="directory that `wirehare decode` has written, or a URI of one"
+        "tables",
+        metavar="TABLES",
+        help="directory that `wirehare decode` has written, or a lake of `wirehare ingest`, or a URI of one",
     )
+    parser.add_argument(
+        "--since",
+        metavar="T",
+        type=moment,
+        help="only what lasts into the time from then on: yesterday, today, 2026-01-31T08:00 (UTC); of a lake, files "
+        "of other days are not read",
+    )
+    parser.add_argument("--until", metavar="T", type=moment, help="only what began before then")
     add_report(parser)
 
 
+def moment(text: str) -> int:
+    """Nanoseconds since 1970 UTC of the beginning of a day by its name, or of a time as `wirehare decode` takes it."""
+    if text not in DAYS_AGO:
+        return decode.moment(text)
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return decode.moment((today - timedelta(days=DAYS_AGO[text])).isoformat())
+
+
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """What is looked for and compared, and where the report goes."""
+    """What is looked for and compared, where the report goes, and what is printed."""
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "sarif", "junit", "github"),
+        default="text",
+        help="what is printed: text (the default), or all findings as JSON, SARIF, JUnit XML or workflow commands of "
+        "GitHub Actions; text goes to stderr then",
+    )
     parser.add_argument(
         "--report", metavar="FILE", default="audit.html", help="where the report goes (default: audit.html)"
     )
@@ -113,10 +148,12 @@ def endings() -> Endings:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit as the arguments say, checked first, written last; the exit code."""
+    from pipeline.lake.place import is_lake
+
     started = time.monotonic()
     wanted = checked(arguments)
     source = tables_at(arguments.tables)
-    byte_size = size(source)
+    byte_size = lake_size(arguments) if is_lake(source) else size(source)
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(load)
         spark = attended(lambda: start(byte_size * DECODED))
@@ -148,13 +185,15 @@ def audited(
 ) -> int:
     """Audit the tables in `source`, which have `byte_size` bytes, in a running session; the exit code. `started`:
     when that was asked for, on time.monotonic()."""
-    from pipeline.output import added
+    from pipeline.output.swap import added
+    from pipeline.output.writing import FINDINGS
     from pipeline.report.baseline import document
     from pipeline.report.checked import rules_of, unchecked
+    from pipeline.report.formats import FORMATS, Audit
     from pipeline.report.page import page
+    from pipeline.report.rules import cards, first
     from pipeline.session import INTERPRETED_BYTES, grouping, on_one_machine, settings
-    from pipeline.writing import FINDINGS
-    from udfs.files import public_uri
+    from udfs.source.files import public_uri
 
     now = datetime.now(UTC)
     with added(arguments.tables, FINDINGS) as stage:
@@ -169,27 +208,49 @@ def audited(
             texts = {
                 arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, wanted.config)
             }
+            rules = rules_of(wanted.config)
+            left = unchecked(facts, rules)
+            as_json = document(facts, compared, verdict.document(), arguments.title, now, left)
             if arguments.json:
-                left = unchecked(facts, rules_of(wanted.config))
-                texts[arguments.json] = document(facts, compared, verdict.document(), arguments.title, now, left)
+                texts[arguments.json] = as_json
+            broken = cards(facts, compared, FINDINGS_SHOWN, public_uri(arguments.tables), rules)
     for name, text in texts.items():
         write(wanted.outputs[name], text)
-    say(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
-    say(f"The report is {wanted.outputs[arguments.report].shown}")
-    worst = next_finding(facts.groups["rules"].rows)
-    if worst is not None:
-        command = ["wirehare", "cut", public_uri(arguments.tables), "--finding", worst, "-o", f"{worst.lower()}.pcapng"]
-        say(f"Next: open it, or cut out the packets that {worst} is about: {shlex.join(command)}")
+    tell: Callable[[str], None] = say if arguments.format == "text" else note
+    if arguments.format != "text":
+        audit = Audit(facts, compared, verdict, rules, broken, left)
+        print(FORMATS[arguments.format](audit) if arguments.format in FORMATS else as_json)
+    tell(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
+    worst = first(broken)
+    for card in worst:
+        tell(told(card))
+    tell(f"The report is {wanted.outputs[arguments.report].shown}")
+    if worst:
+        rule_id = worst[0].rule_id
+        command = ["wirehare", "cut", public_uri(arguments.tables)]
+        command += ["--finding", rule_id, "-o", f"{rule_id.lower()}.pcapng"]
+        tell(f"Next: open it, or cut out the packets that {rule_id} is about: {shlex.join(command)}")
     return FOUND if verdict.failed else OK
 
 
-def next_finding(rules: Sequence[Mapping[str, Any]]) -> str | None:
-    """The rule whose findings should be looked at first: of the worst severity, and of these the most frequent."""
-    from pipeline.audit.catalogue import SEVERITIES
+def told(card: Card) -> str:
+    """A rule that is broken, as a terminal shows it: what, how often, by whom, what happened, what to do."""
+    from pipeline.report.text import plain
 
-    wrong = [group for group in rules if group["severity"] != SEVERITIES[-1]]
-    first = min(wrong, key=lambda group: (SEVERITIES.index(group["severity"]), -int(group["rows"] or 0)), default=None)
-    return None if first is None else str(first["rule_id"])
+    names = [plain(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
+    number = f"{card.findings:,} {'finding' if card.findings == 1 else 'findings'}"
+    happened = ", ".join(f"{name} {plain(value, EVIDENCE_CHARACTERS)}".strip() for name, value in card.telling)
+    lines = [
+        f"{card.summary} {number}{': ' if names else ''}{', '.join(names)}",
+        happened,
+        card.rule.remedy if card.rule else "",
+    ]
+    heads = [f"  {card.rule_id:<8}", " " * 10, "       -> "]
+    return "\n".join(
+        textwrap.fill(line, WIDTH, initial_indent=head, subsequent_indent=" " * 10)
+        for head, line in zip(heads, lines, strict=True)
+        if line
+    )
 
 
 def found(
@@ -206,7 +267,8 @@ def found(
     Raises TablesError where existing files of a table cannot be read.
     """
     import pipeline
-    from pipeline import parquet
+    from pipeline.lake.place import is_lake
+    from pipeline.output import parquet
     from pipeline.report.baseline import compared
     from pipeline.report.checked import checking, rules_of
     from pipeline.report.facts import gather
@@ -214,7 +276,10 @@ def found(
     from pipeline.schemas import FINDINGS as SCHEMA
 
     try:
-        tables = pipeline.load(spark, source.pattern)
+        # Of a lake the URI as it was given: it may have options that are needed to read the logs.
+        directory = arguments.tables if is_lake(source) else source.pattern
+        since, until = getattr(arguments, "since", None), getattr(arguments, "until", None)
+        tables = pipeline.load(spark, directory, since=since, until=until)
         with step("looking for findings", "Findings written", spark):
             # The stage exists already, and is locked: its files are added to it.
             rows = pipeline.findings(tables, config=wanted.config)
@@ -235,7 +300,7 @@ def found(
 
 def planning(byte_size: int) -> Mapping[str, str]:
     """How Spark plans for tables of so many bytes: small ones as everything that an audit makes of few rows."""
-    from pipeline.audit.contexts import SMALL, UNINFERRED
+    from pipeline.audit.contexts.registry import SMALL, UNINFERRED
     from pipeline.session import INTERPRETED_BYTES, planned
 
     return SMALL if byte_size < SMALL_BYTES else {**planned(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
@@ -249,13 +314,23 @@ def size(directory: Place) -> int:
     return sum(info.size or 0 for info in directory.files.get_file_info(selector))
 
 
+def lake_size(arguments: argparse.Namespace) -> int:
+    """Bytes of the files of a lake that are audited."""
+    from pipeline.lake.reading import Span, named_files
+
+    return sum(file.size for file in named_files(arguments.tables, Span(arguments.since, arguments.until)))
+
+
 def tables_at(directory: str) -> Place:
     """Where the tables are. Raises TablesError unless all that an audit needs can be opened."""
     import pyarrow as pa
 
-    from pipeline.output import OutputError, place
+    from pipeline.lake.layout import LakeError
+    from pipeline.lake.log import Log
+    from pipeline.lake.place import existing, is_lake
+    from pipeline.output.swap import OutputError, place
     from pipeline.schemas import TABLES
-    from udfs.files import first_line
+    from udfs.source.files import first_line
 
     try:
         source = place(directory)
@@ -264,6 +339,13 @@ def tables_at(directory: str) -> Place:
         raise TablesError(str(error).replace("write tables into", "read tables from")) from error
     if entries is None:
         raise TablesError(f"{directory}: no such directory; expected one that `wirehare decode` has written")
+    if is_lake(source):
+        try:
+            if not Log(existing(directory), directory).batch("captures"):
+                raise TablesError(f"{directory}: the lake has no batch yet; `wirehare ingest` adds some")
+        except LakeError as error:
+            raise TablesError(str(error)) from error
+        return source
     missing = [name for name in TABLES if name not in entries and name not in OPTIONAL]
     if missing:
         raise TablesError(
@@ -285,9 +367,9 @@ def tables_at(directory: str) -> Place:
 
 def read_baseline(name: str | None) -> Previous | None:
     """The earlier audit. Raises UsageError."""
-    from pipeline.output import OutputError, place
+    from pipeline.output.swap import OutputError, place
     from pipeline.report.baseline import BaselineError, read
-    from udfs.files import first_line
+    from udfs.source.files import first_line
 
     if name is None:
         return None
@@ -313,30 +395,13 @@ def read_config(name: str | None) -> Config | None:
         raise UsageError(f"--config {error}") from error
 
 
-def writable(name: str) -> Place:
-    """Where a file goes. Raises UsageError when its directory is not there, or something else has its name."""
-    import pyarrow.fs
-
-    from pipeline.output import OutputError, place
-
-    try:
-        target = place(name)
-    except OutputError as error:
-        raise UsageError(str(error)) from error
-    if target.files.get_file_info(target.path).type == pyarrow.fs.FileType.Directory:
-        raise UsageError(f"{name}: is a directory; expected the name of a file to write")
-    if target.local and not Path(target.parent.path).is_dir():
-        raise UsageError(f"{name}: there is no directory {target.parent.path} to write it into")
-    return target
-
-
 def write(target: Place, text: str) -> None:
     """Write a file aside, then put it where the old one is."""
-    from pipeline.sink import sink
+    from pipeline.output.file import sink
 
     with sink(target) as out:
         out.write(text.encode(errors="replace"))
 
 
 if __name__ == "__main__":
-    sys.exit(main(["audit", *sys.argv[1:]]))
+    sys.exit(run_alone("jobs.audit"))

@@ -62,7 +62,7 @@ class Status:
     def done(self, spark: SparkSession | None) -> str:
         """How much of the running stages is done, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty when the
         session does not tell."""
-        from pipeline.units import size  # not above: a word of help needs no Spark
+        from pipeline.output.units import size  # not above: a word of help needs no Spark
 
         stages = running(spark)
         self._seen += sorted(stage for stage in stages if stage not in self._seen)

@@ -15,18 +15,18 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.audit import writable
-from jobs.cli import FOUND, OK, UNREADABLE, USAGE, Ending, Endings, UsageError, main
 from jobs.console import complain, note, step
-from jobs.decode import PORTS, STANDARD_OUTPUT, start
+from jobs.decode import PORTS, start
+from jobs.outputs import STANDARD_OUTPUT, writable
+from jobs.running import FOUND, OK, UNREADABLE, USAGE, Ending, Endings, UsageError, run_alone
 from jobs.stopping import attended
-from udfs.files import first_line, public_uri
-from udfs.suggestions import meant, unknown
+from udfs.source.files import first_line, public_uri
+from udfs.source.suggestions import meant, unknown
 
 if TYPE_CHECKING:
-    from pipeline.cutting import Choice, Cutting, Result, Rows
-    from pipeline.cutting.originals import Original
-    from pipeline.output import Place
+    from pipeline.extract import Choice, Cutting, Result, Rows
+    from pipeline.extract.originals import Original
+    from pipeline.output.swap import Place
 
 EPILOG = """examples:
   wirehare cut tables --connection 4711 -o one.pcapng              (connection_id)
@@ -36,6 +36,7 @@ EPILOG = """examples:
   wirehare cut tables --finding HS-08 --whole -o hs-08.pcapng      (after wirehare audit; packets carry comments)
   wirehare cut tables --where "settle_latency_ns > 1e9" --table messages -o slow.pcapng
   wirehare cut tables --connection 4711 --redact --anonymise key -o to-share.pcapng
+  wirehare cut tables --connection 4711 --keylog keys.txt --decrypted -o clear.pcapng
   wirehare cut tables --connection 4711 -o - | wireshark -k -i -
 
 exit codes:
@@ -52,7 +53,9 @@ Ends = tuple[End, ...]  # one or two
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "tables", metavar="TABLES", help="directory that `wirehare decode` has written, or a URI of one"
+        "tables",
+        metavar="TABLES",
+        help="directory that `wirehare decode` has written, or a lake of `wirehare ingest`, or a URI of one",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="the pcapng file to write; - for standard output"
@@ -103,6 +106,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "dissectors may not find their way",
     )
     more.add_argument("--captures", metavar="DIR", help="where the captures are now, when they were moved")
+    inside = parser.add_argument_group("connections inside TLS or WebSocket")
+    how = inside.add_mutually_exclusive_group()
+    how.add_argument(
+        "--with-secrets",
+        action="store_true",
+        help="put the secrets of the connections cut, and no others, into the file (a Decryption Secrets Block): "
+        "whoever has it can read them",
+    )
+    how.add_argument(
+        "--decrypted", action="store_true", help="rewrite these connections in clear, with all of their packets"
+    )
+    inside.add_argument(
+        "--keylog",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        help="key logs with their secrets; secrets in the captures themselves are found without it",
+    )
     share = parser.add_argument_group("to share it")
     share.add_argument(
         "--redact", action="store_true", help="blank message bodies, passwords and all bytes that were not understood"
@@ -170,10 +191,12 @@ def finding(text: str) -> tuple[str, int | None, int | None]:
 
 def endings() -> Endings:
     """Errors of its own."""
-    from pipeline.cutting import CapturesError, CutError, TablesError
-    from udfs.paths import PathError
+    from pipeline.extract import CapturesError, CutError, TablesError
+    from udfs.decode.key_logs import KeyLogError
+    from udfs.source.paths import PathError
 
     return {
+        KeyLogError: Ending(USAGE),
         PathError: Ending(USAGE),
         TablesError: Ending(UNREADABLE),
         CapturesError: Ending(UNREADABLE),
@@ -183,9 +206,9 @@ def endings() -> Endings:
 
 def run(arguments: argparse.Namespace) -> int:
     """Cut as the arguments say, checked first, written last; the exit code."""
-    from pipeline.cutting import TablesError, cut_rows, written
-    from pipeline.cutting.originals import COLUMNS, originals
-    from pipeline.output import OutputError, place
+    from pipeline.extract import TablesError, cut_rows, written
+    from pipeline.extract.originals import COLUMNS, originals
+    from pipeline.output.swap import OutputError, place
 
     started = time.monotonic()
     how = asked(arguments)
@@ -195,7 +218,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise TablesError(f"{arguments.tables}: no such directory; expected one that `wirehare decode` has written")
     except OutputError as error:
         raise TablesError(str(error).replace("write tables into", "read tables from")) from error
-    rows = written(directory)
+    rows = written(directory, arguments.tables)
     captures = originals(rows("captures", COLUMNS), arguments.captures)
     target = None if arguments.output == STANDARD_OUTPUT else output(arguments, captures)
     chosen = choice(arguments, rows, directory)
@@ -209,13 +232,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 def asked(arguments: argparse.Namespace) -> Cutting:
     """How to cut. Raises UsageError."""
-    from pipeline.cutting import Cutting
+    from pipeline.extract import Cutting
+    from udfs.decode.key_logs import require_key_logs
+    from udfs.source.paths import anchored
 
     wanted = (arguments.connection, arguments.message, arguments.message_id, arguments.finding, arguments.where)
     if not any(wanted):
         raise UsageError("nothing to cut; expected --connection, --message, --message-id, --finding or --where")
+    if arguments.with_secrets and arguments.redact:
+        raise UsageError("--with-secrets: secrets show what --redact hides; expected --decrypted instead")
+    if arguments.keylog and not (arguments.with_secrets or arguments.decrypted):
+        raise UsageError("--keylog: packets are cut as they are; expected --with-secrets or --decrypted too")
+    key_logs = tuple(anchored(path) for path in arguments.keylog or ())
+    require_key_logs(key_logs)
     return Cutting(
-        arguments.whole, not arguments.only, arguments.captures, arguments.redact, read_key(arguments.anonymise)
+        arguments.whole,
+        not arguments.only,
+        arguments.captures,
+        arguments.redact,
+        read_key(arguments.anonymise),
+        arguments.with_secrets,
+        arguments.decrypted,
+        key_logs,
     )
 
 
@@ -237,8 +275,8 @@ def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choic
     """What the arguments choose. Raises UsageError, TablesError."""
     import pyarrow as pa
 
-    from pipeline.cutting import KEYS, Choice
-    from pipeline.cutting.choice import findings
+    from pipeline.extract import KEYS, Choice
+    from pipeline.extract.selection import findings
 
     chosen = Choice(messages=set(arguments.message or ()))
     for one in arguments.connection or ():
@@ -254,7 +292,7 @@ def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choic
     if arguments.where is not None:
         if arguments.table not in KEYS:
             raise UsageError(f"--table: {unknown('table', arguments.table, KEYS)}")
-        chosen.add(arguments.table, where(arguments.table, arguments.where, directory))
+        chosen.add(arguments.table, where(arguments.table, arguments.where, directory, arguments.tables))
     return chosen
 
 
@@ -271,7 +309,7 @@ def between(rows: Rows, ends: Ends) -> set[int]:
     """The connections of one side, or between two. Raises CutError when there is none."""
     import pyarrow as pa
 
-    from pipeline.cutting import CutError
+    from pipeline.extract import CutError
 
     found: set[int] = set()
     for one, other in ((0, 1), (1, 0)):
@@ -287,7 +325,7 @@ def between(rows: Rows, ends: Ends) -> set[int]:
     return found
 
 
-def where(table: str, condition: str, directory: Place) -> Any:
+def where(table: str, condition: str, directory: Place, uri: str) -> Any:
     """The keys (pyarrow.Table) of the rows of a table where a condition in Spark SQL holds; it may name all tables.
 
     Raises UsageError for a condition that is none.
@@ -295,13 +333,14 @@ def where(table: str, condition: str, directory: Place) -> Any:
     from pyspark.errors import AnalysisException, ParseException
 
     import pipeline
-    from pipeline.cutting import KEYS, TablesError
+    from pipeline.extract import KEYS, TablesError
+    from pipeline.lake.place import is_lake
 
     audited = "findings" in (directory.entries() or ())
     if table == "findings" and not audited:
         raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
     spark = attended(start)
-    for name, frame in pipeline.load(spark, directory.pattern).items():
+    for name, frame in pipeline.load(spark, uri if is_lake(directory) else directory.pattern).items():
         frame.createOrReplaceTempView(name)
     if audited:
         spark.read.parquet(directory.child("findings").pattern).createOrReplaceTempView("findings")
@@ -317,7 +356,7 @@ def output(arguments: argparse.Namespace, captures: Sequence[Original]) -> Place
     """Where the file goes. Raises UsageError when that is one of the captures, or a file that may not be replaced."""
     from pyarrow.fs import FileType
 
-    from pipeline.cutting.originals import among
+    from pipeline.extract.originals import among
 
     name = arguments.output
     target = writable(name)
@@ -331,7 +370,7 @@ def output(arguments: argparse.Namespace, captures: Sequence[Original]) -> Place
 @contextlib.contextmanager
 def opened(target: Place | None) -> Iterator[Any]:
     """An open file, which takes the place of `target` when the body ends well; without one, standard output."""
-    from pipeline.sink import sink
+    from pipeline.output.file import sink
 
     if target is None:
         yield sys.stdout.buffer
@@ -343,7 +382,7 @@ def opened(target: Place | None) -> Iterator[Any]:
 
 def report(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """What was written, in a line on stderr: standard output may be the file."""
-    from pipeline.writing import counted
+    from pipeline.output.writing import counted
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     note(
@@ -358,4 +397,4 @@ def report(result: Result, arguments: argparse.Namespace, seconds: float) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main(["cut", *sys.argv[1:]]))
+    sys.exit(run_alone("jobs.cut"))

@@ -7,22 +7,25 @@ line, and what it tells of the result.
 from __future__ import annotations
 
 import argparse
+import importlib
 import ipaddress
+import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jobs.cli import EXIT_CODES, OK, UNREADABLE, USAGE, Ending, Endings, main
-from jobs.console import Status, complain, say, step
+from jobs.console import Status, complain, note, say, step
+from jobs.outputs import STANDARD_OUTPUT, json_target, write_json
+from jobs.running import EXIT_CODES, OK, UNREADABLE, USAGE, Ending, Endings, run_alone
 from jobs.stopping import attended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.output import Place
 
 EPILOG = f"""examples:
   wirehare decode trace.pcapng --output tables
@@ -33,7 +36,9 @@ EPILOG = f"""examples:
 {EXIT_CODES}"""
 
 PORTS = range(1, 65536)
-STANDARD_OUTPUT = "-"
+# Interpreted kernels decode some 50 KB a second on a core, and compiling all kernels takes two cores about two minutes.
+COLD_BYTES = 10 << 20
+COMPILES = "python -m udfs.warm"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +70,19 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
         "once all tables are written",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the tables that DIR holds")
+    add_choice(parser)
+    parser.add_argument(
+        "--since",
+        metavar="T",
+        type=moment,
+        help="only packets from then on: 2026-01-31T08:00 (UTC), or a number as in ts_ns",
+    )
+    parser.add_argument("--until", metavar="T", type=moment, help="only packets before then")
+    add_keylog(parser)
+
+
+def add_choice(parser: argparse.ArgumentParser) -> None:
+    """Whether message bodies are kept, and which connections."""
     parser.add_argument(
         "--payload",
         action="store_true",
@@ -81,19 +99,24 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host", metavar="IP", nargs="+", type=host, action="extend", help="only connections of these addresses"
     )
+
+
+def add_keylog(parser: argparse.ArgumentParser) -> None:
+    """Where secrets of TLS are."""
     parser.add_argument(
-        "--since",
-        metavar="T",
-        type=moment,
-        help="only packets from then on: 2026-01-31T08:00 (UTC), or a number as in ts_ns",
+        "--keylog",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        help="key logs with the secrets of TLS connections, as SSLKEYLOGFILE makes them; secrets in the captures "
+        "themselves are found without it",
     )
-    parser.add_argument("--until", metavar="T", type=moment, help="only packets before then")
 
 
 def table_names(text: str) -> list[str]:
     """The tables named in a comma-separated list."""
     from pipeline.schemas import TABLES
-    from udfs.suggestions import unknown
+    from udfs.source.suggestions import unknown
 
     names = [name for name in (part.strip() for part in text.split(",")) if name]
     for name in names:
@@ -121,7 +144,7 @@ def host(text: str) -> str:
 
 def moment(text: str) -> int:
     """Nanoseconds since 1970 UTC of a time as people or the tables write it."""
-    from udfs.options import OptionError, parse_time
+    from udfs.source.options import OptionError, parse_time
 
     try:
         return parse_time(text, "time")
@@ -131,11 +154,13 @@ def moment(text: str) -> int:
 
 def endings() -> Endings:
     """Errors of its own."""
-    from pipeline.output import OutputError
-    from udfs.paths import PathError
+    from pipeline.output.swap import OutputError
+    from udfs.decode.key_logs import KeyLogError
+    from udfs.source.paths import PathError
 
     return {
         PathError: Ending(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
+        KeyLogError: Ending(USAGE),
         OutputError: Ending(USAGE),
     }
 
@@ -152,7 +177,7 @@ def next_step(arguments: argparse.Namespace) -> str:
     """The command that a person may want to run on the tables."""
     if arguments.tables:
         return f"in Python, tables = wirehare.load(wirehare.session(), {arguments.output!r})"
-    from udfs.files import public_uri
+    from udfs.source.files import public_uri
 
     return f"wirehare audit {shlex.quote(public_uri(arguments.output))} --report audit.html"
 
@@ -160,20 +185,27 @@ def next_step(arguments: argparse.Namespace) -> str:
 def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     """Decode as the arguments say; the session that was begun for it, and the exit code."""
     import pipeline
-    from jobs.summary import found, summary
-    from pipeline.output import place
-    from udfs.paths import require_capture, resolve
+    from pipeline.output.swap import place
+    from udfs.decode.key_logs import require_key_logs
+    from udfs.source.paths import anchored, require_capture, resolve
 
     started = time.monotonic()
     wanted = arguments.tables or list(pipeline.TABLES)
     report = json_target(arguments.json)
     files = resolve(arguments.captures)
+    require_key_logs([anchored(path) for path in arguments.keylog or ()])
     require_capture(files)  # else good tables would be replaced by empty ones
     byte_size = sum(file.expected_size for file in files)
     sessions: list[SparkSession] = []
 
     def begin() -> SparkSession:
-        sessions.append(start(byte_size))
+        interpreted = interpret_while_cold(byte_size)
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(load)
+            sessions.append(start(byte_size))
+            loading.result()
+        if interpreted:
+            note(f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILES}, once")
         return sessions[0]
 
     def progress(
@@ -194,9 +226,12 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
             hosts=arguments.host,
             since=arguments.since,
             until=arguments.until,
+            keylog=arguments.keylog,
         ),
         sessions,
     )
+    from jobs.summary import found, summary
+
     output = place(arguments.output)
     facts = found(captures, {name: output.child(name).dataset() for name in wanted})
     seconds, shown = time.monotonic() - started, output.shown
@@ -211,40 +246,36 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     return sessions[0], UNREADABLE if damaged else OK
 
 
-def json_target(name: str | None) -> Place | None:
-    """The file that the summary goes into as JSON; None where that is standard output, or none is wanted.
+def interpret_while_cold(byte_size: int) -> bool:
+    """Run kernels as plain Python, here and in the workers of a JVM that is started here, if they are not compiled yet
+    and so many bytes of captures are decoded sooner that way; whether that is so."""
+    from codec.compiler.jit import interpret
+    from codec.compiler.places import all_compiled
+    from pipeline.session import stands
 
-    Raises UsageError.
-    """
-    from jobs.audit import writable
+    running = stands() or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    sooner = byte_size <= COLD_BYTES and not running and not all_compiled()
+    if sooner:
+        interpret()
+    return sooner
 
-    return None if name in (None, STANDARD_OUTPUT) else writable(name)
 
-
-def write_json(target: Place | None, document: Mapping[str, Any]) -> None:
-    """Write a document to standard output, or into a file in the place of an old one."""
-    import json
-
-    from pipeline.sink import sink
-
-    text = json.dumps(document, indent=2, default=str) + "\n"
-    if target is None:
-        print(text, end="")
-        return
-    with sink(target) as file:
-        file.write(text.encode())
+def load() -> None:
+    """Load what decoding is planned with, which takes a second; what Python waits for meanwhile is Spark."""
+    importlib.import_module("pandas")  # mapInArrow insists on it
+    from jobs import summary  # noqa: F401
+    from udfs.decode import writing  # noqa: F401
+    from udfs.sink import parquet  # noqa: F401
+    from udfs.source import sources as source  # noqa: F401
 
 
 def start(byte_size: int = 0) -> SparkSession:
     """The session to work in, on captures or tables of so many bytes."""
-    from pipeline.jvm_names import remember
     from pipeline.session import BRIEF, BRIEF_BYTES, UNATTENDED, session
 
     with step("starting Spark", "Spark started"):
-        spark = session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
-        remember()
-        return spark
+        return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
 
 
 if __name__ == "__main__":
-    sys.exit(main(["decode", *sys.argv[1:]]))
+    sys.exit(run_alone("jobs.decode"))

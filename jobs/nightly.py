@@ -8,16 +8,18 @@ when decoding failed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from jobs import audit, decode
-from jobs.cli import FAILED, OK, Ending, Endings, main
+from jobs.running import FAILED, OK, Ending, Endings, run_alone
 
 EPILOG = """examples:
   wirehare nightly captures/2026-11-20 --output tables/date=2026-11-20 --overwrite --report reports/2026-11-20.html
   wirehare nightly trace.pcapng --output tables --json tonight.json --baseline last-night.json --fail-on warning
+  wirehare nightly trace.pcapng --output tables --format sarif > nightly.sarif
 
 exit codes:
   0  done, no finding reaches the threshold of --fail-on, and all captures were read to their end
@@ -45,7 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = audit.checked(arguments)  # before an hour of decoding
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(audit.load)
-        spark, ending = decode.decoded(argparse.Namespace(**{**vars(arguments), "tables": None, "json": None}))
+        # What is printed is the audit: other programs read it, unless it is text.
+        aside = contextlib.nullcontext() if arguments.format == "text" else contextlib.redirect_stdout(sys.stderr)
+        with aside:
+            spark, ending = decode.decoded(argparse.Namespace(**{**vars(arguments), "tables": None, "json": None}))
         loading.result()
     started = time.monotonic()
     source = audit.tables_at(arguments.output)
@@ -55,4 +60,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(["nightly", *sys.argv[1:]]))
+    sys.exit(run_alone("jobs.nightly"))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from jobs.cli import OK, Endings, UsageError
 from jobs.rules import described
+from jobs.running import OK, Endings, UsageError
 
 EPILOG = """example:
   wirehare rule CH-09
@@ -27,7 +27,7 @@ def endings() -> Endings:
 def run(arguments: argparse.Namespace) -> int:
     """Print the rule; the exit code."""
     from pipeline.audit.catalogue import catalogue, removed
-    from udfs.suggestions import meant
+    from udfs.source.suggestions import meant
 
     name = arguments.rule.upper()
     if name in removed():

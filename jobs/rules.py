@@ -6,12 +6,13 @@ By group, version or severity; `--markdown` prints them as a page. `wirehare rul
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from jobs.cli import OK, Endings, UsageError
+from jobs.running import OK, Endings, UsageError
 
 if TYPE_CHECKING:
     from pipeline.audit.catalogue import Rule
@@ -34,8 +35,10 @@ NEEDED = {
 PAGE = """# Rules of the audit
 
 `wirehare rules --markdown` prints this page, `wirehare rule CH-09` all that is known of one rule. A *violation* breaks
-the protocol, a *warning* costs somebody something or will, *info* is worth knowing. [audit.md](audit.md) says how to
-switch rules off, set their thresholds, and add your own.
+the protocol, a *warning* costs somebody something or will, *info* is worth knowing; what costs work comes first among
+its equals. Under each rule stand the settings of client libraries and of the broker that help, where there are such:
+"Qpid" means Qpid JMS and Proton, "RabbitMQ" the broker. [audit.md](audit.md) says how to switch rules off, set their
+thresholds, and add your own.
 """
 
 
@@ -68,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def one_of(value: str | None, known: Collection[str], what: str) -> None:
     """Raises UsageError for a value that is not known."""
-    from udfs.suggestions import meant
+    from udfs.source.suggestions import meant
 
     if value is not None and value not in known:
         raise UsageError(f"no {what} {value!r}; expected one of {', '.join(known)}{meant(value, known)}")
@@ -128,22 +131,28 @@ def page(rules: Collection[Rule]) -> str:
     for group, name in GROUPS.items():
         own = [rule for rule in rules if rule.group == group]
         if own:
-            rows = [
-                f"| `{rule.id}` | {rule.severity} | {versions(rule)} | {cell(rule.summary)} | {cell(rule.detect)} "
-                f"| {cell(rule.reference)} |"
-                for rule in own
-            ]
-            head = [
-                "| rule | severity | versions | what is wrong | how it is seen | source |",
-                "|---|---|---|---|---|---|",
-            ]
-            parts.append("\n".join([f"## {group}: {name}", "", *head, *rows]))
+            parts += [f"## {group}: {name}", *map(entry, own)]
     return "\n\n".join(parts)
 
 
-def cell(text: str) -> str:
-    """Text inside a cell: a bar would end it, and markup be none of ours."""
-    return text.replace("|", "\\|").replace("<", "&lt;")
+def entry(rule: Rule) -> str:
+    """A rule in Markdown, under a heading that links lead to: `rules.md#ch-09`."""
+    kind = f"{rule.severity}{', costs work' if rule.cost else ''}".capitalize()
+    spoken = versions(rule)
+    lines = [
+        f"**{escaped(rule.summary)}** {kind}; {'all versions' if spoken == 'all' else spoken}.",
+        escaped(rule.why),
+    ]
+    lines.append(f"*What to do:* {escaped(rule.remedy)}")
+    if rule.settings:
+        lines.append("\n".join(f"- {name}: {escaped(setting)}" for name, setting in rule.settings.items()))
+    lines.append(f"*Seen by:* {escaped(rule.detect)} *Source:* {escaped(rule.reference)}")
+    return "\n\n".join([f"### {rule.id}", *filter(None, lines)])
+
+
+def escaped(text: str) -> str:
+    """Text that is no markup in Markdown."""
+    return re.sub(r"([*_<\[\]`|])", r"\\\1", text)
 
 
 def described(rule: Rule) -> str:
@@ -152,7 +161,10 @@ def described(rule: Rule) -> str:
 
     needs = [name for name in KNOWLEDGE if name in rule.lacking(tuple(KNOWLEDGE))]
     facts = {
-        "severity": f"{rule.severity}{', first of these: it costs work' if rule.cost else ''}",
+        "why": rule.why,
+        "what to do": rule.remedy,
+        **rule.settings,
+        "severity": f"{rule.severity}: {rule.reason}",
         "versions": ", ".join(version for version in ALL_VERSIONS if version in rule.versions),
         "group": GROUPS.get(rule.group, rule.group),
         "blames": rule.offender or "either side, as the finding says",

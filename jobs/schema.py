@@ -8,8 +8,8 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
-from jobs.cli import OK, Endings, UsageError
-from udfs.suggestions import unknown
+from jobs.running import OK, Endings, UsageError
+from udfs.source.suggestions import unknown
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
@@ -90,7 +90,7 @@ def described(name: str, schema: StructType) -> str:
 
 def section(name: str, schema: StructType) -> str:
     """One table as a section of the page: what a row is, then a line a column. Members of a struct follow it."""
-    from pipeline.overview import ROWS
+    from pipeline.output.overview import ROWS
 
     rows = [
         f"| `{path}` | `{column.dataType.simpleString()}` | {unit(column)} | {escaped(meaning(column))} |"

@@ -17,7 +17,7 @@ from pyarrow import acero
 from pyarrow.dataset import Dataset
 
 from jobs.console import table
-from pipeline.units import duration, size
+from pipeline.output.units import duration, size
 
 # A summary is read on one screen; the tables have the rest.
 SHOWN = 20

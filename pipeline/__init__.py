@@ -18,25 +18,30 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from pipeline import overview, views
-from pipeline.arrow import arrowed, to_arrow
+from codec.errors import WirehareError
+from pipeline import views
 from pipeline.audit import findings
-from pipeline.cutting import cut
-from pipeline.decoding import Time, decoded
-from pipeline.derivation import Derivation
+from pipeline.decoding.decode import Time, decoded
+from pipeline.decoding.lazy import Lazy, stream_queues
+from pipeline.extract import cut
 from pipeline.heartbeats import heartbeats
-from pipeline.output import escaped
-from pipeline.parts import Followed, stream_queues
+from pipeline.lake import reading
+from pipeline.lake.ingest import ingest
+from pipeline.lake.reading import Span
+from pipeline.output import overview
+from pipeline.output.arrow import arrowed, to_arrow
+from pipeline.output.swap import escaped
+from pipeline.output.writing import write
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
-from pipeline.writing import write
-from udfs.files import public_uri
-from udfs.suggestions import suggesting
+from pipeline.tables.shape import none
+from udfs.source.files import public_uri
+from udfs.source.suggestions import suggesting
 
 __all__ = [
     "TABLES", "NoTables", "Tables", "backlog", "consumers", "cut", "decode", "decoded", "findings", "from_decoded",
-    "heartbeats", "latency", "load", "rates", "to_arrow", "views", "write",
+    "heartbeats", "ingest", "latency", "load", "rates", "to_arrow", "views", "write",
 ]  # fmt: skip
 
 PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames
@@ -89,22 +94,21 @@ class Planned(Tables):
     `decoded`: rows that are kept, if they are.
     """
 
-    _parts: Followed
-    _derived: Derivation
+    _lazy: Lazy
     _decoded: Sequence[DataFrame]
 
-    def __init__(self, parts: Followed, derived: Derivation, decoded: Sequence[DataFrame] = ()) -> None:
-        self.__dict__.update(_parts=parts, _derived=derived, _decoded=decoded)
+    def __init__(self, lazy: Lazy, decoded: Sequence[DataFrame] = ()) -> None:
+        self.__dict__.update(_lazy=lazy, _decoded=decoded)
 
     def __getattr__(self, name: str) -> DataFrame:
         if name not in TABLES:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        rows: DataFrame = self.__dict__.setdefault(name, arrowed(self._derived.whole(name)))
+        rows: DataFrame = self.__dict__.setdefault(name, arrowed(self._lazy.table(name)))
         return rows
 
     @property
     def persisted(self) -> tuple[DataFrame, ...]:  # type: ignore[override]
-        return (*self._decoded, *self._parts.kept)
+        return (*self._decoded, *self._lazy.kept)
 
 
 @suggesting
@@ -114,12 +118,7 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
     rows that are kept once they are computed (`Tables.release` drops them).
     """
-    return _planned(decoded, (), payload)
-
-
-def _planned(decoded: DataFrame, kept: Sequence[DataFrame], payload: bool) -> Tables:
-    parts = Followed(decoded, payload=payload)
-    return Planned(parts, Derivation(parts), kept)
+    return Planned(Lazy(decoded, payload=payload))
 
 
 @suggesting
@@ -133,6 +132,7 @@ def decode(
     since: Time | None = None,
     until: Time | None = None,
     split_bytes: int | None = None,
+    keylog: str | Sequence[str] | None = None,
 ) -> Tables:
     """The tables of captures, for notebooks.
 
@@ -152,25 +152,44 @@ def decode(
         or nanoseconds since 1970-01-01 UTC.
     split_bytes
         Uncompressed captures above this size are read in several splits; the rows are the same.
+    keylog
+        Key logs with the secrets of TLS connections, as SSLKEYLOGFILE makes them (see docs/tls.md). Secrets in the
+        captures themselves (Decryption Secrets Blocks of pcapng) are found without it.
     """
     rows = decoded(
-        spark, paths, payload=payload, ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes
+        spark,
+        paths,
+        payload=payload,
+        ports=ports,
+        hosts=hosts,
+        since=since,
+        until=until,
+        split_bytes=split_bytes,
+        keylog=keylog,
     ).persist(StorageLevel.MEMORY_AND_DISK)
-    return _planned(rows, [rows], payload)
+    return Planned(Lazy(rows, payload=payload), [rows])
 
 
-class NoTables(ValueError):
+class NoTables(WirehareError, ValueError):
     """There are no tables to load; the message is one line that says where they were looked for."""
 
 
-def load(spark: SparkSession, directory: str) -> Tables:
+@suggesting
+def load(spark: SparkSession, directory: str, *, since: Time | None = None, until: Time | None = None) -> Tables:
     """The tables that a job has written under `directory`, one folder each; one that was not written is empty, but for
-    message_flows, which are made of messages and connections.
+    message_flows, which are made of messages and connections. Or those of a lake, as of the last batch of an ingest.
+
+    since, until
+        Only what lasts into this time, of `decode`: frames, methods and messages from `since` on and before `until`,
+        and the connections, channels and links that were open then. Of a lake, files of other days are not read.
 
     Where `directory` has no tables but folders `name=value` that have (`tables/date=2026-11-20/frames`, up to
     PARTITION_LEVELS deep), these are loaded as one, each with the columns that the folders name. Raises NoTables if
     there are none. A relative path is a directory of this process, wherever Spark was started, if there is such a one.
     """
+    span = Span.of(since, until)
+    if reading.at(directory):
+        return _arrowed(reading.tables(spark, directory, span))
     named, base = directory, directory.rstrip("/")
     if os.path.isdir(directory):
         base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
@@ -187,13 +206,17 @@ def load(spark: SparkSession, directory: str) -> Tables:
             "or one of such directories named like date=2026-11-20"
         )
     by_folder = next(table.schema.fields[len(TABLES[name]) :] for name, table in read.items() if table is not None)
-    none = {name: StructType([*schema.fields, *by_folder]) for name, schema in TABLES.items()}
-    found = {name: table or spark.createDataFrame([], none[name]) for name, table in read.items()}
+    missing = {name: StructType([*schema.fields, *by_folder]) for name, schema in TABLES.items()}
+    found = {name: table or none(spark, missing[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
         streams = stream_queues(found["methods"]) if read["methods"] else None
         found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
-    loaded = Tables(**{name: arrowed(rows) for name, rows in found.items()}, persisted=(), directory=None)
-    return loaded if by_folder else replace(loaded, directory=base)
+    loaded = _arrowed(reading.within(found, span))
+    return loaded if by_folder or span.bounded else replace(loaded, directory=base)
+
+
+def _arrowed(tables: Mapping[str, DataFrame]) -> Tables:
+    return Tables(**{name: arrowed(rows) for name, rows in tables.items()}, persisted=(), directory=None)
 
 
 def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from udfs.schemas import DECODED, FRAMES, LEDGER, field
+from udfs.schemas import CERTIFICATE, DECODED, FRAMES, LEDGER, field
 
 __all__ = ["DECODED", "FINDINGS", "FRAMES", "TABLES"]
 
@@ -35,6 +35,11 @@ TLS = StructType(
         field("sni", STRING, "server name that the client asked for"),
         field("tls_version", STRING, "version agreed on"),
         field("alpn", STRING, "application protocol offered"),
+        field("cipher_suite", STRING, "cipher suite agreed on, by its IANA name"),
+        field("resumed", BOOLEAN, "an earlier session was resumed: no certificates are shown then"),
+        field("decrypted", BOOLEAN, "plain bytes were decrypted; streams.decrypted_bytes says how many"),
+        field("server_certificate", CERTIFICATE, "the server's, where it was seen in clear (TLS 1.2) or decrypted"),
+        field("client_certificate", CERTIFICATE, "the client's, likewise"),
     ]
 )
 
@@ -89,8 +94,17 @@ CONNECTIONS = table(
         "protocol headers in order, 'client 0-9-1'; and a start that differs, 'server 0-8'",
     ),
     ("version_known", BOOLEAN, "true: from a protocol header or connection.start; false: inferred from the frames"),
+    ("transport", STRING, "what AMQP lies in: 'tcp' 'tls' 'websocket' 'websocket+tls'"),
+    (
+        "unread_because",
+        STRING,
+        "why nothing more of TLS or WebSocket was read: 'no secrets' 'began before the capture' "  # noqa: ISC004
+        "'handshake not captured' 'cipher not known' 'version not known' 'authentication failed' 'renegotiation' "
+        "'no record of TLS' 'upgrade refused' 'upgrade not captured' 'permessage-deflate' 'no frame of WebSocket'",
+    ),
     ("tls", TLS, "encryption of the connection"),
     ("state", STRING, "furthest stage reached: tcp header start secure tune open closing closed"),
+    ("capture_file", STRING, "URI of the capture that holds the first packet"),
     ("opened_ts", TIMESTAMP, "first packet"),
     ("closed_ts", TIMESTAMP, "last packet"),
     (
@@ -103,7 +117,7 @@ CONNECTIONS = table(
     ("login_latency_ns", LONG, "connection.start-ok to connection.tune (1.0: sasl-init to sasl-outcome), ns"),
     ("open_latency_ns", LONG, "connection.open to connection.open-ok (1.0: from one open to the other), ns"),
     ("vhost", STRING, "virtual host asked for; 1.0: hostname in the client's open"),
-    ("user", STRING, "user name the client gave"),
+    ("user", STRING, "user name the client gave (PLAIN, AMQPLAIN, SCRAM, CRAM-MD5)"),
     ("mechanism", STRING, "authentication mechanism chosen"),
     ("locale", STRING, "locale chosen"),
     (
@@ -133,7 +147,7 @@ CONNECTIONS = table(
     ("close_initiator", STRING, "who sent the first close: 'client' or 'server'"),
     ("close_code", INT, "reply code of that close"),
     ("close_text", STRING, "reply text of that close; 1.0: condition and description of its error"),
-    ("tcp_end", STRING, "'fin' 'rst' 'none'"),
+    ("tcp_end", STRING, "'fin' 'rst' 'none'; in a lake also 'lost sight of': no packet for too long"),
     ("tcp_end_by", STRING, "who ended the TCP connection: 'client' or 'server'"),
     ("blocked_ns", LONG, "time between blocked and unblocked (or the end), ns"),
     *by_sender("packets", LONG, "packets"),
@@ -149,6 +163,14 @@ CONNECTIONS = table(
     ("missing_bytes", LONG, "bytes sent and not captured, both directions"),
     ("undecoded_bytes", LONG, "bytes skipped, foreign, or in an unfinished last frame, both directions"),
     *by_sender("max_silence_ns", LONG, "longest time between two packets, ns"),
+    *(
+        (
+            f"{side}_zero_window_ns",
+            LONG,
+            f"time in which the {side} had closed its TCP receive window: it did not read, ns",
+        )
+        for side in ("client", "server")
+    ),
     ("limits", STRINGS, "names of the decoder's limits that this connection reached"),
 )
 
@@ -197,6 +219,9 @@ LINKS = table(
     ("queue", STRING, "queue consumed from"),
     ("snd_settle_mode", STRING, "1.0: 'unsettled' 'settled' 'mixed'"),
     ("rcv_settle_mode", STRING, "1.0: 'first' 'second'"),
+    ("acquire_mode", STRING, "0-10: 'pre-acquired', or 'not-acquired': messages stay in their queue for others"),
+    ("distribution_mode", STRING, "1.0: 'move', or 'copy': messages stay in their queue for others; null: not stated"),
+    ("filters", STRING, "1.0: filters of the source, as JSON"),
     ("no_ack", BOOLEAN, "true: deliveries need no acknowledgement"),
     ("exclusive", BOOLEAN, "true: the only consumer of its queue"),
     ("opened_ts", TIMESTAMP, "when it was asked for; null if that was not seen"),
@@ -242,6 +267,7 @@ MESSAGES = table(
     ("operation", STRING, "'publish' 'deliver' 'get' 'return'; a transfer: by the client 'publish', else 'deliver'"),
     ("first_frame_no", LONG, "frame_no of the method that carries the message"),
     ("last_frame_no", LONG, "frame_no of its last frame seen"),
+    ("capture_file", STRING, "URI of the capture that holds packet_no"),
     ("packet_no", LONG, "packet that completed the first frame"),
     ("ts", TIMESTAMP, "when the first frame was captured"),
     ("ts_ns", LONG, "the same, ns since 1970-01-01 UTC"),
@@ -280,7 +306,9 @@ MESSAGES = table(
     ("type", STRING, "property type"),
     ("user_id", STRING, "property user-id"),
     ("app_id", STRING, "property app-id"),
-    ("timestamp", TIMESTAMP, "property timestamp"),
+    ("timestamp", TIMESTAMP, "property timestamp; null beyond the year 9999, as where milliseconds were written"),
+    ("trace_id", STRING, "W3C trace context (traceparent in headers or message annotations): the trace, 32 hex digits"),
+    ("span_id", STRING, "the same: the span that the publisher was in, 16 hex digits"),
     ("headers", VARIANT, "property headers"),
     ("properties", VARIANT, "all properties by name"),
     ("body_size", LONG, "bytes of the body as declared"),
@@ -356,6 +384,8 @@ MESSAGE_FLOWS = table(
     ("deliver_version", STRING, "AMQP version of the delivery"),
     ("server", STRING, "the broker, 'ip:port'"),
     ("vhost", STRING, "its virtual host; '/' where none was named"),
+    ("trace_id", STRING, "messages.trace_id of the publish; without one, of the delivery"),
+    ("span_id", STRING, "messages.span_id, likewise"),
     ("publish_connection_id", LONG, "connection of the publish"),
     ("publish_frame_no", LONG, "messages.first_frame_no of the publish"),
     ("publish_ts_ns", LONG, "when the publish was complete, ns since 1970-01-01 UTC"),

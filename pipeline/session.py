@@ -24,8 +24,10 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pipeline import class_archive, scratch
-from udfs.umask import umask
+from codec.errors import WirehareError
+from pipeline import class_archive
+from pipeline.output import scratch
+from udfs.arrow.umask import umask
 
 LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 LOGGING = f'"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}"'  # an option of the JVM
@@ -71,6 +73,15 @@ UNATTENDED = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 # of the JVM's 33; where between the two it begins to was not measured.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+ONE_PARTITION = {
+    # So few rows lie in one partition, which needs no shuffle to be joined or grouped.
+    "spark.sql.shuffle.partitions": "1",
+    # Nothing to adapt, and each part of a plan that may be adapted is a Spark job of its own.
+    "spark.sql.adaptive.enabled": "false",
+    # A table that is sent to all tasks is a Spark job, too.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+ONE_PARTITION_ROWS = 10_000
 INTERPRETED_BYTES = 16 << 20  # of tables to audit
 INTERPRETED_ROWS = 50_000  # that Spark makes tables of
 
@@ -89,7 +100,7 @@ BOOT_NOTICE_LINE = re.compile(re.escape(BOOT_NOTICE) + rb"[^\n]*\n")
 PIPE_BYTES = 64 * 1024
 
 
-class JavaMissing(RuntimeError):
+class JavaMissing(WirehareError, RuntimeError):
     """There is no Java that Spark could run on; the message is one line that says what to install."""
 
 
@@ -204,11 +215,11 @@ def one_machine() -> dict[str, str]:
     """Settings for a session whose executors live in its driver."""
     partitions = str(4 * (os.cpu_count() or 1))
     return {
-        # Every sort, aggregate and broadcast table takes a page at least, be its rows three. Spark would choose 32 MB
+        # Every sort, aggregate and broadcast table takes a page at least, even for three rows. Spark would choose 32 MB
         # for our heap, or 1 MB where the collector is G1.
         "spark.buffer.pageSize": "1m",
         # The default of 200 is for clusters: each partition is a task with a Python worker behind it. Four for each
-        # core, as few connections are not dealt out evenly; Spark joins those that have less than a MB.
+        # core, as few connections are not distributed evenly; Spark joins those that have less than a MB.
         "spark.sql.shuffle.partitions": partitions,
         LEAST_PARTITIONS: partitions,
     }
@@ -227,9 +238,9 @@ def grouping(spark: SparkSession) -> Mapping[str, str]:
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1), LEAST_PARTITIONS: "1"}
 
 
-def planned(*, small: bool) -> Mapping[str, str]:
-    """Settings for work on few rows, or on many, for `settings`."""
-    return INTERPRETED if small else COMPILED
+def planned(*, small: bool, one_partition: bool = False) -> Mapping[str, str]:
+    """Settings for work on few rows, or on many, for `settings`; `one_partition`: on so few that they lie in one."""
+    return {**(INTERPRETED if small else COMPILED), **(ONE_PARTITION if one_partition else {})}
 
 
 @contextmanager

@@ -46,8 +46,22 @@ OTEL = {
     "network.transport": "'tcp'",
     "network.protocol.name": "'amqp'",
     "network.protocol.version": "c.version",
+    "messaging.rabbitmq.vhost": "c.vhost",
+    "trace_id": "m.trace_id",
+    "span_id": "m.span_id",
     # What became of the operation, where it failed (attribute error.type of the general conventions).
     "error.type": "CASE WHEN m.outcome IN ('nacked', 'returned', 'rejected', 'aborted') THEN m.outcome END",
+}
+
+# A settlement: a span of its own, that of the consumer, or of the broker that confirms a publish.
+SETTLED = {
+    **OTEL,
+    "time": "timestamp_micros(m.settled_ts_ns div 1000)",
+    "messaging.operation.name": (
+        "CASE m.outcome WHEN 'confirmed' THEN 'confirm' WHEN 'nacked' THEN 'nack' WHEN 'acked' THEN 'ack' "
+        "WHEN 'rejected' THEN 'reject' WHEN 'requeued' THEN 'requeue' ELSE m.outcome END"
+    ),
+    "messaging.operation.type": "'settle'",
 }
 
 ECS = {
@@ -105,10 +119,22 @@ CONN = {
 }
 
 
-def otel(tables: Tables) -> DataFrame:
-    """A row a message, columns of OTEL; returns are left out: they are the failure of a publish."""
-    messages = tables.messages.filter("operation != 'return'").alias("m")
-    return _named(messages.join(tables.connections.alias("c"), "connection_id"), OTEL)
+def otel(tables: Tables, *, flows: bool = True) -> DataFrame:
+    """A row a message, and one a settlement, columns of OTEL; returns are left out: they are the failure of a publish.
+
+    `trace_id`, `span_id`: the trace context that the message carries, so that rows join the spans of its applications.
+    With `flows` deliveries have `queue_time_ns`, the time that the broker had the message, which takes the message
+    flows."""
+    messages = tables.messages.filter("operation != 'return'")
+    rows = messages.alias("m").join(tables.connections.alias("c"), "connection_id")
+    settled = rows.filter("m.settled_ts_ns IS NOT NULL")
+    if not flows:
+        return _named(rows, OTEL).unionByName(_named(settled, SETTLED))
+    pairs = tables.message_flows.filter("publish_frame_no IS NOT NULL")
+    waited = pairs.select("deliver_connection_id", "deliver_frame_no", "broker_latency_ns").alias("f")
+    of_flow = F.expr("c.connection_id = f.deliver_connection_id AND m.first_frame_no = f.deliver_frame_no")
+    started = _named(rows.join(waited, of_flow, "left"), {**OTEL, "queue_time_ns": "f.broker_latency_ns"})
+    return started.unionByName(_named(settled, {**SETTLED, "queue_time_ns": "CAST(NULL AS BIGINT)"}))
 
 
 def ecs(tables: Tables) -> DataFrame:

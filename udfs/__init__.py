@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from udfs import umask
+from udfs.arrow import umask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

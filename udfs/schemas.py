@@ -85,22 +85,55 @@ FRAMES = StructType(
 LEDGER = StructType(
     [
         field("packets", LongType(), "packets captured in this direction"),
-        field("payload_bytes", LongType(), "bytes of the stream seen; the sum of the next five"),
+        field("payload_bytes", LongType(), "bytes of the stream seen; the sum of the next six"),
         field("frame_bytes", LongType(), "of them in frames and protocol headers"),
         field("skipped_bytes", LongType(), "of them in no frame, between frames (a frame boundary was lost)"),
-        field("tls_bytes", LongType(), "of them encrypted"),
+        field(
+            "tls_bytes",
+            LongType(),
+            "of them encrypted; of a connection that was decrypted all that is not a plain byte: heads and codes of "
+            "records, handshake, and what could not be decrypted",
+        ),
+        field("websocket_bytes", LongType(), "of them WebSocket: upgrade, heads of frames, control frames"),
         field("foreign_bytes", LongType(), "of them of another protocol"),
         field("tail_bytes", LongType(), "of them in a last frame that the capture does not complete"),
+        field("decrypted_bytes", LongType(), "plain bytes that were decrypted; what they hold is counted above"),
         field("missing_bytes", LongType(), "bytes of the stream that were sent and not captured"),
         field("retransmitted_bytes", LongType(), "bytes seen more than once"),
         field(
             "outside_bytes",
             LongType(),
-            "payload that is no part of the stream: on RST packets (they may say why they reset), or outside of any "
+            "payload that is not part of the stream: on RST packets (they may say why they reset), or outside of any "
             "TCP window",
         ),
         field("out_of_order_segments", LongType(), "segments that came before an earlier part of the stream"),
         field("max_silence_ns", LongType(), "longest time between two packets of this direction, ns"),
+        field(
+            "zero_window_ns",
+            LongType(),
+            "time in which this side had closed its TCP receive window, as it did not read what came, ns",
+        ),
+    ]
+)
+CERTIFICATE = StructType(
+    [
+        field("subject", StringType(), "whose it is (RFC 4514)"),
+        field("issuer", StringType(), "who issued it"),
+        field("not_after", TimestampType(), "until when it is valid"),
+    ]
+)
+# What is known of the encryption of a connection.
+TLS_FACTS = StructType(
+    [
+        field("mode", StringType(), "'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
+        field("version", StringType(), "version agreed on"),
+        field("cipher_suite", StringType(), "cipher suite agreed on"),
+        field("sni", StringType(), "server name that the client asked for"),
+        field("alpn", StringType(), "application protocol"),
+        field("resumed", BooleanType(), "an earlier session was resumed"),
+        field("decrypted", BooleanType(), "plain bytes were decrypted"),
+        field("server_certificate", CERTIFICATE, "the server's, where it was seen in clear or decrypted"),
+        field("client_certificate", CERTIFICATE, "the client's, likewise"),
     ]
 )
 # What is known of a TCP connection when it has ended, besides what it shares with frames.
@@ -111,6 +144,7 @@ FACTS = StructType(
         field("server_ip", StringType(), "address of the server"),
         field("server_port", IntegerType(), "port of the server"),
         field("community_id", StringType(), "Community ID, version 1"),
+        field("capture_file", StringType(), "capture that holds the first packet"),
         field("opened_ts_ns", LongType(), "first packet"),
         field("closed_ts_ns", LongType(), "last packet"),
         field("tcp_rtt_ns", LongType(), "SYN to the acknowledgement of the server's SYN"),
@@ -120,11 +154,9 @@ FACTS = StructType(
         field("sides_known_by", StringType(), "'syn' 'header' 'method' 'port'"),
         field("content", StringType(), "'amqp' 'tls' 'foreign' 'none'"),
         field("versions_offered", ArrayType(StringType()), "protocol headers, 'client 0-9-1'"),
-        field(
-            "tls",
-            StructType([field(name, StringType(), "as the hellos say") for name in ("version", "sni", "alpn")]),
-            "null without a TLS hello",
-        ),
+        field("tls", TLS_FACTS, "null without TLS"),
+        field("transport", StringType(), "'tcp' 'tls' 'websocket' 'websocket+tls'"),
+        field("unread_because", StringType(), "why nothing, or nothing more, of TLS or WebSocket was read"),
         field("conflicting_overlap_bytes", LongType(), "bytes captured again with another value"),
         field("limits", ArrayType(StringType()), "limits of the decoder that were reached"),
         field("client", LEDGER, "what the client sent"),
@@ -184,18 +216,5 @@ TCP_RUNS = StructType(
         field("segments", BinaryType(), "records of codec.net.segments.SEGMENT end to end, both directions"),
         field("payload", BinaryType(), "captured TCP payloads end to end; null: segments say where in the file"),
         field("account", StringType(), "JSON of what the split held; null on runs"),
-    ]
-)
-
-# What the settlement engine says of a message: one row for each that was settled, noted or marked.
-SETTLED = StructType(
-    [
-        field("connection_id", LongType(), "connection of the message"),
-        field("frame_no", LongType(), "frame of the message"),
-        field("outcome", StringType(), "what it was given; null: nothing was said"),
-        field("settled_ts_ns", LongType(), "when the settlement took effect; null: not settled"),
-        field("settled_frame_no", LongType(), "the frame that settled it; null: not settled"),
-        field("transaction", StringType(), "'committed', 'rolled-back' or null"),
-        field("ledger", LongType(), "ledger of the message"),
     ]
 )

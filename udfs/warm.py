@@ -1,10 +1,9 @@
 """Compile all kernels before the first capture is read: `python -m udfs.warm`.
 
-Compiled kernels are kept on disk (`codec.jit`), so this is worth a minute or two once after an installation or an
-upgrade, on every machine that runs workers. It reads two captures of a few packets, through the code that workers run,
-so that each kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a second
-process at the same time.
-"""
+Compiled kernels are kept on disk (`codec.compiler.jit`), so this is worth a minute or two once after an installation or
+an upgrade, on every machine that runs workers. It reads two captures of a few packets, through the code that workers
+run, so that each kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a
+second process at the same time."""
 
 from __future__ import annotations
 
@@ -14,18 +13,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.amqp.versions import headers
+from codec.compiler import cache as kernel_cache
+from codec.compiler import places as kernel_places
 from codec.variant import encode
-from udfs.arrow import VARIANT
-
-if TYPE_CHECKING:
-    from udfs.sessions import Sessions
+from udfs.arrow.types import VARIANT
 
 SYN, ACK, PSH_ACK, FIN_ACK = 0x02, 0x10, 0x18, 0x11
 CLIENT, SERVER = (0x0A000001, 40000), (0x0A000002, 5672)
@@ -82,8 +79,8 @@ def pcapng(recorded: list[bytes]) -> bytes:
 def warm_values() -> None:
     """Compile what turns octets into VARIANT, for every family, in rows and standing alone."""
     from codec.amqp import rows as R
-    from codec.amqp.alone_values import ValueDecoder
     from codec.amqp.decoder import HEAP_BYTES
+    from codec.amqp.standalone_values import ValueDecoder
     from codec.amqp.values import decode_values, definitions
     from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1
     from codec.variant import new_writer
@@ -100,10 +97,10 @@ def warm_values() -> None:
 
 
 def warm_stream() -> None:
-    """Compile the stream decoder, for connections and for frames that stand alone, but not what decodes values."""
-    from codec.amqp.alone import AloneDecoder
+    """Compile the stream decoder, for connections and for standalone frames, but not what decodes values."""
     from codec.amqp.decoder import Batch
     from codec.amqp.rows import Rows
+    from codec.amqp.standalone import AloneDecoder
     from codec.amqp.versions import V0_9_1
     from codec.net.segments import SEGMENT
 
@@ -120,9 +117,9 @@ def warm_stream() -> None:
 
 def warm_captures(decode: bool) -> None:
     """Compile the readers and the packet layers: read two captures; and `decode` them."""
-    from udfs.decode import decode_runs
-    from udfs.options import parse_options
-    from udfs.source import PcapReader, TcpRunsReader
+    from udfs.decode.decoder import decode_runs
+    from udfs.source.options import parse_options
+    from udfs.source.sources import PcapReader, TcpRunsReader
 
     greetings = [b"AMQP" + octets.tobytes() for octets in headers().octets]
     recorded = [octets for greeting in greetings for octets in packets(greeting)]
@@ -141,51 +138,72 @@ def warm_captures(decode: bool) -> None:
                 list(rows.read(partition))
 
 
+def warm_layers() -> None:
+    """Compile what lies between TCP and AMQP: an upgrade to WebSocket, records of TLS, secrets in a pcapng."""
+    from codec.amqp.decoder import readonly
+    from codec.capture.secrets import SecretsWalker
+    from codec.layers.stack import Layers
+    from codec.layers.tls.framing import split
+    from codec.net.segments import SEGMENT
+
+    segments = np.zeros(1, SEGMENT).view(np.recarray)
+    payload = np.frombuffer(bytearray(b"GET / HTTP/1.1\r\n"), np.uint8)
+    segments["wire_len"] = segments["cap_len"] = len(payload)
+    layers = Layers()
+    list(layers.feed(np.zeros((1, 36), np.uint8), np.ones(1, np.int64), readonly(segments), readonly(payload)))
+    list(layers.finish())
+    numbers = np.zeros(1, np.int64)
+    split(numbers, numbers, numbers, payload, (b"", b""))
+    SecretsWalker().walk(np.zeros(1, np.uint8))
+
+
 def warm_settlement() -> None:
-    """Compile the settlement engine: a message opened, noted, marked and settled, another left."""
-    from udfs.settle import settle_events
+    """Compile the settlement engine: a message opened, noted, marked and settled, another left; and returns."""
+    from codec.conversation.returns import matched
+    from codec.conversation.settled import settled_at_once
+    from udfs.arrow.rows import fixed
 
     events = {
-        "connection_id": pa.array([1] * 6),
-        "ledger": pa.array([1] * 6),
-        "frame_no": pa.array(range(6)),
-        "opens": pa.array([True, True, True, False, False, False]),
-        "first": pa.array([2, 3, 1, 1, 1, 1]),
-        "last": pa.array([None, None, None, 1, 1, 1], pa.int64()),
-        "outcome": pa.array([None, None, None, "accepted", None, None]),
-        "final": pa.array([None, None, None, False, True, True]),
-        "effective_ts_ns": pa.array(range(6)),
-        "transaction": pa.array([None, None, None, None, "rolled-back", None], pa.string()),
-    }
-    list(settle_events(iter([pa.record_batch(events)])))
+        "connection": [1] * 6, "ledger": [1] * 6, "frame_no": range(6), "opens": [1, 1, 1, 0, 0, 0],
+        "first": [2, 3, 1, 1, 1, 1], "last": [0, 0, 0, 1, 1, 1], "outcome": [0, 0, 0, 1, 0, 0],
+        "final": [0, 0, 0, 0, 1, 1], "effective_ns": range(6), "transaction": [0, 0, 0, 0, 2, 0],
+    }  # fmt: skip
+    settled_at_once({name: np.array(column) for name, column in events.items()})
+    matched(*(fixed(np.array([0, 1])) for _ in range(4)))
 
 
-def warm_history() -> None:
-    """Compile the history of channels: a loss is enough; and how fields of arguments are read."""
-    from udfs.fields import fields
-    from udfs.frame_rows import ARROW_DECODED
-    from udfs.history import ARGUMENTS, Follower, MethodRoles, Said
-    from udfs.sessions import Sessions
+def warm_conversations() -> None:
+    """Compile how conversations are followed, put down and taken up: a gap is enough for channels, of sessions a
+    transfer, a subscription, and the end of a transaction; and how fields of arguments are read."""
+    from udfs.arrow.fields import fields
+    from udfs.conversation.history import ARGUMENTS, Follower, MethodRoles, Said
+    from udfs.conversation.sessions import Sessions
+    from udfs.decode.frame_rows import ARROW_DECODED
 
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
     columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
-    follower = Follower(MethodRoles({}, {}, {}, Said((), (), (), (), ())))
+    follower, sessions = (
+        Follower(MethodRoles({}, {}, {}, Said((), (), (), (), (("gap", "channel", None),)))),
+        Sessions(()),
+    )
     follower.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
+    parts = follower.put_down()
+    follower.certain_until()
+    follower.open_requests()
     follower.finish()
-    warm_sessions(columns, Sessions(()))
-
-
-def warm_sessions(frame: dict[str, pa.Array], sessions: Sessions) -> None:
-    """Compile how sessions are followed: one with a transfer, a subscription, and the end of a transaction."""
+    follower.take_up(parts)
     for number, name in enumerate(("session.attach", "message.subscribe", "message.transfer", "tx.commit"), start=1):
         own = {"frame_no": pa.array([number]), "content_frame_no": pa.array([number]), "ts_ns": pa.array([number])}
         texts = {"sender": "server" if name == "message.transfer" else "client", "version": "0-10", "name": name}
-        fields = {"command_id": number, "destination": "d", "commands": [{"lower": 0, "upper": 1}]}
-        columns = {**frame, **own, **{column: pa.array([text]) for column, text in texts.items()}}
-        columns |= {"channel": pa.array([1], pa.int32()), "arguments": said(fields)}
-        sessions.feed(pa.record_batch(columns))
+        arguments = {"command_id": number, "destination": "d", "commands": [{"lower": 0, "upper": 1}]}
+        row = {**columns, **own, **{column: pa.array([text]) for column, text in texts.items()}}
+        row |= {"channel": pa.array([1], pa.int32()), "arguments": said(arguments)}
+        sessions.feed(pa.record_batch(row))
+    sessions.settled_early()
+    parts = sessions.put_down()
     sessions.finish()
     sessions.ended()
+    sessions.take_up(parts)
 
 
 def said(arguments: dict[str, object]) -> pa.StructArray:
@@ -196,13 +214,13 @@ def said(arguments: dict[str, object]) -> pa.StructArray:
 
 def warm_pairing() -> None:
     """Compile the pairing engine and what it goes by: a delivery that has died before; and how its tables grow."""
-    from codec.keyed import FIRST_ENTRIES, new_keyed, with_room
-    from udfs.dealing import Deal
-    from udfs.pairable import DealMessages, Rules
-    from udfs.pairing import KEY, TO_PAIR, PairMessages
+    from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
+    from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
+    from udfs.pairing.hash_partitions import HashPartitioner
+    from udfs.pairing.pairable import PartitionMessages, Rules
 
     names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
-    kept = ("content_type", "content_encoding", "type", "app_id", "outcome", "transaction")
+    kept = ("content_type", "content_encoding", "type", "app_id", "outcome", "transaction", "trace_id", "span_id")
     numbers = ("connection_id", "channel", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns")
     sizes = ("body_size", "priority", "settled_ts_ns")
     texts = dict.fromkeys((*names, *kept, "version", "server", "vhost", "streams"), pa.array(["a"]))
@@ -210,9 +228,25 @@ def warm_pairing() -> None:
     dead = said({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
     messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
-    dealt = DealMessages(Rules(("get",), (), (), ""), Deal(TO_PAIR, KEY, 1))(iter([pa.record_batch(messages)]))
-    list(PairMessages(StructType([StructField("flow_id", LongType())]))(dealt))
+    partitioned = PartitionMessages(Rules(("get",), (), (), ""), HashPartitioner(TO_PAIR, KEY, 1))(
+        iter([pa.record_batch(messages)])
+    )
+    list(PairMessages(StructType([StructField("flow_id", LongType())]))(partitioned))
     with_room(new_keyed(), FIRST_ENTRIES)
+
+
+def warm_checks() -> None:
+    """Compile the checks of sequences of 0-10 and 1.0: one row of each."""
+    from udfs.conversation.checks import OF_METHODS, odd_rows
+
+    texts = {"sender": "client", "frame_type": "command", "status": "ok"}
+    nothing = {name: pa.array([None], pa.string()) for name in ("error", "transaction_command")}
+    for version, name in (("0-10", "message.accept"), ("1.0", "attach")):
+        numbers = {column: pa.array([1]) for column in OF_METHODS}
+        columns = {column: pa.array([text]) for column, text in {**texts, "version": version, "name": name}.items()}
+        columns |= {"arguments": said({"handle": 1, "transfers": [{"lower": 0, "upper": 1}]})}
+        columns |= {**nothing, "discharged": pa.array([None], pa.binary())}
+        list(odd_rows(iter([pa.record_batch({**numbers, **columns}).select(list(OF_METHODS))])))
 
 
 def warm_functions() -> None:
@@ -237,13 +271,16 @@ def main() -> None:
     with subprocess.Popen([sys.executable, *options, "-m", "udfs.warm", "values"]) as values:
         warm_stream()
         warm_captures(decode=False)
+        warm_layers()
         warm_settlement()
-        warm_history()
+        warm_conversations()
         warm_pairing()
+        warm_checks()
     warm_captures(decode=True)  # with the kernels of both
     warm_functions()
     if values.returncode:
         sys.exit(values.returncode)
+    kernel_cache.directories(kernel_places.complete_name())  # makes it
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 Only the bytes of the user name are ever written; of the password it is noted whether it is empty or a token.
 PLAIN (RFC 4616): authzid NUL authcid NUL passwd. AMQPLAIN: a field table without its length, the user under LOGIN, the
-password under PASSWORD, each once. Any other mechanism, and anything that does not parse from end to end: no user.
+password under PASSWORD, each once. SCRAM (RFC 5802, section 7): the first message, which holds no secret. CRAM-MD5 (RFC
+2195): the answer to a challenge, which names no mechanism: user, a space, and 32 digits, and nothing else is shaped so.
+Any other mechanism, and anything that does not parse from end to end: no user.
 
 A damaged length moves octets of the secret into the fields beside it. So a mechanism is shown only if it can be the
 name of one, and a short string behind a secret only if its length is no octet that a secret is made of, and none of its
@@ -13,21 +15,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.amqp import kinds as K
 from codec.amqp import notes as N
-from codec.amqp.field_table import next_entry
+from codec.amqp.classic import kinds as K
+from codec.amqp.classic.field_table import next_entry
+from codec.compiler.kernel import kernel
 from codec.cursor import octet
-from codec.kernel import kernel
 from codec.variant import note
 
 _PLAIN = np.frombuffer(bytearray(b"PLAIN"), np.uint8)
 _AMQPLAIN = np.frombuffer(bytearray(b"AMQPLAIN"), np.uint8)
+_SCRAM = np.frombuffer(bytearray(b"SCRAM-"), np.uint8)
 _LOGIN = np.frombuffer(bytearray(b"LOGIN"), np.uint8)
 _PASSWORD = np.frombuffer(bytearray(b"PASSWORD"), np.uint8)
 _TOKEN_BEGINS = np.frombuffer(bytearray(b"eyJ"), np.uint8)  # base64 of {" (RFC 7519, section 3.1)
 _TOKEN_PARTS = 3
 _MECHANISM_OCTETS = 20  # of the longest name (RFC 4422, section 3.1)
 _FIRST_PRINTABLE = 0x20
+_DIGEST_DIGITS = 32  # of HMAC-MD5
 NOBODY = -1
 
 
@@ -67,8 +71,13 @@ def _is(buf, start, end, text):
 
 @kernel
 def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
-    """Where the user name stands in the response `buf[start:end]` to the mechanism `buf[mechanism:mechanism_end]`:
-    (start, end), or (NOBODY, NOBODY). What is odd about the password is noted in `w`."""
+    """Where the user name stands in the response `buf[start:end]` to the mechanism `buf[mechanism:mechanism_end]`, or
+    to a challenge where that is empty: (start, end), or (NOBODY, NOBODY). What is odd about the password is noted in
+    `w`."""
+    if mechanism >= mechanism_end:
+        return _cram_span(buf, start, end)
+    if mechanism_end - mechanism > len(_SCRAM) and _is(buf, mechanism, mechanism + len(_SCRAM), _SCRAM):
+        return _scram_span(buf, start, end)
     if _is(buf, mechanism, mechanism_end, _PLAIN):
         user, user_end, password, password_end = _plain_spans(buf, start, end)
     elif _is(buf, mechanism, mechanism_end, _AMQPLAIN):
@@ -80,6 +89,59 @@ def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
             note(w, N.EMPTY_PASSWORD)
         elif _is_token(buf, password, password_end):
             note(w, N.TOKEN_PASSWORD)
+    return user, user_end
+
+
+@kernel
+def _cram_span(buf, start, end):
+    """The user of CRAM-MD5: printable, without a blank, before the only blank and the digest."""
+    blank_at = end - _DIGEST_DIGITS - 1
+    if blank_at <= start or octet(buf, blank_at) != ord(" "):
+        return NOBODY, NOBODY
+    for i in range(start, blank_at):
+        if octet(buf, i) <= _FIRST_PRINTABLE:
+            return NOBODY, NOBODY
+    for i in range(blank_at + 1, end):
+        byte = octet(buf, i)
+        if not (ord("0") <= byte <= ord("9") or ord("a") <= byte <= ord("f")):
+            return NOBODY, NOBODY
+    return start, blank_at
+
+
+@kernel
+def _attribute_end(buf, start, end):
+    """Where the comma behind the attribute at `start` is, or `end`; NOBODY for a control character in it."""
+    for i in range(start, end):
+        if octet(buf, i) == ord(","):
+            return i
+        if octet(buf, i) < _FIRST_PRINTABLE:
+            return NOBODY
+    return end
+
+
+@kernel
+def _names_attribute(buf, start, end, name):
+    return end - start > 2 and octet(buf, start) == name and octet(buf, start + 1) == ord("=")
+
+
+@kernel
+def _scram_span(buf, start, end):
+    """The user of a first message of SCRAM: channel binding, perhaps another identity, user, nonce."""
+    binding = octet(buf, start) if end > start else 0
+    if not (binding == ord("n") or binding == ord("y") or binding == ord("p")):
+        return NOBODY, NOBODY
+    user, user_end, at = NOBODY, NOBODY, start
+    for place in range(4):
+        stop = _attribute_end(buf, at, end)
+        if stop < 0 or (place < 3 and stop == end):
+            return NOBODY, NOBODY
+        if place == 2:
+            if not _names_attribute(buf, at, stop, ord("n")):
+                return NOBODY, NOBODY
+            user, user_end = at + 2, stop
+        if place == 3 and not _names_attribute(buf, at, stop, ord("r")):
+            return NOBODY, NOBODY
+        at = stop + 1
     return user, user_end
 
 

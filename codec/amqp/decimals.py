@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec.compiler.kernel import kernel
 from codec.cursor import u32
-from codec.kernel import kernel
 from codec.variant import DECIMAL_SCALE, put_decimal
 from codec.variant.scalars import DECIMAL16
 from codec.variant.writer import put_le, take

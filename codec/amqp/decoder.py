@@ -6,33 +6,34 @@
             ...
     for batch in decoder.finish():
         ...
-    decoder.take_ended()                                # codec.amqp.facts makes columns of them
+    decoder.take_ended()                                # codec.amqp.connections.facts makes columns of them
 
-The kernels of `codec.amqp.flows` do the work; this class enlarges arrays when a kernel asks for it, and hands out what
-is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it
-the bytes that wait for the end of a frame or for a missing segment.
-"""
+The kernels of `codec.amqp.connections.flows` do the work; this class enlarges arrays when a kernel asks for it, and
+hands out what is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it the bytes that
+wait for the end of a frame or for a missing segment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.begun import NO_CONNECTION, begin_flow, same_flow
-from codec.amqp.connection_state import ConnectionState
-from codec.amqp.ended import Ended
-from codec.amqp.facts import limits_of_rows
-from codec.amqp.flows import ENDING, run
+from codec.amqp.classic.tables import classic_tables
+from codec.amqp.connections.begun import NO_CONNECTION, begin_flow, same_flow
+from codec.amqp.connections.ended import Concluded
+from codec.amqp.connections.facts import limits_of_rows
+from codec.amqp.connections.flows import ENDING, run
+from codec.amqp.connections.state import ConnectionState
 from codec.amqp.framing import forget
 from codec.amqp.stream import State, new_state
-from codec.amqp.tables import classic_tables
 from codec.amqp.values import decode_values, definitions
 from codec.amqp.versions import OFFERS, headers
-from codec.net.direction import DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS, Stream
+from codec.layers.stack import Layered, Layers, Part
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from codec.tcp.direction import DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS, Stream
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
 
 BATCH_ROWS = 1 << 15
@@ -68,10 +69,29 @@ class Files(Protocol):
 
 class Carried:
     """Connections that outlive what is decoded: `states` by flow are taken up when the flow's first segment comes; in
-    the end those of all flows stand there, also of those that no segment came for."""
+    the end those of all flows are there, also of those that no segment came for."""
+
+    keep = True  # whether connections are put down where their flow has no more segments; else they end there
 
     def __init__(self, states: Iterable[ConnectionState], files: Files) -> None:
         self.states, self.files = {state.flow: state for state in states}, files
+
+    def take_up(self, flow: bytes) -> ConnectionState | None:
+        """The state of a flow, which goes on."""
+        return self.states.pop(flow, None)
+
+    def put_down(self, state: ConnectionState) -> bool:
+        """Keep a state; whether the rows and facts of its connection are wanted as well, as if it ended there. All rows
+        that were handed out before will never change."""
+        self.states[state.flow] = state
+        return False
+
+    def closed(self) -> None:
+        """All rows and facts of the connection at hand were handed out."""
+
+    def left(self) -> list[bytes]:
+        """Flows that no segment came for, and that end here."""
+        return []
 
 
 def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
@@ -83,16 +103,19 @@ def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
 
 class Decoder:
     """Decodes connections one after the other; see the module's text. `keep_payload` also hands out body bytes;
-    `carried`: where a flow has no more segments, its connection is not ended, but its state put down there."""
+    `carried`: where a flow has no more segments, its connection is not ended, but its state put down there. `layers`:
+    what takes off TLS and WebSocket, None: nothing does."""
 
-    def __init__(self, keep_payload: bool = False, carried: Carried | None = None) -> None:
-        self.keep_payload, self.carried = keep_payload, carried
+    def __init__(
+        self, keep_payload: bool = False, carried: Carried | None = None, layers: Layers | None = None
+    ) -> None:
+        self.keep_payload, self.carried, self.layers = keep_payload, carried, layers
         rows = R.new_rows(BATCH_ROWS + R.SPARE_ROWS, HEAP_BYTES, HEAP_BYTES if keep_payload else 1)
         self.state: State = new_state(rows, headers(), classic_tables(), keep_payload)
         self.arguments = new_writer(HEAP_BYTES, HEAP_BYTES)
         self.properties = new_writer(HEAP_BYTES, HEAP_BYTES)
         self.definitions = definitions()
-        self.ended: list[Ended] = []
+        self.ended: list[Concluded] = []
         self.limits: dict[int, int] = {}  # that the values of rows reached, by connection
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
@@ -104,21 +127,49 @@ class Decoder:
     ) -> Iterator[Batch]:
         """The same for several flows: `flows` uint8 (n, 36); flow i has the segments before `ends[i]` (int64) that no
         other one has. The first flow may be the last one of the call before."""
-        flows, segments, payload = _readonly(flows), _readonly(segments.view(np.recarray)), _readonly(payload)
+        flows, segments, payload = readonly(flows), readonly(segments.view(np.recarray)), readonly(payload)
+        if self.layers is None:
+            yield from self._feed_part(Part(flows, ends, segments, payload))
+            return
+        self.layers.parking = self.carried is not None and self.carried.keep
+        self.layers.resuming = self.carried is not None
+        for part in self.layers.feed(flows, ends, segments, payload):
+            yield from self._feed_part(part)
+
+    def _feed_part(self, part: Part) -> Iterator[Batch]:
+        flows, ends, c = readonly(part.flows), part.ends, self.state.connection[0]
+        segments, payload = _for_kernels(part)
+        if part.layered is not None and part.layered.connection_id < 0:
+            part.layered.upgraded = bool(self._open and same_flow(self.state.begun, flows[0]) and c.offers > 0)
         if self.carried is None:
             yield from self._run(flows, ends, segments, payload)
-            return
+        else:
+            yield from self._run_carried(flows, ends, segments, payload, self.carried)
+        if part.layered is not None:
+            part.layered.connection_id = int(c.connection_id)
+
+    def _run_carried(
+        self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, carried: Carried
+    ) -> Iterator[Batch]:
         begin = 0
         for i in range(len(flows)):  # states are put down and taken up flow by flow
-            yield from self._turn_to(flows[i], self.carried)
+            yield from self._turn_to(flows[i], carried)
             end = int(ends[i])
             yield from self._run(flows[i : i + 1], np.array([end - begin]), segments[begin:end], payload)
             begin = end
 
     def finish(self) -> Iterator[Batch]:
         """End the connection in hand and hand out what is left; the decoder is as new then."""
+        if self.layers is not None:
+            self.layers.parking = self.carried is not None and self.carried.keep
+            for part in self.layers.finish():
+                yield from self._feed_part(part)
+        for flow in self.carried.left() if self.carried else ():
+            yield from self._turn_to(readonly(np.frombuffer(flow, np.uint8)), self.carried)  # type: ignore[arg-type]
+            for part in self.layers.finish() if self.layers else ():
+                yield from self._feed_part(part)
         yield from self._close()
-        begin_flow(self.state.begun, _readonly(NO_FLOW))
+        begin_flow(self.state.begun, readonly(NO_FLOW))
         yield from self._take()
 
     def _run(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
@@ -133,30 +184,51 @@ class Decoder:
             return
         yield from self._close()
         begin_flow(self.state.begun, flow)
-        if flow.tobytes() in carried.states:
-            yield from self._take_up(carried.states.pop(flow.tobytes()), carried)
+        found = carried.take_up(flow.tobytes())
+        if found is not None:
+            yield from self._resume(found, carried)
 
     def _close(self) -> Iterator[Batch]:
         """The flow in hand has no more segments."""
         if not self._open:
             return
-        if self.carried:
+        in_layers = self.layers is not None and self.layers.has_ended(int(self.state.connection[0].connection_id))
+        if self.carried and self.carried.keep and not in_layers:
             yield from self._put_down(self.carried)
             return
+        yield from self._end()
+        if self.carried:
+            yield from self._take()
+            self.carried.closed()
+
+    def _end(self) -> Iterator[Batch]:
+        """The connection in hand ends."""
         self.state.connection[0].phase = ENDING
         nothing = np.zeros(0, SEGMENT).view(np.recarray), np.zeros(0, np.uint8)
-        yield from self._run(_readonly(NO_FLOW[None]), np.zeros(1, np.int64), *map(_readonly, nothing))
+        yield from self._run(readonly(NO_FLOW[None]), np.zeros(1, np.int64), *map(readonly, nothing))
 
     def _put_down(self, carried: Carried) -> Iterator[Batch]:
         """The connection in hand may go on in another capture."""
         yield from self._take()
         state = self.state
-        limits = self.limits.pop(int(state.connection[0].connection_id), 0)
-        carried.states[state.begun.flow.tobytes()] = ConnectionState.of(state, carried.files.names, limits)
+        connection = int(state.connection[0].connection_id)
+        found = ConnectionState.of(state, carried.files.names, self.limits.get(connection, 0))
+        layered = self.layers.parked(found.flow) if self.layers is not None else None
+        if layered is not None:
+            found = replace(found, layers=layered.state(carried.files.names))
+        if carried.put_down(found):
+            if layered is not None and self.layers is not None:
+                for part in self.layers.end(layered):
+                    yield from self._run(readonly(part.flows), part.ends, *_for_kernels(part))
+            yield from self._end()
+            yield from self._take()
+            carried.closed()
+            return
+        self.limits.pop(connection, None)
         state.rows.used[:] = 0
         state.connection[0].phase = NO_CONNECTION
 
-    def _take_up(self, found: ConnectionState, carried: Carried) -> Iterator[Batch]:
+    def _resume(self, found: ConnectionState, carried: Carried) -> Iterator[Batch]:
         """The connection of this flow goes on."""
         yield from self._take()
         for name, size in found.rooms().items():
@@ -168,6 +240,8 @@ class Decoder:
         self.state.connection[0].row_from = 0
         if found.limits:
             self.limits[found.connection_id] = found.limits
+        if found.layers is not None and self.layers is not None:
+            self.layers.resume(Layered.of(found.flow, found.layers, carried.files.number))
 
     def _enlarge_to(self, name: str, size: int) -> None:
         """Room for `size` items in an array of both directions, or in a heap of the rows."""
@@ -179,7 +253,7 @@ class Decoder:
         while len(getattr(self.state.streams[0], name)) < size or len(getattr(self.state.streams[1], name)) < size:
             self._enlarge_stream(code, -1)
 
-    def take_ended(self) -> list[Ended]:
+    def take_ended(self) -> list[Concluded]:
         """Connections that have ended, and all of whose rows were handed out, since the last call."""
         ended, self.ended = self.ended, []
         return ended
@@ -198,14 +272,10 @@ class Decoder:
         if self.limits:
             for at, connection in enumerate(connections["connection_id"].tolist()):
                 connections["limits"][at] |= self.limits.pop(connection, 0)
+        directions = ended.directions[:count].copy()
+        layers = self.layers.concluded(connections, directions) if self.layers else {}
         self.ended.append(
-            Ended(
-                ended.flows[:count].copy(),
-                connections,
-                ended.directions[:count].copy(),
-                ended.hellos[:hellos].copy(),
-                ended.used.copy(),
-            )
+            Concluded(ended.flows[:count].copy(), connections, directions, ended.hellos[:hellos].copy(), layers)
         )
         ended.used[:] = 0
 
@@ -301,11 +371,16 @@ def _roomier(writer: Writer) -> Writer:
     return enlarge(writer) if trouble(writer) == FULL else writer
 
 
-def _readonly(array: np.ndarray) -> np.ndarray:
+def readonly(array: np.ndarray) -> np.ndarray:
     """A view nobody can write through: kernels are compiled for one kind of array."""
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def _for_kernels(part: Part) -> tuple[np.ndarray, np.ndarray]:
+    """The segments and the payload of a part."""
+    return readonly(part.segments.view(np.recarray)), readonly(part.payload)
 
 
 def _shift(heap: np.ndarray, start: int, end: int) -> int:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.amqp.agreement import fitting_versions, is_start, possible_versions
-from codec.amqp.classic import classify_method
+from codec.amqp.classic.agreement import fitting_versions, is_start, possible_versions
+from codec.amqp.classic.methods import classify_method
 from codec.amqp.versions import UNKNOWN_FAMILY, V0_8, V0_9_1
-from codec.cursor import octet, u32
-from codec.kernel import kernel
-from codec.limits import LIMITS
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
+from codec.cursor import octet, u16, u32
 
 REJECT, ACCEPT, UNDECIDED = range(3)
 
@@ -29,6 +29,7 @@ FRAMES_KNOWN, FRAMES_UNKNOWN = 1, 2
 UNKNOWN_FRAME_MAX = LIMITS.guessed_frame_bytes
 FRAME_BYTES = LIMITS.frame_bytes
 FRAME_END = 0xCE
+METHOD_NAMED, HEADER_NAMED = 11, 11  # octets with which a frame names its method; its class, and a weight
 
 TLS_RECORD_MAX = 16384 + 2048  # RFC 5246 section 6.2.3
 
@@ -154,3 +155,39 @@ def find_chain(buf, p, end, ended, t, c):
             return UNDECIDED, p
         p += 1
     return UNDECIDED, p
+
+
+@kernel
+def cut_chain(buf, p, end, cut, t, c):
+    """Whether whole frames from `p` on lead to one whose beginning ends at `end`, where the snaplen cut off `cut`
+    octets of the packet that begins at `p`. It speaks for a frame that it names a method or a class; a body ends with
+    its packet."""
+    frame_cap = int(c.frame_max) if c.frame_max > 0 else UNKNOWN_FRAME_MAX
+    channel_cap = int(c.channel_max) if c.channel_max > 0 else 65535
+    versions = possible_versions(c)
+    while True:
+        verdict, size, _, fits = classic_frame(buf, p, end, t, versions, frame_cap, channel_cap)
+        if verdict != ACCEPT:
+            break
+        p += size
+        versions = fits
+    if verdict == REJECT or size == 0:
+        return False
+    if octet(buf, p) == 1:
+        return p + METHOD_NAMED <= end
+    if octet(buf, p) == 2:
+        return p + HEADER_NAMED <= end and classified(buf, p + 7, end, t, versions)
+    return octet(buf, p) == 3 and p + size == end + cut
+
+
+@kernel
+def classified(buf, start, end, t, versions):
+    """Whether one of `versions` has contents of the class at `start`, where a content header begins; its weight is
+    0."""
+    klass, weight = u16(buf, start, end), u16(buf, start + 2, end)
+    if weight != 0 or klass < 0 or klass >= t.class_name.shape[1]:
+        return False
+    for version in range(V0_8, V0_9_1 + 1):
+        if versions >> version & 1 and t.class_name[version, klass] >= 0:
+            return True
+    return False

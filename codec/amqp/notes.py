@@ -1,8 +1,7 @@
 """What is odd about a frame, as far as only its octets tell: the names, as data.
 
-Rows hold a bitmask of these, column `notes` of table frames their names. A note is no error: status and error of the
-row say what that means for its values. Most are about 0-8 to 0-9-1, those about passwords and UTF-8 about all versions.
-"""
+Rows hold a bitmask of these, column `notes` of table frames their names. A note is not an error: status and error of
+the row say what that means for its values. Up to "content-alone" most are about 0-8 to 0-9-1."""
 
 from __future__ import annotations
 
@@ -31,6 +30,16 @@ NOTES = (
     "empty-password",  # a SASL response of PLAIN or AMQPLAIN with a password of no octets
     "token-password",  # the same with a token for a password: three base64url parts, the first a JSON object
     "not-utf8",  # a text is not UTF-8: its odd octets are escaped as \\xHH, and its backslashes as \\x5c
+    "frame-short",  # 0-10, 1.0: on skipped bytes: a frame smaller than its own header seems to begin here
+    "frame-flags",  # 0-10: reserved bits of the frame's flags are set
+    "track",  # 0-10: a control on another track than 0, or anything else on another than 1
+    "segment-order",  # 0-10: flag first-segment does not fit the type of the segment
+    "control-goes-on",  # 0-10: a control with segments after it
+    "segment-cut",  # 0-10: a segment begins before the last frame of the one before on its channel and track
+    "segments-unexpected",  # 0-10: segments are announced behind a command that has none
+    "entry-unexpected",  # 0-10: a struct in a header that is not defined, or there twice
+    "fields-missing",  # 1.0: a mandatory field is null, or the list ends before it
+    "fields-extra",  # 1.0: a list has more fields than its type defines
 )
 (
     FRAME_TYPE,
@@ -55,6 +64,16 @@ NOTES = (
     EMPTY_PASSWORD,
     TOKEN_PASSWORD,
     NOT_UTF8,
+    FRAME_SHORT,
+    FRAME_FLAGS,
+    TRACK,
+    SEGMENT_ORDER,
+    CONTROL_GOES_ON,
+    SEGMENT_CUT,
+    SEGMENTS_UNEXPECTED,
+    ENTRY_UNEXPECTED,
+    FIELDS_MISSING,
+    FIELDS_EXTRA,
 ) = (1 << bit for bit in range(len(NOTES)))
 
 # Field-table tags that the 0-9-1 grammar (section 4.2.1) and the brokers' practice read as different types, or only one

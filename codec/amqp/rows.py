@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.kernel import inlined, kernel
-from codec.limits import LIMITS
+from codec.compiler.kernel import inlined, kernel
+from codec.compiler.limits import LIMITS
 from codec.variant.writer import copy_bytes
 
 COLUMNS = (
@@ -92,6 +92,7 @@ CLIENT, SERVER = 0, 1
 KNOWN_BY = (None, "syn", "header", "method", "port")
 BY_NOTHING, BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(5)
 SPARE_ROWS = LIMITS.detect_spans + 16  # that one step of the decoder appends at most: all waiting spans and a few
+SPARE_OCTETS = LIMITS.torn_bytes + 64  # that the row of a frame which lost bytes keeps at most
 # After so many rows that do not tell the client from the server, the ports must; by then rows have told the classic
 # versions apart, or nothing will.
 UNRESOLVED_ROWS = LIMITS.unresolved_rows
@@ -122,6 +123,8 @@ def new_rows(capacity: int, octets: int, payload: int) -> Rows:
 @inlined
 def rows_full(rows):
     """True when one more step of the decoder might not fit."""
+    if int(rows.used[1]) + SPARE_OCTETS > len(rows.octets):
+        return True
     return int(rows.used[0]) + SPARE_ROWS > rows.cells.shape[0]
 
 

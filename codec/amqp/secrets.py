@@ -13,26 +13,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp import kinds as K
-from codec.amqp import tables_0_10 as T
-from codec.amqp import tables_1_0 as D
-from codec.amqp.amqp_0_10 import is_shown as is_shown_apart
-from codec.amqp.classic import NUMBERS, check_header, classify_method, fields_in_place, is_shown
-from codec.amqp.classic_frames import OVERHEAD, frame_kind
-from codec.amqp.composites_1_0 import sasl_names
-from codec.amqp.connection import matches_magic, plausible_header
-from codec.amqp.constructors_1_0 import DESCRIBED, compound, skip
+from codec.amqp.classic import kinds as K
+from codec.amqp.classic.field_table import value_end
+from codec.amqp.classic.frames import OVERHEAD, frame_kind
+from codec.amqp.classic.methods import NUMBERS, check_header, classify_method, fields_in_place, is_shown
+from codec.amqp.classic.tables import OPTIONAL, classic_tables
+from codec.amqp.connections.connection import matches_magic, plausible_header
 from codec.amqp.detect import FRAME_END
-from codec.amqp.detect_1_0 import FRAME_HEADER, SASL_FRAME, WORD, is_list, performative
-from codec.amqp.detect_1_0 import fields_in_place as fields_in_place_1_0
-from codec.amqp.extents_0_10 import entry_at, extent, packing_flags, session_header_end
-from codec.amqp.extents_0_10 import fields_in_place as fields_in_segment
-from codec.amqp.field_table import value_end
-from codec.amqp.segmented_detect import BODY_SEGMENT, COMMAND_SEGMENT, WHOLE_SEGMENT, header_flaw
-from codec.amqp.segmented_detect import OVERHEAD as SEGMENT_OVERHEAD
-from codec.amqp.tables import OPTIONAL, classic_tables
-from codec.amqp.tables_0_10 import segmented_tables
-from codec.amqp.tables_1_0 import described_tables
+from codec.amqp.v0_10 import tables as T
+from codec.amqp.v0_10.detect import BODY_SEGMENT, COMMAND_SEGMENT, WHOLE_SEGMENT, header_flaw
+from codec.amqp.v0_10.detect import OVERHEAD as SEGMENT_OVERHEAD
+from codec.amqp.v0_10.extents import entry_at, extent, packing_flags, session_header_end
+from codec.amqp.v0_10.extents import fields_in_place as fields_in_segment
+from codec.amqp.v0_10.tables import segmented_tables
+from codec.amqp.v0_10.values import is_shown as is_shown_apart
+from codec.amqp.v1_0 import tables as D
+from codec.amqp.v1_0.composites import sasl_names
+from codec.amqp.v1_0.constructors import DESCRIBED, compound, skip
+from codec.amqp.v1_0.detect import FRAME_HEADER, SASL_FRAME, WORD, is_list, performative
+from codec.amqp.v1_0.detect import fields_in_place as fields_in_place_1_0
+from codec.amqp.v1_0.tables import described_tables
 from codec.amqp.versions import (
     AMQP,
     BODY,
@@ -47,9 +47,9 @@ from codec.amqp.versions import (
     SASL,
     SEGMENTED,
 )
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u8, u16, u32
-from codec.kernel import kernel
-from codec.limits import LIMITS
 
 BLANK = ord("*")
 HEADER_OCTETS = 8

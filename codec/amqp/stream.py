@@ -2,7 +2,7 @@
 
 Theory of operation. When a segment has been placed, both directions are drained: bytes in order go to the framing,
 which consumes whole frames at once; holes are declared when they are certain. Bytes whose packet acknowledged what the
-other direction still lacks wait for that (codec.net.order). A direction is in one of six modes:
+other direction still lacks wait for that (codec.tcp.order). A direction is in one of six modes:
 
     START    nothing recognised yet                    -> FRAMES, LOST, TLS, FOREIGN
     FRAMES   `pos` is a frame boundary                 -> INSIDE (a hole), LOST (no frame here), TLS
@@ -11,7 +11,7 @@ other direction still lacks wait for that (codec.net.order). A direction is in o
     TLS, FOREIGN   bytes are counted, nobody reads them
 
 Each step can stop anywhere for more room (codes `NEED_*`), and is called again; `State` carries everything in between.
-It holds one connection, of those that `codec.amqp.flows` begins and ends.
+It holds one connection, of those that `codec.amqp.connections.flows` begins and ends.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.assemblies import Assemblies, new_assemblies
-from codec.amqp.begun import NO_CONNECTION, Begun, new_begun
-from codec.amqp.classic_frames import MODE_CHANGED, ROWS_FULL, TAKEN
-from codec.amqp.connection import (
+from codec.amqp.classic.contents import Contents, new_contents
+from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN
+from codec.amqp.classic.tables import ClassicTables
+from codec.amqp.connections.begun import NO_CONNECTION, Begun, new_begun
+from codec.amqp.connections.connection import (
     CONNECTION,
     SPANS,
     Spans,
@@ -38,16 +39,15 @@ from codec.amqp.connection import (
     span_row,
     tail_row,
 )
-from codec.amqp.contents import Contents, new_contents
-from codec.amqp.delivery_slots import Deliveries, new_deliveries
+from codec.amqp.connections.ended import Ended, new_ended
+from codec.amqp.connections.transport import bring, open_window
 from codec.amqp.detect import ACCEPT, UNDECIDED, tls_record
-from codec.amqp.ended import Ended, new_ended
-from codec.amqp.framing import forget, take_frames, tear, torn_row
-from codec.amqp.recognition import HELLO_BYTES, become_foreign, enter, keep_hello, recognise, scan_from, search
-from codec.amqp.tables import ClassicTables
-from codec.amqp.tables_0_10 import SegmentedTables, segmented_tables
-from codec.amqp.tables_1_0 import WireTables, described_tables
-from codec.amqp.transport import bring
+from codec.amqp.detection import HELLO_BYTES, become_foreign, enter, keep_hello, recognise, scan_from, search
+from codec.amqp.framing import TORN_BYTES, forget, take_frames, tear, torn_row
+from codec.amqp.v0_10.assemblies import Assemblies, new_assemblies
+from codec.amqp.v0_10.tables import SegmentedTables, segmented_tables
+from codec.amqp.v1_0.delivery_slots import Deliveries, new_deliveries
+from codec.amqp.v1_0.tables import WireTables, described_tables
 from codec.amqp.versions import (
     BODY,
     FOREIGN_SPAN,
@@ -56,9 +56,9 @@ from codec.amqp.versions import (
     UNKNOWN_FAMILY,
     Headers,
 )
-from codec.kernel import kernel
-from codec.limits import SEARCH
-from codec.net.direction import (
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import SEARCH
+from codec.tcp.direction import (
     DIRECTION,
     DONE,
     FOREIGN,
@@ -71,14 +71,15 @@ from codec.net.direction import (
     Stream,
     new_stream,
 )
-from codec.net.order import give_up, release, waits
-from codec.net.pieces import drop_first_piece, hole_ahead
-from codec.net.reassembly import declare_missing, make_room
+from codec.tcp.order import give_up, release, waits
+from codec.tcp.pieces import drop_first_piece, hole_ahead
+from codec.tcp.reassembly import declare_missing, make_room
 
 
 class State(NamedTuple):
     """Everything about the connection at hand. `connection`: one CONNECTION record; `directions`: two DIRECTION
-    records; `hello` uint8 (2, HELLO_BYTES): how each direction of a TLS stream begins."""
+    records; `hello` uint8 (2, HELLO_BYTES): how each direction of a TLS stream begins; `torn` uint8 (2, TORN_BYTES):
+    how the frame of each direction begins that lost bytes."""
 
     connection: np.ndarray
     directions: np.ndarray
@@ -87,6 +88,7 @@ class State(NamedTuple):
     contents: Contents
     rows: R.Rows
     hello: np.ndarray
+    torn: np.ndarray
     headers: Headers
     tables: ClassicTables
     deliveries: Deliveries
@@ -109,6 +111,7 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payloa
         new_contents(),
         rows,
         np.zeros((2, HELLO_BYTES), np.uint8),
+        np.zeros((2, TORN_BYTES), np.uint8),
         headers,
         tables,
         new_deliveries(),
@@ -290,6 +293,7 @@ def end_connection(state):
         going_on = someone_waits(state.directions) and goes_on(state)
     for direction in range(2):
         d = state.directions[direction]
+        open_window(d, int(c.last_ns))
         if d.closed or (d.mode == START and d.last_data_ns < 0 and d.holes == 0):  # it said nothing
             continue
         s = state.streams[direction]

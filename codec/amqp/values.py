@@ -13,21 +13,22 @@ import numpy as np
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
-from codec.amqp.amqp_0_10 import HEADER_SEGMENT, decode_segment
-from codec.amqp.classic import decode_arguments, decode_properties
-from codec.amqp.containers_0_10 import new_stack
-from codec.amqp.extents_0_10 import content_length
-from codec.amqp.message_1_0 import decode_described
-from codec.amqp.scalars_1_0 import Scratch, new_scratch
-from codec.amqp.tables import classic_tables
-from codec.amqp.tables_0_10 import SegmentedTables, segmented_keys, segmented_tables
-from codec.amqp.tables_1_0 import ValueTables, WireTables, described_tables
+from codec.amqp.classic.methods import decode_arguments, decode_properties
+from codec.amqp.classic.tables import classic_tables
+from codec.amqp.v0_10.containers import new_stack
+from codec.amqp.v0_10.extents import content_length
+from codec.amqp.v0_10.tables import SegmentedTables, segmented_keys, segmented_tables
+from codec.amqp.v0_10.values import HEADER_SEGMENT, decode_segment
+from codec.amqp.v1_0.message import decode_described
+from codec.amqp.v1_0.scalars import Scratch, new_scratch
+from codec.amqp.v1_0.tables import ValueTables, WireTables, described_tables
 from codec.amqp.versions import (
     CLASSIC,
     CONTROL,
     DESCRIBED,
     E_ARGUMENTS,
     E_DEPTH,
+    E_MISSING_VALUES,
     E_PROPERTIES,
     E_TEXT,
     E_VALUE_SIZE,
@@ -37,12 +38,13 @@ from codec.amqp.versions import (
     METHOD,
     OOB_HEADER,
     OOB_METHOD,
+    PARTIAL,
     PROTOCOL_HEADER,
     SEGMENTED,
     UNKNOWN_FAMILY,
 )
 from codec.amqp.versions import OK as OK_ROW
-from codec.kernel import kernel
+from codec.compiler.kernel import kernel
 from codec.variant import (
     ESCAPED,
     FULL,
@@ -103,8 +105,12 @@ def put_protocol_header(octets, start, w):
 
 @kernel
 def note_code(row, code, misfit):
-    """Say on the row what went wrong with its values; `misfit`: the error when they do not fit their definition."""
-    row[R.STATUS] = MALFORMED
+    """Say on the row what went wrong with its values; `misfit`: the error when they do not fit their definition. Those
+    of a frame that lost bytes cannot fit."""
+    if row[R.STATUS] == PARTIAL:
+        row[R.ERROR] = E_MISSING_VALUES
+    else:
+        row[R.STATUS] = MALFORMED
     if code == TOO_LARGE:
         row[R.ERROR] = E_VALUE_SIZE
     elif code == TOO_DEEP:
@@ -121,7 +127,8 @@ def finish_row(row, code, misfit, arguments, properties):
         return False
     if code != OK:
         note_code(row, code, misfit)
-    row[R.NOTES] |= arguments.positions[NOTES] | properties.positions[NOTES]
+    if row[R.STATUS] != PARTIAL:
+        row[R.NOTES] |= arguments.positions[NOTES] | properties.positions[NOTES]
     if arguments.positions[ESCAPED] > 0 or properties.positions[ESCAPED] > 0:
         row[R.NOTES] |= N.NOT_UTF8
         if row[R.STATUS] == OK_ROW:
@@ -148,15 +155,15 @@ def classic_values(cells, octets, first, stop, t, arguments, properties):
         row = cells[index]
         start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
         definition, kind, version = int(row[R.DEFINITION]), int(row[R.TYPE]), int(row[R.VERSION])
-        code, misfit = OK, E_ARGUMENTS
+        code, misfit, cut = OK, E_ARGUMENTS, row[R.STATUS] == PARTIAL
         if kind == PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
         elif definition >= 0 and kind in (METHOD, OOB_METHOD):
             guarded = row[R.HANDSHAKE] != 0
-            code, _ = decode_arguments(octets, start, end, t, version, definition, arguments, guarded)
+            code, _ = decode_arguments(octets, start, end, t, version, definition, arguments, guarded, cut)
         elif definition >= 0 and kind in (HEADER, OOB_HEADER):
             misfit = E_PROPERTIES
-            code, _ = decode_properties(octets, start, end, t, version, definition, properties)
+            code, _ = decode_properties(octets, start, end, t, version, definition, properties, cut)
         if not finish_row(row, code, misfit, arguments, properties):
             return index
     return stop

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.limits import LIMITS
+from codec.compiler.limits import LIMITS
 
 VERSIONS = (None, "0-8", "0-9", "0-9-1", "0-10", "1.0")
 NONE, V0_8, V0_9, V0_9_1, V0_10, V1_0 = range(6)
@@ -103,6 +103,7 @@ ERRORS = (
     "bytes of this segment are missing from the capture",
     "the sections of the message do not fit their definitions",
     "text that is not UTF-8",
+    "bytes of these values are missing from the capture",
 )
 (
     NO_ERROR,
@@ -137,6 +138,7 @@ ERRORS = (
     E_SEGMENT_HOLE,
     E_SECTIONS,
     E_TEXT,
+    E_MISSING_VALUES,
 ) = range(len(ERRORS))
 
 

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAGIC_BYTES = 4  # a capture is known by its first four bytes
-SNIFF_BYTES = 16  # what is no capture is shown by these
+SNIFF_BYTES = 16  # what is not a capture is shown by these
 
 
 def sniff(head: bytes) -> str:
@@ -49,7 +49,7 @@ def sniff(head: bytes) -> str:
 
 
 def new_walker(head: bytes) -> Walker:
-    """A walker at the beginning of a file that starts with `head`. Raises CaptureError when it is no capture."""
+    """A walker at the beginning of a file that starts with `head`. Raises CaptureError when it is not a capture."""
     return PcapWalker() if sniff(head) == "pcap" else PcapngWalker()
 
 

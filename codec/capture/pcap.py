@@ -20,8 +20,8 @@ from codec.capture.records import (
     read32,
     writable,
 )
-from codec.jit import njit
-from codec.limits import LIMITS
+from codec.compiler.jit import njit
+from codec.compiler.limits import LIMITS
 
 FILE_HEADER_BYTES = 24
 SECOND_NS = 1_000_000_000

@@ -31,8 +31,8 @@ from codec.capture.records import (
     writable,
 )
 from codec.capture.times import MAX_NS, SECOND_NS, nanoseconds, time_rule
-from codec.jit import njit
-from codec.limits import LIMITS
+from codec.compiler.jit import njit
+from codec.compiler.limits import LIMITS
 
 SECTION_HEADER = bytes.fromhex("0a0d0d0a")  # the same in both byte orders
 SECTION, INTERFACE, OBSOLETE_PACKET, SIMPLE_PACKET, STATISTICS, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 5, 6
@@ -66,7 +66,8 @@ class PcapngWalker:
     interface_count: int = 0  # of the section
     interfaces: np.ndarray = field(default_factory=lambda: np.zeros(4, INTERFACE_ROW))
     last_ns: int = 0  # time of the packet before, for packets without one
-    drops: dict[tuple[int, int], int] = field(default_factory=dict)  # by section and interface, last word counts
+    drops: dict[int, int] = field(default_factory=dict)  # of the section, by interface: the last word counts
+    drops_sum: int = 0  # of all sections
 
     def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
         """Complete records of `block`, and the bytes consumed."""
@@ -132,11 +133,14 @@ class PcapngWalker:
             self.big_endian = orders[head[8:12]]
             self.section += 1
             self.interface_count = 0
+            self.drops.clear()
             return length
         return 0
 
     def _interface_description(self, body: bytes) -> None:
         """Link type (2 bytes), reserved (2), snaplen (4), options."""
+        if self.interface_count == LIMITS.interfaces:
+            return  # its packets are those of no interface
         if self.interface_count == len(self.interfaces):
             self.interfaces = np.concatenate([self.interfaces, np.zeros_like(self.interfaces)])
         resolution, offset_s = MICROSECONDS, 0
@@ -157,9 +161,11 @@ class PcapngWalker:
     def _interface_statistics(self, body: bytes) -> None:
         """Interface (4 bytes), time (8), options. Counters grow from block to block: the last one holds."""
         counters = [self._number(value) for code, value in self._options(body[12:]) if code in (ISB_IFDROP, ISB_OSDROP)]
-        if counters:
-            self.drops[self.section, self._number(body[:4])] = min(MAX_NS, sum(counters))
-            self.dropped = min(MAX_NS, sum(self.drops.values()))
+        interface = self._number(body[:4])
+        if counters and interface < self.interface_count:
+            self.drops_sum += sum(counters) - self.drops.get(interface, 0)
+            self.drops[interface] = sum(counters)
+            self.dropped = min(MAX_NS, self.drops_sum)
 
     def _options(self, octets: bytes) -> Iterator[tuple[int, bytes]]:
         """(code, value) until the end mark, or as far as they are whole."""

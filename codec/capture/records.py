@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from codec.compiler.jit import njit
 from codec.cursor import octet
-from codec.jit import njit
+from codec.errors import WirehareError
 
 RECORD = np.dtype(
     [
@@ -40,7 +41,7 @@ Bytes = NDArray[np.uint8]
 Records = NDArray[np.void]
 
 
-class CaptureError(ValueError):
+class CaptureError(WirehareError, ValueError):
     """The bytes are no capture that can be read; the text says what was found and what was expected."""
 
 

@@ -6,7 +6,7 @@ a time inside 62: a damaged one ends at LAST_NS, it does not wrap, and neither d
 
 from __future__ import annotations
 
-from codec.jit import njit
+from codec.compiler.jit import njit
 
 MAX_NS = 2**63 - 1
 SECOND_NS = 1_000_000_000

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u32
-from codec.kernel import kernel
-from codec.limits import LIMITS
 from codec.net.protocols import SOURCE, TARGET, VERSION
 
 UNIT = 8  # fragments begin and, but for the last one, end at multiples of it

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address, IPv6Address
 import numpy as np
 from numpy.typing import NDArray
 
+from codec.compiler.jit import njit
 from codec.cursor import octet
-from codec.jit import njit
 from codec.net.layers import Packets
 from codec.net.protocols import FILTERED, TCP
 

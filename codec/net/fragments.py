@@ -13,8 +13,8 @@ Time per fragment is linear in its length, by eights of bytes.
 
 from __future__ import annotations
 
+from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16, u32
-from codec.kernel import kernel
 from codec.net.datagrams import KEY_SOURCE, KEY_TARGET, NONE, UNIT, datagram, forget, release
 from codec.net.protocols import (
     AT,

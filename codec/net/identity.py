@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.jit import njit
-from codec.kernel import kernel
+from codec.compiler.jit import INTERPRETED, njit
+from codec.compiler.kernel import kernel
 from codec.net.segments import FLOW_KEY_BYTES
 
-if numba.config.DISABLE_JIT:  # additions wrap by design; compiled code does so silently
+if INTERPRETED:  # additions wrap by design; compiled code does so silently
     np.seterr(over="ignore")
 
 IPPROTO_TCP = 6

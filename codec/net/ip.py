@@ -6,8 +6,8 @@ captured of it (END), since a frame may be padded, or cut by the snaplen. Source
 
 from __future__ import annotations
 
+from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16
-from codec.kernel import kernel
 from codec.net.link import known
 from codec.net.protocols import (
     AT,

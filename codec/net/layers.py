@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes, Records
+from codec.compiler.jit import njit
+from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16, u32
-from codec.jit import njit
-from codec.kernel import kernel
 from codec.net.datagrams import Fragments
 from codec.net.fragments import DATAGRAM_BYTES, add_fragment
 from codec.net.ip import ip_protocol, ipv4, ipv6

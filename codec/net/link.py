@@ -7,8 +7,8 @@ code. Sources: IEEE 802.3, 802.1Q, 802.1ad; the LINKTYPE_ registry of tcpdump.or
 from __future__ import annotations
 
 from codec.capture.records import NO_INTERFACE, NOT_A_PACKET
+from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16, u32
-from codec.kernel import kernel
 from codec.net.protocols import (
     AT,
     BAD_IP,

@@ -6,7 +6,7 @@ numbers, ports, and PPP.
 
 from __future__ import annotations
 
-from codec.limits import LIMITS
+from codec.compiler.limits import LIMITS
 
 # Layers: where a packet's next header is of this kind. The first ones are those of bare packets.
 ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(11)

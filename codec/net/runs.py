@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes
+from codec.compiler.jit import njit
+from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u32
-from codec.jit import njit
-from codec.limits import LIMITS
 from codec.net.layers import Packets
 from codec.net.protocols import TCP
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT

@@ -7,8 +7,8 @@ RFC 2784 and 2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2
 
 from __future__ import annotations
 
+from codec.compiler.kernel import kernel
 from codec.cursor import fits, octet, u8, u16, u32
-from codec.kernel import kernel
 from codec.net.link import known
 from codec.net.protocols import (
     AT,

@@ -34,7 +34,7 @@ from codec.variant.containers import (
     known_key,
 )
 from codec.variant.dictionary import KnownKeys, finish, finish_known, known_keys, load_known
-from codec.variant.plain import decode, encode
+from codec.variant.python_values import decode, encode
 from codec.variant.scalars import (
     DECIMAL_SCALE,
     put_binary,

@@ -7,8 +7,8 @@ contents.
 
 from __future__ import annotations
 
+from codec.compiler.kernel import inlined, kernel
 from codec.cursor import octet
-from codec.kernel import inlined, kernel
 from codec.variant.dictionary import key_id
 from codec.variant.writer import (
     CODE,

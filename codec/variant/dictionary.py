@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.compiler.kernel import inlined, kernel
+from codec.compiler.limits import LIMITS
 from codec.cursor import octet
-from codec.kernel import inlined, kernel
-from codec.limits import LIMITS
 from codec.variant.writer import (
     CODE,
     FULL,

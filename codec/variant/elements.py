@@ -6,7 +6,7 @@ than it has. Bounds are checked, as in `codec.variant.reading`, whose terms thes
 
 from __future__ import annotations
 
-from codec.kernel import kernel
+from codec.compiler.kernel import kernel
 from codec.variant.reading import little, look
 
 ARRAY = 3  # basic type

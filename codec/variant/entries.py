@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.hashing import HIGH, LOW, WORD, mixed
-from codec.kernel import kernel
+from codec.compiler.kernel import kernel
+from codec.hashes.rows import HIGH, LOW, WORD, mixed
 from codec.variant.reading import OBJECT, little, whole
 
 ARRAY = 3  # basic type

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.kernel import kernel
+from codec.compiler.kernel import kernel
 from codec.variant.scalars import (
     BINARY,
     DECIMAL4,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from codec.compiler.kernel import inlined, kernel
 from codec.cursor import is_utf8
-from codec.kernel import inlined, kernel
 from codec.text import escaped_size, mask_userinfo, put_escaped
 from codec.variant.writer import ESCAPED, MASKING, VALUE, copy_bytes, put_le, take
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.kernel import kernel
-from codec.limits import LIMITS
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
 
 OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(
     5

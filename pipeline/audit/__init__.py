@@ -24,11 +24,11 @@ from pyspark.sql import functions as F
 from pipeline.audit import own
 from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_own
 from pipeline.audit.config import Config, exempted
-from pipeline.audit.contexts import Sources
+from pipeline.audit.contexts.materialized import ASKING, kept
+from pipeline.audit.contexts.registry import Sources
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors import CONTEXTS, DETECTORS, MADE_OF, READING
 from pipeline.audit.engine import CAPTURE, concluded, hits
-from pipeline.audit.kept import ASKING, kept
 from pipeline.schemas import FINDINGS
 from pipeline.session import settings
 from pipeline.tables.shape import shaped
@@ -68,7 +68,7 @@ def findings(
     sources = Sources(tables, {rule.id: rule.parameters for rule in wanted.values()})
     with settings(tables.frames.sparkSession, ASKING), ThreadPoolExecutor(AT_A_TIME) as pool:
         # All contexts are made with the first two, and nearly all rules are about messages too.
-        beginnings = ["sayings", "seconds", *(("tallied",) if rules is None else ())]
+        beginnings = ["control_methods", "seconds", *(("tallied",) if rules is None else ())]
         begun = [pool.submit(getattr, sources, name) for name in beginnings]
         spoken = {*ALL_VERSIONS} & sources.versions
         chosen = {

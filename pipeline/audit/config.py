@@ -31,15 +31,16 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from codec.errors import WirehareError
 from pipeline.audit import own
 from pipeline.audit.catalogue import Number, Rule, names_of, with_own
 from pipeline.audit.detector import Detector
-from udfs.suggestions import meant
+from udfs.source.suggestions import meant
 
 OF_CONNECTION = ("client_product", "user", "vhost")
 
 
-class ConfigError(ValueError):
+class ConfigError(WirehareError, ValueError):
     """The settings make no sense; the message is one line that says where and what was expected."""
 
 

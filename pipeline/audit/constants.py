@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from codec.amqp.tables import CLASSIC_VERSIONS
+from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.versions import fact_table
 from pipeline.audit.detector import Sql
 

@@ -1,8 +1,7 @@
 """What a detector is: data that says which rows of a context break a rule, in SQL.
 
-Expressions are SQL over the columns of the context (`pipeline.audit.contexts`); '{name}' in them stands for the
-parameter of the rule. All detectors on one context are evaluated in one pass over its rows.
-"""
+Expressions are SQL over the columns of the context (`pipeline.audit.contexts.registry`); '{name}' in them stands for
+the parameter of the rule. All detectors on one context are evaluated in one pass over its rows."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from pipeline.audit.catalogue import Rule, catalogue
 from pipeline.audit.detector import Detector
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts import Sources
+    from pipeline.audit.contexts.registry import Sources
 
 # Tables whose rows belong to one connection.
 CONTEXTS = ("frames", "streams", "connections", "channels", "links", "methods", "messages")

@@ -18,7 +18,7 @@ import altair as alt
 from pipeline import theme
 from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time
-from pipeline.plots.lives import connections
+from pipeline.plots.lifelines import connections
 from pipeline.plots.mix import frame_sizes, versions
 from pipeline.plots.pages import protect
 from pipeline.plots.silences import heartbeats

@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 
 from pipeline.plots.chart import layer, scale
+from pipeline.plots.labels import KINDS
 from pipeline.plots.steps import Step
-from pipeline.plots.words import KINDS
 from pipeline.theme import LIGHT
 
 # ('client', connection id) or ('server', 'address:port'): connections to the same port of a broker share its lifeline.

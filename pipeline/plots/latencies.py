@@ -9,6 +9,7 @@ import altair as alt
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from pipeline.output.units import duration, time_unit
 from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, layer, logarithmic, nothing, scale, titled
 from pipeline.plots.selection import among, at_least_one, every_us, interval, length, moment, only, span, subtitle
 from pipeline.report.latency import WORDS
@@ -16,7 +17,6 @@ from pipeline.report.text import plain
 from pipeline.summaries import ACCURACY, PERCENTILES, measured
 from pipeline.summaries import latency as summary
 from pipeline.theme import LIGHT, logarithmic_ms
-from pipeline.units import duration, time_unit
 
 if TYPE_CHECKING:
     from pipeline import Tables

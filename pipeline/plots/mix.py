@@ -8,11 +8,11 @@ import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS
+from pipeline.output.units import size
 from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import among, at_least_one, chosen
 from pipeline.report.text import plain
 from pipeline.theme import LIGHT
-from pipeline.units import size
 
 if TYPE_CHECKING:
     from pipeline import Tables

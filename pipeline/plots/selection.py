@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.units import duration
+from pipeline.output.units import duration
 
 if TYPE_CHECKING:
     from pipeline import Tables

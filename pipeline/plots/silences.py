@@ -10,10 +10,10 @@ import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS, silences
+from pipeline.output.units import duration, time_unit
 from pipeline.plots.chart import WIDTH, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import at_least_one, chosen, left_out, moment, subtitle
 from pipeline.theme import LIGHT
-from pipeline.units import duration, time_unit
 
 if TYPE_CHECKING:
     from pipeline import Tables

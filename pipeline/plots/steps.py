@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.plots.words import kind, said
-from pipeline.units import duration
+from pipeline.output.units import duration
+from pipeline.plots.labels import kind, said
 
 # Longest pattern of steps that is recognised as repeating, and how often it has to come to be folded.
 LONGEST_CYCLE, REPEATS = 8, 4

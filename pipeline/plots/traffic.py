@@ -9,6 +9,7 @@ import altair as alt
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.output.units import time_unit
 from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import among, at_least_one, every_us, interval, left_out, length, moment, only, subtitle
 from pipeline.report.text import plain
@@ -16,7 +17,6 @@ from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
 from pipeline.tables.flows import REFUSED
 from pipeline.tables.roles import DELIVERIES
-from pipeline.units import time_unit
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from codec.errors import WirehareError
 from pipeline.report.checked import Unchecked
 from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
 from pipeline.report.facts import Facts
@@ -24,7 +25,7 @@ FORMAT = "wirehare-audit/1"
 NEW, PERSISTING = "new", "persisting"
 
 
-class BaselineError(Exception):
+class BaselineError(WirehareError):
     """The file is no audit of ours; the message is one line that says what was expected."""
 
 

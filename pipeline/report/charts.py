@@ -16,11 +16,11 @@ import vl_convert
 from markupsafe import Markup
 
 from pipeline import theme
+from pipeline.output.units import time_unit
 from pipeline.report.groups import Groups
 from pipeline.report.latency import Latency
 from pipeline.report.questions import CLASSES_PER_OCTAVE, TIME_BARS, bar_width_ns
 from pipeline.report.text import moment
-from pipeline.units import time_unit
 
 WIDTH = 330
 INK, MUTED, GRID = (theme.PAGE[name] for name in ("ink", "muted", "line"))
@@ -49,7 +49,8 @@ def drawn(chart: Any, label: str) -> Markup:
     spec = {**chart.to_dict(), "config": {**theme.config(theme.PAGE, FONT, "transparent"), **DRAWING}}
     svg = vl_convert.vegalite_to_svg(spec)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
-    body = svg[svg.index(">") + 1 :]
+    # The label says it all: parts that have a role but no name confuse readers of screens.
+    body = re.sub(r' (role|aria-\w+)="[^"]*"', "", svg[svg.index(">") + 1 :])
     head = Markup('<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">')
     return head.format(label, width, height, width, height) + Markup(body)
 

@@ -14,28 +14,24 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.report.groups import Section, Source
-from pipeline.report.questions import ENDPOINT
+from pipeline.report.questions import ENDPOINT, MADE_UP, application
 
 SEVERITIES = ("info", "warning", "violation")  # rising
 EXAMPLES = 4
 EVIDENCE_CHARACTERS = 2000
 # Every rule of the catalogue may be on the page.
 RULES = 400
+QUEUES = 4  # of one channel that are named
 # What a baseline remembers; a night with more different findings than this has other worries.
 IDENTITIES = 10_000
 IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
+# What people search findings by.
+NAMED = ("application", "user", "vhost", "server", "things")
 
 # Names of things in evidence.
 ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
-# Parts of a name that are made up: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long
-# numbers.
-MADE_UP = (
-    r"(?<=amq\.(gen|ctag)-)[\w-]+"
-    r"|(?<=amq\.rabbitmq\.reply-to\.)\S+"
-    r"|[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
-    r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
-    r"|\d{5,}"
-)
+# Those that somebody has given.
+THINGS = ENTITIES[1:]
 WEIGHT = "array_position(array({}), severity)".format(", ".join(f"'{name}'" for name in SEVERITIES))
 
 FINDINGS = Source(
@@ -61,6 +57,7 @@ FINDINGS = Source(
             shown=RULES,
         ),
         Section("identities", {"severity": "severity"} | {n: n for n in IDENTITY}, rank="weight", shown=IDENTITIES),
+        Section("named", {"rule_id": "rule_id", **{n: n for n in NAMED}}, rank="weight", shown=IDENTITIES),
         Section("reservations", {"reservation": "reservation"}, where="reservation is not null"),
         Section("offenders", {"product": "client_product", "severity": "severity"}, rank="weight"),
     ],
@@ -77,15 +74,19 @@ def located(findings: DataFrame, connections: DataFrame) -> DataFrame:
         *("client_ip", "client_port", "server_ip", "server_port", "client_product", "client_version", "user", "vhost"),
         F.expr(ENDPOINT.format("client")).alias("client"),
         F.expr(ENDPOINT.format("server")).alias("server"),
+        application(),
     )
-    return findings.join(ends, "connection_id", "left").withColumn("entities", entities(F.col("evidence")))
+    evidence = F.col("evidence")
+    return findings.join(ends, "connection_id", "left").withColumns(
+        {"entities": entities(evidence), "things": entities(evidence, THINGS)}
+    )
 
 
-def entities(evidence: Column) -> Column:
+def entities(evidence: Column, kinds: Iterable[str] = ENTITIES) -> Column:
     """The names in evidence as 'queue=orders exchange=logs', without what is made up anew each time; null for none."""
     named = (
         F.concat(F.lit(f"{name}="), F.regexp_replace(F.try_variant_get(evidence, f"$.{name}", "string"), MADE_UP, "*"))
-        for name in ENTITIES
+        for name in kinds
     )
     return F.nullif(F.concat_ws(" ", *named), F.lit(""))
 
@@ -107,7 +108,8 @@ def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict
         *("rule_id", "_place", "severity", "scope", "offender", "connection_id", "channel", "frame_no", "packet_no"),
         *("occurrences", "reservation", "client_ip", "client_port", "server_ip", "server_port", "client", "server"),
         F.left("capture_file", F.lit(EVIDENCE_CHARACTERS)).alias("capture_file"),
-        *(F.left(name, F.lit(200)).alias(name) for name in ("client_product", "client_version", "user", "vhost")),
+        *(F.left(name, F.lit(200)).alias(name) for name in ("application", "client_product", "client_version")),
+        *(F.left(name, F.lit(200)).alias(name) for name in ("user", "vhost")),
         F.expr("unix_micros(ts)").alias("ts"),
         F.left(F.to_json("evidence"), F.lit(EVIDENCE_CHARACTERS)).alias("evidence"),
         F.left("entities", F.lit(EVIDENCE_CHARACTERS)).alias("entities"),
@@ -118,15 +120,23 @@ def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict
     return found
 
 
-def endpoints(connections: DataFrame, ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    """Who the connections `ids` (a few) are between."""
+def endpoints(connections: DataFrame, links: DataFrame, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Who the connections `ids` (a few) are between; `queues`: (channel, its life) -> what its consumers and links are
+    on, a few names."""
     if not ids:
         return {}
-    rows = connections.filter(F.col("connection_id").isin(list(ids))).select(
+    of_ids = F.col("connection_id").isin(list(ids))
+    rows = connections.filter(of_ids).select(
         *("connection_id", "client_ip", "client_port", "server_ip", "server_port"),
-        *(F.left(name, F.lit(200)).alias(name) for name in ("client_product", "user")),
+        *(F.left(name, F.lit(200)).alias(name) for name in ("client_name", "user")),
     )
-    return {row.connection_id: row.asDict() for row in rows.collect()}
+    target = F.left(F.coalesce("queue", "address"), F.lit(200))
+    on = links.filter(of_ids).groupBy("connection_id", "channel", "channel_life")
+    found = {row.connection_id: {**row.asDict(), "queues": {}} for row in rows.collect()}
+    for row in on.agg(F.slice(F.sort_array(F.collect_set(target)), 1, QUEUES).alias("names")).collect():
+        if row.connection_id in found:
+            found[row.connection_id]["queues"][str(row.channel), str(row.channel_life)] = row.names
+    return found
 
 
 def at_least(severity: str) -> Iterable[str]:

@@ -48,15 +48,15 @@ def gather(all_tables: Tables, findings: DataFrame, *, flows: bool = True, large
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         latencies = pool.submit(lambda: latency(all_tables).collect()) if flows else None
         found = pool.submit(evidence.examples, findings, tables["connections"])
-        first_ns, last_ns, groups = _counted(tables, findings, questions.LARGE if large else ())
+        first_ns, last_ns, groups = _counted(tables, findings, questions.LARGE if large else (), flows)
         connections = {int(str(group["connection_id"])) for group in groups["pileups"].rows}
-        endpoints = evidence.endpoints(tables["connections"], connections)
+        endpoints = evidence.endpoints(tables["connections"], tables["links"], connections)
         through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
         return Facts(groups, found.result(), endpoints, through, first_ns, last_ns)
 
 
 def _counted(
-    tables: dict[str, DataFrame], findings: DataFrame, large: Collection[str]
+    tables: dict[str, DataFrame], findings: DataFrame, large: Collection[str], flows: bool
 ) -> tuple[int, int, Mapping[str, Groups]]:
     """Times of the first and last packet, ns, and all sections."""
     ends = tables["captures"].agg(F.expr("unix_micros(min(first_ts))"), F.expr("unix_micros(max(last_ts))"))
@@ -64,7 +64,7 @@ def _counted(
     first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
     groups = answer(
         [*questions.sources(first_ns, last_ns), evidence.FINDINGS, evidence.AFFECTED],
-        {**questions.prepared(tables), **evidence.prepared(findings, tables["connections"])},
+        {**questions.prepared(tables, flows), **evidence.prepared(findings, tables["connections"])},
         large,
     )
     return first_ns, last_ns, groups

@@ -24,10 +24,11 @@ from pipeline.report.baseline import Compared
 from pipeline.report.checked import rules_of, unchecked
 from pipeline.report.facts import Facts
 from pipeline.report.latency import Latency, latencies, through_broker
-from pipeline.report.rules import cards
+from pipeline.report.rules import cards, first
 from pipeline.report.shown import TABLES
 from pipeline.report.tables import Table, latency_table, table
 from pipeline.report.text import count, duration, moment, share, size, wire
+from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture
 from pipeline.report.verdict import Verdict
 from pipeline.report.wireshark import connection as connection_filter
 
@@ -42,16 +43,18 @@ REPLIES = (
 
 @dataclass(frozen=True)
 class Room:
-    """How much a page shows: examples of a rule, rows of a table, characters of a string, rules with their examples."""
+    """How much a page shows: examples of a rule, rows of a table, characters of a string, entries of the baseline and
+    rules not checked, names of each kind that a rule's findings have."""
 
     examples: int
     rows: int
     characters: int
     gone: int
+    names: int
 
 
 # The first that fits into LARGEST is taken; the last always does, whatever the strings hold.
-ROOMS = (Room(4, 60, 160, 100), Room(2, 30, 80, 50), Room(1, 15, 40, 25), Room(0, 10, 20, 10))
+ROOMS = (Room(4, 60, 160, 100, 10_000), Room(2, 30, 80, 50, 200), Room(1, 15, 40, 25, 10), Room(0, 10, 20, 10, 0))
 
 
 def page(
@@ -134,6 +137,8 @@ def rendered(
     tables["flows"] = latency_table(
         "Through the broker", "From, to", drawn.flows, room.rows, "No message was seen on both sides of a broker."
     )
+    rules = rules_of(words["config"])
+    shown = cards(facts, found, room.examples, words["source"], rules)
     return (
         environment(room.characters)
         .get_template("page.html.j2")
@@ -144,10 +149,15 @@ def rendered(
             verdict=verdict,
             drawn=drawn,
             room=room,
-            cards=cards(facts, found, room.examples),
-            unchecked=unchecked(facts, rules_of(words["config"])),
+            cards=shown,
+            first=first(shown),
+            unchecked=unchecked(facts, rules),
             tables=tables,
             pileups=pileups(facts, room),
+            picture=picture(facts.groups["topology"].rows, facts.last_ns - facts.first_ns),
+            headings=HEADINGS,
+            column=COLUMN,
+            box_size=(BOX_WIDTH, BOX_HEIGHT),
             decoded=share(totals["frame"] + totals["tls"], totals["payload"]),
             totals=totals,
             style=Markup(style),
@@ -167,8 +177,9 @@ def pileups(facts: Facts, room: Room) -> Table:
         cells.append(
             [
                 (count(int(group["unsettled"] or 0)), int(group["unsettled"] or 0)),
-                (shown(ends.get("client_product")), None),
+                (shown(ends.get("client_name")), None),
                 (shown(ends.get("user")), None),
+                (shown(", ".join(ends.get("queues", {}).get((group["channel"], group["life"]), ())) or None), None),
                 (f"{group['channel']}", int(str(group["channel"]))),
                 (shown(group["mode"]), None),
                 (shown(group["prefetch"]), None),
@@ -178,7 +189,7 @@ def pileups(facts: Facts, room: Room) -> Table:
             ]
         )
     headings = [
-        ("Unsettled", True), ("Client", False), ("User", False), ("Channel", True), ("Mode", False),
+        ("Unsettled", True), ("Client", False), ("User", False), ("Queues", False), ("Channel", True), ("Mode", False),
         ("Prefetch", False), ("Published", True), ("Delivered", True), ("Wireshark filter", False),
     ]  # fmt: skip
     query = "SELECT * FROM channels WHERE unsettled > 0 ORDER BY unsettled DESC"

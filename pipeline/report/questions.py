@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.report.groups import Section, Source
 from pipeline.tables.roles import KNOWN
@@ -61,6 +62,15 @@ LEDGER = Source(
     [Section("ledger", {"sender": "sender"})],
 )
 
+# Parts of a name that are made up: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long
+# numbers.
+MADE_UP = (
+    r"(?<=amq\.(gen|ctag)-)[\w-]+"
+    r"|(?<=amq\.rabbitmq\.reply-to\.)\S+"
+    r"|[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+    r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
+    r"|\d{5,}"
+)
 ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':', {0}_port)"
 PROPOSALS = [
     f"{sender}{name}" for name in ("frame_max", "channel_max", "heartbeat_s") for sender in ("client_", "server_", "")
@@ -132,7 +142,7 @@ CONNECTIONS = Source(
         ),
         Section(
             "connection_errors",
-            {"by": "close_initiator", "code": "close_code", "text": "close_text"},
+            {"client": "application", "by": "close_initiator", "code": "close_code", "text": "close_text"},
             where=ERROR.format("close", "close", "close"),
         ),
         Section("heartbeats", {"interval": "heartbeat_s", "version": "version"}, where="content = 'amqp'"),
@@ -159,7 +169,7 @@ CHANNELS = Source(
     [
         Section(
             "channel_errors",
-            {"by": "close_initiator", "code": "close_code", "text": "close_text"},
+            {"client": "application", "by": "close_initiator", "code": "close_code", "text": "close_text"},
             where=ERROR.format("close", "close", "close"),
         ),
         Section(
@@ -202,6 +212,13 @@ DAMAGE = Source(
     {"rows": "count(*)", "bytes": "sum(size)"},
     [Section("damage", {"status": "status", "kind": "frame_type", "error": "error"})],
 )
+
+TOPOLOGY = Source(
+    "topology",
+    {"rows": "sum(messages)"},
+    [Section("topology", {"kind": "kind", "origin": "origin", "target": "target"}, shown=120)],
+)
+BINDINGS = "name = 'queue.bind' AND queue != ''"
 
 
 def messages(first_ns: int, last_ns: int) -> Source:
@@ -256,6 +273,13 @@ def messages(first_ns: int, last_ns: int) -> Source:
     )
 
 
+def application() -> Column:
+    """The name of the client's application, without what is made up anew each time; where nothing is left of it its
+    product, or else its address."""
+    name = F.regexp_replace("client_name", MADE_UP, "*")
+    return F.coalesce(F.nullif(name, F.lit("*")), "client_product", "client_ip").alias("application")
+
+
 def bar_width_ns(first_ns: int, last_ns: int) -> int:
     """Time that one bar of a chart over the whole capture stands for."""
     return max(1, -(-(last_ns - first_ns + 1) // TIME_BARS))
@@ -263,16 +287,60 @@ def bar_width_ns(first_ns: int, last_ns: int) -> int:
 
 def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
     """Everything that is asked, of tables that span this time."""
-    return (FILES, LEDGER, CONNECTIONS, CHANNELS, METHODS, DAMAGE, messages(first_ns, last_ns))
+    return (FILES, LEDGER, CONNECTIONS, CHANNELS, METHODS, DAMAGE, TOPOLOGY, messages(first_ns, last_ns))
 
 
-def prepared(tables: dict[str, DataFrame]) -> dict[str, DataFrame]:
-    """The tables as the sections need them: frames are those with something wrong.
+def topology(tables: dict[str, DataFrame], names: DataFrame, flows: bool) -> DataFrame:
+    """Rows (kind, origin, target, messages): applications that publish to an exchange or address, exchanges and the
+    queues that are bound to them or that their messages came to, queues and the applications that consume from them."""
+    node = F.when(F.col("operation") == "publish", F.coalesce("exchange", "address")).otherwise(
+        F.coalesce("queue", "address")
+    )
+    moved = (
+        tables["messages"]
+        .filter("operation != 'return'")
+        .groupBy("connection_id", (F.col("operation") == "publish").alias("publishes"), node.alias("node"))
+        .agg(F.count("*").alias("messages"))
+        .filter("node IS NOT NULL")
+        .join(F.broadcast(names), "connection_id")
+    )
+    ends = moved.select(
+        F.expr("if(publishes, 'publishes', 'consumes')").alias("kind"),
+        F.expr("if(publishes, application, node)").alias("origin"),
+        F.expr("if(publishes, node, application)").alias("target"),
+        "messages",
+    )
+    nothing = F.lit(0).cast("bigint").alias("messages")
+    routed, (origin, target) = F.lit("routed").alias("kind"), (F.col(name) for name in ("exchange", "queue"))
+    bound = tables["methods"].filter(BINDINGS).select(routed, origin.alias("origin"), target.alias("target"), nothing)
+    rows = ends.unionAll(bound.distinct())
+    if not flows:
+        return rows
+    through = (
+        tables["message_flows"]
+        .filter("publish_frame_no IS NOT NULL AND deliver_frame_no IS NOT NULL")
+        .groupBy(F.coalesce("exchange", "address").alias("origin"), F.coalesce("queue", "address").alias("target"))
+        .agg(F.count("*").alias("messages"))
+        .filter("origin IS NOT NULL AND target IS NOT NULL AND origin != target")
+    )
+    return rows.unionAll(through.select(routed, "origin", "target", "messages"))
+
+
+def prepared(tables: dict[str, DataFrame], flows: bool = True) -> dict[str, DataFrame]:
+    """The tables as the sections need them: frames are those with something wrong, channels those that were closed by
+    error or have messages left, with the names of their clients; `flows`: message flows are among them.
 
     Fields of a struct become columns: Spark 4.3 loses columns where such a field is read beneath an explode.
     """
+    names = tables["connections"].select("connection_id", application())
+    of_interest = tables["channels"].filter(f"unsettled > 0 or {ERROR.format(*['close'] * 3)}")
     return {
         **tables,
-        "connections": tables["connections"].select("*", "tls.*").withColumnRenamed("mode", "tls_mode").drop("tls"),
+        "topology": topology(tables, names, flows),
+        "connections": tables["connections"]
+        .select("*", application(), "tls.*")
+        .withColumnRenamed("mode", "tls_mode")
+        .drop("tls"),
+        "channels": of_interest.join(names, "connection_id", "left"),
         "frames": tables["frames"].filter("status <> 'ok'"),
     }

@@ -60,6 +60,19 @@ TABLES: Mapping[str, Shown] = {
             "No connection.",
         ),
         Shown(
+            "topology",
+            "Who publishes where, what is bound, who consumes",
+            [
+                ("What", "kind", "wire"),
+                ("From", "origin", "wire"),
+                ("To", "target", "wire"),
+                ("Messages", "rows", "count"),
+            ],
+            "SELECT client_name, exchange, count(*) AS messages FROM messages JOIN connections USING (connection_id) "
+            "WHERE operation = 'publish' GROUP BY client_name, exchange ORDER BY 3 DESC",
+            "No message and no binding was captured.",
+        ),
+        Shown(
             "products",
             "Clients by product and version",
             [
@@ -151,16 +164,20 @@ TABLES: Mapping[str, Shown] = {
                 f"{thing.capitalize()}s closed with an error",
                 [
                     ("Times", "rows", "count"),
+                    ("Client", "client", "wire"),
                     ("By", "by", "wire"),
                     ("Code", "code", "wire"),
                     ("Reason", "text", "wire"),
                 ],
-                f"SELECT close_initiator, close_code, close_text, count(*) AS times FROM {thing}s "
-                "WHERE close_code >= 300 OR (close_code IS NULL AND close_text IS NOT NULL) "
-                "GROUP BY close_initiator, close_code, close_text ORDER BY 4 DESC",
+                "SELECT client_name, closed.close_initiator, closed.close_code, closed.close_text, count(*) AS times "
+                f"FROM {closed} WHERE closed.close_code >= 300 "
+                "OR (closed.close_code IS NULL AND closed.close_text IS NOT NULL) GROUP BY ALL ORDER BY times DESC",
                 f"No {thing} was closed with an error.",
             )
-            for thing in ("connection", "channel")
+            for thing, closed in (
+                ("connection", "connections AS closed"),
+                ("channel", "channels AS closed JOIN connections USING (connection_id)"),
+            )
         ),
         Shown(
             "returns",

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from pipeline.units import duration, size
+from pipeline.output.units import duration, size
 
 __all__ = ["count", "duration", "moment", "plain", "script_safe", "share", "size", "wire"]
 

@@ -1,10 +1,11 @@
 """What to paste into the filter bar of Wireshark, or into a shell, to see what a finding is about.
 
-Only rules, addresses and numbers go into it, nothing that was sent as text.
+Only rules, addresses, numbers and the place of the tables go into it, nothing that was sent as text.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
@@ -25,7 +26,8 @@ def connection(ends: Mapping[str, Any]) -> str | None:
     return " && ".join([*terms, *(f"tcp.port == {port:d}" for port in dict.fromkeys(port for _, port in sides))])
 
 
-def cut(rule_id: str, connection_id: int | None, frame_no: int | None) -> str:
-    """The command that writes the packets of a finding to a file, with what Wireshark needs to dissect them."""
+def cut(tables: str, rule_id: str, connection_id: int | None, frame_no: int | None) -> str:
+    """The command that writes the packets of a finding of `tables` (a directory) to a file, with what Wireshark needs
+    to dissect them."""
     place = "/".join([rule_id, *(str(number) for number in (connection_id, frame_no) if number is not None)])
-    return f"wirehare cut TABLES --finding {place} -o {rule_id}.pcapng"
+    return shlex.join(["wirehare", "cut", tables, "--finding", place, "-o", f"{rule_id}.pcapng"])

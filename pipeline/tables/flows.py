@@ -2,7 +2,7 @@
 
 Messages meet at their broker (server endpoint and virtual host) under a key: the message-id, or else a fingerprint of
 correlation-id and body. They are shuffled by that key, so that the messages of one busy queue are spread, and the
-kernel behind `udfs.pairing` pairs them queue by queue.
+kernel behind `udfs.pairing.flows` pairs them queue by queue.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from pipeline import parquet
-from pipeline.output import Place
+from pipeline.output import parquet
+from pipeline.output.swap import Place
 from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.replies import answered
 from pipeline.tables.roles import DELIVERIES
 
 if TYPE_CHECKING:
-    from udfs.dealing import Deal
-    from udfs.pairable import Rules
+    from udfs.pairing.hash_partitions import HashPartitioner
+    from udfs.pairing.pairable import Rules
 
 # What never came to a queue, and what goes back to one.
 REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
@@ -39,24 +40,26 @@ OF_MESSAGES = (
     "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
     "routing_key", "queue", "address", "link", "browsed", "redelivered", "priority", "message_id", "correlation_id",
     "reply_to", "content_type", "content_encoding", "type", "app_id", "headers", "properties", "body_size",
-    "body_sha256", "outcome", "settled_ts_ns", "transaction",
+    "body_sha256", "outcome", "settled_ts_ns", "transaction", "trace_id", "span_id",
 )  # fmt: skip
 
 
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
     """Tables `messages` (OF_MESSAGES are enough; read four times, and where bytes are lost once more), `connections`,
-    and queues that are `streams` (`udfs.streams.STREAMS`) -> table message_flows."""
+    and queues that are `streams` (`udfs.conversation.streams.STREAMS`) -> table message_flows."""
     # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
-    from udfs.dealing import DEALT
-    from udfs.pairable import DealMessages
-    from udfs.pairing import PairMessages
+    from udfs.pairing.flows import PairMessages
+    from udfs.pairing.hash_partitions import PARTITIONED
+    from udfs.pairing.pairable import PartitionMessages
 
     brokers = _brokers(connections, streams)
-    deal = _deal(messages)
+    partitioner = _partitioner(messages)
     # Repeats are joined last: of a join of joins Spark would think that it is too large to be sent to the messages.
     rows = messages.join(brokers, "connection_id").join(F.broadcast(_repeats(messages, brokers)), AT, "left")
-    dealt = rows.mapInArrow(DealMessages(_rules(), deal), DEALT)
-    return _by_bucket(dealt, messages, brokers, deal).mapInArrow(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS)
+    partitioned = rows.mapInArrow(PartitionMessages(_rules(), partitioner), PARTITIONED)
+    return _by_bucket(partitioned, messages, brokers, partitioner).mapInArrow(
+        PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS
+    )
 
 
 def write_flows(
@@ -65,25 +68,25 @@ def write_flows(
 ) -> set[str]:  # fmt: skip
     """Write the table into `directory`, which must not exist; the names of its files, which may be none. Others may be
     there, from tasks that were tried again. `messages` are those in these `files` of `source`: workers read them."""
-    from udfs.dealing import DEALT
-    from udfs.pairable import DealMessages, ReadMessages
-    from udfs.pairing import PairMessages, WriteFlows
-    from udfs.parquet import WRITTEN
+    from udfs.pairing.flows import PairMessages, WriteFlows
+    from udfs.pairing.hash_partitions import PARTITIONED
+    from udfs.pairing.pairable import PartitionMessages, ReadMessages
+    from udfs.sink.parquet import WRITTEN
 
     brokers_at = directory.parent.child("brokers")
     known = _brokers(connections, streams)
     parquet.write(known.join(F.broadcast(_repeats(messages, known)), AT, "left"), brokers_at.uri)
     brokers = messages.sparkSession.read.parquet(brokers_at.pattern)
-    deal = _deal(messages)
+    partitioner = _partitioner(messages)
     reader = ReadMessages(
         source.files,
         tuple(f"{brokers_at.path}/{name}" for name in parquet.files(brokers_at)),
-        DealMessages(_rules(), deal),
+        PartitionMessages(_rules(), partitioner),
     )
     tasks = shares(messages.sparkSession, row_groups(source, files))
     writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
-    dealt = _by_bucket(tasks.mapInArrow(reader, DEALT), messages, brokers, deal)
-    return set(parquet.listed(dealt.mapInArrow(writer, WRITTEN)).get(directory.name, ()))
+    partitioned = _by_bucket(tasks.mapInArrow(reader, PARTITIONED), messages, brokers, partitioner)
+    return set(parquet.listed(partitioned.mapInArrow(writer, WRITTEN)).get(directory.name, ()))
 
 
 def row_groups(source: Place, files: Collection[str]) -> list[tuple[str, int]]:
@@ -100,11 +103,17 @@ def row_groups(source: Place, files: Collection[str]) -> list[tuple[str, int]]:
 
 
 def shares(spark: SparkSession, groups: list[tuple[str, int]]) -> DataFrame:
-    """Rows (file, row_group), dealt out to as many tasks as a shuffle has."""
+    """Rows (file, row_group), distributed over as many tasks as a shuffle has."""
     number = max(1, min(len(groups), _partitions(spark)))
-    rows = [(path, at, turn % number) for turn, (path, at) in enumerate(groups)]
-    dealt = spark.createDataFrame(rows, "file string, row_group int, share int").repartitionById(number, "share")
-    return dealt.drop("share")
+    rows = pa.table(
+        {
+            "file": pa.array([path for path, _ in groups], pa.string()),
+            "row_group": pa.array([at for _, at in groups], pa.int32()),
+            "share": pa.array([turn % number for turn in range(len(groups))], pa.int32()),
+        }
+    )
+    # Of Arrow's columns Spark makes rows itself, of a list in Python workers.
+    return spark.createDataFrame(rows).repartitionById(number, "share").drop("share")
 
 
 def _partitions(spark: SparkSession) -> int:
@@ -112,25 +121,27 @@ def _partitions(spark: SparkSession) -> int:
 
 
 def _rules() -> Rules:
-    from udfs.pairable import Rules
+    from udfs.pairing.pairable import Rules
 
     return Rules(DELIVERIES, REFUSED, GIVEN_BACK, WITHOUT_MARK)
 
 
-def _deal(messages: DataFrame) -> Deal:
-    from udfs.dealing import Deal
-    from udfs.pairing import KEY, TO_PAIR
+def _partitioner(messages: DataFrame) -> HashPartitioner:
+    from udfs.pairing.flows import KEY, TO_PAIR
+    from udfs.pairing.hash_partitions import HashPartitioner
 
-    return Deal(TO_PAIR, KEY, BUCKETS * _partitions(messages.sparkSession))
+    return HashPartitioner(TO_PAIR, KEY, BUCKETS * _partitions(messages.sparkSession))
 
 
-def _by_bucket(dealt: DataFrame, messages: DataFrame, brokers: DataFrame, deal: Deal) -> DataFrame:
-    """What `udfs.pairing` reads: `dealt` messages, and answers to requests."""
-    from udfs.dealing import DEALT
-    from udfs.pairable import DealAnswers
+def _by_bucket(
+    partitioned: DataFrame, messages: DataFrame, brokers: DataFrame, partitioner: HashPartitioner
+) -> DataFrame:
+    """What `udfs.pairing.flows` reads: `partitioned` messages, and answers to requests."""
+    from udfs.pairing.hash_partitions import PARTITIONED
+    from udfs.pairing.pairable import PartitionAnswers
 
-    answers = answered(messages, brokers).mapInArrow(DealAnswers(_rules(), deal), DEALT)
-    return dealt.unionByName(answers).repartition("bucket").sortWithinPartitions("bucket")
+    answers = answered(messages, brokers).mapInArrow(PartitionAnswers(_rules(), partitioner), PARTITIONED)
+    return partitioned.unionByName(answers).repartition("bucket").sortWithinPartitions("bucket")
 
 
 def _brokers(connections: DataFrame, streams: DataFrame | None) -> DataFrame:
@@ -138,8 +149,10 @@ def _brokers(connections: DataFrame, streams: DataFrame | None) -> DataFrame:
     hostname = F.when(F.col("vhost").startswith(NAMED_VHOST), F.expr(f"substr(vhost, {len(NAMED_VHOST) + 1})"))
     vhost = F.when(F.col("version") == "1.0", hostname).otherwise(F.col("vhost"))
     lost = F.coalesce("missing_bytes", F.lit(0)) + F.coalesce("undecoded_bytes", F.lit(0)) > 0
+    # Connections that did not speak AMQP have no messages. One that lost bytes may have, and counts for its broker.
+    spoken = connections.filter(F.col("version").isNotNull() | lost)
     # Not by a join: Spark would take its rows for too many to be broadcast to the messages.
-    brokers = connections.select(
+    brokers = spoken.select(
         "connection_id",
         "version",
         F.concat_ws(":", "server_ip", "server_port").alias("server"),

@@ -1,4 +1,5 @@
-"""What methods do to channels, links and messages, as the kernel behind `udfs.history` is told: it knows the rules and
+"""What methods do to channels, links and messages, as the kernel behind `udfs.conversation.history` is told: it knows
+the rules and
 no method."""
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from pipeline.tables.roles import (
 )
 
 if TYPE_CHECKING:
-    from udfs.history import MethodRoles
+    from udfs.conversation.history import MethodRoles
 
-# Texts by number, from 1 on, in the order in which `codec.channel_state` and `codec.settlement` name the first of them.
+# Texts by number, from 1 on, in the order in which `codec.conversation.channels.state` and
+# `codec.conversation.settlement` name the first of them.
 TEXTS = {
     "operations": ("publish", "deliver", "get", "return"),
     "modes": ("confirm", "tx", "dtx"),
@@ -41,7 +43,7 @@ TEXTS = {
 
 def method_roles() -> MethodRoles:
     """What the methods of the classic family do, for the kernel."""
-    from udfs.history import MethodRoles, Said
+    from udfs.conversation.history import MethodRoles, Said
 
     dialogues = dialogue_of()
     numbers = {dialogue: number for number, dialogue in enumerate(sorted(set(dialogues.values())), start=1)}

@@ -2,14 +2,14 @@
 
 The families agree on little but the meaning: 1.0 and 0-10 keep properties in several sections, a time to live is a
 text in the classic family, and identifiers may be of any type. What a column is that is not named as in table messages,
-`udfs.derived` says.
+`udfs.conversation.derived` says.
 """
 
 from __future__ import annotations
 
 PERSISTENT = 2  # delivery mode (0-9-1 specification, class basic, property delivery-mode; the same in 0-10)
 _DELIVERY, _MESSAGE, _REPLY_TO = "delivery_properties", "message_properties", "message_properties.reply_to"
-# Column -> (section, or '', property, type to read it as).
+# Column -> (section, or '', property, type to read it as); columns of messages that a family does not have.
 CLASSIC = {
     "delivery_mode": ("", "delivery_mode", "int"),
     "priority": ("", "priority", "int"),
@@ -24,7 +24,9 @@ CLASSIC = {
     "app_id": ("", "app_id", "string"),
     "timestamp": ("", "timestamp", "timestamp"),
     "headers": ("", "headers", "variant"),
+    "traceparent": ("headers", "traceparent", "string"),
 }
+NOT_CLASSIC = ("address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
 V0_10 = {
     "exchange": (_DELIVERY, "exchange", "string"),
     "routing_key": (_DELIVERY, "routing_key", "string"),
@@ -46,7 +48,9 @@ V0_10 = {
     "app_id": (_MESSAGE, "app_id", "any"),
     "content_length": (_MESSAGE, "content_length", "bigint"),
     "headers": (_MESSAGE, "application_headers", "variant"),
+    "traceparent": (f"{_MESSAGE}.application_headers", "traceparent", "string"),
 }
+NOT_0_10 = ("address", "delivery_tag", "expiration", "type")
 V1_0 = {
     "delivery_count": ("header", "delivery_count", "bigint"),
     "durable_flag": ("header", "durable", "boolean"),
@@ -61,4 +65,8 @@ V1_0 = {
     "user_id": ("properties", "user_id", "any"),
     "timestamp": ("properties", "creation_time", "timestamp"),
     "headers": ("", "application_properties", "variant"),
+    "traceparent": ("application_properties", "traceparent", "string"),
+    "annotated_traceparent": ("message_annotations", "traceparent", "string"),
+    "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
 }
+NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "routing_key", "type")

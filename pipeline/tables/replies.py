@@ -12,12 +12,12 @@ OF_REPLY = ("server", "vhost", "correlation_id")
 
 
 def answered(messages: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Messages and their brokers -> requests that were answered (`udfs.pairable.OF_KEY`), and rpc_latency_ns.
+    """Messages and their brokers -> requests that were answered (`udfs.pairing.pairable.OF_KEY`), and rpc_latency_ns.
 
     A reply bears the correlation-id of its request, or its message-id where that has none, and is delivered from where
     the request asked for it; the next such delivery counts. Looked for in the order of time, as ids may be used again.
     """
-    from udfs.pairable import OF_KEY
+    from udfs.pairing.pairable import OF_KEY
 
     broker = brokers.select("connection_id", "server", "vhost")
     directly = F.concat_ws("\0", F.lit(DIRECT_REPLY), "connection_id")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
@@ -33,6 +33,13 @@ def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFr
             value = utf8(value)
         columns.append(value.alias(column.name, metadata=column.metadata))
     return rows.select(*columns)
+
+
+def none(spark: SparkSession, schema: StructType) -> DataFrame:
+    """No rows. Spark sees that there are none, and plans nothing for them; of an empty list it makes tasks with Python
+    workers."""
+    nulls = [F.lit(None).cast(column.dataType).alias(column.name, metadata=column.metadata) for column in schema.fields]
+    return spark.range(1).where("false").select(*nulls)
 
 
 def elapsed(since: Column, until: Column) -> Column:

@@ -44,6 +44,11 @@ def facts() -> Facts:
         "methods": Groups(
             [{"name": name, "sender": "client", "rows": number, "longest": 1, "shortest": 1}
              for name, number in (("basic.publish", 7), ("basic.ack", 1200), ("queue.declare", 30))], 3),
+        "topology": Groups(
+            [{"kind": "publishes", "origin": HOSTILE, "target": "", "rows": 70},
+             {"kind": "publishes", "origin": "shop", "target": HOSTILE, "rows": 7},
+             {"kind": "routed", "origin": "", "target": HOSTILE, "rows": 0},
+             {"kind": "consumes", "origin": HOSTILE, "target": "billing", "rows": 77}], 4),
     }  # fmt: skip
     return Facts(groups, {name: [finding(name, HOSTILE)] for name, _, _ in rules}, made.endpoints, [], *made_span(made))
 
@@ -206,3 +211,20 @@ def test_on_paper_all_is_unfolded(browser: webdriver.Chrome) -> None:
     assert browser.execute_script(folded) == 0  # type: ignore[no-untyped-call]
     pdf = browser.print_page()
     assert len(pdf) > 10_000
+
+
+def test_the_first_screen_of_a_desk_holds_what_matters_most(browser: webdriver.Chrome) -> None:
+    browser.set_window_size(*DESK)
+    bottom = browser.execute_script("return document.querySelector('ol.first').getBoundingClientRect().bottom")  # type: ignore[no-untyped-call]
+    assert bottom < DESK[1]
+
+
+def test_a_button_copies_what_stands_beside_it(browser: webdriver.Chrome) -> None:
+    button = all_of(browser, "details code.copy + button")[0]
+    browser.execute_script("arguments[0].closest('details').open = true", button)  # type: ignore[no-untyped-call]
+    button.click()
+    search = browser.find_element(By.ID, "search")
+    search.send_keys(Keys.CONTROL, "v")
+    assert search.get_attribute("value") == browser.execute_script(  # type: ignore[no-untyped-call]
+        "return arguments[0].previousElementSibling.textContent", button
+    )

@@ -1,7 +1,7 @@
 """Octets to what they say: frames, arguments, properties, tables and values, and the version that octets speak.
 
 What comes out is what table `frames` shows of the same octets, but for what only the neighbours of a frame tell
-(`codec.amqp.alone`). Functions that return a VARIANT return null for octets that do not fit; `frame` says why.
+(`codec.amqp.standalone`). Functions that return a VARIANT return null for octets that do not fit; `frame` says why.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.amqp.alone import AloneDecoder, Wrapping, sasl_bodies, wrap
-from codec.amqp.alone_values import ValueDecoder, only_field
 from codec.amqp.decoder import Batch
-from codec.amqp.recognised import versions_spoken
+from codec.amqp.detected_version import versions_spoken
 from codec.amqp.rows import ARGUMENTS_END, ARGUMENTS_META_END, ERROR, PROPERTIES_END, STATUS
-from codec.amqp.tables_0_10 import CONTROL_ENTRY, segmented_tables
-from codec.amqp.tables_1_0 import described_tables
+from codec.amqp.standalone import AloneDecoder, Wrapping, sasl_bodies, wrap
+from codec.amqp.standalone_values import ValueDecoder, only_field
+from codec.amqp.v0_10.tables import CONTROL_ENTRY, segmented_tables
+from codec.amqp.v1_0.tables import described_tables
 from codec.amqp.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, SEGMENTED, VERSIONS
-from udfs.arrow import VARIANT
-from udfs.frame_rows import ARROW_DECODED, frame_rows, variant_column
+from udfs.arrow.types import VARIANT
+from udfs.decode.frame_rows import ARROW_DECODED, frame_rows, variant_column
 from udfs.functions.columns import Octets, each_version, joined, octets_of, only_where, own
 
 FRAME_COLUMNS = (
@@ -166,6 +166,7 @@ def _values(batches: Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], NDArra
 
 
 def spoken_version(octets: pa.Array) -> pa.Array:
-    """The version of each row that begins as a stream or a frame of AMQP does (`codec.amqp.recognised`), else null."""
+    """The version of each row that begins as a stream or a frame of AMQP does (`codec.amqp.detected_version`), else
+    null."""
     spoken = versions_spoken(*octets_of(octets))
     return pa.array(VERSIONS, pa.string()).take(pa.array(spoken, mask=spoken == NONE))

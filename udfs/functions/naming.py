@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from codec.amqp.tables import CLASSIC_VERSIONS, methods
-from codec.amqp.tables_0_10 import COMMAND_ENTRY, CONTROL_ENTRY, entries
-from codec.amqp.tables_1_0 import descriptors
+from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
+from codec.amqp.v0_10.tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
+from codec.amqp.v1_0.tables import descriptors
 from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, name_flows
 from udfs.functions.columns import by_distinct, version_code
 
@@ -87,5 +87,5 @@ def packed(ip: str) -> bytes | None:
     """The 4 or 16 octets of an address; None for what is none, or has a zone."""
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
-    except (OSError, ValueError):  # a text with a zero octet is no text for C
+    except (OSError, ValueError):  # a text with a zero octet is not a text for C
         return None

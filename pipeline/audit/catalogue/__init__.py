@@ -1,12 +1,13 @@
 """The catalogue of rules: one JSON object a group, rule id -> what is known of the rule.
 
 Fields: `versions`, `severity` ('violation' 'warning' 'info'), `cost` ('work': what somebody wanted was not done, or was
-cut short; comes before others of its severity), `scope` ('connection' 'channel' 'link' 'message': one
-finding for each that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how
-it is seen), `reference`, `parameters` (thresholds), and what has to be known of a connection: without all of `needs`
-the rule is silent, without all of `prefers` it speaks one severity lower and says why (KNOWLEDGE). `beginning`: it is
-about the handshake, or channels as they were opened, so that a connection that began before the capture is not checked,
-though what is seen of it may break the rule (`Rule.lacking`).
+cut short; comes before others of its severity), `scope` ('connection' 'channel' 'link' 'message': one finding for each
+that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how it is seen),
+`reference`, `why` (what it means, and why it matters), `remedy` (what to do), `settings` (client library or broker, of
+SETTINGS -> the name of its setting), `parameters` (thresholds), and what has to be known of a connection: without all
+of `needs` the rule is silent, without all of `prefers` it speaks one severity lower and says why (KNOWLEDGE).
+`beginning`: it is about the handshake, or channels as they were opened, so that a connection that began before the
+capture is not checked, though what is seen of it may break the rule (`Rule.lacking`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ from codec.amqp.versions import VERSIONS
 
 SEVERITIES = ("violation", "warning", "info")
 COSTS = ("work",)
+# Why a rule has its severity.
+REASONS = {
+    "violation": "the protocol forbids it: peers may refuse it, or understand something else",
+    "warning": "it costs somebody something, or will",
+    "info": "worth knowing; nothing is wrong by itself",
+}
+WORK = "somebody's work was not done or was cut short, so it comes before others of its severity"
+# Whose settings a rule may name.
+SETTINGS = ("pika", "RabbitMQ Java", ".NET", "Spring", "Qpid", "RabbitMQ")
 SCOPES = ("connection", "channel", "link", "message")
 # What may be known of a connection -> what a finding says that was made without.
 KNOWLEDGE = {
@@ -36,6 +46,7 @@ GROUPS = {
     "NEG": "Protocol headers and versions",
     "HS": "The handshake, from start to open-ok",
     "SEC": "Security",
+    "TLS": "Encryption: versions, suites, certificates",
     "HB": "Heartbeats",
     "FR": "Frames, and how arguments are laid out in them",
     "MT": "Methods: who may send them, and which reply belongs to which request",
@@ -48,6 +59,10 @@ GROUPS = {
     "FL": "Flow control and blocked connections",
     "NM": "Names of exchanges and queues, and what they stand for",
     "CL": "How connections are closed",
+    "T10": "AMQP 0-10: frames, sessions, commands and subscriptions",
+    "L10": "AMQP 1.0: frames, sessions, links, deliveries and transactions",
+    "R4": "Ready for RabbitMQ 4: what its releases refuse",
+    "PR": "Habits that cost",
 }
 ALL_VERSIONS = tuple(filter(None, VERSIONS))
 REMOVED = "removed.json"
@@ -69,6 +84,9 @@ class Rule:
     offender: str | None = None
     detect: str = ""
     reference: str = ""
+    why: str = ""
+    remedy: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, Number] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     beginning: bool = False
@@ -80,6 +98,7 @@ class Rule:
             (COSTS, (self.cost,) if self.cost else ()),
             (SCOPES, (self.scope,)),
             (ALL_VERSIONS, self.versions),
+            (SETTINGS, self.settings),
             (KNOWLEDGE, self.needs),
             (KNOWLEDGE, self.prefers),
         ):
@@ -90,6 +109,11 @@ class Rule:
     @property
     def group(self) -> str:
         return self.id.split("-")[0]
+
+    @property
+    def reason(self) -> str:
+        """Why it has its severity."""
+        return f"{REASONS[self.severity]}{f'; {WORK}' if self.cost else ''}"
 
     def lacking(self, unknown: Collection[str]) -> tuple[str, ...]:
         """What of KNOWLEDGE, `unknown` of a connection, this rule cannot be checked on it without."""

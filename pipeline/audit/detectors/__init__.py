@@ -9,10 +9,12 @@ from types import ModuleType
 
 from pyspark.sql import DataFrame
 
-from pipeline.audit import contexts
-from pipeline.audit.contexts import Sources
+from pipeline.audit.contexts import registry as contexts
+from pipeline.audit.contexts.registry import Sources
 from pipeline.audit.detector import Detector, State
 from pipeline.audit.detectors import (
+    amqp_0_10,
+    amqp_1_0,
     capture,
     channels,
     closing,
@@ -20,6 +22,7 @@ from pipeline.audit.detectors import (
     consumers,
     contents,
     deliveries,
+    encryption,
     flow,
     framing,
     handshake,
@@ -27,6 +30,7 @@ from pipeline.audit.detectors import (
     methods,
     naming,
     negotiation,
+    practice,
     security,
     transactions,
 )
@@ -35,6 +39,7 @@ MODULES: tuple[ModuleType, ...] = (
     negotiation,
     handshake,
     security,
+    encryption,
     heartbeats,
     closing,
     capture,
@@ -48,6 +53,9 @@ MODULES: tuple[ModuleType, ...] = (
     consumers,
     transactions,
     confirms,
+    practice,
+    amqp_0_10,
+    amqp_1_0,
 )
 DETECTORS: tuple[Detector, ...] = tuple(detector for module in MODULES for detector in module.DETECTORS)
 STATES: dict[str, State] = {
@@ -88,8 +96,10 @@ MADE_OF: dict[str, tuple[str, ...]] = {
     "pile_ups": ("piles",),
     "prefetched": ("piles", "odd_methods"),
     "tags": ("odd_methods",),
+    "habits": ("tallied",),
 }
 # These read all rows themselves.
 READING = (
     "settlements", "numbers", "tags", "redeliveries", "prefetched", "waits", "contents", "returned", "blocked",
+    "sequences", "disposals", "odd_messages", "taken_links", "requeued", "returning", "unrouted", "timed_out", "tokens",
 )  # fmt: skip

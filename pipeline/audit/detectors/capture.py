@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.audit.captures import captures
+from pipeline.audit.contexts.captures import captures
 from pipeline.audit.detector import Detector
 from pipeline.audit.engine import CAPTURE
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pipeline.audit.constants import hard_errors, reply_codes
+from pipeline.audit.contexts.channels import lives
+from pipeline.audit.contexts.rates import rates
 from pipeline.audit.detector import Detector, Sql, State
-from pipeline.audit.lives import lives
-from pipeline.audit.rates import rates
 
 # Of the life of the channel that a row is in, what happened before it; other groups read these as well.
 STATES = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pipeline.audit.contexts.channels import times
+from pipeline.audit.contexts.returns import returned
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors.transactions import WHOLE_LIFE, in_this_life
-from pipeline.audit.lives import times
-from pipeline.audit.returned import returned
 
 CONTEXTS = {"returned": returned}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pipeline.audit.contexts.tags import tags
 from pipeline.audit.detector import Detector, Sql, State
 from pipeline.audit.detectors.transactions import WHOLE_LIFE
-from pipeline.audit.tags import tags
 
 STATES = {
     "last_qos": State(

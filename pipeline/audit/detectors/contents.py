@@ -1,7 +1,7 @@
 """CT: contents, that is a method, its header and its bodies; and what properties say.
 
 The decoder follows contents on every channel and direction, forgets them where a frame boundary is lost, and notes on
-a frame how it does not fit what came before (codec.amqp.contents).
+a frame how it does not fit what came before (codec.amqp.classic.contents).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.arguments import SAID, said
+from pipeline.audit.contexts.arguments import SAID, said
+from pipeline.audit.contexts.traffic import KINDS
 from pipeline.audit.detector import Detector, Sql
 from pipeline.audit.detectors.framing import noted
-from pipeline.audit.traffic import KINDS
 from pipeline.tables.properties import PERSISTENT
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts import Sources
+    from pipeline.audit.contexts.registry import Sources
 
 HEADERS: Sql = "frame_type IN ('header', 'oob-header')"
 STARTS_CONTENT: Sql = "content_frame_no = frame_no"
@@ -53,7 +53,7 @@ def files(sources: Sources) -> DataFrame | None:
         return None
     before = Window.partitionBy("connection_id", "channel").orderBy("frame_no").rowsBetween(-STAGED_BEFORE, -1)
     step = F.struct("frame_no", "sender", "name", "said.identifier")
-    rows = sources.sayings.filter(F.col("name").isin(*STAGES, *SENDS_STAGED)).select(
+    rows = sources.control_methods.filter(F.col("name").isin(*STAGES, *SENDS_STAGED)).select(
         "connection_id", "channel", "version", "frame_no", "content_frame_no", "ts_ns", "sender", "name",
         said(SAID).alias("said"),
     )  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from pipeline.audit.contexts.messages import messages, numbers
+from pipeline.audit.contexts.outstanding import pile_ups, prefetched
+from pipeline.audit.contexts.redeliveries import redeliveries
+from pipeline.audit.contexts.settlements import settlements
+from pipeline.audit.contexts.waits import waits
 from pipeline.audit.detector import Detector, Sql
-from pipeline.audit.messages import messages, numbers
-from pipeline.audit.outstanding import pile_ups, prefetched
-from pipeline.audit.redeliveries import redeliveries
-from pipeline.audit.settlements import settlements
-from pipeline.audit.waits import waits
 
 CONTEXTS = {
     "messages": messages,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.audit.blocked import blocked
+from pipeline.audit.contexts.blocked import blocked
 from pipeline.audit.detector import Detector, State
 
 CONTENT = "name IN ('basic.publish', 'basic.deliver', 'basic.get-ok', 'basic.return')"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.audit.contexts.silences import silences
 from pipeline.audit.detector import Detector
-from pipeline.audit.silences import silences
 
 CONTEXTS = {"silences": silences}
 

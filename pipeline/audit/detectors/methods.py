@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from codec.amqp.tables import CLASSIC_VERSIONS, methods
+from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.versions import fact_table
 from pipeline.audit.constants import NEVER
+from pipeline.audit.contexts.requests import dialogues
 from pipeline.audit.detector import Detector, Sql
 from pipeline.audit.detectors import access
 from pipeline.audit.detectors.access import NO_TICKET, TICKET_GRANTED, TICKETS_IGNORED
 from pipeline.audit.detectors.transactions import WHOLE_LIFE
-from pipeline.audit.dialogues import dialogues
 
 STATES = access.STATES
 CONTEXTS = {"dialogues": dialogues}

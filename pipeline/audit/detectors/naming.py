@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pipeline.audit.contexts.entities import entities
+from pipeline.audit.contexts.prefilter import LONGEST_NAME, ODD_OCTETS
 from pipeline.audit.detector import Detector, Sql, State
 from pipeline.audit.detectors.transactions import WHOLE_LIFE, in_this_life
-from pipeline.audit.entities import entities
-from pipeline.audit.plain import LONGEST_NAME, ODD_OCTETS
 
 STATES = {
     "declare_frame": State("max(CASE WHEN name = 'queue.declare' AND sender = 'client' THEN frame_no END)"),

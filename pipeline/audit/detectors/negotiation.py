@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.audit.control import control
+from pipeline.audit.contexts.control import control
+from pipeline.audit.contexts.peers import peers
 from pipeline.audit.detector import Detector
-from pipeline.audit.peers import peers
 
 HEADER = "c.client_header"
 # Four octets of a protocol header after 'AMQP' as a number: protocol id, then the version.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pipeline.audit.contexts.refusals import refusals
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors.negotiation import NO_HEADER, OPENING
-from pipeline.audit.refusals import refusals
 
 LOGIN = "coalesce(c.start_ok.frame_no, c.sasl_init.frame_no)"
 LOGIN_AT = "coalesce(c.start_ok.ts_ns, c.sasl_init.ts_ns)"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.audit.contexts.channels import last, times
 from pipeline.audit.detector import Detector, Sql, State
-from pipeline.audit.lives import last, times
 
 STATES = {
     "tx_frame": State("max(CASE WHEN name = 'tx.select' THEN frame_no END)"),

@@ -62,6 +62,42 @@
     reveal();
   }
 
+  // Commands, filters and queries: a button beside each copies it.
+  const copied = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch { /* not for a page from a file, in some browsers */ }
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  };
+  for (const code of all("code.copy")) {
+    const button = document.createElement("button"), text = code.textContent;
+    button.type = "button";
+    button.className = "copies";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", `Copy ${text}`);
+    button.addEventListener("click", async () => {
+      button.textContent = (await copied(text)) ? "Copied" : "Not copied";
+      button.focus();
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    });
+    code.after(" ", button);
+  }
+
+  // A link to something that is folded away opens it.
+  const unfold = () => {
+    const place = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (place && place.tagName === "DETAILS") place.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // Theme: as the system says, until somebody chooses.
   const themes = ["auto", "light", "dark"], button = document.getElementById("theme");
   const remembered = () => { try { return localStorage.getItem("wirehare-theme"); } catch { return null; } };

@@ -1,0 +1,182 @@
+"""What a batch of an ingest costs as a lake grows, and what open connections cost: `python -m benchmarks.lake`.
+
+    batches    --number batches of --mb each, in which --talking of the open --connections have messages: the seconds of
+               the batches, and how much longer a late one takes than an early one. Messages are paired within five
+               batches, so that early ones have as many to pair as late ones
+    states     batches with messages of one connection: while few connections are open, and after the rows of these
+               were copied until --open are: seconds, processor time and memory
+
+Connections never end. Captures are generated (benchmarks/generate.py), taken by one ingest, and deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.generate import APART_NS, BURSTS, FILE_HEADER, GREETING, START_NS, meet, message_bytes
+from benchmarks.packets import Laid, Talk, exchange, lay_out, rounds, said, write
+from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
+from benchmarks.profiles import SCRIPTS, USUAL
+from pipeline.lake.batch import OF_CONNECTIONS
+from pipeline.lake.files import Writer, rows_of
+from pipeline.lake.ingest import begins
+from pipeline.lake.ingesting import Ingest
+from pipeline.lake.log import Log
+from pipeline.lake.options import Options
+from pipeline.lake.place import existing
+from pipeline.session import session
+
+VERSION = "0-9-1"
+SPAN = 10  # batches that a figure is the median of
+BATCH_APART_NS = 60 * 10**9
+FEW, ROUNDS = 100, 4
+
+
+class Traffic:
+    """Connections that go on from capture to capture."""
+
+    def __init__(self, connections: int) -> None:
+        self._rng = np.random.default_rng(1)
+        sequences = self._rng.integers(0, 2**32, (connections, 2)).tolist()
+        self._talks = [
+            Talk(n, BURSTS[n % len(BURSTS)], sequence, START_NS + n * APART_NS) for n, sequence in enumerate(sequences)
+        ]
+        self._script = SCRIPTS[VERSION]
+        self._units = {burst: self._script.units(self._rng, burst, USUAL.message_bytes) for burst in BURSTS}
+
+    def opening(self, path: Path) -> None:
+        """All connections begin."""
+        steps = exchange(GREETING + said(self._script.opening()))
+        self._write(path, [lay_out(talk, steps, self._rng) for talk in self._talks])
+
+    def messages(self, path: Path, size: int, connections: int | None = None) -> None:
+        """About so many bytes of messages, of so many connections or of all; a burst each at least."""
+        talks = self._talks[:connections]
+        parts = []
+        for talk in talks:
+            units = self._units[talk.burst]
+            count = max(1, size // len(talks) // message_bytes(units, USUAL.segment_bytes) // talk.burst) * talk.burst
+            parts.append(lay_out(talk, rounds(talk, units, count, USUAL.segment_bytes, self._rng), self._rng))
+        self._write(path, parts)
+
+    def _write(self, path: Path, parts: list[Laid]) -> None:
+        with path.open("wb") as out:
+            out.write(FILE_HEADER)
+            write(out, parts)
+        meet(self._talks)
+        for talk in self._talks:
+            talk.clock_ns += BATCH_APART_NS
+
+
+def batches(directory: Path, number: int, size: int, connections: int, talking: int) -> None:
+    """Print what batches cost."""
+    traffic, seconds = Traffic(connections), list[float]()
+    with ingesting(directory / "lake") as take:
+        traffic.opening(directory / "0.pcap")
+        take(directory / "0.pcap")
+        for batch in range(1, number + 1):
+            path = directory / f"{batch}.pcap"
+            traffic.messages(path, size, talking)
+            seconds.append(take(path))
+            if batch % SPAN == 0:
+                latest = statistics.median(seconds[-SPAN:])
+                share = latest / statistics.median(seconds[:SPAN])
+                print(f"batch {batch:4}: {latest:6.2f} s, {share:5.2f} of the first {SPAN}", flush=True)
+
+
+def states(directory: Path, number: int) -> None:
+    """Print what open connections cost that nothing is captured of."""
+    traffic, lake = Traffic(FEW), directory / "lake"
+    with ingesting(lake) as take:
+        traffic.opening(directory / "0.pcap")
+        take(directory / "0.pcap")
+        for batch in range(1, 2 * ROUNDS + 1):
+            path = directory / f"{batch}.pcap"
+            traffic.messages(path, 0, 1)
+            if batch == ROUNDS + 1:
+                multiply(lake, number // FEW)
+            with peaks(os.getpid()) as seen:
+                took = take(path)
+            log = Log(existing(str(lake)))
+            there = sum(file.rows for file in log.files("states"))
+            octets = sum(file.size for file in log.files("states")) / MEGA
+            print(
+                f"{there:6} states, {octets:6.1f} MB: {took:6.2f} s, {seen.processor:6.2f} s of processors, "
+                + seen.shown(DRIVER, JVM, WORKER),
+                flush=True,
+            )
+
+
+def multiply(lake: Path, times: int) -> None:
+    """Put the rows of open connections into one file, so often, as rows of so many more connections."""
+    log = Log(existing(str(lake)))
+    for name in (*OF_CONNECTIONS, "states"):
+        table = log.tables[name]
+        files = [file for file in log.files(name) if file.open or not table.partitioned]
+        writer = Writer(log.root, table, f"copies-{name}", open_rows=True)
+        rows = rows_of(log.root, name, files)
+        for copy in range(times) if rows.num_columns else ():
+            for batch in rows.to_batches():
+                for column, change in (("connection_id", _other_id), ("flow", _other_flow)):
+                    if column in batch.schema.names:
+                        at = batch.schema.get_field_index(column)
+                        values = [change(value, copy) for value in batch[column].to_pylist()]
+                        batch = batch.set_column(at, batch.schema.field(at), pa.array(values, batch[column].type))
+                writer.write(batch)
+        if (file := writer.close()) is not None:
+            log.commit(name, None, [file], files)
+
+
+def _other_id(connection: int, copy: int) -> int:
+    return connection ^ copy
+
+
+def _other_flow(flow: bytes, copy: int) -> bytes:
+    return copy.to_bytes(2, "big") + flow[2:]  # another address; that of IPv4 begins with zeros
+
+
+@contextmanager
+def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
+    """An ingest that runs on: takes a capture as a batch, deletes it, and tells the seconds."""
+    options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
+    with Ingest.into(str(lake), begins(session), options) as ingest:
+
+        def take(path: Path) -> float:
+            began = time.perf_counter()
+            (_,) = ingest.batches([str(path)])
+            seconds = time.perf_counter() - began
+            path.unlink()
+            return seconds
+
+        yield take
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lake", description="Measures what batches cost.")
+    parser.add_argument("what", choices=("batches", "states"), nargs="?")
+    parser.add_argument("--number", type=int, default=300, help="of batches (default 300)")
+    parser.add_argument("--mb", type=float, default=5, help="size of a batch in 10**6 bytes (default 5)")
+    parser.add_argument("--connections", type=int, default=1000, help="that are open all the time (default 1000)")
+    parser.add_argument("--talking", type=int, default=20, help="of these, that have messages (default 20)")
+    parser.add_argument("--open", type=int, default=10_000, help="how many states are measured (default 10000)")
+    chosen = parser.parse_args()
+    for what in [chosen.what] if chosen.what else ["batches", "states"]:
+        with tempfile.TemporaryDirectory() as directory:
+            if what == "batches":
+                batches(Path(directory), chosen.number, int(chosen.mb * MEGA), chosen.connections, chosen.talking)
+            else:
+                states(Path(directory), chosen.open)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Values of the classic family into VARIANT: scalars, field tables, field arrays (0-9-1, section 4.2.5).
+
+A table is a sequence of (name shortstr, tag octet, value), an array one of (tag octet, value), both after a length in
+bytes. Which kind of value a tag stands for is data (`ClassicTables.tag_kind`, a row per version): the brokers' practice
+where it differs from the printed tags. Every step consumes at least the tag octet, nesting is bounded by
+`LIMITS.nesting_depth` and kept on an explicit stack (`Writer.nest`), so the cost is linear.
+
+What does not fit is MALFORMED with its offset; a tag nobody defines is, too, because its width is unknown. The value
+written then ends with what was read before it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.amqp import notes as N
+from codec.amqp.classic import kinds as K
+from codec.amqp.classic.tables import CLASSIC_VERSIONS, printed_kinds, tag_kinds
+from codec.compiler.kernel import inlined, kernel
+from codec.compiler.limits import LIMITS
+from codec.cursor import SHORT, exceeds_i64, fits, i64, is_plain, is_utf8, octet, signed, u8, u16, u32
+from codec.text import put_escaped
+from codec.variant import (
+    DECIMAL_SCALE,
+    ESCAPED,
+    MALFORMED,
+    OK,
+    TOO_DEEP,
+    begin_array,
+    begin_object,
+    element,
+    end_array,
+    end_object,
+    key,
+    note,
+    put_binary,
+    put_bool,
+    put_decimal,
+    put_f32,
+    put_f64,
+    put_int,
+    put_null,
+    put_octets,
+    put_string,
+    put_text,
+    put_timestamp_us,
+    put_u64,
+    trouble,
+)
+from codec.variant.writer import MASKING
+
+_DEPTH = LIMITS.nesting_depth
+_ENTRIES = LIMITS.detect_entries
+# TIMESTAMP reaches to the end of year 9999, as SQL's and Python's; seconds beyond it are shown as the integer they are
+# (some Qpid clients write milliseconds here).
+_LAST_SECOND = 253_402_300_799
+_SCALE = np.frombuffer(bytearray(b"scale"), np.uint8)
+_VALUE = np.frombuffer(bytearray(b"value"), np.uint8)
+_AMBIGUOUS = np.array([tag in N.AMBIGUOUS_TAGS for tag in range(256)], np.uint8)
+# Tags in practice of another width than printed, and all tags with those as they are printed: `s` of 0-9-1.
+_LATEST = CLASSIC_VERSIONS[-1]
+_PRINTED_ONLY = printed_kinds(_LATEST)
+_DIVERGES = np.array([chr(tag) in _PRINTED_ONLY for tag in range(256)], np.uint8)
+_PRINTED = np.array(
+    [{**tag_kinds(_LATEST), **_PRINTED_ONLY}.get(chr(tag), K.UNDEFINED) for tag in range(256)], np.int64
+)
+
+
+@inlined
+def value_end(buf, at, end, kind):
+    """Where a value of `kind` that begins at `at` ends; SHORT when that is beyond `end`, or the kind has no value."""
+    size = K.SIZE[kind]
+    if size >= 0:
+        return at + size if fits(at, size, end) else SHORT
+    if size == K.LENGTH_8:
+        length, data = u8(buf, at, end), at + 1
+    elif size == K.LENGTH_32:
+        length, data = u32(buf, at, end), at + 4
+    elif size == K.OCTET_AND_LENGTH_32:
+        length, data = u32(buf, at + 1, end), at + 5
+    else:
+        return SHORT
+    return data + length if length >= 0 and fits(data, length, end) else SHORT
+
+
+@inlined
+def put_scalar(w, buf, at, end, kind):
+    """Write the value `buf[at:end]` of `kind`, neither table nor array, whose extent is that of `value_end`."""
+    if kind == K.SHORTSTR:
+        if is_plain(buf, at + 1, end) and not w.positions[MASKING]:
+            put_string(w, buf, at + 1, end)
+        else:
+            _put_special_text(w, buf, at + 1, end)
+    elif kind == K.LONGSTR or kind == K.CHARACTER:
+        put_octets(w, buf, at + (4 if kind == K.LONGSTR else 0), end)
+    elif kind == K.UINT64:
+        put_u64(w, i64(buf, at, end))
+    elif kind == K.UINT16:
+        put_int(w, u16(buf, at, end))
+    elif kind == K.UINT8:
+        put_int(w, u8(buf, at, end))
+    elif kind == K.UINT32:
+        put_int(w, u32(buf, at, end))
+    elif kind == K.BOOL:
+        put_bool(w, u8(buf, at, end) != 0)
+    elif kind == K.INT32:
+        put_int(w, signed(u32(buf, at, end), 32))
+    elif kind == K.INT64:
+        put_int(w, i64(buf, at, end))
+    elif kind == K.INT16:
+        put_int(w, signed(u16(buf, at, end), 16))
+    elif kind == K.INT8:
+        put_int(w, signed(u8(buf, at, end), 8))
+    elif kind == K.TIMESTAMP:
+        _put_timestamp(w, i64(buf, at, end))
+    elif kind == K.FLOAT64:
+        put_f64(w, i64(buf, at, end))
+    elif kind == K.FLOAT32:
+        put_f32(w, u32(buf, at, end))
+    elif kind == K.BINARY:
+        put_binary(w, buf, at + 4, end)
+    elif kind == K.DECIMAL:
+        _put_decimal(w, buf, at, end)
+    else:
+        put_null(w)
+
+
+@kernel
+def _put_special_text(w, buf, start, end):
+    """The text of a short string that is not plain ASCII."""
+    _check_shortstr(w, buf, start, end)
+    put_text(w, buf, start, end)
+
+
+@kernel
+def _check_shortstr(w, buf, start, end):
+    """Note zero octets, which may not stand in a short string (0-9-1 specification, section 4.2.5.3)."""
+    for i in range(start, end):
+        if octet(buf, i) == 0:
+            note(w, N.ZERO_OCTET)
+            return
+
+
+@kernel
+def _put_timestamp(w, seconds):
+    """POSIX seconds, unsigned 64 bits."""
+    if exceeds_i64(seconds) or seconds > _LAST_SECOND:
+        put_u64(w, seconds)
+    else:
+        put_timestamp_us(w, seconds * 1_000_000)
+
+
+@kernel
+def _put_decimal(w, buf, at, end):
+    """Scale octet and 32-bit value. The grammar says unsigned, the prose signed: read signed, as every client writes
+    it. A scale that DECIMAL does not have is kept as {scale, value}."""
+    scale = u8(buf, at, end)
+    unscaled = signed(u32(buf, at + 1, end), 32)
+    if scale <= DECIMAL_SCALE:
+        put_decimal(w, unscaled, scale)
+        return
+    begin_object(w)
+    key(w, _SCALE, 0, len(_SCALE))
+    put_int(w, scale)
+    key(w, _VALUE, 0, len(_VALUE))
+    put_int(w, unscaled)
+    end_object(w)
+
+
+@kernel
+def put_name(w, buf, start, end):
+    """The key of a table entry; a name that is not UTF-8 is escaped (`codec.text`)."""
+    if is_plain(buf, start, end):
+        key(w, buf, start, end)
+        return
+    _check_shortstr(w, buf, start, end)
+    if is_utf8(buf, start, end):
+        key(w, buf, start, end)
+        return
+    w.positions[ESCAPED] += 1
+    key(w, w.text, 0, put_escaped(w.text, 0, buf, start, end))
+
+
+@kernel
+def _open(w, depth, kind, end):
+    w.nest[depth, 0] = kind
+    w.nest[depth, 1] = end
+    if kind == K.TABLE:
+        begin_object(w)
+    else:
+        begin_array(w)
+
+
+@kernel
+def _close(w, depth):
+    if w.nest[depth, 0] == K.TABLE:
+        end_object(w)
+    else:
+        end_array(w)
+
+
+@kernel
+def put_nested(w, buf, start, end, kind, tags):
+    """Write the entries `buf[start:end]` (after the length) of a field TABLE as OBJECT or a field ARRAY as ARRAY.
+
+    `tags` is the row of `tag_kind` of the version. Returns (OK, end), or (MALFORMED or TOO_DEEP, offset of what does
+    not fit), or the writer's trouble.
+    """
+    _open(w, 0, kind, end)
+    depth, at, code = 0, start, OK
+    while depth >= 0:
+        stop = int(w.nest[depth, 1])
+        if code == OK and at < stop:
+            code, at, depth = _put_entry(w, buf, at, stop, depth, tags)
+        else:
+            _close(w, depth)
+            depth -= 1
+    if code == MALFORMED:
+        note(w, N.TABLE_BROKEN)
+    return code, at
+
+
+@kernel
+def _put_entry(w, buf, at, stop, depth, tags):
+    """One entry of the container at `depth`: (code, offset after it or of the trouble, depth to go on with)."""
+    data = at
+    in_table = w.nest[depth, 0] == K.TABLE
+    if in_table:
+        data = value_end(buf, at, stop, K.SHORTSTR)
+        if data < 0:
+            return MALFORMED, at, depth
+    tag = u8(buf, data, stop)
+    kind = int(tags[tag]) if tag >= 0 else K.UNDEFINED
+    if in_table and tag >= 0 and _DIVERGES[tag] and _fits_as_printed(buf, at, stop, tags):
+        kind = int(_PRINTED[tag])
+    end = value_end(buf, data + 1, stop, kind)
+    if end < 0:
+        return MALFORMED, data if data < stop else at, depth
+    if _AMBIGUOUS[tag]:
+        note(w, N.AMBIGUOUS_TAG)
+    nested = kind == K.TABLE or kind == K.ARRAY
+    if nested and depth + 1 == _DEPTH:
+        return TOO_DEEP, data, depth
+    if in_table:
+        put_name(w, buf, at + 1, data)
+    else:
+        element(w)
+    if nested:
+        _open(w, depth + 1, kind, end)
+        return trouble(w), data + 5, depth + 1
+    put_scalar(w, buf, data + 1, end, kind)
+    return trouble(w), end, depth
+
+
+@kernel
+def _fits_as_printed(buf, at, stop, tags):
+    """Whether the entries of a table from `at` on make sense only where tags are read as the document prints them."""
+    return not entries_fit(buf, at, stop, tags) and entries_fit(buf, at, stop, _PRINTED)
+
+
+@kernel
+def table_fits(buf, start, end, tags):
+    """Whether `buf[start:end]` are table entries, in practice or as printed, as far as `entries_fit` looks."""
+    return entries_fit(buf, start, end, tags) or entries_fit(buf, start, end, _PRINTED)
+
+
+@kernel
+def table_fits_throughout(buf, start, end, tags, nest):
+    """Whether `buf[start:end]` are table entries that fill it exactly, in practice or as printed, and so on in all that
+    are nested. `nest` is scratch as `Writer.nest`."""
+    return _nested_fit(buf, start, end, tags, nest) or _nested_fit(buf, start, end, _PRINTED, nest)
+
+
+@kernel
+def _nested_fit(buf, start, end, tags, nest):
+    nest[0, 0] = K.TABLE
+    nest[0, 1] = end
+    depth, at = 0, start
+    while depth >= 0:
+        stop = int(nest[depth, 1])
+        if at == stop:
+            depth -= 1
+            continue
+        data = at if nest[depth, 0] == K.ARRAY else value_end(buf, at, stop, K.SHORTSTR)
+        tag = u8(buf, data, stop) if data >= 0 else SHORT
+        of = int(tags[tag]) if tag >= 0 else K.UNDEFINED
+        after = value_end(buf, data + 1, stop, of)
+        if after < 0:
+            return False
+        if of == K.TABLE or of == K.ARRAY:
+            depth += 1
+            if depth == _DEPTH:
+                return False
+            nest[depth, 0] = of
+            nest[depth, 1] = after
+            after = data + 5
+        at = after
+    return True
+
+
+@kernel
+def entries_fit(buf, start, end, tags):
+    """Whether `buf[start:end]` is a sequence of table entries whose values, not looked into, fill it exactly, as far as
+    `LIMITS.detect_entries` of them tell."""
+    at = start
+    for _ in range(_ENTRIES):
+        if at == end:
+            return True
+        _, _, at = next_entry(buf, at, end, tags)
+        if at < 0:
+            return False
+    return True
+
+
+@kernel
+def next_entry(buf, at, end, tags):
+    """The table entry at `at`: (offset of its tag octet, kind of its value, offset after it or SHORT)."""
+    tag_at = value_end(buf, at, end, K.SHORTSTR)
+    if tag_at < 0:
+        return SHORT, K.UNDEFINED, SHORT
+    tag = u8(buf, tag_at, end)
+    kind = int(tags[tag]) if tag >= 0 else K.UNDEFINED
+    return tag_at, kind, value_end(buf, tag_at + 1, end, kind)

@@ -1,0 +1,340 @@
+"""Methods and content headers of 0-8, 0-9 and 0-9-1: payload octets to VARIANT arguments and properties.
+
+One interpreter over the fields that `ClassicTables` lists for a method (0-9-1 specification, section 4.2.5):
+consecutive bits share octets, the first in the lowest bit. Whatever the bytes, a value is written: an object of the
+fields read before the trouble. Codes: OK; MALFORMED (the fields do not fit the payload, or octets are left over) and
+TOO_DEEP, both with the offset where; TOO_LARGE (no value is written); FULL (`rollback`, make room, again).
+"""
+
+from __future__ import annotations
+
+from codec.amqp import notes as N
+from codec.amqp.classic import kinds as K
+from codec.amqp.classic.field_table import put_nested, put_scalar, table_fits, table_fits_throughout, value_end
+from codec.amqp.classic.tables import OPTIONAL, RESERVED, UNUSED_SHIFT
+from codec.amqp.credentials import is_sasl_name, stands_apart, user_span
+from codec.compiler.kernel import inlined, kernel
+from codec.cursor import SHORT, octet, u16
+from codec.variant import (
+    MALFORMED,
+    OK,
+    TOO_DEEP,
+    TOO_LARGE,
+    begin,
+    begin_object_of,
+    end_known_object,
+    finish_known,
+    known_key,
+    load_known,
+    mask_uris,
+    note,
+    put_bool,
+    put_int,
+    put_octets,
+    put_text,
+    rollback,
+)
+
+TABLE_SIZE = 4  # octets of the size before a table
+NUMBERS = 4  # octets of the class and method numbers that begin a method's payload
+HEADER_FIXED = 12  # octets of class, weight and body size that begin a content header's
+
+
+@kernel
+def classify_method(buf, start, end, t, version):
+    """Index of the method whose payload (from the class number on) is `buf[start:end]`; -1: undefined in `version`."""
+    class_id, method_id = u16(buf, start, end), u16(buf, start + 2, end)
+    if class_id < 0 or method_id < 0 or class_id >= t.lookup.shape[1] or method_id >= t.lookup.shape[2]:
+        return -1
+    return int(t.lookup[version, class_id, method_id])
+
+
+@kernel
+def decode_arguments(buf, start, end, t, version, method, w, guarded=False, cut=False):
+    """Write the arguments `buf[start:end]` (after the method number) of method index `method`: (code, offset).
+
+    Where they do not fill the payload, a method that bears a secret, and any that is `guarded`, shows only what can be
+    no part of a secret. `cut`: octets that followed are missing; of a table those entries are shown that are there.
+    """
+    begin(w)
+    first, last = int(t.field_from[method]), int(t.field_from[method + 1])
+    begin_object_of(w, last - first, end - start + int(t.field_room[method]))
+    if guarded or t.method_secret[method] >= 0:
+        shown, flaw = fields_in_place(buf, start, end, t, t.tag_kind[version], method, w.nest)
+        if flaw:
+            note(w, flaw)
+            _, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, first + shown, False)
+            code, at = _finish(w, OK, at, at, t, method)
+            return (MALFORMED if code == OK else code), at
+    code, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, last, cut)
+    return _finish(w, code, at, end, t, method)
+
+
+@kernel
+def fields_in_place(buf, start, end, t, tags, method, nest):
+    """How many fields of `method` in `buf[start:end]` are in their place for certain, and the note about what is not: 0
+    when all of them fill it exactly, tables from end to end. Otherwise those before the first secret, if they fit and
+    what stands among them for the name of a mechanism can be one: else none. `nest` is scratch as `Writer.nest`."""
+    first, last = int(t.field_from[method]), int(t.field_from[method + 1])
+    certain = max(int(t.method_secret[method]), 0)
+    at, bit, flaw = start, 0, 0
+    for i in range(first, last):
+        kind, after = int(t.field_kind[i]), at
+        if at == end and t.field_flags[i] & OPTIONAL:
+            break
+        if kind == K.BIT:
+            after = at + 1 if bit == 0 else at
+            bit = (bit + 1) & 7
+        else:
+            bit = 0
+            after = value_end(buf, at, end, kind)
+        if after < 0 or after > end:
+            flaw = N.FIELDS_SHORT
+        elif kind == K.TABLE or kind == K.PEER_TABLE:
+            flaw = 0 if table_fits_throughout(buf, at + 4, after, tags, nest) else N.TABLE_BROKEN
+        elif kind == K.SASL_NAME and not is_sasl_name(buf, at + 1, after):
+            certain = 0
+        if flaw:
+            return (certain if i - first >= certain else 0), flaw
+        at = after
+    return (last - first, 0) if at == end else (certain, N.OCTETS_LEFT)
+
+
+@inlined
+def _put_fields(w, buf, start, end, t, tags, method, first, last, cut):
+    at, before, bit = start, start, 0
+    for i in range(first, last):
+        kind, flags = int(t.field_kind[i]), int(t.field_flags[i])
+        if at == end and flags & OPTIONAL:
+            break
+        if kind == K.BIT:
+            if bit == 0:
+                if at == end:
+                    note(w, N.FIELDS_SHORT)
+                    return MALFORMED, at
+                at += 1
+            if flags:
+                _check_bits(w, octet(buf, at - 1), bit, flags)
+            known_key(w, int(t.field_key[i]))
+            put_bool(w, (octet(buf, at - 1) >> bit) & 1)
+            bit = (bit + 1) & 7
+            continue
+        bit = 0
+        after = value_end(buf, at, end, kind)
+        if after < 0:
+            note(w, N.FIELDS_SHORT)
+            if cut and end - at >= TABLE_SIZE and (kind == K.TABLE or kind == K.PEER_TABLE):
+                code, where = _put_special(w, buf, before, at, end, t, tags, method, i)
+                return (MALFORMED if code == OK else code), where
+            return MALFORMED, at
+        if flags & RESERVED:
+            _check_reserved(w, buf, at, after)
+        if kind < K.TABLE:
+            known_key(w, int(t.field_key[i]))
+            put_scalar(w, buf, at, after, kind)
+        else:
+            code, where = _put_special(w, buf, before, at, after, t, tags, method, i)
+            if code != OK:
+                return code, where
+        before, at = at, after
+    return OK, at
+
+
+@kernel
+def _check_bits(w, octets, bit, flags):
+    """Note what is set in this octet of bit arguments though it must not be: the `bit`, or those above the last."""
+    if flags & RESERVED and (octets >> bit) & 1:
+        note(w, N.RESERVED_SET)
+    if octets & (flags >> UNUSED_SHIFT):
+        note(w, N.UNUSED_BITS)
+
+
+@kernel
+def _check_reserved(w, buf, start, end):
+    """Note a reserved value that is neither zero nor empty."""
+    for i in range(start, end):
+        if octet(buf, i) != 0:
+            note(w, N.RESERVED_SET)
+            return
+
+
+@kernel
+def _put_special(w, buf, before, at, after, t, tags, method, i):
+    """A table, content or secret at `buf[at:after]`, or what stands beside a secret; the field before it begins at
+    `before`."""
+    kind, number = int(t.field_kind[i]), int(t.field_key[i])
+    if kind == K.TABLE or kind == K.PEER_TABLE:
+        load_known(w, t.keys, method)
+        known_key(w, number)
+        mask_uris(w, kind == K.PEER_TABLE)
+        code, at = put_nested(w, buf, at + 4, after, K.TABLE, tags)
+        mask_uris(w, False)
+        return code, at
+    if kind == K.CONTENT:
+        # octet 0: content inline, 1: name of content sent in parts (0-9, class message)
+        known_key(w, number + 1 if octet(buf, at) == 1 else number)
+        put_octets(w, buf, at + 5, after)
+    elif kind == K.SECRET:
+        if number >= 0:
+            known_key(w, number)
+            put_int(w, after - at - 4)
+    elif kind == K.SASL_RESPONSE:
+        user, user_end = user_span(w, buf, before + 1, at, at + 4, after, tags)
+        if user >= 0:
+            known_key(w, number)
+            put_text(w, buf, user, user_end)
+    elif is_shown(buf, at, after, kind):
+        known_key(w, number)
+        put_scalar(w, buf, at, after, K.SHORTSTR)
+    return OK, after
+
+
+@kernel
+def is_shown(buf, at, after, kind):
+    """Whether the short string `buf[at:after]` of kind SASL_NAME or AFTER_SECRET can be no part of a secret."""
+    if kind == K.SASL_NAME:
+        return is_sasl_name(buf, at + 1, after)
+    return stands_apart(buf, at + 1, after)
+
+
+@inlined
+def _finish(w, code, at, end, t, key_set):
+    """Close the value of known keys: its code."""
+    if code == OK and at != end:
+        note(w, N.OCTETS_LEFT)
+        code = MALFORMED
+    end_known_object(w, t.keys, key_set)
+    trouble = finish_known(w, t.keys, key_set)
+    if trouble == OK:
+        return code, at
+    if trouble == TOO_LARGE:
+        rollback(w)
+    return trouble, at
+
+
+@kernel
+def decode_properties(buf, start, end, t, version, class_id, w, cut=False):
+    """Write the properties `buf[start:end]` (from the property flags on) of a content header: (code, offset).
+
+    A flag word whose bit 0 is set is followed by another. Properties exist for the bits of the first word only, so a
+    set bit elsewhere is MALFORMED: nobody knows how long its value is. A table that is broken ends where its length
+    says, and the properties after it are read; the offset is that of the first trouble. `cut` as for
+    `decode_arguments`.
+    """
+    begin(w)
+    index = int(t.class_index[version, class_id]) if class_id < t.class_index.shape[1] else -1
+    flags, at = _flags(buf, start, end)
+    if index < 0 or flags < 0:
+        note(w, N.FIELDS_SHORT)
+        begin_object_of(w, 0, 0)
+        return _finish(w, MALFORMED, start, end, t, len(t.method_name) + max(index, 0))
+    key_set = len(t.method_name) + index
+    count = 0
+    for bit in range(1, 16):
+        count += (flags >> bit) & 1
+    begin_object_of(w, count, end - at + 8 * count)
+    code, where = OK, at
+    for bit in range(15, 0, -1):
+        if not (flags >> bit) & 1:
+            continue
+        trouble, place, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit, cut)
+        if code == OK:
+            code, where = trouble, place
+        if at < 0:
+            break
+    if flags & 1:
+        note(w, N.UNDEFINED_FLAGS)
+        code = MALFORMED
+    if flags & t.reserved_flags[index]:
+        note(w, N.RESERVED_SET)
+    return _finish(w, code, where, end, t, key_set)
+
+
+@kernel
+def _flags(buf, start, end):
+    """(flags of the first word, offset after the last); -1: cut off. Bit 0 stays if a later word has a property."""
+    first = u16(buf, start, end)
+    at, word, later = start + 2, first, 0
+    while word >= 0 and word & 1:
+        word = u16(buf, at, end)
+        later |= word
+        at += 2
+    if word < 0:
+        return -1, start
+    return (first | 1 if later >> 1 else first & ~1), at
+
+
+@inlined
+def _put_property(w, buf, at, end, t, tags, index, key_set, bit, cut):
+    """Write the property of a flag `bit`: (code, offset of what was read or of the trouble, offset after the property
+    or SHORT when that is not known or the writer is full)."""
+    kind, number = int(t.property_kind[index, bit]), int(t.property_key[index, bit])
+    if kind == K.BIT:
+        known_key(w, number)
+        put_bool(w, True)
+        return OK, at, at
+    after = value_end(buf, at, end, kind)
+    if after < 0:
+        note(w, N.UNDEFINED_FLAGS if kind == K.UNDEFINED else N.FIELDS_SHORT)
+        if not (cut and kind == K.TABLE and end - at >= TABLE_SIZE):
+            return MALFORMED, at, SHORT
+    if kind == K.TABLE:
+        load_known(w, t.keys, key_set)
+        known_key(w, number)
+        code, place = put_nested(w, buf, at + TABLE_SIZE, after if after >= 0 else end, kind, tags)
+        if after < 0 and code == OK:
+            code = MALFORMED
+        return code, place, (after if code in (OK, MALFORMED, TOO_DEEP) else SHORT)
+    known_key(w, number)
+    put_scalar(w, buf, at, after, kind)
+    return OK, after, after
+
+
+@kernel
+def check_method(buf, start, end, t, version, method):
+    """Whether the arguments of `method` fill its payload `buf[start:end]` (from the class number on) exactly.
+
+    Nothing is written. Entries of tables are followed one level deep.
+    """
+    at, bit = start + NUMBERS, 0
+    for i in range(int(t.field_from[method]), int(t.field_from[method + 1])):
+        kind = int(t.field_kind[i])
+        if at == end and t.field_flags[i] & OPTIONAL:
+            break
+        if kind == K.BIT:
+            if bit == 0:
+                at += 1
+            bit = (bit + 1) & 7
+        else:
+            bit = 0
+            at = _checked(buf, at, end, kind, t.tag_kind[version])
+        if at < 0 or at > end:
+            return False
+    return at == end
+
+
+@kernel
+def _checked(buf, at, end, kind, tags):
+    after = value_end(buf, at, end, kind)
+    if (kind == K.TABLE or kind == K.PEER_TABLE) and after >= 0 and not table_fits(buf, at + 4, after, tags):
+        return -1
+    return after
+
+
+@kernel
+def check_header(buf, start, end, t, version):
+    """Whether `buf[start:end]` is the payload of a content header frame that is filled exactly: a class with content,
+    weight 0, and the properties its flags announce."""
+    class_id = u16(buf, start, end)
+    if class_id < 0 or class_id >= t.class_index.shape[1] or u16(buf, start + 2, end) != 0:
+        return False
+    index = int(t.class_index[version, class_id])
+    flags, at = _flags(buf, start + HEADER_FIXED, end)
+    if index < 0 or flags < 0 or flags & 1:
+        return False
+    for bit in range(15, 0, -1):
+        if (flags >> bit) & 1 and t.property_kind[index, bit] != K.BIT:
+            at = _checked(buf, at, end, int(t.property_kind[index, bit]), t.tag_kind[version])
+            if at < 0:
+                return False
+    return at == end

@@ -1,0 +1,363 @@
+"""The fact tables of the classic family (0-8, 0-9, 0-9-1): look-ups by name for people, arrays for kernels.
+
+Read once from the JSON files of `codec.amqp.spec`, with `overlay.json` for what they lack. No method is described in
+code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from codec.amqp.classic import kinds
+from codec.amqp.versions import FRAME_TYPES, VERSIONS, fact_table
+from codec.variant import KnownKeys, known_keys
+
+CLASSIC_VERSIONS = ("0-8", "0-9", "0-9-1")
+RESERVED_PROPERTY = "reserved"  # name of the property that 0-9-1 reserves
+SENDERS = ("client", "server")  # codes 0 and 1; -1 both
+CLASS_IDS, METHOD_IDS = 128, 544  # above every id of the fact tables (120, 530)
+# Flags of a field: it may be left out at the end of a method; it must be zero or empty; and, from UNUSED_SHIFT on, the
+# bits that must be zero in the octet of a bit, on the last bit of the octet.
+OPTIONAL, RESERVED, UNUSED_SHIFT = 1, 2, 8
+
+
+@dataclass(frozen=True)
+class Field:
+    """One argument of a method or property of a class. `key`: what it is called in a row; None for a secret."""
+
+    name: str
+    key: str | None
+    kind: int
+    optional: bool = False
+    reserved: bool = False
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of one version. `name` is 'class.method'; `replies` and `reply_to` are such names; a request is a
+    method with `replies`. `sent_by` is 'client', 'server' or 'both', extensions included."""
+
+    version: str
+    class_id: int
+    method_id: int
+    name: str
+    sent_by: str
+    synchronous: bool
+    content: bool
+    replies: tuple[str, ...]
+    reply_to: tuple[str, ...]
+    fields: tuple[Field, ...]
+    extension: str | None
+
+
+@dataclass(frozen=True)
+class ContentClass:
+    """A class whose methods carry content; `properties` by flag bit (15 is the first)."""
+
+    version: str
+    class_id: int
+    name: str
+    properties: dict[int, Field]
+
+
+class ClassicTables(NamedTuple):
+    """Kernel arrays. First index `version` is a code of `codec.amqp.versions`; -1 means none.
+
+    lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name` and `method_version`,
+    `method_content` 0/1, `method_ticket` 0/1 (a reserved short stands where older versions have an access ticket),
+    `method_sender`, `method_secret` place of its first secret field, `method_greets` 0/1 (a client authenticates by
+    it), `field_from` (one more), `field_room` bytes its fields may need above their size on the wire. Per field, int64:
+    `field_kind`, `field_key` number in the key set of its method, `field_flags`.
+    class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
+    `property_kind`, `property_key` (classes, flag bit), `reserved_flags` bits of its reserved properties. tag_kind
+    (versions, 256): kind of a field-table tag. frame_kind (versions, 256): code of FRAME_TYPES. start, tune_ok
+    (versions,): method index. start_says (versions, 2): major and minor number in connection.start. `keys`: key sets of
+    the methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
+    """
+
+    lookup: np.ndarray
+    method_name: np.ndarray
+    method_version: np.ndarray
+    method_content: np.ndarray
+    method_ticket: np.ndarray
+    method_sender: np.ndarray
+    method_secret: np.ndarray
+    method_greets: np.ndarray
+    field_from: np.ndarray
+    field_room: np.ndarray
+    field_kind: np.ndarray
+    field_key: np.ndarray
+    field_flags: np.ndarray
+    class_name: np.ndarray
+    class_index: np.ndarray
+    property_kind: np.ndarray
+    property_key: np.ndarray
+    reserved_flags: np.ndarray
+    tag_kind: np.ndarray
+    frame_kind: np.ndarray
+    start: np.ndarray
+    start_says: np.ndarray
+    tune_ok: np.ndarray
+    keys: KnownKeys
+
+
+@lru_cache
+def _overlay() -> dict[str, Any]:
+    text = resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8")
+    overlay: dict[str, Any] = json.loads(text)
+    return overlay
+
+
+def _field(described: dict[str, Any], of: str, optional: bool) -> Field:
+    """A field of method `of`, or a property of the class `of`."""
+    name, overlay = described["name"], _overlay()
+    renamed, secrets = overlay["key_names"], overlay["credentials"].get(of, {})
+    shown = described.get("practice_name", name)
+    key: str | None = renamed.get(shown, shown).replace("-", "_")
+    kind = kinds.OF_FIELD[described["type"]]
+    if name in secrets:
+        by_mechanism = "user_from" in secrets[name]
+        key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (secrets[name].get("size_as"), kinds.SECRET)
+    elif name in overlay["sasl_names"].get(of, ()):
+        kind = kinds.SASL_NAME
+    elif name in overlay["tells_of_peer"].get(of, ()):
+        kind = kinds.PEER_TABLE
+    return Field(name, key, kind, optional, described.get("reserved", name == RESERVED_PROPERTY))
+
+
+def _after_secrets(fields: list[Field]) -> tuple[Field, ...]:
+    """`fields`, with the short strings behind a secret marked as such."""
+    first = _first_secret(fields)
+    return tuple(
+        replace(field, kind=kinds.AFTER_SECRET) if 0 <= first < i and field.kind == kinds.SHORTSTR else field
+        for i, field in enumerate(fields)
+    )
+
+
+def _first_secret(fields: Sequence[Field]) -> int:
+    """Place of the first secret field; -1: there is none."""
+    return next((i for i, field in enumerate(fields) if field.kind in (kinds.SECRET, kinds.SASL_RESPONSE)), -1)
+
+
+def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -> Method:
+    class_name = of_class["name"]
+    name = f"{class_name}.{described['name']}"
+    fields = [_field(field, name, False) for field in described["fields"]]
+    fields += [_field(field, name, True) for field in described.get("optional_trailing_fields", [])]
+    pairs = _overlay()["replies"].get(version, {})
+    replies = [f"{class_name}.{reply}" for reply in described["responses"]]
+    requests = [f"{class_name}.{request}" for request in described["response_to"]]
+    replies += [reply for request, reply in pairs.items() if request == name]
+    requests += [request for request, reply in pairs.items() if reply == name]
+    return Method(
+        version,
+        of_class["index"],
+        described["index"],
+        name,
+        described.get("sent_by_extension", described)["sent_by"],
+        described["synchronous"],
+        described["content"],
+        tuple(replies),
+        tuple(requests),
+        _after_secrets(fields),
+        described.get("extension"),
+    )
+
+
+def _described_methods(version: str, described_by: str) -> list[Method]:
+    table = fact_table(described_by)["classes"]
+    found = [_method(described_by, of_class, described) for of_class in table for described in of_class["methods"]]
+    return [replace(method, version=version) for method in found]
+
+
+@lru_cache
+def methods(version: str) -> tuple[Method, ...]:
+    """Every method of a classic version ('0-8', '0-9', '0-9-1'), its own first, then extensions.
+
+    Numbers are unique, names need not be: under a 0-9 header basic.recover is 100, and 110 where RabbitMQ answers.
+    """
+    known = _described_methods(version, version)
+    extra = _overlay()["extra_methods"].get(version)
+    if extra:
+        known += [method for method in _described_methods(version, extra["from"]) if method.name in extra["methods"]]
+    return tuple(known)
+
+
+@lru_cache
+def method_name(version: str, class_id: int, method_id: int) -> str | None:
+    """'basic.publish' for ('0-9-1', 60, 40); None when the version does not define it."""
+    return {(m.class_id, m.method_id): m.name for m in methods(version)}.get((class_id, method_id))
+
+
+@lru_cache
+def content_classes(version: str) -> tuple[ContentClass, ...]:
+    """The classes of a classic version that have content."""
+    return tuple(
+        ContentClass(
+            version,
+            of_class["index"],
+            of_class["name"],
+            {each["flag_bit"]: _field(each, of_class["name"], False) for each in of_class["properties"]},
+        )
+        for of_class in fact_table(version)["classes"]
+        if any(described["content"] for described in of_class["methods"])
+    )
+
+
+@lru_cache
+def tag_kinds(version: str) -> dict[str, int]:
+    """Field-table tag -> kind (`codec.amqp.classic.kinds`): what is practised, else what is specified."""
+    tags = fact_table(version)["field_table"]["tags"]
+    return {tag["tag"]: kinds.OF_TAG[(tag["practice"] or tag["spec"])["type"]] for tag in tags}
+
+
+@lru_cache
+def printed_kinds(version: str) -> dict[str, int]:
+    """Field-table tag -> kind as specified, for tags that in practice have a value of another width."""
+    tags = fact_table(version)["field_table"]["tags"]
+    both = {tag["tag"]: (tag["spec"], tag["practice"]) for tag in tags if tag["spec"] and tag["practice"]}
+    return {
+        tag: kinds.OF_TAG[spec["type"]] for tag, (spec, practice) in both.items() if spec["width"] != practice["width"]
+    }
+
+
+@lru_cache
+def classic_names() -> tuple[str, ...]:
+    """Names of methods ('basic.publish') and of classes with content ('basic'), each once."""
+    names = {method.name: None for version in CLASSIC_VERSIONS for method in methods(version)}
+    names.update({of_class.name: None for version in CLASSIC_VERSIONS for of_class in content_classes(version)})
+    return tuple(names)
+
+
+def key_set(fields: tuple[Field, ...]) -> list[str]:
+    """Keys of `fields` in order. A `content` argument has two: inline content under its own name, or a reference."""
+    keys: list[str] = []
+    for field in fields:
+        if field.key is not None:
+            keys.append(field.key)
+            if field.kind == kinds.CONTENT:
+                keys.append(f"{field.key}_reference")
+    return keys
+
+
+def _room(fields: tuple[Field, ...]) -> int:
+    """Bytes that the values of `fields`, tables aside, may need as VARIANT above what they have on the wire."""
+    # the widest form less the octets on the wire: an integer of n octets takes up to 1 + 2n, text up to 5 and itself
+    above = {kinds.BIT: 1, kinds.UINT64: 10, kinds.TIMESTAMP: 10}
+    return sum(above.get(field.kind, 5) for field in fields)
+
+
+@lru_cache
+def classic_tables() -> ClassicTables:
+    """The arrays of all three versions."""
+    every = [method for version in CLASSIC_VERSIONS for method in methods(version)]
+    classes = [of_class for version in CLASSIC_VERSIONS for of_class in content_classes(version)]
+    key_sets = [key_set(method.fields) for method in every]
+    key_sets += [key_set(tuple(of_class.properties.values())) for of_class in classes]
+    names = {name: number for number, name in enumerate(classic_names())}
+    fields = [(field, keys) for method, keys in zip(every, key_sets, strict=False) for field in method.fields]
+    lookup = np.full((len(VERSIONS), CLASS_IDS, METHOD_IDS), -1, np.int16)
+    for index, method in enumerate(every):
+        lookup[VERSIONS.index(method.version), method.class_id, method.method_id] = index
+    class_name, class_index, property_kind, property_key, reserved_flags = _class_arrays(classes, names)
+    return ClassicTables(
+        lookup,
+        np.array([names[method.name] for method in every], np.int64),
+        np.array([VERSIONS.index(method.version) for method in every], np.int64),
+        np.array([method.content for method in every], np.int64),
+        np.array([_reserves_ticket(method) for method in every], np.int64),
+        np.array([SENDERS.index(m.sent_by) if m.sent_by in SENDERS else -1 for m in every], np.int64),
+        np.array([_first_secret(method.fields) for method in every], np.int64),
+        np.array([method.name in _overlay()["handshake"]["methods"] for method in every], np.int64),
+        np.cumsum([0] + [len(method.fields) for method in every], dtype=np.int64),
+        np.array([_room(method.fields) for method in every], np.int64),
+        np.array([field.kind for field, _ in fields], np.int64),
+        np.array([keys.index(field.key) if field.key else -1 for field, keys in fields], np.int64),
+        np.array([flags for method in every for flags in _field_flags(method)], np.int64),
+        class_name,
+        class_index,
+        property_kind,
+        property_key,
+        reserved_flags,
+        _tag_array(),
+        _frame_array(),
+        _named_array(every, "connection.start"),
+        _start_array(),
+        _named_array(every, "connection.tune-ok"),
+        known_keys(key_sets),
+    )
+
+
+def _field_flags(method: Method) -> list[int]:
+    """Flags of the fields of a method."""
+    in_use = _overlay()["reserved_in_use"].get(method.name, {}).get("fields", ())
+    flags, bit = [], 0
+    following = [*(field.kind for field in method.fields[1:]), None]
+    for field, after in zip(method.fields, following, strict=False):
+        own = (OPTIONAL if field.optional else 0) | (RESERVED if field.reserved and field.name not in in_use else 0)
+        if field.kind == kinds.BIT:
+            bit += 1
+            if bit == 8 or after != kinds.BIT:
+                own |= (0xFF << bit & 0xFF) << UNUSED_SHIFT
+                bit = 0
+        flags.append(own)
+    return flags
+
+
+def _reserves_ticket(method: Method) -> bool:
+    return bool(method.fields) and method.fields[0].reserved and method.fields[0].kind == kinds.UINT16
+
+
+def _named_array(every: list[Method], name: str) -> np.ndarray:
+    array = np.full(len(VERSIONS), -1, np.int64)
+    for index, method in enumerate(every):
+        if method.name == name:
+            array[VERSIONS.index(method.version)] = index
+    return array
+
+
+def _start_array() -> np.ndarray:
+    array = np.full((len(VERSIONS), 2), -1, np.int64)
+    for version in CLASSIC_VERSIONS:
+        numbers = fact_table(version)["protocol_header"]["start_version"]
+        array[VERSIONS.index(version)] = numbers["major"], numbers["minor"]
+    return array
+
+
+def _class_arrays(classes: list[ContentClass], names: dict[str, int]) -> tuple[np.ndarray, ...]:
+    class_name = np.full((len(VERSIONS), CLASS_IDS), -1, np.int64)
+    class_index = np.full((len(VERSIONS), CLASS_IDS), -1, np.int64)
+    property_kind = np.full((len(classes), 16), kinds.UNDEFINED, np.int64)
+    property_key = np.full((len(classes), 16), -1, np.int64)
+    reserved_flags = np.zeros(len(classes), np.int64)
+    for index, of_class in enumerate(classes):
+        place = VERSIONS.index(of_class.version), of_class.class_id
+        class_name[place], class_index[place] = names[of_class.name], index
+        for number, (bit, field) in enumerate(of_class.properties.items()):
+            property_kind[index, bit], property_key[index, bit] = field.kind, number
+            reserved_flags[index] |= field.reserved << bit
+    return class_name, class_index, property_kind, property_key, reserved_flags
+
+
+def _tag_array() -> np.ndarray:
+    array = np.full((len(VERSIONS), 256), kinds.UNDEFINED, np.int64)
+    for version in CLASSIC_VERSIONS:
+        for tag, kind in tag_kinds(version).items():
+            array[VERSIONS.index(version), ord(tag)] = kind
+    return array
+
+
+def _frame_array() -> np.ndarray:
+    array = np.full((len(VERSIONS), 256), -1, np.int64)
+    for version in CLASSIC_VERSIONS:
+        for frame in fact_table(version)["frame_types"]:
+            if frame["defined"]:
+                array[VERSIONS.index(version), frame["value"]] = FRAME_TYPES.index(frame["name"])
+    return array

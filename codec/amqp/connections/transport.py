@@ -1,0 +1,207 @@
+"""One captured segment into the streams of its connection: handshake, acknowledgements, ends, and the place of its
+bytes.
+
+Payload of a RST is not part of the stream: it may say why the connection was reset (RFC 9293, section 3.5.3). It is
+counted beside the stream (`outside_bytes`), as that of segments outside of any window is.
+"""
+
+from __future__ import annotations
+
+from codec.amqp import rows as R
+from codec.amqp.connections.connection import END_FIN, END_NONE, END_RST
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import STRAY_SEGMENT
+from codec.net.segments import ACK, FIN, RST, SYN
+from codec.tcp.direction import DONE, FOREIGN, TLS
+from codec.tcp.order import needed
+from codec.tcp.pieces import hold, hold_room
+from codec.tcp.reassembly import OUT_OF_WINDOW, WRAP, anchor, count_conflicts, deliver, make_room, offset_of, swallow
+
+
+@kernel
+def begins_anew(d, peer, g):
+    """Is this SYN the first packet of another connection on the same addresses and ports? (RFC 9293 section 3.4.3)"""
+    if not g["flags"] & SYN or not (d.packets or peer.packets):
+        return False
+    begins = (int(g.seq) + 1) % WRAP
+    if d.anchored:
+        if (begins + int(d.next) - int(d.seq)) % WRAP == 0:
+            return False  # the same SYN again, or late: what is known begins behind it
+        if d.syn or d.payload_bytes > 0 or d.missing_bytes > 0:
+            return True
+    if g["flags"] & ACK:
+        return bool(peer.anchored and not answers(peer, g))
+    if d.promised >= 0:
+        return bool(begins != d.promised)  # the SYN-ACK, which came first, answers another SYN
+    return bool(peer.anchored and (peer.payload_bytes > 0 or peer.fin or peer.rst) and not peer.syn)
+
+
+@kernel
+def answers(peer, g):
+    """Does the SYN-ACK `g` answer the SYN of this peer? It acknowledges that alone, or with it the bytes that it
+    carried (RFC 7413, section 3)."""
+    acked = offset_of(peer, int(g.ack))
+    return acked == 0 or (peer.syn != 0 and 0 < acked <= peer.highest)
+
+
+@kernel
+def note_flags(c, d, peer, direction, rows, g):
+    """Handshake, end and acknowledgement of one segment."""
+    ts = int(g.ts_ns)
+    if g["flags"] & SYN:
+        if not d.anchored:
+            anchor(d, (int(g.seq) + 1) % (1 << 32))
+        d.syn = 1
+        client = direction
+        if g["flags"] & ACK:
+            client = 1 - direction
+            if c.synack_ns < 0:
+                c.synack_ns = ts
+            if not peer.anchored:
+                peer.promised = int(g.ack)
+        elif c.syn_ns < 0:
+            c.syn_ns = ts
+        if c.client < 0:
+            R.resolve_senders(rows, c, client, R.BY_SYN)
+    elif g["flags"] & ACK and d.syn and not peer.anchored and peer.promised < 0:
+        peer.promised = int(g.ack)  # the end of the handshake: the SYN-ACK was captured late, or not at all
+    elif g["flags"] & ACK and c.rtt_ns < 0 and c.syn_ns >= 0 and c.synack_ns >= 0 and direction == c.client:
+        c.rtt_ns = max(0, ts - int(c.syn_ns))
+    if g["flags"] & ACK and peer.anchored:
+        acked = offset_of(peer, int(g.ack))
+        if abs(acked - int(peer.next)) < OUT_OF_WINDOW:
+            peer.acked = max(int(peer.acked), acked)
+    if g["flags"] & RST:
+        d.rst = 1
+        if c.tcp_end == END_NONE:
+            c.tcp_end = END_RST
+            c.tcp_end_by = direction
+            c.end_ack = int(g.ack) if g["flags"] & ACK else -1
+    elif g["flags"] & FIN:
+        d.fin = 1
+        if c.tcp_end == END_NONE:
+            c.tcp_end = END_FIN
+            c.tcp_end_by = direction
+            c.end_ack = int(g.ack) if g["flags"] & ACK else -1
+        elif c.tcp_end_by != direction and c.end_ack == (int(g.seq) + int(g.wire_len) + 1) % WRAP:
+            c.tcp_end = END_FIN  # what ended the connection in the capture acknowledges this FIN
+            c.tcp_end_by = direction
+            c.end_ack = -1
+
+
+@kernel
+def note_window(d, g):
+    """How long the receive window is zero: whoever sent the segment does not read what has come (RFC 9293, section
+    3.8.6). Windows on SYN and RST segments say nothing of it."""
+    if g["flags"] & (SYN | RST) or not g["flags"] & ACK:
+        return
+    if g.window == 0 and d.shut_ns < 0:
+        d.shut_ns = g.ts_ns
+    elif g.window > 0 and d.shut_ns >= 0:
+        open_window(d, int(g.ts_ns))
+
+
+@kernel
+def open_window(d, ts):
+    """The window is open again, or nothing more is known of it."""
+    if d.shut_ns >= 0:
+        d.zero_window_ns += max(0, ts - int(d.shut_ns))
+        d.shut_ns = -1
+
+
+@kernel
+def take(c, d, peer, direction, s, rows, g, payload):
+    """Place one segment: NEED_* with nothing changed, or DONE."""
+    size = int(g.cap_len)
+    code = make_room(d, s, size, 1)
+    if code != DONE:
+        return code
+    code = hold_room(d, s, size)
+    if code != DONE:
+        return code
+    ts = int(g.ts_ns)
+    c.arrival += 1
+    c.now_ns = g.order_ns
+    d.packets += 1
+    c.last_ns = max(int(c.last_ns), ts)
+    c.last_packet = g.packet_no
+    c.last_file = g.file
+    note_flags(c, d, peer, direction, rows, g)
+    note_window(d, g)
+    first = (int(g.seq) + (1 if g["flags"] & SYN else 0)) % WRAP
+    if g.wire_len > 0:
+        if g["flags"] & RST:
+            d.outside_bytes += size
+            return DONE
+        if not d.anchored:
+            anchor(d, first)
+        start = offset_of(d, first)
+        if abs(start - int(d.next)) >= OUT_OF_WINDOW:
+            d.limits |= STRAY_SEGMENT
+            d.outside_bytes += size
+            return DONE
+        needs = needed(peer, int(g.ack)) if g["flags"] & ACK else 0
+        place(c, d, s, g, payload, start, needs)
+    if g["flags"] & FIN and d.anchored and d.fin_at < 0:
+        fin_at = offset_of(d, first) + int(g.wire_len)
+        if fin_at >= d.next - 1 and fin_at - d.next < OUT_OF_WINDOW:
+            d.fin_at = fin_at
+    return DONE
+
+
+@kernel
+def place(c, d, s, g, payload, start, needs):
+    """The payload of `g` has stream offset `start`: deliver it, hold it, or count it as a copy."""
+    ts = int(g.ts_ns)
+    size, wire = int(g.cap_len), int(g.wire_len)
+    at = int(g.payload_at)
+    cut = wire - size
+    if start + wire <= d.next and wire <= 1 and start + 1 == d.next:
+        return  # keep-alive: one old octet, whatever its value (RFC 9293 section 3.8.4)
+    if d.last_data_ns >= 0:
+        d.max_silence_ns = max(int(d.max_silence_ns), ts - int(d.last_data_ns))
+    d.last_data_ns = max(int(d.last_data_ns), ts)
+    if start < d.next:
+        old = min(start + wire, int(d.next)) - start
+        d.retransmitted_bytes += old
+        if d.mode != TLS and d.mode != FOREIGN:
+            count_conflicts(d, s, payload, at, start, min(old, size))
+        if start + wire <= d.next:
+            return
+        at += min(old, size)
+        size = max(0, size - old)
+        cut = wire - old - size
+        start = int(d.next)
+    if start < d.highest and start + size > d.next:
+        d.out_of_order += 1
+    d.highest = max(int(d.highest), start + size)
+    waiting = d.piece_end > d.piece_from
+    if start == d.next and (not waiting or s.pieces[d.piece_from].start >= start + size):
+        if size > 0:
+            bring(c, d, s, payload, at, size, int(c.arrival), int(g.packet_no), ts, int(g.file), needs)
+        if cut > 0:
+            d.cut_end = max(int(d.cut_end), start + size + cut)
+    else:
+        hold(d, s, payload, at, start, size, cut, int(c.arrival), int(g.packet_no), ts, int(g.file), needs)
+
+
+@kernel
+def bring(c, d, s, source, at, size, arrival, packet_no, ts, file, needs):
+    """Bytes in order: to the framing, or counted when nobody reads this direction."""
+    if (d.mode == TLS or d.mode == FOREIGN) and d.pos == d.end:
+        if d.span_from < 0:
+            d.span_from = d.next
+            d.span_first_packet = packet_no
+            d.span_first_ns = ts
+        d.span_packet = packet_no
+        d.span_ns = ts
+        d.span_file = file
+        if d.mode == TLS:
+            d.tls_bytes += size
+        else:
+            d.foreign_bytes += size
+        swallow(d, size)
+    else:
+        mark = deliver(d, s, source, at, size, arrival, packet_no, ts, file, needs)
+        mark.since_arrival = c.arrival
+        mark.since_ns = c.now_ns

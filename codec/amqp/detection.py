@@ -1,0 +1,224 @@
+"""What a direction is, and where its frames begin: START and LOST of `codec.amqp.stream`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.amqp.classic.agreement import assume
+from codec.amqp.connections.connection import (
+    close_span,
+    extend_span,
+    header_version,
+    matches_magic,
+    plausible_header,
+    release_spans,
+)
+from codec.amqp.detect import ACCEPT, UNDECIDED, greeting, tls_record
+from codec.amqp.framing import ONLY_VERSION, cut_frames, find_frames
+from codec.amqp.versions import CLASSIC, DESCRIBED, SKIPPED, UNKNOWN_FAMILY, V1_0
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS, SEARCH
+from codec.cursor import u32
+from codec.tcp.direction import FOREIGN, FRAMES, LOST, TLS
+
+DETECT_BYTES = LIMITS.detect_bytes
+HEADER_OCTETS = 8
+HEAD = 4  # octets by which a protocol is known
+# How foreign streams begin that a row tells by those octets: requests and answers of HTTP, SSH. Of TLS the first two
+# (a handshake, major version 3). Of others nothing is shown: it may be a login.
+KNOWN_HEADS = np.array([int.from_bytes(head, "big") for head in (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"SSH-")])
+TLS_HEAD = 0x1603
+HELLO_BYTES = LIMITS.hello_bytes
+
+
+@kernel
+def _is_known(head):
+    for known in KNOWN_HEADS:
+        if head == known:
+            return True
+    return False
+
+
+@kernel
+def become_foreign(d, s, spans, direction, mode):
+    """Nobody will read this direction: what is buffered, and the spans that waited, are counted with the rest."""
+    for i in range(int(spans.number[direction])):
+        span = spans.waiting[direction][i]
+        if not span.gap:
+            if mode == TLS:
+                d.tls_bytes += span.length
+            else:
+                d.foreign_bytes += span.length
+    if spans.number[direction] > 0 and d.span_from < 0:
+        first = spans.waiting[direction][0]
+        d.span_from = first.from_
+        d.span_first_packet = first.first_packet
+        d.span_first_ns = first.first_ns
+        d.span_packet = first.packet
+        d.span_ns = first.ns
+        d.span_file = first.file
+    spans.number[direction] = 0
+    size = int(d.end) - int(d.pos)
+    if mode == FOREIGN and size >= HEAD and size == d.payload_bytes and d.holes == 0:
+        head = u32(s.bytes, int(d.pos), int(d.end))
+        if head >> 16 == TLS_HEAD or _is_known(head):
+            d.foreign_head = head + 1
+    extend_span(d, s, int(d.next))
+    if mode == TLS:
+        d.tls_bytes += size
+    else:
+        d.foreign_bytes += size
+    d.mode = mode
+    d.pos = d.end
+    d.kept = d.end
+
+
+@kernel
+def keep_hello(state, direction):
+    """Keep the first bytes of a TLS stream: its hello names the server and the TLS version."""
+    d = state.directions[direction]
+    s = state.streams[direction]
+    size = min(int(d.end) - int(d.pos), HELLO_BYTES)
+    for i in range(size):
+        state.hello[direction, i] = s.bytes[d.pos + i]
+    d.hello = size
+
+
+@kernel
+def search(state, direction):
+    """LOST: look for the next boundary. True when there is one (FRAMES from `pos`) or all bytes are ruled out."""
+    c = state.connection[0]
+    d = state.directions[direction]
+    ended = d.final != 0
+    s = state.streams[direction]
+    here = int(d.next) - (int(d.end) - int(d.pos))
+    family = int(c.family)
+    start = int(d.pos) + max(0, int(d.scanned[family]) - here)
+    verdict, at = find_frames(state, c, family, s.bytes, start, int(d.end), ended)
+    if family == DESCRIBED:
+        verdict, at = header_before(s.bytes, start, at, int(d.end), ended, verdict, state.headers)
+    if ended and d.cut_end > d.next:
+        cut = cut_off(state, c, d, s, int(d.pos), at if verdict == ACCEPT else int(d.end))
+        if cut >= 0:
+            verdict, at = ACCEPT, cut
+    found = here + at - int(d.pos)
+    d.scanned[family] = found
+    extend_span(d, s, found)
+    if verdict != ACCEPT:
+        return ended
+    close_span(state.rows, c, direction, d, state.spans, SKIPPED, found)
+    d.mode = FRAMES
+    return True
+
+
+@kernel
+def cut_off(state, c, d, s, start, stop):
+    """The first packet among those in `bytes[start:stop]` that begins with a frame, and runs into what the snaplen cut
+    off: where it begins, -1 none. A sender rarely writes frames such that packets begin elsewhere."""
+    end, cut = int(d.end), int(d.cut_end) - int(d.next)
+    if d.kept == d.pos and start < stop and cut_frames(state, c, s.bytes, start, end, cut):
+        return start  # a hole ends here
+    for i in range(int(d.mark_from), int(d.mark_end) - 1):
+        p = end - (int(d.next) - int(s.marks[i].end))
+        if start < p < stop and cut_frames(state, c, s.bytes, p, end, cut):
+            return p
+    return -1
+
+
+@kernel
+def header_before(buf, start, at, end, ended, verdict, headers):
+    """(`verdict`, `at`), unless a protocol header of AMQP 1.0 may stand in `buf[start:at]`: those of a stream follow
+    each other in the middle of it (security layers come first: part 2, section 2.2)."""
+    for p in range(start, at):
+        if matches_magic(buf, p, end) <= 0:
+            continue
+        if p + HEADER_OCTETS > end:
+            if not ended:
+                return UNDECIDED, p
+        elif header_version(buf, p, headers) == V1_0:
+            return ACCEPT, p
+    return verdict, at
+
+
+@kernel
+def recognise(state, direction):
+    """START: decide what this direction is. False: not yet, more bytes may tell."""
+    c = state.connection[0]
+    d = state.directions[direction]
+    s = state.streams[direction]
+    spans = state.spans
+    ended = d.final != 0
+    p, end = int(d.pos), int(d.end)
+    from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == end - p
+    if matches_magic(s.bytes, p, end) > 0:
+        if end - p < 8:
+            if not ended:
+                return False
+        elif plausible_header(s.bytes, p):
+            enter(state, direction, FRAMES)
+            return True
+    tls = tls_record(s.bytes, p, end, ended)
+    if tls == UNDECIDED:
+        return False
+    greets = from_start and (s.bytes[p] == 22 or s.bytes[p] == 21)  # a handshake or an alert
+    if tls == ACCEPT and c.family == UNKNOWN_FAMILY and (greets or tls_chain(s.bytes, p, end, ended)):
+        keep_hello(state, direction)
+        become_foreign(d, s, spans, direction, TLS)
+        return True
+    if from_start and direction != c.client and c.family != CLASSIC:
+        # the header is missing, or asked for what this server does not speak: its first frame says what it speaks
+        verdict = greeting(s.bytes, p, end, ended, state.tables)
+        if verdict == UNDECIDED:
+            return False
+        if verdict == ACCEPT:
+            assume(c)
+    if c.family != UNKNOWN_FAMILY:
+        enter(state, direction, FRAMES if from_start else LOST)
+        return True
+    peer = state.directions[1 - direction]
+    if from_start and (direction == c.client or peer.mode == FOREIGN or peer.mode == TLS):
+        become_foreign(d, s, spans, direction, FOREIGN)
+        return True
+    here = int(d.next) - (end - p)
+    for family in range(CLASSIC, DESCRIBED + 1):
+        skip = max(0, int(d.scanned[family]) - here)
+        verdict, at = find_frames(state, c, family, s.bytes, p + skip, end, ended)
+        d.scanned[family] = here + at - p
+        if verdict == ACCEPT:
+            if family == CLASSIC:
+                assume(c)
+            else:
+                c.family = family
+                c.version = ONLY_VERSION[family]
+                c.version_known = 0
+            enter(state, direction, LOST)
+            return True
+    if end - p > DETECT_BYTES:
+        c.limits |= SEARCH
+        become_foreign(d, s, spans, direction, FOREIGN)
+        return True
+    return False
+
+
+@kernel
+def tls_chain(buf, p, end, ended):
+    """In the middle of a stream one TLS record header is weak evidence: does another follow?"""
+    size = 5 + ((int(buf[p + 3]) << 8) | int(buf[p + 4]))
+    return p + size == end or tls_record(buf, p + size, end, ended) == ACCEPT
+
+
+@kernel
+def enter(state, direction, mode):
+    """The stream is AMQP: the spans that waited become rows, framing begins in `mode`."""
+    c = state.connection[0]
+    d = state.directions[direction]
+    release_spans(state.rows, c, direction, d, state.spans)
+    d.mode = mode
+    scan_from(d, 0)
+
+
+@kernel
+def scan_from(d, offset):
+    """Whatever the family, the next search begins at stream offset `offset`."""
+    for family in range(len(d.scanned)):
+        d.scanned[family] = offset

@@ -1,0 +1,1 @@
+"""AMQP 0-10: tables of the specification, frames, segments, assemblies, values."""

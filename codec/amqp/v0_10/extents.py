@@ -1,0 +1,208 @@
+"""How far the values of AMQP 0-10 reach, without reading them: sizes, packing flags, entries that fit.
+
+A value is as long as its type says (fixed), or as the size before it says (variable); types nobody defines have a width
+by the range of their code. A struct without a size before it ends where its fields end.
+"""
+
+from __future__ import annotations
+
+from codec.amqp.credentials import is_sasl_name
+from codec.amqp.v0_10 import tables as T
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
+from codec.cursor import SHORT, fits, octet, u8, u16, u32
+
+NUMBERS = T.NUMBERS
+SECTIONS = LIMITS.detect_entries
+CONNECTION_CLASS = next(entry.class_code for entry in T.entries() if entry.name == "connection.start")
+BIT_TYPE, STRUCT32_TYPE = T.type_numbers()["bit"], T.type_numbers()["struct32"]
+
+
+@kernel
+def length_at(buf, at, end, width):
+    """The size of `width` octets (1, 2 or 4) at `at`, or SHORT."""
+    if width == 1:
+        return u8(buf, at, end)
+    return u16(buf, at, end) if width == 2 else u32(buf, at, end)
+
+
+@kernel
+def extent(buf, at, end, number, of, t):
+    """Where the value of type `number` that begins at `at` ends; SHORT when that is beyond `end`, or nobody knows.
+    `of`: the entry of a declared struct; `end` when that has no size."""
+    category, width = t.types[T.CATEGORY, number], t.types[T.WIDTH, number]
+    if category == T.FIXED:
+        return at + width if fits(at, width, end) else SHORT
+    if number == T.STRUCT_TYPE:
+        width = t.entries[of, T.SIZE_WIDTH]
+        if width == 0:
+            return end
+    elif category == T.RESERVED:
+        return SHORT
+    size = length_at(buf, at, end, width)
+    return at + width + size if size >= 0 and fits(at + width, size, end) else SHORT
+
+
+@kernel
+def entry_at(buf, at, end, kind, t):
+    """The control, command or struct whose class code and code stand at `at`; -1 when there is none."""
+    if end - at < 2 or octet(buf, at) >= NUMBERS or octet(buf, at + 1) >= NUMBERS:
+        return -1
+    return int(t.lookup[kind, octet(buf, at), octet(buf, at + 1)])
+
+
+@kernel
+def packing_flags(buf, at, end, of, t):
+    """The packing flags of entry `of` at `at`, field 0 in the lowest bit; SHORT when they do not stand before `end`, or
+    speak of fields that the entry does not have. Without flag octets all fields are there."""
+    pack = t.entries[of, T.PACK]
+    count = t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
+    if pack == 0:
+        return (1 << count) - 1
+    if end - at < pack:
+        return SHORT
+    flags = octet(buf, at)
+    if pack == 2:
+        flags |= octet(buf, at + 1) << 8
+    return SHORT if flags >> count else flags
+
+
+@kernel
+def unknown_flags(buf, at, end, of, t):
+    """Whether packing flags stand at `at` that speak of fields that entry `of` does not have."""
+    pack = t.entries[of, T.PACK]
+    return at >= 0 and pack > 0 and end - at >= pack and packing_flags(buf, at, end, of, t) == SHORT
+
+
+@kernel
+def _items_fit(buf, at, end, form, t):
+    """Whether a map, list or array, which begins with its size at `at`, has as many items as it says, and they reach
+    exactly to `end`; those with values of a size are not looked into."""
+    at += 4
+    if at == end:
+        return True
+    number = -1
+    if form == T.ARRAY_OF:
+        number = u8(buf, at, end)
+        at += 1
+    count = u32(buf, at, end)
+    at += 4
+    if count > end - at:
+        return False
+    for _ in range(max(count, 0)):
+        if form == T.MAP:
+            at += 1 + max(u8(buf, at, end), 0)
+        of = number
+        if form != T.ARRAY_OF:
+            of = u8(buf, at, end)
+            at += 1
+        at = extent(buf, at, end, of, -1, t) if of >= 0 else SHORT
+        if at < 0:
+            return False
+    return count >= 0 and at == end
+
+
+@kernel
+def fields_in_place(buf, at, end, of, t):
+    """How many fields of entry `of`, whose packing flags stand at `at`, are in their place for certain, and where the
+    last of them ends: all, and `end`, when they reach exactly there. Otherwise those before the first secret, if they
+    fit and what stands among them for the name of a mechanism can be one: else none. Nothing is looked into but the
+    items of controls of class connection, which may be a login."""
+    count = int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM])
+    flags = packing_flags(buf, at, end, of, t)
+    if flags < 0:
+        return 0, at
+    at += int(t.entries[of, T.PACK])
+    certain = max(int(t.entries[of, T.SECRET]), 0)
+    of_connection = t.entries[of, T.CLASS_CODE] == CONNECTION_CLASS
+    place, start, certain_at = 0, at, at
+    while flags:
+        if place == certain:
+            certain_at = at
+        field = int(t.entries[of, T.FIELD_FROM]) + place
+        number = int(t.fields[field, T.FIELD_TYPE])
+        if flags & 1 and number != BIT_TYPE:
+            after = extent(buf, at, end, number, int(t.fields[field, T.FIELD_OF]), t)
+            form = int(t.types[T.FORM, number])
+            if after >= 0 and of_connection and T.MAP <= form <= T.ARRAY_OF:
+                after = after if _items_fit(buf, at, after, form, t) else SHORT
+            if after < 0:
+                return (certain, certain_at) if place >= certain else (0, start)
+            if t.fields[field, T.FIELD_SHOWN] == T.NAME_SHOWN and not is_sasl_name(buf, at + 1, after):
+                certain, certain_at = 0, start
+            at = after
+        flags >>= 1
+        place += 1
+    if at == end:
+        return count, at
+    if place == certain:
+        certain_at = at
+    return (certain, certain_at) if place >= certain else (0, start)
+
+
+@kernel
+def fields_fit(buf, at, end, of, t):
+    """Whether packing flags at `at` and the fields that they announce, not looked into, reach exactly to `end`."""
+    if packing_flags(buf, at, end, of, t) < 0:
+        return False
+    shown, after = fields_in_place(buf, at, end, of, t)
+    return after == end and shown == t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
+
+
+@kernel
+def session_header_end(buf, at, end):
+    """Where the session header of a command ends: an octet with its size, then flags."""
+    size = u8(buf, at, end)
+    return at + 1 + size if size >= 0 and fits(at + 1, size, end) else SHORT
+
+
+@kernel
+def segment_fits(buf, at, end, kind, t):
+    """Whether `buf[at:end]` is the payload of a whole control (0), command (1) or header (2) segment, filled
+    exactly."""
+    if kind == 2:
+        return sections_fit(buf, at, end, t)
+    of = entry_at(buf, at, end, kind, t)
+    if of < 0:
+        return False
+    at += 2
+    if kind == T.COMMAND_ENTRY:
+        at = session_header_end(buf, at, end)
+    return at >= 0 and fields_fit(buf, at, end, of, t)
+
+
+@kernel
+def sections_fit(buf, at, end, t):
+    """Whether `buf[at:end]` is a sequence of struct32 that are defined, as far as `LIMITS.detect_entries` of them
+    tell."""
+    if at == end:
+        return False
+    for _ in range(SECTIONS):
+        if at == end:
+            break
+        size = u32(buf, at, end)
+        if size < 0 or not fits(at + 4, size, end):
+            return False
+        of = entry_at(buf, at + 4, at + 4 + size, T.STRUCT_ENTRY, t)
+        if of < 0 or not fields_fit(buf, at + 6, at + 4 + size, of, t):
+            return False
+        at += 4 + size
+    return True
+
+
+@kernel
+def content_length(buf, at, end, t):
+    """The content-length that the message-properties of a header segment declare, their first field; -1 when they do
+    not."""
+    while fits(at, 8, end):
+        size = u32(buf, at, end)
+        if not fits(at + 4, size, end):
+            return -1
+        if entry_at(buf, at + 4, end, T.STRUCT_ENTRY, t) == t.special[T.MESSAGE_PROPERTIES]:
+            high = u32(buf, at + 8, at + 4 + size)
+            low = u32(buf, at + 12, at + 4 + size)
+            if octet(buf, at + 6) & 1 == 0 or low < 0 or high >> 31:
+                return -1
+            return (high << 32) | low
+        at += 4 + size
+    return -1

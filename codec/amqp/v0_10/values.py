@@ -1,0 +1,280 @@
+"""Controls, commands and header segments of AMQP 0-10: octets to VARIANT.
+
+One interpreter over the entries of `SegmentedTables`. Containers that are open stand on an explicit stack, a row each;
+the loop of `decode_segment` takes the next item of the innermost one.
+
+* An entry is an object of the fields whose packing flag is set; a bit is true or not there.
+* map -> OBJECT; list, array -> ARRAY; sequence-set, byte-ranges -> ARRAY of {lower, upper}
+* struct32 -> OBJECT of its fields and `struct`: its name; one nobody defines -> {struct: "CLASS.CODE", value: its
+  octets}. A struct that the definition of its field names has its fields only.
+* A header segment is an object of its structs by their names; other ones stand there as "CLASS.CODE" with their octets.
+* An array whose elements have no octets -> {type, count}, never expanded.
+* A container nested too deep or with too many items -> BINARY, its octets as they stand.
+
+Whatever the octets, a well-formed value is written. What does not fit ends the container it is in, and the one around
+it goes on behind it. Codes are those of `codec.variant`. Cost: linear in the octets.
+"""
+
+from __future__ import annotations
+
+from codec.amqp import notes as N
+from codec.amqp.classic.field_table import put_name as put_key
+from codec.amqp.credentials import is_sasl_name, stands_apart, user_span
+from codec.amqp.v0_10 import tables as T
+from codec.amqp.v0_10.containers import (
+    BASE,
+    BEFORE,
+    BOTTOM,
+    CODES,
+    END,
+    IN_ARRAY,
+    IN_FIELDS,
+    IN_LIST,
+    IN_MAP,
+    IN_SECTIONS,
+    KIND,
+    LEFT,
+    MORE,
+    OF,
+    PLACE,
+    TYPE,
+    UNKNOWN_KEYS,
+    open_fields,
+    push,
+    put_value,
+)
+from codec.amqp.v0_10.extents import entry_at, extent, fields_in_place, session_header_end, unknown_flags
+from codec.amqp.v0_10.scalars import SCRATCH, put_code
+from codec.compiler.kernel import inlined, kernel
+from codec.cursor import i64, octet, u8, u32
+from codec.variant import (
+    MALFORMED,
+    OK,
+    TOO_LARGE,
+    begin,
+    begin_object_of,
+    element,
+    end_array,
+    end_known_object,
+    end_object,
+    finish_known,
+    key,
+    known_key,
+    load_known,
+    mask_uris,
+    note,
+    put_binary,
+    put_bool,
+    put_int,
+    put_text,
+    rollback,
+    trouble,
+)
+from codec.variant.writer import KEYS
+
+COMMAND_ID_OCTETS = 8  # of the implicit command id, which the framing puts before a command
+HEADER_SEGMENT = 2
+EVERY_FIELD = 16  # packing flags announce no more
+SKIPPED, NO_VALUE = -1, -2  # for the type of a value: there is none to write; it does not fit
+
+
+@kernel
+def _field_key(w, row, place, t, keys, key_set):
+    """The value that follows belongs to field `place` of the entry at the top of the stack."""
+    if row[BASE] >= 0:
+        known_key(w, int(row[BASE]) + place)
+        return
+    load_known(w, keys, key_set)
+    of = int(row[OF])
+    at = int(keys.first[of]) + int(t.entries[of, T.BASE]) + place
+    key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
+
+
+@inlined
+def _next_field(w, buf, at, row, t, keys, key_set):
+    """Announce the next field whose packing flag is set: as `_next_item`."""
+    flags, place = int(row[LEFT]), int(row[PLACE])
+    while flags & 1 == 0:
+        flags >>= 1
+        place += 1
+    row[LEFT] = flags >> 1
+    row[PLACE] = place + 1
+    field = t.fields[int(t.entries[int(row[OF]), T.FIELD_FROM]) + place]
+    number, of = int(field[T.FIELD_TYPE]), int(field[T.FIELD_OF])
+    end = extent(buf, at, int(row[END]), number, of, t)
+    if end < 0:
+        return at, at, NO_VALUE, of, UNKNOWN_KEYS
+    before = int(row[BEFORE])
+    row[BEFORE] = at
+    shown = int(field[T.FIELD_SHOWN])
+    if row[BASE] >= 0:
+        mask_uris(w, field[T.FIELD_MASKED] != 0)
+    if shown == T.SHOWN or is_shown(buf, at, end, shown):
+        _field_key(w, row, place, t, keys, key_set)
+        return at, end, number, of, int(field[T.FIELD_BASE]) if row[BASE] >= 0 else UNKNOWN_KEYS
+    if shown == T.SIZE_SHOWN:
+        _field_key(w, row, place, t, keys, key_set)
+        put_int(w, end - at - int(t.types[T.WIDTH, number]))
+    elif shown == T.USER_SHOWN:
+        mechanism = before + 1 if before >= 0 else at
+        user, user_end = user_span(w, buf, mechanism, at, at + 4, end, t.types[T.FORM])
+        if user >= 0:
+            _field_key(w, row, place, t, keys, key_set)
+            put_text(w, buf, user, user_end)
+    return end, end, SKIPPED, of, UNKNOWN_KEYS
+
+
+@kernel
+def is_shown(buf, at, end, shown):
+    """Whether the str8 `buf[at:end]`, of which is shown what `shown` says, can be no part of a secret."""
+    if shown == T.NAME_SHOWN:
+        return is_sasl_name(buf, at + 1, end)
+    return shown == T.SHOWN_APART and stands_apart(buf, at + 1, end)
+
+
+@inlined
+def _next_section(w, buf, at, row, t, keys, key_set):
+    """Announce the next struct of a header segment: as `_next_item`."""
+    size = u32(buf, at, int(row[END]))
+    end = at + 4 + size
+    if size < CODES or end > row[END]:
+        return at, at, NO_VALUE, -1, UNKNOWN_KEYS
+    of = entry_at(buf, at + 4, end, int(T.STRUCT_ENTRY), t)
+    number = int(t.entries[of, T.SECTION_KEY]) if of >= 0 else -1
+    if number >= 0 and not (int(row[PLACE]) >> number) & 1:
+        row[PLACE] |= 1 << number
+        known_key(w, number)
+        return at, end, T.STRUCT_TYPE, of, int(t.entries[of, T.SECTION_BASE])
+    note(w, N.ENTRY_UNEXPECTED)
+    load_known(w, keys, key_set)
+    key(w, w.text, int(SCRATCH), put_code(w, buf, at + 4))
+    put_binary(w, buf, at + 4 + CODES, end)
+    return end, end, SKIPPED if number < 0 else NO_VALUE, of, UNKNOWN_KEYS
+
+
+@inlined
+def _next_item(w, buf, at, row, t, keys, key_set):
+    """Announce the next entry of a map, or item of a list or array: (its offset and end, its type, SKIPPED when nothing
+    follows or NO_VALUE when it does not fit, entry of a declared struct, number of the first key known inside of
+    it)."""
+    kind, end = int(row[KIND]), int(row[END])
+    row[LEFT] -= 1
+    number, of, name = int(row[TYPE]), int(row[OF]), at + 1
+    if kind != IN_ARRAY:
+        if kind == IN_MAP:
+            at += 1 + max(u8(buf, at, end), 0)
+        number = u8(buf, at, end)
+        at += 1
+    stop = extent(buf, at, end, number, of, t) if number >= 0 else -1
+    if stop < 0:
+        return at, at, NO_VALUE, of, UNKNOWN_KEYS
+    if kind == IN_MAP:
+        load_known(w, keys, key_set)
+        put_key(w, buf, name, at - 1)
+    else:
+        element(w)
+    return at, stop, number, of, UNKNOWN_KEYS
+
+
+@inlined
+def _close(w, row, keys, key_set):
+    """End the container of a stack row."""
+    kind = int(row[KIND])
+    if kind in (IN_LIST, IN_ARRAY):
+        end_array(w)
+    elif (kind == IN_FIELDS and row[BASE] >= 0) or (kind == IN_SECTIONS and w.positions[KEYS] == 0):
+        end_known_object(w, keys, key_set)
+    else:
+        end_object(w)
+
+
+@inlined
+def _begin_entry(w, buf, start, end, kind, of, stack, t):
+    """Begin the object of a control or command with what the framing and the session header say: (offset, depth,
+    code)."""
+    at, sync, command_id = start, False, -1
+    if kind == T.COMMAND_ENTRY:
+        command_id = i64(buf, start, end)
+        start += COMMAND_ID_OCTETS
+        at = session_header_end(buf, start, end)
+        sync = at > start + 1 and octet(buf, start + 1) & 1 != 0
+    if unknown_flags(buf, at, end, of, t):
+        note(w, N.UNDEFINED_FLAGS)
+    begin_object_of(w, int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]), end - start)
+    if sync:
+        known_key(w, int(T.SYNC_KEY))
+        put_bool(w, sync)
+    if command_id >= 0:
+        known_key(w, int(T.COMMAND_ID_KEY))
+        put_int(w, command_id)
+    at, depth, code = open_fields(buf, at, end, of, int(t.entries[of, T.BASE]), stack, int(BOTTOM), t)
+    stack[0, TYPE] = 1  # its end is that of the segment
+    return at, depth, code
+
+
+@kernel
+def decode_segment(buf, start, end, kind, of, t, keys, stack, w, guarded=False):
+    """Write what the segment `buf[start:end]` holds: a code. `kind`: CONTROL_ENTRY, COMMAND_ENTRY, or HEADER_SEGMENT.
+
+    Arguments of control or command `of` follow its class code and code; before those of a command stands its implicit
+    id, 8 octets, -1 when it is not known. `of` of a header segment is the number of its key set. Where the fields do
+    not fill the segment, an entry that bears a secret, and any that is `guarded`, shows only those that can be no part
+    of a secret.
+    """
+    if kind == HEADER_SEGMENT or (t.entries[of, T.SECRET] < 0 and not guarded):
+        return _write_segment(buf, start, end, kind, of, t, keys, stack, w, EVERY_FIELD)
+    at = begins = start
+    if kind == T.COMMAND_ENTRY:
+        begins = start + COMMAND_ID_OCTETS
+        at = session_header_end(buf, begins, end)
+    shown, shown_end = fields_in_place(buf, at, end, of, t) if at >= 0 else (0, begins)
+    whole = shown_end == end and shown == t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
+    stop = end if whole else shown_end
+    code = _write_segment(buf, start, stop, kind, of, t, keys, stack, w, EVERY_FIELD if whole else shown)
+    if code == MALFORMED and shown > 0:
+        # what a field holds is no better known than where it ends
+        rollback(w)
+        code = _write_segment(buf, start, end, kind, of, t, keys, stack, w, 0)
+    return MALFORMED if code == OK and not whole else code
+
+
+@kernel
+def _write_segment(buf, start, end, kind, of, t, keys, stack, w, shown):
+    """`decode_segment`, with the first `shown` fields."""
+    begin(w)
+    at, depth, code = start, 0, OK
+    if kind == HEADER_SEGMENT:
+        begin_object_of(w, 2, end - start)
+        depth = push(stack, depth, int(IN_SECTIONS), end, int(MORE), int(MORE), int(UNKNOWN_KEYS), int(UNKNOWN_KEYS))
+    else:
+        at, depth, code = _begin_entry(w, buf, start, end, kind, of, stack, t)
+        stack[0, LEFT] &= (1 << shown) - 1
+    broken = code == MALFORMED
+    while depth > 0 and trouble(w) == OK:
+        row = stack[depth - 1]
+        inside, stop = int(row[KIND]), int(row[END])
+        if broken or row[LEFT] == 0 or (inside == IN_SECTIONS and at >= stop):
+            sized = row[TYPE] > 0 or inside != IN_FIELDS
+            if sized and not broken and at != stop and code == OK:
+                code = MALFORMED
+            _close(w, row, keys, of)
+            depth -= 1
+            if sized:
+                at, broken = stop, False
+            continue
+        if inside == IN_FIELDS:
+            at, stop, number, declared, base = _next_field(w, buf, at, row, t, keys, of)
+        elif inside == IN_SECTIONS:
+            at, stop, number, declared, base = _next_section(w, buf, at, row, t, keys, of)
+        else:
+            at, stop, number, declared, base = _next_item(w, buf, at, row, t, keys, of)
+        flaw = MALFORMED if number == NO_VALUE else OK
+        if number >= 0:
+            at, depth, flaw = put_value(w, buf, at, stop, number, declared, base, stack, depth, t, keys, of)
+        if code == OK:
+            code = flaw
+        broken = flaw == MALFORMED
+    ended = finish_known(w, keys, of)
+    if ended == TOO_LARGE:
+        rollback(w)
+    return code if ended == OK else ended

@@ -1,0 +1,1 @@
+"""AMQP 1.0: tables of the specification, frames, deliveries, sections, values."""

@@ -1,0 +1,189 @@
+"""Fields of composites: what the definition says of them, and what a row shows (part 1, section 1.4).
+
+A composite is on the stack of `codec.amqp.v1_0.values` as a row; `next_field` announces its next field to the writer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.amqp import notes as N
+from codec.amqp.credentials import is_sasl_name, user_span
+from codec.amqp.v1_0 import tables as T
+from codec.amqp.v1_0.constructors import DESCRIBED, NULL, compound, length_at, skip, symbol_span
+from codec.amqp.v1_0.scalars import word
+from codec.compiler.kernel import inlined, kernel
+from codec.cursor import u8
+from codec.variant import (
+    begin_object,
+    key,
+    known_key,
+    load_known,
+    mask_uris,
+    note,
+    put_int,
+    put_string,
+    put_text,
+)
+
+# Flaws of a value, as bits: octets that make no sense; values that the definition does not allow; nested above the
+# limit; more entries than the limit.
+BROKEN, MISFIT, DEEP, LARGE = 1 << np.arange(4)
+
+# Columns of the stack: kind of container, where it ends, items left, items taken, constructor of the elements,
+# descriptor index of the composite (or of the elements).
+KIND, END, LEFT, STEP, CODE, OF = range(6)
+IN_LIST, IN_ARRAY, IN_MAP, IN_PAIRS, IN_DESCRIBED, IN_DESCRIBED_ARRAY, IN_COMPOSITE, IN_FRAME = np.arange(8)
+NO_VALUE, ONE_ELEMENT, VALUE = range(3)  # what follows a field's key
+
+
+@kernel
+def put_name(w, t, of):
+    """Name of the composite with descriptor index `of`."""
+    put_string(w, t.text, int(t.descriptor[of].text_from), int(t.descriptor[of].text_end))
+
+
+@inlined
+def begin_composite(w, t, v, of, count, key_set):
+    """A composite of `count` fields inside of a value of `key_set`: an object that begins with its type."""
+    begin_object(w)
+    if count == 0 and key_set < v.message_set:
+        # the usual outcome, accepted: no dictionary is needed for an object with one key that is known
+        known_key(w, int(t.descriptor[key_set].field_end - t.descriptor[key_set].field_from))
+    else:
+        word(w, v, T.TYPE_WORD, key_set)
+    put_name(w, t, of)
+
+
+@kernel
+def no_fields(w, of, t):
+    """MISFIT when a composite that must have fields has none, which is noted."""
+    d = t.descriptor[of]
+    for field in range(int(d.field_from), int(d.field_end)):
+        if t.field[field].mandatory:
+            note(w, N.FIELDS_MISSING)
+            return MISFIT
+    return 0
+
+
+@kernel
+def missing_fields(w, row, t):
+    """MISFIT when the list of a composite ended before a field that must be there, which is noted."""
+    of = int(row[OF])
+    for field in range(int(t.descriptor[of].field_from) + int(row[STEP]), int(t.descriptor[of].field_end)):
+        if t.field[field].mandatory:
+            note(w, N.FIELDS_MISSING)
+            return MISFIT
+    return 0
+
+
+@kernel
+def allowed(buf, at, end, field, t):
+    """Whether the type at `at` is one that the definition of `field` allows; of an array the type of its elements."""
+    code = u8(buf, at, end)
+    kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)
+    if kind == T.ARRAY and t.field[field].multiple:
+        start, stop, count = compound(buf, at + 1, end, code, t)
+        code = u8(buf, start, stop) if start >= 0 else -1
+        if count == 0 or code < 0:
+            return True
+        kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)
+    return kind >= 0 and (int(t.field[field].types) >> kind) & 1 == 1
+
+
+@inlined
+def next_field(w, buf, at, row, t, v, s, key_set, base):
+    """Announce the next field of the composite in `row`: (offset of its constructor, flaws, what follows).
+
+    A null, a secret, and what is beyond the definition are stepped over: NO_VALUE. A single value of a field that may
+    be multiple is to be written as ONE_ELEMENT of an array. Offset -1: broken. Known keys begin at `base` of
+    `key_set`.
+    """
+    of, place, end = int(row[OF]), int(row[STEP]), int(row[END])
+    row[STEP] = place + 1
+    field = int(t.descriptor[of].field_from) + place
+    if field >= t.descriptor[of].field_end:
+        note(w, N.FIELDS_EXTRA)
+        return skip(buf, at, end, t), MISFIT, NO_VALUE
+    if row[KIND] == IN_FRAME:
+        s.fields[place] = at
+    code = u8(buf, at, end)
+    if code == NULL:
+        if not t.field[field].mandatory:
+            return at + 1, 0, NO_VALUE
+        note(w, N.FIELDS_MISSING)
+        return at + 1, MISFIT, NO_VALUE
+    if code < 0:
+        return -1, BROKEN, NO_VALUE
+    flaws = 0 if allowed(buf, at, end, field, t) else MISFIT
+    if row[KIND] == IN_FRAME:
+        if place >= s.shown[0]:
+            return skip(buf, at, end, t), MISFIT, NO_VALUE
+        mask_uris(w, t.field[field].tells_of_peer != 0)
+    if t.field[field].shown == T.NAME_SHOWN:
+        if not sasl_names(buf, at, end, t):
+            return skip(buf, at, end, t), flaws, NO_VALUE
+    elif t.field[field].shown != T.SHOWN:
+        return _secret(w, buf, at, end, field, row, t, v, s, key_set, base), flaws, NO_VALUE
+    if row[KIND] == IN_FRAME:
+        known_key(w, base + place)
+    else:
+        _put_key(w, v, of, place, key_set)
+    if t.field[field].multiple and code != DESCRIBED and 0 <= t.constructor[code].type < T.LIST:
+        return at, flaws, ONE_ELEMENT
+    return at, flaws, VALUE
+
+
+@kernel
+def sasl_names(buf, at, end, t):
+    """Whether a symbol that can be the name of a SASL mechanism has its constructor at `at`, or an array of such."""
+    code = u8(buf, at, end)
+    if code <= 0 or t.constructor[code].type != T.ARRAY:
+        start, stop = symbol_span(buf, at, end, t)
+        return start >= 0 and is_sasl_name(buf, start, stop)
+    start, stop, count = compound(buf, at + 1, end, code, t)
+    if count > stop - start:
+        return False
+    code = u8(buf, start, stop)
+    at = start + 1
+    for _ in range(count):
+        if code <= 0 or t.constructor[code].type != T.SYMBOL:
+            return False
+        size, at = length_at(buf, at, stop, int(t.constructor[code].width)), at + int(t.constructor[code].width)
+        if size < 0 or size > stop - at or not is_sasl_name(buf, at, at + size):
+            return False
+        at += size
+    return count == 0 or at == stop
+
+
+@kernel
+def _put_key(w, v, of, place, key_set):
+    """A key of the set of `of` in a value that began with another set."""
+    load_known(w, v.keys, key_set)
+    text = int(v.keys.first[of]) + place
+    key(w, v.keys.text, int(v.keys.text_at[text]), int(v.keys.text_at[text + 1]))
+
+
+@kernel
+def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
+    """Step over a field that carries a secret: the offset after it, -1. At most the user or the size is written."""
+    after = skip(buf, at, end, t)
+    code = u8(buf, at, end)
+    if after < 0 or row[KIND] != IN_FRAME or code == DESCRIBED or t.constructor[code].type != T.BINARY:
+        return after
+    place = int(row[STEP]) - 1
+    start = at + 1 + int(t.constructor[code].width)
+    shown = int(t.field[field].shown)
+    if shown == T.SIZE_SHOWN:
+        known_key(w, base + place)
+        put_int(w, after - start)
+    elif shown == T.USER_SHOWN:
+        mechanism, mechanism_end = start, start
+        if place > 0:
+            mechanism, mechanism_end = symbol_span(buf, int(s.fields[place - 1]), at, t)
+        if mechanism >= 0:
+            user, user_end = user_span(w, buf, mechanism, mechanism_end, start, after, v.tags)
+            if user >= 0:
+                known_key(w, base + place)
+                put_text(w, buf, user, user_end)
+    return after

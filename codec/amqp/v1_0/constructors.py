@@ -1,0 +1,170 @@
+"""Stepping over values of AMQP 1.0 without decoding them: sizes, descriptors, kinds of maps (part 1, 1.2 and 1.3).
+
+Nothing here looks inside of a container but `is_text_map`, which looks at its keys.
+"""
+
+from __future__ import annotations
+
+from codec.amqp.v1_0 import tables as T
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
+from codec.cursor import exceeds_i64, fits, i64, is_utf8, octet, u8, u16, u32
+
+DESCRIBED, NULL, SMALL_ULONG = 0x00, 0x40, 0x53  # constructors
+CONSTRUCTORS = 4 * LIMITS.nesting_depth  # of one value outside of containers: twice as many as its nesting may have
+
+
+@kernel
+def unsigned(buf, at, width):
+    """The big-endian unsigned integer of `width` octets (1, 2 or 4) at `at`, which the caller knows to fit."""
+    if width == 1:
+        return octet(buf, at)
+    return u16(buf, at, at + 2) if width == 2 else u32(buf, at, at + 4)
+
+
+@kernel
+def length_at(buf, at, end, width):
+    """The length of `width` octets (1 or 4) at `at`, or -1."""
+    return u8(buf, at, end) if width == 1 else u32(buf, at, end)
+
+
+@kernel
+def skip(buf, at, end, t):
+    """The offset after the value whose constructor is at `at`, or -1 when it does not end before `end`, or is described
+    over and over: a step costs the same whatever is stepped over."""
+    values = 1  # still to be stepped over; a described value is two: descriptor and value
+    for _ in range(CONSTRUCTORS):
+        code = u8(buf, at, end)
+        at += 1
+        if code == DESCRIBED:
+            values += 1
+            continue
+        if code < 0 or t.constructor[code].type < 0:
+            return -1
+        width = int(t.constructor[code].width)
+        if t.constructor[code].category != T.FIXED:
+            size = length_at(buf, at, end, width)
+            if size < 0:
+                return -1
+            at += size
+        at += width
+        if at > end:
+            return -1
+        values -= 1
+        if values == 0:
+            return at
+    return -1
+
+
+@kernel
+def compound(buf, at, end, code, t):
+    """The list, map or array with constructor `code` whose octets begin at `at`: (start of its items, their end, how
+    many items), (-1, -1, 0) when it does not fit. Items of an array begin with their constructor."""
+    width = int(t.constructor[code].width)
+    if t.constructor[code].category == T.FIXED:
+        return at, at, 0
+    size = length_at(buf, at, end, width)
+    if size < width or not fits(at + width, size, end):
+        return -1, -1, 0
+    return at + 2 * width, at + width + size, length_at(buf, at + width, end, width)
+
+
+@kernel
+def text_span(buf, at, end, t):
+    """The string or symbol whose constructor is at `at` (-1: nothing has): (start, end), or (-1, -1)."""
+    code = u8(buf, at, end) if at >= 0 else -1
+    if code < 0 or (t.constructor[code].type != T.STRING and t.constructor[code].type != T.SYMBOL):
+        return -1, -1
+    width = int(t.constructor[code].width)
+    size = length_at(buf, at + 1, end, width)
+    start = at + 1 + width
+    if size < 0 or not fits(start, size, end):
+        return -1, -1
+    return start, start + size
+
+
+@kernel
+def symbol_span(buf, at, end, t):
+    """`text_span` of a symbol alone."""
+    start, stop = text_span(buf, at, end, t)
+    return (start, stop) if start >= 0 and t.constructor[octet(buf, at)].type == T.SYMBOL else (-1, -1)
+
+
+@kernel
+def unsigned_value(buf, at, end, t):
+    """The ubyte, ushort, uint or ulong whose constructor is at `at`; -1 for none, `at` -1, and those above 2^63-1."""
+    code = u8(buf, at, end) if at >= 0 else -1
+    if code <= 0 or t.constructor[code].type < T.UBYTE or t.constructor[code].type > T.ULONG:
+        return -1
+    width = int(t.constructor[code].width)
+    if not fits(at + 1, width, end):
+        return -1
+    if width == 0:
+        return int(t.constructor[code].constant)
+    if width < 8:
+        return unsigned(buf, at + 1, width)
+    bits = i64(buf, at + 1, end)
+    return -1 if exceeds_i64(bits) else bits
+
+
+@kernel
+def is_true(buf, at, end, t):
+    """Whether a boolean with the value true has its constructor at `at` (-1: nothing has)."""
+    code = u8(buf, at, end) if at >= 0 else -1
+    if code < 0 or t.constructor[code].type != T.BOOLEAN:
+        return False
+    return t.constructor[code].constant != 0 if t.constructor[code].width == 0 else u8(buf, at + 1, end) > 0
+
+
+@kernel
+def _is_symbol(buf, start, stop, text, text_start, text_end):
+    same = stop - start == text_end - text_start
+    at = 0
+    while same and at < stop - start:
+        same = buf[start + at] == text[text_start + at]
+        at += 1
+    return same
+
+
+@kernel
+def is_descriptor(buf, at, end, t):
+    """Whether a descriptor can begin with octets from `at`: its constructor, if any, is a number's or a symbol's."""
+    code = u8(buf, at, end)
+    if code <= 0:
+        return code < 0
+    kind = t.constructor[code].type
+    return kind in (T.ULONG, T.SYMBOL)
+
+
+@kernel
+def descriptor(buf, at, end, t):
+    """The descriptor whose constructor is at `at` (after the octet 0): (its index in the tables or -1, its number or
+    -1, the offset after it or -1). A symbol has the number that the fact table gives it."""
+    if u8(buf, at, end) == SMALL_ULONG and end - at >= 2:  # nearly every descriptor
+        code = octet(buf, at + 1)
+        return int(t.by_code[code]), code, at + 2
+    code = unsigned_value(buf, at, end, t)
+    if code >= 0:
+        return int(t.by_code[code]) if code < len(t.by_code) else -1, code, skip(buf, at, end, t)
+    start, stop = text_span(buf, at, end, t)
+    if start < 0:
+        return -1, -1, skip(buf, at, end, t)
+    for i in range(len(t.descriptor)):
+        d = t.descriptor[i]
+        if _is_symbol(buf, start, stop, t.text, int(d.symbol_from), int(d.symbol_end)):
+            return i, int(d.code), stop
+    return -1, -1, stop
+
+
+@kernel
+def is_text_map(buf, start, stop, count, t):
+    """Whether every key of the map items in `buf[start:stop]` is a string or symbol in UTF-8."""
+    at = start
+    for _ in range(count // 2):
+        text, text_end = text_span(buf, at, stop, t)
+        if text < 0 or not is_utf8(buf, text, text_end):
+            return False
+        at = skip(buf, text_end, stop, t)
+        if at < 0:
+            return True  # broken behind a key that is text: shown as far as it goes
+    return True

@@ -1,0 +1,201 @@
+"""Deliveries of AMQP 1.0: transfers on one link make a message (part 2, section 2.6.14; part 3, section 3.2).
+
+Most deliveries are one transfer; they are taken apart where they stand. The others interleave across links and
+sessions: each has a slot (`codec.amqp.v1_0.delivery_slots`), and is taken apart while it arrives. Either way the
+sections around the body are kept for the row that completes the delivery, and the contents of the body go into its
+digest: the octets of all data sections, or the encoded values of all sequence sections, or the encoded value, without
+the descriptor (the encoding of the sections may change from hop to hop where the contents do not). A message without a
+body has the digest of no octets."""
+
+from __future__ import annotations
+
+from codec.amqp import rows as R
+from codec.amqp.v1_0 import tables as T
+from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, keep, release
+from codec.amqp.v1_0.sections import MORE, is_operation, section_head
+from codec.amqp.versions import E_SECTIONS, MALFORMED
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import DELIVERY_SIZE, OPEN_DELIVERIES
+from codec.hashes.digest import begin, finish, update
+
+KEEP, HASH, KEEP_AND_HASH = 1, 2, 3  # what to do with the octets of a section
+LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be read
+# Flags of a transfer. UNCERTAIN: bytes may have been lost before, so that it need not be the first of its delivery.
+MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN = 1, 2, 4, 8
+
+
+@kernel
+def _take_octets(dl, direction, slot, r, buf, start, end):
+    """Octets of the section at hand."""
+    if r.what & HASH and r.whole:
+        update(dl.digests, direction * SLOTS + slot, buf, start, end - start)
+        r.body_size += end - start
+    if r.what & KEEP:
+        keep(dl, direction, r, buf, start, end)
+
+
+@kernel
+def _take(dl, direction, slot, buf, start, end, t):
+    """The payload `buf[start:end]` of one more transfer of a delivery."""
+    r = dl.slots[direction, slot]
+    at, base = start, (direction * SLOTS + slot) * HEAD
+    while at < end and r.torn == 0:
+        if r.left > 0:
+            n = min(int(r.left), end - at)
+            _take_octets(dl, direction, slot, r, buf, at, at + n)
+            r.left -= n
+            at += n
+            continue
+        stop = base + int(r.head_size) + 1
+        dl.heads[stop - 1] = buf[at]
+        r.head_size += 1
+        at += 1
+        section, value, inside, size = section_head(dl.heads, base, stop, t)
+        if section >= 0:
+            r.head_size = 0
+            r.left = size
+            r.what = HASH if T.DATA <= section <= T.VALUE else KEEP
+            first = base if r.what == KEEP else (inside if section == T.DATA else value)
+            if r.what == HASH:
+                r.body = section
+            if section == T.VALUE and is_operation(dl.heads, value, stop, t):
+                keep(dl, direction, r, dl.heads, base, value)
+                r.what = KEEP_AND_HASH
+            _take_octets(dl, direction, slot, r, dl.heads, first, stop)
+        elif section != MORE or r.head_size == HEAD:
+            r.whole = 0
+            r.torn = NO_SECTION
+
+
+@kernel
+def link_changed(dl, direction, channel, handle):
+    """The link of a handle was attached or detached: what it was delivering is over."""
+    slot = find(dl, direction, (channel << 32) | handle)
+    if slot >= 0:
+        release(dl, direction, slot)
+
+
+@kernel
+def octets_to_keep(dl, direction, channel, handle):
+    """How many octets were kept of the delivery that is open on a link."""
+    slot = find(dl, direction, (channel << 32) | handle)
+    return int(dl.slots[direction, slot].kept) if slot >= 0 else 0
+
+
+@kernel
+def transfer_seen(dl, c, direction, row, rows, digest, t, buf, start, end, transfer):
+    """A transfer whose payload is `buf[start:end]`: the sections to show are appended to the octets of its `row`
+    (there is room); the section of the body, or -1 when the delivery is not complete or has none. `transfer`: handle,
+    delivery id (-1: none), flags.
+    """
+    handle, delivery_id, flags = transfer
+    key = (int(row[R.CHANNEL]) << 32) | handle
+    slot = find(dl, direction, key)
+    if slot >= 0 and delivery_id >= 0 and 0 <= dl.slots[direction, slot].delivery_id != delivery_id:
+        release(dl, direction, slot)
+        slot = -1
+    if slot < 0:
+        if flags & UNCERTAIN and (delivery_id < 0 or (start < end and not begins(buf, start, end, t))):
+            return -1
+        row[R.CONTENT] = row[R.FRAME_NO]
+        if flags & ABORTED:
+            return -1
+        if not flags & MORE_FOLLOWS:
+            return _take_in_place(dl, row, rows, digest, t, buf, start, end, flags)
+        slot = claim(dl, direction, key, int(row[R.FRAME_NO]), delivery_id)
+        if slot < 0:
+            c.limits |= OPEN_DELIVERIES
+            return -1
+    r = dl.slots[direction, slot]
+    row[R.CONTENT] = r.frame_no
+    if flags & ABORTED:
+        release(dl, direction, slot)
+        return -1
+    if flags & RESUMED:
+        r.whole = 0
+    _take(dl, direction, slot, buf, start, end, t)
+    if r.torn == NO_SECTION:
+        _misfit(row)
+    return -1 if flags & MORE_FOLLOWS else _complete(dl, c, direction, slot, row, rows, digest)
+
+
+@kernel
+def _misfit(row):
+    """The sections of the message make no sense."""
+    row[R.STATUS] = MALFORMED
+    if row[R.ERROR] == 0:
+        row[R.ERROR] = E_SECTIONS
+
+
+@kernel
+def begins(buf, start, end, t):
+    """Whether the payload `buf[start:end]` of a transfer looks like that of the first one of its delivery."""
+    return section_head(buf, start, end, t)[0] >= 0
+
+
+@kernel
+def _take_in_place(dl, row, rows, digest, t, buf, start, end, flags):
+    """A delivery of one transfer: the section of its body, or -1."""
+    at, body, size = start, -1, 0
+    begin(dl.digests, IN_PLACE)
+    while at < end:
+        section, value, inside, left = section_head(buf, at, end, t)
+        if section < 0 or left > end - inside:
+            _misfit(row)
+            return body
+        stop = inside + left
+        if T.DATA <= section <= T.VALUE:
+            body = section
+            first = inside if section == T.DATA else value
+            update(dl.digests, IN_PLACE, buf, first, stop - first)
+            size += stop - first
+        if section < T.DATA or section > T.VALUE or (section == T.VALUE and is_operation(buf, value, stop, t)):
+            R.keep_octets(rows, row, buf, at, stop)
+        at = stop
+    if not flags & RESUMED:
+        row[R.BODY_SIZE] = size
+        row[R.DIGEST] = 1
+        finish(dl.digests, IN_PLACE, digest)
+    return body
+
+
+@kernel
+def _complete(dl, c, direction, slot, row, rows, digest):
+    """The last transfer of a delivery of several was taken in: the section of its body, or -1."""
+    r = dl.slots[direction, slot]
+    body = int(r.body)
+    if r.limited:
+        c.limits |= DELIVERY_SIZE
+    else:
+        block, left = int(r.first_block), int(r.kept)
+        while left > 0:
+            n = min(BLOCK, left)
+            R.keep_octets(rows, row, dl.blocks, block * BLOCK, block * BLOCK + n)
+            block = int(dl.next_block[block])
+            left -= n
+    if r.left > 0 or r.head_size > 0:
+        r.whole = 0
+        if r.torn == 0:
+            _misfit(row)
+    if r.whole and r.torn == 0:
+        finish(dl.digests, direction * SLOTS + slot, digest)
+        row[R.DIGEST] = 1
+        row[R.BODY_SIZE] = r.body_size
+    release(dl, direction, slot)
+    return body
+
+
+@kernel
+def transfer_torn(dl, direction, handle, flags, row):
+    """A transfer that lost bytes. `flags`: MORE_FOLLOWS; UNCERTAIN, it may go on with a delivery that was lost."""
+    slot = find(dl, direction, (int(row[R.CHANNEL]) << 32) | handle)
+    if slot < 0:
+        if not flags & UNCERTAIN:
+            row[R.CONTENT] = row[R.FRAME_NO]
+        return
+    r = dl.slots[direction, slot]
+    row[R.CONTENT] = r.frame_no
+    r.whole = 0
+    r.torn = LOST
+    if not flags & MORE_FOLLOWS:
+        release(dl, direction, slot)

@@ -1,0 +1,122 @@
+"""The octets that `codec.amqp.v1_0.frames` kept of a 1.0 frame, as arguments and properties.
+
+They are: one octet, the section of the message's body (NO_BODY: not known, or none); the performative; and on the
+frame that completes a delivery, the sections of its message, those of the body left out unless they are for a
+transaction coordinator. The properties are one object: the sections under their names, "body_kind", and "body" for
+such an operation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.amqp.rows import ERROR, HANDSHAKE, STATUS
+from codec.amqp.v1_0 import tables as T
+from codec.amqp.v1_0.composites import BROKEN, DEEP, LARGE, MISFIT
+from codec.amqp.v1_0.constructors import descriptor
+from codec.amqp.v1_0.detect import fields_in_place
+from codec.amqp.v1_0.scalars import EVERY_FIELD
+from codec.amqp.v1_0.sections import section_head
+from codec.amqp.v1_0.values import decode_value
+from codec.amqp.versions import E_DEPTH, E_FIELDS, E_SECTIONS, E_VALUE_SIZE, MALFORMED, PARTIAL
+from codec.compiler.kernel import kernel
+from codec.cursor import octet
+from codec.variant import (
+    FULL,
+    OK,
+    begin,
+    begin_object_of,
+    end_known_object,
+    finish_known,
+    known_key,
+    put_string,
+    rollback,
+)
+
+NO_BODY = 0xFF
+MISFIT_OF_FIELDS, MISFIT_OF_SECTIONS = np.array([E_FIELDS, E_SECTIONS])  # see `codec.amqp.v1_0.tables.WORDS`
+START, SECTIONS = np.array([0, 4])  # first key of a performative; how many sections there usually are
+
+
+@kernel
+def decode_described(octets, start, end, row, definition, t, v, s, arguments, properties):
+    """Write what was kept of a frame in `octets[start:end]`: OK, or FULL with nothing written.
+
+    `definition`: descriptor index of the performative. What does not fit its definition is noted on `row`. Of a
+    performative that may hold a secret, and of any before the client is authenticated, only those fields are shown
+    then that can be no part of a secret.
+    """
+    if start >= end:
+        return OK
+    _, _, at = descriptor(octets, start + 2, end, t)
+    s.shown[0] = EVERY_FIELD
+    if row[HANDSHAKE] or t.descriptor[definition].secret >= 0:
+        shown, fields_stop = fields_in_place(octets, at, end, definition, t)
+        if fields_stop < 0:
+            s.shown[0] = shown
+    begin(arguments)
+    at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, START)
+    code = finish_known(arguments, v.keys, definition)
+    if code == FULL:
+        rollback(arguments)
+        return FULL
+    if code != OK:
+        rollback(arguments)
+        flaws |= LARGE
+    _note(row, flaws, MISFIT_OF_FIELDS)
+    body = octet(octets, start)
+    if at < 0 or (at >= end and body == NO_BODY):
+        return OK
+    code, flaws = _decode_message(properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body)
+    if code == FULL:
+        rollback(properties)
+        rollback(arguments)
+        return FULL
+    if code != OK:
+        rollback(properties)
+        flaws |= LARGE
+    _note(row, flaws, MISFIT_OF_SECTIONS)
+    return OK
+
+
+@kernel
+def _note(row, flaws, misfit):
+    """Say on the row what is wrong with its values."""
+    if flaws and row[STATUS] != PARTIAL:
+        row[STATUS] = MALFORMED
+        if row[ERROR] == 0:
+            row[ERROR] = misfit if flaws & (BROKEN | MISFIT) else (E_DEPTH if flaws & DEEP else E_VALUE_SIZE)
+
+
+@kernel
+def _decode_message(w, buf, at, end, t, v, s, body):
+    """Write the sections in `buf[at:end]`: (code of the writer, flaws). `body`: section of the body, -1 none."""
+    flaws, seen, key_set = 0, 0, int(v.message_set)
+    begin(w)
+    begin_object_of(w, SECTIONS, 2 * (end - at))
+    while at < end:
+        section, value, start, size = section_head(buf, at, end, t)
+        if section < 0 or size > end - start or seen >> section & 1 or section == T.DATA or section == T.SEQUENCE:
+            flaws |= BROKEN
+            break
+        at = start + size
+        if seen >> section:
+            flaws |= MISFIT  # one that comes after it in a message came before
+        seen |= 1 << section
+        of, first = int(v.section[section, 2]), int(v.section[section, 1])
+        if section == T.VALUE:
+            known_key(w, int(v.body_key))
+        else:
+            known_key(w, int(v.section[section, 0]))
+            if of < 0 and t.constructor[octet(buf, value)].type != T.MAP:
+                flaws |= MISFIT
+        after, flaw = decode_value(w, buf, value, at, t, v, s, key_set, of, first)
+        flaws |= flaw
+        if after != at:
+            flaws |= BROKEN
+    if body >= 0:
+        known_key(w, int(v.body_kind_key))
+        kind = len(T.TYPES) + body - T.DATA
+        put_string(w, t.text, int(v.span[kind, 0]), int(v.span[kind, 1]))
+    end_known_object(w, v.keys, key_set)
+    return finish_known(w, v.keys, key_set), flaws

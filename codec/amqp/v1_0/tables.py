@@ -1,0 +1,343 @@
+"""The fact table of AMQP 1.0: look-ups by name for people, arrays for kernels.
+
+Read once from the JSON file of `codec.amqp.spec`, with `overlay.json` for the fields that carry a secret. No
+performative, composite or section is described in code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from codec.amqp.classic.tables import classic_tables
+from codec.amqp.names import NAMES
+from codec.amqp.versions import AMQP, SASL, V0_9_1, fact_table
+from codec.variant import KnownKeys, known_keys
+
+# Primitive types; a bit each in the types that a field may have, and one more for any described value.
+TYPES = (
+    *("null", "boolean", "ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "float", "double"),
+    *("decimal32", "decimal64", "decimal128", "char", "timestamp", "uuid", "binary", "string", "symbol"),
+    *("list", "map", "array", "described"),
+)
+NULL, BOOLEAN, UBYTE, USHORT, UINT, ULONG, BYTE, SHORT_INT, INT, LONG, FLOAT, DOUBLE = range(12)
+DECIMAL32, DECIMAL64, DECIMAL128, CHAR, TIMESTAMP, UUID, BINARY, STRING, SYMBOL = range(12, 21)
+LIST, MAP, ARRAY, DESCRIBED_VALUE = range(21, 25)
+UNDEFINED = -1
+
+FRAMING = ("open", "attach", "detach", "transfer")  # performatives that the framing looks into
+CATEGORIES = ("fixed", "variable", "compound", "array")
+FIXED, VARIABLE, COMPOUND, ARRAY_OF = range(len(CATEGORIES))
+
+SENDERS = ("client", "server")  # codes 0 and 1; -1 both
+# What a row shows of a field: it; of a secret the user in it, its size, nothing; it, if it can be names of SASL
+# mechanisms.
+SHOWN, USER_SHOWN, SIZE_SHOWN, HIDDEN, NAME_SHOWN = range(5)
+SECRETS = (USER_SHOWN, SIZE_SHOWN, HIDDEN)
+BODY_KINDS = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}
+DATA, SEQUENCE, VALUE = 5, 6, 7  # sections by their order in a message
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a composite. `key`: what it is called in a row; `types`: bit mask over TYPES of what may stand
+    there; `shown`: SHOWN, or what is shown instead of a secret."""
+
+    name: str
+    key: str
+    types: int
+    mandatory: bool
+    multiple: bool
+    shown: int
+    tells_of_peer: bool = False
+
+
+@dataclass(frozen=True)
+class Described:
+    """One descriptor. `fields` is None for restricted types (annotations, data ...), whose value is not a list of
+    fields.
+
+    `frame_type`: FRAME_TYPES code when it is the body of a frame; `section`: its order in a message. -1: none."""
+
+    code: int
+    symbol: str
+    name: str
+    part: str
+    fields: tuple[Field, ...] | None
+    frame_type: int
+    sender: int
+    section: int
+
+
+# One constructor octet: `type` (TYPES code), `category`, `width` octets of the value (FIXED) or of the length before
+# it, `constant` value of those without octets.
+CONSTRUCTOR = np.dtype([("type", "i8"), ("category", "i8"), ("width", "i8"), ("constant", "i8")], align=True)
+# One descriptor: `name` number among the names of rows; where `text` has its symbol and its name; its fields, and the
+# place of the first of them that may hold a secret.
+DESCRIPTOR = np.dtype(
+    [
+        *((name, "i8") for name in ("code", "name", "symbol_from", "symbol_end", "text_from", "text_end")),
+        *((name, "i8") for name in ("composite", "frame_type", "sender", "section", "transactional", "framing")),
+        *((name, "i8") for name in ("field_from", "field_end", "secret")),
+    ],
+    align=True,
+)
+OF_FIELD = ("types", "mandatory", "multiple", "shown", "tells_of_peer")
+FIELD = np.dtype([(name, "i8") for name in OF_FIELD], align=True)
+
+
+# Descriptor indexes of the performatives that the framing looks into, and places of their fields.
+PLACES = np.dtype(
+    [
+        *((name, "i8") for name in ("open", "attach", "detach", "transfer", "max_frame_size", "channel_max")),
+        *(
+            (name, "i8")
+            for name in ("attach_handle", "detach_handle", "handle", "delivery_id", "more", "resume", "aborted")
+        ),
+    ],
+    align=True,
+)
+
+
+class WireTables(NamedTuple):
+    """What must be known to step through values; -1 means none. Few arrays: each is seven arguments of every kernel.
+
+    `constructor` CONSTRUCTOR (256,); `descriptor` DESCRIPTOR (n,); `field` FIELD (all fields, in that order);
+    `by_code` int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `places` PLACES
+    (1,).
+    """
+
+    constructor: np.ndarray
+    descriptor: np.ndarray
+    field: np.ndarray
+    by_code: np.ndarray
+    text: np.ndarray
+    places: np.ndarray
+
+
+class ValueTables(NamedTuple):
+    """What must be known beside `WireTables` to show values.
+
+    `section` int64 (9, 3): per section its number in the message's keys, and for composites that of its first field,
+    and their descriptor index. `span` int64 (28, 2): where `WireTables.text` has the names of TYPES, then of
+    BODY_KINDS. `tags`: kinds of field-table tags, for AMQPLAIN (as in `ClassicTables.tag_kind`). `keys`: one set per
+    descriptor (its fields, then "type"); then set `message_set`: sections but those of the body, `body_kind_key`,
+    `body_key`, fields of the sections that are composites; then set `word_set`: WORDS.
+    """
+
+    section: np.ndarray
+    span: np.ndarray
+    tags: np.ndarray
+    keys: KnownKeys
+    message_set: int
+    word_set: int
+    body_kind_key: int
+    body_key: int
+
+
+WORDS = ("descriptor", "value", "key", "type", "count", "hex")
+# numpy integers: numba compiles a kernel once more for every Python constant that it is called with
+DESCRIPTOR_WORD, VALUE_WORD, KEY_WORD, TYPE_WORD, COUNT_WORD, HEX_WORD = np.arange(len(WORDS))
+
+
+@lru_cache
+def _overlay() -> dict[str, Any]:
+    text = resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8")
+    overlay: dict[str, Any] = json.loads(text)
+    return overlay
+
+
+@lru_cache
+def _types_of(name: str) -> int:
+    """Mask of TYPES that a field of type `name` (primitive, restricted or composite) may have on the wire."""
+    if name in TYPES:
+        return 1 << TYPES.index(name)
+    table = fact_table("1.0")
+    restricted = {entry["name"]: entry for entry in table["restricted_types"]}.get(name)
+    if restricted is None or "descriptor" in restricted:
+        return 1 << DESCRIBED_VALUE
+    return _types_of(restricted["source_type"])
+
+
+def _field_types(described: dict[str, Any]) -> int:
+    if described["type"] != "*":
+        return _types_of(described["type"])
+    table = fact_table("1.0")
+    every = table["composite_types"] + table["restricted_types"]
+    provided = [_types_of(entry["name"]) for entry in every if described.get("requires") in entry["provides"]]
+    mask = 0
+    for types in provided or [(1 << len(TYPES)) - 1]:
+        mask |= types
+    return mask
+
+
+def _field(described: dict[str, Any], of: str) -> Field:
+    """A field of composite `of`."""
+    name, overlay = described["name"], _overlay()
+    key, shown, secrets = name.replace("-", "_"), SHOWN, overlay["credentials"].get(of, {})
+    if name in overlay["sasl_names"].get(of, ()):
+        shown = NAME_SHOWN
+    elif name in secrets:
+        key, shown = secrets[name].get("size_as", key), SIZE_SHOWN if "size_as" in secrets[name] else HIDDEN
+        if "user_from" in secrets[name]:
+            key, shown = "user", USER_SHOWN
+    of_peer = name in overlay["tells_of_peer"].get(of, ())
+    return Field(name, key, _field_types(described), described["mandatory"], described["multiple"], shown, of_peer)
+
+
+@lru_cache
+def descriptors() -> tuple[Described, ...]:
+    """Every descriptor of the fact table: composites with their fields, and described restricted types."""
+    table = fact_table("1.0")
+    composites = {entry["name"]: entry for entry in table["composite_types"]}
+    sasl = {entry["name"]: entry for entry in table["sasl_frames"]}
+    frame_types = {entry["name"]: AMQP for entry in table["performatives"]} | dict.fromkeys(sasl, SASL)
+    sections = {entry["name"]: entry["order"] for entry in table["message_sections"]}
+    found = []
+    for entry in table["descriptor_index"]:
+        name, fields = entry["name"], None
+        if name in composites:
+            fields = tuple(_field(described, name) for described in composites[name]["fields"])
+        sender = sasl[name]["sent_by"] if name in sasl else "both"
+        found.append(
+            Described(
+                entry["code"],
+                entry["symbol"],
+                name,
+                entry["part"],
+                fields,
+                frame_types.get(name, -1),
+                SENDERS.index(sender) if sender in SENDERS else -1,
+                sections.get(name, -1),
+            )
+        )
+    return tuple(found)
+
+
+def _key_sets() -> list[list[str]]:
+    sets = [[*(field.key for field in described.fields or ()), WORDS[TYPE_WORD]] for described in descriptors()]
+    sections = sorted((d for d in descriptors() if d.section >= 0), key=lambda d: d.section)
+    message = [described.name.replace("-", "_") for described in sections if described.name not in BODY_KINDS]
+    message += ["body_kind", "body"]
+    for described in sections:
+        message += [field.key for field in described.fields or ()]
+    return [*sets, message, list(WORDS)]
+
+
+def _constructors() -> np.ndarray:
+    array = np.full(256, UNDEFINED, CONSTRUCTOR)
+    for primitive in fact_table("1.0")["primitive_types"]:
+        for encoding in primitive["encodings"]:
+            constant = encoding.get("value")
+            array[encoding["code"]] = (
+                TYPES.index(primitive["name"]),
+                CATEGORIES.index(encoding["category"]),
+                encoding["width"],
+                constant if isinstance(constant, int) else 0,
+            )
+    return array.view(np.recarray)
+
+
+def _places() -> np.ndarray:
+    index = {described.name: number for number, described in enumerate(descriptors())}
+
+    def place(name: str, field: str) -> int:
+        return [known.name for known in descriptors()[index[name]].fields or ()].index(field)
+
+    array = np.zeros(1, PLACES)
+    array[0] = (
+        *(index[name] for name in FRAMING),
+        *(place("open", name) for name in ("max-frame-size", "channel-max")),
+        place("attach", "handle"),
+        place("detach", "handle"),
+        *(place("transfer", name) for name in ("handle", "delivery-id", "more", "resume", "aborted")),
+    )
+    return array.view(np.recarray)
+
+
+def _sections(message: list[str]) -> np.ndarray:
+    """Per section in order: number of its own key, and of its fields' first key, in the message's keys; its index."""
+    array = np.full((len(BODY_KINDS) + 6, 3), -1, np.int64)
+    for index, described in enumerate(descriptors()):
+        if described.section >= 0 and described.name not in BODY_KINDS:
+            array[described.section, 0] = message.index(described.name.replace("-", "_"))
+            if described.fields:
+                array[described.section, 1] = message.index(described.fields[0].key, message.index("body"))
+                array[described.section, 2] = index
+    return array
+
+
+class _Texts:
+    """Texts end to end."""
+
+    def __init__(self) -> None:
+        self.octets = bytearray()
+
+    def add(self, text: str) -> tuple[int, int]:
+        start = len(self.octets)
+        self.octets += text.encode()
+        return start, len(self.octets)
+
+
+def _first_secret(fields: tuple[Field, ...]) -> int:
+    """Place of the first secret field, or else of one that names mechanisms; -1: there is none."""
+    by_shown = {each.shown: place for place, each in reversed(tuple(enumerate(fields)))}
+    secrets = [by_shown[shown] for shown in SECRETS if shown in by_shown]
+    return min(secrets, default=by_shown.get(NAME_SHOWN, -1))
+
+
+def _descriptors(texts: _Texts) -> np.ndarray:
+    array = np.zeros(len(descriptors()), DESCRIPTOR)
+    field = 0
+    for index, described in enumerate(descriptors()):
+        fields = described.fields or ()
+        array[index] = (
+            described.code,
+            NAMES.index(described.name) if described.frame_type >= 0 else -1,
+            *texts.add(described.symbol),
+            *texts.add(described.name),
+            described.fields is not None,
+            described.frame_type,
+            described.sender,
+            described.section,
+            described.part == "transactions",
+            described.name in FRAMING,
+            field,
+            field + len(fields),
+            _first_secret(fields),
+        )
+        field += len(fields)
+    return array.view(np.recarray)
+
+
+@lru_cache
+def described_tables() -> tuple[WireTables, ValueTables]:
+    """The arrays of version 1.0."""
+    every = descriptors()
+    by_code = np.full(256, -1, np.int64)
+    for index, described in enumerate(every):
+        by_code[described.code] = index
+    fields = [field for described in every for field in described.fields or ()]
+    texts = _Texts()
+    descriptor = _descriptors(texts)
+    span = np.array([texts.add(text) for text in (*TYPES, *BODY_KINDS.values())], np.int64)
+    wire = WireTables(
+        _constructors(),
+        descriptor,
+        np.array([(f.types, f.mandatory, f.multiple, f.shown, f.tells_of_peer) for f in fields], FIELD).view(
+            np.recarray
+        ),
+        by_code,
+        np.frombuffer(texts.octets, np.uint8),
+        _places(),
+    )
+    sets = _key_sets()
+    message = sets[len(every)]
+    tags = np.ascontiguousarray(classic_tables().tag_kind[V0_9_1])
+    body_keys = message.index("body_kind"), message.index("body")
+    return wire, ValueTables(_sections(message), span, tags, known_keys(sets), len(every), len(every) + 1, *body_keys)

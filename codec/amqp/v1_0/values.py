@@ -1,0 +1,339 @@
+"""The type system of AMQP 1.0 to VARIANT: one interpreter for every value, composite and section.
+
+A value is a constructor octet and what it says (OASIS AMQP 1.0, part 1). Containers that are open stand on an explicit
+stack, one row each; the loop of `decode_value` takes the next item of the innermost one.
+
+* list, array -> ARRAY; map -> OBJECT when all keys are text, else ARRAY of {key, value}
+* composite -> OBJECT of its fields that are not null, with "type": its name (not for the body of a frame, nor a
+  section); a field that may be multiple is always an ARRAY
+* any other described value -> {descriptor, value}; an array of described values -> {descriptor, value: [...]}
+* an array whose elements have no octets -> {type, count}, never expanded
+* a container nested too deep or with too many entries -> BINARY, its octets as they stand
+
+Whatever the octets, what is written is a well-formed value: what is broken ends where its container does, and the rest
+goes on. Cost: linear in the octets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.amqp.v1_0 import tables as T
+from codec.amqp.v1_0.composites import (
+    BROKEN,
+    CODE,
+    DEEP,
+    END,
+    IN_ARRAY,
+    IN_COMPOSITE,
+    IN_DESCRIBED,
+    IN_DESCRIBED_ARRAY,
+    IN_FRAME,
+    IN_LIST,
+    IN_MAP,
+    IN_PAIRS,
+    KIND,
+    LARGE,
+    LEFT,
+    OF,
+    ONE_ELEMENT,
+    STEP,
+    begin_composite,
+    missing_fields,
+    next_field,
+    no_fields,
+    put_name,
+)
+from codec.amqp.v1_0.constructors import DESCRIBED, compound, descriptor, is_text_map, skip, text_span
+from codec.amqp.v1_0.scalars import DEPTH, put_scalar, put_type, word
+from codec.compiler.kernel import inlined, kernel
+from codec.compiler.limits import LIMITS
+from codec.cursor import u8
+from codec.variant import (
+    OK,
+    begin_array,
+    begin_object,
+    begin_object_of,
+    element,
+    end_array,
+    end_known_object,
+    end_object,
+    key,
+    load_known,
+    put_binary,
+    put_int,
+    put_null,
+    trouble,
+)
+from codec.variant.writer import DEPTH as OPEN_CONTAINERS
+from codec.variant.writer import ENTRIES as OPEN_ENTRIES
+
+# An entry costs 6 or more octets of VARIANT, and far more of scratch memory while its container is open.
+ENTRIES = LIMITS.variant_bytes // 16
+EMPTY, PAIR, NONE = np.array([0, 2, -1])  # numpy integers, see `codec.amqp.v1_0.tables.WORDS`
+NOTHING, ELEMENTS = -2, -3  # instead of a constructor: nothing to write; the rest of an array of described values
+
+
+@kernel
+def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
+    """Write the value whose constructor is at `at`: (offset after it or -1, flaws).
+
+    `key_set`: the set that the value in the writer begins with. `top` is the descriptor index when the value is known
+    to be the list of that composite, whose keys stand in `key_set` from number `base` on. Otherwise `top` is -1.
+    """
+    depth, flaws, code, of, wrapped = 0, 0, u8(buf, at, end), -1, False
+    if top >= 0:
+        at, depth, flaws = _begin_top(w, buf, at + 1, end, code, top, t, s)
+        if at < 0:
+            put_null(w)
+            return -1, flaws
+        code = NOTHING
+    else:
+        at += 1
+    limit, depths = end, depth
+    while True:
+        # one value, unless there is none
+        if code != NOTHING:
+            if code == ELEMENTS:
+                row = s.stack[depth - 1]
+                at, depths, flaw = _array(w, buf, at, limit, int(row[CODE]), t, v, s, depth, key_set)
+            elif code > 0 and t.constructor[code].type < T.LIST and t.constructor[code].type >= 0:
+                at = put_scalar(w, buf, at, limit, code, t, v, s, key_set)
+                flaw = 0 if at >= 0 else BROKEN
+            else:
+                at, depths, flaw = _value(w, buf, at, limit, code, of, t, v, s, depth, key_set)
+            flaws |= flaw
+            depth = depths
+            if at < 0:
+                put_null(w)
+            if wrapped:
+                end_array(w)
+                wrapped = False
+        if at < 0:
+            at, depth, flaw = _abandon(w, depth, t, v, s, key_set)
+            flaws |= flaw
+        # containers that are complete
+        while depth > 0 and s.stack[depth - 1, LEFT] == 0:
+            depth -= 1
+            row = s.stack[depth]
+            flaws |= _close(w, row, t, v, key_set)
+            if row[KIND] != IN_DESCRIBED and at != row[END]:
+                flaws |= BROKEN
+                at = int(row[END])
+        if depth == 0 or trouble(w) != OK:
+            return at, flaws
+        # the next item of the innermost container
+        depths = depth
+        row = s.stack[depth - 1]
+        row[LEFT] -= 1
+        limit = int(row[END])
+        of = -1
+        if row[KIND] >= IN_COMPOSITE:
+            at, flaw, follows = next_field(w, buf, at, row, t, v, s, key_set, base)
+            flaws |= flaw
+            if follows == ONE_ELEMENT:
+                begin_array(w)
+                element(w)
+                wrapped = True
+            code = NOTHING
+            if at >= 0 and follows >= ONE_ELEMENT:
+                code = u8(buf, at, limit)
+                at += 1
+        else:
+            if row[KIND] == IN_ARRAY:
+                of = int(row[OF])
+            at, code = _next_item(w, buf, at, row, t, v, key_set)
+            if at < 0:
+                flaws |= BROKEN
+
+
+@kernel
+def _abandon(w, depth, t, v, s, key_set):
+    """What is broken ends where the innermost container with a size does: (offset after it, depth, flaws)."""
+    at, flaws = -1, BROKEN
+    while depth > 0 and at < 0:
+        depth -= 1
+        row = s.stack[depth]
+        flaws |= _close(w, row, t, v, key_set)
+        if row[KIND] != IN_DESCRIBED:
+            at = int(row[END])
+    return at, depth, flaws
+
+
+@kernel
+def _push(s, depth, kind, end, left, code, of):
+    row = s.stack[depth]
+    row[KIND] = kind
+    row[END] = end
+    row[LEFT] = left
+    row[STEP] = 0
+    row[CODE] = code
+    row[OF] = of
+    return depth + 1
+
+
+@kernel
+def _begin_top(w, buf, at, end, code, top, t, s):
+    start, stop, count = -1, -1, 0
+    s.fields[:] = -1
+    if code > 0 and t.constructor[code].type == T.LIST:
+        start, stop, count = compound(buf, at, end, code, t)
+    if start < 0 or count > stop - start:
+        return -1, 0, BROKEN
+    begin_object_of(w, min(count, 16), 2 * (stop - start))
+    return start, _push(s, EMPTY, IN_FRAME, stop, count, NONE, top), 0
+
+
+@inlined
+def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
+    """A value that is not a scalar, with constructor `code` and octets from `at` on: (offset after what was taken, new
+    depth, flaws). The offset is -1 when nothing was written. `of`: descriptor index when it is known to be a
+    composite, else -1."""
+    if code == DESCRIBED:
+        index, _, after = descriptor(buf, at, end, t)
+        inner = u8(buf, after, end) if after >= 0 else -1
+        if inner < 0:
+            return -1, depth, BROKEN
+        if index < 0 or not t.descriptor[index].composite or t.constructor[inner].type != T.LIST:
+            if w.positions[OPEN_CONTAINERS] >= DEPTH:
+                return _raw(w, buf, at, skip(buf, at - 1, end, t), depth, DEEP)
+            begin_object(w)
+            return at, _push(s, depth, IN_DESCRIBED, end, PAIR, NONE, NONE), 0
+        at, code, of = after + 1, inner, index
+    if code < 0 or t.constructor[code].type < 0:
+        return -1, depth, BROKEN
+    return _container(w, buf, at, end, code, of, t, v, s, depth, key_set)
+
+
+@inlined
+def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
+    kind = int(t.constructor[code].type)
+    start, stop, count = compound(buf, at, end, code, t)
+    if start < 0:
+        return -1, depth, BROKEN
+    if w.positions[OPEN_CONTAINERS] >= DEPTH:
+        return _raw(w, buf, at, stop, depth, DEEP)
+    if kind == T.ARRAY:
+        return _array(w, buf, start, stop, count, t, v, s, depth, key_set)
+    if w.positions[OPEN_ENTRIES] + count > ENTRIES:
+        return _raw(w, buf, at, stop, depth, LARGE)
+    if count > stop - start or (kind == T.MAP and count & 1):  # every item has a constructor, every key a value
+        return -1, depth, BROKEN
+    if kind == T.LIST and of >= 0:
+        begin_composite(w, t, v, of, count, key_set)
+        if start == stop:  # no fields: the usual outcome, accepted
+            end_object(w)
+            return stop, depth, no_fields(w, of, t)
+        return start, _push(s, depth, IN_COMPOSITE, stop, count, NONE, of), 0
+    if kind == T.MAP and is_text_map(buf, start, stop, count, t):
+        begin_object(w)
+        return start, _push(s, depth, IN_MAP, stop, count, NONE, NONE), 0
+    begin_array(w)
+    return start, _push(s, depth, IN_LIST if kind == T.LIST else IN_PAIRS, stop, count, NONE, NONE), 0
+
+
+@kernel
+def _raw(w, buf, at, stop, depth, flaw):
+    """A container that is too deep or too large: its octets."""
+    if stop < 0:
+        return -1, depth, BROKEN
+    put_binary(w, buf, at, stop)
+    return stop, depth, flaw
+
+
+@kernel
+def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
+    """An array of `count` elements, which share the constructor at `start` (part 1, section 1.2)."""
+    code = u8(buf, start, stop)
+    at, of = start + 1, -1
+    if count == 0:
+        begin_array(w)
+        return stop, _push(s, depth, IN_ARRAY, stop, EMPTY, NONE, NONE), 0
+    if code == DESCRIBED:
+        of, _, after = descriptor(buf, at, stop, t)
+        code = u8(buf, after, stop) if after >= 0 else -1
+        if code >= 0 and (of < 0 or not t.descriptor[of].composite or t.constructor[code].type != T.LIST):
+            if w.positions[OPEN_CONTAINERS] >= DEPTH:
+                return _raw(w, buf, start, stop, depth, DEEP)
+            begin_object(w)
+            return at, _push(s, depth, IN_DESCRIBED_ARRAY, stop, PAIR, count, NONE), 0
+        at = after + 1
+    if code < 0 or t.constructor[code].type < 0:
+        return -1, depth, BROKEN
+    least = int(t.constructor[code].width)
+    if t.constructor[code].category == T.FIXED and least == 0:
+        _put_count(w, t, v, int(t.constructor[code].type), of, count, key_set)
+        return stop, depth, 0 if at == stop else BROKEN
+    if count > (stop - at) // least:
+        return -1, depth, BROKEN
+    if w.positions[OPEN_ENTRIES] + count > ENTRIES:
+        return _raw(w, buf, start, stop, depth, LARGE)
+    begin_array(w)
+    return at, _push(s, depth, IN_ARRAY, stop, count, code, of), 0
+
+
+@kernel
+def _put_count(w, t, v, kind, of, count, key_set):
+    """An array of `count` elements without octets."""
+    begin_object(w)
+    word(w, v, T.TYPE_WORD, key_set)
+    if of >= 0:
+        put_name(w, t, of)
+    else:
+        put_type(w, t, v, kind)
+    word(w, v, T.COUNT_WORD, key_set)
+    put_int(w, count)
+    end_object(w)
+
+
+@kernel
+def _next_item(w, buf, at, row, t, v, key_set):
+    """Announce the next item of a container that is not a composite: (offset after its constructor, the constructor or
+    NOTHING or ELEMENTS). The offset is -1 when broken before anything was announced."""
+    kind, end, step = int(row[KIND]), int(row[END]), int(row[STEP])
+    row[STEP] = step + 1
+    if kind == IN_ARRAY:
+        element(w)
+        return at, int(row[CODE])
+    if kind == IN_LIST:
+        element(w)
+    elif kind == IN_MAP:
+        row[LEFT] -= 1
+        start, stop = text_span(buf, at, end, t)
+        if start < 0:
+            return -1, NOTHING
+        load_known(w, v.keys, key_set)
+        key(w, buf, start, stop)
+        at = stop
+    elif kind == IN_PAIRS:
+        if step & 1 == 0:
+            if step > 0:
+                end_object(w)
+            element(w)
+            begin_object(w)
+        word(w, v, T.KEY_WORD if step & 1 == 0 else T.VALUE_WORD, key_set)
+    else:
+        word(w, v, T.DESCRIPTOR_WORD if step == 0 else T.VALUE_WORD, key_set)
+        if kind == IN_DESCRIBED_ARRAY and step == 1:
+            return at, ELEMENTS
+    return at + 1, u8(buf, at, end)
+
+
+@kernel
+def _close(w, row, t, v, key_set):
+    """End the container of a stack row: its flaws."""
+    kind = int(row[KIND])
+    if kind == IN_FRAME:
+        end_known_object(w, v.keys, key_set)
+        return missing_fields(w, row, t)
+    if kind in (IN_LIST, IN_ARRAY):
+        end_array(w)
+    elif kind == IN_PAIRS:
+        if row[STEP] > 0:
+            end_object(w)
+        end_array(w)
+    else:
+        end_object(w)
+        if kind == IN_COMPOSITE:
+            return missing_fields(w, row, t)
+    return 0

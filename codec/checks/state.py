@@ -1,0 +1,211 @@
+"""Arrays of the checks: what is known of the connection at hand, and the oddities noted so far.
+
+Records are rows of int64 arrays, their cells named by constants; NONE is "not known". Times are ns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from codec.compiler.kernel import kernel
+from codec.hashes.keyed import Keyed, found, new_keyed, put
+from codec.hashes.keyed import with_room as keyed_with_room
+
+NONE = -1
+CLIENT, SERVER = 0, 1
+GONE = 0  # value of a key that stands for nothing any more
+SERIAL = 1 << 32  # delivery ids, transfer ids, command ids and credit count modulo this (RFC 1982)
+HALF = 1 << 31
+LEAST_NS = 10**9  # answers within this are not noted as late
+STEPS_A_ROW = 64  # ids of ranges that a connection may look up, for each row so far
+
+# Name -> what was noticed; rules in pipeline.audit.detectors name these.
+ODDITIES = (
+    # 1.0
+    "sasl-order", "frame-too-large", "open-misplaced", "open-channel", "no-session", "channel-above-max",
+    "begin-twice", "remote-channel", "begin-unanswered", "window-exceeded", "next-incoming-id", "next-outgoing-id",
+    "after-end", "end-unanswered", "end-error", "echo-unanswered", "delivery-id-order", "handle-in-use",
+    "handle-above-max", "handle-unattached", "attach-role", "no-initial-count", "refused-not-detached",
+    "transfer-by-receiver", "no-credit", "flow-without-handle", "drain-unanswered", "after-detach",
+    "detach-unanswered", "detach-error", "dynamic-address", "settle-mode", "receiver-mode", "first-incomplete",
+    "tag-too-long", "tag-in-use", "continuation-differs", "deliveries-mixed", "delivery-unfinished", "aborted",
+    "message-too-large", "resume-unknown", "disposition-unknown", "disposition-reversed", "settled-without-outcome",
+    "outcome-not-agreed", "never-settled", "detach-not-closed",
+    # 0-10
+    "control-channel", "not-attached", "no-command-point", "channel-busy", "channel-above", "session-twice",
+    "ids-unknown", "known-completed-repeated", "completed-unanswered", "sync-unanswered", "result-unknown",
+    "result-missing", "exception", "after-exception", "detach-waits", "detached-code", "without-credit",
+    "no-subscription", "destination-in-use", "destination-unknown", "transfers-unknown", "mode-with-credit",
+    "after-stop", "transaction-order", "implicit-accept", "branch-order", "message-rejected", "set-malformed",
+    "wrong-side", "required-missing", "command-offset", "transaction-unknown", "not-coordinated", "transaction-open",
+)  # fmt: skip
+(
+    SASL_ORDER, FRAME_TOO_LARGE, OPEN_MISPLACED, OPEN_CHANNEL, NO_SESSION, CHANNEL_ABOVE_MAX,
+    BEGIN_TWICE, REMOTE_CHANNEL, BEGIN_UNANSWERED, WINDOW_EXCEEDED, NEXT_INCOMING_ID, NEXT_OUTGOING_ID,
+    AFTER_END, END_UNANSWERED, END_ERROR, ECHO_UNANSWERED, DELIVERY_ID_ORDER, HANDLE_IN_USE,
+    HANDLE_ABOVE_MAX, HANDLE_UNATTACHED, ATTACH_ROLE, NO_INITIAL_COUNT, REFUSED_NOT_DETACHED,
+    TRANSFER_BY_RECEIVER, NO_CREDIT, FLOW_WITHOUT_HANDLE, DRAIN_UNANSWERED, AFTER_DETACH,
+    DETACH_UNANSWERED, DETACH_ERROR, DYNAMIC_ADDRESS, SETTLE_MODE, RECEIVER_MODE, FIRST_INCOMPLETE,
+    TAG_TOO_LONG, TAG_IN_USE, CONTINUATION_DIFFERS, DELIVERIES_MIXED, DELIVERY_UNFINISHED, ABORTED,
+    MESSAGE_TOO_LARGE, RESUME_UNKNOWN, DISPOSITION_UNKNOWN, DISPOSITION_REVERSED, SETTLED_WITHOUT_OUTCOME,
+    OUTCOME_NOT_AGREED, NEVER_SETTLED, DETACH_NOT_CLOSED,
+    CONTROL_CHANNEL, NOT_ATTACHED, NO_COMMAND_POINT, CHANNEL_BUSY, CHANNEL_ABOVE, SESSION_TWICE,
+    IDS_UNKNOWN, KNOWN_COMPLETED_REPEATED, COMPLETED_UNANSWERED, SYNC_UNANSWERED, RESULT_UNKNOWN,
+    RESULT_MISSING, EXCEPTION, AFTER_EXCEPTION, DETACH_WAITS, DETACHED_CODE, WITHOUT_CREDIT,
+    NO_SUBSCRIPTION, DESTINATION_IN_USE, DESTINATION_UNKNOWN, TRANSFERS_UNKNOWN, MODE_WITH_CREDIT,
+    AFTER_STOP, TRANSACTION_ORDER, IMPLICIT_ACCEPT, BRANCH_ORDER, MESSAGE_REJECTED, SET_MALFORMED,
+    WRONG_SIDE, REQUIRED_MISSING, COMMAND_OFFSET, TRANSACTION_UNKNOWN, NOT_COORDINATED, TRANSACTION_OPEN,
+) = range(len(ODDITIES))  # fmt: skip
+
+# Cells of an oddity. WAITED: for how long an answer did not come; ABOUT: frame of the link or message it is about.
+(
+    H_CONNECTION, H_FRAME, H_TS, H_SENDER, H_CHANNEL, H_LIFE, H_ODDITY, H_OBSERVED, H_EXPECTED, H_ABOUT, H_WAITED,
+) = range(11)  # fmt: skip
+HIT_CELLS = 11
+HITS_A_ROW, HITS_A_RECORD = 12, 4
+
+# Cells of `State.numbers`.
+(
+    CONNECTION, STARTED, ENDPOINTS, LINKS, HITS, STEPS, LAST_NS, SASL_STEP, OPENED, FRAME_MAX, CHANNEL_MAX, OPEN_NS,
+    CLOSED_NS,
+) = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)  # fmt: skip
+NUMBERS = 20
+CELLS = 44  # of every record
+
+# Keys: what they lead to, then numbers.
+KIND_SHIFT, PLACE_SHIFT = 58, 33
+(
+    K_ENDPOINT, K_LIFE, K_HANDLE, K_NAME, K_DELIVERY, K_TAG, K_CHANNEL, K_DESTINATION, K_TRANSFER, K_RESULT, K_SESSION,
+    K_BRANCH, K_TRANSACTION,
+) = range(1, 14)  # fmt: skip
+UNDER_KIND = (1 << KIND_SHIFT) - 1
+
+
+class State(NamedTuple):
+    """`endpoints`, `links`: int64 (n, CELLS), records of the connection at hand; `found_by` leads to them. `hits` int64
+    (n, HIT_CELLS). `numbers` int64 (NUMBERS,)."""
+
+    endpoints: np.ndarray
+    links: np.ndarray
+    found_by: Keyed
+    hits: np.ndarray
+    numbers: np.ndarray
+
+
+def new_state() -> State:
+    """The state before the first row."""
+    endpoints, links = (np.zeros((64, CELLS), np.int64) for _ in range(2))
+    hits, numbers = np.zeros((64, HIT_CELLS), np.int64), np.zeros(NUMBERS, np.int64)
+    return State(endpoints, links, new_keyed(), hits, numbers)
+
+
+def with_room(state: State, rows: int, keys_a_row: int) -> State:
+    """`state`, its hits taken, with room for what so many rows may add."""
+    numbers = state.numbers
+    endpoints, links = (
+        _longer(records, int(numbers[cell]) + rows)
+        for records, cell in ((state.endpoints, ENDPOINTS), (state.links, LINKS))
+    )
+    hits = HITS_A_ROW * rows + HITS_A_RECORD * int(numbers[ENDPOINTS] + numbers[LINKS] + 2 * rows) + 1
+    found_by = state.found_by
+    if 2 * (int(found_by.used[0]) + keys_a_row * rows) > len(found_by.keys):
+        smaller = new_keyed(len(found_by.keys))
+        smaller.used[1] = found_by.used[1]
+        _refill(smaller, found_by)
+        found_by = keyed_with_room(smaller, keys_a_row * rows)
+    numbers[HITS] = 0
+    return State(endpoints, links, found_by, _longer(state.hits, hits), numbers)
+
+
+def _longer(records: np.ndarray, needed: int) -> np.ndarray:
+    if needed <= len(records):
+        return records
+    longer = np.zeros((2 * needed, records.shape[1]), np.int64)
+    longer[: len(records)] = records
+    return longer
+
+
+@kernel
+def _refill(fresh, table):
+    """Put the entries of `table` that stand for something into `fresh`."""
+    for i in range(len(table.keys)):
+        if table.epochs[i] == table.used[1] and table.values[i] != GONE:
+            put(fresh, table.keys[i], table.values[i])
+
+
+@kernel
+def key_of(kind, place, number):
+    """`place` is below 2**25, `number` below 2**33."""
+    return (kind << KIND_SHIFT) | (place << PLACE_SHIFT) | number
+
+
+@kernel
+def hashed_key(kind, place, number):
+    """The same for numbers of any size, such as hashes."""
+    mixed = (number ^ (place * 0x9E3779B97F4A7C1)) & UNDER_KIND
+    return (kind << KIND_SHIFT) | mixed
+
+
+@kernel
+def place_in(s, key):
+    """The place that a key leads to, or NONE. Places are kept from 1 on."""
+    return max(found(s.found_by, key), 0) - 1
+
+
+@kernel
+def lead(s, key, place):
+    """Let a key lead to a place."""
+    put(s.found_by, key, place + 1)
+
+
+@kernel
+def note(s, rows, i, channel, life, oddity, observed, expected, about):
+    """Note an oddity of row `i`."""
+    at = s.numbers[HITS]
+    s.numbers[HITS] += 1
+    hit = s.hits[at]
+    hit[H_CONNECTION] = rows.connection_id[i]
+    hit[H_FRAME] = rows.frame_no[i]
+    hit[H_TS] = rows.ts_ns[i]
+    hit[H_SENDER] = rows.sender[i]
+    hit[H_CHANNEL] = channel
+    hit[H_LIFE] = life
+    hit[H_ODDITY] = oddity
+    hit[H_OBSERVED] = observed
+    hit[H_EXPECTED] = expected
+    hit[H_ABOUT] = about
+    hit[H_WAITED] = NONE
+
+
+@kernel
+def note_wait(s, frame_no, since_ns, until_ns, sender, channel, life, oddity, about):
+    """Note that `sender` let the other side wait for an answer to `frame_no`."""
+    if until_ns - since_ns > LEAST_NS:
+        note_end(s, frame_no, until_ns, sender, channel, life, oddity, about, until_ns - since_ns)
+
+
+@kernel
+def note_end(s, frame_no, until_ns, sender, channel, life, oddity, about, waited):
+    """Note what was left over of `frame_no` at the time `until_ns`."""
+    at = s.numbers[HITS]
+    s.numbers[HITS] += 1
+    hit = s.hits[at]
+    hit[H_CONNECTION] = s.numbers[CONNECTION]
+    hit[H_FRAME] = frame_no
+    hit[H_TS] = until_ns
+    hit[H_SENDER] = sender
+    hit[H_CHANNEL] = channel
+    hit[H_LIFE] = life
+    hit[H_ODDITY] = oddity
+    hit[H_OBSERVED] = NONE
+    hit[H_EXPECTED] = NONE
+    hit[H_ABOUT] = about
+    hit[H_WAITED] = waited
+
+
+@kernel
+def after(number, other):
+    """How far `number` is behind `other` (serial arithmetic): negative when it is before."""
+    return (number - other + HALF) % SERIAL - HALF

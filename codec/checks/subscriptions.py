@@ -1,0 +1,176 @@
+"""Subscriptions of AMQP 0-10: destinations, credit, transfers and what the client says of them.
+
+Credit of messages is followed as `codec.conversation.sessions.credit` says it; of octets only whether any was given,
+and whether without limit. (0-10 specification, class message.)"""
+
+from __future__ import annotations
+
+from codec.checks import state as S
+from codec.checks.records_0_10 import (
+    ACCEPT_NONE,
+    ACTIVE,
+    ALL_MESSAGES,
+    DONE_TO,
+    DTX,
+    FRAME,
+    LIFE,
+    MESSAGES,
+    NEXT,
+    NUMBER,
+    OCTETS,
+    STOP_ID,
+    STOPPED,
+    TX,
+    WINDOW,
+    ZEROED_ID,
+)  # fmt: skip
+from codec.checks.state import CLIENT, GONE, NONE, SERIAL, SERVER, after, hashed_key, key_of, lead, note, place_in
+from codec.compiler.kernel import kernel
+from codec.hashes.keyed import found, put
+
+SUBSCRIPTION_NAMES = (
+    "message.subscribe", "message.cancel", "message.flow", "message.stop", "message.flush", "message.set-flow-mode",
+    "message.transfer", "message.accept", "message.reject", "message.release", "message.acquire",
+)  # fmt: skip
+(
+    SUBSCRIBE, CANCEL, FLOW, STOP, FLUSH, SET_FLOW_MODE, TRANSFER, ACCEPT, REJECT, RELEASE, ACQUIRE,
+) = range(1, len(SUBSCRIPTION_NAMES) + 1)  # fmt: skip
+NO_LIMIT = SERIAL - 1
+IN_MESSAGES = 0  # credit unit
+# Bits of a transfer that the client has not settled, or that still gives credit back.
+BITS, UNSETTLED, GIVES_BACK = 2, 1, 2
+
+
+@kernel
+def _of_destination(s, rows, i, at):
+    return place_in(s, hashed_key(S.K_DESTINATION, at, rows.destination[i]))
+
+
+@kernel
+def subscribe(s, rows, i, at):
+    """A subscription begins in window mode, with no credit."""
+    c, before = s.endpoints[at], _of_destination(s, rows, i, at)
+    if before != NONE and s.links[before, ACTIVE] == c[LIFE] and c[LIFE]:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.DESTINATION_IN_USE, NONE, NONE, rows.frame_no[i])
+    place = s.numbers[S.LINKS]
+    s.numbers[S.LINKS] += 1
+    k = s.links[place]
+    k[:] = 0
+    k[ACTIVE] = max(c[LIFE], 1)
+    k[WINDOW] = 1
+    k[FRAME] = rows.frame_no[i]
+    k[ACCEPT_NONE] = 1 if rows.accept_mode[i] == 1 else 0
+    k[STOP_ID] = k[ZEROED_ID] = NONE
+    lead(s, hashed_key(S.K_DESTINATION, at, rows.destination[i]), place)
+
+
+@kernel
+def _active(s, rows, i, at):
+    """The place of the subscription that row `i` is about, or NONE."""
+    c, place = s.endpoints[at], _of_destination(s, rows, i, at)
+    return place if place != NONE and s.links[place, ACTIVE] == max(c[LIFE], 1) else NONE
+
+
+@kernel
+def change(s, rows, i, at):
+    """message.flow, stop, cancel, flush, set-flow-mode."""
+    c, name, place = s.endpoints[at], rows.name[i], _active(s, rows, i, at)
+    if place == NONE:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.DESTINATION_UNKNOWN, name, NONE, NONE)
+        return
+    k, value = s.links[place], max(rows.value[i], 0)
+    if name == CANCEL:
+        k[ACTIVE] = GONE
+    elif name == FLOW and rows.unit[i] == IN_MESSAGES:
+        k[MESSAGES] += value
+        k[ALL_MESSAGES] |= value == NO_LIMIT
+        k[STOPPED] = 0
+    elif name == FLOW:
+        k[OCTETS] += value
+        k[STOPPED] = 0
+    elif name in (SET_FLOW_MODE, STOP):
+        if name == SET_FLOW_MODE:
+            # Octets that are left over do no harm: clients leave them unlimited.
+            if k[MESSAGES] > 0:
+                note(s, rows, i, c[NUMBER], c[LIFE], S.MODE_WITH_CREDIT, k[MESSAGES], 0, k[FRAME])
+            k[WINDOW] = max(rows.flow_mode[i], 0)
+        else:
+            k[STOPPED] = 1
+            k[STOP_ID] = rows.command_id[i]
+        k[MESSAGES] = k[ALL_MESSAGES] = k[OCTETS] = 0
+        k[ZEROED_ID] = c[NEXT + SERVER]
+
+
+@kernel
+def transfer(s, rows, i, at):
+    """A message.transfer; those of the server go over a subscription and use up its credit."""
+    if rows.sender[i] == CLIENT:
+        return
+    c, place = s.endpoints[at], _active(s, rows, i, at)
+    if place == NONE:
+        gone = _of_destination(s, rows, i, at)
+        # what was sent before a cancel arrived is on its way
+        if gone == NONE:
+            note(s, rows, i, c[NUMBER], c[LIFE], S.NO_SUBSCRIPTION, NONE, NONE, rows.frame_no[i])
+        return
+    k = s.links[place]
+    if k[STOPPED]:
+        if c[DONE_TO + SERVER] != NONE and k[STOP_ID] != NONE and after(c[DONE_TO + SERVER], k[STOP_ID]) >= 0:
+            note(s, rows, i, c[NUMBER], c[LIFE], S.AFTER_STOP, NONE, NONE, k[FRAME])
+    elif not ((k[MESSAGES] > 0 or k[ALL_MESSAGES]) and k[OCTETS] > 0):
+        note(s, rows, i, c[NUMBER], c[LIFE], S.WITHOUT_CREDIT, k[MESSAGES], k[OCTETS], k[FRAME])
+    if not k[ALL_MESSAGES]:
+        k[MESSAGES] = max(k[MESSAGES] - 1, 0)
+    if rows.command_id[i] != NONE:
+        bits = (0 if k[ACCEPT_NONE] else UNSETTLED) | GIVES_BACK
+        put(s.found_by, key_of(S.K_TRANSFER, at, rows.command_id[i]), ((place + 1) << BITS) | bits)
+
+
+@kernel
+def transfers_completed(s, at, first, last):
+    """The client completed transfers: in window mode they give back what they used."""
+    for step in range(after(last, first) + 1):
+        if s.numbers[S.STEPS] <= 0:
+            return
+        s.numbers[S.STEPS] -= 1
+        number = (first + step) % SERIAL
+        key = key_of(S.K_TRANSFER, at, number)
+        state = found(s.found_by, key)
+        if state <= 0 or not state & GIVES_BACK:
+            continue
+        k = s.links[(state >> BITS) - 1]
+        if k[WINDOW] and not k[ALL_MESSAGES] and (k[ZEROED_ID] == NONE or after(number, k[ZEROED_ID]) >= 0):
+            k[MESSAGES] += 1
+        put(s.found_by, key, state & ~GIVES_BACK if state & UNSETTLED else GONE)
+
+
+@kernel
+def settle_transfers(s, rows, i, at):
+    """message.accept, reject, release, acquire of transfers that the other side sent."""
+    c, name, sender = s.endpoints[at], rows.name[i], rows.sender[i]
+    if name == REJECT:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.MESSAGE_REJECTED, rows.code[i], NONE, rows.frame_no[i])
+    unknown = NONE
+    for k in range(rows.range_at[i], rows.range_at[i + 1]):
+        first, last = rows.range_first[k], rows.range_last[k]
+        following = c[NEXT + 1 - sender]
+        if following != NONE and after(last, following) >= 0:
+            unknown = last
+            last = (following - 1) % SERIAL
+        if sender != CLIENT:
+            continue
+        for step in range(after(last, first) + 1):
+            if s.numbers[S.STEPS] <= 0:
+                return
+            s.numbers[S.STEPS] -= 1
+            key = key_of(S.K_TRANSFER, at, (first + step) % SERIAL)
+            state = found(s.found_by, key)
+            # What a transaction settles may be settled again after a rollback.
+            if name == ACQUIRE or c[TX] or c[DTX]:
+                continue
+            if state <= 0 or not state & UNSETTLED:
+                unknown = (first + step) % SERIAL if name != RELEASE else unknown
+            else:
+                put(s.found_by, key, state & ~UNSETTLED if state & GIVES_BACK else GONE)
+    if unknown != NONE:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.TRANSFERS_UNKNOWN, unknown, NONE, rows.frame_no[i])

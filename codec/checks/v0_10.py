@@ -1,0 +1,393 @@
+"""Sessions of AMQP 0-10: attached and detached, commands numbered, completed, answered.
+
+(0-10 specification, classes session, execution, tx, dtx.)
+"""
+
+from __future__ import annotations
+
+from codec.checks import state as S
+from codec.checks.records_0_10 import (
+    ASKED,
+    ASKED_ATTACH,
+    ATTACHED,
+    BEGINNING,
+    BRANCH,
+    BY_DETACHED,
+    DETACH_FRAME,
+    DETACH_NS,
+    DETACHED_NS,
+    DETACHER,
+    DONE_TO,
+    DTX,
+    EXPECTS,
+    FAILED,
+    IMPLICIT,
+    KNOWN_NS,
+    KNOWN_TO,
+    LIFE,
+    NAME,
+    NEXT,
+    NUMBER,
+    OVER,
+    POINT,
+    READY,
+    REST,
+    RESULT_FRAME,
+    RESULT_ID,
+    RESULT_NS,
+    SYNC_FRAME,
+    SYNC_ID,
+    SYNC_NS,
+    TIMELY_FRAME,
+    TIMELY_NS,
+    TX,
+)  # fmt: skip
+from codec.checks.state import CLIENT, NONE, SERIAL, after, hashed_key, key_of, lead, note, note_wait, place_in
+from codec.checks.subscriptions import (
+    ACCEPT,
+    ACQUIRE,
+    CANCEL,
+    FLOW,
+    FLUSH,
+    REJECT,
+    RELEASE,
+    SET_FLOW_MODE,
+    STOP,
+    SUBSCRIBE,
+    SUBSCRIPTION_NAMES,
+    TRANSFER,
+    change,
+    settle_transfers,
+    subscribe,
+    transfer,
+    transfers_completed,
+)  # fmt: skip
+from codec.compiler.kernel import kernel
+from codec.hashes.keyed import empty, found, put
+
+NAMES = (
+    *SUBSCRIPTION_NAMES, "session.attach", "session.attached", "session.detach", "session.detached",
+    "session.command-point", "session.completed", "session.known-completed", "session.confirmed", "session.expected",
+    "session.flush", "session.gap", "session.request-timeout", "session.timeout", "execution.sync", "execution.result",
+    "execution.exception", "tx.select", "tx.commit", "tx.rollback", "dtx.select", "dtx.start", "dtx.end", "dtx.commit",
+    "dtx.prepare", "dtx.rollback",
+)  # fmt: skip
+(
+    ATTACH, ATTACHED_BACK, DETACH, DETACHED, COMMAND_POINT, COMPLETED, KNOWN_COMPLETED, CONFIRMED, EXPECTED,
+    SESSION_FLUSH, GAP, REQUEST_TIMEOUT, TIMEOUT, SYNC, RESULT, EXCEPTION, TX_SELECT, TX_COMMIT, TX_ROLLBACK,
+    DTX_SELECT, DTX_START, DTX_END, DTX_COMMIT, DTX_PREPARE, DTX_ROLLBACK,
+) = range(len(SUBSCRIPTION_NAMES) + 1, len(NAMES) + 1)  # fmt: skip
+KEYS_A_ROW = 6
+PENDING, ANSWERED = 1, 2  # of a command that gives a result
+
+
+@kernel
+def follow(s, rows):
+    """Take the next rows."""
+    for i in range(len(rows.name)):
+        if not s.numbers[S.STARTED] or rows.connection_id[i] != s.numbers[S.CONNECTION]:
+            finish(s)
+            hits = s.numbers[S.HITS]
+            s.numbers[:] = 0
+            s.numbers[S.HITS] = hits
+            s.numbers[S.STARTED] = 1
+            s.numbers[S.CONNECTION] = rows.connection_id[i]
+            empty(s.found_by)
+        s.numbers[S.STEPS] += S.STEPS_A_ROW
+        s.numbers[S.LAST_NS] = rows.last_ns[i]
+        if rows.of_connection[i]:
+            if rows.channel[i] != 0:
+                note(s, rows, i, NONE, NONE, S.CONTROL_CHANNEL, rows.channel[i], 0, NONE)
+        else:
+            _on_channel(s, rows, i)
+
+
+@kernel
+def finish(s):
+    """The connection at hand is over: what was never answered."""
+    if not s.numbers[S.STARTED]:
+        return
+    until = s.numbers[S.LAST_NS]
+    for at in range(s.numbers[S.ENDPOINTS]):
+        c = s.endpoints[at]
+        if c[DETACH_NS] != NONE:
+            note_wait(
+                s, c[DETACH_FRAME], c[DETACH_NS], until, 1 - c[DETACHER], c[NUMBER], c[LIFE], S.DETACH_WAITS, NONE
+            )
+        for side in range(2):
+            _unanswered(s, c, side, until)
+    s.numbers[S.STARTED] = 0
+
+
+@kernel
+def _unanswered(s, c, side, until):
+    """What `side` waits for when a session, or its connection, is over."""
+    if c[SYNC_ID + side] != NONE:
+        note_wait(
+            s, c[SYNC_FRAME + side], c[SYNC_NS + side], until, 1 - side, c[NUMBER], c[LIFE], S.SYNC_UNANSWERED, NONE
+        )
+    if c[TIMELY_NS + side] != NONE:
+        note_wait(
+            s, c[TIMELY_FRAME + side], c[TIMELY_NS + side], until, 1 - side, c[NUMBER], c[LIFE],
+            S.COMPLETED_UNANSWERED, NONE,
+        )  # fmt: skip
+    if c[RESULT_NS + side] != NONE:
+        note_wait(
+            s, c[RESULT_FRAME + side], c[RESULT_NS + side], until, 1 - side, c[NUMBER], c[LIFE], S.RESULT_MISSING, NONE
+        )
+    c[SYNC_ID + side] = c[TIMELY_NS + side] = c[RESULT_NS + side] = c[RESULT_ID + side] = NONE
+
+
+@kernel
+def _channel(s, rows, i):
+    """The place of the channel of row `i`."""
+    key = key_of(S.K_CHANNEL, 0, rows.channel[i])
+    at = place_in(s, key)
+    if at == NONE:
+        at = s.numbers[S.ENDPOINTS]
+        s.numbers[S.ENDPOINTS] += 1
+        c = s.endpoints[at]
+        c[:] = 0
+        c[NUMBER] = rows.channel[i]
+        c[DETACH_NS] = NONE
+        _renew(c)
+        lead(s, key, at)
+    return at
+
+
+@kernel
+def _renew(c):
+    """Nothing is known of the commands of a session that is attached."""
+    for side in range(2):
+        c[NEXT + side] = c[SYNC_ID + side] = c[TIMELY_NS + side] = c[KNOWN_TO + side] = NONE
+        c[DONE_TO + side] = c[RESULT_ID + side] = c[RESULT_NS + side] = NONE
+        c[POINT + side] = c[EXPECTS + side] = 0
+    c[TX] = c[DTX] = c[BRANCH] = c[IMPLICIT] = 0
+    c[FAILED] = NONE
+
+
+@kernel
+def _on_channel(s, rows, i):
+    name, sender, at = rows.name[i], rows.sender[i], _channel(s, rows, i)
+    c = s.endpoints[at]
+    if rows.channel_max[i] > 0 and rows.channel[i] >= rows.channel_max[i]:
+        life = c[LIFE] + (1 if name == ATTACH else 0)
+        note(s, rows, i, c[NUMBER], life, S.CHANNEL_ABOVE, rows.channel[i], rows.channel_max[i] - 1, NONE)
+    if name in (ATTACH, ATTACHED_BACK):
+        _attach(s, rows, i, at)
+        return
+    if name in (DETACH, DETACHED):
+        _detach(s, rows, i, c)
+        return
+    other_ended = c[BY_DETACHED] == 1 - sender and rows.ts_ns[i] - c[DETACHED_NS] <= rows.grace_ns[i]
+    if (
+        c[ATTACHED] != READY
+        and not (c[ATTACHED] == OVER and other_ended)
+        and not (c[ATTACHED] == ASKED and c[ASKED_ATTACH] == sender)
+    ):
+        note(s, rows, i, c[NUMBER], c[LIFE], S.NOT_ATTACHED, name, NONE, NONE)
+    if rows.begins[i] != NONE:
+        if c[EXPECTS + sender] and rows.begins[i] != (1 if c[EXPECTS + sender] == BEGINNING else 0):
+            note(s, rows, i, c[NUMBER], c[LIFE], S.COMMAND_OFFSET, rows.begins[i], NONE, NONE)
+        c[EXPECTS + sender] = 0
+    if rows.is_command[i]:
+        _command(s, rows, i, c)
+    if name == COMMAND_POINT:
+        c[POINT + sender] = 1
+        c[NEXT + sender] = rows.command_id[i]
+        c[EXPECTS + sender] = REST if rows.command_offset[i] > 0 else BEGINNING
+    elif name in (COMPLETED, CONFIRMED, EXPECTED, KNOWN_COMPLETED):
+        _ids(s, rows, i, at)
+    elif 0 < name <= len(SUBSCRIPTION_NAMES):
+        _of_subscriptions(s, rows, i, at)
+    elif name == RESULT:
+        _result(s, rows, i, at)
+    elif name == EXCEPTION:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.EXCEPTION, rows.error_code[i], NONE, rows.frame_no[i])
+        c[FAILED] = sender
+    elif name >= TX_SELECT:
+        _transactions(s, rows, i, at)
+
+
+@kernel
+def _attach(s, rows, i, at):
+    c, sender = s.endpoints[at], rows.sender[i]
+    if rows.name[i] == ATTACHED_BACK:
+        if c[ATTACHED] == ASKED or c[ATTACHED] == OVER:
+            c[ATTACHED] = READY
+        return
+    c[LIFE] += 1
+    if c[ATTACHED] == READY and rows.key[i] != c[NAME]:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.CHANNEL_BUSY, NONE, NONE, NONE)
+    elsewhere = place_in(s, hashed_key(S.K_SESSION, 0, rows.key[i]))
+    if elsewhere != NONE and elsewhere != at and rows.force[i] != 1:
+        e = s.endpoints[elsewhere]
+        if e[ATTACHED] == READY and e[NAME] == rows.key[i]:
+            note(s, rows, i, c[NUMBER], c[LIFE], S.SESSION_TWICE, e[NUMBER], NONE, NONE)
+    c[NAME] = rows.key[i]
+    c[ATTACHED] = ASKED
+    c[ASKED_ATTACH] = sender
+    c[DETACH_NS] = NONE
+    _renew(c)
+    lead(s, hashed_key(S.K_SESSION, 0, rows.key[i]), at)
+
+
+@kernel
+def _detach(s, rows, i, c):
+    sender = rows.sender[i]
+    if rows.name[i] == DETACH:
+        c[DETACH_NS], c[DETACH_FRAME], c[DETACHER] = rows.ts_ns[i], rows.frame_no[i], sender
+        return
+    if rows.code[i] > 0:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.DETACHED_CODE, rows.code[i], NONE, rows.frame_no[i])
+    if c[DETACH_NS] != NONE:
+        note_wait(s, c[DETACH_FRAME], c[DETACH_NS], rows.ts_ns[i], sender, c[NUMBER], c[LIFE], S.DETACH_WAITS, NONE)
+    for side in range(2):
+        _unanswered(s, c, side, rows.ts_ns[i])
+    c[DETACH_NS] = NONE
+    c[ATTACHED] = OVER
+    c[DETACHED_NS], c[BY_DETACHED] = rows.ts_ns[i], sender
+
+
+@kernel
+def _command(s, rows, i, c):
+    """A command is numbered (session.command-point), may ask for its completion, and for a result."""
+    sender, number = rows.sender[i], rows.command_id[i]
+    if not c[POINT + sender] and c[ATTACHED] != OVER:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.NO_COMMAND_POINT, NONE, NONE, NONE)
+        c[POINT + sender] = 1
+    if c[FAILED] == sender:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.AFTER_EXCEPTION, rows.name[i], NONE, NONE)
+    if number == NONE or rows.name[i] == RESULT or rows.name[i] == EXCEPTION:
+        # the argument of these has the name of what every command has
+        if c[NEXT + sender] != NONE:
+            c[NEXT + sender] = (c[NEXT + sender] + 1) % SERIAL
+        return
+    c[NEXT + sender] = (number + 1) % SERIAL
+    if rows.sync[i] == 1 or rows.name[i] == SYNC:
+        if c[SYNC_ID + sender] == NONE:
+            c[SYNC_NS + sender] = rows.ts_ns[i]
+            c[SYNC_FRAME + sender] = rows.frame_no[i]
+        c[SYNC_ID + sender] = number
+    if rows.gives_result[i]:
+        at = place_in(s, key_of(S.K_CHANNEL, 0, rows.channel[i]))
+        put(s.found_by, key_of(S.K_RESULT, 2 * at + sender, number), PENDING)
+        c[RESULT_ID + sender], c[RESULT_FRAME + sender] = number, rows.frame_no[i]
+        c[RESULT_NS + sender] = NONE
+
+
+@kernel
+def _ids(s, rows, i, at):
+    """Sets of ids of the other side's commands (session.completed, confirmed, expected), or of what it completed."""
+    c, name, sender = s.endpoints[at], rows.name[i], rows.sender[i]
+    other = 1 - sender
+    unknown = repeated = 0
+    for k in range(rows.range_at[i], rows.range_at[i + 1]):
+        first, last = rows.range_first[k], rows.range_last[k]
+        if name == KNOWN_COMPLETED:
+            if c[KNOWN_TO + other] == NONE or after(first, c[KNOWN_TO + other]) <= 1:
+                c[KNOWN_TO + other] = last
+                c[KNOWN_NS + other] = rows.ts_ns[i]
+            continue
+        if c[NEXT + other] != NONE and after(last, c[NEXT + other]) >= 0:
+            unknown = 1
+        if name == EXPECTED:
+            continue
+        known = c[KNOWN_TO + sender]
+        if known != NONE and after(first, known) <= 0 and rows.ts_ns[i] - c[KNOWN_NS + sender] > rows.grace_ns[i]:
+            repeated = 1
+        if name == COMPLETED:
+            _completed(s, rows, i, at, first, last)
+    if unknown:
+        last = rows.range_last[rows.range_at[i + 1] - 1]
+        note(s, rows, i, c[NUMBER], c[LIFE], S.IDS_UNKNOWN, last, (c[NEXT + other] - 1) % SERIAL, NONE)
+    if repeated:
+        first = rows.range_first[rows.range_at[i]]
+        note(s, rows, i, c[NUMBER], c[LIFE], S.KNOWN_COMPLETED_REPEATED, first, c[KNOWN_TO + sender], NONE)
+    if name == KNOWN_COMPLETED and c[TIMELY_NS + other] != NONE:
+        note_wait(
+            s, c[TIMELY_FRAME + other], c[TIMELY_NS + other], rows.ts_ns[i], sender, c[NUMBER], c[LIFE],
+            S.COMPLETED_UNANSWERED, NONE,
+        )  # fmt: skip
+        c[TIMELY_NS + other] = NONE
+    if name == COMPLETED and rows.timely_reply[i] == 1 and c[TIMELY_NS + sender] == NONE:
+        c[TIMELY_NS + sender] = rows.ts_ns[i]
+        c[TIMELY_FRAME + sender] = rows.frame_no[i]
+
+
+@kernel
+def _completed(s, rows, i, at, first, last):
+    """The sender has done the other side's commands `first` to `last`."""
+    c, sender = s.endpoints[at], rows.sender[i]
+    other = 1 - sender
+    waits = c[SYNC_ID + other]
+    if waits != NONE and after(waits, first) >= 0 and after(last, waits) >= 0:
+        note_wait(
+            s, c[SYNC_FRAME + other], c[SYNC_NS + other], rows.ts_ns[i], sender, c[NUMBER], c[LIFE], S.SYNC_UNANSWERED,
+            NONE,
+        )  # fmt: skip
+        c[SYNC_ID + other] = NONE
+    asked = c[RESULT_ID + other]
+    if asked != NONE and after(asked, first) >= 0 and after(last, asked) >= 0:
+        c[RESULT_NS + other] = rows.ts_ns[i]
+    if c[DONE_TO + sender] == NONE or after(last, c[DONE_TO + sender]) > 0:
+        c[DONE_TO + sender] = last
+    if sender == CLIENT:
+        transfers_completed(s, at, first, last)
+
+
+@kernel
+def _result(s, rows, i, at):
+    c, sender = s.endpoints[at], rows.sender[i]
+    number = rows.command_id[i]
+    if number == NONE:
+        return
+    key = key_of(S.K_RESULT, 2 * at + 1 - sender, number)
+    state = found(s.found_by, key)
+    if state != PENDING:
+        note(s, rows, i, c[NUMBER], c[LIFE], S.RESULT_UNKNOWN, number, NONE, NONE)
+    put(s.found_by, key, ANSWERED)
+    if number == c[RESULT_ID + 1 - sender]:
+        c[RESULT_ID + 1 - sender] = c[RESULT_NS + 1 - sender] = NONE
+
+
+@kernel
+def _of_subscriptions(s, rows, i, at):
+    name = rows.name[i]
+    c = s.endpoints[at]
+    if name == SUBSCRIBE:
+        subscribe(s, rows, i, at)
+        if rows.accept_mode[i] == 1:
+            c[IMPLICIT] = 1
+            if c[TX]:
+                note(s, rows, i, c[NUMBER], c[LIFE], S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
+    elif name == TRANSFER:
+        transfer(s, rows, i, at)
+    elif name in (FLOW, STOP, CANCEL, SET_FLOW_MODE, FLUSH):
+        change(s, rows, i, at)
+    elif name in (ACCEPT, REJECT, RELEASE, ACQUIRE):
+        settle_transfers(s, rows, i, at)
+
+
+@kernel
+def _transactions(s, rows, i, at):
+    """Classes tx and dtx: what has to come before what."""
+    c, name = s.endpoints[at], rows.name[i]
+    if name == TX_SELECT:
+        if c[TX]:
+            note(s, rows, i, c[NUMBER], c[LIFE], S.TRANSACTION_ORDER, name, NONE, NONE)
+        c[TX] = 1
+        if c[IMPLICIT]:
+            note(s, rows, i, c[NUMBER], c[LIFE], S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
+    elif name in (TX_COMMIT, TX_ROLLBACK):
+        if not c[TX]:
+            note(s, rows, i, c[NUMBER], c[LIFE], S.TRANSACTION_ORDER, name, NONE, NONE)
+    elif name == DTX_SELECT:
+        c[DTX] = 1
+    else:
+        key = hashed_key(S.K_BRANCH, at, rows.key[i])
+        active = found(s.found_by, key) == 1
+        wrong = active if name in (DTX_COMMIT, DTX_PREPARE, DTX_ROLLBACK) else (name == DTX_END and not active)
+        if wrong or (name == DTX_START and not c[DTX]):
+            note(s, rows, i, c[NUMBER], c[LIFE], S.BRANCH_ORDER, name, NONE, NONE)
+        put(s.found_by, key, 1 if name == DTX_START else 2)

@@ -1,0 +1,1 @@
+"""How kernels are compiled, linked and kept on disk, and the bounds that they work within."""

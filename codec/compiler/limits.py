@@ -1,0 +1,168 @@
+"""Every bound of the decoder in one place, each with its reason.
+
+A limit that is reached never raises, and nothing that it keeps from being read is lost silently: it shows in a row
+(status, error, a skipped span), in the `limits` fact of the connection (REACHED) or in the account of the capture, or
+its comment says what is done instead. The values are compiled into the kernels, which notice a change of this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what wire bytes may cost. Sizes in bytes, times in nanoseconds."""
+
+    # A run is the unit of the shuffle: large enough to make rows few, small enough for many to be in flight.
+    run_bytes: int = 256 * 1024
+    run_segments: int = 8192
+    # Read block of the capture readers: one batch of work for the kernels, well inside the L2 + page cache.
+    block_bytes: int = 8 * 1024 * 1024
+    # Plain files above this, and above 1/64 of all captures, are read in several splits.
+    split_bytes: int = 64 * 1024 * 1024
+    # A damaged capture may claim any record length; no link carries frames this long (Wireshark's bound is the same
+    # order).
+    record_bytes: int = 16 * 1024 * 1024
+    # Interfaces of a section of a pcapng; the packet blocks of old can number no more. Packets of others are skipped.
+    interfaces: int = 65_536
+    # Compressed captures: a bomb expands by more than this without end; a real capture compresses 3 to 30 times.
+    expansion_ratio: int = 1000
+    # What any capture may expand to before that is looked at: a small, dull one is told from a bomb by its size first.
+    expansion_grace: int = 64 * 1024 * 1024
+    # Bytes of later data held while an earlier segment is awaited, per direction; a full 10 Gbit/s * 13 ms window.
+    reorder_bytes: int = 16 * 1024 * 1024
+    # Pieces held at most per direction, so that inserting in order stays cheap with 1-byte segments.
+    reorder_segments: int = 4096
+    # How long a hole that the peer has acknowledged past is still awaited: captures of several queues or interfaces
+    # swap neighbouring packets by microseconds, two sniffers of the same traffic differ by a few milliseconds ...
+    reorder_ns: int = 5_000_000
+    # ... or so many segments of the connection, whichever comes first.
+    reorder_patience: int = 32
+    # How long bytes wait for those of the other direction that their packet acknowledged and that are not there yet:
+    # far more than two interfaces of a machine differ, or the clocks of two sniffers that are set by a server ...
+    ack_ns: int = 10_000_000_000
+    # ... or so many segments of the connection, or `reorder_bytes` that wait, whichever comes first.
+    ack_segments: int = 1 << 14
+    # Encapsulations of one packet around its innermost IP header: a mirrored (1) overlay (2) across a provider (3).
+    tunnels: int = 4
+    # Headers of one packet below TCP, tags and extension headers included; real stacks stay below 12.
+    packet_headers: int = 32
+    # Packets of the file after its first fragment that a datagram waits for the others, and is known afterwards so
+    # that late copies begin no new one: fragments are sent back to back, several capture queues mix some hundred.
+    fragment_packets: int = 4096
+    # Datagrams that wait at a time, each in 64 KB (touched only as far as it is filled): 16 MB.
+    fragment_datagrams: int = 256
+    # A frame is buffered whole to decode it; larger ones (frame_max above this is unknown in practice) are malformed.
+    frame_bytes: int = 16 * 1024 * 1024
+    # Octets kept of a frame up to the first byte that is missing from it, to decode what they say: more than the
+    # snaplen of any usual capture leaves, and more than arguments and properties take.
+    torn_bytes: int = 64 * 1024
+    # No peer means a frame of more bytes than this: agreed on are 128 KB to a few MB, and octets that are no size field
+    # make larger ones in 31 of 32 cases.
+    plausible_frame_bytes: int = 128 * 1024 * 1024
+    # Nesting of field tables, arrays, maps, described values. RabbitMQ and Qpid nest fewer than 10.
+    nesting_depth: int = 64
+    # A decoded value as VARIANT; Spark refuses larger ones.
+    variant_bytes: int = 16 * 1024 * 1024
+    # Places of the dictionary of a value in which a key is looked for; one that is not found is stored again, so that
+    # nobody makes a search long by choosing keys that collide.
+    key_probes: int = 32
+    # Segments of 0-10 that came in several frames and wait for their last one, on all channels of a connection.
+    segment_bytes: int = 16 * 1024 * 1024
+    # Deliveries of 1.0 that came in several transfers and wait for their last one, per direction.
+    open_deliveries: int = 32768
+    # Places of their table in which a delivery is looked for, and has to be: one that finds none free is not joined.
+    delivery_probes: int = 32
+    # Sections around the bodies of these deliveries, kept for the last transfer, per direction.
+    delivery_bytes: int = 8 * 1024 * 1024
+    # Octets of a section of 1.0 before its contents: descriptor, constructor, size; 20 are usual. More are malformed.
+    section_head_bytes: int = 64
+    # How far a stream without protocol header is searched for frames before it is declared foreign.
+    detect_bytes: int = 1024 * 1024
+    # Stretches of such a stream, seen and missing in turn, after which it is declared foreign, too.
+    detect_spans: int = 30
+    # Table entries, and sections of a 0-10 header, that are looked at to tell whether a frame begins: so many in a row
+    # are no accident, and thousands of feigned frame headers may share one long table.
+    detect_entries: int = 64
+    # Consumed bytes kept to compare late copies with: the largest TCP window without scaling. Older copies are not
+    # compared.
+    copy_bytes: int = 64 * 1024
+    # Frames above this are not looked for where a boundary was lost before frame_max is known: no broker takes more
+    # than 128 KiB by default.
+    guessed_frame_bytes: int = 1024 * 1024
+    # Rows held back until one tells the client from the server, or the version; after them the ports must.
+    unresolved_rows: int = 256
+    # Protocol headers, and versions that a server's start says, kept of a connection; the frames show all of them.
+    offers: int = 8
+    # Bytes of each side of a TLS stream in which its hello is looked for; one that is longer is not read.
+    hello_bytes: int = 4096
+    # A message of a TLS handshake, such as a chain of certificates; a longer one is not read.
+    handshake_bytes: int = 64 * 1024
+    # 0-RTT data that wait until the server is seen to accept them: servers take 16 KB by default.
+    early_bytes: int = 64 * 1024
+    # What may be decrypted on trial behind losses and with secrets that may not fit: so much of every connection ...
+    trial_grace: int = 4 * 1024 * 1024
+    # ... and so many octets for each octet captured.
+    trial_rate: int = 32
+    # Numbers that are tried for the first record behind a loss: 64 MB of usual records.
+    trial_records: int = 4096
+    # Connections of a key log, the newest ones, whose secrets are tried on one that began before the capture ...
+    trial_connections: int = 32
+    # ... and numbers that are tried for a record of it, over all these secrets.
+    trial_numbers: int = 1 << 18
+    # Octets of a connection that wait for the first that a layer gives; after them it passes as it is.
+    layer_bytes: int = 256 * 1024
+    # The request for WebSocket, and its answer, with their headers: web servers take 8 to 16 KB.
+    upgrade_bytes: int = 16 * 1024
+    # Frames of WebSocket above this are not looked for where a boundary was lost.
+    websocket_frame_bytes: int = 16 * 1024 * 1024
+    # A Decryption Secrets Block: 300,000 lines of a key log. A longer one is stepped over.
+    secrets_bytes: int = 64 * 1024 * 1024
+    # Messages of one connection that wait for their settlement, their return, or the end of their transaction; the
+    # oldest go out above that, with outcome 'unknown'. Brokers slow down, or stop, far below.
+    outstanding_messages: int = 1 << 21
+    # Connections of one flow that begin with equal packets are told apart as long as no more have begun since.
+    names_kept: int = 4096
+    # Publishes of one key that are looked at for the one of a delivery. One that is not found among them leaves the
+    # delivery, and all of its queue with that key, in doubt.
+    pairing_probes: int = 1024
+
+
+LIMITS = Limits()
+
+# What `connections.limits` says that a connection ran into; records hold a bitmask of these.
+REACHED = (
+    "reorder window",  # reorder_bytes, reorder_segments
+    "segment out of window",  # RFC 7323, section 2.3
+    "frame size",  # frame_bytes
+    "decoded value size",  # variant_bytes
+    "nesting depth",  # nesting_depth
+    "search for frames",  # detect_bytes, detect_spans
+    "segment size",  # segment_bytes
+    "open deliveries",  # open_deliveries, delivery_probes
+    "delivery size",  # delivery_bytes
+    "protocol headers",  # offers
+    "hello size",  # hello_bytes
+    "outstanding messages",  # outstanding_messages
+    "handshake size",  # handshake_bytes, layer_bytes
+    "early data size",  # early_bytes
+    "trial decryption",  # trial_grace, trial_rate
+)
+(
+    REORDER_WINDOW,
+    STRAY_SEGMENT,
+    FRAME_SIZE,
+    VALUE_SIZE,
+    NESTING,
+    SEARCH,
+    SEGMENT_SIZE,
+    OPEN_DELIVERIES,
+    DELIVERY_SIZE,
+    PROTOCOL_HEADERS,
+    HELLO_SIZE,
+    OUTSTANDING,
+    HANDSHAKE,
+    EARLY_DATA,
+    TRIAL,
+) = (1 << bit for bit in range(len(REACHED)))

@@ -1,0 +1,308 @@
+"""Links: which attach of one side belongs to which of the other, what a handle or a destination stands for, and credit.
+
+A link of 1.0 is known by its name and direction, and each side gives it a handle of its own for as long as it is
+attached; the handle is free after the detach (1.0 core specification, 2.6.1 to 2.6.6). Attaches of one name are
+answered in the order in which they were sent. A destination of 0-10 names the latest subscription to it. Nothing is
+joined across a loss: after it, a handle is bound again by the next attach, a destination by the next subscription.
+
+Messages over what is bound to nothing make a link that is not known.
+"""
+
+from __future__ import annotations
+
+from codec.compiler.kernel import kernel
+from codec.conversation.sessions.pools import FIRST, new_record
+from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, key_of
+from codec.conversation.sessions.state import (
+    CLIENT,
+    CONNECTION,
+    LOSSES_CLIENT,
+    NO_LIMIT,
+    NONE,
+    RECEIVER,
+    SENDER,
+    SERIAL,
+    SERVER,
+    SUBSCRIPTION,
+    TX,
+    losses,
+)
+from codec.hashes.keyed import found, put
+
+
+@kernel
+def _new_link(s, place, known, kind, name):
+    at = new_record(s.links)
+    link = s.links.rows[at]
+    link.connection = s.numbers[CONNECTION]
+    link.session = place
+    link.known = known
+    link.kind = kind
+    link.name = name
+    link.client_handle = NONE
+    link.server_handle = NONE
+    link.client_address = 0
+    link.server_address = 0
+    link.client_attached = 0
+    link.server_attached = 0
+    link.client_snd_mode = NONE
+    link.server_snd_mode = NONE
+    link.client_rcv_mode = NONE
+    link.server_rcv_mode = NONE
+    link.client_has_source = 0
+    link.server_has_source = 0
+    link.client_default = 0
+    link.server_default = 0
+    link.client_copies = NONE
+    link.server_copies = NONE
+    link.client_filters = 0
+    link.server_filters = 0
+    link.acquire_mode = NONE
+    link.initial_count = NONE
+    link.coordinator = 0
+    link.queue = 0
+    link.no_ack = NONE
+    link.exclusive = NONE
+    link.command_id = NONE
+    link.flow_mode = NONE
+    link.opened_ns = NONE
+    link.closing_ns = NONE
+    link.failed = 0
+    link.condition = 0
+    link.description = 0
+    link.losses = losses(s.numbers)
+    link.transfers = 0
+    link.credit = NONE
+    link.unlimited = 0
+    link.allowed = 0
+    link.assumed_count = NONE
+    link.drained = 0
+    link.last_ns = NONE
+    link.starves = 0
+    link.starved_ns = 0
+    link.next = NONE
+    return at
+
+
+@kernel
+def _binding(s, key):
+    """The record of a handle or destination."""
+    at = found(s.found_by, key)
+    if at == NONE:
+        at = new_record(s.bindings)
+        put(s.found_by, key, at)
+        binding = s.bindings.rows[at]
+        binding.link = NONE
+        binding.losses = NONE
+        binding.unknown = NONE
+        binding.unknown_losses = NONE
+        binding.delivery_frame = NONE
+        binding.delivery_id = NONE
+    return s.bindings.rows[at]
+
+
+@kernel
+def handle_of(s, rows, i, place):
+    """The record of what the handle of row `i` stands for; rows without one share one."""
+    return _binding(s, key_of(HANDLE, place - s.sessions.cells[FIRST], rows.sender[i], rows.handle[i] + 1))
+
+
+@kernel
+def destination_of(s, rows, i, place):
+    """The record of what the destination of row `i` stands for."""
+    return _binding(s, key_of(DESTINATION, place - s.sessions.cells[FIRST], 0, rows.destination[i]))
+
+
+@kernel
+def bound_link(s, binding, place, kind, name, own_losses):
+    """The link that a handle or destination stands for now; one that is not known where it stands for nothing."""
+    if binding.link != NONE and binding.losses == own_losses:
+        return binding.link
+    if binding.unknown == NONE or binding.unknown_losses != own_losses:
+        binding.unknown = _new_link(s, place, 0, kind, name)
+        binding.unknown_losses = own_losses
+    return binding.unknown
+
+
+@kernel
+def _attaching(s, place, session, sender, kind, name):
+    """The attaches of a name and direction that wait for their answers; none of them across a loss."""
+    key = key_of(ATTACHED, place - s.sessions.cells[FIRST], kind - SENDER, name)
+    at = found(s.found_by, key)
+    epoch = losses(s.numbers)
+    if at == NONE:
+        at = new_record(s.attachings)
+        put(s.found_by, key, at)
+        s.attachings.rows[at].epoch = NONE
+    attaching = s.attachings.rows[at]
+    if attaching.epoch != epoch:
+        attaching.epoch = epoch
+        # Whoever attaches first asks; where the capture began, or lost bytes, inside of the session, that is the
+        # client: the first attach seen may be an answer.
+        attaching.asker = sender if session.opened_losses == epoch else CLIENT
+        attaching.head = NONE
+        attaching.tail = NONE
+    return attaching
+
+
+@kernel
+def attach(s, rows, i, place, session, own_losses):
+    """Row `i` attaches: its handle is bound to a link, which it shares with the attach that it answers."""
+    sender, name = rows.sender[i], rows.link_name[i]
+    binding = handle_of(s, rows, i, place)
+    if rows.handle[i] == NONE or name == 0 or rows.is_receiver[i] == NONE:
+        binding.link = NONE
+        return
+    kind = RECEIVER if (sender == CLIENT) == (rows.is_receiver[i] == 1) else SENDER
+    attaching = _attaching(s, place, session, sender, kind, name)
+    at = NONE
+    if sender != attaching.asker and attaching.head != NONE:
+        at = attaching.head
+        attaching.head = s.links.rows[at].next
+    else:
+        at = _new_link(s, place, 1, kind, name)
+        if sender == attaching.asker:
+            if attaching.head == NONE:
+                attaching.head = at
+            else:
+                s.links.rows[attaching.tail].next = at
+            attaching.tail = at
+    binding.link = at
+    binding.losses = own_losses
+    _state_terms(s, rows, i, session, s.links.rows[at])
+
+
+@kernel
+def _state_terms(s, rows, i, session, link):
+    """What the attach in row `i` says of its link."""
+    sender = rows.sender[i]
+    # Of its far end's terminus an attach says where the messages go, or come from.
+    address = rows.target_address[i] if link.kind == SENDER else rows.source_address[i]
+    if sender == CLIENT:
+        link.client_attached = 1
+        link.client_handle = rows.handle[i]
+        link.client_address = address
+        link.client_snd_mode = rows.snd_settle_mode[i]
+        link.client_rcv_mode = rows.rcv_settle_mode[i]
+        link.client_has_source = rows.source[i]
+        link.client_default = rows.default_outcome[i]
+        link.client_copies = rows.copies[i]
+        link.client_filters = rows.filters[i]
+        if rows.coordinator[i]:
+            link.coordinator = 1
+            session.mode = TX
+    else:
+        link.server_attached = 1
+        link.server_handle = rows.handle[i]
+        link.server_address = address
+        link.server_snd_mode = rows.snd_settle_mode[i]
+        link.server_rcv_mode = rows.rcv_settle_mode[i]
+        link.server_has_source = rows.source[i]
+        link.server_default = rows.default_outcome[i]
+        link.server_copies = rows.copies[i]
+        link.server_filters = rows.filters[i]
+    if sender == (CLIENT if link.kind == SENDER else SERVER):
+        link.initial_count = rows.initial_delivery_count[i]
+        if link.initial_count != NONE and link.assumed_count != NONE:
+            ahead = (link.assumed_count - link.initial_count) % SERIAL
+            link.allowed += ahead
+            link.credit += ahead
+    if link.opened_ns == NONE:
+        link.opened_ns = rows.ts_ns[i]
+
+
+@kernel
+def detach(rows, i, binding, link):
+    """Row `i` detaches: the first one ends the link, the first one with an error says why."""
+    binding.link = NONE
+    if link.closing_ns == NONE:
+        link.closing_ns = rows.ts_ns[i]
+    if rows.error[i] and not link.failed:
+        link.failed = 1
+        link.condition = rows.condition[i]
+        link.description = rows.description[i]
+
+
+@kernel
+def _since_attach(rows, i, link, ahead):
+    """Delivery-count of a flow, and the credit ahead of it, counted from the first message of the link (2.6.7)."""
+    count = rows.delivery_count[i]
+    if link.initial_count == NONE:
+        # From where the sender begins, whose attach may be still to come.
+        link.assumed_count = count
+        return ahead
+    if count == NONE:
+        return ahead
+    return (count + ahead - link.initial_count) % SERIAL
+
+
+@kernel
+def credit_link(rows, i, role, link):
+    """Row `i` is about a link: how much more may be sent over it, and since when nothing."""
+    ts_ns = rows.ts_ns[i]
+    if link.starves:
+        link.starved_ns += ts_ns - link.last_ns
+    if role.states_credit:
+        by_receiver = (rows.sender[i] == SERVER) == (link.kind == SENDER)
+        if by_receiver and rows.link_credit[i] != NONE:
+            allowed = _since_attach(rows, i, link, rows.link_credit[i])
+            if allowed != NONE:
+                link.allowed = allowed
+                link.credit = max(link.credit, allowed)
+        elif not by_receiver and rows.delivery_count[i] != NONE:
+            # What the sender gave up without a message (drain) stands in its own count (2.6.7).
+            counted = _since_attach(rows, i, link, 0)
+            if counted != NONE:
+                link.drained = counted - link.transfers
+    link.starves = 1 if link.allowed - link.transfers - link.drained <= 0 else 0
+    link.last_ns = ts_ns
+
+
+@kernel
+def subscribe(s, rows, i, place):
+    """Row `i` subscribes: its destination is bound to the subscription."""
+    at = _new_link(s, place, 1, SUBSCRIPTION, rows.destination[i])
+    link = s.links.rows[at]
+    link.queue = rows.queue[i]
+    link.command_id = rows.number[i]
+    link.no_ack = rows.no_accept[i]
+    link.exclusive = 1 if rows.exclusive[i] == 1 else 0
+    link.acquire_mode = max(rows.acquire_mode[i], 0)
+    link.opened_ns = rows.ts_ns[i]
+    binding = destination_of(s, rows, i, place)
+    binding.link = at
+    binding.losses = s.numbers[LOSSES_CLIENT]
+
+
+@kernel
+def change_subscription(s, rows, i, role, place, at):
+    """Row `i` is about the subscription at `at`, or a transfer over it."""
+    link, value = s.links.rows[at], rows.value[i]
+    if role.cancels and link.closing_ns == NONE:
+        link.closing_ns = rows.ts_ns[i]
+    if role.sets_flow_mode:
+        link.flow_mode = rows.flow_mode[i]
+    if role.grants_credit and rows.unit[i] == 0 and value != NONE:
+        link.credit = max(link.credit, 0) + value
+        if value == NO_LIMIT:
+            link.unlimited = 1
+    if not link.known:
+        return
+    change = s.changes.rows[new_record(s.changes)]
+    change.connection = s.numbers[CONNECTION]
+    change.session = place
+    change.link = at
+    change.frame_no = rows.frame_no[i]
+    change.ts_ns = rows.ts_ns[i]
+    change.messages = -1 if role.transfers else 0
+    change.octets = 0
+    if role.grants_credit and value != NONE:
+        if rows.unit[i] == 0:
+            change.messages = value
+        elif rows.unit[i] == 1:
+            change.octets = value
+    change.sent = role.transfers
+    change.zeroes = role.zeroes_credit
+    change.flow_mode = rows.flow_mode[i] if role.sets_flow_mode else NONE
+    change.cancels = role.cancels
+    change.losses = losses(s.numbers)

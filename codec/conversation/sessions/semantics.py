@@ -1,0 +1,138 @@
+"""What the performatives of 1.0 and the controls and commands of 0-10 do, as data.
+
+Names are unique across the versions ('message.transfer', 'transfer'), so one table serves both.
+
+Sources: 1.0 core specification, parts 2 (transport), 3 (messaging), 4 (transactions); 0-10 specification, classes
+session, execution, message, tx, dtx.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from codec.conversation.sessions.state import ROLE, ROLE_FIELDS
+from codec.sides import SIDES
+
+VERSIONS = ("0-10", "1.0")
+OPERATIONS = ("publish", "deliver")  # by sender: a transfer of the client is a publish
+MODES = ("confirm", "tx", "dtx")  # of channels, from 1 on
+TRANSACTIONS = ("committed", "rolled-back")  # from 1 on, as in codec.conversation.settlement
+LINK_KINDS = ("sender", "receiver", "subscription")  # from 1 on; the client's side of it
+# From 1 on, in the order in which `codec.conversation.sessions.state` names those that it knows.
+OUTCOMES = (
+    "unsettled", "unknown", "presettled", "aborted", "confirmed", "nacked", "rejected", "returned", "acked", "released",
+    "modified",
+)  # fmt: skip
+
+# Who gives which outcome to a message that the other side sent, by command or by delivery state.
+OUTCOME_OF = {
+    "accepted": {"server": "confirmed", "client": "acked"},
+    "declared": {"server": "confirmed", "client": "acked"},  # the outcome of a declare is its transaction id (4.5.5)
+    "rejected": {"server": "rejected", "client": "rejected"},
+    "released": {"server": "released", "client": "released"},
+    "modified": {"server": "modified", "client": "modified"},
+    "message.accept": {"server": "confirmed", "client": "acked"},
+    "message.reject": {"server": "rejected", "client": "rejected"},
+    "message.release": {"server": "released", "client": "released"},
+    # A publish of 0-10 needs no accept: it is done with its command.
+    "session.completed": {"server": "confirmed"},
+    "execution.result": {"server": "confirmed"},
+    "execution.exception": {"server": "nacked"},
+}
+# What counts in table channels: (who sent the message, its outcomes).
+COUNTED = {
+    "returned": ("client", ("returned",)),
+    "confirmed": ("client", ("confirmed",)),
+    "nacked": ("client", ("nacked", "rejected", "released", "modified")),
+    "acked": ("server", ("acked",)),
+    "rejected": ("server", ("rejected",)),
+    "requeued": ("server", ("released", "modified")),
+}
+
+# ---- 1.0 ------------------------------------------------------------------------------------------------------------
+SND_SETTLE_MODES = ("unsettled", "settled", "mixed")
+RCV_SETTLE_MODES = ("first", "second")
+DEFAULT_SND_SETTLE_MODE, DEFAULT_RCV_SETTLE_MODE = 2, 0  # 2.7.3
+DISTRIBUTION_MODES = ("move", "copy")
+COPY = "copy"  # distribution-mode: messages stay at the node (3.5.7)
+COORDINATOR, TRANSACTIONAL, DISCHARGE = "coordinator", "transactional-state", "discharge"
+COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (4.5.3, 4.5.4)
+
+# ---- 0-10 -----------------------------------------------------------------------------------------------------------
+NO_ACCEPT = 1  # accept-mode none
+ACQUIRE_MODES = ("pre-acquired", "not-acquired")
+NOT_ACQUIRED = 1  # acquire-mode: the message stays in its queue
+FLOW_MODES = ("credit", "window")
+DEFAULT_FLOW_MODE = FLOW_MODES.index("window")  # message.subscribe, rule default-flow-mode
+UNROUTABLE = (1, 2)  # reject codes unroutable, immediate: what a return says in the classic family
+SUCCESS = 0  # dtx.xa-status of an execution.result
+COUNTS_OCTETS, OCTETS_OF = ("0-10",), ("header", "body")  # where credit has octets: payloads of these frames
+COMMITS, ROLLS_BACK = 1, 2
+
+# Name -> fields of ROLE. `own_numbers`: each side numbers its own channels; else they share them.
+_OF_1_0 = {"own_numbers": 1, "listed": 1}
+_OF_0_10 = {"listed": 1}
+_ON_HANDLE = {**_OF_1_0, "on_handle": 1}
+_OF_SUBSCRIPTION = {**_OF_0_10, "on_destination": 1}
+ROLES: dict[str, dict[str, int]] = {
+    "begin": {**_OF_1_0, "opens_session": 1, "announces_windows": 1},
+    "end": {**_OF_1_0, "closes_session": 1, "says_why": 1},
+    "attach": {**_ON_HANDLE, "attaches": 1},
+    "flow": {**_ON_HANDLE, "announces_windows": 1, "states_credit": 1},
+    "transfer": {**_ON_HANDLE, "transfers": 1},
+    "detach": {**_ON_HANDLE, "detaches": 1},
+    "disposition": {"own_numbers": 1, "settles": 1, "states_outcome": 1},
+    "session.attach": {**_OF_0_10, "opens_session": 1},
+    "session.attached": _OF_0_10,
+    "session.detach": {**_OF_0_10, "closes_session": 1},
+    "session.detached": {**_OF_0_10, "closes_session": 1},
+    "message.subscribe": {**_OF_SUBSCRIPTION, "subscribes": 1},
+    "message.cancel": {**_OF_SUBSCRIPTION, "cancels": 1},
+    "message.flow": {**_OF_SUBSCRIPTION, "grants_credit": 1},
+    "message.set-flow-mode": {**_OF_SUBSCRIPTION, "sets_flow_mode": 1, "zeroes_credit": 1},
+    "message.stop": {**_OF_SUBSCRIPTION, "zeroes_credit": 1},
+    "message.transfer": {**_OF_SUBSCRIPTION, "transfers": 1, "transactional": 1},
+    "message.accept": {"settles": 1, "names_transfers": 1, "transactional": 1},
+    "message.reject": {"settles": 1, "names_transfers": 1, "may_return": 1},
+    "message.release": {"settles": 1, "names_transfers": 1},
+    "session.completed": {"settles": 1, "completes": 1},
+    "execution.result": {"settles": 1, "reports_status": 1},
+    "execution.exception": {**_OF_0_10, "settles": 1, "says_why": 1, "refuses": 1},
+    "tx.select": {**_OF_0_10, "mode": 2},
+    "dtx.select": {**_OF_0_10, "mode": 3},
+    "tx.commit": {**_OF_0_10, "ends_transaction": COMMITS, "of_session": 1},
+    "tx.rollback": {**_OF_0_10, "ends_transaction": ROLLS_BACK, "of_session": 1},
+    "dtx.commit": {**_OF_0_10, "ends_transaction": COMMITS, "names_branch": 1},
+    "dtx.rollback": {**_OF_0_10, "ends_transaction": ROLLS_BACK, "names_branch": 1},
+    "dtx.start": {**_OF_0_10, "starts_branch": 1, "names_branch": 1},
+    "dtx.end": {**_OF_0_10, "ends_branch": 1},
+}
+NAMES = tuple(ROLES)
+# Those that settle, of which one torn by a loss hides what it would have said.
+SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
+# What answers a command to a transaction coordinator.
+(ANSWERS_COMMAND,) = (name for name, role in ROLES.items() if role.get("states_outcome"))
+
+
+def names_with(role: str) -> tuple[str, ...]:
+    """The names that do this."""
+    return tuple(name for name, fields in ROLES.items() if fields.get(role))
+
+
+def compiled_roles() -> np.ndarray:
+    """ROLES as the kernels read them: ROLE by the number of the name, from 1 on."""
+    rows = np.zeros(len(NAMES) + 1, ROLE)
+    for number, role in enumerate(ROLES.values(), start=1):
+        assert set(role) <= set(ROLE_FIELDS)
+        for field, value in role.items():
+            rows[field][number] = value
+    return rows.view(np.recarray)
+
+
+def outcome_numbers(names: tuple[str, ...]) -> np.ndarray:
+    """OUTCOME_OF as numbers of OUTCOMES: int64 (names + 1, 2), by name from 1 on and by who said it; 0 for none."""
+    numbers = np.zeros((len(names) + 1, len(SIDES)), np.int64)
+    for at, name in enumerate(names, start=1):
+        for side, outcome in OUTCOME_OF.get(name, {}).items():
+            numbers[at, SIDES.index(side)] = OUTCOMES.index(outcome) + 1
+    return numbers

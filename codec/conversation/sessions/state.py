@@ -1,0 +1,216 @@
+"""What is known of connections while their performatives, controls and commands go by, and what is read of these.
+
+Every field is int64. Numbers of texts and keys are the caller's; 0 is none. -1 is "not known" for numbers, times, truth
+values and places. Records of connections that have ended stay until they are taken (`taken`); those of the connection
+at hand stand behind them, and places in records count from the first record of a pool.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from codec.compiler.kernel import kernel
+from codec.conversation.sessions.pools import COUNT, FIRST, Pool, ended, longer, new_pool
+from codec.hashes.keyed import Keyed, new_keyed
+from codec.hashes.keyed import with_room as keyed_with_room
+
+NONE = -1
+CLIENT, SERVER, NOBODY = range(3)
+UNSETTLED, UNKNOWN, PRESETTLED, ABORTED, CONFIRMED, NACKED, REJECTED = range(1, 8)  # of semantics.OUTCOMES
+SENDER, RECEIVER, SUBSCRIPTION = range(1, 4)  # of semantics.LINK_KINDS
+TX, DTX = 2, 3  # of semantics.MODES
+SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
+NO_LIMIT = SERIAL - 1  # credit
+
+# Ledgers of a session: what each side sent, what of it was completed.
+LEDGERS, COMPLETIONS = 4, 2
+
+ROLE_FIELDS = (
+    "own_numbers", "listed", "opens_session", "closes_session", "announces_windows", "says_why", "mode", "on_handle",
+    "attaches", "detaches", "states_credit", "transfers", "settles", "completes", "refuses", "on_destination",
+    "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
+    "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
+    "may_return", "reports_status",
+)  # fmt: skip
+
+
+def _record(fields: str) -> np.dtype:
+    return np.dtype([(name, "i8") for name in fields.split()])
+
+
+ROLE = _record(" ".join(ROLE_FIELDS))
+SESSION = _record(
+    "connection channel life listed opened_losses opened_ns name remote_channel closed_ns close_sender detach_code "
+    "reason_code condition description incoming_window outgoing_window mode failed close_frame close_client_hidden "
+    "close_server_hidden client_hidden server_hidden losses listed_losses last_ns last_listed_ns tx_key branch "
+    "named_client named_server"
+)
+LINK = _record(
+    "connection session known kind name client_handle server_handle client_address server_address client_attached "
+    "server_attached client_snd_mode server_snd_mode client_rcv_mode server_rcv_mode client_has_source "
+    "server_has_source client_default server_default "
+    "client_copies server_copies client_filters server_filters acquire_mode initial_count coordinator queue no_ack "
+    "exclusive command_id "
+    "flow_mode opened_ns closing_ns failed condition description losses transfers credit unlimited allowed "
+    "assumed_count "
+    "drained last_ns starves starved_ns next"
+)
+# What a handle, or the name of a destination, stands for; and the latest delivery on a handle.
+BINDING = _record("link losses unknown unknown_losses delivery_frame delivery_id")
+ATTACHING = _record("epoch asker head tail")
+MESSAGE = _record(
+    "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
+    "server_hidden named row"
+)
+EVENT = _record("connection ledger frame_no opens first last outcome final effective_ns key waits")
+ASK = _record("connection ledger frame_no ts_ns key result")
+CHANGE = _record("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
+REFUSAL = _record("connection session command_id")
+
+# Cells of `State.numbers`.
+(
+    CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS,
+) = range(8)  # fmt: skip
+
+
+class Rows(NamedTuple):
+    """Performatives, controls and commands, and where frames may be missing, in the order of connection and frame_no:
+    columns int64 (n,). Truth values and numbers -1 when not there; names, texts and keys 0. `name` 0: only a loss.
+
+    `number`: delivery-id or command id. `about`: the side whose messages a settlement is about, in the ranges
+    from `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it asks
+    something of a transaction coordinator; `ends`: what asks for the end of a transaction, its result if that is done;
+    `key`: the transaction that is named."""
+
+    connection_id: np.ndarray
+    frame_no: np.ndarray
+    ts_ns: np.ndarray
+    channel: np.ndarray
+    sender: np.ndarray
+    name: np.ndarray
+    loss: np.ndarray
+    hides: np.ndarray
+    content_frame_no: np.ndarray
+    readable: np.ndarray
+    remote_channel: np.ndarray
+    session_name: np.ndarray
+    code: np.ndarray
+    incoming_window: np.ndarray
+    outgoing_window: np.ndarray
+    error: np.ndarray
+    condition: np.ndarray
+    description: np.ndarray
+    handle: np.ndarray
+    link_name: np.ndarray
+    is_receiver: np.ndarray
+    snd_settle_mode: np.ndarray
+    rcv_settle_mode: np.ndarray
+    initial_delivery_count: np.ndarray
+    source: np.ndarray
+    source_address: np.ndarray
+    default_outcome: np.ndarray
+    copies: np.ndarray
+    filters: np.ndarray
+    target_address: np.ndarray
+    coordinator: np.ndarray
+    number: np.ndarray
+    settled: np.ndarray
+    aborted: np.ndarray
+    delivery_count: np.ndarray
+    link_credit: np.ndarray
+    destination: np.ndarray
+    queue: np.ndarray
+    no_accept: np.ndarray
+    exclusive: np.ndarray
+    acquire_mode: np.ndarray
+    flow_mode: np.ndarray
+    unit: np.ndarray
+    value: np.ndarray
+    coordinates: np.ndarray
+    about: np.ndarray
+    outcome: np.ndarray
+    final: np.ndarray
+    key: np.ndarray
+    ends: np.ndarray
+    range_at: np.ndarray
+    range_first: np.ndarray
+    range_last: np.ndarray
+
+
+class State(NamedTuple):
+    """Pools of records; `found_by` leads to those of the connection at hand."""
+
+    sessions: Pool
+    links: Pool
+    bindings: Pool
+    attachings: Pool
+    messages: Pool
+    events: Pool
+    asks: Pool
+    changes: Pool
+    refusals: Pool
+    found_by: Keyed
+    numbers: np.ndarray
+
+
+KINDS = {
+    "sessions": SESSION, "links": LINK, "bindings": BINDING, "attachings": ATTACHING, "messages": MESSAGE,
+    "events": EVENT, "asks": ASK, "changes": CHANGE, "refusals": REFUSAL,
+}  # fmt: skip
+KEYS_A_ROW = 6
+
+
+def new_state() -> State:
+    """The state before the first row."""
+    pools = {name: new_pool(kind) for name, kind in KINDS.items()}
+    return State(found_by=new_keyed(), numbers=np.zeros(8, np.int64), **pools)
+
+
+def with_room(state: State, rows: int, ranges: int) -> State:
+    """`state` with room for what so many rows, with so many ranges, may add."""
+    # A settlement of a range may be written twice, and each of these in two where numbers begin anew.
+    more = {"events": 3 * rows + 4 * ranges, "links": 2 * rows, "bindings": rows, "attachings": rows}
+    pools: dict[str, Any] = {name: longer(getattr(state, name), more.get(name, rows)) for name in KINDS}
+    return state._replace(found_by=keyed_with_room(state.found_by, KEYS_A_ROW * rows), **pools)
+
+
+class Ended(NamedTuple):
+    """The records of connections that have ended; places of sessions and links count within them."""
+
+    sessions: np.ndarray
+    links: np.ndarray
+    messages: np.ndarray
+    events: np.ndarray
+    asks: np.ndarray
+    changes: np.ndarray
+    refusals: np.ndarray
+
+
+def at_hand(state: State) -> Ended:
+    """The records of the connection at hand; there are none of others."""
+    return Ended(*(pool.rows[: pool.cells[COUNT]] for pool in (getattr(state, name) for name in Ended._fields)))
+
+
+def taken(state: State) -> Ended:
+    """The records of connections that have ended, which are forgotten."""
+    sessions, links = int(state.sessions.cells[FIRST]), int(state.links.cells[FIRST])
+    records = Ended(*(ended(getattr(state, name)) for name in Ended._fields))
+    for name, field, passed in (
+        ("messages", "session", sessions), ("messages", "link", links), ("links", "session", sessions),
+        ("links", "next", links), ("events", "ledger", sessions * LEDGERS), ("asks", "ledger", sessions * LEDGERS),
+        ("changes", "session", sessions), ("changes", "link", links), ("refusals", "session", sessions),
+        ("bindings", "link", links), ("bindings", "unknown", links), ("attachings", "head", links),
+        ("attachings", "tail", links),
+    ):  # fmt: skip
+        pool = getattr(state, name)
+        places = pool.rows[: pool.cells[COUNT]][field]
+        places[places != NONE] -= passed
+    return records
+
+
+@kernel
+def losses(numbers):
+    """How often bytes of either side were missing so far."""
+    return numbers[LOSSES_CLIENT] + numbers[LOSSES_SERVER]

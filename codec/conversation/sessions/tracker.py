@@ -1,0 +1,162 @@
+"""One pass over the frames of connections, in order: their sessions, links, messages, and what settles these.
+
+What a performative, control or command does is data (`semantics.ROLES`); none is named here. Constant work a row, but
+for the ranges that it settles.
+"""
+
+from __future__ import annotations
+
+from codec.compiler.kernel import kernel
+from codec.conversation.sessions.links import (
+    attach,
+    bound_link,
+    change_subscription,
+    credit_link,
+    destination_of,
+    detach,
+    handle_of,
+    subscribe,
+)
+from codec.conversation.sessions.pools import COUNT, FIRST, new_record
+from codec.conversation.sessions.sessions import session_of, take_part, transaction_of
+from codec.conversation.sessions.state import (
+    CLIENT,
+    COMPLETIONS,
+    CONNECTION,
+    HIDDEN_CLIENT,
+    HIDDEN_SERVER,
+    KEYS,
+    LEDGERS,
+    LOSSES_CLIENT,
+    LOSSES_SERVER,
+    NONE,
+    RECEIVER,
+    SENDER,
+    SERVER,
+    STARTED,
+    SUBSCRIPTION,
+    TRANSACTIONS,
+)
+from codec.conversation.sessions.transfers import ask_for_end, end_own, open_delivery, settle_ranges, transfer
+from codec.hashes.keyed import empty
+
+
+@kernel
+def end_connection(s):
+    """The connection at hand has no more rows."""
+    numbers, sessions = s.numbers, s.sessions
+    for at in range(sessions.cells[FIRST], sessions.cells[COUNT]):
+        sessions.rows[at].client_hidden = numbers[HIDDEN_CLIENT]
+        sessions.rows[at].server_hidden = numbers[HIDDEN_SERVER]
+    s.sessions.cells[FIRST] = s.sessions.cells[COUNT]
+    s.links.cells[FIRST] = s.links.cells[COUNT]
+    s.messages.cells[FIRST] = s.messages.cells[COUNT]
+    s.events.cells[FIRST] = s.events.cells[COUNT]
+    s.asks.cells[FIRST] = s.asks.cells[COUNT]
+    s.changes.cells[FIRST] = s.changes.cells[COUNT]
+    s.refusals.cells[FIRST] = s.refusals.cells[COUNT]
+    numbers[STARTED] = 0
+
+
+@kernel
+def _begin_connection(s, connection):
+    s.numbers[CONNECTION] = connection
+    s.numbers[STARTED] = 1
+    for cell in (LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS):
+        s.numbers[cell] = 0
+    s.bindings.cells[COUNT] = 0
+    s.attachings.cells[COUNT] = 0
+    empty(s.found_by)
+
+
+@kernel
+def _on_handle(s, rows, i, role, place, session, key, begins):
+    """A row with a handle: what it says of the link that this stands for, which is given back."""
+    own_losses = s.numbers[LOSSES_CLIENT] if rows.sender[i] == CLIENT else s.numbers[LOSSES_SERVER]
+    if role.attaches:
+        attach(s, rows, i, place, session, own_losses)
+    binding = handle_of(s, rows, i, place)
+    if begins:
+        binding.delivery_frame = rows.frame_no[i]
+        binding.delivery_id = rows.number[i]
+    if role.transfers:
+        end_own(s, rows, i, place, binding, key)
+    if rows.handle[i] == NONE:
+        return NONE
+    kind = SENDER if rows.sender[i] == CLIENT else RECEIVER
+    at = bound_link(s, binding, place, kind, 0, own_losses)
+    link = s.links.rows[at]
+    if begins:
+        link.transfers += 1
+    if link.known:
+        credit_link(rows, i, role, link)
+    elif rows.sender[i] == CLIENT:
+        link.client_handle = rows.handle[i]
+    else:
+        link.server_handle = rows.handle[i]
+    if role.detaches:
+        detach(rows, i, binding, link)
+    return at
+
+
+@kernel
+def _on_destination(s, rows, i, role, place, begins):
+    """A command about a subscription, or a transfer over one: the link that the destination stands for."""
+    if role.subscribes:
+        subscribe(s, rows, i, place)
+    binding = destination_of(s, rows, i, place)
+    at = bound_link(s, binding, place, SUBSCRIPTION, rows.destination[i], s.numbers[LOSSES_CLIENT])
+    link = s.links.rows[at]
+    if begins:
+        link.transfers += 1
+    change_subscription(s, rows, i, role, place, at)
+    if role.transfers and link.known and rows.number[i] != NONE:
+        open_delivery(s, rows, i, place * LEDGERS + COMPLETIONS + rows.sender[i])
+    return at
+
+
+@kernel
+def _row(s, roles, rows, i):
+    role = roles[rows.name[i]]
+    place, opener = session_of(s, rows, i, role)
+    session = s.sessions.rows[place]
+    take_part(s, rows, i, role, session, opener)
+    key = transaction_of(s, rows, i, role, session)
+    if key:
+        s.numbers[TRANSACTIONS] = 1
+    begins = role.transfers and rows.content_frame_no[i] == rows.frame_no[i]
+    link = NONE
+    if role.on_handle:
+        link = _on_handle(s, rows, i, role, place, session, key, begins)
+    elif role.on_destination and rows.destination[i] and (rows.sender[i] == CLIENT) != (role.transfers == 1):
+        link = _on_destination(s, rows, i, role, place, begins)
+    if begins:
+        transfer(s, rows, i, place, link, key)
+    if role.settles:
+        settle_ranges(s, rows, i, role, place, key)
+    if role.refuses and rows.number[i] != NONE:
+        refusal = s.refusals.rows[new_record(s.refusals)]
+        refusal.connection = rows.connection_id[i]
+        refusal.session = place
+        refusal.command_id = rows.number[i]
+    if rows.ends[i] and rows.number[i] != NONE:
+        if not role.transfers:
+            open_delivery(s, rows, i, place * LEDGERS + rows.sender[i])
+        ask_for_end(s, rows, i, place, key)
+
+
+@kernel
+def follow(s, roles, rows):
+    """Take `rows`, which follow those before; `s` has room for what they may bring (`state.with_room`)."""
+    numbers = s.numbers
+    for i in range(len(rows.frame_no)):
+        if numbers[STARTED] == 0 or numbers[CONNECTION] != rows.connection_id[i]:
+            end_connection(s)
+            _begin_connection(s, rows.connection_id[i])
+        by_client = rows.sender[i] != SERVER
+        if rows.loss[i]:
+            numbers[LOSSES_CLIENT if by_client else LOSSES_SERVER] += 1
+        if rows.hides[i]:
+            numbers[HIDDEN_CLIENT if by_client else HIDDEN_SERVER] += 1
+        if rows.name[i]:
+            _row(s, roles, rows, i)

@@ -1,0 +1,212 @@
+"""TCP segments in, the same connection in order out: no copies, nothing out of order, holes said.
+
+The rules are those of the decoder itself (`codec.amqp.connections.transport`, `codec.net`): which copy of a byte
+counts, when a hole is certain, which direction waits for the other. Output are SEGMENT records:
+
+* what became readable with a segment: bytes (`cap_len` of them, end to end in `octets`) or a hole (`wire_len` bytes of
+  which none was captured), and
+* behind it one without payload for the segment itself, with its flags; `ack` is 1 where it acknowledges one octet more
+  than there was of the other direction, which is its FIN.
+
+Sequence numbers of the output are those of the stream. `Tcp` carries everything between two calls.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from codec.amqp import rows as R
+from codec.amqp.connections.begun import new_begun
+from codec.amqp.connections.flows import DRAIN, DRAIN_PEER, PLACE
+from codec.amqp.connections.transport import begins_anew, bring, open_window, take
+from codec.amqp.stream import goes_on, has_more, is_through, someone_waits
+from codec.compiler.kernel import kernel
+from codec.net.segments import ACK, SEGMENT
+from codec.tcp.direction import DONE, NEED_ROWS, Stream, new_stream
+from codec.tcp.order import release
+from codec.tcp.pieces import drop_first_piece, hole_ahead
+from codec.tcp.reassembly import WRAP, anchor, declare_missing, make_room, offset_of
+from codec.variant.writer import copy_bytes
+
+ANEW = -1  # another connection begins with this segment
+EVENTS = 1 << 13
+OCTETS = 1 << 20
+
+
+class Tcp(NamedTuple):
+    """`connection`: CONNECTION (1,); `directions`: DIRECTION (2,); `out`: SEGMENT (EVENTS,); `octets` uint8: their
+    bytes; `used` int64 (2,): how many of both. `rows` stay empty."""
+
+    connection: np.ndarray
+    directions: np.ndarray
+    streams: tuple[Stream, Stream]
+    rows: R.Rows
+    out: np.ndarray
+    octets: np.ndarray
+    used: np.ndarray
+
+
+def new_tcp() -> Tcp:
+    """A connection of which nothing is known yet."""
+    begun = new_begun(False)
+    connection = begun.connection.copy().view(np.recarray)
+    connection["phase"] = PLACE
+    directions = np.concatenate([begun.direction, begun.direction]).view(np.recarray)
+    return Tcp(
+        connection,
+        directions,
+        (new_stream(1 << 16), new_stream(1 << 16)),
+        R.new_rows(1, 1, 1),
+        np.zeros(EVENTS, SEGMENT).view(np.recarray),
+        np.zeros(OCTETS, np.uint8),
+        np.zeros(2, np.int64),
+    )
+
+
+def begin_at(tcp: Tcp, direction: int, seq: int) -> None:
+    """The stream of `direction` begins with sequence number `seq`."""
+    anchor(tcp.directions[direction], seq)
+
+
+@kernel
+def _full(t):
+    """Whether there is no room for one more event of one byte."""
+    return t.used[0] + 2 > len(t.out) or t.used[1] == len(t.octets)
+
+
+@kernel
+def _event(t, direction, ts_ns, packet_no, file, seq, ack, wire_len, cap_len, flags):
+    """Append an event; its bytes are copied to the end of `octets` already."""
+    n = int(t.used[0])
+    e = t.out[n]
+    e.order_ns = t.connection[0].now_ns
+    e.ts_ns = ts_ns
+    e.packet_no = packet_no
+    e.payload_at = t.used[1]
+    e.seq = seq
+    e.ack = ack
+    e.wire_len = wire_len
+    e.cap_len = cap_len
+    e.file = file
+    e.window = 1  # open: how long it was shut is known here
+    e["flags"] = flags
+    e.direction = direction
+    t.used[0] = n + 1
+    t.used[1] += cap_len
+
+
+@kernel
+def _hand_on(t, direction, waiting):
+    """Bytes in order become events, but for the last `waiting` ones: DONE, or NEED_ROWS when there is no room."""
+    d, s = t.directions[direction], t.streams[direction]
+    stop = int(d.next) - waiting
+    at = int(d.next) - (int(d.end) - int(d.pos))
+    while at < stop:
+        if _full(t):
+            return NEED_ROWS
+        i = int(d.mark_from)
+        while i + 1 < d.mark_end and s.marks[i].end <= at:
+            i += 1
+        d.mark_from = i
+        m = s.marks[i]
+        size = min(min(int(m.end), stop) - at, len(t.octets) - int(t.used[1]))
+        copy_bytes(t.octets, int(t.used[1]), s.bytes, int(d.pos), int(d.pos) + size)
+        seq = (int(d.seq) - (int(d.next) - at)) % WRAP
+        _event(t, direction, int(m.ready_ns), int(m.ready_packet_no), int(m.ready_file), seq, 0, size, size, ACK)
+        d.pos += size
+        at += size
+    return DONE
+
+
+@kernel
+def _drain(t, direction):
+    """Hand on what is in order, bring in what waited for it, say which holes are certain."""
+    c = t.connection[0]
+    d, s = t.directions[direction], t.streams[direction]
+    peer = t.directions[1 - direction]
+    while True:
+        code = _hand_on(t, direction, release(d, s, peer))
+        if code != DONE:
+            return code
+        if d.piece_end > d.piece_from and s.pieces[d.piece_from].start <= d.next:
+            piece = s.pieces[d.piece_from]
+            old = int(d.next) - int(piece.start)
+            size = int(piece.length) - old
+            if size > 0:
+                code = make_room(d, s, size, 1)
+                if code != DONE:
+                    return code
+                at = int(piece.pool_at) + old
+                arrival, packet_no, ts_ns, file = piece.arrival, piece.packet_no, piece.ts_ns, piece.file
+                needs = int(piece.needs)
+                bring(c, d, s, s.pool, at, size, int(arrival), int(packet_no), int(ts_ns), int(file), needs)
+            if piece.cut > 0:
+                d.cut_end = max(int(d.cut_end), int(piece.start) + int(piece.length) + int(piece.cut))
+            drop_first_piece(d, s)
+            continue
+        gap = hole_ahead(d, s, c.over, int(c.now_ns), int(c.arrival))
+        if gap == 0 or d.ready < d.next:
+            return DONE
+        if _full(t):
+            return NEED_ROWS
+        _event(t, direction, int(c.last_ns), int(c.last_packet), int(c.last_file), int(d.seq), 0, gap, 0, ACK)
+        declare_missing(d, gap)
+
+
+@kernel
+def order(t, segments, payload, i):
+    """Take `segments[i:]` of one connection, in capture order: (code, index of the current segment, direction that
+    needs room). NEED_ROWS: `out` is full. ANEW: another connection begins with this segment."""
+    c = t.connection[0]
+    while i < len(segments):
+        g = segments[i]
+        direction = int(np.int64(g.direction))
+        d = t.directions[direction]
+        peer = t.directions[1 - direction]
+        if c.phase == PLACE:
+            if begins_anew(d, peer, g):
+                return ANEW, i, direction
+            code = take(c, d, peer, direction, t.streams[direction], t.rows, g, payload)
+            if code != DONE:
+                return code, i, direction
+            c.phase = DRAIN
+        while c.phase != PLACE:
+            side = direction if c.phase == DRAIN else 1 - direction
+            if has_more(t.directions[side]):
+                code = _drain(t, side)
+                if code != DONE:
+                    return code, i, side
+            if c.phase == DRAIN:
+                c.phase = DRAIN_PEER
+            elif someone_waits(t.directions) and goes_on(t):
+                c.phase = DRAIN
+            else:
+                if _full(t):
+                    return NEED_ROWS, i, direction
+                beyond = 1 if g["flags"] & ACK and peer.anchored and offset_of(peer, int(g.ack)) == peer.next + 1 else 0
+                _event(
+                    t, direction, int(g.ts_ns), int(g.packet_no), int(g.file), int(g.seq), beyond, 0, 0, int(g["flags"])
+                )
+                c.phase = PLACE
+        i += 1
+    return DONE, i, 0
+
+
+@kernel
+def end_order(t):
+    """No more segments: both directions give up waiting. (code, direction that needs room)."""
+    c = t.connection[0]
+    c.over = 1
+    going_on = True
+    while going_on:
+        for direction in range(2):
+            if not is_through(t.directions[direction]):
+                code = _drain(t, direction)
+                if code != DONE:
+                    return code, direction
+        going_on = someone_waits(t.directions) and goes_on(t)
+    for direction in range(2):
+        open_window(t.directions[direction], int(c.last_ns))
+    return DONE, 0

@@ -1,0 +1,142 @@
+"""The first flight of TLS, as far as it is in the clear: server name, protocol version, application protocol, suite.
+
+RFC 8446 section 4 (handshake messages, extensions), RFC 6066 section 3 (server_name), RFC 7301 section 3.1 (ALPN).
+Called once per encrypted connection on a few hundred bytes; anything that does not parse is simply not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from codec.layers.tls.certificates import certificate_facts, first_certificate
+from codec.layers.tls.reader import Reader
+from codec.layers.tls.suites import suite_name
+from codec.text import escaped
+
+VERSION_NAMES = {0x0300: "SSL 3.0", 0x0301: "TLS 1.0", 0x0302: "TLS 1.1", 0x0303: "TLS 1.2", 0x0304: "TLS 1.3"}
+RECORD_HANDSHAKE, CLIENT_HELLO, SERVER_HELLO, CERTIFICATE = 22, 1, 2, 11
+MESSAGE_HEAD = 4  # type, length
+SERVER_NAME, ALPN, ENCRYPT_THEN_MAC, PRE_SHARED_KEY, EARLY_DATA, SUPPORTED_VERSIONS = 0, 16, 22, 41, 42, 43
+RANDOM_BYTES = 32
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A hello of either side. `suites`: those offered, or the one that was chosen."""
+
+    version: int
+    random: bytes
+    session: bytes
+    suites: tuple[int, ...]
+    extensions: Mapping[int, bytes] = field(repr=False)
+
+    @property
+    def sni(self) -> str | None:
+        """The server name that the client asks for."""
+        names = Reader(Reader(self.extensions.get(SERVER_NAME, b"")).vector(2))
+        return _text(names.vector(2)) if names.more() and names.number(1) == 0 else None
+
+    @property
+    def alpn(self) -> str | None:
+        """The application protocol, the first one of several."""
+        return alpn_of(self.extensions)
+
+
+def alpn_of(extensions: Mapping[int, bytes]) -> str | None:
+    """The first application protocol that is named."""
+    return _text(Reader(Reader(extensions.get(ALPN, b"")).vector(2)).vector(1))
+
+
+def extensions_of(reader: Reader) -> dict[int, bytes]:
+    """The extensions that follow, by number."""
+    block, found = Reader(reader.vector(2)), {}
+    while block.more():
+        kind = block.number(2)
+        found[kind] = block.vector(2)
+    return found
+
+
+def client_hello(body: bytes) -> Hello:
+    """The body of a ClientHello."""
+    reader = Reader(body)
+    version, random, session = reader.number(2), reader.take(RANDOM_BYTES), reader.vector(1)
+    offered = Reader(reader.vector(2))
+    suites = []
+    while offered.more():
+        suites.append(offered.number(2))
+    reader.vector(1)  # compression methods
+    return Hello(version, random, session, tuple(suites), extensions_of(reader))
+
+
+def server_hello(body: bytes) -> Hello:
+    """The body of a ServerHello; `version` is the one agreed on."""
+    reader = Reader(body)
+    version, random, session = reader.number(2), reader.take(RANDOM_BYTES), reader.vector(1)
+    suite = reader.number(2)
+    reader.take(1)  # compression method
+    extensions = extensions_of(reader)
+    if SUPPORTED_VERSIONS in extensions:
+        version = int.from_bytes(extensions[SUPPORTED_VERSIONS][:2], "big")
+    return Hello(version, random, session, (suite,), extensions)
+
+
+def _messages(stream: bytes) -> dict[int, bytes]:
+    """The handshake messages in clear that a stream begins with, by type; those that are whole."""
+    records, octets, found = Reader(stream), b"", dict[int, bytes]()
+    while records.more() and records.number(1) == RECORD_HANDSHAKE:
+        records.take(2)
+        octets += records.vector(2)
+    reader = Reader(octets)
+    while len(octets) - reader.at >= MESSAGE_HEAD:
+        kind, size = reader.number(1), reader.number(3)
+        if reader.at + size > len(octets):
+            break
+        found.setdefault(kind, reader.take(size))
+    return found
+
+
+def random_of(stream: bytes) -> bytes | None:
+    """The random of the ClientHello that a stream begins with; None where that is something else, or cut."""
+    known = len(stream) >= 43 and stream[0] == RECORD_HANDSHAKE and stream[1] == 3 and stream[5] == CLIENT_HELLO
+    return stream[11:43] if known and stream[9] == 3 else None
+
+
+def hello_is_cut(stream: bytes) -> bool:
+    """Whether the handshake message that `stream` begins with goes on behind its end."""
+    return stream[:1] == bytes([RECORD_HANDSHAKE]) and 9 + int.from_bytes(stream[6:9], "big") > len(stream)
+
+
+def _text(octets: bytes) -> str | None:
+    return escaped(octets) if octets else None
+
+
+def facts_of(client: Hello | None, server: Hello | None) -> Facts:
+    """What the hellos say; None where they do not."""
+    facts: Facts = {"version": None, "cipher_suite": None, "sni": None, "alpn": None, "resumed": None}
+    if client is not None:
+        facts |= {"sni": client.sni, "alpn": client.alpn}
+    if server is not None:
+        facts["version"] = VERSION_NAMES.get(server.version)
+        facts["cipher_suite"] = suite_name(server.suites[0])
+        facts["alpn"] = server.alpn or facts["alpn"]
+        if server.version >= 0x0304:
+            facts["resumed"] = PRE_SHARED_KEY in server.extensions
+        elif client is not None:
+            facts["resumed"] = bool(server.session) and server.session == client.session
+    return facts
+
+
+def hello_facts(client: bytes, server: bytes) -> Facts:
+    """What the first bytes of both directions say; None where they do not."""
+    of_client, of_server = _messages(client), _messages(server)
+    facts = facts_of(
+        client_hello(of_client[CLIENT_HELLO]) if CLIENT_HELLO in of_client else None,
+        server_hello(of_server[SERVER_HELLO]) if SERVER_HELLO in of_server else None,
+    )
+    for side, messages in (("server", of_server), ("client", of_client)):
+        facts[f"{side}_certificate"] = certificate_facts(first_certificate(messages.get(CERTIFICATE, b""), False))
+    return facts

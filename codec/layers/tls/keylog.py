@@ -1,0 +1,76 @@
+"""The lines of a key log (RFC 9850): label, client random, secret, the latter two as hexadecimal digits.
+
+Nothing here keeps more than what was asked for, and no message has anything of a line in it.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterable
+from itertools import islice
+from typing import Protocol
+
+from codec.compiler.limits import LIMITS
+from codec.layers.tls.hello import RANDOM_BYTES
+
+CLIENT_RANDOM = b"CLIENT_RANDOM"  # the master secret of TLS 1.2
+CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC = (
+    b"CLIENT_EARLY_TRAFFIC_SECRET",
+    b"CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+    b"SERVER_HANDSHAKE_TRAFFIC_SECRET",
+    b"CLIENT_TRAFFIC_SECRET_0",
+    b"SERVER_TRAFFIC_SECRET_0",
+)
+LABELS = {CLIENT_RANDOM, CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC}
+SECRET_BYTES = 64  # no hash of TLS is longer
+
+Secrets = dict[bytes, bytes]
+
+
+class SecretSource(Protocol):
+    """Where the secrets of a connection are looked up by its client random; empty when there are none."""
+
+    def secrets(self, client_random: bytes) -> Secrets: ...
+
+    def recent(self) -> list[Secrets]:
+        """Those of connections of TLS 1.3, the newest first, `trial_connections` at most: whose client random is not
+        known may be one of them."""
+        ...
+
+
+def parse_line(line: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """(label, client random, secret); None for comments, other labels and what is no such line."""
+    parts = line.split()
+    if len(parts) != 3 or parts[0] not in LABELS:
+        return None
+    try:
+        random, secret = binascii.unhexlify(parts[1]), binascii.unhexlify(parts[2])
+    except binascii.Error:
+        return None
+    if len(random) != RANDOM_BYTES or not 0 < len(secret) <= SECRET_BYTES:
+        return None
+    return parts[0], random, secret
+
+
+class KeyLog:
+    """A whole key log in memory, for logs that are small."""
+
+    def __init__(self, octets: bytes = b"") -> None:
+        self._known: dict[bytes, Secrets] = {}
+        self.add(octets.splitlines())
+
+    def add(self, lines: Iterable[bytes]) -> None:
+        """More lines; of two for the same secret the first holds."""
+        for line in lines:
+            found = parse_line(line)
+            if found is not None:
+                self._known.setdefault(found[1], {}).setdefault(found[0], found[2])
+
+    def secrets(self, client_random: bytes) -> Secrets:
+        """The secrets of one connection."""
+        return self._known.get(client_random, {})
+
+    def recent(self) -> list[Secrets]:
+        """See `SecretSource`."""
+        found = (each for each in reversed(self._known.values()) if CLIENT_TRAFFIC in each or SERVER_TRAFFIC in each)
+        return list(islice(found, LIMITS.trial_connections))

@@ -1,0 +1,1 @@
+"""Which delivery is of which publish, across connections."""

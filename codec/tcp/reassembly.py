@@ -1,0 +1,127 @@
+"""Segments of one direction in any order in, bytes in order and holes out: stream offsets, and what is in order.
+
+Rules (RFC 9293 section 3.4 for sequence arithmetic):
+
+* A *stream offset* counts the bytes of a direction from its first one (the byte after the SYN, else the first byte
+  captured); it includes bytes that are missing, so it never wraps and holes have exact lengths.
+* The first captured copy of a byte wins. A later copy that differs is counted as a conflicting overlap, as far back as
+  `HISTORY` bytes.
+* Later data waits (`codec.tcp.pieces`) until what is before it arrives, or is declared missing: because the peer
+  acknowledged past it, because the snaplen cut it off, because a limit is reached, or because the connection ended.
+
+Every function works on the plain arrays and records of `codec.tcp.direction`.
+"""
+
+from __future__ import annotations
+
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
+from codec.tcp.direction import DONE, NEED_BYTES, NEED_MARKS
+from codec.variant.writer import copy_bytes
+
+OUT_OF_WINDOW = 1 << 30  # a segment this far from what is expected belongs to no window (RFC 7323 section 2.3)
+HALF, WRAP = 1 << 31, 1 << 32
+HISTORY = LIMITS.copy_bytes
+
+
+@kernel
+def anchor(d, seq):
+    """Fix stream offset 0 of direction `d` at sequence number `seq`."""
+    d.anchored = 1
+    d.seq = seq
+    d.next = 0
+    d.acked = -1
+
+
+@kernel
+def offset_of(d, seq):
+    """Stream offset of sequence number `seq`: the one nearest to what is expected next."""
+    ahead = (int(seq) - int(d.seq)) % WRAP
+    if ahead >= HALF:
+        ahead -= WRAP
+    return int(d.next) + ahead
+
+
+@kernel
+def make_room(d, s, size, marks):
+    """Move what is still needed to the front of `bytes` and `marks`; DONE when `size` bytes and `marks` marks fit."""
+    if d.end + size > len(s.bytes):
+        keep = max(int(d.kept), int(d.pos) - HISTORY)
+        n = int(d.end) - keep
+        if n + size > len(s.bytes) * 3 // 4:  # moving more than is gained costs more than growing
+            return NEED_BYTES
+        copy_bytes(s.bytes, 0, s.bytes, keep, keep + n)
+        d.kept = 0
+        d.pos -= keep
+        d.end = n
+    if d.mark_end + marks > len(s.marks):
+        at = int(d.next) - (int(d.end) - int(d.pos))
+        first = int(d.mark_from)
+        while first + 1 < d.mark_end and s.marks[first].end <= at:
+            first += 1
+        n = int(d.mark_end) - first
+        if n + marks > len(s.marks) or first < len(s.marks) // 2:
+            return NEED_MARKS
+        for i in range(n):
+            s.marks[i] = s.marks[first + i]
+        d.gate -= first
+        d.mark_from = 0
+        d.mark_end = n
+    return DONE
+
+
+@kernel
+def deliver(d, s, source, at, size, arrival, packet_no, ts_ns, file, needs):
+    """Append `source[at:at+size]` as the next bytes in order (`make_room` said DONE); their mark."""
+    end = int(d.end)
+    copy_bytes(s.bytes, end, source, at, at + size)
+    d.end = end + size
+    d.next += size
+    d.seq = (int(d.seq) + size) % WRAP
+    d.payload_bytes += size
+    m = s.marks[d.mark_end]
+    m.end = d.next
+    m.packet_no = packet_no
+    m.ts_ns = ts_ns
+    m.file = file
+    if arrival > d.latest_arrival:
+        d.latest_arrival = arrival
+        d.latest_packet_no = packet_no
+        d.latest_ns = ts_ns
+        d.latest_file = file
+    m.ready_packet_no = d.latest_packet_no
+    m.ready_ns = d.latest_ns
+    m.ready_file = d.latest_file
+    m.needs = needs
+    d.mark_end += 1
+    return m
+
+
+@kernel
+def swallow(d, size):
+    """Count `size` bytes in order that nobody will read (a foreign or encrypted stream)."""
+    d.next += size
+    d.ready = d.next
+    d.seq = (int(d.seq) + size) % WRAP
+    d.payload_bytes += size
+
+
+@kernel
+def declare_missing(d, size):
+    """The next `size` bytes are not in the capture. What was consumed before cannot be compared across the hole."""
+    d.next += size
+    d.seq = (int(d.seq) + size) % WRAP
+    d.missing_bytes += size
+    d.holes += 1
+    d.latest_arrival = -1
+    d.kept = d.end
+
+
+@kernel
+def count_conflicts(d, s, source, at, start, size):
+    """Compare a late copy of `[start, start+size)` with the bytes still kept."""
+    kept_from = int(d.next) - (int(d.end) - max(int(d.kept), int(d.pos) - HISTORY))
+    for i in range(size):
+        offset = start + i
+        if kept_from <= offset < d.next and s.bytes[int(d.end) - (int(d.next) - offset)] != source[at + i]:
+            d.conflicting_bytes += 1

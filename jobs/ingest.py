@@ -1,0 +1,206 @@
+"""Append captures to a lake, batch after batch: what is new, with open connections carried from one to the next.
+
+Runs as `wirehare ingest` and as `spark-submit jobs/ingest.py`. What it does is `pipeline.ingest`; this is its command
+line, its loop, and a line for each batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from jobs.console import complain, note, say
+from jobs.decode import add_choice, add_keylog, start
+from jobs.running import OK, UNREADABLE, USAGE, Ending, Endings, run_alone
+from jobs.stopping import attended
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.lake.ingesting import Ingest
+
+EPILOG = """examples:
+  wirehare ingest captures/ --lake lake --every 60s
+  wirehare ingest 's3://captures/amqp/*.pcap.gz' --lake s3://warehouse/amqp --once
+  wirehare lake lake                   (its batches, days and open connections)
+  wirehare audit lake --since yesterday
+
+exit codes:
+  0  done (--once)
+  2  bad usage, no capture found, no lake, or another ingest works on it
+  3  done (--once), but some captures could not be read to their end (see the table captures)
+  4  Spark or the file system failed; the lake is as of its last batch, and the next run goes on from there
+  130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
+"""
+STOPPED = "the lake is as of its last batch; the next run goes on from there"
+UNITS = {"": 1, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
+LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd]?)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "captures",
+        metavar="CAPTURE",
+        nargs="+",
+        help="a pcap or pcapng file (also .gz .zst .lz4), a directory of them, a glob pattern, or a URI (s3, gs, hdfs)",
+    )
+    parser.add_argument(
+        "--lake", metavar="DIR", required=True, help="directory or URI of the lake, which is made if there is none"
+    )
+    how_often = parser.add_mutually_exclusive_group()
+    how_often.add_argument(
+        "--every", metavar="TIME", type=length, default=60.0, help="look for new captures so often (default: 60s)"
+    )
+    how_often.add_argument("--once", action="store_true", help="take what is new, and end")
+    parser.add_argument(
+        "--settle",
+        metavar="TIME",
+        type=length,
+        default=30.0,
+        help="leave captures that changed within this time for later (default: 30s)",
+    )
+    parser.add_argument(
+        "--pair-within",
+        metavar="TIME",
+        type=length,
+        default=3600.0,
+        help="join a publish to deliveries of its message that come within this time (default: 1h)",
+    )
+    parser.add_argument(
+        "--forget-after",
+        metavar="TIME",
+        type=length,
+        default=7 * 86400.0,
+        help="close connections without a packet for this time as lost sight of (default: 7d)",
+    )
+    parser.add_argument(
+        "--late-after",
+        metavar="TIME",
+        type=length,
+        default=300.0,
+        help="decode captures that end this much before the latest packet of the lake for themselves (default: 5m)",
+    )
+    add_choice(parser)
+    add_keylog(parser)
+    parser.add_argument(
+        "--carry-secrets",
+        action="store_true",
+        help="keep secrets of open TLS connections in the lake (table states, mode 600), so that the next batch can "
+        "decrypt them, too; without it, what they send then is not read",
+    )
+
+
+def length(text: str) -> float:
+    """Seconds of a time as 90, 90s, 15m, 1.5h or 7d."""
+    found = LENGTH.fullmatch(text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time; expected one like 30s, 5m, 1h or 7d")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def endings() -> Endings:
+    """Errors of its own."""
+    from pipeline.lake.layout import LakeError
+    from udfs.decode.key_logs import KeyLogError
+    from udfs.source.paths import PathError
+
+    return {
+        LakeError: Ending(USAGE),
+        KeyLogError: Ending(USAGE),
+        PathError: Ending(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
+    }
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ingest as the arguments say; the exit code."""
+    from pipeline.lake.ingest import begins, key_logs
+    from pipeline.lake.ingesting import Ingest
+    from pipeline.lake.options import Options
+
+    def ns(seconds: float) -> int:
+        return int(seconds * 10**9)
+
+    options = Options(
+        pair_ns=ns(arguments.pair_within),
+        forget_ns=ns(arguments.forget_after),
+        late_ns=ns(arguments.late_after),
+        settle_ns=ns(arguments.settle),
+        carry_secrets=arguments.carry_secrets,
+    )
+    sessions: list[SparkSession] = []
+
+    def begin() -> SparkSession:
+        sessions.append(start())
+        return sessions[0]
+
+    work = begins(
+        begin,
+        payload=arguments.payload,
+        ports=arguments.port,
+        hosts=arguments.host,
+        key_logs=key_logs(arguments.keylog),
+        carry_secrets=arguments.carry_secrets,
+    )
+
+    def follow() -> int:
+        with Ingest.into(arguments.lake, work, options) as ingest:
+            if ingest.resumed is not None:
+                note(f"Batch {ingest.resumed} was finished, which an earlier run had begun to commit")
+            return rounds(ingest, arguments)
+
+    return attended(follow, sessions)
+
+
+def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float], None] = time.sleep) -> int:
+    """Take what is new, again and again, or once; the exit code of the latter."""
+    from udfs.source.paths import PathError
+
+    damaged = 0
+    while True:
+        began = time.monotonic()
+        try:
+            for batch in ingest.batches(arguments.captures):
+                damaged += batch["damaged_files"]
+                say(line(batch))
+        except PathError:
+            if arguments.once:
+                raise  # else the first capture is still to come
+        for copy, original in ingest.copies:
+            complain(f"{arguments.prog}: {copy}: is the capture {original}, which was taken already; left out")
+        if arguments.once:
+            if ingest.unsettled:
+                note(f"{ingest.unsettled} captures changed a moment ago and are left for the next run (--settle)")
+            return UNREADABLE if damaged else OK
+        wait(max(0.0, arguments.every - (time.monotonic() - began)))
+
+
+def line(batch: dict[str, Any]) -> str:
+    """What a person sees of a batch."""
+    from pipeline.lake.house import plural
+    from pipeline.output.units import size
+
+    lag = "" if batch["lag_ns"] is None else f", {batch['lag_ns'] / 1e9:,.0f} s behind the latest packet"
+    parts = [
+        f"Batch {batch['batch']}: {plural(batch['files'], 'capture')} ({size(batch['bytes'])})",
+        plural(batch["packets"], "packet"),
+        plural(batch["frames"], "frame"),
+        f"{plural(batch['open_connections'], 'connection')} open",
+    ]
+    for count, what in (
+        ("late_files", "late"),
+        ("ahead_files", "of a clock that is more than a day ahead"),
+        ("damaged_files", "damaged"),
+        ("forgotten_connections", "lost sight of"),
+        ("unread_states", "continued without their state, which this release cannot read"),
+    ):
+        if batch[count]:
+            parts.append(f"{batch[count]} {what}")
+    return f"{', '.join(parts)}; {batch['seconds']} s{lag}"
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone("jobs.ingest"))

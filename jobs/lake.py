@@ -1,0 +1,114 @@
+"""Show what a lake holds, join its small files, or drop its old days.
+
+Without an option: its last batches, its days, its tables and open connections. Safe beside a running ingest and beside
+readers. Spark is not needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from jobs.console import say, table
+from jobs.running import OK, USAGE, Ending, Endings
+
+if TYPE_CHECKING:
+    from pipeline.lake.log import Log
+
+EPILOG = """examples:
+  wirehare lake lake
+  wirehare lake lake --compact
+  wirehare lake lake --expire 90d
+
+exit codes:
+  0  done
+  2  bad usage, or no lake
+  4  the file system failed; the lake is as it was
+"""
+BATCHES = 10  # shown
+DAYS = 14
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("lake", metavar="LAKE", help="directory or URI that `wirehare ingest` fills")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--compact", action="store_true", help="join the small files of days that are over")
+    what.add_argument(
+        "--expire", metavar="DAYS", type=days, help="drop what ended more than so many days before the latest day: 90d"
+    )
+
+
+def days(text: str) -> int:
+    """A number of days, as 90d or 90."""
+    found = re.fullmatch(r"(\d+)d?", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days; expected one like 90d")
+    return int(found[1])
+
+
+def endings() -> Endings:
+    """Errors of its own."""
+    from pipeline.lake.layout import LakeError
+
+    return {LakeError: Ending(USAGE)}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """What the arguments ask for; the exit code."""
+    from pipeline.lake import house
+    from pipeline.lake.log import Log
+    from pipeline.lake.place import existing
+
+    log = Log(existing(arguments.lake), arguments.lake)
+    if arguments.compact or arguments.expire is not None:
+        done = house.compact(log) if arguments.compact else house.expire(log, arguments.expire)
+        what = f"joined into {done.added:,}" if arguments.compact else "dropped"
+        say(f"{house.plural(done.removed, 'file')} {what}; {house.plural(done.deleted, 'old file')} deleted")
+        return OK
+    say(overview(log))
+    return OK
+
+
+def overview(log: Log) -> str:
+    """What the lake holds."""
+    from pipeline.lake.files import rows_of
+    from pipeline.lake.house import plural
+    from pipeline.output.units import size
+    from pipeline.schemas import TABLES
+
+    last = log.batch("captures")
+    if not last:
+        return f"{log.root.shown}: no batch yet"
+    files = {name: log.files(name, last) for name in TABLES}
+    of_day: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for name, some in files.items():
+        for file in some:
+            key = "open" if file.open else str(file.day or "no day")
+            of_day[key] += file.rows if name == "messages" else 0
+            sizes[key] += file.size
+    batches = rows_of(log.root, "batches", sorted(log.files("batches", last), key=lambda file: file.path)[-BATCHES:])
+    shown = ("batch", "started_ts", "files", "packets", "frames", "messages", "open_connections", "seconds")
+    states = log.files("states", last)
+    return "\n".join(
+        [
+            table("Last batches", shown, [[row[name] for name in shown] for row in batches.to_pylist()]),
+            table(
+                "Days (what ended there), and what is still open",
+                ("day", "messages", "size"),
+                [[day, of_day[day], size(sizes[day])] for day in sorted(sizes)[-DAYS:]],
+            ),
+            table(
+                "Tables",
+                ("table", "rows", "files", "size"),
+                [
+                    [name, sum(file.rows for file in some), len(some), size(sum(file.size for file in some))]
+                    for name, some in files.items()
+                ],
+            ),
+            f"Batch {last:,}. {plural(sum(file.rows for file in states), 'connection')} open, their states take "
+            + size(sum(file.size for file in states)),
+        ]
+    )

@@ -1,0 +1,53 @@
+"""Files and streams that jobs write beside tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.running import UsageError
+
+if TYPE_CHECKING:
+    from pipeline.output.swap import Place
+
+STANDARD_OUTPUT = "-"
+
+
+def writable(name: str) -> Place:
+    """Where a file goes. Raises UsageError when its directory is not there, or something else has its name."""
+    import pyarrow.fs
+
+    from pipeline.output.swap import OutputError, place
+
+    try:
+        target = place(name)
+    except OutputError as error:
+        raise UsageError(str(error)) from error
+    if target.files.get_file_info(target.path).type == pyarrow.fs.FileType.Directory:
+        raise UsageError(f"{name}: is a directory; expected the name of a file to write")
+    if target.local and not Path(target.parent.path).is_dir():
+        raise UsageError(f"{name}: there is no directory {target.parent.path} to write it into")
+    return target
+
+
+def json_target(name: str | None) -> Place | None:
+    """The file that the summary goes into as JSON; None where that is standard output, or none is wanted.
+
+    Raises UsageError.
+    """
+    return None if name in (None, STANDARD_OUTPUT) else writable(name)
+
+
+def write_json(target: Place | None, document: Mapping[str, Any]) -> None:
+    """Write a document to standard output, or into a file in the place of an old one."""
+    import json
+
+    from pipeline.output.file import sink
+
+    text = json.dumps(document, indent=2, default=str) + "\n"
+    if target is None:
+        print(text, end="")
+        return
+    with sink(target) as file:
+        file.write(text.encode())

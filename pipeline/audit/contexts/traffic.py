@@ -1,0 +1,59 @@
+"""Messages counted once: a context about kinds of which there are none is not planned at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.audit.contexts.channels import COUNTED, LIFE
+from pipeline.audit.detector import Sql
+
+if TYPE_CHECKING:
+    from pipeline.audit.contexts.registry import Parameters
+
+LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting, the least of which is what is looked at
+# Kind -> which messages they are; a context filters by the same words.
+KINDS: dict[str, Sql] = {
+    "immediate": "immediate AND operation = 'publish'",
+    "settled": "settled_frame_no IS NOT NULL AND delivery_tag IS NOT NULL",
+    "delivered": "operation IN ('deliver', 'get')",
+    # Properties that rules ask about; delivery mode 2 is what `durable` says.
+    "special": "priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable",
+    "returned": "operation = 'return'",
+    "went_back": "outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL",
+    "redelivered": "redelivered AND operation IN ('deliver', 'get')",
+    "requeued": "outcome = 'requeued'",
+    "waited": "settle_latency_ns > {least_ns} OR outcome = 'unsettled'",
+}
+
+
+def kinds(parameters: Parameters) -> Mapping[str, Sql]:
+    """KINDS with the limit of LIMITED rules, ns."""
+    limits = [parameters[rule]["limit_seconds"] for rule in LIMITED if rule in parameters]
+    return {name: sql.format(least_ns=int(min(limits, default=0) * 10**9)) for name, sql in KINDS.items()}
+
+
+def tallied(messages: DataFrame, parameters: Parameters) -> DataFrame:
+    """Messages counted: by LIFE, `operation` and `link`, the first and the last frame that one begins with; how many of
+    each of COUNTED, and of `large` publishes, and the frame of the first (`first_*`); the `largest`, bytes; how many of
+    each kind (`kind_*`)."""
+    limit = int(parameters.get("PR-09", {}).get("limit_bytes", 0))
+    published = F.when(F.col("operation") == "publish", F.coalesce("body_size", "body_seen"))
+    counts = {name: F.expr(sql) for name, sql in COUNTED.items()} | {"large": published > limit}
+    return messages.groupBy(*LIFE, "operation", "link").agg(
+        F.min("first_frame_no").alias("first_frame"),
+        F.max("first_frame_no").alias("last_frame"),
+        F.max(published).alias("largest"),
+        *(F.count_if(is_one).alias(name) for name, is_one in counts.items()),
+        *(F.min(F.when(is_one, F.col("first_frame_no"))).alias(f"first_{name}") for name, is_one in counts.items()),
+        *(F.count_if(F.expr(sql)).alias(f"kind_{name}") for name, sql in kinds(parameters).items()),
+    )
+
+
+def traffic(tallied: DataFrame) -> Mapping[str, int]:
+    """How many messages there are of each kind."""
+    (row,) = tallied.agg(*(F.expr(f"coalesce(sum(kind_{name}), 0)").alias(name) for name in KINDS)).collect()
+    return row.asDict()

@@ -1,0 +1,1 @@
+"""From captures to decoded rows, and the tables planned on them."""

@@ -1,0 +1,77 @@
+"""Tables of decoded rows as lazy DataFrames: the code of the workers, run when a table is asked for."""
+
+from __future__ import annotations
+
+from threading import RLock
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.decoding.shared import shared
+from pipeline.schemas import TABLES
+from pipeline.tables.captures import captures
+from pipeline.tables.config import MADE_BY_WORKERS, config
+from pipeline.tables.flows import OF_MESSAGES, message_flows
+from pipeline.tables.frames import frames
+from pipeline.tables.methods import streams
+from pipeline.tables.roles import TELLS_STREAM, named
+from pipeline.tables.shape import shaped
+
+OF_SPARK = ("captures", "frames", "message_flows")
+
+
+def stream_queues(methods: DataFrame) -> DataFrame:
+    """Rows of table methods, or of frames -> queues that are streams (`udfs.conversation.streams.STREAMS`)."""
+    # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
+    from udfs.conversation.streams import OF_METHODS, STREAMS
+
+    return methods.filter(named(TELLS_STREAM)).select(*OF_METHODS).mapInArrow(streams(), STREAMS)
+
+
+class Lazy:
+    """Tables of `decoded` rows, each planned when it is first asked for. `kept`: rows that Spark keeps once they are
+    computed, because several tables are made of them; with `payload` the bodies of messages are among them. Several
+    threads may ask."""
+
+    def __init__(self, decoded: DataFrame, *, payload: bool) -> None:
+        self.decoded, self.kept = decoded, list[DataFrame]()
+        self._payload = payload
+        self.lock = RLock()
+
+    def table(self, name: str) -> DataFrame:
+        """All rows of a table."""
+        if name in OF_SPARK:
+            rows: DataFrame = getattr(self, name)
+            return rows
+        return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name], checked=True)
+
+    @shared
+    def captures(self) -> DataFrame:
+        return captures(self.decoded)
+
+    @shared
+    def frames(self) -> DataFrame:
+        return frames(self.decoded)
+
+    @shared
+    def message_flows(self) -> DataFrame:
+        to_pair = self._kept(self.table("messages").select(*OF_MESSAGES))
+        return message_flows(to_pair, self.table("connections"), stream_queues(self.frames))
+
+    def _kept(self, rows: DataFrame) -> DataFrame:
+        self.kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+        return rows
+
+    @shared
+    def _made(self) -> DataFrame:
+        """Tables that workers make, a struct each: one exchange by connection, one pass over its frames."""
+        from udfs.tables.rows import TableRows
+
+        rows = TableRows(config(self._payload), tuple(name for name in MADE_BY_WORKERS if name not in OF_SPARK))
+        return self._kept(
+            self.decoded.filter("kind <> 'capture'")
+            .repartition("connection_id")
+            .sortWithinPartitions("connection_id", F.desc("kind"), "frame_no")  # facts behind the frames
+            .mapInArrow(rows, rows.schema)
+        )

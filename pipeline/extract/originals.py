@@ -1,0 +1,168 @@
+"""The captures that tables were made of: where they are now, and the interfaces that their packets were captured on."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from codec.capture import CaptureError, new_walker
+from codec.capture.pcap import PcapWalker
+from codec.capture.pcapng import PcapngWalker
+from codec.capture.times import MULTIPLY
+from pipeline.output.swap import OutputError, Place, place
+from udfs.source.files import LOCAL, MISSING, PACKED_NAME, CaptureFile
+from udfs.source.paths import PathError, resolve
+from udfs.source.reading import CaptureBytes
+
+COLUMNS = ("capture_file", "byte_size", "first_ts", "last_ts")
+HEAD_BYTES = 1 << 20  # interfaces are described before their packets, as a rule at the beginning of a file
+NANOSECONDS = 9  # decimal places of a second
+IF_NAME, IF_DESCRIPTION = 2, 3
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a packet was captured on. `places`: decimal places of a second in its times; `snaplen`: 0 for no limit."""
+
+    link_type: int
+    places: int = NANOSECONDS
+    snaplen: int = 0
+    name: bytes = b""
+    description: bytes = b""
+
+
+@dataclass(frozen=True)
+class Original:
+    """A capture: its name in the tables, the file that it is now, and its first and last packet's time. `rewritten`: it
+    was made of others for this cut, and is not there afterwards."""
+
+    name: str
+    file: CaptureFile
+    first_us: int  # µs since 1970-01-01 UTC
+    last_us: int
+    rewritten: bool = False
+
+    @property
+    def shown(self) -> str:
+        return posixpath.basename(self.name)
+
+    def overlaps(self, first_us: int, last_us: int) -> bool:
+        """Whether it may have packets of this time."""
+        return self.first_us <= last_us and first_us <= self.last_us
+
+
+def microseconds(ts: datetime) -> int:
+    """A time of the tables, µs since 1970-01-01 UTC."""
+    aware = ts if ts.tzinfo else ts.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def originals(captures: pa.Table, directory: str | None = None) -> list[Original]:
+    """The captures of a table `captures` in the order of their names; those in `directory` are found by file name.
+
+    A file that is not there has its `problem`. Raises PathError for a directory without captures.
+    """
+    moved = _by_name(resolve([directory])) if directory else None
+    rows = sorted(captures.to_pylist(), key=lambda row: row["capture_file"].encode())
+    return [
+        Original(row["capture_file"], _found(row, moved), microseconds(row["first_ts"]), microseconds(row["last_ts"]))
+        for row in rows
+        if row["first_ts"] is not None
+    ]
+
+
+def among(captures: Iterable[Original], target: Place) -> bool:
+    """Whether a file is one of the captures, also of those that are not found now."""
+    for each in captures:
+        if each.file.uri.startswith(LOCAL) == target.local:
+            with contextlib.suppress(OutputError):  # what cannot be reached from here is not written over
+                if place(each.file.uri).path == target.path:
+                    return True
+    return False
+
+
+def _by_name(files: Iterable[CaptureFile]) -> Mapping[str, list[CaptureFile]]:
+    found: dict[str, list[CaptureFile]] = {}
+    for file in files:
+        found.setdefault(_plain(file.name), []).append(file)
+    return found
+
+
+def _plain(name: str) -> str:
+    """The file name without the ending of a compression, which may have come or gone since."""
+    return PACKED_NAME.sub("", posixpath.basename(name))
+
+
+def _found(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | None) -> CaptureFile:
+    name, size = row["capture_file"], row["byte_size"]
+    if moved is None:
+        candidates = [_opened(name)]
+    else:
+        candidates = moved.get(_plain(name), [])
+        if not candidates:
+            return CaptureFile(name, MISSING, f"no file {posixpath.basename(name)} is there")
+    same = [file for file in candidates if size is None or file.size == size or _recompressed(file.name, name)]
+    if same:
+        return same[0]
+    file = candidates[0]
+    if file.problem:
+        return file
+    return replace(file, problem=f"has {file.size} bytes, but {size} when it was decoded: it is another file now")
+
+
+def _recompressed(name: str, before: str) -> bool:
+    return bool(PACKED_NAME.search(name)) != bool(PACKED_NAME.search(before))
+
+
+def _opened(name: str) -> CaptureFile:
+    try:
+        return resolve([name])[0]
+    except PathError as error:
+        return CaptureFile(name, MISSING, str(error).removeprefix(f"{name}: "))
+
+
+class _Interfaces(PcapngWalker):
+    """A walker that keeps the descriptions of the first section's interfaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.described: list[Interface] = []
+
+    def _interface_description(self, body: bytes) -> None:
+        super()._interface_description(body)
+        if self.section == 1:
+            options = {code: value for code, value in self._options(body[8:]) if code in (IF_NAME, IF_DESCRIPTION)}
+            link_type, rule, factor, _, snaplen = self.interfaces[self.interface_count - 1].tolist()
+            self.described.append(
+                Interface(
+                    link_type,
+                    NANOSECONDS - len(str(factor)) + 1 if rule == MULTIPLY else NANOSECONDS,
+                    snaplen,
+                    options.get(IF_NAME, b""),
+                    options.get(IF_DESCRIPTION, b""),
+                )
+            )
+
+
+def interfaces(file: CaptureFile) -> list[Interface]:
+    """The interfaces that a capture describes at its beginning, by number; none when it cannot be read."""
+    buffer = bytearray(HEAD_BYTES)
+    try:
+        with CaptureBytes(file) as source:
+            octets = np.frombuffer(buffer, np.uint8)[: source.readinto(memoryview(buffer))]
+            walker = new_walker(source.head)
+    except (OSError, CaptureError, pa.ArrowException):
+        return []
+    if isinstance(walker, PcapWalker):
+        walker.walk(octets, False)
+        return [Interface(walker.link_type, NANOSECONDS - len(str(walker.unit_ns)) + 1, walker.snaplen or 0)]
+    describing = _Interfaces()
+    describing.walk(octets, False)
+    return describing.described

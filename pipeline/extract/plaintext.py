@@ -1,0 +1,275 @@
+"""Connections inside TLS or WebSocket, read once more with their secrets.
+
+    found = unwrapped(captures, connections, ids, key_logs)
+    found.key_log()                      # lines of a key log: the secrets of these connections, and no others
+    with rewritten(found) as clear: ...  # a capture with the same connections in clear, and the rows of its tables
+
+In clear a connection has a packet for each piece that became readable, at the time and with the packet number of the
+packet that completed it, and one for each packet without payload. Link layer and IP options are gone, the server's port
+is that of AMQP: dissectors go by it. Bytes that were lost, or not decrypted, are missing from the stream.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.amqp.decoder import readonly
+from codec.compiler.limits import LIMITS
+from codec.layers.stack import Layered, Layers, Part
+from codec.layers.tls.records import NO_SECRETS
+from codec.net.protocols import PROTOCOL_TCP
+from codec.net.runs import gather_runs
+from codec.net.segments import FIN, RST, SYN
+from pipeline.decoding.decode import RUN_ORDER
+from pipeline.extract.checksums import FULL, folded, word_sum
+from pipeline.extract.originals import Interface, Original, originals
+from pipeline.extract.pcapng import Writer
+from pipeline.extract.rows import keyed
+from pipeline.extract.selection import Choice, Packet
+from pipeline.extract.streams import numbered
+from pipeline.extract.survey import Connection, sieve
+from udfs.decode.decoder import decode_runs
+from udfs.decode.key_logs import SecretFiles
+from udfs.decode.payloads import Payloads
+from udfs.decode.runs import Files, FlowOrder, Group, groups
+from udfs.source.columns import run_batches
+from udfs.source.one_task import InOneTask
+from udfs.source.splits import Account, Split, read_blocks
+
+RAW_IP = Interface(101)  # LINKTYPE_RAW
+AMQP_PORT = 5672
+PIECE_BYTES = 60_000  # of a packet: an IPv4 packet has at most 65,535
+MAPPED = bytes(10) + b"\xff\xff"  # IPv4 addresses in flow keys
+BATCH_RUNS = 10_000
+
+
+class Piece(NamedTuple):
+    """Segments in clear, one after the other, of one connection."""
+
+    segments: NDArray[np.void]  # SEGMENT
+    payload: NDArray[np.uint8]
+
+
+@dataclass
+class Unwrapped:
+    """What was read, by index of the connection: segments in clear, and the layers; `files`: capture files by
+    number."""
+
+    connections: Sequence[Connection]
+    files: Files
+    pieces: dict[int, list[Piece]] = field(default_factory=dict)
+    layers: dict[int, Layered] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> list[int]:
+        """The connections of which anything was read."""
+        return sorted(place for place, layered in self.layers.items() if any(layered.plain) and not layered.untouched)
+
+    def reason(self, connection_id: int) -> str:
+        """Why a connection was not read."""
+        place = next(at for at, each in enumerate(self.connections) if each.connection_id == connection_id)
+        layered = self.layers.get(place)
+        return (layered.facts()["unread_because"] if layered is not None else None) or NO_SECRETS
+
+    def key_log(self) -> bytes:
+        """Lines of a key log with the secrets of the readable connections, and no others."""
+        lines = []
+        for place in self.readable:
+            tls = self.layers[place].tls
+            if tls is not None and tls.hellos[0] is not None:
+                random = tls.hellos[0].random.hex()
+                secrets = sorted(tls.known_secrets.items())
+                lines += [f"{label.decode()} {random} {secret.hex()}\n" for label, secret in secrets]
+        return "".join(lines).encode()
+
+
+def unwrapped(
+    captures: Sequence[Original], among: Sequence[Connection], wanted: Collection[int], key_logs: Sequence[str] = ()
+) -> Unwrapped:
+    """Read the connections `among` that are `wanted` (ids), with the secrets in key logs and in the captures
+    themselves. Those of one set of addresses and ports must all be there."""
+    secrets = SecretFiles(tuple(key_logs), tuple(each.file.uri for each in captures))
+    layers, files, payloads = Layers(secrets.open()), Files(), Payloads()
+    order, found = FlowOrder(files), Unwrapped(among, files)
+    on_flow: dict[bytes, list[int]] = {}
+    for place in sorted(range(len(among)), key=lambda place: among[place].opened_us):
+        on_flow.setdefault(among[place].flow, []).append(place)
+    on_flow = {
+        flow: places for flow, places in on_flow.items() if any(among[at].connection_id in wanted for at in places)
+    }
+    for batch in _runs(captures, [among[place] for places in on_flow.values() for place in places]):
+        for group, last_run in groups(batch, files, payloads):
+            for some in order.add(group, last_run):
+                _take(found, on_flow, wanted, _fed(layers, some))
+    for some in order.rest():
+        _take(found, on_flow, wanted, _fed(layers, some))
+    _take(found, on_flow, wanted, layers.finish())
+    return found
+
+
+def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> list[pa.RecordBatch]:
+    """Runs (TCP_RUNS) on the addresses and ports of these connections, in RUN_ORDER."""
+    flows = pa.array({each.flow for each in connections}, pa.binary())
+    found = []
+    for capture in captures:
+        if not any(capture.overlaps(each.opened_us, each.closed_us) for each in connections):
+            continue
+        account = Account(capture.name, capture.file.size)
+        for block in read_blocks(Split(capture.file), account, LIMITS.block_bytes, sieve(connections)):
+            runs = gather_runs(block.octets, block.packets, LIMITS.run_bytes)
+            found += [rows.filter(pc.is_in(rows["flow"], flows)) for rows in run_batches(runs, capture.name)]
+    if not found:
+        return []
+    ordered = pa.Table.from_batches(found).sort_by([(key, "ascending") for key in RUN_ORDER])
+    return list(ordered.combine_chunks().to_batches(max_chunksize=BATCH_RUNS))
+
+
+def _fed(layers: Layers, group: Group) -> Iterator[Part]:
+    """Parts of a group, as the decoder has them made: kernels are compiled for one kind of array."""
+    segments = readonly(group.segments.view(np.recarray))
+    return layers.feed(readonly(group.flows), group.ends, segments, readonly(group.payload))
+
+
+def _take(
+    found: Unwrapped, on_flow: Mapping[bytes, Sequence[int]], wanted: Collection[int], parts: Iterable[Part]
+) -> None:
+    """Keep what is wanted of these parts; connections on the same addresses and ports follow one another in time."""
+    for part in parts:
+        begin = 0
+        for flow, end in zip(part.flows, part.ends.tolist(), strict=True):
+            segments, begin = part.segments[begin:end], end
+            places = on_flow.get(flow.tobytes(), ())
+            opened = np.array([found.connections[place].opened_us for place in places])
+            at = np.maximum(np.searchsorted(opened, segments["order_ns"] // 1000, "right") - 1, 0)
+            for number, place in enumerate(places):
+                mine = segments[at == number]
+                if len(mine) and found.connections[place].connection_id in wanted:
+                    found.pieces.setdefault(place, []).append(Piece(mine.copy(), part.payload))
+                    if part.layered is not None:
+                        found.layers[place] = part.layered
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A capture in clear. `packets`: which of its packets is which one of the captures before; the last piece of
+    several. `tables`: as far as a cut needs them."""
+
+    original: Original
+    packets: Mapping[Packet, int]
+    tables: Mapping[str, pa.Table]
+
+    def chosen(self, choice: Choice, shown: Mapping[str, str]) -> Choice:
+        """All of these connections, with the comments of a choice on their packets. `shown`: how comments name a
+        capture, if they may."""
+        comments: dict[Packet, list[str]] = {}
+        for (name, number), texts in choice.comments.items():
+            if (name, number) in self.packets:
+                place = f" (packet {number} of {shown[name]})" if name in shown else f" (packet {number})"
+                here = self.original.name, self.packets[name, number]
+                comments.setdefault(here, []).extend(text + place for text in texts)
+        return Choice(set(self.tables["connections"]["connection_id"].to_pylist()), comments=comments)
+
+    def rows(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
+        """Rows of its tables, as `pipeline.extract.Rows` reads them."""
+        return keyed(self.tables[table], keys).select(list(columns))
+
+
+@contextmanager
+def rewritten(found: Unwrapped) -> Iterator[Rewritten]:
+    """The readable connections in clear, as a capture in a directory of this user alone, which is removed."""
+    with tempfile.TemporaryDirectory(prefix="wirehare-") as folder:
+        path = Path(folder) / "decrypted.pcapng"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            packets = _write(found, Writer(file, "Wirehare"))
+        yield _decoded(path, packets)
+
+
+def _write(found: Unwrapped, writer: Writer) -> dict[Packet, int]:
+    """Write all packets in the order of time; which is which."""
+    columns = [np.zeros((4, 0), np.int64)]
+    for place in found.readable:
+        for number, piece in enumerate(found.pieces[place]):
+            rows = np.flatnonzero(_needed(piece.segments))
+            same = [np.full(len(rows), value, np.int64) for value in (place, number)]
+            columns.append(np.array([piece.segments["order_ns"][rows], *same, rows]))
+    joined = np.concatenate(columns, axis=1)
+    numbers: dict[Packet, int] = {}
+    count = 0
+    for _, place, number, row in joined[:, np.lexsort(joined[::-1])].T.tolist():
+        segments, payload = found.pieces[place][number]
+        segment = segments[row]
+        begin, size = int(segment["payload_at"]), int(segment["cap_len"])
+        octets = payload[begin : begin + size].tobytes()
+        for at in range(0, max(size, 1), PIECE_BYTES):
+            packet = _packet(found.connections[place], segment, at, octets[at : at + PIECE_BYTES])
+            writer.packet(RAW_IP, int(segment["ts_ns"]), memoryview(packet), len(packet))
+            count += 1
+        named = found.files.names[int(segment["file"])], int(segment["packet_no"])
+        if size or named not in numbers:
+            numbers[named] = count
+    writer.close()
+    return numbers
+
+
+def _needed(segments: NDArray[np.void]) -> NDArray[np.bool_]:
+    """bool (n,): segments that carry bytes, and others but those of packets that carry some and say nothing more."""
+    carrying = segments["cap_len"] > 0
+    packet = numbered(segments["file"], segments["packet_no"].astype(np.int64))
+    tells = (segments["flags"] & (SYN | FIN | RST)) != 0
+    lost = (segments["wire_len"] > 0) & ~carrying
+    needed: NDArray[np.bool_] = carrying | (~lost & (tells | ~np.isin(packet, packet[carrying])))
+    return needed
+
+
+def _packet(connection: Connection, segment: Any, at: int, payload: bytes) -> bytes:
+    """An IP packet with a TCP segment, with checksums."""
+    key, way = connection.flow, int(segment["direction"])
+    hosts = key[:16], key[16:32]
+    ports = [int.from_bytes(key[32:34], "big"), int.from_bytes(key[34:36], "big")]
+    ports[1 - connection.client] = AMQP_PORT
+    source, target = hosts[way], hosts[1 - way]
+    if key.startswith(MAPPED):
+        source, target = source[12:], target[12:]
+    flags = int(segment["flags"]) & 0x1FF
+    seq, ack = (int(segment["seq"]) + at) % (1 << 32), int(segment["ack"])
+    tcp = struct.pack(">HHIIHHHH", ports[way], ports[1 - way], seq, ack, 5 << 12 | flags, FULL, 0, 0) + payload
+    pseudo = source + target + struct.pack(">II", len(tcp), PROTOCOL_TCP)
+    tcp = tcp[:16] + _sum(pseudo + tcp) + tcp[18:]
+    if len(source) == 4:
+        head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, PROTOCOL_TCP, 0) + source + target
+        return head[:10] + _sum(head) + head[12:] + tcp
+    return struct.pack(">IHBB", 6 << 28, len(tcp), PROTOCOL_TCP, 64) + source + target + tcp
+
+
+def _sum(octets: bytes) -> bytes:
+    """The Internet checksum (RFC 1071)."""
+    return (FULL - folded(word_sum(np.frombuffer(octets, np.uint8)))).to_bytes(2, "big")
+
+
+def _decoded(path: Path, packets: Mapping[Packet, int]) -> Rewritten:
+    """The capture with the rows of its tables, as far as a cut needs them."""
+    decode = InOneTask({"paths": json.dumps([str(path)])}, RUN_ORDER, decode_runs())
+    rows = pa.Table.from_batches(decode(iter(())))
+    frames, ended, accounts = (rows.filter(pc.equal(rows["kind"], kind)) for kind in ("frame", "connection", "capture"))
+    facts = pc.list_flatten(ended["facts"]).combine_chunks()
+    connections = pa.Table.from_struct_array(facts).append_column("connection_id", ended["connection_id"])
+    for name in ("opened", "closed"):
+        ts = pc.divide(connections[f"{name}_ts_ns"], 1000).cast(frames.schema.field("ts").type)
+        connections = connections.append_column(f"{name}_ts", ts)
+    times = {"first_ts": pc.min(connections["opened_ts"]), "last_ts": pc.max(connections["closed_ts"])}
+    captures = {"capture_file": accounts["capture_file"][0], "byte_size": path.stat().st_size, **times}
+    (found,) = originals(pa.table({name: pa.array([value]) for name, value in captures.items()}))
+    return Rewritten(replace(found, rewritten=True), packets, {"frames": frames, "connections": connections})

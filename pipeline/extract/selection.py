@@ -1,0 +1,176 @@
+"""From rows of the tables to what a cut needs of them: connections, stretches of their streams, packets, comments.
+
+A connection is all its packets. A frame is the bytes that it occupies in its stream: `stream_offset` and `size`, from
+which `picking` finds the packets. A message is its frames, the frame that settled it and the one that gave
+it back. A row of another table is what it speaks of:
+
+    connections, streams    the connection
+    channels, links         the frames of the channel in that time
+    frames, methods         the frame
+    messages                the message
+    message_flows           the publish and the deliveries
+    findings                the frame; without one the packet; without one the connection. Its packet gets a comment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.extract.rows import Rows
+
+Pair = tuple[int, int]  # connection_id, frame_no
+Packet = tuple[str, int]  # capture_file, packet_no
+
+# The columns that say which packets a row speaks of, by table.
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "connections": ("connection_id",),
+    "streams": ("connection_id",),
+    "channels": ("connection_id", "channel", "opened_ts", "closed_ts"),
+    "links": ("connection_id", "channel", "opened_ts", "closed_ts"),
+    "frames": ("connection_id", "frame_no"),
+    "methods": ("connection_id", "frame_no"),
+    "messages": ("connection_id", "first_frame_no"),
+    "message_flows": ("publish_connection_id", "publish_frame_no", "deliver_connection_id", "deliver_frame_no"),
+    "findings": ("connection_id", "frame_no", "capture_file", "packet_no", "rule_id", "severity", "summary"),
+}
+
+
+@dataclass
+class Choice:
+    """What was chosen, as far as the tables tell without looking at frames."""
+
+    connections: set[int] = field(default_factory=set)  # with all their packets
+    frames: set[Pair] = field(default_factory=set)
+    messages: set[Pair] = field(default_factory=set)  # by their first frame
+    channels: set[tuple[int, int, datetime | None, datetime | None]] = field(default_factory=set)  # number, from, until
+    packets: set[Packet] = field(default_factory=set)
+    of_packets: set[int] = field(default_factory=set)  # connections that these may be of
+    comments: dict[Packet, list[str]] = field(default_factory=dict)
+
+    def add(self, table: str, rows: pa.Table) -> None:
+        """Choose what `rows` of `table`, with the columns KEYS, speak of."""
+        found = rows.to_pylist()
+        if table in ("connections", "streams"):
+            self.connections.update(row["connection_id"] for row in found)
+        elif table in ("frames", "methods"):
+            self.frames.update((row["connection_id"], row["frame_no"]) for row in found)
+        elif table == "messages":
+            self.messages.update((row["connection_id"], row["first_frame_no"]) for row in found)
+        elif table in ("channels", "links"):
+            self.channels.update(tuple(row[name] for name in KEYS[table]) for row in found)
+        elif table == "message_flows":
+            ends = (
+                (row[f"{end}_connection_id"], row[f"{end}_frame_no"]) for row in found for end in ("publish", "deliver")
+            )
+            self.messages.update((connection, frame) for connection, frame in ends if frame is not None)
+        else:
+            for row in found:
+                self._finding(row)
+
+    def _finding(self, row: Mapping[str, Any]) -> None:
+        if row["connection_id"] is None:
+            return  # of no connection, so of no packet of one
+        packet = (row["capture_file"], row["packet_no"])
+        if row["frame_no"] is not None:
+            self.frames.add((row["connection_id"], row["frame_no"]))
+        elif row["packet_no"] is None:
+            self.connections.add(row["connection_id"])
+        if row["packet_no"] is not None:
+            self.packets.add(packet)
+            self.of_packets.add(row["connection_id"])
+            text = f"{row['rule_id']} {row['severity']}: {row['summary']}"
+            comments = self.comments.setdefault(packet, [])
+            if text not in comments:
+                comments.append(text)
+
+    @property
+    def of_connections(self) -> set[int]:
+        """Every connection that something was chosen of."""
+        of_rows = {connection for connection, _ in self.frames | self.messages}
+        return self.connections | self.of_packets | of_rows | {connection for connection, *_ in self.channels}
+
+    def widen(self) -> None:
+        """Choose the whole of every connection that something was chosen of."""
+        self.connections = self.of_connections
+
+
+def without(choice: Choice, gone: Collection[int]) -> Choice:
+    """What was chosen of other connections than `gone`."""
+    return Choice(
+        choice.connections - {*gone},
+        {pair for pair in choice.frames if pair[0] not in gone},
+        {pair for pair in choice.messages if pair[0] not in gone},
+        {channel for channel in choice.channels if channel[0] not in gone},
+        choice.packets,
+        choice.of_packets - {*gone},
+        choice.comments,
+    )
+
+
+def resolve(choice: Choice, rows: Rows) -> set[Pair]:
+    """The frames of a choice: chosen themselves, of its messages with what became of them, and of its channels."""
+    frames = choice.frames | choice.messages
+    if choice.messages:
+        fates = rows(
+            "messages",
+            ["connection_id", "settled_frame_no", "returned_frame_no"],
+            pairs(choice.messages, "first_frame_no"),
+        )
+        for row in fates.to_pylist():
+            later = (row["settled_frame_no"], row["returned_frame_no"])
+            frames |= {(row["connection_id"], frame) for frame in later if frame is not None}
+        contents = rows("frames", ["connection_id", "frame_no"], pairs(choice.messages, "content_frame_no"))
+        frames |= as_pairs(contents)
+    if choice.channels:
+        lives: dict[Pair, list[tuple[datetime | None, datetime | None]]] = {}
+        for connection, channel, opened, closed in choice.channels:
+            lives.setdefault((connection, channel), []).append((opened, closed))
+        numbers = pa.table(
+            {
+                "connection_id": pa.array([connection for connection, _ in lives], pa.int64()),
+                "channel": pa.array([channel for _, channel in lives], pa.int32()),
+            }
+        )
+        for row in rows("frames", ["connection_id", "channel", "frame_no", "ts"], numbers).to_pylist():
+            times = lives[row["connection_id"], row["channel"]]
+            if any(
+                (not opened or opened <= row["ts"]) and (not closed or row["ts"] <= closed) for opened, closed in times
+            ):
+                frames.add((row["connection_id"], row["frame_no"]))
+    return frames
+
+
+def pairs(values: Iterable[Pair], column: str) -> pa.Table:
+    """Keys for rows by connection and a frame number in `column`."""
+    both = sorted(values)
+    return pa.table(
+        {
+            "connection_id": pa.array([connection for connection, _ in both], pa.int64()),
+            column: pa.array([frame for _, frame in both], pa.int64()),
+        }
+    )
+
+
+def as_pairs(rows: pa.Table) -> set[Pair]:
+    """The (connection_id, frame_no) of rows."""
+    return set(zip(rows["connection_id"].to_pylist(), rows["frame_no"].to_pylist(), strict=True))
+
+
+def connections(ids: Iterable[int]) -> pa.Table:
+    """Keys for rows by connection."""
+    return pa.table({"connection_id": pa.array(sorted(ids), pa.int64())})
+
+
+def findings(rows: Rows, rule_id: str, connection_id: int | None = None, frame_no: int | None = None) -> pa.Table:
+    """Findings of a rule, of them those of a connection, or the one of a frame."""
+    keys: dict[str, Sequence[Any]] = {"rule_id": [rule_id]}
+    if connection_id is not None:
+        keys["connection_id"] = pa.array([connection_id], pa.int64())
+    if frame_no is not None:
+        keys["frame_no"] = pa.array([frame_no], pa.int64())
+    return rows("findings", KEYS["findings"], pa.table(keys))

@@ -1,0 +1,160 @@
+"""The frames of the chosen connections as columns: where each lies in its stream, and what kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.extract.originals import Original
+from pipeline.extract.rows import Rows
+from pipeline.extract.selection import Pair, connections
+from pipeline.extract.survey import Connection
+
+COLUMNS = (
+    "connection_id", "frame_no", "sender", "stream_offset", "size", "payload_size", "frame_type", "version", "status",
+    "name", "first_packet_no", "packet_no", "capture_file",
+)  # fmt: skip
+NULL = -1
+ENDLESS = 1 << 62  # beyond any stream
+# Transports whose frames have stream offsets of plain bytes, and what each of these frames is to a cut: all of the
+# stream, encrypted or of another protocol.
+INSIDE = {"tls": "tls", "websocket+tls": "tls", "websocket": "foreign"}
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames ordered by `group`, then `start`. All arrays have one row a frame; text columns are Arrow arrays.
+
+    `group`: twice the index of the connection, plus the direction. `start`, `end`: stream offsets. `payload`: bytes of
+    content at the end of a body or transfer, NULL not known. `file`: index of the original of `last_packet`.
+    """
+
+    group: NDArray[np.int64]
+    number: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    payload: NDArray[np.int64]
+    file: NDArray[np.int64]
+    first_packet: NDArray[np.int64]
+    last_packet: NDArray[np.int64]
+    kind: pa.Array
+    version: pa.Array
+    status: pa.Array
+    name: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def are(self, column: str, *values: str) -> NDArray[np.bool_]:
+        """bool (n,): frames whose text in `column` is one of `values`."""
+        found: NDArray[np.bool_] = pc.is_in(getattr(self, column), pa.array(values, pa.string())).to_numpy(False)
+        return found
+
+    def of(self, group: int) -> slice:
+        """The frames of a group."""
+        begin, end = np.searchsorted(self.group, [group, group + 1])
+        return slice(int(begin), int(end))
+
+    def by_group(self, these: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """(group, indices of its frames), of the frames where `these` is true."""
+        rows = np.flatnonzero(these)
+        return ((group, rows[part]) for group, part in grouped(self.group[rows]))
+
+    def chosen(self, pairs: Iterable[Pair], among: Sequence[Connection]) -> NDArray[np.bool_]:
+        """bool (n,): frames with one of these (connection_id, frame_no)."""
+        index = {each.connection_id: place for place, each in enumerate(among)}
+        places = np.array([(index[connection], number) for connection, number in pairs], np.int64).reshape(-1, 2)
+        return np.isin(numbered(self.group // 2, self.number), numbered(*places.T))
+
+
+class Streams:
+    """Where the packets of each direction of each connection are among `packets` (PACKET), by group (see Frames)."""
+
+    def __init__(self, packets: NDArray[np.void]) -> None:
+        group = groups(packets)
+        self._order = np.argsort(group, kind="stable")
+        self._group = group[self._order]
+
+    def __getitem__(self, group: int) -> NDArray[np.int64]:
+        begin, end = np.searchsorted(self._group, [group, group + 1])
+        return self._order[begin:end]
+
+
+def groups(packets: NDArray[np.void]) -> NDArray[np.int64]:
+    """The group of each packet (PACKET), as Frames count them."""
+    found: NDArray[np.int64] = 2 * packets["connection"].astype(np.int64) + packets["direction"]
+    return found
+
+
+def numbered(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    """One number for each pair of a file or a connection, and a number of a packet or frame in it (below 2**40)."""
+    found: NDArray[np.int64] = (place.astype(np.int64) << 40) + number
+    return found
+
+
+def grouped(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Each distinct value, in order, and the indices where it stands."""
+    order = np.argsort(values, kind="stable")
+    distinct, begins = np.unique(values[order], return_index=True)
+    ends = [*begins[1:], len(values)]
+    return ((int(value), order[begin:end]) for value, begin, end in zip(distinct, begins, ends, strict=False))
+
+
+def frames_of(rows: Rows, among: Sequence[Connection], originals: Sequence[Original]) -> Frames:
+    """All frames of the connections `among`."""
+    table = rows("frames", COLUMNS, connections(each.connection_id for each in among)).combine_chunks()
+    index = pc.index_in(table["connection_id"], pa.array([each.connection_id for each in among], pa.int64()))
+    connection = index.to_numpy().astype(np.int64)
+    clients = np.array([each.client for each in among], np.int64)
+    from_client = pc.equal(table["sender"], "client").fill_null(True).to_numpy()
+    group = 2 * connection + np.where(from_client, clients[connection], 1 - clients[connection])
+    start = _numbers(table["stream_offset"])
+    size = _numbers(table["size"])
+    order = np.lexsort([start, group])
+    # what is missing occupies no captured byte; an encrypted stream is one row to its end, whatever was lost of it
+    kind = table["frame_type"]
+    inside = pa.array([INSIDE.get(each.transport or "") for each in among], pa.string()).take(pa.array(connection))
+    wrapped = inside.is_valid().to_numpy(zero_copy_only=False)
+    kind = pc.coalesce(inside, kind)
+    start = np.where(wrapped, 0, start)
+    end = np.where(pc.equal(kind, "tls").fill_null(False).to_numpy(), ENDLESS, start + np.maximum(size, 0))
+    end = np.where(pc.equal(kind, "gap").fill_null(False).to_numpy(), start, end)
+    end = np.where(wrapped, ENDLESS, end)
+    names = pa.array([each.name for each in originals], pa.string())
+    file = pc.index_in(table["capture_file"], names).fill_null(NULL).to_numpy().astype(np.int64)
+    texts = {name: _array(table[name]).take(pa.array(order)) for name in ("version", "status")}
+    texts["frame_type"] = _array(kind).take(pa.array(order))
+    names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), _array(table["name"]).cast(pa.string()))
+    texts["name"] = names.take(pa.array(order))
+    return Frames(
+        group[order],
+        _numbers(table["frame_no"])[order],
+        start[order],
+        end[order],
+        _numbers(table["payload_size"])[order],
+        file[order],
+        _numbers(table["first_packet_no"])[order],
+        _numbers(table["packet_no"])[order],
+        texts["frame_type"],
+        texts["version"],
+        texts["status"],
+        texts["name"],
+    )
+
+
+def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.Array):
+        return column
+    chunks = column.combine_chunks()
+    return chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = column.fill_null(NULL).to_numpy().astype(np.int64)
+    return numbers

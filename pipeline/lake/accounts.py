@@ -1,0 +1,55 @@
+"""Table captures from the accounts of the splits that captures were read in, on the driver: a row a capture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.schemas import CAPTURES
+from udfs.arrow.types import arrow_schema
+
+
+def captures_of(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Accounts (`udfs.source.splits.Account`) -> rows of table captures, with `first_ts_ns` and `last_ts_ns` beside.
+    Of the
+    splits of a capture, counts add up, of the rest the largest counts (`pipeline.tables.captures`)."""
+    splits: dict[str, list[dict[str, Any]]] = {}
+    for account in accounts:
+        splits.setdefault(account["capture_file"], []).append(account)
+    return [_capture(name, of_file) for name, of_file in sorted(splits.items())]
+
+
+def capture_rows(captures: Iterable[dict[str, Any]]) -> pa.Table:
+    """The same in Arrow."""
+    schema = arrow_schema(CAPTURES)
+    rows = [{**row, "skipped_packets": list(row["skipped_packets"].items())} for row in captures]
+    return pa.table({field.name: pa.array([row[field.name] for row in rows], field.type) for field in schema})
+
+
+def _capture(name: str, splits: list[dict[str, Any]]) -> dict[str, Any]:
+    def largest(key: str) -> Any:
+        return max((split[key] for split in splits if split[key] is not None), default=None)
+
+    def smallest(key: str) -> Any:
+        return min((split[key] for split in splits if split[key] is not None), default=None)
+
+    skipped: Counter[str] = Counter()
+    for split in splits:
+        skipped.update(split["skipped"])
+    first_ns, last_ns, size = smallest("first_ts_ns"), largest("last_ts_ns"), largest("byte_size")
+    return {
+        "capture_file": name,
+        **{key: largest(key) for key in ("format", "compression", "snaplen", "dropped", "truncated")},
+        "link_types": sorted({kind for split in splits for kind in split["link_types"]}),
+        "byte_size": size if size is not None and size >= 0 else None,
+        "packets": sum(split["packets"] for split in splits),
+        "first_ts_ns": first_ns,
+        "last_ts_ns": last_ns,
+        "first_ts": None if first_ns is None else first_ns // 1000,
+        "last_ts": None if last_ns is None else last_ns // 1000,
+        "error": smallest("error"),
+        "skipped_packets": dict(skipped),
+    }

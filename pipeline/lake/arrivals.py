@@ -1,0 +1,243 @@
+"""Which captures the next batch takes: those that are new, that grew, and that nobody writes to any more.
+
+A capture is known by its first bytes, whatever it is called: one that was renamed or compressed after it was taken is
+not taken again, and a ring buffer's file that was written anew under an old name is. Of one that grew, only packets
+behind those that were read are decoded. A capture that changed within `settle` is left for a later batch.
+
+Costs one listing, and for each capture that is not known by name and size one read of its first bytes; of captures that
+begin before the lake's newest packets, a walk over their records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pyarrow as pa
+
+from codec.capture import CaptureError, new_walker
+from udfs.source.files import CaptureFile, locate
+from udfs.source.reading import CaptureBytes
+
+HEAD_BYTES = 4096
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A capture as it was when it was taken: a row of table `taken` (`pipeline.lake.layout`)."""
+
+    capture_file: str
+    byte_size: int
+    modified_ns: int | None
+    packets: int
+    head: str | None
+    head_size: int
+    batch: int
+    late: bool
+    listed_ns: int
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A capture to take: its packets after the first `read` ones. `again`: what is known of it, if it grew. `first_ns`:
+    its first packet, None if it has none or cannot be read."""
+
+    file: CaptureFile
+    modified_ns: int | None
+    head: str | None
+    head_size: int
+    first_ns: int | None
+    read: int = 0
+    again: Taken | None = None
+    late: bool = False
+
+    def taken(self, batch: int, packets: int, now_ns: int) -> Taken:
+        """What is known of it once it was read; `packets` of the whole file."""
+        return Taken(
+            self.file.name,
+            self.file.size,
+            self.modified_ns,
+            packets,
+            self.head,
+            self.head_size,
+            batch,
+            self.late,
+            now_ns,
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """`arrivals`: by the times of their first packets; `taken`: what is known of all captures that are there, and of
+    the others that are still remembered; `copies`: (name, name of the capture that it is a copy of); `unsettled`: how
+    many are left for later."""
+
+    arrivals: list[Arrival]
+    taken: list[Taken]
+    copies: list[tuple[str, str]]
+    unsettled: int
+
+
+def find(
+    files: Iterable[CaptureFile],
+    known: Iterable[Taken],
+    *,
+    now_ns: int,
+    settle_ns: int,
+    newest_ns: int | None,
+    late_ns: int,
+    forget_ns: int,
+) -> Found:
+    """What to take of these files. `known`: what was taken before; `newest_ns`: the latest packet in the lake; captures
+    that end more than `late_ns` before it are late; what was not found for `forget_ns` is forgotten."""
+    by_name = {each.capture_file: each for each in known}
+    heads = _Heads(by_name.values())
+    arrivals, copies, unsettled = list[Arrival](), list[tuple[str, str]](), 0
+    for file in files:
+        modified_ns = _modified_ns(file)
+        before = by_name.get(file.name)
+        if before and (before.byte_size, before.modified_ns) == (file.size, modified_ns):
+            by_name[file.name] = replace(before, listed_ns=now_ns)
+            continue
+        if modified_ns is not None and 0 <= now_ns - modified_ns < settle_ns:
+            unsettled += 1
+            continue
+        arrival = looked_at(file, modified_ns)
+        if before and arrival.head and heads.of(before, file) == before.head:
+            if before.head and file.size == before.byte_size:  # touched, not changed
+                by_name[file.name] = replace(before, modified_ns=modified_ns, listed_ns=now_ns)
+                continue
+            arrival = replace(arrival, read=before.packets, again=before, late=before.late)
+        elif original := heads.original(file, arrival):
+            copies.append((file.name, original.capture_file))
+            by_name[file.name] = replace(
+                original, capture_file=file.name, byte_size=file.size, modified_ns=modified_ns, listed_ns=now_ns
+            )
+            continue
+        heads.add(arrival)
+        if newest_ns is not None and not arrival.again:
+            arrival = replace(arrival, late=_ends_before(arrival, newest_ns - late_ns))
+        arrivals.append(arrival)
+    arrivals.sort(key=lambda each: (each.first_ns is None, each.first_ns or 0, each.file.uri))
+    remembered = [each for each in by_name.values() if now_ns - each.listed_ns < forget_ns]
+    return Found(arrivals, remembered, copies, unsettled)
+
+
+def looked_at(file: CaptureFile, modified_ns: int | None) -> Arrival:
+    """A capture with its first bytes and its first packet."""
+    octets = _first(file, HEAD_BYTES)
+    first_ns, _ = _times(file, first_only=True)
+    known = first_ns is not None  # two captures without a packet are not copies of each other
+    return Arrival(file, modified_ns, _digest(octets) if known else None, len(octets) if known else 0, first_ns)
+
+
+def in_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable[list[Arrival]]:
+    """The captures in batches of about so many bytes, each later than the one before, so that a backlog is taken in
+    steps."""
+    batch, size = list[Arrival](), 0
+    for arrival in arrivals:
+        if batch and size + arrival.file.expected_size > most_bytes:
+            yield batch
+            batch, size = [], 0
+        batch.append(arrival)
+        size += arrival.file.expected_size
+    if batch:
+        yield batch
+
+
+class _Heads:
+    """Finds captures by their first bytes."""
+
+    def __init__(self, known: Collection[Taken]) -> None:
+        self._by_head: dict[tuple[int, str], Taken] = {}
+        for each in known:
+            if each.head:
+                self._by_head.setdefault((each.head_size, each.head), each)
+
+    def add(self, arrival: Arrival) -> None:
+        if arrival.head:
+            self._by_head.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
+
+    def of(self, before: Taken, file: CaptureFile) -> str | None:
+        """The digest of as many first bytes as were looked at before."""
+        return _digest(_first(file, before.head_size)) if before.head else None
+
+    def original(self, file: CaptureFile, arrival: Arrival) -> Taken | None:
+        """The capture that begins as this one does, which is at least as long."""
+        if arrival.head is None:
+            return None
+        octets = _first(file, HEAD_BYTES)
+        for size in sorted({size for size, _ in self._by_head if size <= len(octets)}, reverse=True):
+            found = self._by_head.get((size, _digest(octets[:size])))
+            if found is not None and (size == HEAD_BYTES or size == len(octets)):
+                return found
+        return None
+
+
+def _ends_before(arrival: Arrival, moment_ns: int) -> bool:
+    if arrival.first_ns is None or arrival.first_ns >= moment_ns:
+        return False
+    last_ns = _times(arrival.file, first_only=False)[1]
+    return last_ns is not None and last_ns < moment_ns
+
+
+def _times(file: CaptureFile, *, first_only: bool) -> tuple[int | None, int | None]:
+    """When the first packet, and the latest one, of a capture were captured; None where there is none to be read."""
+    first = last = None
+    try:
+        with CaptureBytes(file) as source:
+            walker = new_walker(source.head)
+            buffer, filled, ended = np.empty(READ_BYTES if not first_only else 1 << 16, np.uint8), 0, False
+            while not ended and walker.error is None:
+                filled += source.readinto(buffer.data[filled:])
+                ended = filled < len(buffer)
+                records, consumed = walker.walk(buffer[:filled], ended)
+                if len(records):
+                    first = int(records["ts_ns"][0]) if first is None else first
+                    last = max(int(records["ts_ns"].max()), last or 0)
+                    if first_only:
+                        break
+                filled -= consumed
+                if consumed:
+                    buffer[:filled] = buffer[consumed : consumed + filled]
+                elif filled == len(buffer):
+                    buffer = np.concatenate([buffer, np.empty_like(buffer)])
+    except (OSError, CaptureError, pa.ArrowException):
+        pass
+    return first, last
+
+
+def _first(file: CaptureFile, size: int) -> bytes:
+    """The first bytes of a capture, decompressed; fewer where it is shorter or cannot be read."""
+    try:
+        with CaptureBytes(file) as source:
+            octets = bytearray(size)
+            return bytes(octets[: source.readinto(memoryview(octets))])
+    except (OSError, pa.ArrowException):
+        return b""
+
+
+def _digest(octets: bytes) -> str:
+    return hashlib.sha256(octets).hexdigest()
+
+
+def _modified_ns(file: CaptureFile) -> int | None:
+    """When a file was changed last; None where that is not known."""
+    if file.problem:
+        return None
+    try:
+        place = locate(file.uri)
+        info = place.filesystem.get_file_info(place.path)
+    except (OSError, pa.ArrowException):
+        return None
+    modified_ns: int | None = info.mtime_ns
+    return modified_ns
+
+
+def taken_of(rows: Iterable[Mapping[str, object]]) -> list[Taken]:
+    """Rows of table `taken`."""
+    names = [each.name for each in fields(Taken)]
+    return [Taken(**{name: row.get(name) for name in names}) for row in rows]  # type: ignore[arg-type]

@@ -1,0 +1,263 @@
+"""One batch of an ingest: captures and the states of open connections in, files for the lake out.
+
+    batch = Batch(log, work, number, options, newest_ns)
+    changes, summary, packets = batch.take(arrivals)
+    journal.commit(log, number, changes)
+
+What is read from the lake is what may change: states, open rows, and messages that may still be paired; so a batch
+costs what it holds, whatever the lake holds. Rows of connections that have no packet in the batch are only moved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.lake.accounts import capture_rows, captures_of
+from pipeline.lake.arrivals import Arrival
+from pipeline.lake.files import Writer, moved, rows_of
+from pipeline.lake.journal import Change
+from pipeline.lake.layout import BATCHES, NS, LakeFile
+from pipeline.lake.log import Log
+from pipeline.lake.options import Options
+from pipeline.lake.reading import day_of
+from pipeline.lake.states import in_flow_order
+from pipeline.schemas import TABLES
+from udfs.arrow.types import arrow_schema
+
+# Tables whose rows belong to one connection.
+OF_CONNECTIONS = tuple(name for name in TABLES if name not in ("captures", "message_flows"))
+MOST_FILES = 16  # of open rows, or of states: above it, they are put into one
+AHEAD_NS = 24 * 3600 * NS  # a capture that ends so much later than now has a wrong clock: it makes no other one late
+LINGER_NS = 120 * NS  # so long copies may come of what TCP has ended: twice the lifetime of a segment
+
+
+@dataclass(frozen=True)
+class Written:
+    """What workers have written and told: `files` by table; `accounts` of the splits; `unread`: connections whose state
+    could not be read."""
+
+    files: dict[str, list[LakeFile]] = field(default_factory=lambda: defaultdict(list))
+    accounts: list[dict[str, Any]] = field(default_factory=list)
+    unread: set[int] = field(default_factory=set)
+
+    def add(self, other: Written) -> None:
+        """Take in what others have written."""
+        for name, files in other.files.items():
+            self.files[name].extend(files)
+        self.accounts.extend(other.accounts)
+        self.unread.update(other.unread)
+
+
+class Work(Protocol):
+    """Who decodes."""
+
+    def decode(
+        self,
+        number: int,
+        arrivals: Sequence[Arrival],
+        states: Sequence[LakeFile],
+        *,
+        only: Collection[int] | None = None,
+        keep_open: bool = True,
+        lost: bool = False,
+    ) -> Written:
+        """Write the rows of these captures, and of the connections of `states` (of `only` these) that go on in them.
+        `keep_open`, `lost`: as for `udfs.sink.lake.WriteBatch`."""
+
+    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
+        """Pair messages; what that does to `message_flows` is put into `written`. Pairs before `cutoff_ns` are
+        final."""
+
+
+@dataclass
+class Batch:
+    """See the module's text; `newest_ns`: the latest packet of the lake so far."""
+
+    log: Log
+    work: Work
+    number: int
+    options: Options
+    newest_ns: int | None
+
+    def take(self, arrivals: Sequence[Arrival]) -> tuple[dict[str, Change], dict[str, Any], dict[str, int]]:
+        """What a batch of these captures does to the tables, its row of table batches, and packets by capture."""
+        started_ns, started = time.time_ns(), time.monotonic()
+        states = self.log.files("states")
+        in_order = [arrival for arrival in arrivals if not arrival.late]
+        written = self.work.decode(self.number, in_order, states)
+        if late := [arrival for arrival in arrivals if arrival.late]:
+            written.add(self.work.decode(self.number, late, [], keep_open=False))
+        captures = captures_of(written.accounts)
+        ahead = self._newest(captures, started_ns + AHEAD_NS)
+        touched = self._touched(written) | written.unread
+        ended, lost = self._to_end(states, touched)
+        for which, is_lost in ((ended, False), (lost, True)):
+            if which:
+                written.add(self.work.decode(self.number, [], states, only=which, keep_open=False, lost=is_lost))
+        gone = touched | ended | lost
+        changes = {name: self._of_connections(name, written, gone) for name in OF_CONNECTIONS}
+        changes["states"], open_connections, state_bytes = self._states(states, written, gone)
+        cutoff_ns = (self.newest_ns or 0) - self.options.pair_ns
+        open_messages = [file for file in self._after(changes["messages"], "messages") if file.open]
+        if (flows := self.work.flows(self.number, written, open_messages, cutoff_ns)) is not None:
+            changes["message_flows"] = flows
+            for name in ("pairing", "brokers"):
+                changes[name] = Change(written.files[name], self.log.files(name))
+        changes["captures"] = self._captures(captures, arrivals)
+        summary = {
+            "batch": self.number,
+            "started_ts": started_ns // 1000,
+            "seconds": round(time.monotonic() - started),
+            "files": len(arrivals),
+            "late_files": len(late),
+            "ahead_files": ahead,
+            "damaged_files": sum(row["error"] is not None for row in captures),
+            "bytes": sum(max(0, arrival.file.size) for arrival in arrivals),
+            "packets": sum(row["packets"] for row in captures) - sum(arrival.read for arrival in arrivals),
+            "frames": _rows(written, "frames"),
+            "messages": _rows(written, "messages"),
+            "newest_ts": None if self.newest_ns is None else self.newest_ns // 1000,
+            "newest_ns": self.newest_ns,
+            "lag_ns": None if self.newest_ns is None else started_ns - self.newest_ns,
+            "open_connections": open_connections,
+            "forgotten_connections": len(lost),
+            "unread_states": len(written.unread),
+            "state_bytes": state_bytes,
+        }
+        changes["batches"] = Change([self.table("batches", [summary], arrow_schema(BATCHES))])
+        return changes, summary, {row["capture_file"]: row["packets"] for row in captures}
+
+    def table(self, name: str, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> LakeFile:
+        """A file of a table that is not partitioned, with these rows, of which there must be one."""
+        whole = pa.Table.from_pylist(list(rows), schema=schema)
+        writer = Writer(self.log.root, self.log.tables[name], self.number)
+        for batch in whole.to_batches():
+            writer.write(batch)
+        file = writer.close()
+        assert file is not None
+        return file
+
+    def _newest(self, captures: Iterable[dict[str, Any]], most_ns: int) -> int:
+        """Find the latest packet, of those before `most_ns`; how many captures have later ones."""
+        times = [row["last_ts_ns"] for row in captures if row["last_ts_ns"] is not None]
+        known = [time_ns for time_ns in times if time_ns < most_ns]
+        self.newest_ns = max((*known, *([] if self.newest_ns is None else [self.newest_ns])), default=None)
+        return len(times) - len(known)
+
+    def _touched(self, written: Written) -> set[int]:
+        """Connections that this batch has rows of."""
+        found = rows_of(self.log.root, "connections", written.files["connections"], ["connection_id"])
+        return set(found["connection_id"].to_pylist()) if found.num_columns else set()
+
+    def _to_end(self, states: Sequence[LakeFile], touched: set[int]) -> tuple[set[int], set[int]]:
+        """Of the connections that this batch has no packet of: those that TCP has ended and nothing more comes of, with
+        those whose secrets are not to be carried any longer, and those to lose sight of, for their age or as all states
+        together are too large."""
+        names = ("last_ns", "connection_id", "over", "size", "secrets")
+        rows = rows_of(self.log.root, "states", states, names)
+        if not rows.num_columns or self.newest_ns is None:
+            return set(), set()
+        known = zip(*(rows[name].to_pylist() for name in names), strict=True)
+        ended, lost, size = set[int](), set[int](), 0
+        # The latest first.
+        for last_ns, connection, over, octets, secrets in sorted(known, key=lambda state: state[:2], reverse=True):
+            size += octets or 0  # of a state of an older release nothing is said
+            if connection in touched:
+                continue
+            if (over and last_ns < self.newest_ns - LINGER_NS) or (secrets and not self.options.carry_secrets):
+                ended.add(connection)
+            elif last_ns < self.newest_ns - self.options.forget_ns or size > self.options.state_bytes:
+                lost.add(connection)
+        return ended, lost
+
+    def _of_connections(self, name: str, written: Written, gone: set[int]) -> Change:
+        """A table's files: what was written, and open rows of connections that are as they were. Those of connections
+        whose state cannot be read are final now."""
+        there = [file for file in self.log.files(name) if file.open]
+        change = self._replaced(name, there, gone)
+        if written.unread and self.newest_ns is not None:
+            writer = Writer(self.log.root, self.log.tables[name], self.number, day=day_of(self.newest_ns))
+            chosen = pa.array(sorted(written.unread), pa.int64())
+            moved(
+                self.log.root,
+                self.log.tables[name],
+                change.remove,
+                writer,
+                lambda rows: pc.is_in(rows["connection_id"], chosen),
+            )
+            change.add.extend(filter(None, [writer.close()]))
+        change.add.extend(written.files[name])
+        return change
+
+    def _states(self, states: Sequence[LakeFile], written: Written, gone: set[int]) -> tuple[Change, int, int]:
+        """The states that the next batch finds; how many, and how large."""
+        touched = self._touching("states", states, gone)
+        writer = Writer(self.log.root, self.log.tables["states"], self.number)
+        for rows in in_flow_order(self.log.root, touched, pa.array(sorted(gone), pa.int64())):
+            writer.write(rows)
+        change = Change([*filter(None, [writer.close()]), *written.files["states"]], touched)
+        removed = {file.path for file in change.remove}
+        after = [*(file for file in states if file.path not in removed), *change.add]
+        return change, sum(file.rows for file in after), sum(file.size for file in after)
+
+    def _touching(self, name: str, there: Sequence[LakeFile], gone: set[int]) -> list[LakeFile]:
+        """Of these files those that have rows of connections that are `gone`; all of them if they are many."""
+        if len(there) > MOST_FILES:
+            return list(there)
+        known = {file.path: rows_of(self.log.root, name, [file], ["connection_id"]) for file in there}
+        return [file for file in there if not gone.isdisjoint(known[file.path]["connection_id"].to_pylist())]
+
+    def _replaced(self, name: str, there: Sequence[LakeFile], gone: set[int]) -> Change:
+        """Files with rows that may change, of which those of connections that are `gone` are replaced: one with their
+        other rows."""
+        table, root = self.log.tables[name], self.log.root
+        touched = self._touching(name, there, gone)
+        writer = Writer(root, table, self.number, open_rows=True)
+        moved(root, table, touched, writer, partial(_others, "connection_id", pa.array(sorted(gone), pa.int64())))
+        return Change([*filter(None, [writer.close()])], touched)
+
+    def _after(self, change: Change, name: str) -> list[LakeFile]:
+        """The files of a table once the batch is committed."""
+        removed = {file.path for file in change.remove}
+        return [*(file for file in self.log.files(name) if file.path not in removed), *change.add]
+
+    def _captures(self, captures: Sequence[dict[str, Any]], arrivals: Sequence[Arrival]) -> Change:
+        """Rows of table captures; one that grew has a row already, which is replaced."""
+        known = {arrival.file.name: arrival for arrival in arrivals}
+        rows = capture_rows(captures)
+        rows = rows.append_column("batch", pa.array([self.number] * len(captures), pa.int64()))
+        rows = rows.append_column("late", pa.array([known[row["capture_file"]].late for row in captures], pa.bool_()))
+        table, change = self.log.tables["captures"], Change()
+        day_of = rows["last_ts"].cast(pa.date32())
+        for day in pc.unique(day_of).to_pylist():
+            writer = Writer(self.log.root, table, self.number, day=day)
+            for batch in rows.filter(pc.equal(day_of, day) if day else pc.is_null(day_of)).to_batches():
+                writer.write(batch)
+            change.add.extend(filter(None, [writer.close()]))
+        again = {(arrival.again.batch, arrival.file.name) for arrival in arrivals if arrival.again}
+        for file in self.log.files("captures") if again else ():
+            names = pa.array([name for batch, name in again if file.path.startswith(f"{batch:08}/")], pa.string())
+            if len(names):
+                writer = Writer(self.log.root, table, self.number, day=file.day)
+                others = partial(_others, "capture_file", names)
+                moved(self.log.root, table, [file], writer, others)
+                change.add.extend(filter(None, [writer.close()]))
+                change.remove.append(file)
+        return change
+
+
+def _others(column: str, values: pa.Array, rows: pa.RecordBatch) -> pa.Array:
+    """Which rows have none of these values."""
+    return pc.invert(pc.is_in(rows[column], values))
+
+
+def _rows(written: Written, name: str) -> int:
+    return sum(file.rows for file in written.files[name] if not file.open)

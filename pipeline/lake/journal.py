@@ -1,0 +1,115 @@
+"""A batch becomes part of a lake as a whole, wherever it is interrupted.
+
+Its files are written first; no log names them. Then `_wirehare/commit.json` is written, in one step, with what is to be
+added to and removed from each table: from here on the batch will be there. The tables are committed one by one,
+`captures` last, and the file is deleted. Whoever finds it goes on from where the last run was interrupted; a table
+that has the batch already is passed over. So a batch that died is never decoded twice, and its captures may be gone.
+
+What was written by a run that died before its commit.json is deleted by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from typing import Any
+
+import pyarrow.fs
+
+from pipeline.lake.layout import OWN, LakeError, LakeFile
+from pipeline.lake.log import Log
+from pipeline.output.file import sink
+from pipeline.output.swap import Place
+
+NAME = "commit.json"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a batch does to a table."""
+
+    add: list[LakeFile] = field(default_factory=list)
+    remove: list[LakeFile] = field(default_factory=list)
+
+
+def commit(log: Log, batch: int, changes: Mapping[str, Change]) -> None:
+    """Make the batch part of the lake; returns when it is. `changes` by table; the others get an empty commit."""
+    tables = {name: asdict(changes.get(name, Change())) for name in log.tables}
+    with sink(_journal(log.root)) as file:
+        file.write(json.dumps({"batch": batch, "tables": tables}, default=date.isoformat).encode())
+    finish(log)
+
+
+def finish(log: Log) -> int | None:
+    """Go on with a batch that is being committed; its number, None if there is none."""
+    found = read(log.root)
+    if found is None:
+        return None
+    batch, changes = found
+    for name in log.tables:
+        log.create(name)
+        change = changes.get(name, Change())
+        log.commit(name, batch, change.add, change.remove)
+    _tidy(log, batch, {f"{name}/{file.path}" for name, change in changes.items() for file in change.add})
+    for name, change in changes.items():
+        if log.tables[name].private:  # nobody else reads them, and secrets are not kept longer than they are needed
+            _delete(log.root, name, change.remove)
+    log.root.files.delete_file(_journal(log.root).path)
+    return batch
+
+
+def read(root: Place) -> tuple[int, dict[str, Change]] | None:
+    """The batch that is being committed, and what it changes; None if there is none. Raises LakeError."""
+    place = _journal(root)
+    try:
+        with root.files.open_input_stream(place.path) as file:
+            document = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LakeError(f"{place.shown}: is damaged ({error}); expected what a batch was to commit") from error
+    return document["batch"], {name: _change(change) for name, change in document["tables"].items()}
+
+
+def discard(log: Log, batch: int) -> None:
+    """Delete what the batch after this one has written: it died before it could be committed."""
+    _tidy(log, batch + 1, set())
+
+
+def _journal(root: Place) -> Place:
+    return root.child(OWN).child(NAME)
+
+
+def _change(document: Mapping[str, Any]) -> Change:
+    return Change(*([_file(each) for each in document[what]] for what in ("add", "remove")))
+
+
+def _file(document: Mapping[str, Any]) -> LakeFile:
+    day = document["day"]
+    return LakeFile(**{**document, "day": date.fromisoformat(day) if day else None})
+
+
+def _delete(root: Place, name: str, files: Iterable[LakeFile]) -> None:
+    for file in files:
+        with suppress(FileNotFoundError):
+            root.files.delete_file(f"{root.path}/{name}/{file.path}")
+
+
+def _tidy(log: Log, batch: int, written: set[str]) -> None:
+    """Delete the files of a batch, but for those `written` (paths within the lake)."""
+    for name in log.tables:
+        place = log.root.child(name).child(f"{batch:08}")
+        if place.entries() is None:
+            continue
+        found = log.root.files.get_file_info(pyarrow.fs.FileSelector(place.path, recursive=True))
+        files = {info.path for info in found if info.type == pyarrow.fs.FileType.File}
+        gone = {path for path in files if posixpath.relpath(path, log.root.path) not in written}
+        if gone == files:
+            place.remove()
+        else:
+            for path in gone:
+                log.root.files.delete_file(path)

@@ -1,0 +1,239 @@
+"""The Delta logs of a lake: which files its tables consist of, and atomic changes of that.
+
+    log = Log(place("lake"))
+    log.files("frames", batch=12)                  # as that batch left them
+    log.commit("frames", 13, add=[...], remove=[...])
+
+delta-rs keeps the logs (package `deltalake`); the Parquet files are written by ours. Each batch is one commit a table,
+with its number as application transaction, so that a commit which is tried again is known to be there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote
+
+import pyarrow as pa
+import pyarrow.fs
+
+from pipeline.lake.layout import APP, LakeError, LakeFile, LakeTable, lake_tables
+from pipeline.output.swap import Place
+from udfs.source.files import parts_of
+from udfs.source.partitions import DAY, OPEN
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+TRIES = 5  # of a commit that another one (compaction) comes in between of
+CONFIGURATION = {
+    "delta.checkpointInterval": "20",  # commits that a reader replays at most
+    "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",  # of what was replaced, for readers under way
+}
+KEYS = {"region": "AWS_REGION", "endpoint_override": "AWS_ENDPOINT_URL"}
+
+
+def require_deltalake() -> None:
+    """Raise LakeError when the package is missing."""
+    try:
+        import deltalake  # noqa: F401
+    except ImportError:
+        raise LakeError(
+            "a lake needs the package deltalake, which is not installed: pip install 'wirehare[lake]'"
+        ) from None
+
+
+def storage_options(uri: str) -> dict[str, str]:
+    """What delta-rs has to be told beside a URI in which pyarrow finds credentials and options."""
+    parts = parts_of(uri)
+    if not parts.scheme.startswith("s3"):
+        return {}
+    given = {name: values[0] for name, values in parse_qs(parts.options.lstrip("?")).items()}
+    options = {KEYS[name]: value for name, value in given.items() if name in KEYS}
+    if endpoint := options.get("AWS_ENDPOINT_URL"):
+        scheme = given.get("scheme", "https")
+        options["AWS_ENDPOINT_URL"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        options["AWS_ALLOW_HTTP"] = str(options["AWS_ENDPOINT_URL"].startswith("http://")).lower()
+    if ":" in parts.login:
+        key, _, secret = parts.login.rstrip("@").partition(":")
+        options |= {"AWS_ACCESS_KEY_ID": unquote(key), "AWS_SECRET_ACCESS_KEY": unquote(secret)}
+    return options
+
+
+class Log:
+    """The logs of the tables below `root`; `uri`: the lake as it was named."""
+
+    def __init__(self, root: Place, uri: str | None = None) -> None:
+        require_deltalake()
+        self.root = root
+        self._options = storage_options(uri or root.uri)
+        self._open: dict[str, DeltaTable] = {}
+
+    @cached_property
+    def tables(self) -> dict[str, LakeTable]:
+        """The tables of this release."""
+        return lake_tables()
+
+    def latest(self, name: str) -> DeltaTable:
+        """A table as its last commit left it; it is kept, and brought up to date when it is asked for again."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        if name in self._open:
+            table = self._open[name]
+            if self._committed(name, table.version() + 1):
+                table.update_incremental()
+            return table
+        try:
+            found = self._open[name] = DeltaTable(self._address(name), storage_options=self._options)
+        except TableNotFoundError:
+            raise LakeError(f"{self.root.shown}: the lake has no table {name}; a batch will make it") from None
+        return found
+
+    def _committed(self, name: str, version: int) -> bool:
+        """Whether a table has this version; asking delta-rs takes longer with each commit since the last checkpoint."""
+        path = f"{self.root.child(name).child('_delta_log').path}/{version:020}.json"
+        found: bool = self.root.files.get_file_info(path).type != pyarrow.fs.FileType.NotFound
+        return found
+
+    def exists(self, name: str) -> bool:
+        """Whether the table has been made."""
+        return self.root.child(name).child("_delta_log").entries() is not None
+
+    def create(self, name: str) -> None:
+        """Make a table without rows, or add the columns that an older release did not have."""
+        from deltalake import DeltaTable, Schema
+
+        wanted = Schema.from_json(self.tables[name].whole_schema.json())
+        if not self.exists(name):
+            DeltaTable.create(
+                self._address(name),
+                wanted,
+                mode="ignore",
+                partition_by=[OPEN, DAY] if self.tables[name].partitioned else None,
+                configuration=CONFIGURATION,
+                storage_options=self._options,
+            )
+            return
+        table = self.latest(name)
+        there = {field.name for field in table.schema().fields}
+        missing = [field for field in wanted.fields if field.name not in there]
+        if missing:
+            table.alter.add_columns(missing)
+            self._open.pop(name)
+
+    def batch(self, name: str) -> int:
+        """The number of the last batch that the table has; 0: none."""
+        return (self.latest(name).transaction_version(APP) or 0) if self.exists(name) else 0
+
+    def as_of(self, name: str, batch: int) -> DeltaTable:
+        """A table as of a batch, of which the last few are there: later batches may be half committed."""
+        from deltalake import DeltaTable
+
+        table = self.latest(name)
+        if (table.transaction_version(APP) or 0) <= batch:
+            return table
+        version = table.version()
+        while (table.transaction_version(APP) or 0) > batch:
+            version -= 1
+            table = DeltaTable(self._address(name), version=version, storage_options=self._options)
+        return table
+
+    def files(self, name: str, batch: int | None = None) -> list[LakeFile]:
+        """The files that a table consists of, as of its last commit or of a batch."""
+        return files_of(self.latest(name) if batch is None else self.as_of(name, batch))
+
+    def commit(
+        self,
+        name: str,
+        batch: int | None,
+        add: Iterable[LakeFile],
+        remove: Collection[LakeFile],
+        *,
+        same_rows: bool = False,
+    ) -> None:
+        """Add and remove files in one step; nothing happens if the table has this `batch` already. `same_rows`: other
+        files for the rows that are there. Raises LakeError when others keep coming in between."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now = time.time_ns() // 1_000_000
+        partitioned = self.tables[name].partitioned
+        actions: list[Any] = [
+            AddAction(
+                file.path, file.size, _partition(file, partitioned), now, not same_rows,
+                json.dumps({"numRecords": file.rows}),
+            )
+            for file in add
+        ]  # fmt: skip
+        actions += [
+            RemoveAction(file.path, not same_rows, now, file.size, _partition(file, partitioned)) for file in remove
+        ]
+        transactions = [] if batch is None else [Transaction(APP, batch)]
+        for left in reversed(range(TRIES)):
+            table = self.latest(name)
+            if batch is not None and (table.transaction_version(APP) or 0) >= batch:
+                return
+            self._require(name, table, remove)
+            try:
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    partition_by=[OPEN, DAY] if partitioned else None,
+                    commit_properties=CommitProperties(app_transactions=transactions),
+                )
+            except CommitFailedError as error:
+                self._open.pop(name, None)
+                if not left:
+                    raise LakeError(
+                        f"{self.root.child(name).shown}: cannot be committed, others write there ({error})"
+                    ) from error
+                continue
+            return
+
+    def _require(self, name: str, table: DeltaTable, files: Collection[LakeFile]) -> None:
+        """Raise LakeError unless these files are in the table: else rows would be there twice."""
+        there = {file.path for file in files_of(table)} if files else set()
+        for file in files:
+            if file.path not in there:
+                raise LakeError(
+                    f"{self.root.child(name).shown}: {file.path} was replaced by somebody else meanwhile; try again"
+                )
+
+    def vacuum(self, name: str, hours: int) -> int:
+        """Delete files that were removed from the table more than so many hours ago; how many."""
+        deleted = self.latest(name).vacuum(
+            retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False
+        )
+        self._open.pop(name, None)
+        return len(deleted)
+
+    def _address(self, name: str) -> str:
+        place = self.root.child(name)
+        if place.local:
+            return place.path
+        parts = parts_of(place.uri)
+        return f"{'s3' if parts.scheme == 's3a' else parts.scheme}://{parts.place}"
+
+
+def files_of(table: DeltaTable) -> list[LakeFile]:
+    """The files of a table as it was opened."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = {
+        "path": "path", "size": "size_bytes", "rows": "num_records", "open": f"partition.{OPEN}",
+        "day": f"partition.{DAY}",
+    }  # fmt: skip
+    known = {ours: actions[theirs].to_pylist() for ours, theirs in columns.items() if theirs in actions.column_names}
+    return [LakeFile(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)]
+
+
+def _partition(file: LakeFile, partitioned: bool) -> dict[str, str | None]:
+    if not partitioned:
+        return {}
+    return {OPEN: str(bool(file.open)).lower(), DAY: file.day.isoformat() if file.day else None}

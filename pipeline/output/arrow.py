@@ -1,0 +1,31 @@
+"""Rows of Spark as an Arrow table, VARIANT columns included: `to_arrow(rows)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def to_arrow(rows: DataFrame) -> pa.Table:
+    """All of `rows` as a pyarrow.Table. A VARIANT is a struct of its `value` and `metadata`, as in Parquet files.
+
+    What `rows.toArrow()` does, which raises ArrowInvalid where a VARIANT is null (pyspark 4.1 to 4.3, pyarrow 26).
+    Such columns take another way through Python workers.
+    """
+    from udfs.arrow.variants import as_structs, as_variants, plain_schema, variant_columns
+
+    columns = variant_columns(rows.schema)
+    if not columns:
+        return type(rows).toArrow(rows)
+    plain = rows.mapInArrow(as_structs, plain_schema(rows.schema))
+    return as_variants(plain.toArrow(), columns)
+
+
+def arrowed(rows: DataFrame) -> DataFrame:
+    """`rows`, whose method `toArrow` is `to_arrow`; that of what is made of them is still pyspark's."""
+    rows.__dict__["toArrow"] = lambda: to_arrow(rows)
+    return rows

@@ -1,0 +1,89 @@
+"""What tables are, at a glance: a line for a REPL, a table for a notebook. Nothing is planned or computed for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.schemas import TABLES
+from udfs.source.files import public_uri
+
+if TYPE_CHECKING:
+    from pipeline.output.swap import Place
+
+# What a row is. The tables of a run, then what a session makes of them.
+ROWS = {
+    "captures": "capture file: packets, times, what was skipped, what is damaged",
+    "frames": "AMQP frame, or span of bytes that is in no frame, with its arguments",
+    "streams": "direction of a connection: where each of its bytes went",
+    "connections": "TCP connection: who, which version, how far the handshake came, what was agreed on, how it ended",
+    "channels": "life of a channel (0-10, 1.0: session): mode, counts of messages, how it was closed",
+    "links": "consumer, subscription, sender or receiver",
+    "methods": "method, control, command or performative, with the reply that it got and when",
+    "messages": "message each time it crossed the wire: properties, size, hash, outcome, latency of the settlement",
+    "message_flows": (
+        "publish with one queue's delivery of its message, across connections and versions: how long each step took"
+    ),
+    "findings": "rule that a peer broke, with what shows it: what an audit writes, and `pipeline.findings(tables)`",
+    "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`',
+}
+
+MOST_FILES = 100  # of a table, whose ends are read to tell how many rows they have
+
+
+def line(directory: str | None) -> str:
+    """The tables in a line, with their rows where files in `directory` tell."""
+    counts = rows_of(directory)
+    if not any(count is not None for count in counts.values()):
+        return f"Tables({', '.join(TABLES)})"
+    shown = ", ".join(name if count is None else f"{name}: {count:,}" for name, count in counts.items())
+    return f"Tables({shown} rows)"
+
+
+def page(directory: str | None) -> str:
+    """The tables in HTML."""
+    from markupsafe import Markup
+
+    counts = rows_of(directory)
+    line = Markup(
+        "<tr><th style='text-align:left'>{}</th><td>{}</td>"
+        "<td style='text-align:left'><details><summary>{}</summary>{}</details></td>"
+        "<td style='text-align:left'>{}</td></tr>"
+    )
+    lines = Markup("").join(
+        line.format(
+            name,
+            "" if counts[name] is None else f"{counts[name]:,}",
+            f"{len(schema.names)} columns",
+            ", ".join(schema.names),
+            ROWS[name],
+        )
+        for name, schema in TABLES.items()
+    )
+    rows = "rows are counted by Spark: tables.messages.count()" if directory is None else public_uri(directory)
+    return str(
+        Markup(
+            "<table><caption>{}</caption><thead><tr><th style='text-align:left'>table</th><th>rows</th>"
+            "<th style='text-align:left'>columns</th><th style='text-align:left'>one row for each</th></tr></thead>"
+            "<tbody>{}</tbody></table>"
+        ).format(rows, lines)
+    )
+
+
+def rows_of(directory: str | None) -> dict[str, int | None]:
+    """How many rows each table has; None where no few files tell."""
+    from pipeline.output.swap import OutputError, place
+
+    try:
+        where = None if directory is None else place(directory)
+    except OutputError:  # Spark may reach a store that Arrow does not
+        where = None
+    return {name: None if where is None else rows_in(where.child(name)) for name in TABLES}
+
+
+def rows_in(folder: Place) -> int | None:
+    """How many rows the Parquet files in a folder have, by their footers; None if there are none, or many."""
+    try:
+        files = folder.dataset()
+        return int(files.count_rows()) if 0 < len(files.files) <= MOST_FILES else None
+    except (OSError, ValueError):  # not there, or not of ours: to be shown must not fail
+        return None

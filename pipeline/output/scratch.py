@@ -1,0 +1,117 @@
+"""Where Spark keeps what does not fit in memory: on one machine, in a directory that only its user can look into.
+
+Shuffle and spill files hold bytes of captures, and Spark makes them readable for everybody. `directories()` makes one
+private directory below each place where they go; it is removed when this process ends, and where the process was
+killed, by the next one that comes here. A lock tells whose process lives: it ends with the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+import pyspark
+
+from udfs.arrow.umask import PERSONS, told
+
+PREFIX = "wirehare-scratch-"
+LOCAL_DIR, LOCAL_DIRS = "spark.local.dir", "SPARK_LOCAL_DIRS"  # the setting, and the variable that overrides it
+PRIVATE = 0o077  # what this umask keeps from others: everything
+
+
+def directories(conf: Mapping[str, str]) -> str:
+    """Private directories, with commas, where Spark would keep its files by the environment, `conf`, or its own
+    defaults; else below the system's temporary directory."""
+    places = os.environ.get(LOCAL_DIRS) or conf.get(LOCAL_DIR) or default_of(LOCAL_DIR) or tempfile.gettempdir()
+    return ",".join(private(place.strip()) for place in places.split(",") if place.strip())
+
+
+@contextmanager
+def kept_private(local_dirs: str) -> Iterator[None]:
+    """Start a JVM inside: what it writes only its user can read, and it writes to `local_dirs`. Its Python workers get
+    back the umask of this process (`udfs.arrow.umask`)."""
+    before = os.environ.get(LOCAL_DIRS)
+    os.environ[LOCAL_DIRS] = local_dirs
+    os.environ[PERSONS] = told()
+    persons = os.umask(PRIVATE)
+    try:
+        yield
+    finally:
+        os.umask(persons)
+        del os.environ[PERSONS]
+        if before is None:
+            del os.environ[LOCAL_DIRS]
+        else:
+            os.environ[LOCAL_DIRS] = before
+
+
+@cache
+def private(place: str) -> str:
+    """A new directory in `place` for this process. Raises OSError."""
+    place = place.removeprefix("file://").removeprefix("file:")
+    os.makedirs(place, exist_ok=True)
+    clean(place)
+    while True:
+        directory = tempfile.mkdtemp(prefix=PREFIX, dir=place)  # mode 700
+        lock = locked(directory)
+        # Another process may have taken it for a left one before it was locked.
+        if lock is not None and Path(directory).is_dir():
+            break
+    atexit.register(leave, directory, lock, os.getpid())
+    return directory
+
+
+def clean(place: str) -> None:
+    """Remove the directories that killed processes of this user have left in `place`."""
+    with suppress(OSError):
+        for entry in list(os.scandir(place)):
+            if entry.name.startswith(PREFIX):
+                lock = locked(entry.path)
+                if lock is not None:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    os.close(lock)
+
+
+def locked(directory: str) -> int | None:
+    """A lock on a directory of this user; None if it is another's, or a living process has it."""
+    try:
+        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(lock)
+        if status.st_uid == os.getuid() and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+    except OSError:  # held, or a file system without locks
+        pass
+    os.close(lock)
+    return None
+
+
+def leave(directory: str, lock: int, process: int) -> None:
+    """Remove the directory of this process; a fork of it leaves it alone."""
+    if process == os.getpid():
+        shutil.rmtree(directory, ignore_errors=True)
+        os.close(lock)
+
+
+def default_of(setting: str) -> str | None:
+    """What spark-defaults.conf says; None if it says nothing, or is not there."""
+    home = os.environ.get("SPARK_CONF_DIR") or os.path.join(
+        os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__), "conf"
+    )
+    with suppress(OSError), open(os.path.join(home, "spark-defaults.conf"), encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, _, value = line.strip().replace("=", " ", 1).partition(" ")
+            if name == setting and value.strip():
+                return value.strip()
+    return None

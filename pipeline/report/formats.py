@@ -1,0 +1,178 @@
+"""The audit for other programs: SARIF 2.1.0 (code scanning), JUnit XML (build servers), and the workflow commands of
+GitHub Actions. Names from the wire are made harmless as for pictures (`text.plain`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from pipeline.audit.catalogue import GROUPS, Rule
+from pipeline.report.baseline import Compared, Known, order
+from pipeline.report.checked import Unchecked
+from pipeline.report.evidence import IDENTITIES, at_least
+from pipeline.report.facts import Facts
+from pipeline.report.rules import Card
+from pipeline.report.text import plain
+from pipeline.report.verdict import NEVER, Verdict, counted
+
+CHARACTERS = 200  # of a name
+NAMES = 10  # of applications, queues ... in one message
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+LEVELS = {"violation": "error", "warning": "warning", "info": "note"}  # of SARIF
+COMMANDS = {"violation": "error", "warning": "warning", "info": "notice"}  # of GitHub
+STATES = {"new": "new", "persisting": "unchanged"}  # of a baseline, in SARIF
+ABOUT = ("client_product", "user", "vhost", "server", "entities")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found. `rules`: that were looked for; `cards`: those that are broken, the worst first."""
+
+    facts: Facts
+    found: Compared
+    verdict: Verdict
+    rules: Mapping[str, Rule]
+    cards: Sequence[Card]
+    unchecked: Sequence[Unchecked]
+
+
+def sarif(audit: Audit) -> str:
+    """One result for each thing that a rule finds fault with, at most IDENTITIES; what is gone has state 'absent'."""
+    known = sorted(audit.found.known, key=order)[:IDENTITIES]
+    names = sorted({str(one.about["rule_id"]) for one in known} | {str(entry["rule_id"]) for entry in audit.found.gone})
+    place = {name: number for number, name in enumerate(names)}
+    results = [result(audit, one, place) for one in known]
+    results += [
+        {
+            **told(entry, audit.rules, place),
+            "baselineState": "absent",
+            "partialFingerprints": {"wirehare/1": entry["key"]},
+        }
+        for entry in audit.found.gone
+    ]
+    driver = {"name": "wirehare", "rules": [described(name, audit.rules.get(name)) for name in names]}
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
+    return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)
+
+
+def described(name: str, rule: Rule | None) -> dict[str, Any]:
+    """A rule in SARIF."""
+    if rule is None:
+        return {"id": name}
+    texts = {"shortDescription": rule.summary, "fullDescription": rule.why, "help": rule.remedy}
+    level = {"defaultConfiguration": {"level": LEVELS[rule.severity]}}
+    return {"id": name, **{key: {"text": text} for key, text in texts.items() if text}, **level}
+
+
+def result(audit: Audit, one: Known, place: Mapping[str, int]) -> dict[str, Any]:
+    """A finding in SARIF, with the capture and the packet of an example where there is one."""
+    entry = {**one.about, "severity": one.severity}
+    made = {
+        **told(entry, audit.rules, place),
+        "level": LEVELS[one.severity],
+        "occurrenceCount": one.findings,
+        "partialFingerprints": {"wirehare/1": one.key},
+    }
+    if one.status is not None:
+        made["baselineState"] = STATES[one.status]
+    example = next((row for row in audit.facts.examples.get(str(one.about["rule_id"]), ()) if same(row, one)), None)
+    if example is not None and example["capture_file"]:
+        packet = "" if example["packet_no"] is None else f", packet {example['packet_no']}"
+        peers = f"{example['client']} -> {example['server']}{packet}"
+        made["locations"] = [
+            {
+                "physicalLocation": {"artifactLocation": {"uri": example["capture_file"]}},
+                "logicalLocations": [{"fullyQualifiedName": peers}],
+            }
+        ]
+    return made
+
+
+def same(row: Mapping[str, Any], one: Known) -> bool:
+    """Whether an example is one of these findings."""
+    return all(row.get(name) == one.about.get(name) for name in ABOUT)
+
+
+def told(entry: Mapping[str, Any], rules: Mapping[str, Rule], place: Mapping[str, int]) -> dict[str, Any]:
+    """The rule of an entry, and its message: what is wrong, with whom, and what to do."""
+    name = str(entry["rule_id"])
+    rule = rules.get(name)
+    about = [f"{key.replace('_', ' ')} {plain(entry[key], CHARACTERS)}" for key in ABOUT if entry.get(key) is not None]
+    parts = [rule.summary if rule else f"{name} is broken.", f"{', '.join(about)}." if about else ""]
+    parts.append(f"What to do: {rule.remedy}" if rule and rule.remedy else "")
+    return {"ruleId": name, "ruleIndex": place[name], "message": {"text": " ".join(filter(None, parts))}}
+
+
+def junit(audit: Audit) -> str:
+    """A suite a group of rules, a case a rule: failed where findings reach the threshold, skipped where the rule was
+    checked on no connection."""
+    broken = {card.rule_id: card for card in audit.cards}
+    nowhere = {one.rule_id: one for one in audit.unchecked if one.connections == one.of}
+    spoken = {kind["version"] for kind in audit.facts.groups["checkable"].rows}
+    wrong = () if audit.verdict.fail_on == NEVER else tuple(at_least(audit.verdict.fail_on))
+    suites = ElementTree.Element("testsuites", name="wirehare audit")
+    for group in dict.fromkeys([*GROUPS, *(rule.group for rule in audit.rules.values())]):
+        own = [rule for rule in audit.rules.values() if rule.group == group]
+        cases = [case(rule, broken.get(rule.id), nowhere.get(rule.id), spoken, wrong) for rule in own]
+        if not cases:
+            continue
+        suite = ElementTree.SubElement(suites, "testsuite", name=GROUPS.get(group, group), tests=str(len(cases)))
+        suite.set("failures", str(sum(one.find("failure") is not None for one in cases)))
+        suite.set("skipped", str(sum(one.find("skipped") is not None for one in cases)))
+        suite.extend(cases)
+    ElementTree.indent(suites, " ")
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+
+
+def case(
+    rule: Rule, card: Card | None, nowhere: Unchecked | None, spoken: set[Any], wrong: Sequence[str]
+) -> ElementTree.Element:
+    """A rule as a test case."""
+    made = ElementTree.Element("testcase", classname=rule.group, name=f"{rule.id} {rule.summary}")
+    if card is not None:
+        kind = "failure" if card.severity in wrong else "system-out"
+        inner = ElementTree.SubElement(made, kind)
+        if kind == "failure":
+            inner.set("type", card.severity)
+            inner.set("message", headline(card))
+        inner.text = "\n".join(lines(card))
+    elif nowhere is not None:
+        ElementTree.SubElement(made, "skipped", message=f"not checked: {', '.join(nowhere.reasons)}")
+    elif not spoken & {*rule.versions}:
+        ElementTree.SubElement(made, "skipped", message="no connection of its versions")
+    return made
+
+
+def headline(card: Card) -> str:
+    """How often a rule is broken, and by whom."""
+    names = [plain(name, CHARACTERS) for name in [*card.names["application"], *card.names["things"]]]
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return f"{counted(card.findings, 'finding')}{': ' if names else ''}{', '.join(names[:NAMES])}{more}"
+
+
+def lines(card: Card) -> list[str]:
+    """What is known of a broken rule, line by line."""
+    happened = ", ".join(f"{name} {plain(value, CHARACTERS)}".strip() for name, value in card.telling)
+    advice = (card.rule.why, f"What to do: {card.rule.remedy}") if card.rule and card.rule.remedy else ()
+    cuts = [example.cut for example in card.examples if example.cut]
+    return list(filter(None, [headline(card), happened, *advice, *cuts]))
+
+
+def github(audit: Audit) -> str:
+    """A workflow command a broken rule, the worst first."""
+    made = []
+    for card in audit.cards:
+        title = command_text(f"{card.rule_id} {card.summary}").replace(":", "%3A").replace(",", "%2C")
+        made.append(f"::{COMMANDS[card.severity]} title={title}::{command_text(chr(10).join(lines(card)))}")
+    return "\n".join([*made, command_text(audit.verdict.sentence)])
+
+
+def command_text(text: str) -> str:
+    """Text in a workflow command, which ends at the end of its line."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+FORMATS = {"sarif": sarif, "junit": junit, "github": github}

@@ -1,0 +1,122 @@
+"""The picture of who publishes to which exchange, bound to which queue, consumed by whom, with rates.
+
+Four columns: applications that publish, exchanges or addresses, queues, applications that consume. Each box is a name
+from the wire, cut to its place; lines are as thick as messages are many, and dashed where a binding was seen but no
+message on it. What does not fit is counted; the table under the picture has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.report.text import count, plain
+
+# Kind of a row -> the columns that it leads between.
+KINDS = {"publishes": (0, 1), "routed": (1, 2), "consumes": (2, 3)}
+HEADINGS = ("Published by", "Exchange", "Queue", "Consumed by")
+BOXES = 10  # in a column
+BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, TOP = 168, 26, 248, 40, 34
+CHARACTERS = 24
+THICKEST = 7
+DEFAULT_EXCHANGE = "(default exchange)"
+SECOND_NS = 10**9
+
+
+@dataclass(frozen=True)
+class Box:
+    """A name at its place; `whole`: as long as the page shows names."""
+
+    x: int
+    y: int
+    text: str
+    whole: str
+    column: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """From one box to another: an SVG path, how thick, and what it says."""
+
+    path: str
+    width: float
+    text: str
+    seen: bool
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All that is drawn. `more`: boxes that did not fit, by column."""
+
+    width: int
+    height: int
+    boxes: list[Box] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    more: list[int] = field(default_factory=list)
+    label: str = ""
+
+
+def picture(rows: Iterable[Mapping[str, Any]], lasted_ns: int) -> Picture | None:
+    """The picture of rows of section 'topology' over a capture that lasted so long; None where there is nothing."""
+    edges = [
+        (KINDS[str(row["kind"])], name(row["kind"], row["origin"], True), name(row["kind"], row["target"], False),
+         int(row["rows"] or 0))
+        for row in rows
+        if str(row["kind"]) in KINDS
+    ]  # fmt: skip
+    if not edges:
+        return None
+    weights: list[dict[str, int]] = [{} for _ in HEADINGS]
+    for columns, origin, target, messages in edges:
+        for column, text in zip(columns, (origin, target), strict=True):
+            weights[column][text] = weights[column].get(text, 0) + messages
+    shown = [sorted(of, key=lambda text: (-of[text], text))[:BOXES] for of in weights]
+    tallest = max(len(names) for names in shown)
+    places = {
+        (column, text): (column * COLUMN, TOP + round((row + (tallest - len(names)) / 2) * ROW))
+        for column, names in enumerate(shown)
+        for row, text in enumerate(names)
+    }
+    boxes = [Box(x, y, plain(text, CHARACTERS), plain(text, 160), column) for (column, text), (x, y) in places.items()]
+    most = max((messages for *_, messages in edges), default=0)
+    lines = [
+        line(places[columns[0], origin], places[columns[1], target], origin, target, messages, most, lasted_ns)
+        for columns, origin, target, messages in edges
+        if (columns[0], origin) in places and (columns[1], target) in places
+    ]
+    width = (len(HEADINGS) - 1) * COLUMN + BOX_WIDTH
+    more = [len(of) - len(names) for of, names in zip(weights, shown, strict=True)]
+    says = ", ".join(f"{len(of)} {word}" for of, word in zip(weights, WORDS, strict=True))
+    return Picture(width, TOP + tallest * ROW, boxes, lines, more, f"Who publishes and consumes: {says}")
+
+
+WORDS = ("publishing applications", "exchanges", "queues", "consuming applications")
+
+
+def name(kind: Any, text: Any, is_origin: bool) -> str:
+    """A name as it is shown; that of the default exchange is empty."""
+    is_exchange = is_origin == (kind == "routed") and kind != "consumes"
+    return DEFAULT_EXCHANGE if is_exchange and not text else str(text or "")
+
+
+def line(
+    start: tuple[int, int], end: tuple[int, int], origin: str, target: str, messages: int, most: int, lasted_ns: int
+) -> Line:
+    """From the right edge of one box to the left edge of another."""
+    x, y, to_x, to_y = start[0] + BOX_WIDTH, start[1] + BOX_HEIGHT // 2, end[0], end[1] + BOX_HEIGHT // 2
+    middle = (x + to_x) // 2
+    width = 1 + (THICKEST - 1) * math.log1p(messages) / math.log1p(most) if most else 1.0
+    said = f"{count(messages)} messages{rate(messages, lasted_ns)}" if messages else "bound, no message seen"
+    return Line(
+        f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}",
+        round(width, 1),
+        f"{plain(origin, 80)} \u2192 {plain(target, 80)}: {said}",
+        messages > 0,
+    )
+
+
+def rate(messages: int, lasted_ns: int) -> str:
+    """', 12.3 a second' over a time that is long enough to tell."""
+    return f", {messages * SECOND_NS / lasted_ns:.3g} a second" if lasted_ns >= SECOND_NS else ""

@@ -1,0 +1,78 @@
+"""An ingest that is killed with SIGKILL at random moments and started again: the lake of an undisturbed one.
+
+Run by `make cluster-test`; WIREHARE_KILLS says how often (50).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import golden
+import pytest
+from lake_work import rotated
+from standalone_cluster import ROOT, wait_for
+from test_lake_batches import compared, in_lake, in_one
+
+from pipeline.lake import journal
+from pipeline.lake.log import Log
+from pipeline.lake.place import existing, is_lake
+from pipeline.output.swap import place
+from pipeline.schemas import TABLES
+
+pytestmark = pytest.mark.cluster
+
+KILLS = int(os.environ.get("WIREHARE_KILLS", "50"))
+PIECES = 20
+AFTER_BATCHES = (0, 3)  # a kill comes in one of so many batches, as soon as it has begun to leave a trace ...
+WITHIN_S = 1.0  # ... and at any moment within this time
+
+
+def started(lake: Path, captures: Path) -> subprocess.Popen[bytes]:
+    """An ingest of all captures, one a batch."""
+    tests = ROOT / "tests" / "support"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), str(ROOT)])}
+    command = [sys.executable, "-W", "ignore", str(tests / "lake_work.py"), str(lake), str(captures)]
+    return subprocess.Popen(command, env=environment)
+
+
+def last(lake: Path) -> int:
+    """The last batch that is in the lake as a whole."""
+    return Log(existing(str(lake))).batch("captures") if is_lake(place(str(lake))) else 0
+
+
+def begun(lake: Path, batch: int) -> bool:
+    """Whether this batch has written something."""
+    return any((lake / name / f"{batch:08}").exists() for name in TABLES)
+
+
+def reached(lake: Path, batch: int) -> bool:
+    return begun(lake, batch) or last(lake) >= batch
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    (capture,) = golden.captures()["091_tx.pcap"].paths
+    pieces = list(rotated(capture, tmp_path / "captures", PIECES))
+    lake, chance, torn = tmp_path / "lake", random.Random(22), 0
+    for kill in range(KILLS):
+        if last(lake) + AFTER_BATCHES[1] >= PIECES:  # too few are left: begin another one
+            assert started(lake, tmp_path / "captures").wait() == 0
+            lake.rename(tmp_path / f"lake-{kill}")
+        target = last(lake) + 1 + chance.randrange(*AFTER_BATCHES)
+        process = started(lake, tmp_path / "captures")
+        wait_for(f"batch {target}", partial(reached, lake, target))
+        time.sleep(chance.random() * WITHIN_S)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        torn += journal.read(place(str(lake))) is not None or begun(lake, last(lake) + 1)
+    assert started(lake, tmp_path / "captures").wait() == 0
+    expected = in_one(pieces)
+    for each in sorted(tmp_path.glob("lake*")):
+        compared(in_lake(each), expected)
+    assert torn > KILLS // 10, "some were killed in the middle of a batch"

@@ -1,0 +1,189 @@
+"""A damaged login shows no piece of its secret: not in rows, not in facts, not in what is left by redaction."""
+
+from __future__ import annotations
+
+import random
+
+import classic_frames
+import pytest
+from classic_support import long_prefixed, shortstr
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from logins import PASSWORD, Login, Searcher, copies_nothing, damaged, logins, pieces, resized, splices
+from wire import CLIENT, Wire
+
+LOGINS = {f"{login.version} {login.mechanism} {i}": login for i, login in enumerate(logins())}
+SAMPLE = 30  # of some 5,000 ways to damage each frame; `make fuzz` tries others every time
+
+
+@pytest.fixture(scope="module")
+def searcher() -> Searcher:
+    return Searcher()
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_a_sound_login_shows_nothing(name: str, searcher: Searcher) -> None:
+    login = LOGINS[name]
+    assert login.bearers
+    assert len(pieces(login)) >= 8
+    for place in login.bearers:
+        assert searcher.leaks(login, place, login.frames[place][1]) == []
+
+
+def test_the_search_finds_what_is_shown(searcher: Searcher) -> None:
+    """A secret in other places: a product, a body."""
+    login = next(each for each in LOGINS.values() if each.version == "0-9-1")
+    about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
+    shown = searcher.leaks(login, 2, classic_frames.method("0-9-1", "connection.start-ok", 0, **about))
+    assert {place.split(":")[0] for place in shown} == {"arguments", "redacted"}
+    login = Login("0-9-1", "", (*login.frames, (CLIENT, b"")), (), login.secret)
+    assert "payload" in searcher.leaks(login, len(login.frames) - 1, classic_frames.body(PASSWORD))[0]
+
+
+def test_the_search_in_all_tables_finds_what_is_shown(searcher: Searcher) -> None:
+    """A secret as a product, among logins that are sound."""
+    login = next(each for each in LOGINS.values() if each.version == "0-9-1" and each.mechanism == "PLAIN")
+    (place,) = login.bearers
+    about = {"client_properties": {"product": PASSWORD[:6]}, "mechanism": "PLAIN", "response": b"", "locale": "x"}
+    shown = classic_frames.method("0-9-1", "connection.start-ok", 0, **about)
+    sound = (login.frames[place][1], None)
+    assert searcher.leaking(login, place, [sound, sound]) == []
+    found = {where.split(":")[0] for where in searcher.leaking(login, place, [sound, (shown, None), sound])}
+    assert found >= {"frames.arguments", "methods.arguments", "connections.client_product", "redacted"}
+    number = Login("0-9-1", "", login.frames, (), PASSWORD[:4])
+    header = classic_frames.header("0-9-1", "basic", int.from_bytes(PASSWORD[:4], "big"))
+    assert searcher.leaking(number, len(login.frames) - 1, [(header, None)]) != []
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_a_damaged_login_shows_nothing(name: str, searcher: Searcher) -> None:
+    login, rng = LOGINS[name], random.Random(name)
+    for place in login.bearers:
+        other = rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
+        changed = rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE)
+        assert searcher.leaking(login, place, [(octets, None) for octets in changed]) == []
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_a_login_that_the_snaplen_cut_shows_nothing(name: str, searcher: Searcher) -> None:
+    """Cut at every octet, and damaged before that."""
+    login, rng = LOGINS[name], random.Random(name)
+    for place in login.bearers:
+        sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
+        for captured in range(7, len(sound), 1 + len(sound) // 50):
+            assert searcher.leaks(login, place, sound, captured) == [], captured
+        for octets in rng.sample(list(damaged(login, place, rng, other, spliced=60)), SAMPLE):
+            captured = rng.randint(7, max(7, len(octets) - 1))
+            assert searcher.leaks(login, place, octets, captured) == [], (octets, captured)
+
+
+def test_numbers_of_no_method_in_a_cut_frame_are_not_shown(searcher: Searcher) -> None:
+    """The octets of a proof where class and method stand, in a frame whose size reaches beyond what was captured."""
+    login = login_of("0-8", "SCRAM-SHA-256")
+    octets = bytes.fromhex("01 0000 00050553") + b"X8v3Bz2T0CJGbJQyF0XHI4Ts=" + b"\xce"
+    assert searcher.leaks(login, login.bearers[-1], octets, 24) == []
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(LOGINS)), st.integers(0, 2**32), st.integers(1, 3))
+def test_a_login_damaged_at_random_shows_nothing(name: str, seed: int, times: int) -> None:
+    login, rng = LOGINS[name], random.Random(seed)
+    place = rng.choice(login.bearers)
+    sound, other = login.frames[place][1], rng.choice(rng.choice(list(LOGINS.values())).frames)[1]
+    octets = sound
+    for _ in range(times):
+        octets = splices(rng, octets, other)
+    assume(copies_nothing(login, sound, other, octets))
+    for given_octets in (octets, resized(login.version, octets)):
+        assert Searcher().leaks(login, place, given_octets) == [], given_octets
+
+
+def login_of(version: str, mechanism: str) -> Login:
+    return next(each for each in LOGINS.values() if (each.version, each.mechanism) == (version, mechanism))
+
+
+def start_ok_row(mechanism: bytes, response: bytes, wrong_size: int = 0) -> dict[str, object]:
+    """Arguments of a start-ok of 0-9-1; `wrong_size`: the length octet of the mechanism."""
+    name = bytes([wrong_size]) + mechanism if wrong_size else shortstr(mechanism)
+    payload = b"\0\x0a\0\x0b" + bytes(4) + name + long_prefixed(response) + shortstr(b"en_US")
+    wire = Wire()
+    wire.add(CLIENT, b"AMQP\0\0\x09\x01" + classic_frames.frame(1, 0, payload))
+    found: dict[str, object] = wire.rows()[0][1]["arguments"]
+    return found
+
+
+@pytest.mark.parametrize("size", [7, 10, 13, 20, 21, 37])
+def test_a_mechanism_that_swallows_the_response_is_not_shown(size: int) -> None:
+    assert start_ok_row(b"PLAIN", b"\0alice\0" + PASSWORD, size) == {}
+
+
+def test_a_user_that_swallows_the_password_is_not_shown() -> None:
+    """The length of LOGIN reaches into the password, and to the end of the response."""
+    entries = b"\x05LOGINS" + b"alice" + b"\x08PASSWORDS" + long_prefixed(PASSWORD)
+    for size in (15, 20, 33, len(entries) - 7):
+        octets = entries[:7] + size.to_bytes(4, "big") + entries[7:]
+        shown = start_ok_row(b"AMQPLAIN", octets)
+        assert shown == {"client_properties": {}, "mechanism": "AMQPLAIN", "locale": "en_US"}
+
+
+def test_a_property_that_ends_with_the_secret_is_not_shown(searcher: Searcher) -> None:
+    """What stands between was lost, and the table fits as before; no mechanism follows."""
+    login = login_of("0-9-1", "PLAIN")
+    (place,) = login.bearers
+    octets = login.frames[place][1]
+    property_at, at = octets.index(b"Python") + 2, octets.index(PASSWORD) + 7
+    assert searcher.leaks(login, place, resized("0-9-1", octets[:property_at] + octets[at:])) == []
+
+
+def test_a_login_in_an_extended_header_is_blanked(searcher: Searcher) -> None:
+    """DOFF, in units of four octets, covers the frame but for its size."""
+    login = next(each for each in LOGINS.values() if each.version == "1.0" and len(each.frames[2][1]) % 4 == 0)
+    octets = login.frames[2][1]
+    assert searcher.leaks(login, 2, octets[:4] + bytes([len(octets) // 4]) + octets[5:]) == []
+
+
+def test_characters_are_no_numbers_of_a_method(searcher: Searcher) -> None:
+    """A method frame that lacks all before the middle of a token, behind the login."""
+    login = login_of("0-9-1", "update-secret")
+    (place,) = login.bearers
+    octets = login.frames[place][1]
+    assert searcher.leaks(login, place, resized("0-9-1", octets[:7] + octets[50:])) == []
+
+
+def test_octets_between_those_of_a_secret_do_not_make_a_locale_of_its_end(searcher: Searcher) -> None:
+    """Five octets too many in the response, the last of them the length of what is left of the frame."""
+    login = login_of("0-9-1", "AMQPLAIN")
+    (place,) = login.bearers
+    octets = login.frames[place][1]
+    at = octets.index(PASSWORD) + len(PASSWORD) - 4
+    longer = resized("0-9-1", octets[:at] + b"\0\0l\0\x0a" + octets[at:])
+    assert searcher.leaks(login, place, longer) == []
+
+
+@pytest.mark.parametrize("frame_type", range(2, 9))
+@pytest.mark.parametrize("version", ["0-8", "0-9", "0-9-1"])
+def test_a_login_of_another_frame_type_is_no_payload(version: str, frame_type: int, searcher: Searcher) -> None:
+    login = login_of(version, "PLAIN")
+    (place,) = login.bearers
+    octets = bytes([frame_type]) + login.frames[place][1][1:]
+    assert searcher.leaks(login, place, octets) == []
+    alone = Login(version, "PLAIN", ((CLIENT, login.frames[0][1]), (CLIENT, octets)), (1,), login.secret)
+    assert searcher.leaks(alone, 1, octets) == []  # the server's start was not captured
+
+
+@pytest.mark.parametrize("code", [0x40, 0x41, 0x42, 0x44])
+def test_a_sasl_response_read_as_another_frame_is_not_shown(code: int, searcher: Searcher) -> None:
+    login = login_of("1.0", "CRAM-MD5")
+    (place,) = login.bearers
+    octets = login.frames[place][1]
+    assert octets[10] == 0x43
+    assert searcher.leaks(login, place, octets[:10] + bytes([code]) + octets[11:]) == []
+
+
+@pytest.mark.parametrize("method_id", [10, 11, 20, 30, 40, 50, 70])
+def test_secure_ok_read_as_another_method_is_not_shown(method_id: int, searcher: Searcher) -> None:
+    login = login_of("0-9-1", "RABBIT-CR-DEMO")
+    (place,) = login.bearers
+    octets = login.frames[place][1]
+    assert octets[7:11] == b"\0\x0a\0\x15"
+    assert searcher.leaks(login, place, octets[:10] + bytes([method_id]) + octets[11:]) == []

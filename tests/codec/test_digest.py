@@ -1,0 +1,49 @@
+"""SHA-256 of bodies that arrive in parts, against hashlib; the block function, with and without instructions for it."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.hashes.digest import INITIAL, begin, extended_block, finish, new_digests, portable_block, update
+from codec.hashes.sha_extensions import AVAILABLE
+
+DIGESTS = new_digests(2)
+EXTENDED = pytest.param(
+    extended_block, marks=pytest.mark.skipif(not AVAILABLE, reason="the processor has no SHA instructions, or no JIT")
+)
+
+
+def digest(parts: list[bytes], slot: int = 1) -> bytes:
+    out = np.zeros(32, np.uint8)
+    begin(DIGESTS, slot)
+    for part in parts:
+        octets = np.frombuffer(b"_" + part + b"_", np.uint8)
+        update(DIGESTS, slot, octets, 1, len(part))
+    finish(DIGESTS, slot, out)
+    return out.tobytes()
+
+
+@settings(deadline=None)  # the first call may compile
+@given(st.lists(st.binary(max_size=200), max_size=5))
+def test_parts_of_any_size(parts: list[bytes]) -> None:
+    assert digest(parts) == hashlib.sha256(b"".join(parts)).digest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])
+def test_around_the_size_of_a_block(size: int) -> None:
+    assert digest([bytes(range(256))[:size] * 4]) == hashlib.sha256(bytes(range(256))[:size] * 4).digest()
+
+
+@pytest.mark.parametrize("block", [portable_block, EXTENDED])
+@pytest.mark.parametrize("text", [b"", b"abc", bytes(range(55))])
+def test_a_block(block, text: bytes) -> None:  # type: ignore[no-untyped-def]
+    """A text of at most 55 octets is one block: the text, a bit 1, zeros, its length in bits (FIPS 180-4, 5.1.1)."""
+    padded = text + b"\x80" + bytes(55 - len(text)) + (8 * len(text)).to_bytes(8, "big")
+    words = INITIAL.copy()
+    block(words, np.frombuffer(b"__" + padded, np.uint8), 2, np.zeros(64, np.uint32))
+    assert words.astype(">u4").tobytes() == hashlib.sha256(text).digest()

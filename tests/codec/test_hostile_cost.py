@@ -1,0 +1,266 @@
+"""Attacks on time and memory: four times the bytes may take four times the time, in every framing and in TCP.
+
+Times are those of the processor, the best of several runs. A machine that has other work can slow any of them, so it is
+enough that one of several rounds shows linear time: what grows with the square never does, it takes sixteen times as
+long in each.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pika.frame
+import pika.spec
+import pytest
+from ended import take_facts
+from fuzz import PARTS
+from test_amqp_1_0_streams import CLOSE, frame, sections_of
+from wire import CLIENT, FLOW, SERVER, Wire
+
+from codec.amqp.decoder import Decoder
+from codec.compiler.limits import LIMITS
+from codec.net.segments import SEGMENT
+
+CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
+LOST = b"\x77" * 20  # no frame begins here
+STEPS = (1, 2, 4)
+GROWTH, GRACE_SECONDS, ROUNDS = 8.0, 0.02, 6  # of four times the bytes
+
+
+def decoded(wire: Wire, decoder: Decoder | None = None) -> tuple[float, int, dict[str, Any]]:
+    """(seconds of the processor, rows, facts); no byte is lost."""
+    decoder = decoder or Decoder()
+    segments, payload = np.array(wire.segments, SEGMENT), np.frombuffer(wire.payload or b"\0", np.uint8)
+    started, rows = time.process_time(), 0
+    for batches in (decoder.feed(FLOW, segments, payload), decoder.finish()):
+        rows += sum(len(batch.cells) for batch in batches)
+    spent = time.process_time() - started
+    (facts,) = take_facts(decoder)
+    side = facts.facts["client"]
+    assert side["payload_bytes"] == sum(side[part] for part in PARTS)
+    return spent, rows, facts.facts
+
+
+def in_segments(wire: Wire, octets: bytes, size: int) -> Wire:
+    for start in range(0, len(octets), size):
+        wire.add(CLIENT, octets[start : start + size])
+    return wire
+
+
+# ---- feigned frames that share one long table, or one long sequence of sections -------------------------------------
+
+
+def shared_table(count: int) -> bytes:
+    """`count` content headers, each inside the first entry of the table of the one before, so that all their tables
+    end together; one octet too much before the end octet makes none of them a frame."""
+    fixed = 7 + 14 + 4  # frame header; class, weight, size, flags; length of the table
+    entry = b"\x01aS" + struct.pack(">I", fixed)
+    total = count * (len(entry) + fixed)
+    parts = []
+    for number in range(count):
+        at = number * (len(entry) + fixed) + len(entry)
+        parts.append(entry + struct.pack(">BHI", 2, 1, total + 1 - (at + 7)))
+        parts.append(struct.pack(">HHQHI", 60, 0, 5, 0x2000, total - (at + fixed)))
+    return b"".join(parts) + b"\0\xce"
+
+
+def shared_sections(count: int) -> bytes:
+    """The same in 0-10: header segments whose sections, each with the next frame header inside a str8, go on to the
+    same end, where one octet is too much. A frame has at most 64 KB."""
+    inside = 12
+    # struct32 delivery-properties (class 4, code 1): flags 0x0200, routing-key, a str8
+    section = struct.pack(">IBBHB", 5 + inside, 4, 1, 0x0002, inside)
+    each = len(section) + inside
+    group = 65535 // each - 1
+    parts = []
+    for number in range(count):
+        left = group - number % group
+        size = 12 + (left - 1) * each + 1
+        parts.append(section + struct.pack(">BBHBBHI", 3, 2, size, 0, 1, 1, 0))
+        if left == 1:
+            parts.append(b"\0")
+    return b"".join(parts)
+
+
+def feigned_tables(count: int) -> Wire:
+    tune_ok = pika.frame.Method(0, pika.spec.Connection.TuneOk(0, 2**24, 0)).marshal()
+    return in_segments(Wire(), CLASSIC_HEADER + tune_ok + LOST + shared_table(2000 * count), 1448)
+
+
+def feigned_tables_of_no_version(count: int) -> Wire:
+    return in_segments(Wire(syn=False), LOST + shared_table(2000 * count), 1448)
+
+
+def feigned_sections(count: int) -> Wire:
+    return in_segments(Wire(), SEGMENTED_HEADER + LOST + shared_sections(4000 * count), 1448)
+
+
+def feigned_sizes(octets: bytes, header: bytes) -> Callable[[int], Wire]:
+    """Nothing but beginnings of frames that claim a large size."""
+
+    def wire(count: int) -> Wire:
+        return in_segments(Wire(), header + LOST + octets * (20_000 * count), 1448)
+
+    return wire
+
+
+def wrong_end_octets(count: int) -> Wire:
+    """Each frame claims all that follows, and its end octet is wrong; a real one stands behind each header."""
+    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
+    each, parts = 7 + len(ack), []
+    for number in range(2000 * count):
+        parts.append(struct.pack(">BHI", 3, 1, (2000 * count - number) * each - 7) + ack)
+    return in_segments(Wire(), CLASSIC_HEADER + b"".join(parts) + bytes(8), 1448)
+
+
+# ---- streams that nobody vouches for --------------------------------------------------------------------------------
+
+
+def a_body_at_first(size: int) -> Callable[[int], Wire]:
+    """A stream without protocol header: its first octets may begin a body of nearly 1 MiB, the rest is text."""
+
+    def wire(count: int) -> Wire:
+        return in_segments(Wire(syn=False), struct.pack(">BHI", 3, 1, 0xFFF00) + b"text" * (25 * size * count), size)
+
+    return wire
+
+
+def a_table_at_first(count: int) -> Wire:
+    """The same behind a whole method with a long table, which each segment might have judged again."""
+    table = b"\x01at\x01" * 20_000
+    declare = struct.pack(">HHH", 50, 10, 0) + b"\x01q\0" + struct.pack(">I", len(table)) + table
+    method = struct.pack(">BHI", 1, 1, len(declare)) + declare + b"\xce"
+    return in_segments(Wire(syn=False), method + struct.pack(">BHI", 3, 1, 0xFFF00) + b"text" * (5000 * count), 10)
+
+
+# ---- TCP ------------------------------------------------------------------------------------------------------------
+
+
+def backwards(count: int) -> Wire:
+    """Segments of one octet, in groups of 1000 from the last to the first."""
+    wire = Wire()
+    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
+    octets, size, first = CLASSIC_HEADER + ack * (200 * count), 1000, wire.seq[CLIENT]
+    for start in range(0, len(octets), size):
+        part = octets[start : start + size]
+        for at in range(len(part) - 1, -1, -1):
+            wire.seq[CLIENT] = first + start + at
+            wire.add(CLIENT, part[at : at + 1])
+        wire.seq[CLIENT] = first + start + len(part)
+    return wire
+
+
+def holes(count: int) -> Wire:
+    """Every second segment is missing and acknowledged."""
+    wire = Wire()
+    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
+    wire.add(CLIENT, CLASSIC_HEADER)
+    for _ in range(1000 * count):
+        wire.add(CLIENT, ack)
+        wire.lose(CLIENT, 50)
+    return wire
+
+
+def one_direction(count: int) -> Wire:
+    """The client's packets alone, each of which acknowledges more of what the server said."""
+    wire = Wire()
+    ack: bytes = pika.frame.Method(1, pika.spec.Basic.Ack(7)).marshal()
+    wire.add(CLIENT, CLASSIC_HEADER)
+    for _ in range(2000 * count):
+        wire.seq[SERVER] += 50
+        wire.add(CLIENT, ack)
+    return wire
+
+
+def old_copies(count: int) -> Wire:
+    """64 KB again and again, each time other octets."""
+    wire = Wire()
+    wire.add(CLIENT, CLASSIC_HEADER + struct.pack(">BHI", 3, 1, 1 << 20) + bytes(60_000))
+    for number in range(40 * count):
+        wire.seq[CLIENT] -= 60_000
+        wire.add(CLIENT, bytes([number % 256]) * 60_000)
+    return wire
+
+
+ATTACKS: dict[str, Callable[[int], Wire]] = {
+    "tables, classic": feigned_tables,
+    "tables, no version": feigned_tables_of_no_version,
+    "sections, 0-10": feigned_sections,
+    "sizes, classic": feigned_sizes(struct.pack(">BHI", 3, 1, 0xFFF00), CLASSIC_HEADER),
+    "methods, classic": feigned_sizes(struct.pack(">BHIHH", 1, 1, 0xFFF00, 50, 10), CLASSIC_HEADER),
+    "sizes, 0-10": feigned_sizes(struct.pack(">BBHBBHI", 3, 3, 0xFFF0, 0, 1, 1, 0), SEGMENTED_HEADER),
+    "sizes, 1.0": feigned_sizes(struct.pack(">IBBH", 0xFFF00, 2, 0, 1) + b"\0\x53\x14\xc0", DESCRIBED_HEADER),
+    "end octets": wrong_end_octets,
+    "body at first, small segments": a_body_at_first(100),
+    "body at first, large segments": a_body_at_first(1448),
+    "table at first": a_table_at_first,
+    "backwards": backwards,
+    "holes": holes,
+    "one direction": one_direction,
+    "old copies": old_copies,
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_time_is_linear(attack: str) -> None:
+    decoder = Decoder()
+    wires = [ATTACKS[attack](count) for count in STEPS]
+    decoded(wires[0], decoder)  # compiles, and touches the memory
+    tried = []
+    for _ in range(ROUNDS):
+        times = [min(decoded(wire, decoder)[0] for _ in range(3)) for wire in wires]
+        tried.append(times)
+        if times[-1] < GROWTH * times[0] + GRACE_SECONDS or times[-1] < GROWTH**0.5 * times[-2] + GRACE_SECONDS:
+            return
+    pytest.fail(f"seconds for {STEPS} times the bytes: {tried}")
+
+
+def test_the_feigned_frames_are_nearly_frames() -> None:
+    """With the octet too much taken away, the first of them is found: all of its table, all of its sections."""
+    octets = shared_table(50)
+    size = int.from_bytes(octets[10:14], "big")  # behind the beginning of an entry, frame type and channel
+    sound = octets[7:10] + (size - 1).to_bytes(4, "big") + octets[14:-2] + b"\xce"
+    _, rows, facts = decoded(in_segments(Wire(), CLASSIC_HEADER + LOST + sound, 1448))
+    assert (rows, facts["client"]["frame_bytes"]) == (3, 8 + len(sound))
+    group = 65535 // 21 - 1
+    octets = shared_sections(group)
+    size = int.from_bytes(octets[11:13], "big")  # behind the beginning of a section, flags and segment type
+    sound = octets[9:11] + (size - 1).to_bytes(2, "big") + octets[13:-1]
+    _, rows, facts = decoded(in_segments(Wire(), SEGMENTED_HEADER + LOST + sound, 1448))
+    assert (rows, facts["client"]["frame_bytes"]) == (3, 8 + len(sound))
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_more_deliveries_open_than_may_be() -> None:
+    """Each on a link of its own, none is ever finished: what has no place is not joined, and the limit is told."""
+    kept, octets = sections_of(b"abc")[:-1], []
+    for handle in range(LIMITS.open_deliveries + 1):
+        # transfer: handle, delivery id and tag, format, settled, more
+        fields = b"\x70" + handle.to_bytes(4, "big") + b"\x43\xa0\x01t\x40\x40\x41"
+        octets.append(frame(b"\0\x53\x14\xc0" + bytes([len(fields) + 1, 6]) + fields + kept))
+    _, rows, facts = decoded(in_segments(Wire(), DESCRIBED_HEADER + b"".join(octets) + CLOSE, 50_000))
+    assert rows == 1 + len(octets) + 1
+    assert facts["limits"] == ["open deliveries"]
+    assert facts["client"]["frame_bytes"] == facts["client"]["payload_bytes"]
+
+
+def test_what_waits_in_a_direction_is_bounded() -> None:
+    """A frame of 16 MiB that never ends, and as much data behind a hole that nobody acknowledges."""
+    decoder, wire = Decoder(), Wire()
+    wire.add(CLIENT, CLASSIC_HEADER + struct.pack(">BHI", 3, 1, LIMITS.frame_bytes - 8))
+    for _ in range(20):
+        wire.add(CLIENT, bytes(1_000_000))
+    wire.add(SERVER, b"\0")
+    wire.seq[SERVER] += 10
+    for _ in range(20):
+        wire.add(SERVER, bytes(1_000_000))
+    _, _, facts = decoded(wire, decoder)
+    for stream in decoder.state.streams:
+        assert sum(array.nbytes for array in stream) < 6 * LIMITS.frame_bytes
+    assert "reorder window" in facts["limits"]

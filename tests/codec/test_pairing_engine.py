@@ -1,0 +1,297 @@
+"""The pairing engine against the same rules spelled out message by message, in plain Python over lists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codec.pairing.engine import pairs_of
+from codec.pairing.state import (
+    ANY,
+    CLASSIC,
+    COMMON,
+    DELIVERY,
+    DESCRIBED,
+    EXACT,
+    LABEL,
+    NAMED,
+    NOBODY,
+    PLAIN,
+    PUBLISH,
+    Rows,
+)
+
+QUEUE_ROUTES = {11: 101, 12: 102}  # number of a queue -> that of its name on the default exchange
+
+
+@dataclass(frozen=True)
+class Message:
+    side: int
+    at: int
+    key: int = 1
+    place: int = 0
+    route: int = 0
+    kind: int = EXACT
+    digest: int = 0
+    family: int = CLASSIC
+    again: bool = False
+    back: int = -1
+    unmarked: bool = False
+    lasts: int = 0
+    surely: bool = True
+    label: int = 0
+    common: int = 0
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        return (self.key, self.side, self.place, self.at)
+
+
+def rows(messages: list[Message]) -> Rows:
+    def column(values: list[int]) -> np.ndarray:
+        array = np.array(values, np.int64)
+        array.flags.writeable = False
+        return array
+
+    return Rows(
+        key=column([m.key for m in messages]),
+        side=column([m.side for m in messages]),
+        place=column([m.place for m in messages]),
+        route=column([m.route for m in messages]),
+        own_route=column([QUEUE_ROUTES.get(m.place, 0) for m in messages]),
+        kind=column([m.kind for m in messages]),
+        digest=column([m.digest for m in messages]),
+        family=column([m.family for m in messages]),
+        from_ns=column([m.at for m in messages]),
+        until_ns=column([m.at + m.lasts for m in messages]),
+        again=column([m.again for m in messages]),
+        back_ns=column([m.back for m in messages]),
+        surely=column([m.surely for m in messages]),
+        unmarked=column([m.unmarked for m in messages]),
+        label=column([m.label for m in messages]),
+        common=column([m.common for m in messages]),
+    )
+
+
+def fits(publish: Message, delivery: Message) -> bool:
+    if (publish.family == DESCRIBED) != (delivery.family == DESCRIBED):
+        return True
+    return 0 in (publish.digest, delivery.digest) or publish.digest == delivery.digest
+
+
+def reachable(publishes: list[tuple[int, Message]], first: Message) -> tuple[list[tuple[int, Message]], bool]:
+    """The publishes that can have come to the queue of `first`, and whether they fit loosely only."""
+    route = first.route or QUEUE_ROUTES.get(first.place, 0)
+    exact = [(i, p) for i, p in publishes if p.route == route]
+    if exact:
+        return exact, False
+    named = [(i, p) for i, p in publishes if p.kind == NAMED]
+    if first.route == 0 and named:
+        return named, False
+    return [(i, p) for i, p in publishes if p.kind == PLAIN], True
+
+
+def told_by(publishes: list[tuple[int, Message]], delivery: Message) -> int:
+    """The label by which a delivery is told from others of its queue; 0: none."""
+    if delivery.label and any(p.label == delivery.label for _, p in publishes):
+        return delivery.label
+    return delivery.common if delivery.common and any(p.common == delivery.common for _, p in publishes) else 0
+
+
+def expected(messages: list[Message]) -> list[tuple[int, ...]]:
+    """(first, publish, last, repeats, doubt) of each message, as `Pairs` has them."""
+    found = [[NOBODY, NOBODY, NOBODY, 0, 0] for _ in messages]
+    numbered = list(enumerate(messages))
+    for key, place in sorted({(m.key, m.place) for m in messages if m.side == DELIVERY}):
+        queue = [(i, m) for i, m in numbered if (m.side, m.key, m.place) == (DELIVERY, key, place)]
+        publishes, loosely = reachable([(i, m) for i, m in numbered if (m.side, m.key) == (PUBLISH, key)], queue[0][1])
+        labels = {told_by(publishes, m) for _, m in queue}
+        claimed = labels - {0} if len(labels) > 1 else set()
+        taken: set[int] = set()
+        for label in sorted(labels, key=lambda label: (label == 0, label in COMMONS, label)):
+            if label == 0:
+                own = [(i, p) for i, p in publishes if not {p.label, p.common} & claimed]
+            elif label in COMMONS:
+                own = [(i, p) for i, p in publishes if p.common == label and p.label not in claimed]
+            else:
+                own = [(i, p) for i, p in publishes if p.label == label]
+            run = [(i, m) for i, m in queue if told_by(publishes, m) == label]
+            paired(found, messages, run, own, taken, loosely)
+    return [tuple(row) for row in found]
+
+
+def paired(
+    found: list[list[int]], messages: list[Message], run: list[tuple[int, Message]], own: list[tuple[int, Message]],
+    taken: set[int], loosely: bool,
+) -> None:  # fmt: skip
+    """Deliveries that go by the same label, and the publishes that theirs may be among."""
+    strangers = False
+    waiting: list[tuple[int, int]] = []
+    ready: list[tuple[bool, int, int]] = []
+    turns = 0
+    for i, m in run:
+        now = m.at + m.lasts
+        for since, first in sorted(entry for entry in waiting if entry[0] <= now):
+            surely = messages[found[first][2]].surely
+            turns += not surely
+            ready.append((not surely, first if surely else turns, first))
+            waiting.remove((since, first))
+        ready.sort()
+        first = i
+        if ready and (m.again or (m.family != CLASSIC and messages[ready[0][2]].unmarked)):
+            first = ready.pop(0)[2]
+            found[first][3] += 1
+        else:
+            fitting = [n for n, p in own if n not in taken and fits(p, m) and p.at <= now]
+            if fitting:
+                taken.add(fitting[0])
+                found[i][1] = fitting[0]
+                found[i][4] = int(loosely or sum(fits(p, m) for _, p in own) > 1)
+            else:
+                strangers = True
+        found[i][0] = first
+        found[first][2] = i
+        if m.back >= 0:
+            waiting.append((m.back, first))
+    if strangers:
+        for i, _ in run:
+            found[i][4] = 1
+
+
+LABELS, COMMONS = (0, 1, 2, 3), (0, 11, 12)
+publishes = st.builds(
+    Message,
+    side=st.just(PUBLISH),
+    at=st.integers(0, 30),
+    key=st.integers(1, 2),
+    route=st.sampled_from([101, 102, 103]),
+    kind=st.sampled_from([EXACT, NAMED, PLAIN]),
+    digest=st.integers(0, 2),
+    family=st.sampled_from([CLASSIC, DESCRIBED]),
+    label=st.sampled_from(LABELS),
+    common=st.sampled_from(COMMONS),
+)
+deliveries = st.builds(
+    Message,
+    side=st.just(DELIVERY),
+    at=st.integers(0, 30),
+    key=st.integers(1, 2),
+    place=st.sampled_from([11, 12]),
+    digest=st.integers(0, 2),
+    family=st.sampled_from([CLASSIC, DESCRIBED]),
+    label=st.sampled_from(LABELS),
+    common=st.sampled_from(COMMONS),
+    again=st.booleans(),
+    back=st.integers(-1, 30),
+    unmarked=st.booleans(),
+    surely=st.booleans(),
+    lasts=st.integers(0, 3),
+)
+
+
+def routed(messages: list[Message], routes: tuple[int, int]) -> list[Message]:
+    """A queue's deliveries all tell the same route, or none does (its number is made of both)."""
+    by_place = dict(zip(QUEUE_ROUTES, routes, strict=True))
+    told = [
+        replace(m, route=by_place[m.place], back=m.back if m.back >= m.at else -1) if m.side == DELIVERY else m
+        for m in messages
+    ]
+    return sorted(told, key=lambda m: m.order)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.one_of(publishes, deliveries), max_size=24),
+    st.tuples(st.sampled_from([0, 101, 103]), st.sampled_from([0, 102, 103])),
+)
+def test_the_engine_does_what_the_rules_say(messages: list[Message], routes: tuple[int, int]) -> None:
+    messages = routed(messages, routes)
+    pairs = pairs_of(rows(messages))
+    columns = (pairs.first, pairs.publish, pairs.last, pairs.repeats, pairs.doubt)
+    got = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert got == expected(messages)
+    taken = {publish for _, publish, *_ in got if publish != NOBODY}
+    assert {i for i, value in enumerate(pairs.taken.tolist()) if value} == taken
+
+
+def test_a_label_tells_equal_contents_apart_whatever_their_order() -> None:
+    published = [Message(PUBLISH, at, route=101, label=at, common=12) for at in (1, 2, 3)]
+    delivered = [Message(DELIVERY, 9 - label, place=11, label=label, common=12) for label in (3, 2, 1)]
+    pairs = pairs_of(rows(published + delivered))
+    assert pairs.publish.tolist()[3:] == [2, 1, 0]
+    assert pairs.doubt.tolist()[3:] == [0, 0, 0]
+    assert pairs.tier.tolist()[3:] == [LABEL] * 3
+
+
+def test_what_bears_no_label_of_a_publish_takes_none_that_another_delivery_claims() -> None:
+    """Publishes 1 and 2; the first was changed on its way."""
+    published = [Message(PUBLISH, 1, route=101, label=1), Message(PUBLISH, 2, route=101, label=2)]
+    delivered = [Message(DELIVERY, 5, place=11, label=2), Message(DELIVERY, 6, place=11, label=3)]
+    for order in (delivered, [replace(m, at=11 - m.at) for m in reversed(delivered)]):
+        pairs = pairs_of(rows(published + order))
+        by_label = {m.label: pairs.publish[2 + n] for n, m in enumerate(order)}
+        assert by_label == {2: 1, 3: 0}
+        assert {m.label: pairs.tier[2 + n] for n, m in enumerate(order)} == {2: LABEL, 3: ANY}
+
+
+def test_across_families_the_common_label_tells() -> None:
+    published = [Message(PUBLISH, n, route=101, label=n, common=10 + n) for n in (1, 2)]
+    delivered = [
+        Message(DELIVERY, 5, place=11, family=DESCRIBED, label=8, common=12),
+        Message(DELIVERY, 6, place=11, family=DESCRIBED, label=9, common=11),
+    ]
+    pairs = pairs_of(rows(published + delivered))
+    assert (pairs.publish.tolist()[2:], pairs.doubt.tolist()[2:]) == ([1, 0], [0, 0])
+    assert pairs.tier.tolist()[2:] == [COMMON] * 2
+
+
+def test_a_stranger_casts_doubt_on_those_of_its_label() -> None:
+    published = [Message(PUBLISH, n, route=101, label=n) for n in (1, 2)]
+    delivered = [Message(DELIVERY, 5 + n, place=11, label=label) for n, label in enumerate((1, 2, 2))]
+    pairs = pairs_of(rows(published + delivered))
+    assert pairs.publish.tolist()[2:] == [0, 1, NOBODY]
+    assert pairs.doubt.tolist()[2:] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("n", [50])
+def test_equal_messages_that_nobody_saw_go_back_come_again_in_turn(n: int) -> None:
+    """Delivered once and again, and neither time is it known what became of them: each came again once."""
+    published = [Message(PUBLISH, i, route=101) for i in range(n)]
+    delivered = [Message(DELIVERY, n + i, place=11, back=n + i, surely=False) for i in range(n)]
+    again = [Message(DELIVERY, 2 * n + i, place=11, again=True, back=2 * n + i, surely=False) for i in range(n)]
+    pairs = pairs_of(rows(published + delivered + again))
+    assert pairs.repeats[n : 2 * n].tolist() == [1] * n
+    assert pairs.first[2 * n :].tolist() == list(range(n, 2 * n))
+
+
+def test_what_goes_back_to_its_place_comes_first_again() -> None:
+    """Two wait; the first is refused three times in a row, and is the head of its queue each time."""
+    published = [Message(PUBLISH, i, route=101) for i in range(2)]
+    delivered = [Message(DELIVERY, 5, place=11, back=7), Message(DELIVERY, 6, place=11, back=7)]
+    again = [Message(DELIVERY, 8 + 2 * i, place=11, again=True, back=9 + 2 * i) for i in range(3)]
+    pairs = pairs_of(rows([*published, *delivered, *again, Message(DELIVERY, 20, place=11, again=True)]))
+    assert pairs.first.tolist()[2:] == [2, 3, 2, 2, 2, 2]
+
+
+def test_the_nth_publish_goes_with_the_nth_delivery_of_each_queue() -> None:
+    published = [Message(PUBLISH, at, route=103, kind=NAMED) for at in (1, 2, 3)]
+    delivered = [Message(DELIVERY, at, place=place, route=103) for place in (11, 12) for at in (5, 6, 7)]
+    pairs = pairs_of(rows(published + delivered))
+    assert pairs.publish.tolist()[3:] == [0, 1, 2, 0, 1, 2]
+    assert pairs.doubt.tolist()[3:] == [1] * 6
+
+
+@pytest.mark.parametrize("n", [100_000])
+def test_many_alike_on_one_queue_cost_no_more_each(n: int) -> None:
+    """All given back and delivered again, in the order of the queue: each finds its own."""
+    published = [Message(PUBLISH, i, route=101) for i in range(n)]
+    delivered = [Message(DELIVERY, n + i, place=11, route=101, back=2 * n) for i in range(n)]
+    again = [Message(DELIVERY, 3 * n + i, place=11, route=101, again=True) for i in range(n)]
+    pairs = pairs_of(rows(published + delivered + again))
+    assert (pairs.publish[n : 2 * n] == np.arange(n)).all()
+    assert (pairs.first[2 * n :] == np.arange(n, 2 * n)).all()
+    assert (pairs.repeats[n : 2 * n] == 1).all()

@@ -1,0 +1,133 @@
+"""The one rule by which octets that are not UTF-8 are shown, and URIs without what stands before their host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from classic_frames import method
+from hypothesis import given
+from hypothesis import strategies as st
+from wire import CLIENT, Wire
+
+from codec.layers.tls.hello import hello_facts
+from codec.text import escaped, mask_userinfo
+from udfs.arrow.fields import texts_of
+from udfs.pairing.addresses import nodes
+
+# What is not UTF-8 (RFC 3629, section 3 and 4), and how Python's "backslashreplace" shows it.
+INVALID = {
+    "Latin-1": (b"Z\xfcrich", r"Z\xfcrich"),
+    "truncated": (b"a\xe2\x82", r"a\xe2\x82"),
+    "truncated before text": (b"\xf0\x9f\x98x", r"\xf0\x9f\x98x"),
+    "lone continuation": (b"\x80", r"\x80"),
+    "overlong of two": (b"\xc0\xaf", r"\xc0\xaf"),
+    "overlong of three": (b"\xe0\x80\xaf", r"\xe0\x80\xaf"),
+    "overlong of four": (b"\xf0\x80\x80\xaf", r"\xf0\x80\x80\xaf"),
+    "surrogate": (b"\xed\xa0\x80", r"\xed\xa0\x80"),
+    "pair of surrogates": (b"\xed\xa0\xbd\xed\xb8\x80", r"\xed\xa0\xbd\xed\xb8\x80"),
+    "above U+10FFFF": (b"\xf4\x90\x80\x80", r"\xf4\x90\x80\x80"),
+    "five octets": (b"\xf8\x88\x80\x80\x80", r"\xf8\x88\x80\x80\x80"),
+    "never an octet": (b"\xfe\xff", r"\xfe\xff"),
+    "beside UTF-8": ("é€😀".encode() + b"\xe9", r"é€😀\xe9"),
+    "beside a zero octet": (b"\0\xff", "\0\\xff"),
+    "beside a backslash": (b"C:\\\xe9", r"C:\x5c\xe9"),
+}
+
+
+@pytest.mark.parametrize("octets", [b"", b"text", "é€😀".encode(), b"\0", rb"C:\xe9", b"a\\"])
+def test_utf8_stays_as_it_is(octets: bytes) -> None:
+    assert escaped(octets) == octets.decode()
+    assert texts_of(pa.array([octets, b"\xff"])).to_pylist() == [octets.decode(), r"\xff"]
+
+
+@pytest.mark.parametrize(("octets", "shown"), INVALID.values(), ids=INVALID)
+def test_octets_that_are_not_utf8_are_escaped(octets: bytes, shown: str) -> None:
+    assert escaped(octets) == shown
+    wire = Wire()
+    wire.add(CLIENT, b"AMQP\0\0\x09\x01" + method("0-9-1", "queue.declare", queue=octets))
+    row = wire.rows()[0][1]
+    assert row["arguments"]["queue"] == shown
+    assert (row["status"], row["error"]) == ("malformed", "text that is not UTF-8")
+    assert "not-utf8" in row["notes"]
+
+
+@given(st.lists(st.none() | st.binary(max_size=12), max_size=8), st.integers(0, 3))
+def test_columns_of_texts_are_valid_and_escaped_alike(values: list[bytes | None], skipped: int) -> None:
+    """Also those of a slice; pyarrow looks whether all of it is UTF-8."""
+    column = texts_of(pa.array(values, pa.binary()).slice(skipped))
+    column.validate(full=True)
+    assert column.to_pylist() == [None if value is None else escaped(value) for value in values[skipped:]]
+
+
+@given(st.binary(max_size=12), st.binary(max_size=12))
+def test_different_octets_are_shown_differently(one: bytes, other: bytes) -> None:
+    """As long as neither or both are UTF-8: the note says which."""
+
+    def is_utf8(octets: bytes) -> bool:
+        return octets.decode("utf-8", "ignore").encode() == octets
+
+    if is_utf8(one) == is_utf8(other) and one != other:
+        assert escaped(one) != escaped(other)
+
+
+def test_parts_of_addresses_and_server_names_are_text() -> None:
+    _, exchanges, keys = nodes(pa.array(["/exchanges/caf%E9/k%ff"]))
+    assert (exchanges.to_pylist(), keys.to_pylist()) == ([r"caf\xe9"], [r"k\xff"])
+    exchanges.validate(full=True)
+    name = b"h\xf6st"
+    sni = b"\0\0" + (len(name) + 5).to_bytes(2, "big") + (len(name) + 3).to_bytes(2, "big") + b"\0"
+    sni += len(name).to_bytes(2, "big") + name
+    hello = b"\x03\x03" + bytes(32) + b"\0" + b"\0\x02\x13\x01" + b"\x01\0" + len(sni).to_bytes(2, "big") + sni
+    message = b"\x01" + len(hello).to_bytes(3, "big") + hello
+    assert hello_facts(b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message, b"")["sni"] == r"h\xf6st"
+
+
+# ---- URIs -----------------------------------------------------------------------------------------------------------
+
+URIS = {
+    "amqp://guest:s3cret@broker:5672/vhost": "amqp://************@broker:5672/vhost",
+    "see amqps://u:p@h, http://x:y@z/": "see amqps://***@h, http://***@z/",
+    "amqp://u:a/b@c@host/x": "amqp://*******@host/x",  # signs that should have been escaped
+    "https://host:8080/me@home": "https://host:8080/me@home",
+    "https://host/12:00/me@home": "https://host/12:00/me@home",
+    "https://github.com/x": "https://github.com/x",
+    "me@home": "me@home",
+    "://": "://",
+    "a://@": "a://@",
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), URIS.items())
+def test_userinfo_of_uris_is_masked(text: str, shown: str) -> None:
+    octets = np.frombuffer(bytearray(text.encode()), np.uint8).copy()
+    mask_userinfo(octets, 0, len(octets))
+    assert octets.tobytes().decode() == shown
+
+
+@pytest.mark.parametrize("tag", [b"S", b"x"])
+def test_userinfo_in_client_properties_is_masked_at_any_depth(tag: bytes) -> None:
+    uri = b"amqp://me:s3cret@host/"
+    table = b"\x01u" + tag + len(uri).to_bytes(4, "big") + uri
+    nested = b"\x01n" + b"F" + len(table).to_bytes(4, "big") + table
+    properties = (len(table + nested)).to_bytes(4, "big") + table + nested
+    row = start_ok(properties)
+    shown = b"amqp://*********@host/" if tag == b"x" else "amqp://*********@host/"
+    assert row["arguments"]["client_properties"] == {"u": shown, "n": {"u": shown}}
+    assert row["arguments"]["locale"] == "en_US"
+
+
+def test_what_a_peer_tells_of_itself_is_text() -> None:
+    """A long string may be any octets; product and platform are names."""
+    row = start_ok({"product": b"K\xfcche"})
+    assert row["arguments"]["client_properties"] == {"product": r"K\xfcche"}
+    assert row["status"] == "malformed"
+
+
+def start_ok(properties: Any) -> dict[str, Any]:
+    wire = Wire()
+    given = {"client_properties": properties, "mechanism": "EXTERNAL", "response": b"", "locale": "en_US"}
+    wire.add(CLIENT, b"AMQP\0\0\x09\x01" + method("0-9-1", "connection.start-ok", 0, **given))
+    return wire.rows()[0][1]

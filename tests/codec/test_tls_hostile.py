@@ -1,0 +1,138 @@
+"""Damaged and hostile TLS and WebSocket: nothing raises, the ledger holds, cost is bounded."""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+
+import pytest
+from test_tls import PARTS, conversation
+from test_websocket import upgraded
+from tls_talks import Peers, Said
+from wire import CLIENT, SERVER, Wire
+from wire_capture import give_up
+
+from codec.compiler.limits import HANDSHAKE, LIMITS, TRIAL
+from codec.layers.stack import Layers
+from codec.layers.tls import begun
+from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls.records import Tls
+
+INPUTS = 10  # of each kind
+
+KINDS = {
+    "tls13": (ssl.TLSVersion.TLSv1_3, ""),
+    "tls12": (ssl.TLSVersion.TLSv1_2, ""),
+    "cbc": (ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-SHA256"),
+}
+
+
+def mutated(flights: list[Said], draw: random.Random) -> Wire:
+    """Octets flipped, segments lost (with and without an acknowledgement), doubled, swapped, cut."""
+    wire = Wire()
+    parts = [
+        (way, octets[at : at + size])
+        for way, octets in flights
+        for size in [draw.choice([20, 100, 600, 1400])]
+        for at in range(0, len(octets), size)
+    ]
+    for _ in range(draw.randrange(3)):
+        at = draw.randrange(len(parts) - 1)
+        parts[at], parts[at + 1] = parts[at + 1], parts[at]
+    for way, octets in parts:
+        chance = draw.random()
+        if chance < 0.03:
+            damaged = bytearray(octets)
+            damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
+            wire.add(way, bytes(damaged))
+        elif chance < 0.06:
+            wire.lose(way, len(octets))
+        elif chance < 0.08:
+            wire.seq[way] += len(octets)
+        elif chance < 0.1:
+            wire.add(way, octets)
+            wire.seq[way] -= len(octets)
+            wire.add(way, octets)
+        elif chance < 0.12:
+            wire.add(way, octets[: len(octets) // 2])
+        else:
+            wire.add(way, octets)
+    for way in (CLIENT, SERVER):
+        give_up(wire, way)
+    return wire
+
+
+def flights_of(kind: str) -> tuple[list[Said], KeyLog]:
+    said = conversation()[0]
+    if kind == "websocket":
+        return upgraded(said), KeyLog()
+    peers = Peers(*KINDS.get(kind, KINDS["tls13"]))
+    flights = peers.talk(upgraded(said) if kind == "both" else said)
+    return flights, KeyLog(peers.key_log)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "websocket", "both"])
+def test_what_is_damaged_gives_rows_and_a_ledger(kind: str) -> None:
+    flights, log = flights_of(kind)
+    for seed in range(INPUTS):
+        _, facts = mutated(flights, random.Random(f"{kind} {seed}")).rows(Layers(log))
+        for side in ("client", "server"):
+            ledger = facts[side]
+            assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS), seed
+            assert all(ledger[part] >= 0 for part in (*PARTS, "decrypted_bytes", "missing_bytes")), seed
+
+
+def test_trial_behind_holes_is_paid_from_a_budget() -> None:
+    """A hostile stream behind a hole: heads of records everywhere, none of which opens."""
+    flights, log = flights_of("tls13")
+    (secrets,) = log._known.values()
+    tls = Tls(CLIENT, secrets)
+    for way, octets in flights[:8]:
+        tls.take(way, octets)
+    assert not tls.sides[CLIENT].dead
+    tls.hole(CLIENT, 1 << 20)
+    taken, started = 0, time.process_time()
+    while not tls.sides[CLIENT].dead and taken < 4 << 20:
+        tls.take(CLIENT, b"\x17\x03\x03\x00\x40" * 2000)
+        taken += 10_000
+    spent = time.process_time() - started
+    assert tls.sides[CLIENT].dead
+    assert tls.limits == TRIAL
+    assert spent < 20
+    assert tls.budget <= LIMITS.trial_grace + LIMITS.trial_rate * (taken + sum(len(octets) for _, octets in flights))
+
+
+def test_secrets_of_many_connections_cost_no_more_than_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key log of 100 connections, none of which is the one that began before the capture."""
+    lines = (
+        f"{side}_TRAFFIC_SECRET_0 {number:064x} {number:096x}" for number in range(100) for side in ("CLIENT", "SERVER")
+    )
+    known = KeyLog("\n".join(lines).encode()).recent()
+    assert [secrets[b"CLIENT_TRAFFIC_SECRET_0"][-1] for secrets in known] == list(range(99, 67, -1))  # the newest 32
+    tried = []
+    monkeypatch.setattr(begun, "number_of", lambda *arguments: tried.append(arguments[-1]))
+    assert begun.begun_before(b"\x17\x03\x03\x00\x20" + bytes(32), known) is None
+    assert sum(tried) <= LIMITS.trial_numbers
+    assert len(tried) == 2 * LIMITS.trial_connections
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_message_of_the_handshake_above_the_limit_is_named(more: int) -> None:
+    tls = Tls(CLIENT, {b"CLIENT_RANDOM": bytes(48)})
+    head = b"\x0b" + (LIMITS.handshake_bytes + more).to_bytes(3, "big")
+    tls.take(CLIENT, b"\x16\x03\x03\x00\x04" + head)
+    assert tls.limits == HANDSHAKE * more
+
+
+@pytest.mark.parametrize(
+    "octets", [b"\x16\x03\x01\xff\xff" + bytes(60), b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n" + bytes(90)]
+)
+def test_a_beginning_that_never_ends_is_given_up(octets: bytes) -> None:
+    wire = Wire()
+    wire.add(CLIENT, octets)
+    for _ in range(40):
+        wire.add(CLIENT, b"x" * 1400)
+    rows, facts = wire.rows(Layers())
+    assert rows
+    assert facts["client"]["payload_bytes"] == sum(facts["client"][part] for part in PARTS)

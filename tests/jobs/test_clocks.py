@@ -1,0 +1,120 @@
+"""Clocks that are coarse, were set back, or are far off: decoded, audited, reported and drawn all the same."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plots_support import BEGIN, MILLISECOND, SECOND, connection, frame, svg, tables_of
+from pyspark.sql import SparkSession
+
+import pipeline
+from codec.capture.times import LAST_NS
+from jobs.cli import main
+from pipeline import Tables, plots, theme
+from pipeline.output.units import duration
+from pipeline.report import charts
+from pipeline.report.facts import gather
+from pipeline.report.latency import Latency
+from pipeline.report.page import drawings
+from pipeline.schemas import FINDINGS
+
+CAPTURE = Path(__file__).parents[2] / "samples" / "091_confirms_and_return.pcap"
+PICTURES: dict[str, Callable[[Tables], Any]] = {
+    **{name: getattr(plots, name) for name in plots.__all__},
+    "latency by queue": lambda tables: plots.latency(tables, by="queue"),
+    "confirms over time": lambda tables: plots.latency_over_time(tables, measure="confirm"),
+}
+# Times of two events of one kind, ns: what a clock may make of them.
+CLOCKS = {
+    "equal": (BEGIN, BEGIN),
+    "set back": (BEGIN, BEGIN - 3600 * SECOND),
+    "never set": (0, 0),
+    "at its end": (LAST_NS, LAST_NS),
+    "from end to end": (LAST_NS, -LAST_NS),
+}
+
+
+def test_a_logarithmic_axis_has_a_place_for_all_times() -> None:
+    """The logarithm of 0, or of less, is not a number."""
+    assert [theme.logarithmic_ms(ns) for ns in (-5, 0, 1, 2 * MILLISECOND)] == [1e-6, 1e-6, 1e-6, 2]
+    for quantiles in ((0, 0, 0), (-7, 0, 9), (-9, -8, -7), (0, 1, LAST_NS)):
+        drawing = charts.spread([Latency("a", 3, None, quantiles, quantiles[-1])], "label")
+        assert drawing is not None
+        assert "NaN" not in drawing
+
+
+def test_times_below_0_are_read_as_such() -> None:
+    assert [duration(ns) for ns in (0, -812, -14_200, -3600 * SECOND)] == ["0 ns", "-812 ns", "-14.2 us", "-3600.0 s"]
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSession) -> None:
+    first, last = CLOCKS[name]
+    took = last - first
+    at = [{"first": pipeline_ts(ns), "ns": ns} for ns in (first, last)]
+    sides = {"opened_ts": at[0]["first"], "closed_ts": at[1]["first"], "heartbeat_s": 1, "blocked_ns": took}
+    captures = [{"capture_file": "a", "packets": 2, "first_ts": at[first > last]["first"],
+                 "last_ts": at[first <= last]["first"]}]  # fmt: skip
+    frames = [frame(number, ns - BEGIN, "client", "basic.publish") for number, ns in enumerate((first, last), 1)]
+    methods = [{"connection_id": 1, "frame_no": 1, "name": "queue.declare", "reply_latency_ns": took}]
+    messages = [
+        {"connection_id": 1, "channel": 1, "channel_life": 1, "link": "c", "queue": "q", "operation": operation,
+         "ts_ns": first, "settled_ts_ns": last, "settle_latency_ns": took, "outcome": "acked"}
+        for operation in ("publish", "deliver")
+    ]  # fmt: skip
+    measures = ("confirm", "broker", "ack", "total", "rpc")
+    flows = [
+        {"flow_id": 1, "queue": "q", "publish_ts_ns": first, "deliver_ts_ns": last, "publish_connection_id": 1,
+         **{f"{measure}_latency_ns": took for measure in measures}}
+    ]  # fmt: skip
+    tables = tables_of(
+        spark, captures=captures, connections=[connection(number, **sides) for number in (1, 2, 3, 4)], frames=frames,
+        methods=methods, messages=messages, message_flows=flows,
+    )  # fmt: skip
+    drawn = drawings(gather(tables, spark.createDataFrame([], FINDINGS)))
+    assert drawn.flows_chart is not None
+    for picture in PICTURES.values():
+        assert "NaN" not in svg(picture(tables))
+
+
+def pipeline_ts(ns: int) -> Any:
+    from datetime import UTC, datetime, timedelta
+
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=ns // 1000)
+
+
+def rewritten(clock: Callable[[int], int]) -> bytes:
+    """The sample with other times, in us: of packet 0, 1, 2 ..."""
+    octets = bytearray(CAPTURE.read_bytes())
+    at, number = 24, 0
+    while at < len(octets):
+        struct.pack_into("<II", octets, at, *divmod(clock(number), 10**6))
+        at += 16 + struct.unpack_from("<I", octets, at + 8)[0]
+        number += 1
+    return bytes(octets)
+
+
+@pytest.mark.parametrize(
+    ("clock", "longest"),
+    [(lambda number: 1_700_000_000_000_000, 0), (lambda number: 1_700_000_000_000_000 - 1000 * number, -1)],
+    ids=["equal", "backwards"],
+)
+def test_a_capture_of_such_a_clock_ends_in_a_report_and_pictures(
+    clock: Callable[[int], int], longest: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "a.pcap").write_bytes(rewritten(clock))
+    told = ("--report", str(tmp_path / "a.html"), "--json", str(tmp_path / "a.json"), "--fail-on", "never")
+    assert main(["nightly", str(tmp_path / "a.pcap"), "--output", str(tmp_path / "tables"), *told]) == 0
+    tables = pipeline.load(spark, str(tmp_path / "tables"))
+    (took,) = tables.messages.selectExpr("max(settle_latency_ns)").collect()[0]
+    assert took == (0 if longest == 0 else None)  # how long is not known where the clock was set back
+    drawn = "From publish through the broker to settlement" in (tmp_path / "a.html").read_text()
+    assert drawn == (longest == 0)
+    assert json.loads((tmp_path / "a.json").read_text())["verdict"]["amqp"] >= 1
+    for picture in PICTURES.values():
+        assert "NaN" not in svg(picture(tables))

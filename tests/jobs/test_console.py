@@ -1,0 +1,239 @@
+"""What people see: text tables, units, status lines."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs import console, summary
+from jobs.running import FAILED, Ending, Endings, cause, outcome
+from pipeline.output import units
+
+ROOT = Path(__file__).parents[2]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_table_aligns_numbers_right_and_text_left() -> None:
+    rows = [("a.pcap", 7, None), ("longer.pcap", 12345, "damaged")]
+    assert console.table("Captures: 2", ("file", "packets", "remarks"), rows).splitlines() == [
+        "Captures: 2",
+        "  file         packets  remarks",
+        "  -----------  -------  -------",
+        "  a.pcap             7",
+        "  longer.pcap   12,345  damaged",
+    ]
+
+
+def test_no_rows_are_no_table() -> None:
+    assert console.table("Connections: 0", ("client",), []) == ""
+
+
+def test_text_from_the_wire_cannot_steer_the_terminal() -> None:
+    assert console.text("\x1b[2Jqueue\r\n") == ".[2Jqueue.."
+
+
+def test_times_are_shown_in_utc_to_the_second() -> None:
+    assert console.text(datetime(2026, 1, 31, 8, 0, 59, 999_999, tzinfo=UTC)) == "2026-01-31 08:00:59"
+
+
+@pytest.mark.parametrize(
+    ("octets", "shown"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KB"), (5 * 1024**3, "5.0 GB"), (3 * 1024**4, "3.0 TB")],
+)
+def test_sizes(octets: int, shown: str) -> None:
+    assert units.size(octets) == shown
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "shown"),
+    [(None, None), (999, "999 ns"), (1_500, "1.5 us"), (2_000_000, "2.0 ms"), (90_000_000_000, "90.0 s")],
+)
+def test_durations(nanoseconds: int | None, shown: str | None) -> None:
+    assert units.duration(nanoseconds) == shown
+
+
+def test_a_step_is_one_line_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        pass
+    assert capsys.readouterr() == ("", "2 captures decoded in 0.0 s\n")
+
+
+def test_a_step_that_fails_does_not_say_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError, match="full"), console.step("decoding", "decoded"):
+        raise OSError("full")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_on_a_terminal_a_step_shows_itself_and_clears_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "REFRESH_SECONDS", 0.01)
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        time.sleep(0.1)
+    shown = terminal.getvalue()
+    assert "\r\x1b[Kdecoding 2 captures ... 0 s" in shown
+    assert shown.endswith("\r\x1b[K2 captures decoded in 0.1 s\n")
+
+
+JAVA_CHAIN = r"""An error occurred while calling o1.parquet.
+: org.apache.spark.SparkException: Job aborted
+    at org.apache.Writer.write(Writer.scala:1)
+Caused by: java.io.IOException: No space left on device
+    at a.b
+"""
+PYTHON_WITHIN_JAVA = r"""[PYTHON_DATA_SOURCE_ERROR] it failed: Traceback (most recent call last):
+  File "x.py", line 1
+ValueError: no such thing
+
+    at org.apache.spark.api.python.Runner.read(Runner.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("disk full", "disk full"),
+        ("", "Exception"),
+        (
+            JAVA_CHAIN,
+            "No space left on device, for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)",
+        ),
+        (PYTHON_WITHIN_JAVA, "ValueError: no such thing"),
+    ],
+)
+def test_an_error_is_told_by_its_root_cause(message: str, shown: str) -> None:
+    assert cause(Exception(message)) == shown
+
+
+def test_an_error_ends_a_job_by_its_nearest_class() -> None:
+    endings: Endings = {OSError: Ending(3), FileNotFoundError: Ending(2, "; look elsewhere")}
+    assert outcome(FileNotFoundError("gone"), endings) == (2, "gone; look elsewhere")
+    assert outcome(PermissionError("locked"), endings) == (3, "locked")
+    assert outcome(RuntimeError("one\ntwo"), endings) == (FAILED, "one")
+
+
+@pytest.mark.parametrize(
+    ("argv", "unbuffered", "unheard"),
+    [
+        (["schema", "--markdown"], "", "stdout"),  # noticed when the buffer is flushed at the end
+        (["schema", "--markdown"], "1", "stdout"),
+        (["cut", "nowhere", "--connection", "1", "--output", "o"], "", "stderr"),  # a complaint: 2>&1 | head
+    ],
+)
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(argv: list[str], unbuffered: str, unheard: str) -> None:
+    """As `| head` does it to any program: 141 is what a shell says of one that SIGPIPE ended (POSIX: 128 + 13)."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *argv],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=writer if unheard == "stdout" else subprocess.PIPE,
+        stderr=writer if unheard == "stderr" else subprocess.PIPE,
+    )
+    os.close(writer)
+    assert (run.returncode, run.stdout or b"", run.stderr or b"") == (141, b"", b"")
+
+
+class Tracker:
+    """Stages as Spark's status tracker tells of them: number -> (completed tasks, all)."""
+
+    def __init__(self, stages: dict[int, tuple[int, int]]) -> None:
+        self.stages = stages
+        self.sparkContext = self
+
+    def statusTracker(self) -> Tracker:
+        return self
+
+    def getActiveStageIds(self) -> list[int]:
+        return list(self.stages)
+
+    def getStageInfo(self, stage: int) -> Any:
+        completed, every = self.stages[stage]
+        return SimpleNamespace(stageId=stage, numCompletedTasks=completed, numTasks=every)
+
+
+def test_progress_is_in_bytes_and_per_cent() -> None:
+    """The first stage of a step reads, the next one decodes, whatever their numbers are."""
+    status, spark = console.Status("decoding", 10 * 1024**2, ("read", "decoded")), Tracker({})
+    assert status.done(spark) == ""  # type: ignore[arg-type]
+    spark.stages = {7: (1, 4)}
+    assert status.done(spark) == ", 2.5 MB of 10.0 MB read (25 %)"  # type: ignore[arg-type]
+    spark.stages = {8: (1, 2)}
+    assert status.done(spark) == ", 5.0 MB of 10.0 MB decoded (50 %)"  # type: ignore[arg-type]
+    spark.stages = {9: (2, 2)}
+    assert status.done(spark) == ", 10.0 MB of 10.0 MB decoded (100 %)"  # type: ignore[arg-type]
+
+
+def test_progress_of_a_step_without_bytes_is_in_per_cent() -> None:
+    assert console.Status("writing tables").done(Tracker({3: (1, 3), 4: (2, 3)})) == ", 50 %"  # type: ignore[arg-type]
+
+
+def test_a_session_that_does_not_tell_is_no_failure() -> None:
+    assert console.Status("decoding", 5, ("read",)).done(None) == ""
+    assert console.Status("decoding", 5, ("read",)).done(object()) == ""  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    console.quiet(True)
+    yield
+    console.quiet(False)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_quiet_run_tells_only_what_went_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        pass
+    console.say("a table")
+    console.note("52 packets written")
+    console.complain("a.pcap: damaged")
+    assert capsys.readouterr() == ("", "a.pcap: damaged\n")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "REFRESH_SECONDS", 0.001)
+    with console.step("decoding 2 captures", "2 captures decoded"):
+        time.sleep(0.02)
+    assert terminal.getvalue() == ""
+
+
+INEQUIVALENT = (
+    "PRECONDITION_FAILED - inequivalent arg 'durable' for queue '{}' in vhost '/': "
+    "received 'true' but current is 'false'"
+)
+
+
+def test_texts_that_begin_alike_are_told_apart() -> None:
+    """All of RabbitMQ's texts about inequivalent arguments share their first 61 characters and more."""
+    texts = [INEQUIVALENT.format(queue) for queue in ("orders.eu.invoices", "orders.us.invoices", "x")]
+    shown = summary.told_apart([*texts, "y" * 300, "NOT_FOUND - no queue 'missing' in vhost '/'", None])
+    assert len(set(shown)) == 6
+    assert max(map(len, shown)) <= summary.TEXT_WIDTH
+    assert "orders.eu" in shown[0]
+    assert "orders.us" in shown[1]
+    assert shown[3:] == ["y" * 57 + "...", "NOT_FOUND - no queue 'missing' in vhost '/'", ""]
+
+
+@pytest.mark.parametrize("shared", [0, 30, 45, 50, 57, 60, 200])
+@pytest.mark.parametrize("rest", [1, 5, 100])
+def test_however_much_they_share(shared: int, rest: int) -> None:
+    one, other = ("s" * shared + letter * rest for letter in "ab")
+    shown = summary.told_apart([one, other, one])
+    assert shown[0] == shown[2] != shown[1]
+    assert max(map(len, shown)) <= summary.TEXT_WIDTH

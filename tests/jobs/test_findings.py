@@ -1,0 +1,184 @@
+"""Findings: for every rule a stream that breaks it and fires it, and a conforming twin that fires nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from rule_cases import capture_cases, cases_of
+from rule_support import AMBIENT, Case, Key, Talk, write_cases
+
+import pipeline
+from jobs.cli import main
+from pipeline.audit.catalogue import KNOWLEDGE, SCOPES, SEVERITIES, catalogue, removed
+from pipeline.audit.contexts import prefilter as plain
+from pipeline.audit.contexts import settlements
+from pipeline.audit.detectors import DETECTORS
+from pipeline.schemas import FINDINGS, TABLES
+
+Fired = dict[Key, dict[str, list[dict[str, Any]]]]
+CASES = cases_of()
+CAPTURE_CASES = capture_cases()
+RULES = sorted(catalogue())
+SPECIFIED = Path(__file__).parents[2] / "codec" / "amqp" / "spec" / "wire-rules.json"
+# About our decoder, from practice, or about what lies below AMQP.
+OURS = {"CAP-06", *(name for name in RULES if name.startswith(("R4-", "PR-", "TLS-")))}
+
+
+def on_channel_0(talk: Talk, times: int = 1) -> Talk:
+    """Breaks HS-03, which prefers to know all bytes."""
+    for _ in range(times):
+        talk.client("channel.flow", 0, active=True)
+    return talk
+
+
+def bound_to_the_log(talk: Talk, channel: int) -> Talk:
+    """Breaks SEC-10 twice, a rule about channels."""
+    for _ in range(2):
+        talk.asks("queue.bind", channel, queue="q", exchange="amq.rabbitmq.log", routing_key="#")
+    return talk
+
+
+LIVES = Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q")
+bound_to_the_log(LIVES, 1).client("channel.close", 1, reply_code=200, reply_text="").server("channel.close-ok", 1)
+bound_to_the_log(LIVES.asks("channel.open", 1).asks("queue.declare", 1, {"queue": "q"}, queue="q"), 1)
+FURTHER = {
+    "a loss before": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake().lose("client", 30).heartbeat()), Talk()),
+    "a loss after": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake()).wait(1).lose("client", 30), Talk()),
+    "several times": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake(), 3), Talk()),
+    "two lives": Case("SEC-10", "0-9-1", LIVES, Talk()),
+}
+
+
+@pytest.fixture(scope="module")
+def fired(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fired:
+    """Findings of every half of every case, by rule, in the order of frames."""
+    folder: Path = tmp_path_factory.mktemp("findings")
+    captures = folder / "captures"
+    captures.mkdir()
+    owner = write_cases(captures / "cases.pcap", [*CASES, *FURTHER.values()])
+    for number, case in enumerate(CAPTURE_CASES):
+        for half, octets in case.halves.items():
+            (captures / f"{number}-{half}.pcap").write_bytes(octets)
+    # Some captures are damaged. As the job writes tables: rows of Spark take half as long again.
+    assert main(["decode", str(captures), "--output", str(folder / "tables")]) == 3
+    tables = pipeline.load(spark, str(folder / "tables"))
+    of_port = {
+        row.connection_id: owner[row.client_port if row.client_port in owner else row.server_port]
+        for row in tables.connections.select("connection_id", "client_port", "server_port").collect()
+    }
+    found: Fired = defaultdict(lambda: defaultdict(list))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain, "LONG", 0)  # talks are short: leave plain rows out of every stretch
+        patch.setattr(settlements, "MANY", 0)  # and settlements that hit
+        found_rows = pipeline.findings(tables)
+        rows = found_rows.collect()
+    assert found_rows.schema == FINDINGS
+    for row in sorted(rows, key=lambda row: (row.frame_no is None, row.frame_no)):
+        shown = row.asDict() | {"evidence": json.loads(row.evidence.toJson())}
+        found[of_port[row.connection_id] if row.connection_id is not None else place(row)][row.rule_id].append(shown)
+    return found
+
+
+def place(row: Row) -> Key:
+    """The half of a case that a finding about a capture is of, counted from -1 downwards."""
+    number, half = Path(row.capture_file).stem.split("-")
+    return -1 - int(number), half
+
+
+def further(fired: Fired, name: str, *columns: str) -> list[tuple[Any, ...]]:
+    """These columns of the findings that case `name` is about."""
+    number = len(CASES) + list(FURTHER).index(name)
+    return [tuple(row[column] for column in columns) for row in fired[number, "breaks"][FURTHER[name].rule]]
+
+
+def test_the_catalogue_holds_every_rule_that_was_specified() -> None:
+    specified = json.loads(SPECIFIED.read_text())["rules"]
+    assert {*RULES, *removed()} - OURS == {rule["id"] for rule in specified}
+    assert not set(RULES) & set(removed())
+    assert all(len(reason) > 20 for reason in removed().values())
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_says_all_that_a_finding_needs(name: str) -> None:
+    rule = catalogue()[name]
+    assert rule.severity in SEVERITIES
+    assert rule.scope in SCOPES
+    assert rule.offender in ("client", "server", None)
+    assert {*rule.needs, *rule.prefers} <= set(KNOWLEDGE)
+    assert all([rule.versions, rule.summary, rule.reference, rule.detect, rule.category])
+
+
+def test_every_rule_has_a_detector() -> None:
+    assert sorted({detector.rule for detector in DETECTORS}) == RULES
+
+
+def test_every_rule_has_a_case() -> None:
+    assert sorted({case.rule for case in CASES}) == RULES
+
+
+def test_a_case_is_of_a_version_that_its_rule_is_about() -> None:
+    assert [case for case in CASES if case.version not in catalogue()[case.rule].versions] == []
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{case.rule}-{case.version}" for case in CASES])
+def test_a_rule_fires_on_its_offence_and_on_nothing_else(fired: Fired, number: int) -> None:
+    case: Case = CASES[number]
+    broken, conforming = (
+        set(fired[number, half]) - ({*AMBIENT, *case.besides} - {case.rule}) for half in ("breaks", "conforms")
+    )
+    assert conforming == set()
+    assert broken == {case.rule, *case.also}
+    (first, *_) = fired[number, "breaks"][case.rule]
+    assert {name: first["evidence"].get(name) for name in case.evidence} == dict(case.evidence)
+    assert first["packet_no"] is not None
+    if case.offender:
+        assert first["offender"] == case.offender
+
+
+@pytest.mark.parametrize("number", range(len(CAPTURE_CASES)), ids=[str(case.evidence) for case in CAPTURE_CASES])
+def test_a_limit_of_a_capture_is_a_finding_of_no_connection(fired: Fired, number: int) -> None:
+    case = CAPTURE_CASES[number]
+    assert (-1 - number, "conforms") not in fired
+    ((name, (row,)),) = fired[-1 - number, "breaks"].items()
+    assert (name, row["scope"], row["occurrences"]) == (case.rule, "capture", case.occurrences)
+    assert {name: row["evidence"].get(name) for name in case.evidence} == dict(case.evidence)
+    assert [row[name] for name in ("connection_id", "channel", "frame_no", "packet_no", "ts", "reservation")] == 6 * [
+        None
+    ]
+
+
+def test_a_finding_says_what_its_rule_says(fired: Fired) -> None:
+    for of_rule in fired.values():
+        for name, rows in of_rule.items():
+            rule = catalogue()[name]
+            for row in rows:
+                scope = rule.scope if row["connection_id"] is not None else "capture"
+                told = (row["scope"], row["category"], row["summary"], row["reference"])
+                assert told == (scope, rule.category, rule.summary, rule.reference)
+                assert (row["channel"] is None) == (scope in ("connection", "capture"))
+
+
+def test_severity_falls_where_bytes_are_missing_before(fired: Fired) -> None:
+    assert further(fired, "a loss before", "severity", "reservation") == [("warning", "bytes are missing")]
+    assert further(fired, "a loss after", "severity", "reservation") == [("violation", None)]
+
+
+def test_offences_of_one_connection_are_one_finding(fired: Fired) -> None:
+    # header, start, start-ok, tune, tune-ok, open, open-ok come before the first
+    assert further(fired, "several times", "occurrences", "frame_no") == [(3, 8)]
+
+
+def test_lives_of_a_channel_are_told_apart(fired: Fired) -> None:
+    assert further(fired, "two lives", "channel", "channel_life", "occurrences") == [(1, 1, 2), (1, 2, 2)]
+
+
+def test_findings_of_tables_without_rows(spark: SparkSession) -> None:
+    empty: dict[str, Any] = {name: spark.createDataFrame([], schema) for name, schema in TABLES.items()}
+    tables = pipeline.Tables(**empty)
+    assert pipeline.findings(tables, rules=["CL-08"]).collect() == []
+    assert pipeline.findings(tables, rules=["CL-08"], disable=["CL"]).schema == FINDINGS

@@ -1,0 +1,119 @@
+"""The commands of a lake: their words, their loop, and one clear line for what they cannot do."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lake_support import commit, new_lake
+from test_lake_commits import FRIDAY, MONDAY, captured_on
+
+from jobs import ingest
+from jobs.cli import main
+from jobs.running import OK, USAGE
+from pipeline.lake.lock import locked
+from pipeline.lake.place import made
+from udfs.source.paths import PathError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("30s", 30), ("5m", 300), ("1.5h", 5400), ("7d", 604800), ("250ms", 0.25)]
+)
+def test_lengths_of_time(text: str, seconds: float) -> None:
+    assert ingest.length(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5s", "5 weeks", "1h30"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected one like 30s, 5m, 1h or 7d"):
+        ingest.length(text)
+
+
+class Looks:
+    """Stands in for an ingest: the first look finds no capture, later ones find some."""
+
+    copies = (("b.pcap", "a.pcap"),)
+    unsettled = 0
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def batches(self, _: Any) -> Iterator[dict[str, Any]]:
+        self.number += 1
+        if self.number == 1:
+            raise PathError("no capture file is there")
+        counts = dict.fromkeys(("bytes", "packets", "frames", "damaged_files", "late_files", "ahead_files"), 0)
+        more = dict.fromkeys(("open_connections", "forgotten_connections", "unread_states", "seconds"), 0)
+        yield {**counts, **more, "batch": self.number, "files": 1, "lag_ns": None}
+
+
+def test_an_ingest_looks_again_and_again(capsys: pytest.CaptureFixture[str]) -> None:
+    looks, waits = Looks(), list[float]()
+
+    class Over(Exception):
+        pass
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise Over
+
+    arguments = SimpleNamespace(captures=["captures"], once=False, every=60.0, prog="wirehare ingest")
+    with pytest.raises(Over):
+        ingest.rounds(looks, arguments, wait)  # type: ignore[arg-type]
+    printed = capsys.readouterr()
+    assert [line.split(":")[0] for line in printed.out.splitlines()] == ["Batch 2", "Batch 3"]
+    assert "b.pcap: is the capture a.pcap, which was taken already" in printed.err
+    assert all(59 < seconds <= 60 for seconds in waits)
+
+
+def test_a_second_ingest_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake, capture = tmp_path / "lake", tmp_path / "some.pcap"
+    capture.touch()
+    with locked(made(str(lake))):
+        assert main(["ingest", str(capture), "--lake", str(lake), "--once"]) == USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "another ingest works on this lake" in line
+
+
+def test_what_is_no_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").touch()
+    for command in (["lake", str(tmp_path)], ["ingest", "some.pcap", "--lake", str(tmp_path), "--once"]):
+        assert main(command) == USAGE
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is not a lake" in line
+
+
+def test_without_the_extra_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = builtins.__import__
+
+    def missing(name: str, *arguments: Any, **named: Any) -> Any:
+        if name.split(".")[0] == "deltalake":
+            raise ImportError(name)
+        return found(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    assert main(["ingest", "some.pcap", "--lake", str(tmp_path / "lake"), "--once"]) == USAGE
+    assert "pip install 'wirehare[lake]'" in capsys.readouterr().err
+
+
+def test_the_house_is_kept_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = new_lake(tmp_path / "lake")
+    for batch, day in enumerate([FRIDAY, FRIDAY, MONDAY], 1):
+        commit(log, batch, [batch], [100], day)
+        captured_on(log, batch, day)
+    assert main(["lake", str(tmp_path / "lake"), "--compact"]) == OK
+    assert capsys.readouterr().out.startswith("6 files joined into 3")
+    assert main(["lake", str(tmp_path / "lake"), "--expire", "1d"]) == OK
+    assert capsys.readouterr().out.startswith("3 files dropped")
+    assert main(["lake", str(tmp_path / "lake")]) == OK
+    printed = capsys.readouterr().out
+    assert "Batch 3." in printed
+    assert str(FRIDAY) not in printed

@@ -1,0 +1,142 @@
+"""`wirehare nightly`: what the two jobs say and write, in one session; which of their exit codes counts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+from submitting import OF_SPARK, ROOT, submitted
+
+from jobs import audit, decode
+from jobs.cli import command_line, main
+from pipeline.schemas import TABLES
+
+CAPTURE = ROOT / "samples" / "091_declare_publish_consume_ack.pcap"
+WRITTEN = ("--output", "tables", "--report", "audit.html", "--json", "audit.json")
+
+
+def nightly(*argv: object) -> int:
+    """The exit code of `wirehare nightly`."""
+    return main(["nightly", *map(str, argv)])
+
+
+def options(job: str) -> set[str]:
+    """The options of a job."""
+    parser = command_line().commands[job]
+    return {name for action in parser._actions for name in action.option_strings}
+
+
+def rows(directory: Path, table: str) -> list[str]:
+    """The rows of a table in any order; where a capture lies is the same in both runs."""
+    found = pyarrow.dataset.dataset(directory / table, format="parquet").to_table().to_pylist()
+    return sorted(map(repr, found))
+
+
+def test_it_takes_the_options_of_both() -> None:
+    # An audit needs all tables, so that there is nothing to choose.
+    without = {"--tables", "--since", "--until"}
+    assert options("nightly") | without == options("decode") | options("audit")
+
+
+@pytest.fixture(scope="module")
+def apart(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `captures`, and what the two commands write of them: `tables`, `audit.html`, `audit.json`."""
+    folder = tmp_path_factory.mktemp("apart")
+    (folder / "captures").mkdir()
+    # Behind the last record the header of one that claims 2**32 - 1 octets.
+    (folder / "captures" / "torn.pcap").write_bytes(CAPTURE.read_bytes() + b"\xff" * 16)
+    tables, report, said = (str(folder / name) for name in ("tables", "audit.html", "audit.json"))
+    assert main(["decode", str(folder / "captures"), "--output", tables]) == 3
+    assert main(["audit", tables, "--report", report, "--json", said, "--fail-on", "never"]) == 0
+    return folder
+
+
+def test_submitted_from_anywhere_it_writes_what_the_two_commands_write(apart: Path, tmp_path: Path) -> None:
+    job = str(ROOT / "jobs" / "nightly.py")
+    ran = submitted(job, str(apart / "captures"), *WRITTEN, "--fail-on", "never", folder=tmp_path)
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    # Spark puts what goes to stderr into stdout, and keeps stderr for itself.
+    assert [line for line in ran.stderr.splitlines() if not OF_SPARK.match(line)] == []
+    lines = ran.stdout.splitlines()
+    assert lines[0].startswith("Spark started in ")
+    (damaged,) = (line for line in lines if line.startswith("wirehare nightly: "))
+    assert "torn.pcap: the record at byte" in damaged
+    assert "The tables are in" in ran.stdout
+    assert lines[-2] == f"The report is {tmp_path / 'audit.html'}"
+    assert lines[-1].endswith("wirehare cut tables --finding CH-12 -o ch-12.pcapng")
+
+    assert {entry.name for entry in tmp_path.iterdir()} == {"tables", "audit.html", "audit.json"}
+    for table in (*TABLES, "findings"):
+        assert rows(tmp_path / "tables", table) == rows(apart / "tables", table), table
+    one, other = (json.loads((folder / "audit.json").read_text()) for folder in (tmp_path, apart))
+    assert one["findings"]
+    assert (one["findings"], one["verdict"]) == (other["findings"], other["verdict"])
+    assert "torn.pcap" in (tmp_path / "audit.html").read_text()
+
+
+def test_what_is_printed_for_other_programs_is_the_audit_alone(
+    apart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--output", tmp_path / "out", "--report", tmp_path / "r.html", "--fail-on", "never", "--format", "json")
+    assert nightly(apart / "captures", *given) == 3
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["findings"] == json.loads((apart / "audit.json").read_text())["findings"]
+    assert "The tables are in" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("decoded", "audited", "code"),
+    [(0, 0, 0), (0, 1, 1), (3, 0, 3), (3, 1, 1)],
+)
+def test_findings_count_before_damage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, decoded: int, audited: int, code: int
+) -> None:
+    asked = []
+
+    def decoding(arguments: argparse.Namespace) -> tuple[None, int]:
+        asked.append(("decode", arguments.captures, arguments.tables))
+        return None, decoded
+
+    def auditing(
+        spark: None, source: str, size: int, wanted: audit.Wanted, arguments: argparse.Namespace, started: float
+    ) -> int:
+        asked.append(("audit", arguments.tables, source))
+        return audited
+
+    monkeypatch.setattr(decode, "decoded", decoding)
+    monkeypatch.setattr(audit, "audited", auditing)
+    monkeypatch.setattr(audit, "tables_at", lambda directory: f"tables at {directory}")
+    monkeypatch.setattr(audit, "size", lambda source: 1)
+    assert nightly("a.pcap", "--output", "out", "--report", tmp_path / "r.html") == code
+    assert asked == [("decode", ["a.pcap"], None), ("audit", "out", "tables at out")]
+
+
+def test_what_cannot_be_audited_is_not_decoded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decode, "decoded", lambda arguments: pytest.fail("decoded"))
+    report = ("--report", tmp_path / "r.html")
+    assert nightly(CAPTURE, "--output", tmp_path / "out", *report, "--config", tmp_path / "none.toml") == 2
+    assert nightly(CAPTURE, "--output", tmp_path / "out", *report, "--baseline", tmp_path / "none.json") == 2
+    assert nightly(CAPTURE, "--output", tmp_path / "out", "--report", tmp_path / "none/r.html") == 2
+    assert all(line.startswith("wirehare nightly: ") for line in capsys.readouterr().err.splitlines())
+
+
+def test_nothing_is_audited_when_decoding_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(audit, "audited", lambda *_: pytest.fail("audited"))
+    assert nightly(tmp_path / "none.pcap", "--output", tmp_path / "out", "--report", tmp_path / "r.html") == 2
+    holds = tmp_path / "holds"
+    holds.mkdir()
+    (holds / "letters").touch()
+    assert nightly(CAPTURE, "--output", holds, "--report", tmp_path / "r.html") == 2
+
+    def fails(arguments: argparse.Namespace) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(decode, "decoded", fails)
+    assert nightly(CAPTURE, "--output", tmp_path / "out", "--report", tmp_path / "r.html") == 4
+    assert not (tmp_path / "r.html").exists()

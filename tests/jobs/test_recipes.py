@@ -1,0 +1,65 @@
+"""The questions of docs/recipes.md: SQL and Python give the answer shown, on a capture whose story is known."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs_support import answer, blocks
+from pyspark.sql import SparkSession
+from recipe_talks import write
+
+from jobs.cli import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+RECIPE = re.compile(r"^## (.*?)\n.*?^```sql\n(.*?)^```\n\n^```python\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.M | re.S)
+RECIPES = RECIPE.findall(PAGE)
+
+# Each story as `recipe_talks` tells it.
+KNOWN = {
+    "closed": "| shop | server | 320 | CONNECTION_FORCED - broker forced connection closure | fin | server |",
+    "no heartbeat": "| reports | 0 | 60 |",
+    "not acknowledged": "| billing | orders | bills | 2 |",
+    "returned": "| orders-api |  | order | o-4 | 312 | NO_ROUTE |",
+    "other arguments": "| orders | orders-api | yes | reports | no |",
+    "redelivered": "| jobs | j-1 | 4 | worker |",
+    "RabbitMQ 4": "| R4-01 | reports | A queue is declared neither durable nor exclusive. | orders |",
+    "dead-lettered": "| j-0 | jobs | expired | jobs | worker |",
+    "prefetch": "| billing | orders | bills |",
+    "again and again": "| cron | 127.0.1.2 | 2023-11-14 22:13:00 | 12 |",
+    "links of 1.0": "| client-container | receiver | receiver-1 | amqp:not-found: no queue 'none' |",
+}
+
+
+@pytest.fixture(scope="module")
+def names(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the first snippet of the page defines, for the tables of the capture."""
+    folder = tmp_path_factory.mktemp("recipes")
+    write(folder / "shop.pcap")
+    assert main(["decode", str(folder / "shop.pcap"), "--output", str(folder / "out")]) == 0
+    found: dict[str, Any] = {}
+    exec(compile(blocks(PAGE, "python")[0].replace('"out"', f'"{folder}/out"'), "recipes.md", "exec"), found)
+    return found
+
+
+@pytest.mark.parametrize(("question", "sql", "python", "shown"), RECIPES, ids=[recipe[0] for recipe in RECIPES])
+def test_sql_and_python_give_the_answer_shown(
+    names: dict[str, Any], question: str, sql: str, python: str, shown: str
+) -> None:
+    assert answer(names["spark"].sql(sql)) == shown.rstrip()
+    defined = dict(names)
+    exec(compile(python, "recipes.md", "exec"), defined)
+    assert answer(defined["answer"]) == shown.rstrip()
+
+
+def test_the_answers_are_what_happened() -> None:
+    assert len(RECIPES) == 12
+    for words, line in KNOWN.items():
+        (shown,) = [shown for question, _, _, shown in RECIPES if words in question]
+        assert shown.splitlines()[2:] == [line]
+    # Of three orders one was acknowledged: published in step 16, a step being 1 ms, acknowledged 1,520 ms after the
+    # capture began (billing begins after 1 s, and waits for 500 ms behind its step 20).
+    (latency,) = [shown for question, _, _, shown in RECIPES if "from the publish" in question]
+    assert latency.splitlines()[2:] == ["| orders | 1 | 1504.0 |"]

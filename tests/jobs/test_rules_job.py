@@ -1,0 +1,113 @@
+"""`wirehare rules` and `wirehare rule`: the catalogue, as a list, as a page, and rule by rule."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+
+from jobs.cli import main
+from jobs.rules import NEEDED
+from jobs.running import USAGE
+from pipeline.audit.catalogue import GROUPS, KNOWLEDGE, catalogue
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "pipeline" / "audit" / "catalogue"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def test_the_page_of_rules_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (ROOT / "docs" / "rules.md").read_text() == printed(capsys, "rules", "--markdown")
+
+
+def test_every_rule_is_listed_under_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "rules").splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == [
+        name for group in GROUPS for name in json.loads((DATA / f"{group}.json").read_text())
+    ]
+    assert lines[-1].startswith(f"{len(catalogue())} rules: violation ")
+
+
+def test_rules_are_chosen_by_version_severity_and_group(capsys: pytest.CaptureFixture[str]) -> None:
+    rules = json.loads((DATA / "SEC.json").read_text())
+    wanted = [name for name, rule in rules.items() if "1.0" in rule["versions"] and rule["severity"] == "warning"]
+    told = printed(capsys, "rules", "SEC", "--version", "1.0", "--severity", "warning")
+    assert re.findall(r"^  (SEC-\d+) ", told, re.M) == wanted
+    assert told.splitlines()[-1] == f"{len(wanted)} rules: warning {len(wanted)}"
+    assert printed(capsys, "rules", "FL", "--version", "1.0") == "0 rules\n"
+
+
+def test_a_rule_says_what_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    told = printed(capsys, "rule", "dl-13")
+    entry = json.loads((DATA / "DL.json").read_text())["DL-13"]
+    assert told.startswith(f"DL-13  {entry['summary']}\n")
+    for part in (entry["severity"], entry["reference"], f"limit_seconds = {entry['parameters']['limit_seconds']}"):
+        assert part in told
+    assert "needs           all bytes, both directions, packets in the order in which they were sent" in told
+    assert "--finding DL-13" in told
+    assert "needs           the beginning of the connection\n" in printed(capsys, "rule", "HS-08")
+    assert NEEDED.keys() == KNOWLEDGE.keys()
+
+
+def test_every_rule_says_why_it_matters_and_what_to_do() -> None:
+    sentence = re.compile(r"[A-Z0-9].*\S\.")
+    texts = {(rule.id, text) for rule in catalogue().values() for text in (rule.why, rule.remedy)}
+    assert {place for place in texts if not sentence.fullmatch(place[1]) or "  " in place[1]} == set()
+    assert all(all(rule.settings.values()) for rule in catalogue().values())
+
+
+def test_what_to_do_is_printed_and_stands_in_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    told = " ".join(printed(capsys, "rule", "CH-09").split())
+    page = (ROOT / "docs" / "rules.md").read_text()
+    rule = catalogue()["CH-09"]
+    for text in (rule.why, rule.remedy, rule.reason):
+        assert text in told
+    assert "RabbitMQ Java Channel.addShutdownListener" in told
+    assert f"### CH-09\n\n**{rule.summary}** Warning, costs work; 0-8 0-9 0-9-1.\n\n{rule.why}" in page
+    assert "- RabbitMQ Java: Channel.addShutdownListener" in page
+    assert re.findall(r"^### (\S+)$", page, re.M) == [
+        name for group in GROUPS for name in catalogue() if name.split("-")[0] == group
+    ]
+
+
+def test_settings_of_pika_are_those_of_the_library() -> None:
+    """Parameters of connections, methods of channels and connections, and errors, by the names that pika has."""
+    parameters = inspect.signature(pika.ConnectionParameters).parameters
+    texts = [rule.settings["pika"] for rule in catalogue().values() if "pika" in rule.settings]
+    given = {name for text in texts for call in re.findall(r"ConnectionParameters\((.*)\)", text)
+             for name in re.findall(r"(\w+)=", re.sub(r"\(.*?\)|\{.*?\}", "", call))}  # fmt: skip
+    assert given > {"heartbeat", "virtual_host"}
+    assert given <= parameters.keys()
+    for owner, kind in (("channel", BlockingChannel), ("connection", BlockingConnection)):
+        named = {name for text in texts for name in re.findall(rf"\b{owner}\.(\w+)", text)}
+        assert named
+        assert {name for name in named if not hasattr(kind, name)} == set()
+    assert {name for text in texts for name in re.findall(r"exceptions\.(\w+)", text)
+            if not hasattr(pika.exceptions, name)} == set()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rule", "CH-90"], "no rule 'CH-90' (see wirehare rules)"),
+        (["rules", "--version", "0-9.1"], "no version '0-9.1'; expected one of 0-8, 0-9, 0-9-1"),
+        (["rules", "--severity", "warn"], "did you mean 'warning'?"),
+        (["rules", "sec"], "did you mean 'SEC'?"),
+    ],
+)
+def test_what_does_not_exist_is_said_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == USAGE
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert said in error

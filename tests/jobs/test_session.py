@@ -1,0 +1,111 @@
+"""The session that everything runs in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.decode import start
+from pipeline.session import (
+    BOOT_NOTICE,
+    BRIEF,
+    BRIEF_BYTES,
+    PANDAS_NOTICE,
+    RUNTIME,
+    JavaMissing,
+    boot_notice_dropped,
+    laptop,
+    session,
+)
+
+
+def test_all_runtime_settings_are_set(spark: SparkSession) -> None:
+    assert {name: spark.conf.get(name) for name in RUNTIME} == RUNTIME
+
+
+def test_a_standing_session_is_used_and_keeps_what_is_not_ours(spark: SparkSession) -> None:
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    assert session("other").range(1).count() == 1
+    assert session("other").conf.get("spark.sql.shuffle.partitions") == partitions == "2"
+    assert spark.sparkContext.appName == "wirehare-tests"
+
+
+def test_python_workers_run_the_same_interpreter(spark: SparkSession) -> None:
+    assert os.environ["PYSPARK_PYTHON"]
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize(("byte_size", "expected"), [(0, BRIEF), (BRIEF_BYTES - 1, BRIEF), (BRIEF_BYTES, "")])
+def test_only_small_jobs_do_without_the_full_compiler(
+    byte_size: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr("pipeline.session.configured", lambda app, conf: started.append(conf))
+    monkeypatch.setattr("pipeline.session.stands", lambda: False)
+    monkeypatch.setattr("pipeline.session.launch", lambda conf: None)
+    start(byte_size)
+    (settings,) = started
+    java_options = laptop({}, False, expected)["spark.driver.extraJavaOptions"]
+    assert settings["spark.driver.extraJavaOptions"].startswith(java_options)
+    assert ("TieredStopAtLevel" in settings["spark.driver.extraJavaOptions"]) == bool(expected)
+
+
+def test_a_named_master_keeps_its_address_and_its_parallelism() -> None:
+    settings = laptop({"spark.master": "spark://host:7077"}, remote=False)
+    assert not {"spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions"} & settings.keys()
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+    program = "from pipeline.session import *\ntry: session()\nexcept JavaMissing as error: print(error)"
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"PATH": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.splitlines() == [ran.stdout.strip()]
+    assert ran.stdout.startswith("Spark needs Java 17 or later: install it")
+    assert ran.stderr == ""
+
+
+def test_an_old_java_is_as_good_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.session import require_java
+
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_292\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing):
+        require_java()
+
+
+def test_only_the_boot_notice_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where a status line without an end stands before it, and where it comes in two pieces."""
+    with boot_notice_dropped():
+        writer = os.dup(2)  # as a JVM started inside would hold it
+    for piece in (b"starting ... 0 s", BOOT_NOTICE + b": jdk", b".incubator.vector\nout of memory\n"):
+        os.write(writer, piece)
+    os.close(writer)
+    relayed, deadline = "", time.monotonic() + 60
+    while not relayed.endswith("\n") and time.monotonic() < deadline:
+        time.sleep(0.01)
+        relayed += capfd.readouterr().err
+    assert relayed == "starting ... 0 sout of memory\n"
+
+
+def test_pyspark_may_not_complain_about_pandas() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        session()
+        warnings.warn(f"{PANDAS_NOTICE} >= 3.0.0.", FutureWarning, stacklevel=1)
+    assert caught == []

@@ -1,0 +1,187 @@
+"""What a job does before it decodes: nothing that it does not need (pipeline.decoding.decode, codec.compiler.jit,
+benchmarks.start)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+from submitting import ROOT
+
+import pipeline
+from benchmarks.start import Moment, Timeline, report
+from codec.compiler.jit import INTERPRETED, LazyKernel, interpret, njit
+from codec.compiler.places import CACHE_DIR, all_compiled, bases, complete_name
+from jobs.decode import COLD_BYTES, interpret_while_cold
+from pipeline.decoding.decode import ONE_TASK_BYTES, in_one_task
+
+SAMPLES = ROOT / "samples"
+
+# What Spark's planning processes do: make a reader of the source, which finds and splits the captures.
+PLANNING = """
+import sys
+from udfs.source.sources import TcpRunsSource
+source = TcpRunsSource({"path": sys.argv[1]})
+partitions = source.reader(source.schema()).partitions()
+print(len(partitions), *sorted({"numba", "pandas", "llvmlite"} & set(sys.modules)))
+"""
+
+# What the worker of a job does: it reads captures, sorts their runs, and writes tables. Prints the kernels it compiles.
+DECODING = """
+import json, sys
+from numba.core.event import install_recorder
+import pipeline
+from pathlib import Path
+from decoding import in_flow_order, runs
+from pipeline.decoding.decode import writer
+from pipeline.output.swap import place
+
+with install_recorder("numba:compile") as compiled:
+    for number, path in enumerate(sys.argv[2:]):
+        directory = place(f"{sys.argv[1]}/{number}")
+        directory.create()
+        batches = in_flow_order(runs([Path(path)])).combine_chunks().to_batches()
+        assert list(writer(directory, pipeline.TABLES)(iter(batches)))
+names = {event.data["dispatcher"].py_func.__qualname__ for _, event in compiled.buffer if event.is_start}
+print(json.dumps(sorted(names)))
+"""
+
+
+def python(code: str, *arguments: object, **environment: str) -> str:
+    """What a Python of its own prints."""
+    paths = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "support")))
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": paths, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_planning_loads_neither_a_compiler_nor_pandas() -> None:
+    assert python(PLANNING, SAMPLES) == "5\n"
+
+
+def test_few_bytes_are_one_task(tmp_path: Path) -> None:
+    capture = tmp_path / "a.pcap"
+    capture.write_bytes(b"\0" * ONE_TASK_BYTES)
+    assert in_one_task([str(capture)])
+    (tmp_path / "b.pcap").write_bytes(b"\0")
+    assert in_one_task([str(capture)])
+    assert not in_one_task([str(tmp_path)])
+
+
+def test_of_compressed_captures_nobody_knows_how_large_they_are(tmp_path: Path) -> None:
+    packed = tmp_path / "a.pcap"  # whatever the name says
+    packed.write_bytes(gzip.compress(b"\0"))
+    assert not in_one_task([str(packed)])
+
+
+def test_one_task_gives_the_rows_of_many(spark: SparkSession) -> None:
+    captures = [str(SAMPLES / "091_rpc_reply_to.pcap"), str(ROOT / "tests" / "captures" / "010_auth.pcap")]
+    one, many = pipeline.decoded(spark, captures), pipeline.decoded(spark, captures, split_bytes=5000)
+    text = "to_json(struct(*))"
+    # Accounts are those of splits.
+    rows = [sorted(r[0] for r in each.filter("kind <> 'capture'").selectExpr(text).collect()) for each in (one, many)]
+    assert rows[0] == rows[1]
+    assert rows[0]
+
+
+def test_captures_that_are_not_here_are_not_asked_for(tmp_path: Path) -> None:
+    assert not in_one_task([str(tmp_path / "gone.pcap")])
+    assert not in_one_task(["s3://bucket/a.pcap", str(SAMPLES)])
+
+
+@pytest.mark.skipif(INTERPRETED or not all_compiled(), reason="kernels are not compiled")
+def test_a_worker_compiles_nothing_once_kernels_are_compiled(tmp_path: Path) -> None:
+    captures = sorted((ROOT / "tests" / "captures").glob("*.pcap"))[::5]  # named by their versions
+    assert json.loads(python(DECODING, tmp_path, *captures, *sorted(SAMPLES.glob("*.pcap")))) == []
+
+
+@pytest.fixture
+def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty directory for kernels, and no switch set."""
+    monkeypatch.setenv(CACHE_DIR, str(tmp_path))
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    return tmp_path
+
+
+def test_all_are_compiled_when_their_directory_is_there(cold: Path) -> None:
+    assert bases() == [cold.resolve()]
+    assert not all_compiled()
+    (cold / complete_name()).mkdir()
+    assert all_compiled()
+
+
+@pytest.mark.parametrize(
+    ("size", "compiled", "running", "interprets"),
+    [
+        (COLD_BYTES, False, False, True),
+        (COLD_BYTES + 1, False, False, False),
+        (COLD_BYTES, True, False, False),
+        (COLD_BYTES, False, True, False),
+    ],
+)
+def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernels(
+    size: int, compiled: bool, running: bool, interprets: bool,
+    cold: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("pipeline.session.stands", lambda: running)
+    if compiled:
+        (cold / complete_name()).mkdir()
+    assert interpret_while_cold(size) == interprets
+    assert os.environ["NUMBA_DISABLE_JIT"] == ("1" if interprets else "0")
+
+
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
+def test_after_the_switch_a_kernel_is_the_function_itself(cold: Path) -> None:
+    @njit
+    def inverse(x: float) -> float:
+        return 1 / x
+
+    assert isinstance(inverse, LazyKernel)
+    interpret()
+    assert inverse(4) == 0.25
+    assert "dispatcher" not in vars(inverse)
+
+
+def test_a_first_run_without_kernels_writes_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """A run of the command, and the session of the tests."""
+    capture = str(SAMPLES / "091_confirms_and_return.pcap")
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "decode", capture, "--output", str(tmp_path / "cold")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), CACHE_DIR: str(kernels), "NUMBA_DISABLE_JIT": "0"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "Kernels are not compiled yet" in ran.stderr
+    assert "Warning" not in ran.stderr
+    assert not list(kernels.iterdir())
+    pipeline.write(spark, capture, str(tmp_path / "warm"))
+    for table in ("frames", "methods", "messages", "connections", "channels", "message_flows"):
+        cold, warm = (
+            pyarrow.dataset.dataset(tmp_path / name / table, format="parquet").to_table().to_pylist()
+            for name in ("cold", "warm")
+        )
+        assert sorted(map(repr, cold)) == sorted(map(repr, warm))
+        assert cold
+
+
+def test_a_timeline_is_told_in_order() -> None:
+    found = Timeline(
+        3.0, [Moment(0.5, 2.0, "JVM", 1.5), Moment(0.0, 3.0, "Python driver", 0.25)],
+        [Moment(1.0, 1.0, "> Spark started", 1.25)], [Moment(1.5, 1.75, "Spark job 0")],
+        {"JVM": 1.5, "Python driver": 0.25},
+    )  # fmt: skip
+    begun = [line.split()[0] for line in report(found).splitlines()[1:5]]
+    assert begun == ["0.00", "0.50", "1.00", "1.50"]
+    assert "3.0 s, 1.8 processor seconds" in report(found)

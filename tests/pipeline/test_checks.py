@@ -1,0 +1,109 @@
+"""The sequence of frames of 0-10 and 1.0 in-process, without Spark: each oddity on a case made for it, and not on the
+nearest correct one; the same oddities however the rows are cut into batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import decoding
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql.variant_utils import VariantUtils
+from rule_cases import cases_of
+from rule_support import Case, Key, write_cases
+
+from codec.checks.state import ODDITIES
+from pipeline.audit.detectors import DETECTORS
+from pipeline.tables.roles import METHOD_FRAMES, SESSION_VERSIONS
+from udfs.conversation.checks import OF_METHODS, odd_rows
+
+CASES = cases_of("l10", "t10")
+# Rule -> oddities that break it.
+OF_RULE = {
+    rule: {name for name in ODDITIES for detector in found if f"'{name}'" in detector.when}
+    for rule in {case.rule for case in CASES}
+    if (found := [each for each in DETECTORS if each.rule == rule and each.context == "sequences"])
+}
+GRACE_NS = 10**6
+CHANNELS = 100  # channel-max of the cases of 0-10
+Odd = dict[Key, set[str]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[int, Key]]:
+    """Rows of methods of all cases; connection -> case and half."""
+    path: Path = tmp_path_factory.mktemp("cases") / "cases.pcap"
+    owner = write_cases(path, CASES)
+    decoded = decoding.decode_table(decoding.in_flow_order(decoding.runs([path])))
+    of_connections = decoded.filter(pc.equal(decoded["kind"], "connection")).select(["connection_id", "facts"])
+    facts = {row["connection_id"]: row["facts"][0] for row in of_connections.to_pylist()}
+    frames = decoded.filter(pc.equal(decoded["kind"], "frame"))
+    for name in ("version", "name", "sender", "status", "error", "frame_type"):
+        frames = frames.set_column(frames.schema.get_field_index(name), name, frames[name].cast(pa.string()))
+    frames = frames.filter(pc.is_in(frames["frame_type"], pa.array(METHOD_FRAMES)))
+    frames = frames.filter(pc.is_in(frames["version"], pa.array(SESSION_VERSIONS)))
+    frames = frames.sort_by([("connection_id", "ascending"), ("frame_no", "ascending")])
+    asked = [operation(row) for row in frames.select(["name", "properties"]).to_pylist()]
+    of_rows = frames["connection_id"].to_pylist()
+    columns = {
+        "grace_ns": pa.repeat(pa.scalar(GRACE_NS), frames.num_rows),
+        "last_ns": pa.array([facts[number]["closed_ts_ns"] for number in of_rows]),
+        "agreed_channel_max": pa.repeat(pa.scalar(CHANNELS), frames.num_rows),
+        "transaction_command": pa.array([command for command, _ in asked], pa.string()),
+        "discharged": pa.array([txn_id for _, txn_id in asked], pa.binary()),
+    }
+    for name, column in columns.items():
+        frames = frames.append_column(name, column)
+    return frames.select(OF_METHODS), {number: owner[fact["client_port"]] for number, fact in facts.items()}
+
+
+def operation(row: dict[str, Any]) -> tuple[str | None, bytes | None]:
+    """What a transfer asks of a transaction coordinator, and of which transaction."""
+    value = row["properties"]
+    said: Any = VariantUtils.to_python(value["value"], value["metadata"]) if value and row["name"] == "transfer" else {}
+    body = said.get("body")
+    if not isinstance(body, dict) or body.get("type") not in ("declare", "discharge"):
+        return None, None
+    return body["type"], body.get("txn_id") if body["type"] == "discharge" else None
+
+
+def noticed(rows: pa.Table, size: int) -> list[dict[str, Any]]:
+    """What is odd about `rows`, given in batches of `size`."""
+    batches = rows.combine_chunks().to_batches(max_chunksize=size)
+    return [row for batch in odd_rows(iter(batches)) for row in batch.to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def odd(written: tuple[pa.Table, dict[int, Key]]) -> Odd:
+    """Oddities of each half of each case."""
+    rows, owner = written
+    found: Odd = {}
+    for row in noticed(rows, rows.num_rows):
+        found.setdefault(owner[row["connection_id"]], set()).add(row["oddity"])
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=[case.rule for case in CASES])
+def test_an_oddity_is_noticed_in_its_case_and_in_no_correct_one(odd: Odd, number: int) -> None:
+    case: Case = CASES[number]
+    if case.rule in OF_RULE:
+        assert odd.get((number, "breaks"), set()) & OF_RULE[case.rule]
+        # Late answers are noted from a second on; which are too late is for the rule to say.
+        late = {name for name in OF_RULE[case.rule] if name.endswith("unanswered")}
+        assert not odd.get((number, "conforms"), set()) & (OF_RULE[case.rule] - late)
+
+
+def test_every_oddity_is_a_rule() -> None:
+    assert set().union(*OF_RULE.values()) == set(ODDITIES)
+
+
+@pytest.mark.parametrize("size", [40, 97])
+def test_batches_change_nothing(written: tuple[pa.Table, dict[int, Key]], size: int) -> None:
+    rows, _ = written
+
+    def in_order(size: int) -> list[str]:
+        return sorted(map(repr, noticed(rows, size)))
+
+    assert in_order(size) == in_order(rows.num_rows)

@@ -1,0 +1,179 @@
+"""Sessions, links and messages of AMQP 0-10 and 1.0 as workers follow them, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import decoding
+import golden
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from codec.amqp.versions import fact_table
+from codec.compiler.limits import Limits
+from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES
+from codec.variant import encode
+from pipeline.tables.config import config
+from pipeline.tables.methods import READ_ARGUMENTS
+from udfs.arrow.fields import fields
+from udfs.arrow.octets import hexed, text_or_hex, valid_utf8
+from udfs.arrow.types import VARIANT
+from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.tables import conversation
+from udfs.tables.conversation import Conversation
+
+# Transactions of both kinds, credit, drained links, messages in many frames, sessions one after the other.
+CAPTURES = (
+    "010_dtx.pcap", "010_lowlevel_methods.pcap", "010_sessions.pcap", "10_qpidd_transactions.pcap",
+    "10_qpidd_outcomes_drain.pcap", "10_rabbitmq_multi_frame_transfer.pcap", "10_mid_stream.pcap",
+)  # fmt: skip
+TABLES = ("channels", "links", "messages", "methods")
+CONTENT_COLUMNS = ("content_frame_no", "body_sha256", "payload", "properties")
+FRAMES = pa.schema([field for field in ARROW_DECODED if field.name != "kind"])
+
+
+def followed(frames: pa.Table, size: int, waiting_bytes: int | None = None) -> dict[str, list[str]]:
+    """What workers make of frames that come in batches of `size` rows, each row as text."""
+    conversation, found = Conversation(config(True), waiting_bytes), {name: list[str]() for name in TABLES}
+    batches = frames.combine_chunks().to_batches(max_chunksize=size)
+    fed = (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)) for batch in batches)
+    for parts in (*fed, conversation.finish()):
+        for table, rows in parts:
+            found[table] += map(str, rows.to_pylist())
+    return {name: sorted(rows) for name, rows in found.items()}
+
+
+@pytest.fixture(scope="module")
+def captured() -> pa.Table:
+    """The frames of several captures, connection after connection."""
+    paths = [path for name in CAPTURES for path in golden.captures()[name].paths]
+    rows = decoding.decode_table(decoding.in_flow_order(decoding.runs(paths)))
+    return rows.filter(pc.equal(rows["kind"], "frame")).drop_columns(["kind"])
+
+
+@pytest.fixture(scope="module")
+def at_once(captured: pa.Table) -> dict[str, list[str]]:
+    return followed(captured, captured.num_rows)
+
+
+@pytest.mark.parametrize("size", [7, 70])
+def test_nor_do_they_on_how_long_messages_wait(captured: pa.Table, at_once: dict[str, list[str]], size: int) -> None:
+    """Messages leave once they are settled, where there are too many to wait for the end of their connection."""
+    assert followed(captured, size, 0) == at_once
+
+
+@pytest.mark.parametrize("size", [1, 70])
+def test_rows_do_not_depend_on_where_batches_end(captured: pa.Table, at_once: dict[str, list[str]], size: int) -> None:
+    assert all(at_once.values())
+    assert followed(captured, size) == at_once
+
+
+def table(frames: list[dict[str, Any]]) -> pa.Table:
+    """Frames of one connection, a microsecond apart, from dicts of columns; VARIANT as Python values."""
+    columns = {}
+    for field in FRAMES:
+        if field.type == VARIANT:
+            encoded = [encode(frame.get(field.name) or {}) for frame in frames]
+            mask = pa.array([field.name not in frame for frame in frames])
+            parts = [pa.array([part[i] for part in encoded], pa.binary()) for i in (0, 1)]
+            columns[field.name] = pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=mask)
+        else:
+            columns[field.name] = pa.array([frame.get(field.name) for frame in frames], field.type)
+    numbers = pa.array(range(1, len(frames) + 1))
+    columns |= {"connection_id": pa.repeat(7, len(frames)), "frame_no": numbers, "ts_ns": pc.multiply(numbers, 1000)}
+    return pa.table(columns, schema=FRAMES)
+
+
+def performative(sender: str, name: str, /, **said: Any) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        key: said.pop(key) for key in ("content_frame_no", "body_sha256", "payload", "properties") if key in said
+    }
+    return {"sender": sender, "version": "1.0", "channel": 0, "frame_type": "amqp", "name": name, "status": "ok",
+            "arguments": said, **content}  # fmt: skip
+
+
+def test_messages_of_two_links_lie_between_each_other() -> None:
+    """Both in two frames of the same channel and sender; frames come one by one."""
+    attach = {"role": False, "source": {"address": "s"}, "initial_delivery_count": 0}
+    frames = [
+        performative("client", "begin"),
+        performative("server", "begin", remote_channel=0),
+        performative("client", "attach", name="a", handle=0, target={"address": "A"}, **attach),
+        performative("client", "attach", name="b", handle=1, target={"address": "B"}, **attach),
+        performative("client", "transfer", handle=0, delivery_id=0, content_frame_no=5, payload=b"a1"),
+        performative("client", "transfer", handle=1, delivery_id=1, content_frame_no=6, payload=b"b1"),
+        performative("client", "transfer", handle=0, content_frame_no=5, payload=b"a2", body_sha256="a", properties={}),
+        performative("client", "transfer", handle=1, content_frame_no=6, payload=b"b2", body_sha256="b", properties={}),
+    ]
+    conversation = Conversation(config(payload=True))
+    rows: list[tuple[str, pa.RecordBatch]] = []
+    for batch in table(frames).to_batches(max_chunksize=1):
+        rows += conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS))
+    rows += conversation.finish()
+    messages = [row for part, batch in rows if part == "messages" for row in batch.to_pylist()]
+    found = [tuple(row[n] for n in ("link", "address", "first_frame_no", "last_frame_no", "body")) for row in messages]
+    assert sorted(found) == [("a", "A", 5, 7, b"a1a2"), ("b", "B", 6, 8, b"b1b2")]
+
+
+@pytest.mark.parametrize("in_transactions", [False, True])
+def test_of_too_many_messages_the_oldest_leave_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, in_transactions: bool
+) -> None:
+    """In a connection with transactions all messages wait for its end, also those that are settled."""
+    monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=2))
+    target = {"type": "coordinator"} if in_transactions else {"address": "q"}
+    attach = {"role": False, "source": {}, "initial_delivery_count": 0}
+    frames = [
+        performative("client", "begin"),
+        performative("server", "begin", remote_channel=0),
+        performative("client", "attach", name="a", handle=0, target={"address": "q"}, **attach),
+        performative("server", "attach", name="a", handle=0, role=True, target={"address": "q"}, source={}),
+        performative("client", "attach", name="b", handle=1, target=target, **attach),
+    ]
+    if in_transactions:
+        declares = {"content_frame_no": len(frames) + 1, "properties": {"body": {"type": "declare"}}}
+        frames.append(performative("client", "transfer", handle=1, delivery_id=100, **declares))
+    for number in range(9):
+        whole = {"content_frame_no": len(frames) + 1, "body_sha256": "a", "properties": {}}
+        frames.append(performative("client", "transfer", handle=0, delivery_id=number, **whole))
+        if number == 0:
+            accepted = {"state": {"type": "accepted"}, "settled": True}
+            frames.append(performative("server", "disposition", role=True, first=0, last=0, **accepted))
+    rows: list[dict[str, Any]] = []
+    of_all = Conversation(config(), 0)
+    batches = table(frames).to_batches(max_chunksize=1)
+    for parts in (
+        *(of_all.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)) for batch in batches),
+        of_all.finish(),
+    ):
+        rows += [row for name, batch in parts if name == "messages" for row in batch.to_pylist()]
+    outcomes = [row["outcome"] for row in sorted(rows, key=lambda row: row["first_frame_no"])]
+    unknown = outcomes.count("unknown")
+    assert unknown > 0
+    assert outcomes == ["confirmed", *["unknown"] * unknown, *["unsettled"] * (8 - unknown)]
+    assert of_all.gave_up == {7}
+
+
+def test_every_name_with_a_role_is_in_the_specification() -> None:
+    known = {
+        f"{class_['name']}.{method['name']}"
+        for class_ in fact_table("0-10")["classes"]
+        for kind in ("controls", "commands")
+        for method in class_[kind]
+    }
+    performatives = {"begin", "end", "attach", "flow", "transfer", "detach", "disposition"}  # 1.0, 2.7
+    assert {name for name in NAMES if "." not in name} == performatives
+    assert {name for name in NAMES if "." in name} <= known
+    assert {name for name in OUTCOME_OF if "." in name} <= {name for name in ROLES if ROLES[name].get("settles")}
+
+
+def test_octets_as_text() -> None:
+    octets = pa.array([b"\x00\xff", None, "é".encode(), b"", b"plain"], pa.binary())
+    assert hexed(octets).to_pylist() == ["00ff", None, "c3a9", "", "706c61696e"]
+    assert hexed(octets.slice(2, 2)).to_pylist() == ["c3a9", ""]
+    assert text_or_hex(octets).to_pylist() == ["00ff", None, "é", "", "plain"]
+    assert valid_utf8(octets).to_pylist() == [None, None, "é", "", "plain"]
+    assert hexed(pa.nulls(2, pa.binary())).to_pylist() == [None, None]
+    assert np.array_equal(text_or_hex(octets.slice(3)).is_valid(), [True, True])

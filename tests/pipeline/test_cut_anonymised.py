@@ -1,0 +1,179 @@
+"""Addresses of a cut to be shared: replaced down to the innermost header, with checksums as right as before."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cut_support import CAPTURES, cut, records, rightly_summed, tables_of
+from encapsulations import IPV6, MACS, WRAPS, pcap
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP, UDP, fragment
+from scapy.layers.inet6 import IPv6 as IPv6Packet
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+from scapy.utils import mac2str
+from test_tunnels import LINKS
+
+from codec.capture.records import RECORD
+from codec.pseudonyms import anonymise_ipv4, key_of
+from pipeline.extract import Choice
+from pipeline.extract.checksums import adjust
+from pipeline.extract.headers import stack_of
+
+KEY = key_of(b"a passphrase")
+UNSPECIFIC = {"00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"}
+BARE, BARE_6 = CAPTURES / "091_confirms_and_return.pcap", CAPTURES / "091_ipv6.pcapng"
+
+
+def checksums(packet: Packet) -> list[Packet]:
+    """The headers of a packet that have a checksum, outermost first."""
+    return [layer for layer in layers(packet) if isinstance(layer, IP | TCP | UDP)]
+
+
+def layers(packet: Packet) -> list[Packet]:
+    """All headers of a packet, outermost first."""
+    return [] if packet.name == "NoPayload" else [packet, *layers(packet.payload)]
+
+
+def whole_checksums(packet: Packet) -> list[tuple[str, int, int]]:
+    """(layer, what stands there, what scapy computes) of every checksum of a packet."""
+    fresh = packet.copy()
+    for layer in checksums(fresh):
+        del layer.chksum
+    right = checksums(packet.__class__(bytes(fresh)))
+    found = checksums(packet)
+    return [(str(a.name), a.chksum, b.chksum) for a, b in zip(found, right, strict=True)]
+
+
+# scapy does not look inside of the others
+NAMES = [name for name in WRAPS if not any(part in name for part in ("by hand", "iii of ip", "one byte", "upstream"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packets_in_tunnels_are_anonymised_down_to_the_innermost(name: str, tmp_path: Path) -> None:
+    wrap = WRAPS[name]
+    bare = BARE_6 if wrap.inside == IPV6 else BARE
+    path = tmp_path / "wrapped.pcap"
+    path.write_bytes(pcap([(ns, wrap(data)) for ns, data in rightly_summed(bare, 14)], wrap.link))
+    tables = tables_of([path])
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", redact=True, key=KEY)
+    before, after = records(path), records(tmp_path / "cut.pcapng")
+    assert [len(data) for _, _, data in after] == [len(data) for _, _, data in before]
+    octets = b"".join(data for _, _, data in after)
+    shown = {address for _, _, data in before for address in addresses(LINKS[wrap.link](data))}
+    assert shown
+    assert [address for address in shown if ip_address(address).packed in octets] == []
+    cards = {mac for _, _, data in before for mac in hardware(LINKS[wrap.link](data))} - UNSPECIFIC
+    assert [mac for mac in cards if mac2str(mac) in octets] == []
+    for (_, _, old), (_, _, new) in zip(before, after, strict=True):
+        was, now = whole_checksums(LINKS[wrap.link](old)), whole_checksums(LINKS[wrap.link](new))
+        assert len(was) == len(now) >= 1
+        wrong_before = [layer for layer, found, right in was if found != right]
+        assert [layer for layer, found, right in now if found != right] == wrong_before
+
+
+def hardware(packet: Packet) -> list[str]:
+    """Hardware addresses of all Ethernet headers of a packet."""
+    return [mac for layer in layers(packet) if isinstance(layer, Ether) for mac in (layer.src, layer.dst)]
+
+
+def addresses(packet: Packet) -> list[str]:
+    """Addresses of all IP headers of a packet, outermost first."""
+    ips = [layer for layer in layers(packet) if isinstance(layer, IP | IPv6Packet)]
+    return [address for ip in ips for address in (ip.src, ip.dst)]
+
+
+def test_an_address_is_the_same_everywhere_and_keeps_its_network(tmp_path: Path) -> None:
+    """10.1.2.x of two networks in one capture: Crypto-PAn keeps what they share, and one key gives one result."""
+    packets = []
+    for ns, data in rightly_summed(BARE, 30):
+        for network in ("10.1.2", "10.1.7"):
+            packet = Ether(data)
+            ends = {5672: f"{network}.1"}
+            packet[IP].src = ends.get(packet[TCP].sport, f"{network}.9")
+            packet[IP].dst = ends.get(packet[TCP].dport, f"{network}.9")
+            del packet[IP].chksum, packet[TCP].chksum
+            packets.append((ns, bytes(packet)))
+    (tmp_path / "two.pcap").write_bytes(pcap(packets))
+    tables = tables_of([tmp_path / "two.pcap"])
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=KEY)
+    pairs: dict[str, str] = {}
+    for (_, old), (_, _, new) in zip(packets, records(tmp_path / "cut.pcapng"), strict=True):
+        assert all(found == right for _, found, right in whole_checksums(Ether(new)))
+        assert bytes(Ether(new)[TCP].payload) == bytes(Ether(old)[TCP].payload)
+        for was, now in zip(addresses(Ether(old)), addresses(Ether(new)), strict=True):
+            assert pairs.setdefault(was, now) == now
+    assert len(set(pairs.values())) == 4
+    for was, now in pairs.items():
+        number = np.array([int(ip_address(was))], np.uint32)
+        assert int(ip_address(now)) == int(anonymise_ipv4(number, KEY)[0])
+    a, b, c = (int(ip_address(pairs[each])) for each in ("10.1.2.1", "10.1.2.9", "10.1.7.1"))
+    assert a >> 8 != c >> 8
+    assert a >> 11 == c >> 11  # 2 is 00000010, 7 is 00000111: 21 bits in common
+    assert a >> 4 == b >> 4  # 1 is 00000001, 9 is 00001001: 28 bits
+
+
+def test_names_of_interfaces_are_left_out(tmp_path: Path) -> None:
+    """The capture says "lo" and "Loopback", as tshark shows."""
+    tables = tables_of([BARE_6])
+    for key, there in ((None, True), (KEY, False)):
+        cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=key)
+        assert (b"Loopback" in (tmp_path / "cut.pcapng").read_bytes()) == there
+
+
+def fragments_of_a_tunnel(size: int) -> list[tuple[int, bytes]]:
+    """Packets in VXLAN whose outer datagrams are in pieces."""
+    found = []
+    for number, (ns, data) in enumerate(rightly_summed(BARE, 30)):
+        outer = Ether(WRAPS["vxlan"](data))
+        outer[IP].id = number + 1
+        found += [(ns, bytes(Ether(**MACS) / part)) for part in fragment(outer[IP], fragsize=size)]
+    return found
+
+
+def test_a_tunnel_in_fragments_shows_no_inner_address(tmp_path: Path) -> None:
+    path = tmp_path / "tunnel.pcap"
+    path.write_bytes(pcap(fragments_of_a_tunnel(96)))
+    tables = tables_of([path])
+    cut(tables, Choice(set(tables.ids)), tmp_path / "whole.pcapng")
+    assert records(tmp_path / "whole.pcapng") == records(path)
+    cut(tables, Choice(set(tables.ids)), tmp_path / "cut.pcapng", key=KEY)
+    octets = b"".join(data for _, _, data in records(tmp_path / "cut.pcapng"))
+    inner = ip_address("127.0.0.1").packed
+    assert inner in b"".join(data for _, _, data in records(path))
+    assert inner not in octets
+
+
+def adjusted(before: bytes, after: bytearray) -> bytes:
+    record = np.zeros(1, RECORD)
+    record["cap_len"] = record["wire_len"] = len(before)
+    record["link_type"] = 1
+    old, new = (np.frombuffer(bytearray(octets), np.uint8) for octets in (before, after))
+    adjust(old, new, [stack_of(old, record, 0)])
+    return new.tobytes()
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_a_right_checksum_is_right_again(payload: bytes, data: Any) -> None:
+    packet = Ether(**MACS) / IP(src="192.0.2.1", dst="192.0.2.2") / TCP(sport=5672, dport=40000) / payload
+    before = bytes(packet)
+    after = bytearray(before)
+    # addresses begin at 14 + 12, the payload at 14 + 20 + 20
+    for at in [*range(26, 34), *range(54, len(before))]:
+        after[at] = data.draw(st.integers(0, 255))
+    assert all(found == right for _, found, right in whole_checksums(Ether(adjusted(before, after))))
+
+
+def test_a_checksum_left_to_the_network_card_follows_the_addresses_only() -> None:
+    """The card finds the sum of the pseudo-header: 127.0.0.1 twice is 2 * (0x7f00 + 1), protocol 6, 20 + 4 bytes."""
+    packet = Ether(**MACS) / IP(src="127.0.0.1", dst="127.0.0.1") / TCP(chksum=0xFE02 + 6 + 24) / b"body"
+    before = bytes(packet)
+    after = bytearray(before)
+    after[26:30], after[54:] = bytes([10, 0, 0, 1]), b"****"
+    # 10.0.0.1 and 127.0.0.1: 0x0a00 + 1 + 0x7f00 + 1
+    assert Ether(adjusted(before, after))[TCP].chksum == 0x8902 + 6 + 24

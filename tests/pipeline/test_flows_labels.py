@@ -1,0 +1,270 @@
+"""Messages with equal bodies that headers tell apart, and readers that take nothing out of a queue.
+
+Connections of 0-9-1 are written by hand, as octets, and go through readers, decoder and pairing without Spark; of other
+versions messages are written down as rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from classic_frames import body, header, method, protocol_header
+from decoding import decode_table, in_flow_order, runs
+from test_fields import column
+from wire import CLIENT, SERVER, Wire
+from wire_capture import write_capture
+
+from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
+from pipeline.tables.config import config
+from pipeline.tables.flows import _rules
+from pipeline.tables.methods import READ_ARGUMENTS, streams
+from udfs.arrow.fields import fields
+from udfs.arrow.rows import with_parts
+from udfs.arrow.types import arrow_schema
+from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
+from udfs.pairing.hash_partitions import HashPartitioner
+from udfs.pairing.pairable import OF_BROKERS, OF_MESSAGES, PartitionMessages
+from udfs.tables.conversation import Conversation
+
+V = "0-9-1"
+Row = dict[str, Any]
+BROKER = {"server": "10.0.0.1:5672", "vhost": "/", "lossy": False, "ids_repeat": None}
+
+
+# ---- octets -> flows ------------------------------------------------------------------------------------------------
+
+
+def flows_of(path: Path, wires: Iterable[Wire]) -> list[Row]:
+    """Rows of message_flows, of connections of 0-9-1 at one broker."""
+    write_capture(path, wires)
+    decoded = decode_table(in_flow_order(runs([path])))
+    frames = decoded.filter(pc.equal(decoded["kind"], "frame")).sort_by(
+        [("connection_id", "ascending"), ("frame_no", "ascending")]
+    )
+    batch = with_parts(frames.combine_chunks().to_batches()[0])
+    conversation, parts = Conversation(config()), list[pa.RecordBatch]()
+    for found in (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)), conversation.finish()):
+        parts += [rows for table, rows in found if table == "messages"]
+    messages = pa.Table.from_batches([rows.select(OF_MESSAGES) for rows in parts]).combine_chunks()
+    known = "".join(f"{queue}\n" for queue in sorted(set(streams().of(batch)["queue"].to_pylist())))
+    return paired(messages.to_batches()[0], {"version": V, "streams": known or None, **BROKER})
+
+
+def paired(messages: pa.RecordBatch, broker: Row) -> list[Row]:
+    """Columns OF_MESSAGES, of connections to one broker -> rows of message_flows."""
+    for name, kind in OF_BROKERS.items():
+        if name not in messages.schema.names:
+            messages = messages.append_column(name, pa.array([broker.get(name)] * messages.num_rows, kind))
+    partitioned = PartitionMessages(_rules(), HashPartitioner(TO_PAIR, KEY, 1))(iter([messages]))
+    return [row for rows in PairMessages(MESSAGE_FLOWS)(partitioned) for row in rows.to_pylist()]
+
+
+def opened() -> Wire:
+    wire = Wire()
+    wire.add(CLIENT, protocol_header(V))
+    wire.add(SERVER, method(V, "connection.start", 0, version_major=0, version_minor=9))
+    wire.add(CLIENT, method(V, "channel.open"))
+    wire.add(SERVER, method(V, "channel.open-ok"))
+    return wire
+
+
+def publishing(*told: Row, queue: str = "q", content: bytes = b"same") -> Wire:
+    """A connection that publishes equal bodies to a queue, with these properties."""
+    wire = opened()
+    for properties in told:
+        sent = method(V, "basic.publish", exchange="", routing_key=queue)
+        wire.add(CLIENT, sent + header(V, "basic", len(content), **properties) + body(content))
+    return wire
+
+
+def consuming(
+    *told: Row, queue: str = "q", tag: str = "c", redelivered: bool = False, ack: bool = True, **asked: Any
+) -> Wire:
+    """A connection with one consumer, to which these are delivered one after the other."""
+    wire = opened()
+    wire.add(CLIENT, method(V, "basic.consume", queue=queue, consumer_tag=tag, **asked))
+    wire.add(SERVER, method(V, "basic.consume-ok", consumer_tag=tag))
+    for number, properties in enumerate(told, start=1):
+        sent = method(
+            V, "basic.deliver", consumer_tag=tag, delivery_tag=number, routing_key=queue, redelivered=redelivered
+        )
+        wire.add(SERVER, sent + header(V, "basic", 4, **properties) + body(b"same"))
+        if ack:
+            wire.add(CLIENT, method(V, "basic.ack", delivery_tag=number))
+    return wire
+
+
+def nth(rows: list[Row], side: str) -> dict[int, int]:
+    """frame_no of a side's messages -> which of them it is, from 0 on."""
+    return {
+        frame: n for n, frame in enumerate(sorted({row[f"{side}_frame_no"] for row in rows if row[f"{side}_frame_no"]}))
+    }
+
+
+def couples(rows: list[Row]) -> dict[int, int]:
+    """Which publish -> which delivery, from 0 on."""
+    published, delivered = nth(rows, "publish"), nth(rows, "deliver")
+    return {
+        published[row["publish_frame_no"]]: delivered[row["deliver_frame_no"]] for row in rows if row["match"] != "none"
+    }
+
+
+def numbered(count: int) -> list[Row]:
+    return [{"headers": {"sn": n}} for n in range(count)]
+
+
+# ---- headers --------------------------------------------------------------------------------------------------------
+
+SHUFFLED = [(n * 89) % 142 for n in range(142)]  # 89 and 142 have no divisor in common: each number once
+
+
+def test_a_unique_header_tells_equal_bodies_apart_in_whatever_order_they_come(tmp_path: Path) -> None:
+    told = numbered(142)
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*(told[n] for n in SHUFFLED))])
+    assert couples(rows) == {n: at for at, n in enumerate(SHUFFLED)}
+    assert {(row["match"], row["ambiguous"]) for row in rows} == {("fingerprint", False)}
+
+
+@pytest.mark.parametrize("name", ["priority", "content_type", "content_encoding", "type", "app_id"])
+def test_a_property_tells_them_apart_as_well(name: str, tmp_path: Path) -> None:
+    told: list[Row] = [{name: n if name == "priority" else f"{n}"} for n in range(3)]
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*reversed(told))])
+    assert couples(rows) == {0: 2, 1: 1, 2: 0}
+    assert {row["ambiguous"] for row in rows} == {False}
+
+
+@pytest.mark.parametrize(
+    ("sent", "added"),
+    [
+        ({}, {"x-received-from": [{"uri": "amqp://elsewhere"}]}),
+        ({}, {"x-delivery-count": 1}),
+        ({}, {"x-death": [{"queue": "r", "reason": "expired"}], "x-first-death-reason": "expired"}),
+        ({"CC": ["r"], "BCC": ["s"]}, {"BCC": None}),
+        ({"x-delay": 5000}, {"x-delay": -5000}),
+    ],
+)
+def test_what_a_broker_adds_or_changes_tells_nothing(sent: Row, added: Row, tmp_path: Path) -> None:
+    told = [{"headers": {"sn": n, **sent}} for n in range(4)]
+    seen = [{"headers": {"sn": n, **sent, **added}} for n in (3, 2, 1, 0)]
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*seen)])
+    assert couples(rows) == {0: 3, 1: 2, 2: 1, 3: 0}
+    assert {row["ambiguous"] for row in rows} == {False}
+
+
+def test_headers_that_no_publish_has_leave_what_is_left_and_doubt(tmp_path: Path) -> None:
+    """Of three the second comes with another header than it was sent with: the only one that is left is its publish,
+    or that was not captured."""
+    told = numbered(3)
+    seen = [told[2], {"headers": {"sn": 7}}, told[0]]
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*seen)])
+    assert couples(rows) == {0: 2, 1: 1, 2: 0}
+    by_delivery = sorted(rows, key=lambda row: row["deliver_frame_no"])
+    assert [row["ambiguous"] for row in by_delivery] == [False, True, False]
+
+
+def test_other_headers_do_not_separate_what_has_one_message_id(tmp_path: Path) -> None:
+    sent, seen = {"message_id": "m", "headers": {"a": 1}}, {"message_id": "m", "headers": {"a": 2}}
+    rows = flows_of(tmp_path / "a.pcap", [publishing(sent), consuming(seen)])
+    assert [(row["match"], row["ambiguous"]) for row in rows] == [("message-id", False)]
+
+
+def test_equal_headers_are_paired_in_order_and_marked(tmp_path: Path) -> None:
+    told = [{"headers": {"kind": kind}} for kind in "aabb"]
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*(told[n] for n in (2, 0, 3, 1)))])
+    assert couples(rows) == {0: 1, 1: 3, 2: 0, 3: 2}
+    assert {row["ambiguous"] for row in rows} == {True}
+
+
+# ---- readers that leave what they read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("told_by", ["declare", "consume"])
+def test_each_reader_of_a_stream_has_a_pair_of_its_own(told_by: str, tmp_path: Path) -> None:
+    declared = opened()
+    offset: Row = {"arguments": {"x-stream-offset": "first"}} if told_by == "consume" else {}
+    if told_by == "declare":
+        declared.add(CLIENT, method(V, "queue.declare", queue="q", durable=True, arguments={"x-queue-type": "stream"}))
+    told = numbered(3)
+    readers = [consuming(*told, tag=f"c{n}", **offset) for n in range(3)]
+    rows = flows_of(tmp_path / "a.pcap", [declared, publishing(*told), *readers])
+    assert Counter(row["publish_frame_no"] for row in rows) == dict.fromkeys(nth(rows, "publish"), 3)
+    assert {(row["match"], row["ambiguous"], row["redeliveries"]) for row in rows} == {("fingerprint", False, 0)}
+
+
+def test_of_an_ordinary_queue_each_message_has_one_reader(tmp_path: Path) -> None:
+    told = numbered(3)
+    rows = flows_of(tmp_path / "a.pcap", [publishing(*told), consuming(*told), consuming(*told, tag="d")])
+    assert sorted(row["match"] for row in rows) == ["fingerprint"] * 3 + ["none"] * 3
+
+
+def messages(*rows: Row) -> pa.RecordBatch:
+    """Columns OF_MESSAGES of rows written down; what they do not tell is null."""
+    kinds = {field.name: field.type for field in arrow_schema(MESSAGES)}
+    columns = {}
+    for name in OF_MESSAGES:
+        values = [row.get(name) for row in rows]
+        columns[name] = column(values) if name in ("headers", "properties") else pa.array(values, kinds[name])
+    versions = pa.array([row["version"] for row in rows])
+    return pa.RecordBatch.from_pydict({**columns, "version": versions})
+
+
+def message(version: str, operation: str, number: int, at: int, connection: int = 1, **more: Any) -> Row:
+    return {
+        "version": version, "connection_id": connection, "channel": 1, "operation": operation, "first_frame_no": at,
+        "ts_ns": at, "first_ts_ns": at, "last_ts_ns": at, "headers": {"sn": number}, "body_size": 4,
+        "body_sha256": "00", "outcome": "confirmed" if operation == "publish" else "acked", "settled_ts_ns": at + 1,
+        **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "to", "where"),
+    [("0-10", {"exchange": "", "routing_key": "q"}, {"queue": "q"}), ("1.0", {"address": "q"}, {"address": "q"})],
+)
+@pytest.mark.parametrize("browsed", [True, False])
+def test_browsers_take_nothing_out_of_a_queue(version: str, to: Row, where: Row, browsed: bool) -> None:
+    """Two browsers and a consumer of three messages; what a browser releases does not come again to it."""
+    sent = [message(version, "publish", n, 10 + n, **to) for n in range(3)]
+    seen = [
+        message(
+            version, "deliver", n, 100 * reader + n, reader, link=f"l{reader}", browsed=browsed and reader > 1,
+            outcome="released" if browsed and reader > 1 else "acked", **where,
+        )
+        for reader in (1, 2, 3) for n in range(3)
+    ]  # fmt: skip
+    rows = paired(messages(*sent, *seen), BROKER)
+    if browsed:
+        assert Counter(row["publish_frame_no"] for row in rows) == {10: 3, 11: 3, 12: 3}
+        assert {(row["match"], row["ambiguous"], row["redeliveries"]) for row in rows} == {("fingerprint", False, 0)}
+    else:
+        assert sorted(row["match"] for row in rows) == ["fingerprint"] * 3 + ["none"] * 6
+
+
+@pytest.mark.parametrize(("sent_as", "seen_as"), [("0-9-1", "1.0"), ("1.0", "0-9-1"), ("0-10", "1.0")])
+def test_headers_tell_across_versions_what_both_can_hold(sent_as: str, seen_as: str) -> None:
+    """A broker hands on simple values; tables and x- headers it does not, or elsewhere (RabbitMQ, conversions)."""
+    private = {"x-mine": 1, "table": {"a": 1}}
+    to: Row = {"address": "/queues/q"} if sent_as == "1.0" else {"exchange": "", "routing_key": "q"}
+    where: Row = {"address": "/queues/q"} if seen_as == "1.0" else {"queue": "q"}
+    sent = [message(sent_as, "publish", n, 10 + n, headers={"sn": n, **private}, **to) for n in range(3)]
+    seen = [message(seen_as, "deliver", n, 100 - n, 2, headers={"sn": n}, **where) for n in range(3)]
+    rows = paired(messages(*sent, *seen), BROKER)
+    assert couples(rows) == {0: 2, 1: 1, 2: 0}
+    assert {row["ambiguous"] for row in rows} == {False}
+
+
+# ---- redeliveries ---------------------------------------------------------------------------------------------------
+
+
+def test_equal_messages_that_come_again_once_each_are_spread(tmp_path: Path) -> None:
+    """Fifty come to a consumer that settles none, then to another one, which does not either."""
+    told = [{"headers": {"kind": "same"}}] * 50
+    wires = [publishing(*told), consuming(*told, ack=False), consuming(*told, tag="d", redelivered=True, ack=False)]
+    rows = flows_of(tmp_path / "a.pcap", wires)
+    assert [row["redeliveries"] for row in rows] == [1] * 50

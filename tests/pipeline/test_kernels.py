@@ -1,0 +1,66 @@
+"""How kernels are compiled and cached (codec/compiler/jit.py, codec/compiler/linking.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numba
+import pytest
+
+pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+
+THREE = """
+from codec.compiler.jit import njit
+from codec.compiler.kernel import inlined, kernel
+
+@kernel
+def add(x, y):
+    return x + y
+
+@inlined
+def twice(x):
+    return add(x, x)
+
+@kernel
+def entry(x):
+    return add(twice(x), add(x, 1)) + add(x, 2)
+"""
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> ModuleType:
+    """A module of three kernels that call each other."""
+    source = tmp_path / "three.py"
+    source.write_text(THREE)
+    specification = importlib.util.spec_from_file_location("three", source)
+    assert specification
+    assert specification.loader
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def cached(module: ModuleType) -> list[str]:
+    """Names of the functions of which machine code is cached."""
+    directory = Path(numba.config.CACHE_DIR or Path(str(module.__file__)).parent)
+    return sorted(path.name.split("-")[0] for path in directory.rglob("three.*.nbc"))
+
+
+def test_only_what_python_calls_is_cached(three: ModuleType) -> None:
+    assert three.entry(5) == 5 + 5 + 5 + 1 + 5 + 2
+    assert cached(three) == ["three.entry"]
+    assert three.add(20, 3) == 23
+    assert cached(three) == ["three.add", "three.entry"]
+
+
+def test_literal_arguments_share_one_interior(three: ModuleType) -> None:
+    three.entry(5)
+    assert [len(signature) for signature in three.add.interior.signatures] == [2]
+
+
+def test_a_kernel_that_kernels_call_becomes_no_machine_code(three: ModuleType) -> None:
+    three.entry(5)
+    (lowered,) = three.add.interior.overloads.values()
+    assert lowered.library._compiled_object is None

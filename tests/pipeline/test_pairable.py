@@ -1,0 +1,169 @@
+"""What pairing goes by: addresses and deaths as RabbitMQ documents them, and hashes of rows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_fields import column
+
+from codec.hashes import rows as hashing
+from pipeline.tables import flows
+from udfs.pairing.addresses import nodes
+from udfs.pairing.dead_lettering import told
+from udfs.pairing.hashes import hashed
+from udfs.pairing.pairable import OF_MESSAGES
+
+ADDRESSES = {
+    # RabbitMQ 4: percent-encoded.
+    "/exchanges/orders/eu.new": ("exchange", "orders", "eu.new"),
+    "/exchanges/orders": ("exchange", "orders", ""),
+    "/exchanges/a%2Fb/c%20d%2B+": ("exchange", "a/b", "c d++"),
+    "/exchanges/%C3%A4/%zz": ("exchange", "ä", "%zz"),
+    "/queues/a%2Fb": ("queue", "", "a/b"),
+    # RabbitMQ 3: as they are.
+    "/exchange/orders/eu%2Fnew": ("exchange", "orders", "eu%2Fnew"),
+    "/topic/eu.new": ("exchange", "amq.topic", "eu.new"),
+    "/queue/jobs": ("queue", "", "jobs"),
+    "/amq/queue/jobs": ("queue", "", "jobs"),
+    # Artemis, Service Bus, any other broker.
+    "prices::prices.eu": ("name", "", "prices"),
+    "prices/Subscriptions/eu": ("name", "", "prices"),
+    "prices/subscriptions/eu": ("name", "", "prices"),
+    "jobs": ("name", "", "jobs"),
+    "": ("name", "", ""),
+    "/queues/two\nlines": ("queue", "", "two\nlines"),
+    "two::\nlines::x": ("name", "", "two::\nlines"),
+    None: (None, None, None),
+}
+
+
+def test_addresses_are_read_as_documented() -> None:
+    found = nodes(pa.array([*ADDRESSES, *ADDRESSES], pa.string()))
+    assert list(zip(*(part.to_pylist() for part in found), strict=True)) == [*ADDRESSES.values()] * 2
+
+
+def test_addresses_need_not_be_utf8() -> None:
+    octets = [b"/exchanges/\xff/%FE", b"\xc3"]
+    found = nodes(pa.array(octets, pa.binary()).view(pa.string()))
+    assert [part.cast(pa.binary()).to_pylist() for part in found[1:]] == [[rb"\xff", b""], [rb"\xfe", rb"\xc3"]]
+
+
+@pytest.mark.parametrize("text", [":", "/exchange/a", "/subscriptions", "/queues/%", "a"])
+def test_long_addresses_take_linear_time(text: str) -> None:
+    """A quarter of a million octets with a line end inside; in quadratic time they took minutes."""
+    started = time.process_time()
+    nodes(pa.array([text * (250_000 // len(text)) + "\nx"]))
+    assert time.process_time() - started < 30
+
+
+def test_what_is_read_of_messages_is_selected() -> None:
+    assert {*OF_MESSAGES, "reply_to"} == {*flows.OF_MESSAGES}
+
+
+def death(queue: str, reason: str, exchange: str | None, *keys: str, count: int | None = None) -> dict[str, Any]:
+    """An entry of the header x-death."""
+    entry = {"queue": queue, "reason": reason, "exchange": exchange, "routing-keys": list(keys), "count": count}
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def first(queue: str, reason: str, exchange: str) -> dict[str, str]:
+    return {"x-first-death-queue": queue, "x-first-death-reason": reason, "x-first-death-exchange": exchange}
+
+
+RETRY, WORK = death("retry", "expired", "retries", "r"), death("work", "rejected", "orders", "eu", "us", count=3)
+# Headers, 1.0 properties -> exchange and routing key published to, reason, deaths.
+DEATHS: list[tuple[Any, Any, tuple[Any, ...]]] = [
+    (None, None, (None, None, None, 0)),
+    ({"other": 1}, None, (None, None, None, 0)),
+    # The newest is the first in the list; the first death of all is found by its queue and reason.
+    ({"x-death": [RETRY, WORK], **first("work", "rejected", "orders")}, None, ("orders", "eu", "rejected", 4)),
+    ({"x-death": [WORK, RETRY], **first("work", "rejected", "orders")}, None, ("orders", "eu", "rejected", 4)),
+    # Without that: the last in the list.
+    ({"x-death": [RETRY, WORK]}, None, ("orders", "eu", None, 4)),
+    # Without the list: the default exchange is told in full by the queue's name, another one is not.
+    (first("work", "rejected", ""), None, ("", "work", "rejected", 0)),
+    (first("work", "rejected", "orders"), None, (None, "work", "rejected", 0)),
+    ({"x-death": [], **first("work", "maxlen", "")}, None, ("", "work", "maxlen", 0)),
+    ({"x-death": [death("work", "expired", "orders")]}, None, ("orders", None, None, 1)),
+    ({"x-death": "no list"}, None, (None, None, None, 0)),
+    ({"x-death": ["no table", 7]}, None, (None, None, None, 2)),
+    # AMQP 1.0 since RabbitMQ 4.
+    (
+        None,
+        {"message_annotations": {"x-opt-deaths": [WORK], **first("work", "rejected", "orders")}},
+        ("orders", "eu", "rejected", 3),
+    ),
+    ({"x-death": [RETRY]}, {"message_annotations": {"x-opt-deaths": [WORK]}}, ("retries", "r", None, 1)),
+]
+
+
+def test_deaths_are_read_as_documented() -> None:
+    found = told(column([headers for headers, _, _ in DEATHS]), column([properties for _, properties, _ in DEATHS]))
+    columns = (found.died_exchange, found.died_routing_key, found.died["reason"])
+    rows = list(zip(*(each.to_pylist() for each in columns), found.deaths.tolist(), strict=True))
+    assert rows == [expected for _, _, expected in DEATHS]
+    told_of = [exchange is not None or key is not None for _, _, (exchange, key, _, _) in DEATHS]
+    assert found.dead.to_pylist() == told_of
+
+
+def test_a_message_may_list_any_number_of_deaths() -> None:
+    """Sixty thousand that say nothing, beside names that would not fit if each had its own."""
+    names = {f"{number:04}" * 60: number for number in range(250)}
+    headers = {"x-death": [None] * 60_000 + [WORK], **first("work", "rejected", "orders"), **names}
+    found = told(column([headers, None, headers]), column([None] * 3))
+    assert found.deaths.tolist() == [60_003, 0, 60_003]
+    assert found.died_exchange.to_pylist() == ["orders", None, "orders"]
+
+
+def test_the_route_of_a_message_of_1_0_is_in_its_annotations() -> None:
+    properties = [{"message_annotations": {"x-exchange": "orders", "x-routing-key": "eu"}}, {"subject": "x"}, None]
+    found = told(column([None] * 3), column(properties))
+    assert found.exchange.to_pylist() == ["orders", None, None]
+    assert found.routing_key.to_pylist() == ["eu", None, None]
+
+
+TEXTS = st.one_of(st.none(), st.text(max_size=12), st.sampled_from(["", "a", "b", "ab", "\0", "a\0"]))
+KINDS = ("string", "string", "int64")
+NUMBERS = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([0, -1, 1, 1 << 32]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(TEXTS, TEXTS, NUMBERS), min_size=1, max_size=50))
+def test_hashes_are_the_same_where_rows_are(rows: list[tuple[Any, ...]]) -> None:
+    """Sixty-four bits: what differs here by chance would be a fault."""
+    one, other, number = (pa.array(part, kind) for part, kind in zip(zip(*rows, strict=True), KINDS, strict=True))
+    numbers = hashed(one, other, number).tolist()
+    of = dict(zip(rows, numbers, strict=True))
+    assert numbers == [of[row] for row in rows]
+    assert len(set(of.values())) == len(of)
+    assert not set(numbers) & set(hashed(one, other, number, seed=1).tolist())
+
+
+def test_hashes_spread_over_both_halves() -> None:
+    numbers = hashed(pa.array(np.arange(1 << 16))).view(np.uint64)
+    for half in (numbers >> np.uint64(32), numbers & np.uint64(0xFFFFFFFF)):
+        assert len(np.unique(half)) > (1 << 16) - 10
+        counts = np.bincount((half % np.uint64(64)).astype(np.int64), minlength=64)
+        assert counts.min() > 1024 - 5 * 32  # five standard deviations
+        assert counts.max() < 1024 + 5 * 32
+
+
+@pytest.mark.parametrize("texts", [["", "a", "abcd", "abcde", "ä" * 9, None]])
+def test_compiled_and_interpreted_hashes_agree(texts: list[str | None]) -> None:
+    array = pa.array(texts, pa.string())
+    lanes = hashing.new_lanes(len(texts))
+    octets, ends = np.frombuffer(array.buffers()[2], np.uint8), np.frombuffer(array.buffers()[1], np.int32)
+    present = np.array([text is not None for text in texts], np.uint8)
+    texts_interpreted, numbers_interpreted = (
+        kernel.py_func  # type: ignore[union-attr]
+        for kernel in (hashing.mix_texts, hashing.mix_numbers)
+    )
+    texts_interpreted(octets, ends[: len(texts) + 1].astype(np.int64), present, lanes)
+    numbers_interpreted(np.ones(len(texts), np.int64), np.ones(len(texts), np.uint8), lanes)
+    assert ((lanes[:, 1] << 32) | lanes[:, 0]).astype(np.int64).tolist() == hashed(array).tolist()

@@ -1,0 +1,132 @@
+"""The audit for other programs: SARIF, JUnit XML, workflow commands of GitHub."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from report_support import HOSTILE, everywhere, finding, group, identity
+
+from pipeline.audit.catalogue import catalogue
+from pipeline.report.baseline import Previous, compared, key
+from pipeline.report.checked import unchecked
+from pipeline.report.evidence import FINDINGS
+from pipeline.report.formats import Audit, github, junit, sarif
+from pipeline.report.groups import Groups
+from pipeline.report.questions import CONNECTIONS
+from pipeline.report.rules import cards
+from pipeline.report.verdict import verdict
+
+BROKEN = {"CH-09": "warning", "DL-03": "violation", "SEC-16": "info"}
+GONE: dict[str, Any] = {"key": "0123456789abcdef", **dict.fromkeys(("user", "vhost", "server", "entities")),
+        "rule_id": "CL-04", "client_product": "old app"}  # fmt: skip
+KNOWN = {"start": "true", "complete": "true", "both": "true", "order": "true"}
+
+
+def audited(fail_on: str = "violation", text: str = "billing", begun_before: bool = False) -> Audit:
+    """An audit that found BROKEN in connections of 0-9-1; CH-09 was there before, CL-04 is gone."""
+    facts = everywhere("x")
+    rows = [
+        {**group(FINDINGS, "rules", "a rule", 2), "rule_id": name, "severity": severity}
+        for name, severity in BROKEN.items()
+    ]
+    known = {**KNOWN, "start": "false"} if begun_before else KNOWN
+    kind = {**group(CONNECTIONS, "checkable", "x", 3), **known, "version": "0-9-1"}
+    named = [{**group(FINDINGS, "named", "x", 1), "rule_id": name, "application": text} for name in BROKEN]
+    identities = [identity(name, severity, client_product=text) for name, severity in BROKEN.items()]
+    groups = {"rules": rows, "checkable": [kind], "named": named, "identities": identities}
+    place = {"user": "guest", "vhost": "/", "client_product": text, "entities": None}
+    facts = replace(
+        facts,
+        groups={**facts.groups, **{name: Groups(of, len(of)) for name, of in groups.items()}},
+        examples={name: [{**finding(name, "x"), **place}] for name in BROKEN},
+    )
+    before = Previous({key(identity("CH-09", client_product=text)): {}, GONE["key"]: GONE})
+    found = compared(facts.groups["identities"], before)
+    rules = dict(catalogue())
+    shown = cards(facts, found, 1, "/data/tables", rules)
+    return Audit(facts, found, verdict(facts, found, fail_on, rules), rules, shown, unchecked(facts, rules))
+
+
+def results(audit: Audit) -> list[dict[str, Any]]:
+    (run,) = json.loads(sarif(audit))["runs"]
+    names = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert all(names[one["ruleIndex"]] == one["ruleId"] for one in run["results"])
+    found: list[dict[str, Any]] = run["results"]
+    return found
+
+
+def test_sarif_has_a_result_for_each_finding_with_its_state() -> None:
+    """Levels and states by the words of SARIF 2.1.0, 3.27.10 and 3.27.24."""
+    told = {one["ruleId"]: (one.get("level"), one["baselineState"]) for one in results(audited())}
+    assert told == {
+        "DL-03": ("error", "new"), "CH-09": ("warning", "unchanged"), "SEC-16": ("note", "new"),
+        "CL-04": (None, "absent"),
+    }  # fmt: skip
+
+
+def test_sarif_says_where_and_what_to_do() -> None:
+    (one,) = [one for one in results(audited()) if one["ruleId"] == "DL-03"]
+    assert one["message"]["text"] == (
+        f"{catalogue()['DL-03'].summary} client product billing, user guest, vhost /, server 10.0.0.2:5672. "
+        f"What to do: {catalogue()['DL-03'].remedy}"
+    )
+    (location,) = one["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == "file:///captures/x.pcap"
+    assert location["logicalLocations"] == [{"fullyQualifiedName": "10.0.0.7:50312 -> 10.0.0.2:5672, packet 17"}]
+
+
+def cases(audit: Audit) -> dict[str, tuple[str, ...]]:
+    """Rule -> what stands in its test case."""
+    suites = ElementTree.fromstring(junit(audit).partition("?>")[2])
+    for suite in suites:
+        for name, kind in (("tests", "testcase"), ("failures", "testcase/failure"), ("skipped", "testcase/skipped")):
+            assert int(suite.attrib[name]) == len(suite.findall(kind))
+    return {
+        one.attrib["name"].split()[0]: tuple(inner.tag for inner in one) for one in suites.iter("testcase")
+    }  # fmt: skip
+
+
+def test_junit_has_a_case_for_every_rule_and_fails_from_the_threshold_on() -> None:
+    told = cases(audited("warning"))
+    assert told.keys() == catalogue().keys()
+    assert {name for name, inner in told.items() if inner == ("failure",)} == {"CH-09", "DL-03"}
+    assert {name for name, inner in told.items() if inner == ("system-out",)} == {"SEC-16"}
+    for threshold, failed in (("violation", {"DL-03"}), ("info", set(BROKEN)), ("never", set())):
+        assert {name for name, inner in cases(audited(threshold)).items() if "failure" in inner} == failed
+
+
+def test_junit_skips_what_was_checked_nowhere() -> None:
+    told, known = cases(audited(begun_before=True)), cases(audited())
+    assert (told["HS-08"], known["HS-08"]) == (("skipped",), ())
+    assert told["NEG-07"] == ("skipped",)  # of 1.0 alone, which nobody speaks here
+    assert {name for name, inner in known.items() if inner == ("skipped",)} == {
+        rule.id for rule in catalogue().values() if "0-9-1" not in rule.versions
+    }
+
+
+def test_github_has_one_line_for_each_broken_rule_the_worst_first() -> None:
+    *lines, last = github(audited(text="50 %: a, b")).splitlines()
+    found = [re.fullmatch(r"::(error|warning|notice) title=([^:,]*)::(.*)", line) for line in lines]
+    assert [(one[1], one[2].split()[0]) for one in found if one] == [
+        ("error", "DL-03"), ("warning", "CH-09"), ("notice", "SEC-16"),
+    ]  # fmt: skip
+    assert found[0] is not None
+    message = unquote(found[0][3])
+    assert message.startswith("2 findings: 50 %: a, b")
+    assert f"\nWhat to do: {catalogue()['DL-03'].remedy}\n" in message
+    assert "wirehare cut /data/tables --finding DL-03/7/5" in message
+    assert last.startswith("2 violations and 2 warnings in ")
+
+
+def test_names_from_the_wire_are_text_everywhere() -> None:
+    audit = audited(text=HOSTILE)
+    told = "".join(ElementTree.fromstring(junit(audit).partition("?>")[2]).itertext())
+    assert '<script>alert("x")</script>' in told
+    for text in (told, github(audit), sarif(audit)):
+        assert not set(text) & {"\u202e", "\x07", "\x1b"}
+    assert len(github(audit).splitlines()) == len(BROKEN) + 1

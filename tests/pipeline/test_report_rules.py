@@ -1,0 +1,153 @@
+"""The order of rules in the report: what costs somebody's work first, what everybody does last, and once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from report_support import everywhere, finding, group, identity
+
+from pipeline.audit.catalogue import SEVERITIES, catalogue
+from pipeline.report.baseline import Previous, compared, key
+from pipeline.report.evidence import FINDINGS
+from pipeline.report.facts import Facts
+from pipeline.report.groups import Groups
+from pipeline.report.page import page
+from pipeline.report.questions import CONNECTIONS
+from pipeline.report.rules import FIRST, cards, first
+from pipeline.report.verdict import verdict
+
+ENDED_WORK = {
+    "CF-05", "CH-09", "CL-04", "CL-08", "CO-05", "CT-15", "HS-17", "HS-18", "MT-03", "T10-52", "T10-56", "L10-23",
+    "L10-24", "L10-40", "L10-62", "L10-75", "L10-92", "PR-06", "PR-08", "PR-11", "PR-12", "PR-13", "PR-14",
+}  # fmt: skip
+
+
+def facts_of(connections: int, **broken: tuple[str, int]) -> Facts:
+    """Rules (`CH_07`) by severity and the number of connections that break them, a finding each."""
+    facts = everywhere("x")
+    rules = {name.replace("_", "-"): told for name, told in broken.items()}
+    rows = [
+        {**group(FINDINGS, "rules", "a rule", number), "rule_id": name, "severity": severity}
+        for name, (severity, number) in rules.items()
+    ]
+    amqp = {**group(CONNECTIONS, "versions", "x", connections), "content": "amqp", "begun_before": 0}
+    groups = {
+        "rules": Groups(rows, len(rows)),
+        "identities": Groups([identity(name) for name in rules], len(rules)),
+        "versions": Groups([amqp], 1),
+    }  # fmt: skip
+    examples = {name: [finding(name, "x")] * 4 for name in rules}
+    return replace(facts, groups={**facts.groups, **groups}, examples=examples)
+
+
+def order(facts: Facts) -> list[str]:
+    return [card.rule_id for card in cards(facts, compared(facts.groups["identities"], None), 4)]
+
+
+def test_what_ended_work_comes_before_hygiene() -> None:
+    facts = facts_of(
+        20, SEC_01=("warning", 15), CL_08=("warning", 1), CH_09=("warning", 2), HS_03=("violation", 1),
+        DL_09=("info", 7), SEC_16=("info", 9),
+    )  # fmt: skip
+    assert order(facts) == ["HS-03", "CH-09", "CL-08", "SEC-01", "SEC-16", "DL-09"]
+
+
+def test_the_catalogue_says_what_costs_work() -> None:
+    assert {rule.id for rule in catalogue().values() if rule.cost} == ENDED_WORK
+    assert {catalogue()[name].severity for name in ENDED_WORK} == {SEVERITIES[1]}
+
+
+@pytest.mark.parametrize(
+    ("connections", "severity", "common"),
+    [(19, "info", True), (19, "warning", True), (19, "violation", False), (17, "info", False)],
+)
+def test_what_nearly_every_connection_does_is_told_once(connections: int, severity: str, common: bool) -> None:
+    facts = facts_of(20, SEC_07=(severity, connections), NM_02=(severity, 3))
+    (card,) = [card for card in cards(facts, compared(Groups(), None), 4) if card.rule_id == "SEC-07"]
+    assert (card.common, len(card.examples)) == (common, 1 if common else 4)
+    assert order(facts) == (["NM-02", "SEC-07"] if common else ["SEC-07", "NM-02"])
+    found = compared(facts.groups["identities"], None)
+    html = page(facts, found, verdict(facts, found, "violation"), "t", "/data", datetime(2026, 11, 21, tzinfo=UTC))
+    assert bool(re.search("Nearly every connection, 19 of 20: shown once.", html)) == common
+
+
+def test_of_few_connections_none_is_everybody() -> None:
+    (card,) = cards(facts_of(4, SEC_07=("info", 4)), compared(Groups(), None), 4)
+    assert not card.common
+
+
+def test_the_first_screen_has_what_ended_work_then_the_worst_then_the_new() -> None:
+    facts = facts_of(
+        20, SEC_01=("warning", 15), CL_08=("warning", 1), HS_03=("violation", 1), SEC_02=("warning", 19),
+        SEC_16=("info", 9), NM_01=("warning", 2), DL_03=("violation", 1),
+    )  # fmt: skip
+    shown = first(cards(facts, compared(facts.groups["identities"], None), 4))
+    assert [card.rule_id for card in shown] == ["CL-08", "DL-03", "HS-03", "SEC-01", "NM-01"]
+    assert len(shown) == FIRST
+    before = facts_of(20, SEC_01=("warning", 15), NM_01=("warning", 2))
+    known = compared(before.groups["identities"], Previous({key(identity("SEC-01")): {}}))
+    assert [card.rule_id for card in first(cards(before, known, 4))] == ["NM-01", "SEC-01"]
+
+
+def html_of(facts: Facts) -> str:
+    found = compared(facts.groups["identities"], None)
+    return page(facts, found, verdict(facts, found, "violation"), "t", "/data/a b", datetime(2026, 11, 21, tzinfo=UTC))
+
+
+def test_the_first_screen_says_who_what_happened_and_what_to_do() -> None:
+    facts = facts_of(20, CH_09=("warning", 2))
+    evidence = '{"reply_code": 404, "reply_text": "NOT_FOUND - no queue"}'
+    named = [{**group(FINDINGS, "named", "x", 1), "rule_id": "CH-09", "application": "billing", "things": "queue=in"}]
+    facts = replace(
+        facts,
+        examples={"CH-09": [{**finding("CH-09", "x"), "evidence": evidence}]},
+        groups={**facts.groups, "named": Groups(named, 1)},
+    )
+    opening = html_of(facts).partition('<section id="captured">')[0]
+    words = " ".join(re.sub("<[^>]*>", " ", opening.partition("<main")[2]).split()).replace(" :", ":")
+    assert "warning CH-09 a rule 2 findings: billing · queue=in NOT_FOUND - no queue" in words
+    assert catalogue()["CH-09"].remedy in words
+    assert '<a href="#rule-CH-09">' in opening
+
+
+def test_every_name_of_all_findings_can_be_found_on_the_page() -> None:
+    """Of 900 applications four findings are shown with their evidence; the search looks through a card's text."""
+    facts = facts_of(20, CH_09=("warning", 900))
+    rows = [
+        {**group(FINDINGS, "named", "x", 1), "rule_id": "CH-09", "application": f"app-{n}", "things": f"queue=q{n}"}
+        for n in range(900)
+    ]
+    html = html_of(replace(facts, groups={**facts.groups, "named": Groups(rows, 900)}))
+    card = html.partition('id="rule-CH-09"')[2].partition("</article>")[0]
+    assert [n for n in range(900) if f"app-{n}<" not in card or f"queue=q{n}<" not in card] == []
+
+
+def test_commands_are_complete() -> None:
+    facts = facts_of(20, CH_09=("warning", 2))
+    html = html_of(facts)
+    assert "wirehare cut &#39;/data/a b&#39; --finding CH-09/7/5 -o CH-09.pcapng</code>" in html
+    assert "TABLES" not in html
+
+
+@pytest.mark.parametrize(
+    ("product", "broken", "said"),
+    [
+        ("RabbitMQ", {"R4_01": ("warning", 2)}, "R4-01 a rule (2): billing · queue=q Declare the queue durable"),
+        ("RabbitMQ", {}, "Nothing that was seen on connections to RabbitMQ is refused by RabbitMQ 4."),
+        ("qpid-cpp", {}, "Not checked: no server here said that it is RabbitMQ."),
+    ],
+)
+def test_a_section_says_what_rabbitmq_4_will_refuse(
+    product: str, broken: dict[str, tuple[str, int]], said: str
+) -> None:
+    facts = facts_of(20, **broken)
+    named = [{**group(FINDINGS, "named", "x", 1), "rule_id": "R4-01", "application": "billing", "things": "queue=q"}]
+    rules = [{**row, "category": "rabbitmq-4"} for row in facts.groups["rules"].rows]
+    servers = [{**group(CONNECTIONS, "servers", "x", 1), "product": product}]
+    groups = {"named": named, "rules": rules, "servers": servers}
+    html = html_of(replace(facts, groups={**facts.groups, **{name: Groups(of, 1) for name, of in groups.items()}}))
+    section = html.partition('<section id="rabbitmq-4">')[2].partition("</section>")[0]
+    assert said in " ".join(re.sub("<[^>]*>", " ", section).split()).replace(" :", ":")

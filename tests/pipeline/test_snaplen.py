@@ -1,0 +1,223 @@
+"""Frames that a snaplen has cut show what was captured of them: as tshark does, and nothing that the whole frame does
+not say."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import decoding
+import golden
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from classic_frames import method, protocol_header
+from make_snaplen_golden import GOLDEN, NAMES, SNAPLEN
+from wire import CLIENT, SERVER, Wire
+
+from pipeline.tables.roles import LOSSES
+from udfs.arrow.numbers import Numbers
+from udfs.arrow.rows import values_cut
+from udfs.conversation.performatives import Chosen, performatives
+
+Row = dict[str, Any]
+SPANS = {"gap", "skipped", "tls", "foreign"}
+CUT_VALUES = "bytes of these values are missing from the capture"
+# Of a login nothing is shown whose end is missing, in all of this only these are cut in a login.
+OF_LOGINS = {"connection.start", "connection.start-ok", "connection.secure", "sasl-mechanisms", "sasl-init"}
+PCAP_ORDERS = {b"\xd4\xc3\xb2\xa1": "<", b"\x4d\x3c\xb2\xa1": "<", b"\xa1\xb2\xc3\xd4": ">", b"\xa1\xb2\x3c\x4d": ">"}
+
+
+def cut(data: bytes, snaplen: int) -> bytes:
+    """A pcap as a snaplen would have left it."""
+    order, at = PCAP_ORDERS[data[:4]], 24
+    parts = [data[:24]]
+    while at + 16 <= len(data):
+        seconds, fraction, captured, original = struct.unpack_from(order + "4I", data, at)
+        size = min(captured, snaplen)
+        parts += [struct.pack(order + "4I", seconds, fraction, size, original), data[at + 16 : at + 16 + size]]
+        at += 16 + captured
+    return b"".join(parts)
+
+
+def cut_pcapng(data: bytes, snaplen: int) -> bytes:
+    """The same of a little-endian pcapng: its enhanced packet blocks without their options."""
+    at, parts = 0, []
+    while at < len(data):
+        kind, size = struct.unpack_from("<II", data, at)
+        block = data[at : at + size]
+        if kind == 6:
+            interface, high, low, captured, original = struct.unpack_from("<5I", block, 8)
+            captured = min(captured, snaplen)
+            packet = block[28 : 28 + captured].ljust(-(-captured // 4) * 4, b"\0")
+            head = struct.pack("<7I", 6, 32 + len(packet), interface, high, low, captured, original)
+            block = head + packet + struct.pack("<I", 32 + len(packet))
+        parts.append(block)
+        at += size
+    return b"".join(parts)
+
+
+def frames(path: Path) -> list[Row]:
+    rows = decoding.rows_of(decoding.decode_table(decoding.in_flow_order(decoding.runs([path]))))
+    return [row for row in rows if row["kind"] == "frame"]
+
+
+@cache
+def whole(name: str) -> list[Row]:
+    return frames(golden.CAPTURES / name)
+
+
+def cut_frames(folder: Path, name: str, snaplen: int) -> list[Row]:
+    data = (golden.CAPTURES / name).read_bytes()
+    path = folder / name
+    path.write_bytes(cut_pcapng(data, snaplen) if name.endswith(".pcapng") else cut(data, snaplen))
+    return frames(path)
+
+
+# ---- as tshark shows them -------------------------------------------------------------------------------------------
+
+SASL = {"sasl.mechanisms": "sasl-mechanisms", "sasl.init": "sasl-init", "sasl.outcome": "sasl-outcome"}
+
+
+def names_in(info: str, version: str) -> list[str]:
+    """The frames that tshark names in the column Info, in our words."""
+    info = re.sub(r"\[.*?\]", "", info)
+    if version in ("0-8", "0-9", "0-9-1"):
+        words = re.findall(r"Content-Header|Content-Body|\b[A-Z][a-z]+\.[A-Z][A-Za-z-]+", info)
+        kinds = {"Content-Header": "header", "Content-Body": "body"}
+        return [kinds.get(word, word.lower()) for word in words]
+    info = re.sub(r"tx\.\S+", "tx", info)  # tshark names each of its commands after the one before
+    words = info.replace("Protocol-Header 0-10", "").replace("Protocol-Header 1-0-0", "").split()
+    return [SASL.get(word, {"message-body": "body", "(empty)": ""}.get(word, word)) for word in words]
+
+
+def named(row: Row) -> str:
+    if row["frame_type"] in ("header", "body"):
+        return str(row["frame_type"])
+    return "tx" if row["version"] == "0-10" and (row["name"] or "").startswith("tx.") else row["name"] or ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frames_that_tshark_shows_of_a_cut_packet_are_there(name: str, tmp_path: Path) -> None:
+    rows = cut_frames(tmp_path, name, SNAPLEN)
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["frame_type"] not in SPANS | {"protocol-header"}:
+            found.setdefault(row["first_packet_no"], []).append(row)
+    version = golden.captures()[name].versions[0]
+    compared = 0
+    for packet, info in json.loads(GOLDEN.read_text())[name].items():
+        own = found.get(int(packet), [])
+        wanted = names_in(info, version)
+        assert [named(row) for row in own][: len(wanted)] == wanted, (packet, info)
+        compared += len(wanted)
+        (tag,) = [re.search(r"\bx=(\S*) rk=(\S*)", info)]
+        if tag and own and own[0]["name"] in ("basic.publish", "basic.return"):
+            assert (own[0]["arguments"]["exchange"], own[0]["arguments"]["routing_key"]) == tag.groups()
+        kind = re.search(r"Content-Header type=(\S+)", info)
+        if kind:
+            (header,) = [row for row in own if row["frame_type"] == "header"]
+            assert header["properties"]["content_type"] == kind[1]
+    assert compared >= 10
+
+
+# ---- as the whole frame has it --------------------------------------------------------------------------------------
+
+
+def is_part(value: Any, whole: Any) -> bool:
+    """Whether a value says nothing that `whole` does not."""
+    if isinstance(value, dict) and isinstance(whole, dict):
+        return all(name in whole and is_part(part, whole[name]) for name, part in value.items())
+    if isinstance(value, list) and isinstance(whole, list):
+        return len(value) <= len(whole) and all(map(is_part, value, whole))
+    return bool(value == whole)
+
+
+@pytest.mark.parametrize("snaplen", [80, 96, 128, 160, 230])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cut_frame_says_what_the_whole_frame_says_as_far_as_it_goes(name: str, snaplen: int, tmp_path: Path) -> None:
+    known = {(row["connection_id"], row["sender"], row["stream_offset"]): row for row in whole(name)}
+    partial = 0
+    for row in cut_frames(tmp_path, name, snaplen):
+        if row["frame_type"] in SPANS:
+            continue
+        full = known[row["connection_id"], row["sender"], row["stream_offset"]]
+        for column in ("frame_type", "channel", "size", "version", "first_packet_no", "first_ts_ns"):
+            assert row[column] in (full[column], None), (column, row, full)
+        if row["status"] != "partial":
+            continue
+        partial += 1
+        assert row["payload_size"] is None or row["payload_size"] <= full["payload_size"]
+        assert row["notes"] in (None, []), row
+        if row["name"] is None:
+            assert row["arguments"] is None
+            continue
+        assert row["name"] == full["name"]
+        assert is_part(row["arguments"] or {}, full["arguments"] or {})
+        assert is_part(row["properties"] or {}, full["properties"] or {})
+        if row["error"] != CUT_VALUES and row["frame_type"] != "body" and row["arguments"]:
+            assert row["arguments"] == full["arguments"]
+    assert partial or snaplen == 230
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_frame_that_begins_a_packet_is_there(name: str, tmp_path: Path) -> None:
+    """Where a packet begins with a frame, and 40 octets and more of it were captured: what method or class it is."""
+    rows = {(row["connection_id"], row["sender"], row["stream_offset"]) for row in cut_frames(tmp_path, name, 160)}
+    ends: dict[tuple[int, str], int] = {}
+    missing = []
+    for row in sorted(whole(name), key=lambda row: (row["connection_id"], row["sender"], row["stream_offset"])):
+        side = row["connection_id"], row["sender"]
+        begins = row["first_packet_no"] > ends.get(side, 0)
+        ends[side] = row["packet_no"]
+        # a body of its own packet may go on in the next, which nobody can tell from chance
+        sure = row["frame_type"] not in SPANS | {"body"}
+        if begins and sure and (*side, row["stream_offset"]) not in rows:
+            missing.append(row)
+    assert [row["name"] for row in missing] == []
+
+
+# ---- what became of messages ----------------------------------------------------------------------------------------
+
+
+def cut_table(folder: Path, name: str) -> pa.RecordBatch:
+    path = folder / name
+    path.write_bytes(cut((golden.CAPTURES / name).read_bytes(), SNAPLEN))
+    table = decoding.decode_table(decoding.in_flow_order(decoding.runs([path])))
+    (batch,) = table.filter(pc.equal(table["kind"], "frame")).combine_chunks().to_batches()
+    return batch
+
+
+def test_a_disposition_whose_end_is_missing_settles_nothing(tmp_path: Path) -> None:
+    """`first` and `last` of four are there, `settled` and `state` are not."""
+    frames = cut_table(tmp_path, "10_qpidd_transactions.pcap")
+    found = performatives(frames, Chosen(LOSSES), Numbers([""]))
+    assert found is not None
+    rows, _ = found.rows()
+    cut_ones = np.array([error == CUT_VALUES for error in found.frames["error"].to_pylist()])
+    dispositions = cut_ones & np.array([name == "disposition" for name in found.frames["name"].to_pylist()])
+    arguments = decoding.variants(pa.chunked_array([found.frames["arguments"]]))
+    assert [arguments[i] for i in np.flatnonzero(dispositions)][:1] == [{"first": 1, "last": 4, "role": True}]
+    assert dispositions.sum() == 4
+    assert not rows.readable[cut_ones].any()
+    assert (rows.range_at[1:] == rows.range_at[:-1])[cut_ones].all()
+    assert rows.hides[dispositions].all()
+
+
+def test_an_acknowledgement_whose_end_is_missing_settles_nothing() -> None:
+    """0-9-1: `multiple` is in the last octet of the method: 01 0001 0000000d 003c0050 0000000000000007 | 01 ce"""
+    wire = Wire()
+    wire.add(CLIENT, protocol_header("0-9-1"))
+    wire.add(SERVER, method("0-9-1", "basic.ack", delivery_tag=7, multiple=True), captured=19)
+    wire.add(SERVER, method("0-9-1", "basic.ack", delivery_tag=8, multiple=True))
+    rows, _ = wire.rows()
+    acks = [row for row in rows if row["name"] == "basic.ack"]
+    assert [row["arguments"] for row in acks] == [{"delivery_tag": 7}, {"delivery_tag": 8, "multiple": True}]
+    assert [row["error"] for row in acks] == [CUT_VALUES, None]
+    batch = pa.RecordBatch.from_pydict({name: [row[name] for row in acks] for name in ("status", "error")})
+    assert values_cut(batch).tolist() == [True, False]

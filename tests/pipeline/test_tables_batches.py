@@ -1,0 +1,250 @@
+"""Rows of tables do not depend on where batches of frames end, nor on how long rows wait for what becomes of them.
+
+That they are right is tested with scripts (`test_tables_*`) and with captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import golden
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import test_tables_channels
+import test_tables_messages
+import test_tables_methods
+import test_tables_settlement
+from decoding import decode_table, in_flow_order, runs
+from tables_support import STEP, Script
+
+from codec.compiler.limits import LIMITS, Limits
+from codec.variant import encode
+from pipeline.tables.config import MADE_BY_WORKERS, config
+from pipeline.tables.messages import shown_messages
+from pipeline.tables.roles import HOT_ARGUMENTS
+from udfs.arrow.bound import ColumnError, bound
+from udfs.arrow.fields import fields
+from udfs.arrow.types import VARIANT
+from udfs.conversation import history, sessions
+from udfs.conversation.contents import Contents
+from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.tables import conversation, waiting
+from udfs.tables.rows import TableRows
+
+MODULES = (test_tables_channels, test_tables_messages, test_tables_methods, test_tables_settlement)
+VERSIONS = {"0-8", "0-9", "0-9-1"}
+# Captures with sessions: links, transactions, credit, messages in many frames, of which several go on at a time.
+WITH_SESSIONS = ("010_lowlevel_methods", "010_dtx", "10_qpidd_transactions", "10_rabbitmq_multi_frame_transfer")
+# How many rows workers have at a time, and how many bytes may wait: nothing, everything; captures are too many for 1.
+SIZES = [(1, None, False), (1, 0, False), (3, 0, False), (50, 0, True), (50, None, True)]
+
+
+def scripts() -> Iterator[Script]:
+    """All scripts of other tests whose making needs nothing."""
+    for module in MODULES:
+        for made in vars(module).values():
+            if getattr(made, "__module__", "") == module.__name__ and made.__annotations__ == {"return": "Script"}:
+                yield made()
+
+
+def as_arrow(rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows of scripts as DECODED."""
+    columns = {}
+    for field in ARROW_DECODED:
+        values = [row.get(field.name) for row in rows]
+        if field.type == VARIANT:
+            encoded = [encode(value or {}) for value in values]
+            parts = [pa.array([part[i] for part in encoded], pa.binary()) for i in (0, 1)]
+            mask = pa.array([value is None for value in values])
+            columns[field.name] = pa.StructArray.from_arrays(parts, fields=list(VARIANT), mask=mask)
+        elif field.name == "ts":
+            columns["ts"] = pa.array([row["ts_ns"] // 1000 for row in rows]).cast(field.type)
+        else:
+            columns[field.name] = pa.array(values, field.type)
+    return pa.table(columns, schema=ARROW_DECODED)
+
+
+@cache
+def decoded(with_captures: bool) -> pa.Table:
+    """The rows of scripts; of all captures of the classic family, and of some with sessions: connection after
+    connection, frames in order, facts behind them."""
+    by_hand = as_arrow([row for number, script in enumerate(scripts(), start=1) for row in script.rows(number)])
+    order = [("connection_id", "ascending"), ("kind", "descending"), ("frame_no", "ascending")]
+    if not with_captures:
+        return by_hand.sort_by(order).combine_chunks()
+    captures = [
+        capture
+        for name, capture in golden.captures().items()
+        if set(capture.versions) <= VERSIONS or name.partition(".")[0] in WITH_SESSIONS
+    ]
+    paths = sorted({path for capture in captures for path in capture.paths})
+    captured = decode_table(in_flow_order(runs(paths)))
+    rows = pa.concat_tables([by_hand, captured]).filter(pc.field("kind") != "capture")
+    return rows.sort_by(order).combine_chunks()
+
+
+def made(size: int, waiting_bytes: int | None, with_captures: bool) -> dict[str, list[str]]:
+    """Rows of tables as text, of batches of `size` rows."""
+    found = {name: list[str]() for name in MADE_BY_WORKERS}
+    rows = TableRows(config(payload=True), MADE_BY_WORKERS, waiting_bytes)
+    for table, batch in rows.rows(iter(decoded(with_captures).to_batches(max_chunksize=size))):
+        found[table] += map(str, batch.to_pylist())
+    return {name: sorted(texts) for name, texts in found.items()}
+
+
+@cache
+def at_once(with_captures: bool) -> dict[str, list[str]]:
+    return made(decoded(with_captures).num_rows, None, with_captures)
+
+
+@pytest.mark.parametrize(("size", "waiting_bytes", "with_captures"), SIZES)
+def test_rows_are_the_same(
+    size: int, waiting_bytes: int | None, with_captures: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if size == 1:
+        monkeypatch.setattr(waiting, "MEMORY_BYTES", 0)  # all that waits is in files
+    assert all(at_once(with_captures).values())
+    assert made(size, waiting_bytes, with_captures) == at_once(with_captures)
+
+
+def test_texts_of_connections_before_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the one at hand none is."""
+    for module in (history, sessions):
+        monkeypatch.setattr(module, "MOST_TEXTS", 1)
+    assert made(7, 0, False) == at_once(False)
+
+
+def outstanding(count: int) -> Script:
+    """So many publishes that are never confirmed, then one that is."""
+    script = Script().open()
+    script.asks("confirm.select")
+    for _ in range(count):
+        script.publish()
+    script.server("basic.ack", delivery_tag=count, multiple=False)
+    return script
+
+
+def twins() -> dict[str, pa.Table]:
+    """Connections that say the same, one after the other: by a script, and of captures with sessions."""
+    by_hand = outstanding(9)
+    found = {"0-9-1": as_arrow([*by_hand.rows(1), *by_hand.rows(2)])}
+    of_captures = decoded(True).filter(pc.is_in(pc.field("version"), pa.array(["0-10", "1.0"])))
+    for version in ("0-10", "1.0"):
+        own = of_captures.filter(pc.field("version") == version)
+        counts = pc.value_counts(own["connection_id"]).to_pylist()
+        longest = max((each for each in counts if each["counts"] <= 400), key=lambda each: each["counts"])["values"]
+        rows = decoded(True).filter(pc.field("connection_id") == longest)
+        at = rows.schema.get_field_index("connection_id")
+        other = rows.set_column(at, rows.schema.field(at), pa.repeat(longest ^ 1, len(rows)))
+        found[version] = pa.concat_tables([rows, other])
+    return {name: rows.combine_chunks() for name, rows in found.items()}
+
+
+def in_batches(*batches: pa.Table) -> dict[str, list[str]]:
+    found = {name: list[str]() for name in MADE_BY_WORKERS}
+    pieces = (batch for table in batches for batch in table.to_batches())
+    for table, rows in TableRows(config(), MADE_BY_WORKERS).rows(pieces):
+        found[table] += map(str, rows.to_pylist())
+    return {name: sorted(texts) for name, texts in found.items()}
+
+
+def test_connections_that_say_the_same_are_not_mixed_up() -> None:
+    """Numbers of frames, channels and messages are equal in both, and a batch may hold the end of the one and the
+    beginning of the other."""
+    for rows in twins().values():
+        whole = in_batches(rows)
+        assert len(whole["connections"]) == 2
+        for cut in range(len(rows) // 2, len(rows), 1 + len(rows) // 60):
+            assert in_batches(rows.slice(0, cut), rows.slice(cut)) == whole, cut
+
+
+def test_the_oldest_go_out_as_unknown_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that is told."""
+    monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
+    rows = as_arrow(outstanding(9).rows(1))
+    parts = list(TableRows(config(), MADE_BY_WORKERS, 0).rows(iter(rows.to_batches(max_chunksize=3))))
+    messages = [row for table, batch in parts if table == "messages" for row in batch.to_pylist()]
+    messages.sort(key=lambda row: row["first_frame_no"])
+    outcomes = [row["outcome"] for row in messages]
+    unknown = outcomes.count("unknown")
+    assert 3 <= unknown <= 6
+    assert outcomes == ["unknown"] * unknown + ["unsettled"] * (8 - unknown) + ["confirmed"]
+    (channel,) = (row for table, batch in parts if table == "channels" for row in batch.to_pylist())
+    assert (channel["published"], channel["confirmed"], channel["unsettled"]) == (9, 1, 8 - unknown)
+    (connection,) = (row for table, batch in parts if table == "connections" for row in batch.to_pylist())
+    assert connection["limits"] == ["outstanding messages"]
+    assert LIMITS.outstanding_messages >= 1_000_000
+
+
+def given_back(count: int) -> Script:
+    """So many publishes, which all come back when the last one was sent."""
+    script = Script().open()
+    for number in range(count):
+        script.publish(b"%d" % number, mandatory=True)
+    for number in range(count):
+        script.content(
+            "server",
+            "basic.return",
+            b"%d" % number,
+            exchange="",
+            routing_key="q",
+            reply_code=312,
+            reply_text="NO_ROUTE",
+        )
+    return script
+
+
+def test_what_is_outstanding_is_counted_by_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch holds all of one connection, in which much was outstanding, and the beginning of another."""
+    monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
+    whole, begun = as_arrow(given_back(5).rows(1)), as_arrow(Script().open().rows(2))
+    frames = pa.concat_tables([whole, begun]).combine_chunks()
+    found = TableRows(config(), MADE_BY_WORKERS).rows(iter(frames.to_batches()))
+    rows = [(table, row) for table, batch in found for row in batch.to_pylist()]
+    outcomes = [row["outcome"] for table, row in rows if table == "messages" and row["operation"] == "publish"]
+    assert outcomes == ["returned"] * 5
+    assert [row["limits"] for table, row in rows if table == "connections"] == [None, None]
+
+
+def test_a_column_that_is_missing_or_unknown_is_refused() -> None:
+    schema, one = pa.schema([("a", pa.int64()), ("b", pa.string())]), pa.array([1])
+    assert bound({"a": one}, schema, ["b"]).to_pylist() == [{"a": 1, "b": None}]
+    for columns, absent, why in (
+        ({"a": one}, [], r"missing: \['b'\]"),
+        ({"a": one, "b": one, "c": one}, [], r"not in the table: \['c'\]"),
+        ({"a": one, "b": one}, ["b"], r"not absent: \['b'\]"),
+    ):
+        with pytest.raises(ColumnError, match=why):
+            bound(columns, schema, absent)
+
+
+def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
+    """A publish of a body that never ends."""
+    script = Script().open()
+    script.publish(b"x")
+    method, header, body = script.rows(1)[2:5]
+    header["body_size"] = 1 << 60
+    yield from as_arrow([method, header]).to_batches()
+    for number in range(batches):
+        frames = [{**body, "frame_no": 5 + number * rows + i, "body_sha256": None} for i in range(rows)]
+        yield from as_arrow(frames).combine_chunks().to_batches()
+
+
+def test_a_body_that_never_ends_is_summed_up() -> None:
+    parts = TableRows(config(), MADE_BY_WORKERS).rows(long_body(20))
+    (message,) = (row for table, batch in parts if table == "messages" for row in batch.to_pylist())
+    assert (message["body_seen"], message["last_frame_no"], message["complete"]) == (20_000, 20_004, False)
+    assert message["last_ts_ns"] == message["ts_ns"] + 2 * STEP
+
+
+def test_what_waits_of_a_body_does_not_grow() -> None:
+    contents = Contents(shown_messages(payload=False)[0])
+    seen = []
+    for batch in long_body(20):
+        list(contents.feed(batch, fields(batch["arguments"], HOT_ARGUMENTS), None))
+        del batch
+        seen.append(pa.total_allocated_bytes())
+    assert max(seen[5:]) < seen[1] + 100_000

@@ -1,0 +1,241 @@
+"""The law of pieces, for all tables: a capture decoded in pieces, with the states of its connections carried from one
+to the next, gives the rows of one decode, wherever it is cut."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import decoding
+import golden
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from codec.amqp.connections.state import StateError
+from codec.net.segments import SEGMENT
+from codec.variant import decode
+from pipeline.tables.config import config
+from udfs.tables import ACCOUNTS, STATES, tables_of
+from udfs.tables.packing import digest, packed, unpacked
+
+# Of each version: transactions that are open at a cut, returns, confirms, losses, frames and contents in many segments,
+# several connections of one flow, credit, links attached by turns, encryption.
+CAPTURES = (
+    "08_amqplib_session.pcap", "091_confirms_and_return.pcap", "091_loss.pcap", "091_port_reuse.pcap", "091_tls12.pcap",
+    "091_tx.pcap", "091_rpc_reply_to.pcap", "010_lowlevel_methods.pcap", "010_tx.pcap", "010_dtx.pcap",
+    "10_qpidd_transactions.pcap", "10_rabbitmq_multi_frame_transfer.pcap", "10_qpidd_outcomes_drain.pcap",
+    "mixed_0x_one_file.pcapng",
+)  # fmt: skip
+CUTS, PIECES, FEW, MANY = 4, 8, 50, 2000
+BEGINNING, END = -(1 << 62), 1 << 62
+Rows = dict[str, Counter[str]]
+
+
+@cache
+def runs(name: str) -> pa.Table:
+    """The runs of a capture, as the shuffle sorts them."""
+    return decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).combine_chunks()
+
+
+def times(table: pa.Table) -> list[int]:
+    """When the packets of runs were captured."""
+    segments = np.concatenate([np.frombuffer(run, SEGMENT) for run in table["segments"].drop_null().to_pylist()])
+    found: list[int] = np.unique(segments["order_ns"]).tolist()
+    return found
+
+
+def piece(table: pa.Table, first: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The packets from one time on and before another."""
+    rows = []
+    for run in table.filter(table["flow"].is_valid()).to_pylist():
+        segments = np.frombuffer(run["segments"], SEGMENT)
+        part = segments[(segments["order_ns"] >= first) & (segments["order_ns"] < end)]
+        if len(part):
+            begins = {"order_ns": int(part["order_ns"][0]), "first_packet_no": int(part["packet_no"][0])}
+            rows.append({**run, "segments": part.tobytes(), **begins})
+    return iter(pa.Table.from_pylist(rows, schema=table.schema).combine_chunks().to_batches(max_chunksize=64))
+
+
+def as_text(value: Any) -> str:
+    """A value, VARIANT as what it means."""
+    if isinstance(value, dict):
+        if value.keys() == {"value", "metadata"}:
+            return repr(decode(value["value"], value["metadata"]))
+        return repr({name: as_text(part) for name, part in value.items()})
+    return repr(value)
+
+
+def texts(rows: pa.RecordBatch) -> list[str]:
+    return [" ".join(f"{name}={as_text(value)}" for name, value in row.items()) for row in rows.to_pylist()]
+
+
+@cache
+def in_one_go(name: str) -> Rows:
+    found: Rows = {}
+    for table, still_open, rows in tables_of(runs(name).to_batches(max_chunksize=64), config(payload=True)):
+        if table != ACCOUNTS:
+            assert not still_open
+            found.setdefault(table, Counter()).update(texts(rows))
+    return found
+
+
+class Lake:
+    """What someone keeps who decodes piece after piece: final rows, and by connection its open rows and its state."""
+
+    def __init__(self) -> None:
+        self.final: Rows = {}
+        self.open: dict[int, list[tuple[str, str]]] = {}
+        self.states: dict[bytes, bytes] = {}
+
+    def add(self, batches: Iterator[pa.RecordBatch], keep_open: bool = True) -> None:
+        parts = [
+            part
+            for part in tables_of(batches, config(payload=True), states=self.states, keep_open=keep_open)
+            if part.table != ACCOUNTS
+        ]
+        touched = {connection for part in parts for connection in part.rows["connection_id"].to_pylist()}
+        self.open = {connection: rows for connection, rows in self.open.items() if connection not in touched}
+        for table, still_open, rows in parts:
+            if table == STATES:
+                assert rows["error"].null_count == len(rows)
+                self.states |= zip(rows["flow"].to_pylist(), rows["octets"].to_pylist(), strict=True)
+            elif still_open:
+                for connection, text in zip(rows["connection_id"].to_pylist(), texts(rows), strict=True):
+                    self.open.setdefault(connection, []).append((table, text))
+            else:
+                self.final.setdefault(table, Counter()).update(texts(rows))
+
+    def rows(self) -> Rows:
+        """All rows, those of what is still open among them."""
+        found = {table: Counter(rows) for table, rows in self.final.items()}
+        for table, text in (row for rows in self.open.values() for row in rows):
+            found.setdefault(table, Counter())[text] += 1
+        return found
+
+
+def check(name: str, cuts: list[int]) -> None:
+    lake = Lake()
+    for first, end in pairwise([BEGINNING, *cuts, END]):
+        lake.add(piece(runs(name), first, end))
+    same(lake.rows(), in_one_go(name), f"{name} {cuts}")
+
+
+def same(found: Rows, expected: Rows, where: str) -> None:
+    for table in found.keys() | expected.keys():
+        more, fewer = (found.get(table, Counter()), expected.get(table, Counter()))
+        assert (where, table, more - fewer, fewer - more) == (where, table, Counter(), Counter())
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_capture_cut_in_two_gives_the_same_rows(name: str) -> None:
+    moments = times(runs(name))[1:]
+    for cut in random.Random(name).sample(moments, min(CUTS, len(moments))):
+        check(name, [cut])
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_so_does_one_cut_in_many_pieces(name: str) -> None:
+    """Behind every packet, where they are few."""
+    moments = times(runs(name))[1:]
+    check(name, moments if len(moments) <= FEW else sorted(random.Random(name).sample(moments, PIECES - 1)))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", sorted(set(golden.captures()) - set(CAPTURES)))
+def test_so_does_every_capture_cut_behind_every_packet(name: str) -> None:
+    moments = times(runs(name))[1:]
+    check(name, moments if len(moments) <= MANY else sorted(random.Random(name).sample(moments, MANY)))
+
+
+# What a rewritten capture has of its own: its packets, the times of some, the number that the first one gives.
+OF_PACKETS = {
+    "connection_id", "capture_file", "packet_no", "first_packet_no", "packets", "client_packets", "server_packets",
+    "retransmitted_bytes", "out_of_order_segments", "ts", "opened_ts", "closed_ts",
+}  # fmt: skip
+
+
+@cache
+def without_packets(name: str) -> Rows:
+    """The rows of a capture but for packets and times; whether there is a time, or a latency, is said."""
+    found: Rows = {}
+    for table, _, rows in tables_of(runs(name).to_batches(max_chunksize=64), config(payload=True)):
+        for row in rows.to_pylist() if table != ACCOUNTS else ():
+            values = {name: value is None if name.endswith("_ns") else value for name, value in row.items()}
+            text = as_text({name: value for name, value in values.items() if name not in OF_PACKETS})
+            found.setdefault(table, Counter())[text] += 1
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name, capture in golden.captures().items() if capture.origin != name])
+def test_a_rewritten_capture_gives_the_rows_of_its_origin(name: str) -> None:
+    """Segments of some bytes, swapped, doubled, overlapping; other link layers and clocks; rotated files."""
+    same(without_packets(name), without_packets(golden.captures()[name].origin), name)
+
+
+def test_states_without_runs_end_for_good() -> None:
+    name = "091_tx.pcap"
+    cut = times(runs(name))[-4]
+    lake = Lake()
+    lake.add(piece(runs(name), BEGINNING, cut))
+    expected = lake.rows()
+    assert lake.open
+    lake.add(iter(()), keep_open=False)
+    assert lake.open == {}
+    same(lake.final, expected, name)
+
+
+def test_states_without_runs_are_left_alone() -> None:
+    lake = Lake()
+    lake.add(piece(runs("091_tx.pcap"), BEGINNING, times(runs("091_tx.pcap"))[-4]))
+    assert lake.states
+    assert list(tables_of(iter(()), config(), states=lake.states)) == []
+
+
+def test_octets_that_cannot_be_read_are_reported_by_flow() -> None:
+    """And the connection is decoded from its middle."""
+    table = runs("091_tx.pcap")
+    flow = table["flow"].drop_null()[0].as_py()
+    parts = list(tables_of(piece(table, times(table)[10], END), config(), states={flow: b"PAR1"}))
+    errors = [row for part in parts if part.table == STATES for row in part.rows.to_pylist() if row["error"]]
+    assert [(row["flow"], row["octets"], row["error"]) for row in errors] == [
+        (flow, None, "not the state of a connection")
+    ]
+    (connection,) = (row for part in parts if part.table == "connections" for row in part.rows.to_pylist())
+    assert connection["version_known"] is False
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the files of Linux about processes")
+def test_piece_after_piece_takes_no_more_memory() -> None:
+    """Ten pieces once took 400 MB that were free and never given back."""
+    moments = times(runs("091_tx.pcap"))[1:22]
+    check("091_tx.pcap", moments[:1])
+    before = resident_bytes()
+    check("091_tx.pcap", moments)
+    assert resident_bytes() - before < 200e6
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_values_survive_their_octets() -> None:
+    layout = digest(["a"])
+    table = pa.table({"a": pa.array([1, None]), "b": pa.array(["x", "y"]).dictionary_encode()})
+    array = np.array([(1, 2)], np.dtype([("one", "i8"), ("two", "i8")]))
+    octets = packed({"t": table, "r": array, "n": np.arange(3), "v": {"a": [1]}, "o": b"\0\1"}, 1, layout)
+    found = unpacked(octets, 1, layout)
+    assert found["t"].equals(table)
+    assert (found["r"].tolist(), found["r"].dtype.names) == ([(1, 2)], ("one", "two"))
+    assert (found["n"].tolist(), found["v"], found["o"]) == ([0, 1, 2], {"a": [1]}, b"\0\1")
+    for bad, why in ((octets[:-1], "damaged"), (b"", "not the state"), (octets[:4] + b"\0\2" + octets[6:], "layout 2")):
+        with pytest.raises(StateError, match=why):
+            unpacked(bad, 1, layout)
+    with pytest.raises(StateError, match="layout"):
+        unpacked(octets, 1, digest(["b"]))

@@ -1,0 +1,193 @@
+"""The examples: the nightly script under its lock, units that systemd accepts, a DAG, settings, a shared warehouse."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from arrow_rows import arrow_rows
+from audit_support import ROWS
+from pyspark.sql import SparkSession
+
+from pipeline.audit import config
+from pipeline.schemas import TABLES
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Stands in for `wirehare`: notes how it was called, writes what it was asked to write, ends with the code it is told.
+STAND_IN = """#!/usr/bin/env bash
+echo "$@" >> "$WIREHARE_ROOT/calls"
+while (($#)); do
+    case $1 in
+        --output) mkdir -p "$2" ;;
+        --report | --json) echo "{}" > "$2" ;;
+        nightly) code=${NIGHTLY_CODE:-0} ;;
+    esac
+    shift
+done
+exit "$code"
+"""
+
+
+class Night:
+    """The nightly script in a directory of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stand_in = root / "wirehare"
+        self.stand_in.write_text(STAND_IN)
+        self.stand_in.chmod(0o755)
+
+    def run(self, *days: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        ours = {"WIREHARE_ROOT": str(self.root), "WIREHARE": str(self.stand_in)}
+        return subprocess.run(
+            [EXAMPLES / "audit-day.sh", *days],
+            env=os.environ | ours | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def calls(self) -> list[str]:
+        """The commands so far, with the root left out."""
+        return (self.root / "calls").read_text().replace(f"{self.root}/", "").splitlines()
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return Night(tmp_path)
+
+
+def test_a_day_is_decoded_and_audited(night: Night) -> None:
+    assert night.run("2026-11-20").returncode == 0
+    assert night.calls() == [
+        (
+            "nightly captures/2026-11-20 --output tables/date=2026-11-20 --overwrite "
+            "--report reports/2026-11-20.html --json reports/2026-11-20.json --title AMQP audit of 2026-11-20"
+        ),
+    ]
+
+
+def test_yesterday_is_the_default(night: Night) -> None:
+    yesterday = subprocess.run(["date", "-u", "-d", "yesterday", "+%F"], capture_output=True, text=True, check=True)
+    night.run()
+    assert f"captures/{yesterday.stdout.strip()} " in night.calls()[0]
+
+
+def test_the_baseline_is_the_latest_audit_before_the_day(night: Night) -> None:
+    for day in ("2026-11-17", "2026-11-19", "2026-11-22"):
+        night.run(day)
+    night.run("2026-11-20")
+    night.run("2026-11-20")  # again: its own audit is not its baseline
+    assert [call.partition("--baseline ")[2] for call in night.calls()] == [
+        "",
+        "reports/2026-11-17.json",
+        "reports/2026-11-19.json",
+        "reports/2026-11-19.json",
+        "reports/2026-11-19.json",
+    ]
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4])
+def test_the_exit_code_says_what_happened(night: Night, code: int) -> None:
+    assert night.run("2026-11-20", NIGHTLY_CODE=str(code)).returncode == code
+
+
+def test_two_runs_do_not_meet(night: Night) -> None:
+    with (night.root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = night.run("2026-11-20")
+        assert second.returncode == 75
+        assert "another run holds" in second.stderr
+        assert not (night.root / "calls").exists()
+    assert night.run("2026-11-20").returncode == 0
+
+
+@pytest.mark.parametrize("day", ["yesterday", "../../etc", "2026-11-20; rm -rf /", ""])
+def test_what_is_no_day_is_refused(night: Night, day: str) -> None:
+    if day:
+        assert night.run(day).returncode == 2
+        assert not (night.root / "calls").exists()
+
+
+def test_the_settings_are_used_where_they_stand(night: Night) -> None:
+    shutil.copy(EXAMPLES / "audit.toml", night.root)
+    night.run("2026-11-20")
+    assert "--config audit.toml" in night.calls()[0]
+
+
+def test_the_settings_are_settings() -> None:
+    read = config.read(EXAMPLES / "audit.toml")
+    assert [(one.rule, one.user) for one in read.exceptions] == [("SEC-01", "sensor")]
+    assert list(read.disabled) == ["SEC-08", "SEC-09"]
+
+
+def test_the_crontab_has_six_fields_and_variables() -> None:
+    lines = [line for line in (EXAMPLES / "crontab").read_text().splitlines() if line and not line.startswith("#")]
+    jobs = [line for line in lines if not re.match(r"\w+=", line)]
+    (job,) = jobs
+    assert re.fullmatch(r"([\d*]+ ){5}wirehare /\S+/examples/audit-day.sh", job)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    for name in ("wirehare-audit.service", "wirehare-audit.timer"):
+        # what they start is not installed here
+        text = (EXAMPLES / name).read_text().replace("/opt/wirehare/examples/audit-day.sh", "/bin/true")
+        (tmp_path / name).write_text(text)
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line for line in checked.stderr.splitlines() if "wirehare" in line] == []
+    when = subprocess.run(
+        ["systemd-analyze", "calendar", "*-*-* 02:15:00 UTC"], capture_output=True, text=True, check=False
+    )
+    assert when.returncode == 0
+
+
+def test_the_dag_submits_the_jobs() -> None:
+    tree = ast.parse((EXAMPLES / "airflow_dag.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    submits = [call for call in calls if getattr(call.func, "id", "") == "SparkSubmitOperator"]
+    named = [{word.arg: ast.unparse(word.value) for word in call.keywords} for call in submits]
+    jobs = [words["application"].strip("'").removeprefix("/opt/wirehare/") for words in named]
+    assert jobs == ["jobs/decode.py", "jobs/audit.py"]
+    assert all((EXAMPLES.parent / job).exists() for job in jobs)
+
+
+def test_airflow_takes_the_dag() -> None:
+    processing = pytest.importorskip("airflow.dag_processing.dagbag", reason="Airflow 3 is not here")
+    bag = processing.DagBag(str(EXAMPLES))
+    assert bag.import_errors == {}
+    assert bag.dags["wirehare_audit"].task_ids == ["decode", "audit"]
+
+
+def test_a_day_that_is_shared_again_replaces_itself_alone(spark: SparkSession, tmp_path: Path) -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        share = importlib.import_module("share_day").share
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    rows = ROWS["methods"]
+    for day, kept in (("2026-11-19", rows), ("2026-11-20", rows[:2])):
+        arrow_rows(spark, kept, TABLES["methods"]).coalesce(1).write.parquet(
+            str(tmp_path / f"tables/date={day}/methods")
+        )
+        share(str(tmp_path / f"tables/date={day}"), day, str(tmp_path / "shared"), "methods")
+    share(str(tmp_path / "tables/date=2026-11-20"), "2026-11-20", str(tmp_path / "shared"), "methods")
+    shared = spark.read.parquet(str(tmp_path / "shared/methods")).groupBy("date").count()
+    assert {str(row.date): row["count"] for row in shared.collect()} == {"2026-11-19": len(rows), "2026-11-20": 2}
+
+    # A directory a day reads as one table too.
+    days = spark.read.option("basePath", str(tmp_path / "tables")).parquet(str(tmp_path / "tables/date=*/methods"))
+    assert {str(row.date) for row in days.select("date").distinct().collect()} == {"2026-11-19", "2026-11-20"}

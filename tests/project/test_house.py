@@ -1,0 +1,175 @@
+"""The rules of the house: which floor may import which, what needs a reason or a word of documentation."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.cli import command_line
+from pipeline.schemas import TABLES
+
+ROOT = Path(__file__).parents[2]
+FLOORS = ("codec", "udfs", "pipeline", "jobs")  # from the ground up
+RUNTIME = {
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "numba",
+    "llvmlite",
+    "jinja2",
+    "markupsafe",
+    "altair",
+    "vl_convert",
+    "cryptography",
+}
+# Packages that are not named as what is imported from them.
+DISTRIBUTIONS = {"vl_convert": "vl-convert-python"}
+FRONT = ROOT / "wirehare.py"  # beside the floors: what notebooks import
+SOURCES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """(top-level package, line) of every import in a source file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").split(".")[0], node.lineno
+
+
+def offenders(forbidden: dict[str, set[str]]) -> list[str]:
+    """Where a floor imports a package that is forbidden to it."""
+    return [
+        f"{path.relative_to(ROOT)}:{line} imports {package}"
+        for path in SOURCES
+        for package, line in imports(path)
+        if package in forbidden[path.relative_to(ROOT).parts[0]]
+    ]
+
+
+def test_imports_point_down() -> None:
+    assert offenders({floor: set(FLOORS[level + 1 :]) for level, floor in enumerate(FLOORS)}) == []
+
+
+def test_the_module_of_notebooks_is_imported_by_nothing_and_imports_nothing_at_once() -> None:
+    assert offenders({floor: {FRONT.stem} for floor in FLOORS}) == []
+    allowed = set(sys.stdlib_module_names) | {"codec", "pipeline", "udfs"}  # these for the eyes of type checkers
+    assert {package for package, _ in imports(FRONT)} <= allowed
+    at_once = {
+        alias.name.split(".")[0] if isinstance(statement, ast.Import) else (statement.module or "")
+        for statement in ast.parse(FRONT.read_text()).body
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert at_once <= set(sys.stdlib_module_names) | {"importlib.util"}
+
+
+def test_whoever_catches_the_one_error_catches_all_of_ours() -> None:
+    """Every exception class of the product is a WirehareError, but for the end by a signal, which nobody catches."""
+    bases = {
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    raised = {
+        name
+        for name, of in bases.items()
+        if name != "WirehareError" and any(base.endswith(("Error", "Exception")) for base in of)
+    }
+    ours = {"WirehareError"}
+    while more := {name for name in raised - ours if bases[name] & ours}:
+        ours |= more
+    assert raised - ours == {"Stopped"}
+
+
+def test_codec_knows_neither_spark_nor_arrow() -> None:
+    forbidden: dict[str, set[str]] = {floor: set() for floor in FLOORS}
+    assert offenders(forbidden | {"codec": {"pyspark", "pyarrow", "pandas"}}) == []
+
+
+def test_the_product_imports_nothing_but_its_dependencies() -> None:
+    """What a module needs at once must be installed with it; extras are imported where they are used."""
+    known = RUNTIME | set(FLOORS) | set(sys.stdlib_module_names)
+    found = {
+        (str(path.relative_to(ROOT)), package)
+        for path in SOURCES
+        for statement in ast.parse(path.read_text()).body
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        for package in (
+            [alias.name.split(".")[0] for alias in statement.names]
+            if isinstance(statement, ast.Import)
+            else [(statement.module or "").split(".")[0]]
+        )
+        if package not in known
+    }
+    assert found == set()
+
+
+def test_every_dependency_has_a_lower_and_an_upper_bound() -> None:
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    unbounded = [need for group in groups for need in group if not re.search(r">=[\d.]+,<[\d.]+$", need)]
+    assert unbounded == []
+    needs = {re.split(r"[<>=]", need)[0] for need in PROJECT["dependencies"]}
+    assert needs == {DISTRIBUTIONS.get(name, name) for name in RUNTIME} | {"pandas"}  # which only pyspark imports
+
+
+@pytest.mark.parametrize("path", [*SOURCES, FRONT], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_source_file_says_what_it_does(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text())) or not path.read_text().strip()
+
+
+def test_every_column_is_documented() -> None:
+    bare = [
+        f"{name}.{field.name}"
+        for name, schema in TABLES.items()
+        for field in schema.fields
+        if not field.metadata.get("comment")
+    ]
+    assert bare == []
+
+
+def test_every_option_is_documented() -> None:
+    actions = [(name, action) for name, parser in command_line().commands.items() for action in parser._actions]
+    assert actions
+    assert [(name, action.dest) for name, action in actions if not action.help] == []
+
+
+def test_every_spark_setting_has_its_reason() -> None:
+    """A setting follows its comment, or another setting that shares it."""
+    lines = [line.strip() for line in (ROOT / "pipeline/session.py").read_text().splitlines()]
+    is_setting = [re.match(r'(settings\[)?"spark\.[\w.]+"\]?( =|:)', line) is not None for line in lines]
+    bare = [
+        line
+        for at, line in enumerate(lines)
+        if is_setting[at] and not is_setting[at - 1] and not lines[at - 1].startswith("#")
+    ]
+    assert sum(is_setting) >= 10
+    assert bare == []
+
+
+def test_no_path_of_a_machine_is_in_the_tree() -> None:
+    kinds = ("*.py", "*.md", "*.toml", "*.properties", "Makefile", "*.ipynb")
+    homes = re.compile(r"(?<![\w.:/])/(work|root|home|Users|tmp)/\w")
+    folders = (*FLOORS, "tests", "benchmarks", "notebooks", "samples")
+    files = [path for folder in folders for kind in kinds for path in (ROOT / folder).rglob(kind)]
+    files += [path for kind in kinds for path in ROOT.glob(kind)]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if homes.search(line)
+    ]
+    assert found == []
+
+
+def test_ci_does_what_a_person_does() -> None:
+    steps = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
+    assert steps == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]

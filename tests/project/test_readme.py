@@ -1,0 +1,182 @@
+"""The README is true: its commands run from top to bottom in one shell, then its snippets run on what they wrote.
+
+That takes minutes: `make readme-test`; what needs no shell belongs to all tests. The shell works in a folder that has
+links to all that the tree holds. A `make` line would install things: it stands for a look at what its target needs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from submitting import BRIEFLY, OF_SPARK
+
+from jobs.summary import found, summary
+from pipeline.audit.catalogue import catalogue
+from pipeline.output.swap import place
+from pipeline.schemas import TABLES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+OURS = re.compile(r"(Spark started|\d+ captures? decoded|\d+ tables? written) in [\d.]+ s")
+WRITTEN = {"out", "audit.html", "audit.json", "closed.pcapng", "lake"}
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+LINES = [line for block in blocks("sh") for line in block.splitlines() if line.strip()]
+
+
+MADE = {
+    "make demo": "grep -q 'wirehare nightly samples --output out --overwrite --report out.html' Makefile",
+    "make notebook": "test -f notebooks/1_first_look.ipynb && grep -q 'jupyterlab' pyproject.toml",
+    "make test": "test -d tests",
+    "make kernels": "grep -q '^kernels:' Makefile",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a line."""
+
+    code: int
+    out: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Shell:
+    folder: Path
+    runs: dict[str, Run]
+
+    def run(self, word: str) -> Run:
+        """That of the first line that holds a word."""
+        return next(run for line, run in self.runs.items() if word in line)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """Every line of the shell blocks, run in one bash."""
+    folder = tmp_path_factory.mktemp("readme")
+    said = tmp_path_factory.mktemp("said")
+    tree = [*ROOT.iterdir(), Path(sys.prefix)]
+    for entry in tree:
+        name = ".venv" if entry == Path(sys.prefix) else entry.name
+        if name not in WRITTEN and not (folder / name).is_symlink() and (name != ".venv" or entry == tree[-1]):
+            (folder / name).symlink_to(entry)
+    script = ""
+    for number, line in enumerate(LINES):
+        command = MADE.get(line.partition("#")[0].strip(), line)
+        script += f"{{\n{command}\n}} >{said}/{number}.out 2>{said}/{number}.err\necho $? >{said}/{number}.code\n"
+    path = [each for each in os.environ["PATH"].split(os.pathsep) if Path(each) != Path(sys.prefix) / "bin"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    environment |= {"PATH": os.pathsep.join(path), "PYTHONPATH": str(folder), "SPARK_SUBMIT_OPTS": BRIEFLY}
+    if environment.get("NUMBA_DISABLE_JIT"):  # numpy warns where kernels mean to overflow
+        environment["PYTHONWARNINGS"] = "ignore::RuntimeWarning"
+    subprocess.run(["bash", "-c", script], cwd=folder, env=environment, check=False, stdin=subprocess.DEVNULL)
+    runs = {}
+    for number, line in enumerate(LINES):
+        code, out, error = ((said / f"{number}.{end}").read_text() for end in ("code", "out", "err"))
+        runs[line] = Run(int(code), out, error)
+    return Shell(folder, runs)
+
+
+@pytest.mark.readme
+def test_every_line_runs_in_one_shell_from_top_to_bottom(shell: Shell) -> None:
+    assert {line: run.error for line, run in shell.runs.items() if run.code} == {}
+    written = {entry.name for entry in shell.folder.iterdir() if not entry.is_symlink()}
+    assert written - {"spark-warehouse"} == WRITTEN
+    assert sorted(entry.name for entry in (shell.folder / "out").iterdir()) == sorted(TABLES)
+
+
+def test_what_it_runs_is_all_that_it_shows() -> None:
+    assert {shlex.split(line)[0] for line in LINES} == {"make", "source", "wirehare", "spark-submit"}
+    assert {line.partition("#")[0].strip() for line in LINES if line.startswith("make")} == set(MADE)
+
+
+def test_the_list_of_tables_is_complete() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE) == list(TABLES)
+
+
+@pytest.mark.readme
+def test_the_demo_prints_what_is_shown(shell: Shell) -> None:
+    """As a decode of the same captures does."""
+    (shown,) = blocks("text")
+    assert shown in shell.run("wirehare decode").out
+    tables = {name: place(str(shell.folder / "out")).child(name).dataset() for name in TABLES}
+    assert shown in summary(found(tables["captures"].to_table().to_pylist(), tables))
+
+
+@pytest.mark.readme
+def test_a_command_prints_only_our_lines(shell: Shell) -> None:
+    """Spark, the JVM and pyspark would have their say. What to do next is a line of the README, or like one."""
+    decode, audit = shell.run("wirehare decode"), shell.run("wirehare audit")
+    assert [line for line in decode.error.splitlines() if not OURS.fullmatch(line)] == []
+    assert decode.out.splitlines()[-1] == "Next: wirehare audit out --report audit.html"
+    assert re.search(r": wirehare cut out --finding \S+ -o \S+\.pcapng$", audit.out.splitlines()[-1])
+
+
+@pytest.mark.readme
+def test_what_spark_submit_prints(shell: Shell) -> None:
+    """Spark puts what Python writes to stderr into stdout."""
+    run = shell.run("spark-submit")
+    assert [line for line in run.error.splitlines() if not OF_SPARK.match(line)] == []
+    assert len(run.error.splitlines()) < 15
+    assert [bool(OURS.fullmatch(line)) for line in run.out.splitlines()[:4]] == [True, True, True, False]
+    assert "The tables are in" in run.out
+
+
+@pytest.mark.readme
+def test_the_snippets_run(
+    spark: SparkSession, shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(shell.folder)
+    names: dict[str, object] = {}
+    for snippet in blocks("python"):
+        exec(compile(snippet, "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "|operation|" in printed
+    assert "|queue.declare|" in printed
+
+
+def test_the_rules_are_counted_for_each_version() -> None:
+    """As many as the catalogue has; in the README in a sentence, in the page about audits in a table."""
+    counted = Counter(version for rule in catalogue().values() for version in rule.versions)
+    (every, told) = re.findall(r"against (\d+) rules\s+\(([^)]*)\)", README)[0]
+    assert int(every) == len(catalogue())
+    in_words = {version: int(number) for number, version in re.findall(r"(\d+) (?:of them apply )?to ([\d.-]+)", told)}
+    page = (ROOT / "docs" / "audit.md").read_text()
+    in_table = {version: int(number) for version, number in re.findall(r"^\| ([\d.-]+) \| (\d+) \|$", page, re.M)}
+    assert in_words == in_table == dict(counted)
+    assert f"The catalogue has {len(catalogue())} rules:" in page
+
+
+def test_the_speeds_compared_are_those_of_the_table() -> None:
+    """From start to end as people run it, and in a running session."""
+    cells = re.findall(r"^\| (.*) \| ([\d.]+) \| [\d.]+ \| .*\|$", README, re.M)
+    seconds = {name: float(number) for name, number in cells}
+
+    def of(words: str) -> float:
+        (number,) = (value for name, value in seconds.items() if name.startswith(words))
+        return number
+
+    whole, warm, frames = of("`wirehare decode`"), of("all nine tables"), of("`frames`")
+    fields, ek = of("`tshark -T fields`"), of("`tshark -T ek`")
+    (told,) = re.findall(r"^So from start to end .*?\.\n", README, re.M | re.S)
+    assert re.findall(r"([\d.]+) times as fast|([\d.]+) times,", told) == [
+        (f"{fields / whole:.1f}", ""), (f"{fields / warm:.1f}", ""), ("", f"{fields / frames:.1f}"),
+    ]  # fmt: skip
+    assert f"({whole} s against {fields} s)" in told
+    assert "an\neleventh" in told
+    assert 11 <= ek / warm < 12

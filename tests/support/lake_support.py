@@ -1,0 +1,69 @@
+"""A lake whose rows are numbers: frames with `connection_id` alone, put there without decoding anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset
+
+from pipeline.lake import journal
+from pipeline.lake.files import Writer, rows_of
+from pipeline.lake.journal import Change
+from pipeline.lake.layout import LakeFile
+from pipeline.lake.log import Log
+from pipeline.lake.place import existing, made
+
+TABLES = ("frames", "messages")
+
+
+def new_lake(path: Path) -> Log:
+    """A lake without a batch."""
+    log = Log(made(str(path)))
+    for name in log.tables:
+        log.create(name)
+    return log
+
+
+def opened(path: Path) -> Log:
+    """The lake, as another process sees it."""
+    return Log(existing(str(path)))
+
+
+def changes(log: Log, batch: int, final: Iterable[int], still_open: Iterable[int], day: date) -> dict[str, Change]:
+    """Files of a batch with these rows in frames and messages, and what they replace."""
+    return {
+        name: Change(
+            [_file(log, name, batch, final, False, day), _file(log, name, batch, still_open, True, None)],
+            [file for file in log.files(name) if file.open],
+        )
+        for name in TABLES
+    }
+
+
+def commit(log: Log, batch: int, final: Iterable[int], still_open: Iterable[int], day: date) -> None:
+    """A batch that adds `final` rows and replaces those that are open."""
+    journal.commit(log, batch, changes(log, batch, [*final], [*still_open], day))
+
+
+def numbers(log: Log, name: str, batch: int | None = None) -> list[int]:
+    """The rows of a table."""
+    rows = rows_of(log.root, name, log.files(name, batch), ["connection_id"])
+    return sorted(rows["connection_id"].to_pylist()) if rows.num_columns else []
+
+
+def stored(path: Path, name: str) -> set[str]:
+    """Paths of all Parquet files of a table, whether the log names them or not."""
+    return {
+        str(file.relative_to(path / name)) for file in (path / name).rglob("*.parquet") if "_delta" not in str(file)
+    }
+
+
+def _file(log: Log, name: str, batch: int, rows: Iterable[int], open_rows: bool, day: date | None) -> LakeFile:
+    writer = Writer(log.root, log.tables[name], batch, open_rows=open_rows, day=day)
+    writer.write(pa.RecordBatch.from_arrays([pa.array(rows, pa.int64())], names=["connection_id"]))
+    file = writer.close()
+    assert file is not None
+    return file

@@ -1,0 +1,306 @@
+"""Logins of all versions and mechanisms, damaged, and where a piece of their secret is looked for: everywhere.
+
+A login is a conversation up to tune (1.0: the SASL layer); `damaged` gives its client frames with flipped bits, other
+lengths, other types, splices. `leaks` decodes a conversation, bodies included, and looks in all that leaves the decoder
+and in what `amqp_redact` makes of the frame for any four octets of the secret in a row; `leaking` looks for it in the
+rows of all tables of many.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import classic_frames
+import encode_0_10
+import fuzz_tables
+import numpy as np
+import proton
+from classic_support import fact_table, long_prefixed, shortstr
+from ended import take_facts
+from wire import CLIENT, FLOW, SERVER, Wire
+
+from codec.amqp import rows as R
+from codec.amqp.decoder import Decoder
+from codec.amqp.secrets import blank_secrets
+from codec.amqp.versions import VERSIONS
+from udfs.arrow.rows import numbers_of
+from udfs.decode.frame_rows import frame_rows
+
+PIECE = 4
+NUMBERS = ("code", "class_id", "method_id", "body_size")  # of frames, which may be octets of a secret
+Damaged = tuple[bytes, int | None]  # octets of a frame, and how many the snaplen left (None: all)
+PASSWORD = b"hunter2!Kx9#qZ"
+TOKEN = b"eyJhbGciOiJFUzI1NiJ9." + base64.urlsafe_b64encode(bytes(range(7, 157, 2))) + b".c2lnbmF0dXJlMDQyNw"
+PROOF = b"v0X8v3Bz2T0CJGbJQyF0XHI4Ts="
+DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"
+HEX = PASSWORD.hex().encode()
+
+
+def amqplain(*entries: tuple[bytes, bytes]) -> bytes:
+    return b"".join(shortstr(name) + b"S" + long_prefixed(value) for name, value in entries)
+
+
+# Mechanism -> (initial response, response to a challenge or None, the secret in them).
+MECHANISMS: dict[str, tuple[bytes, bytes | None, bytes]] = {
+    "PLAIN": (b"\0alice\0" + PASSWORD, None, PASSWORD),
+    "PLAIN ": (b"\0\0" + TOKEN, None, TOKEN),  # a token for a password, no user; the blank is taken off
+    "AMQPLAIN": (amqplain((b"LOGIN", b"alice"), (b"PASSWORD", PASSWORD)), None, PASSWORD),
+    "AMQPLAIN ": (amqplain((b"PASSWORD", PASSWORD), (b"LOGIN", b"alice")), None, PASSWORD),
+    "EXTERNAL": (PASSWORD, None, PASSWORD),
+    "ANONYMOUS": (PASSWORD, None, PASSWORD),
+    "CRAM-MD5": (b"", b"alice " + DIGEST, DIGEST),
+    "SCRAM-SHA-256": (b"n,,n=alice,r=rOprNGfwEbeRWgbNEkqO", b"c=biws,r=rOprNGfwEbeRWgbNEkqO,p=" + PROOF, PROOF),
+    "OAUTHBEARER": (b"n,a=alice,\x01auth=Bearer " + TOKEN + b"\x01\x01", None, TOKEN),
+    "XOAUTH2": (b"user=alice\x01auth=Bearer " + TOKEN + b"\x01\x01", None, TOKEN),
+    "RABBIT-CR-DEMO": (b"alice", b"My password is " + PASSWORD, PASSWORD),
+}
+
+
+@dataclass(frozen=True)
+class Login:
+    """`frames` from (direction, octets); `bearers`: places of those that hold the secret."""
+
+    version: str
+    mechanism: str
+    frames: tuple[tuple[int, bytes], ...]
+    bearers: tuple[int, ...]
+    secret: bytes
+
+
+def _classic(version: str, mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:
+    about = {"product": "Wire", "platform": "Python"}
+    start_ok = {"client_properties": about, "mechanism": mechanism, "response": first, "locale": "en_US"}
+    frames = [
+        (CLIENT, classic_frames.protocol_header(version)),
+        (SERVER, classic_frames.method(version, "connection.start", 0, **_start(version))),
+        (CLIENT, classic_frames.method(version, "connection.start-ok", 0, **start_ok)),
+    ]
+    if second is not None:
+        frames.append((SERVER, classic_frames.method(version, "connection.secure", 0, challenge=b"go on")))
+        frames.append((CLIENT, classic_frames.method(version, "connection.secure-ok", 0, response=second)))
+    return [*frames, (SERVER, classic_frames.method(version, "connection.tune", 0, frame_max=131072))]
+
+
+def _start(version: str) -> dict[str, Any]:
+    numbers = fact_table(version)["protocol_header"]["start_version"]
+    return {"version_major": numbers["major"], "version_minor": numbers["minor"], "mechanisms": "PLAIN"}
+
+
+def _segmented(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:
+    about = {"product": ("str16", "Wire")}
+    start_ok = {"client-properties": about, "mechanism": mechanism, "response": first, "locale": "en_US"}
+    frames = [
+        (CLIENT, b"AMQP\x01\x01\x00\x0a"),
+        (SERVER, encode_0_10.whole("connection.start", {"mechanisms": ("str16", ["PLAIN"])})),
+        (CLIENT, encode_0_10.whole("connection.start-ok", start_ok)),
+    ]
+    if second is not None:
+        frames.append((SERVER, encode_0_10.whole("connection.secure", {"challenge": b"go on"})))
+        frames.append((CLIENT, encode_0_10.whole("connection.secure-ok", {"response": second})))
+    return [*frames, (SERVER, encode_0_10.whole("connection.tune", {"channel-max": 100}))]
+
+
+def sasl(code: int, *fields: Any) -> bytes:
+    """A SASL frame of 1.0."""
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(code), list(fields)))
+    body: bytes = data.encode()
+    return (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body
+
+
+def _described(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:
+    frames = [
+        (CLIENT, b"AMQP\x03\x01\x00\x00"),
+        (SERVER, b"AMQP\x03\x01\x00\x00" + sasl(0x40, proton.symbol("PLAIN"))),
+        (CLIENT, sasl(0x41, proton.symbol(mechanism), first, "host")),
+    ]
+    if second is not None:
+        frames += [(SERVER, sasl(0x42, b"go on")), (CLIENT, sasl(0x43, second))]
+    return [*frames, (SERVER, sasl(0x44, proton.ubyte(0)))]
+
+
+def logins() -> list[Login]:
+    """Every mechanism in every version; and the token that a 0-9-1 client renews."""
+    found = []
+    for version in ("0-8", "0-9", "0-9-1", "0-10", "1.0"):
+        for name, (first, second, secret) in MECHANISMS.items():
+            mechanism = name.strip()
+            if version in ("0-10", "1.0"):
+                frames = (_segmented if version == "0-10" else _described)(mechanism, first, second)
+            else:
+                frames = _classic(version, mechanism, first, second)
+            bearers = tuple(i for i, (_, octets) in enumerate(frames) if secret in octets)
+            found.append(Login(version, mechanism, tuple(frames), bearers, secret))
+    update = classic_frames.method("0-9-1", "connection.update-secret", 0, new_secret=TOKEN, reason="refresh")
+    frames = [*_classic("0-9-1", "EXTERNAL", b"", None), (CLIENT, update)]
+    return [*found, Login("0-9-1", "update-secret", tuple(frames), (len(frames) - 1,), TOKEN)]
+
+
+# ---- damage ---------------------------------------------------------------------------------------------------------
+
+
+def resized(version: str, octets: bytes) -> bytes:
+    """A frame whose own size is true again."""
+    if version == "1.0":
+        return len(octets).to_bytes(4, "big") + octets[4:]
+    if version == "0-10":
+        return octets[:2] + (len(octets) & 0xFFFF).to_bytes(2, "big") + octets[4:]
+    return octets[:3] + max(len(octets) - 8, 0).to_bytes(4, "big") + octets[7:]
+
+
+def flips(octets: bytes) -> Iterator[bytes]:
+    """Each bit turned over in turn."""
+    for bit in range(8 * len(octets)):
+        changed = bytearray(octets)
+        changed[bit >> 3] ^= 0x80 >> (bit & 7)
+        yield bytes(changed)
+
+
+def lengths(octets: bytes) -> Iterator[bytes]:
+    """At every place a length of one, two or four octets, from none to all that follows."""
+    for at in range(len(octets)):
+        rest = len(octets) - at
+        for size in {*range(0, rest + 2, 1 + rest // 24), rest, 5, 20, 21}:
+            for width in (1, 2, 4):
+                if at + width <= len(octets) and size < 1 << (8 * width):
+                    yield octets[:at] + size.to_bytes(width, "big") + octets[at + width :]
+
+
+def types(octets: bytes, version: str) -> Iterator[bytes]:
+    """Every frame type; methods by their numbers, controls, descriptors, constructors; and two of them at once."""
+    places = {"0-10": (0, 1, 5, 12, 13, 14), "1.0": (4, 5, 8, 9, 10, 11, 14)}.get(version, (0, 1, 2, 8, 10))
+    for at in places:
+        for octet in range(256):
+            yield octets[:at] + bytes([octet]) + octets[at + 1 :]
+    for kind in range(10):
+        for octet in range(96):
+            yield (
+                octets[: places[1]]
+                + bytes([kind])
+                + octets[places[1] + 1 : places[-1]]
+                + bytes([octet])
+                + octets[places[-1] + 1 :]
+            )
+
+
+def splices(rng: random.Random, octets: bytes, other: bytes) -> bytes:
+    """Stretches taken out, doubled, moved, or brought from another frame; a few octets changed as well."""
+    for _ in range(rng.randint(1, 3)):
+        start = rng.randrange(len(octets) + 1)
+        end = min(len(octets), start + rng.randint(0, rng.choice((2, 8, 64))))
+        at = rng.randrange(len(octets) + 1)
+        way = rng.randrange(5)
+        if way == 0:
+            octets = octets[:start] + octets[end:]
+        elif way == 1:
+            octets = octets[:at] + octets[start:end] + octets[at:]
+        elif way == 2:
+            octets = octets[:start] + other[start:end] + octets[end:]
+        elif way == 3:
+            octets = octets[:at] + other[start:end] + octets[at:]
+        else:
+            octets = (
+                octets[:start] + bytes(rng.choice((0, 1, 5, 0x53, 255)) for _ in octets[start:end][:4]) + octets[end:]
+            )
+    return octets
+
+
+def damaged(login: Login, place: int, rng: random.Random, other: bytes, spliced: int = 300) -> Iterator[bytes]:
+    """The frame at `place`, damaged in every way; with its own size as damaged, and made true again."""
+    octets = login.frames[place][1]
+    for ways in (flips(octets), lengths(octets), types(octets, login.version)):
+        yield from ways
+    for _ in range(spliced):
+        changed = splices(rng, octets, other)
+        if copies_nothing(login, octets, other, changed):
+            yield changed
+            yield resized(login.version, changed)
+
+
+def copies_nothing(login: Login, octets: bytes, other: bytes, changed: bytes) -> bool:
+    """Whether no piece of the secret stands in `changed` that was not there: one that is copied into a name is a
+    name."""
+    return not any(piece in other or changed.count(piece) > octets.count(piece) for piece in pieces(login))
+
+
+def conversation(login: Login, place: int, octets: bytes, captured: int | None = None) -> Wire:
+    """The login with `octets` for the frame at `place`, of which the snaplen left `captured`."""
+    wire = Wire()
+    for i, (direction, frame) in enumerate(login.frames):
+        wire.add(direction, octets if i == place else frame, captured=captured if i == place else None)
+    return wire
+
+
+# ---- search ---------------------------------------------------------------------------------------------------------
+
+
+def pieces(login: Login) -> set[bytes]:
+    """Every four octets of the secret that stand nowhere else in the conversation."""
+    rest = b"\n".join(octets.replace(login.secret, b"\n") for _, octets in login.frames)
+    found = {login.secret[at : at + PIECE] for at in range(len(login.secret) - PIECE + 1)}
+    return {piece for piece in found if piece not in rest}
+
+
+class Searcher:
+    """Decodes conversations, and looks for pieces of the secret."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder(keep_payload=True)
+
+    def leaks(self, login: Login, place: int, octets: bytes, captured: int | None = None) -> list[str]:
+        """Where a piece is shown when the frame at `place` has become `octets`, of which the snaplen left `captured`:
+        columns, facts, or 'redacted'."""
+        shown = self.shown(conversation(login, place, octets, captured))
+        shown["redacted"] = redacted(login.version, octets[:captured])
+        wanted = pieces(login)
+        return [f"{name}: {piece!r}" for name, text in shown.items() for piece in wanted if piece in text]
+
+    def leaking(self, login: Login, place: int, changed: Sequence[Damaged]) -> list[str]:
+        """The same for many at once, in every column of every table, and what each of them redacted leaves."""
+        wanted = pieces(login)
+        talks = [conversation(login, place, *each) for each in changed]
+        rows = fuzz_tables.tables([[(FLOW, *wire.arrays())] for wire in talks], payload=True)
+        fuzz_tables.check(rows)
+        found = []
+        for table, batches in rows.items():
+            texts = dict.fromkeys([*batches[0].schema.names, "numbers"], b"")
+            for batch in batches:
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    texts[name] += b"\n" + fuzz_tables.octets_of(column)
+                if table == "frames":
+                    numbers = {name: numbers_of(batch[name]) for name in NUMBERS}
+                    numbers["both"] = (numbers["class_id"] << 16) + numbers["method_id"]
+                    texts["numbers"] += b"\n".join(column.astype(">i8").tobytes() for column in numbers.values())
+            found += [f"{table}.{name}: {piece!r}" for name, text in texts.items() for piece in wanted if piece in text]
+        for octets, captured in changed:
+            left = redacted(login.version, octets[:captured])
+            found += [f"redacted: {piece!r} of {octets.hex()}" for piece in wanted if piece in left]
+        return found
+
+    def shown(self, wire: Wire) -> dict[str, bytes]:
+        """All that leaves the decoder: octets of each column, numbers as text and as octets; facts."""
+        found: dict[str, bytes] = {}
+        segments, octets = wire.arrays()
+        payload = np.frombuffer(bytearray(octets or b"\0"), np.uint8)
+        for batches in (self.decoder.feed(FLOW, segments, payload), self.decoder.finish()):
+            for batch in batches:
+                rows = frame_rows(batch, ["a.pcap"], True)
+                for name, column in zip(rows.schema.names, rows.columns, strict=True):
+                    found[name] = found.get(name, b"") + fuzz_tables.octets_of(column)
+                numbers = batch.cells[:, [R.CODE, R.CLASS, R.METHOD_ID, R.BODY_SIZE]]
+                found["numbers"] = found.get("numbers", b"") + numbers.astype(">i8").tobytes()
+                ids = (numbers[:, 1] << 16) + numbers[:, 2]
+                found["numbers"] += b"\n" + ids.astype(">i8").tobytes()
+        found["facts"] = b"\n".join(repr(facts).encode() for facts in take_facts(self.decoder))
+        return found
+
+
+def redacted(version: str, octets: bytes) -> bytes:
+    """What `amqp_redact` hands out for a frame."""
+    buffer = np.frombuffer(bytearray(octets or b"\0"), np.uint8).copy()
+    vouched = blank_secrets(buffer, np.array([0, len(octets)], np.int64), VERSIONS.index(version))
+    return buffer.tobytes() if vouched.all() else b""

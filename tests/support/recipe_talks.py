@@ -1,0 +1,103 @@
+"""The capture behind docs/recipes.md: seven applications and a broker, each with one thing that goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import proton
+from rule_support import ABLE, SERVER_PROPERTIES, Case, Talk, write_cases
+from rule_talks import OPEN, closed_1_0, sasl
+from test_amqp_1_0_streams import frame, performative
+
+RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
+BEGIN, ATTACH, DETACH, SOURCE, TARGET, ERROR = 0x11, 0x12, 0x16, 0x28, 0x29, 0x1D
+
+
+def application(name: str, at: float, **given: Any) -> Talk:
+    """A connection of an application, `at` seconds after the capture began, with channel 1 open."""
+    said = {"product": "pika", "version": "1.3.2", "platform": "Python", "capabilities": ABLE, "connection_name": name}
+    steps = {"start": {"server_properties": RABBITMQ}, "start_ok": {"client_properties": said}, **given}
+    return Talk(at=at).handshake(**steps).open(1)
+
+
+def declares(talk: Talk, queue: str, durable: bool = True) -> Talk:
+    return talk.client("queue.declare", 1, queue=queue, durable=durable)
+
+
+def orders_api() -> Talk:
+    """Three orders that are confirmed after 2, 2 and 40 ms (a step is 1 ms), and one that matches no queue."""
+    talk = declares(application("orders-api", 0), "orders").server("queue.declare-ok", 1, queue="orders")
+    talk.asks("confirm.select", 1)
+    for number, wait in enumerate((0.0, 0.0, 0.038), 1):
+        talk.publish(b"order %d" % number, exchange="", routing_key="orders", message_id=f"o-{number}")
+        talk.wait(wait).server("basic.ack", 1, delivery_tag=number)
+    talk.publish(b"lost", exchange="", routing_key="order", mandatory=True, message_id="o-4")
+    talk.server("basic.return", 1, reply_code=312, reply_text="NO_ROUTE", exchange="", routing_key="order")
+    talk.content(b"lost", message_id="o-4").server("basic.ack", 1, delivery_tag=4)
+    return talk.close()
+
+
+def billing() -> Talk:
+    """Consumes without a prefetch count, acknowledges the first of three orders, and ends."""
+    talk = application("billing", 1)
+    talk.asks("basic.consume", 1, {"consumer_tag": "bills"}, queue="orders", consumer_tag="bills")
+    for number in (1, 2, 3):
+        own = {"consumer_tag": "bills", "delivery_tag": number, "exchange": "", "routing_key": "orders"}
+        talk.server("basic.deliver", 1, **own).content(b"order %d" % number, message_id=f"o-{number}")
+    return talk.wait(0.5).client("basic.ack", 1, delivery_tag=1).close()
+
+
+def reports() -> Talk:
+    """Agrees on no heartbeat, and declares the queue of orders-api otherwise."""
+    talk = declares(application("reports", 2, tune_ok={"heartbeat": 0}), "orders", durable=False)
+    text = "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'orders' in vhost '/test'"
+    talk.server("channel.close", 1, reply_code=406, reply_text=text, class_id=50, method_id=10)
+    return talk.client("channel.close-ok", 1).close(channels=False)
+
+
+def worker() -> Talk:
+    """One message that goes back and comes again four times; one that was dead-lettered."""
+    talk = application("worker", 3).consume("jobs", "w", prefetch=1)
+    for tag in range(1, 6):
+        talk.deliver(tag, b"job", consumer_tag="w", redelivered=tag > 1, message_id="j-1")
+        talk.client("basic.nack", 1, delivery_tag=tag, requeue=tag < 5)
+    death = {"count": 1, "reason": "expired", "queue": "jobs", "exchange": "", "routing-keys": ["jobs"]}
+    talk.deliver(6, b"old", consumer_tag="w", message_id="j-0", headers={"x-death": [death]})
+    return talk.client("basic.ack", 1, delivery_tag=6).close()
+
+
+def shut_down() -> Talk:
+    """The broker is stopped by its operator."""
+    return application("shop", 5).close("server", 320, "CONNECTION_FORCED - broker forced connection closure")
+
+
+def cron(number: int) -> Talk:
+    return application("cron", 10 + number).close()
+
+
+def refused() -> Talk:
+    """A link of 1.0 whose node does not exist: attached without a source, then detached with an error."""
+    talk = sasl(Talk("1.0", at=30))
+    for side in ("client", "server"):
+        talk.octets(side, b"AMQP\0\1\0\0")
+    for side in ("client", "server"):
+        talk.octets(side, frame(performative(OPEN, f"{side}-container", "test")))
+    for side, remote in (("client", None), ("server", proton.ushort(0))):
+        talk.octets(side, frame(performative(BEGIN, remote, *map(proton.uint, (0, 100, 100)))))
+    target = proton.Described(proton.ulong(TARGET), [None])
+    source = proton.Described(proton.ulong(SOURCE), ["/queues/none"])
+    for side, role, node in (("client", True, source), ("server", False, None)):
+        initial = None if role else proton.uint(0)
+        fields = ("receiver-1", proton.uint(0), role, None, None, node, target, None, None, initial)
+        talk.octets(side, frame(performative(ATTACH, *fields)))
+    error = proton.Described(proton.ulong(ERROR), [proton.symbol("amqp:not-found"), "no queue 'none'"])
+    talk.server_octets(frame(performative(DETACH, proton.uint(0), True, error)))
+    talk.client_octets(frame(performative(DETACH, proton.uint(0), True)))
+    return closed_1_0(talk)
+
+
+def write(path: Path) -> None:
+    """The capture. Who writes cases gives every half a network of its own: here all are one half."""
+    talks = [orders_api(), billing(), reports(), worker(), shut_down(), *map(cron, range(12)), refused()]
+    write_cases(path, [Case("", "0-9-1", talks, [])])

@@ -1,0 +1,184 @@
+"""CAP: what the capture itself lacks."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import classic_frames as classic
+import pyarrow as pa
+from rule_support import MSS, RAW_IP, CaptureCase, Case, Talk, pcap
+
+from codec.compiler.limits import LIMITS
+
+V = "0-9-1"
+ETHERNET = 1  # LINKTYPE_ETHERNET
+VLAN = bytes.fromhex("81000001")  # a tag and VLAN 1
+MORE_FRAGMENTS = 0x2000
+UDP, IPV4_IN_IPV4, TCP = 17, 4, 6
+LARGE = 15 << 20  # octets of a record
+
+
+def midway() -> Talk:
+    talk = Talk(syn=False)
+    for number in range(1, 5):
+        talk.client("basic.ack", 1, delivery_tag=number).heartbeat("server")
+    return talk
+
+
+def half() -> Talk:
+    """Only what the client sends."""
+    talk = Talk().handshake().open(1).publish(delivery_mode=1).publish(delivery_mode=1)
+    talk.packets = [packet for packet in talk.packets if packet.sender == "client"]
+    return talk
+
+
+def cut() -> Talk:
+    """The capture keeps the first octets of a large body frame."""
+    talk = Talk().handshake().open(1).client("basic.publish", 1, exchange="e", routing_key="q")
+    octets = classic.header(V, "basic", 2000, delivery_mode=1) + classic.body(bytes(2000))
+    return talk.packet("client", octets[:200], wire_len=len(octets)).packet("server").close()
+
+
+def strayed() -> Talk:
+    """A segment whose number is a gigabyte away from all others."""
+    talk = Talk().handshake()
+    talk.seq["client"] += 1 << 30
+    talk.packet("client", b"stray")
+    talk.seq["client"] -= (1 << 30) + len(b"stray")
+    return talk.heartbeat().close()
+
+
+def nested(depth: int) -> Talk:
+    """Arguments of tables in each other."""
+    tables: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        tables = {"t": tables}
+    return Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q", arguments=tables).close()
+
+
+def text(size: int) -> Talk:
+    """So many octets of another protocol, from the middle of the connection."""
+    return Talk(syn=False).client_octets(b"SET key value\r\n" * (size // 15)).fin()
+
+
+def greeted(times: int) -> Talk:
+    """The protocol header several times, as a client does that tries again."""
+    talk = Talk()
+    for _ in range(times - 1):
+        talk.header()
+    return talk.handshake().close()
+
+
+def ipv4(protocol: int, payload: bytes, number: int = 0, flags: int = 0) -> bytes:
+    """An IPv4 packet; checksums are not looked at by anyone here."""
+    ends = bytes([127, 0, 0, 1, 127, 0, 0, 2])
+    return struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(payload), number, flags, 64, protocol, 0) + ends + payload
+
+
+DATAGRAM = ipv4(UDP, struct.pack(">HHHH", 1000, 2000, 8, 0))
+
+
+def tagged(tags: int) -> bytes:
+    """An Ethernet frame with so many VLAN tags: one header, and one for each of them."""
+    return pcap(ETHERNET, [bytes(12) + tags * VLAN + b"\x08\x00" + DATAGRAM])
+
+
+def tunnelled(depth: int) -> bytes:
+    """Two packets of IPv4 in IPv4, so deep."""
+    packet = DATAGRAM
+    for _ in range(depth):
+        packet = ipv4(IPV4_IN_IPV4, packet)
+    return pcap(RAW_IP, [packet, packet])
+
+
+def in_fragments(datagrams: int) -> bytes:
+    """The first fragments of so many TCP datagrams; the others are missing."""
+    return pcap(RAW_IP, (ipv4(TCP, bytes(24), number, MORE_FRAGMENTS) for number in range(datagrams)))
+
+
+def recorded(size: int) -> bytes:
+    """A record that claims so many octets, the first of them with it."""
+    return pcap(RAW_IP, []) + struct.pack("<IIII", 1, 0, size, size) + DATAGRAM
+
+
+def expanding(records: int) -> bytes:
+    """Large records of zeros, which zstd makes some thousand times smaller."""
+    out = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(out, "zstd") as stream:
+        stream.write(pcap(RAW_IP, records * [bytes(LARGE)]))
+    return bytes(out.getvalue())
+
+
+def whole() -> Talk:
+    return Talk().handshake().open(1).publish(bytes(2000), delivery_mode=1).close()
+
+
+CASES = [
+    Case(
+        "CAP-01",
+        V,
+        Talk().handshake().lose("client", 50).heartbeat().heartbeat().close(),
+        whole(),
+        evidence={"missing_bytes": 50},
+    ),
+    Case("CAP-02", V, midway(), whole(), evidence={"header_seen": False}),
+    Case("CAP-03", V, half(), whole(), evidence={"observed": "client"}),
+    Case("CAP-04", V, cut(), whole(), also=("CAP-01",)),
+    Case("CAP-05", V, Talk().handshake().client_octets(classic.heartbeat()[:5]), whole(), evidence={"octets": 5}),
+    Case("CAP-06", V, strayed(), whole(), evidence={"observed": ["segment out of window"]}),
+    Case(
+        "CAP-06",
+        V,
+        nested(LIMITS.nesting_depth + 1),
+        nested(LIMITS.nesting_depth),
+        evidence={"observed": ["nesting depth"]},
+    ),
+    Case(
+        "CAP-06",
+        V,
+        text(LIMITS.detect_bytes + 2 * MSS),
+        text(LIMITS.detect_bytes // 2),
+        evidence={"observed": ["search for frames"]},
+    ),
+    Case(
+        "CAP-06",
+        V,
+        greeted(LIMITS.offers + 1),
+        greeted(LIMITS.offers),
+        evidence={"observed": ["protocol headers"]},
+        besides=("NEG-09",),
+    ),
+]
+
+# Twins come as near to the limit as they can.
+GRACE = LIMITS.expansion_grace // LARGE  # records of LARGE within it
+CAPTURE_CASES = [
+    CaptureCase(
+        "CAP-06",
+        tagged(LIMITS.packet_headers + 1),
+        tagged(LIMITS.packet_headers - 4),
+        evidence={"observed": ["packet headers"], "packets": 1},
+    ),
+    CaptureCase(
+        "CAP-06",
+        tunnelled(LIMITS.tunnels + 1),
+        tunnelled(LIMITS.tunnels),
+        evidence={"observed": ["tunnels"], "packets": 2},
+        occurrences=2,
+    ),
+    CaptureCase(
+        "CAP-06",
+        in_fragments(LIMITS.fragment_datagrams + 3),
+        in_fragments(LIMITS.fragment_datagrams),
+        evidence={"observed": ["fragments"], "packets": 3},
+        occurrences=3,
+    ),
+    CaptureCase(
+        "CAP-06",
+        recorded(LIMITS.record_bytes + 1),
+        recorded(LIMITS.record_bytes),  # cut short, as a capture that ended
+        evidence={"observed": ["record size"]},
+    ),
+    CaptureCase("CAP-06", expanding(GRACE + 1), expanding(GRACE), evidence={"observed": ["expansion"]}),
+]

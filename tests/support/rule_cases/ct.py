@@ -1,0 +1,249 @@
+"""CT: contents, that is a method, its header and its bodies; and what properties say."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import classic_frames as classic
+from classic_support import shortstr
+from rule_support import Case, Talk
+
+V = "0-9-1"
+PLAIN = {"mechanism": "PLAIN", "response": "\0alice\0wonderland"}
+
+
+def talk(version: str = V, **given: Any) -> Talk:
+    return Talk(version).handshake(**given).open(1)
+
+
+def publish(version: str = V, channel: int = 1) -> bytes:
+    """The method alone."""
+    return classic.method(version, "basic.publish", channel, ticket=version == "0-8", exchange="e", routing_key="q")
+
+
+def header(size: int, properties: bytes = b"\0\0", class_id: int = 60, weight: int = 0, channel: int = 1) -> bytes:
+    """A content header in these octets, from the property flags on."""
+    return classic.frame(classic.HEADER, channel, struct.pack(">HHQ", class_id, weight, size) + properties)
+
+
+def body(octets: bytes, channel: int = 1) -> bytes:
+    return classic.body(octets, channel)
+
+
+def sent(*frames: bytes, version: str = V) -> Talk:
+    """These frames by the client, amid others that are right."""
+    return talk(version).publish().client_octets(b"".join(frames)).publish().close()
+
+
+def by_server(*frames: bytes) -> Talk:
+    return talk().server_octets(b"".join(frames)).close()
+
+
+def staged(*steps: str) -> Talk:
+    """Steps of class file of 0-9 after an open of 'f'."""
+    said = talk("0-9").client("file.open", identifier="f", content_size=3)
+    for step in steps:
+        if step == "file.open-ok":
+            said.server(step, staged_size=0)
+        else:
+            given: dict[str, Any] = {"identifier": "f"} if step == "file.publish" else {}
+            said.client(step, **given)
+            if step == "file.stage":
+                said.content(b"abc", class_name="file")
+    return said.close()
+
+
+WHOLE = [publish(), header(3), body(b"abc")]
+CASES = [
+    Case(
+        "CT-01",
+        V,
+        breaks=talk().client_octets(publish() + body(b"abc")).asks("basic.qos").close(),
+        conforms=sent(*WHOLE),
+        evidence={"observed": "body", "expected": "header"},
+        offender="client",
+    ),
+    # frames of other channels, and heartbeats, may come in between
+    Case(
+        "CT-01",
+        V,
+        breaks=sent(publish(), classic.method(V, "channel.flow-ok", 1, active=True), *WHOLE),
+        conforms=sent(publish(), classic.heartbeat(), header(3), body(b"abc")),
+        also=("MT-02",),
+        evidence={"observed": "method", "name": "channel.flow-ok"},
+    ),
+    Case(
+        "CT-02",
+        "0-8",
+        breaks=sent(publish("0-8"), header(0, class_id=70), version="0-8"),
+        conforms=sent(publish("0-8"), header(0), version="0-8"),
+        evidence={"observed": 70},
+        offender="client",
+    ),
+    Case("CT-03", V, breaks=sent(publish(), header(0, weight=1)), conforms=sent(publish(), header(0))),
+    Case(
+        "CT-04",
+        V,
+        breaks=sent(publish(), header(2), body(b"abc")),
+        conforms=sent(*WHOLE),
+        evidence={"last_body": 3},
+        offender="client",
+    ),
+    Case("CT-04", V, breaks=sent(*WHOLE, body(b"d")), conforms=sent(publish(), header(4), body(b"abc"), body(b"d"))),
+    Case(
+        "CT-05",
+        V,
+        breaks=sent(publish(), header(3), body(b"ab"), classic.method(V, "basic.ack", 1), body(b"c")),
+        conforms=sent(*WHOLE),
+        also=("CT-06", "DL-07"),
+        evidence={"observed": "method", "name": "basic.ack"},
+        offender="client",
+    ),
+    Case("CT-06", V, breaks=sent(header(3), body(b"abc")), conforms=sent(*WHOLE), offender="client"),
+    Case(
+        "CT-06",
+        V,
+        breaks=by_server(body(b"abc")),
+        conforms=talk().consume().deliver(1, b"abc").client("basic.ack", delivery_tag=1).close(),
+        evidence={"observed": "body"},
+        offender="server",
+    ),
+    Case(
+        "CT-07",
+        V,
+        breaks=sent(header(0, channel=0)),
+        conforms=sent(publish(), header(0)),
+        also=("CT-06",),
+        evidence={"observed": 0, "frame_type": "header"},
+        offender="client",
+    ),
+    Case("CT-08", V, breaks=sent(publish(), header(0, b"\0\x02")), conforms=sent(publish(), header(0, b"\0\0"))),
+    Case("CT-08", V, breaks=sent(publish(), header(0, b"\0\x01\x80\0")), conforms=sent(publish(), header(0))),
+    Case(
+        "CT-09",
+        V,
+        breaks=sent(publish(), header(0, b"\x80\0")),
+        conforms=sent(publish(), header(0, b"\x80\0" + shortstr(b"a"))),
+        evidence={"observed": "octets missing"},
+        offender="client",
+    ),
+    Case(
+        "CT-09",
+        V,
+        breaks=sent(publish(), header(0, b"\0\0" + shortstr(b"a"))),
+        conforms=sent(publish(), header(0)),
+        evidence={"observed": "octets left"},
+    ),
+    Case(
+        "CT-10",
+        V,
+        breaks=sent(publish(), header(3), body(b""), body(b"abc")),
+        conforms=sent(*WHOLE),
+        evidence={"observed": 0},
+        offender="client",
+    ),
+    Case(
+        "CT-10",
+        V,
+        breaks=sent(publish(), header(0), body(b"abc")),
+        conforms=sent(publish(), header(0)),
+        evidence={"observed": 3},
+    ),
+    Case(
+        "CT-11",
+        V,
+        breaks=sent(publish(), header(3), body(b"ab"), *WHOLE),
+        conforms=talk()
+        .open(2)
+        .client_octets(publish() + header(3) + body(b"ab"))
+        .publish(channel=2)
+        .client_octets(body(b"c"))
+        .close(),
+        also=("CT-05",),
+        evidence={"observed": "basic.publish"},
+        offender="client",
+    ),
+    Case(
+        "CT-12",
+        V,
+        breaks=talk().publish(delivery_mode=3).close(),
+        conforms=talk().publish(delivery_mode=1).close(),
+        evidence={"delivery_mode": 3},
+        offender="client",
+    ),
+    Case(
+        "CT-12",
+        V,
+        breaks=talk().publish(priority=10).close(),
+        conforms=talk().publish(priority=9).publish(delivery_mode=1).close(),
+        evidence={"priority": 10},
+    ),
+    Case(
+        "CT-13",
+        V,
+        breaks=talk(start={"mechanisms": "PLAIN"}, start_ok=PLAIN).publish(user_id="bob").close(),
+        conforms=talk(start={"mechanisms": "PLAIN"}, start_ok=PLAIN).publish(user_id="alice").close(),
+        besides=("SEC-01",),
+        evidence={"observed": "bob", "expected": "alice"},
+        offender="client",
+    ),
+    Case(
+        "CT-14",
+        V,
+        breaks=talk().publish(expiration="60s").close(),
+        conforms=talk().publish(expiration="60000").publish().close(),
+        evidence={"observed": "60s"},
+        offender="client",
+    ),
+    Case(
+        "CT-15",
+        V,
+        breaks=talk()
+        .publish(mandatory=True)
+        .server("basic.return", reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="q")
+        .content(b"x")
+        .close(),
+        conforms=talk().publish(mandatory=True).close(),
+        evidence={"observed": 312, "exchange": "e", "routing_key": "q"},
+    ),
+    Case(
+        "CT-16",
+        V,
+        breaks=sent(publish(), header(0, b"\0\x04" + shortstr(b"c"))),
+        conforms=sent(publish(), header(0, b"\0\x08" + shortstr(b"a"))),
+    ),
+    Case(
+        "CT-17",
+        V,
+        breaks=talk().client_octets(publish() + header((128 << 20) + 1)),
+        conforms=talk().client_octets(publish() + header(128 << 20)),
+        besides=("PR-09",),
+        evidence={"observed": "134217729", "expected": 134217728},
+        offender="client",
+    ),
+    Case(
+        "CT-17",
+        V,
+        breaks=talk().client_octets(publish() + header(2**63)),
+        conforms=talk().client_octets(publish() + header(3)),
+        evidence={"observed": "2^63 or more"},
+    ),
+    Case(
+        "CT-18",
+        "0-9",
+        breaks=staged("file.publish"),
+        conforms=talk("0-9").close(),
+        also=("CT-19",),
+        evidence={"observed": "file.publish", "identifier": "f"},
+        offender="client",
+    ),
+    # staged, and nothing to say but that class file is in use
+    Case(
+        "CT-19",
+        "0-9",
+        breaks=staged("file.open-ok", "file.stage", "file.publish"),
+        conforms=talk("0-9").close(),
+        evidence={"observed": "file.open"},
+    ),
+]

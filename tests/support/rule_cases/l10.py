@@ -1,0 +1,392 @@
+"""L10: frames, sessions, links, deliveries and transactions of AMQP 1.0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+from link_talks import (
+    ACCEPTED,
+    CHANNEL,
+    CLOSE,
+    COORDINATOR,
+    DECLARE,
+    DECLARED,
+    DETACH,
+    DISCHARGE,
+    FLOW,
+    OPEN,
+    REJECTED,
+    RELEASED,
+    SOURCE,
+    TARGET,
+    TRANSFER,
+    V,
+    accepted,
+    attach,
+    begin,
+    begun,
+    closed,
+    described,
+    detach,
+    dispose,
+    end,
+    error,
+    flow,
+    receiver_link,
+    say,
+    sender_link,
+    symbol,
+    transfer,
+    uint,
+    ushort,
+)
+from rule_support import Case, Talk
+from rule_talks import HEADERS_1_0, IDLE_MS, INIT, MECHANISMS, OUTCOME, SASL, opened_1_0, sasl, symbols
+from session_talks import data_section
+from test_amqp_1_0_streams import frame, performative
+
+VALUE = 0x77
+LONG_TAG = b"t" * 33
+
+
+def fresh() -> Talk:
+    return Talk(V)
+
+
+def opened(**given: Any) -> Talk:
+    return opened_1_0(fresh(), **given)
+
+
+def with_opens(client: tuple[Any, ...], server: tuple[Any, ...] = (), channel: int = 0) -> Talk:
+    """SASL, then opens with these fields behind container and host."""
+    talk = sasl(fresh())
+    for side in ("client", "server"):
+        talk.octets(side, HEADERS_1_0["amqp"])
+    say(talk, "client", OPEN, "c", "test", *(client or (None, None, uint(IDLE_MS))), channel=channel)
+    return say(talk, "server", OPEN, "s", "test", *(server or (None, None, uint(IDLE_MS))), channel=0)
+
+
+def sent(*settlement: Any, **given: Any) -> Talk:
+    """A delivery of the client, which the server accepts."""
+    return accepted(transfer(sender_link(), "client", 0, 0, **given), "server", True, 0)
+
+
+def login(*frames: tuple[str, int, tuple[Any, ...]]) -> Talk:
+    talk = fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"])
+    for sender, code, fields in frames:
+        talk.octets(sender, frame(performative(code, *fields), kind=SASL))
+    return talk
+
+
+OFFER = ("server", MECHANISMS, (symbols("EXTERNAL"),))
+CHOICE = ("client", INIT, (symbol("EXTERNAL"), b""))
+DONE, FAILED = (("server", OUTCOME, (proton.ubyte(code),)) for code in (0, 1))
+
+
+def hosts(of_sasl: str) -> Talk:
+    talk = login(OFFER, ("client", INIT, (symbol("EXTERNAL"), b"", of_sasl)), DONE)
+    for side in ("client", "server"):
+        talk.octets(side, HEADERS_1_0["amqp"])
+    for side in ("client", "server"):
+        say(talk, side, OPEN, side, "test", None, None, uint(IDLE_MS), channel=0)
+    return closed(talk)
+
+
+def refusing(*detaches: Any) -> Talk:
+    """The server answers an attach without a target, which refuses it."""
+    talk = attach(begun(), "client", "s", 0, False)
+    return attach(talk, "server", "s", 0, True, target=None)
+
+
+def refused(closes: bool = True, after: float = 0) -> Talk:
+    talk = detach(refusing().wait(after), "server", 0, closes)
+    return closed(detach(talk, "client", 0, closes))
+
+
+def detached(back: bool = True, after: float = 0) -> Talk:
+    talk = detach(sender_link(), "client", 0).wait(after)
+    return closed(detach(talk, "server", 0, back))
+
+
+def in_two(talk: Talk, **second: Any) -> Talk:
+    """A delivery of two transfers; `second`: what the second one says."""
+    transfer(talk, "client", 0, 0, more=True)
+    given = {"number": None, **second}
+    transfer(talk, "client", 0, given.pop("number"), **given)
+    return closed(accepted(talk, "server", True, 0))
+
+
+def of_mode(snd: int, settled: bool) -> Talk:
+    talk = transfer(sender_link(snd=snd), "client", 0, 0, settled=settled)
+    return closed(talk if settled else accepted(talk, "server", True, 0))
+
+
+def two_tags(second: bytes) -> Talk:
+    talk = transfer(transfer(sender_link(), "client", 0, 0, b"a"), "client", 0, 1, second)
+    return closed(accepted(talk, "server", True, 0, 1))
+
+
+def disposed(receives: bool, **given: Any) -> Talk:
+    """The sender of a delivery settles it, or the receiver states an outcome first."""
+    talk = transfer(sender_link(), "client", 0, 0)
+    if receives:
+        dispose(talk, "server", True, 0, settled=False, state=described(ACCEPTED))
+    return closed(dispose(talk, "client", False, 0))
+
+
+def second_mode(settles: bool) -> Talk:
+    talk = transfer(sender_link(rcv=1), "client", 0, 0)
+    dispose(talk, "server", True, 0, settled=False, state=described(ACCEPTED))
+    talk.wait(11)
+    return closed(dispose(talk, "client", False, 0) if settles else talk)
+
+
+def second_at_once() -> Talk:
+    talk = transfer(sender_link(rcv=1), "client", 0, 0)
+    dispose(talk, "server", True, 0, settled=False, state=described(ACCEPTED))
+    return closed(dispose(talk, "client", False, 0).wait(11))
+
+
+def outcomes(state: int) -> Talk:
+    allowed = symbols("amqp:accepted:list")
+    source = described(SOURCE, "q", None, None, None, None, None, None, None, None, allowed)
+    talk = transfer(receiver_link(source=source), "server", 1, 0)
+    return closed(dispose(talk, "client", True, 0, state=described(state)))
+
+
+def with_header(*fields: Any) -> Talk:
+    """A delivery of the server with a header section (durable, priority, ttl, first-acquirer, delivery-count)."""
+    data = proton.Data()
+    data.put_object(described(0x70, *fields))
+    octets: bytes = data.encode()
+    talk = say(
+        receiver_link(), "server", TRANSFER, uint(1), uint(0), b"t", uint(0), False,
+        payload=octets + data_section(b"x"),
+    )  # fmt: skip
+    return closed(accepted(talk, "client", True, 0))
+
+
+def sections(payload: bytes) -> Talk:
+    talk = say(sender_link(), "client", TRANSFER, uint(0), uint(0), b"t", uint(0), False, payload=payload)
+    return closed(accepted(talk, "server", True, 0))
+
+
+def section(code: int, value: Any) -> bytes:
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(code), value))
+    octets: bytes = data.encode()
+    return octets
+
+
+def drained(answers: bool) -> Talk:
+    talk = flow(receiver_link(), "client", 1, 5, drain=True)
+    if answers:
+        flow(talk, "server", 1, 0, count=10)
+    talk.wait(11)
+    return closed(talk)
+
+
+def raw(octets: bytes, *, on: Talk | None = None) -> Talk:
+    return closed((begun() if on is None else on).client_octets(octets))
+
+
+def idle(seconds: float, **given: Any) -> Talk:
+    """Both sides are silent for so long; each announces 60 s."""
+    return closed(begun().wait(seconds))
+
+
+def containers(*names: str) -> list[Talk]:
+    """Connections of containers with these names, each with a receiver 'r', all open at a time."""
+    talks = []
+    for number, name in enumerate(names):
+        talk = sasl(Talk(V, at=number))
+        for side in ("client", "server"):
+            talk.octets(side, HEADERS_1_0["amqp"])
+        say(talk, "client", OPEN, name, "test", None, None, uint(IDLE_MS), channel=0)
+        say(talk, "server", OPEN, "broker", "test", None, None, uint(IDLE_MS), channel=0)
+        talks.append(closed(receiver_link(begun(talk)).wait(5)))
+    return talks
+
+
+def transaction(*steps: str, settled: bool = False, to: int = COORDINATOR) -> Talk:
+    """Over a link to a coordinator: 'declare', 'discharge', and 'publish' of a message in the transaction."""
+    target = described(to, *(["q"] if to == TARGET else []))
+    talk = sender_link(source=described(SOURCE), target=target)
+    ends: dict[str, Any] = {"declare": described(DECLARE), "discharge": described(DISCHARGE, b"txn", False)}
+    for number, step in enumerate(steps):
+        data = proton.Data()
+        data.put_object(proton.Described(proton.ulong(VALUE), ends[step]))
+        tag = number.to_bytes(4, "big")
+        say(talk, "client", TRANSFER, uint(0), uint(number), tag, uint(0), settled, payload=data.encode())
+        if not settled:
+            state = described(DECLARED, b"txn") if step == "declare" else described(ACCEPTED)
+            dispose(talk, "server", True, number, state=state)
+    return closed(detach(detach(talk, "client", 0), "server", 0))
+
+
+CASES = [
+    Case(
+        "L10-01",
+        V,
+        raw(bytes.fromhex("00000010 01000000 0000000000000000")),
+        raw(bytes.fromhex("00000008 02000000")),
+    ),
+    Case(
+        "L10-02", V, raw(bytes.fromhex("00000008 02050000")), raw(bytes.fromhex("00000008 02000000")),
+    ),
+    Case(
+        "L10-03",
+        V,
+        closed(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2).client_octets(
+            frame(performative(TRANSFER, uint(0), uint(0), b"t", uint(0), True) + data_section(b"x" * 600), CHANNEL))),
+        closed(sender_link(begun(with_opens((), (uint(512), None, uint(IDLE_MS))))).wait(2).client_octets(
+            frame(performative(TRANSFER, uint(0), uint(0), b"t", uint(0), True) + data_section(b"x" * 400), CHANNEL))),
+        evidence={"expected": 512},
+        offender="client",
+    ),
+    Case(
+        "L10-04",
+        V,
+        closed(with_opens((uint(511), None, uint(IDLE_MS)))),
+        closed(with_opens((uint(512), None, uint(IDLE_MS)))),
+        evidence={"observed": 511},
+        offender="client",
+    ),
+    Case("L10-05", V, closed(say(opened(), "client", OPEN, "c", "test", None, None, uint(IDLE_MS), channel=0)),
+         closed(opened()), offender="client"),
+    Case("L10-06", V, closed(with_opens((), channel=1)), closed(with_opens(())), evidence={"observed": 1}),
+    Case("L10-07", V, raw(frame(b"\x00\x53\x12\x40", CHANNEL)), raw(frame(b"", 0)), also=[]),
+    Case("L10-08", V, raw(frame(performative(DETACH, None, True), CHANNEL)), closed(detach(detach(
+        sender_link(), "client", 0), "server", 0))),
+    Case("L10-09", V, closed(say(opened(), "client", CLOSE, channel=0).client_octets(frame(b""))),
+         closed(opened().client_octets(frame(b""))), also=["L10-96"]),
+    Case("L10-10", V, closed(say(detach(sender_link(), "server", 0), "client", DETACH, uint(0), True, None, "more")),
+         closed(detach(detach(sender_link(), "server", 0), "client", 0))),
+    Case("L10-11", V, closed(say(detach(sender_link(), "server", 0), "client", DETACH, uint(0), True, payload=b"\x40")),
+         closed(detach(detach(sender_link(), "server", 0), "client", 0))),
+    Case("L10-20", V, login(OFFER, CHOICE, CHOICE, DONE), login(OFFER, CHOICE, DONE), offender="client"),
+    Case("L10-21", V, closed(opened(mechanism="GSSAPI")), closed(opened()), evidence={"observed": "GSSAPI"}),
+    Case("L10-22", V, login(OFFER, CHOICE, FAILED).client_octets(HEADERS_1_0["amqp"]), login(OFFER, CHOICE, FAILED),
+         besides=["L10-23"]),
+    Case("L10-23", V, login(OFFER, CHOICE, FAILED), login(OFFER, CHOICE, DONE),
+         evidence={"observed": 1, "meaning": "auth", "by": "server"}),
+    Case("L10-24", V, fresh().client_octets(HEADERS_1_0["amqp"]).server_octets(HEADERS_1_0["sasl"]).fin("server"),
+         fresh().client_octets(HEADERS_1_0["sasl"]).server_octets(HEADERS_1_0["sasl"]),
+         evidence={"expected": "SASL"}, also=[]),
+    Case("L10-25", V, hosts("other"), hosts("test"), evidence={"sasl_init": "other", "open": "test"}),
+    Case("L10-30", V, closed(attach(opened(), "client", "s", 0, False)), closed(begun()), evidence={"name": "attach"}),
+    Case("L10-31", V, closed(begun(with_opens((), (None, ushort(0), uint(IDLE_MS))).wait(2))),
+         closed(begun(with_opens((), (None, ushort(1), uint(IDLE_MS))).wait(2))), evidence={"expected": 0}),
+    Case("L10-32", V, closed(begin(begun(), "client")), closed(begun()), offender="client"),
+    Case("L10-33", V, closed(begin(begin(opened(), "client"), "server", 7)), closed(begun()),
+         evidence={"observed": 7}),
+    Case("L10-34", V, closed(begin(opened(), "client").wait(11)), closed(begun().wait(11)), offender="server"),
+    Case("L10-35", V, closed(transfer(transfer(sender_link(begun(window=1), window=1), "client", 0, 0, settled=True),
+         "client", 0, 1, settled=True)), closed(transfer(sender_link(begun(window=1), window=1), "client", 0, 0,
+         settled=True)), evidence={"observed": 2, "expected": 1}),
+    Case("L10-36", V, closed(flow(begun(), "client", None, incoming=5)), closed(flow(begun(), "client", None)),
+         evidence={"observed": 5, "expected": 0}),
+    Case("L10-37", V, closed(flow(begun(), "client", None, outgoing=5)), closed(flow(begun(), "client", None)),
+         evidence={"observed": 5, "expected": 0}),
+    Case("L10-38", V, closed(flow(end(end(begun(), "client"), "server"), "client", None)),
+         closed(end(end(flow(begun(), "client", None), "client"), "server")), evidence={"name": "flow"}),
+    Case("L10-39", V, closed(end(begun(), "client").wait(11)), closed(end(end(begun(), "client"), "server").wait(11)),
+         offender="server"),
+    Case("L10-40", V, closed(end(end(begun(), "server", error("amqp:invalid-field", "no")), "client")),
+         closed(end(end(begun(), "server"), "client")),
+         evidence={"observed": "amqp:invalid-field", "text": "no", "by": "server"}),
+    Case("L10-41", V, closed(flow(begun(), "client", None, echo=True).wait(11)),
+         closed(flow(flow(begun(), "client", None, echo=True), "server", None).wait(11)), offender="server"),
+    Case("L10-42", V, closed(transfer(transfer(sender_link(), "client", 0, 0, settled=True), "client", 0, 2,
+         settled=True)),
+         closed(transfer(transfer(sender_link(), "client", 0, 0, settled=True), "client", 0, 1, settled=True)),
+         evidence={"observed": 2, "expected": 1, "link": "s", "address": "q"}),
+    Case("L10-50", V, closed(attach(attach(begun(), "client", "a", 0, False), "client", "b", 0, False)),
+         closed(attach(attach(begun(), "client", "a", 0, False), "client", "b", 1, False)),
+         evidence={"observed": 0, "link": "b", "address": "q"}),
+    Case("L10-51", V, closed(attach(begun(handle_max=0), "client", "s", 1, False)),
+         closed(attach(begun(handle_max=1), "client", "s", 1, False)), evidence={"observed": 1, "expected": 0}),
+    Case("L10-52", V, closed(detach(begun(), "client", 3)), closed(detach(detach(sender_link(), "client", 0), "server",
+         0)), evidence={"observed": 3, "name": "detach"}),
+    Case("L10-53", V, closed(attach(attach(begun(), "client", "s", 0, False), "server", "s", 0, False)),
+         closed(attach(attach(begun(), "client", "s", 0, False), "server", "s", 0, True)), offender="server"),
+    Case("L10-54", V, closed(attach(begun(), "client", "s", 0, False, count=None)),
+         closed(attach(begun(), "client", "s", 0, False)), evidence={"link": "s"}),
+    Case("L10-55", V, refused(after=6), refused(), offender="server"),
+    Case("L10-55", V, refused(closes=False), refused(), evidence={"observed": "closed = false"}),
+    Case("L10-56", V, closed(transfer(receiver_link(), "client", 1, 0, settled=True)),
+         closed(transfer(sender_link(), "client", 0, 0, settled=True)), evidence={"link": "r"}),
+    Case("L10-57", V, closed(accepted(transfer(transfer(receiver_link(credit=1), "server", 1, 0), "server", 1, 1),
+         "client", True, 0, 1)), closed(accepted(transfer(transfer(receiver_link(credit=2), "server", 1, 0), "server",
+         1, 1), "client", True, 0, 1)), evidence={"observed": 2, "expected": 1, "link": "r"}, offender="server"),
+    Case("L10-58", V, closed(say(begun(), "client", FLOW, uint(0), uint(9), uint(0), uint(9), None, None, uint(5))),
+         closed(flow(begun(), "client", None)), offender="client"),
+    Case("L10-59", V, drained(False), drained(True), offender="server"),
+    Case("L10-60", V, closed(transfer(detach(detach(sender_link(), "client", 0), "server", 0), "client", 0, 0,
+         settled=True)), closed(detach(detach(transfer(sender_link(), "client", 0, 0, settled=True), "client", 0),
+         "server", 0)), evidence={"name": "transfer", "link": "s"}),
+    Case("L10-61", V, closed(detach(sender_link(), "client", 0).wait(11)), closed(detach(detach(sender_link(), "client",
+         0), "server", 0).wait(11)), offender="server"),
+    Case("L10-61", V, detached(False), detached(), evidence={"expected": "closed = true"}),
+    Case("L10-62", V, closed(detach(detach(sender_link(), "server", 0, why=error()), "client", 0)),
+         closed(detach(detach(sender_link(), "server", 0), "client", 0)),
+         evidence={"observed": "amqp:not-found", "text": "no such node", "by": "server", "link": "s", "address": "q"}),
+    Case("L10-63", V, containers("c", "c"), containers("c", "d"), evidence={"link": "r", "container": "c"}),
+    Case("L10-64", V, closed(attach(begun(), "client", "r", 1, True, source=described(SOURCE, "q", None, None, None,
+         True))), closed(attach(begun(), "client", "r", 1, True, source=described(SOURCE, None, None, None, None,
+         True)))),
+    Case("L10-65", V, of_mode(0, True), of_mode(0, False), evidence={"link": "s"}),
+    Case("L10-66", V, closed(accepted(transfer(sender_link(), "client", 0, 0, rcv=1), "server", True, 0)),
+         closed(accepted(transfer(sender_link(), "client", 0, 0, rcv=0), "server", True, 0))),
+    Case("L10-70", V, closed(say(sender_link(), "client", TRANSFER, uint(0), uint(0), None, uint(0), True,
+         payload=data_section(b"x"))),
+         closed(transfer(sender_link(), "client", 0, 0, settled=True))),
+    Case("L10-71", V, closed(transfer(sender_link(), "client", 0, 0, LONG_TAG, settled=True)),
+         closed(transfer(sender_link(), "client", 0, 0, LONG_TAG[1:], settled=True)), evidence={"observed": 33}),
+    Case("L10-72", V, two_tags(b"a"), two_tags(b"b"), evidence={"observed": 0}),
+    Case("L10-73", V, in_two(sender_link(), number=0, tag=b"other"), in_two(sender_link())),
+    Case("L10-74", V, closed(accepted(transfer(transfer(sender_link(), "client", 0, 0, more=True), "client", 0, 1),
+         "server", True, 0, 1)), in_two(sender_link()), evidence={"observed": 1, "expected": 0}),
+    Case("L10-75", V, closed(detach(detach(transfer(sender_link(), "client", 0, 0, more=True), "client", 0), "server",
+         0)), closed(detach(detach(transfer(sender_link(), "client", 0, 0, settled=True), "client", 0), "server", 0))),
+    Case("L10-76", V, closed(transfer(transfer(sender_link(), "client", 0, 0, more=True), "client", 0, None,
+         aborted=True)), in_two(sender_link())),
+    Case("L10-77", V, closed(transfer(sender_link(server={"largest": 10}), "client", 0, 0, settled=True,
+         body=b"x" * 20)), closed(transfer(sender_link(server={"largest": 100}), "client", 0, 0, settled=True,
+         body=b"x" * 20)), evidence={"expected": 10}),
+    Case("L10-78", V, sections(section(0x74, {"a": 1}) + section(0x73, ["id"]) + data_section(b"x")),
+         sections(section(0x73, ["id"]) + section(0x74, {"a": 1}) + data_section(b"x"))),
+    Case("L10-79", V, closed(accepted(transfer(sender_link(), "client", 0, 0, resume=True), "server", True, 0)),
+         closed(accepted(transfer(sender_link(unsettled={b"\0\0\0\0": described(ACCEPTED)}), "client", 0, 0,
+         resume=True), "server", True, 0))),
+    Case("L10-80", V, closed(accepted(sent(), "server", True, 5)), closed(sent()), evidence={"observed": 5,
+         "expected": 0}),
+    Case("L10-81", V, closed(accepted(sent(), "server", True, 3, 1)), closed(sent()), evidence={"observed": 1}),
+    Case("L10-82", V, disposed(False), disposed(True), offender="client"),
+    Case("L10-83", V, outcomes(RELEASED), outcomes(ACCEPTED), evidence={"observed": "released"}, also=["L10-87"]),
+    Case("L10-84", V, second_mode(False), second_at_once(), offender="client"),
+    Case("L10-85", V, with_header(False, proton.ubyte(10)), with_header(False, proton.ubyte(9)),
+         evidence={"priority": 10}),
+    Case("L10-86", V, with_header(False, None, None, None, uint(6)), with_header(False, None, None, None, uint(5)),
+         evidence={"observed": 6}),
+    Case("L10-87", V, closed(dispose(transfer(sender_link(), "client", 0, 0), "server", True, 0,
+         state=described(REJECTED, error("amqp:resource-limit-exceeded", "full")))), closed(sent()),
+         evidence={"observed": "rejected", "by": "server", "condition": "amqp:resource-limit-exceeded", "text": "full",
+                   "messages": 1, "link": "s"}, also=["PR-12"]),
+    Case(
+        "L10-90",
+        V,
+        transaction("declare", "discharge", "discharge"),
+        transaction("declare", "discharge"),
+        evidence={"name": "transfer"},
+    ),
+    Case("L10-91", V, transaction("declare", "discharge", to=TARGET), transaction("declare", "discharge")),
+    Case("L10-92", V, transaction("declare"), transaction("declare", "discharge"), evidence={"observed": 1}),
+    Case("L10-95", V, idle(61), idle(59), evidence={"negotiated_ms": 60000}),
+    Case("L10-96", V, closed(say(begun(), "client", CLOSE, channel=0)), closed(begun())),
+    Case("L10-97", V, say(begun(), "client", CLOSE, channel=0).fin("server"), closed(begun()), offender="server"),
+    Case("L10-98", V, closed(with_opens((None,), (None,))), closed(with_opens((None,)))),
+    Case("L10-99", V, closed(with_opens((None, None, uint(4000)))), closed(with_opens((None, None, uint(5000)))),
+         evidence={"observed": 4000}),
+]  # fmt: skip

@@ -1,0 +1,271 @@
+"""R4, PR: what RabbitMQ 4 refuses, and habits that cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import proton
+from link_talks import (
+    REJECTED,
+    TRANSFER,
+    accepted,
+    closed,
+    described,
+    detach,
+    dispose,
+    error,
+    say,
+    sender_link,
+    transfer,
+    uint,
+)
+from rule_support import SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Talk
+from rule_talks import OPEN, closed_1_0, sasl
+from test_amqp_1_0_streams import frame, performative
+
+V = "0-9-1"
+RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
+ATTACH, SOURCE, TARGET, BEGIN = 0x12, 0x28, 0x29, 0x11
+
+
+def rabbit(**given: object) -> Talk:
+    """A channel to RabbitMQ."""
+    return Talk().handshake(start={"server_properties": RABBITMQ}, **given).open(1)  # type: ignore[arg-type]
+
+
+def declared(durable: bool = True, exclusive: bool = False, passive: bool = False, **arguments: object) -> Talk:
+    named = {name.replace("_", "-"): value for name, value in arguments.items()}
+    return rabbit().asks(
+        "queue.declare", 1, {"queue": "q"}, queue="q", durable=durable, exclusive=exclusive, passive=passive,
+        arguments=named,
+    )  # fmt: skip
+
+
+def linked(address: str, receives: bool) -> Talk:
+    """A link of 1.0 to or from a node of RabbitMQ."""
+    talk = sasl(Talk("1.0"))
+    for side in ("client", "server"):
+        talk.octets(side, b"AMQP\0\1\0\0")
+    talk.client_octets(frame(performative(OPEN, "client", "test")))
+    product = {proton.symbol("product"): "RabbitMQ", proton.symbol("version"): "4.0.1"}
+    talk.server_octets(frame(performative(OPEN, "server", *[None] * 8, product)))
+    for side, remote in (("client", None), ("server", proton.ushort(0))):
+        talk.octets(side, frame(performative(BEGIN, remote, *map(proton.uint, (0, 100, 100)))))
+    near, far = terminus(SOURCE, address if receives else None), terminus(TARGET, None if receives else address)
+    for side, role in (("client", receives), ("server", not receives)):
+        initial = None if role else proton.uint(0)
+        fields = ("link", proton.uint(0), role, None, None, near, far, None, None, initial)
+        talk.octets(side, frame(performative(ATTACH, *fields)))
+    return closed_1_0(talk)
+
+
+def terminus(code: int, address: str | None) -> proton.Described:
+    return proton.Described(proton.ulong(code), [address])
+
+
+def shots(number: int, messages: int = 1) -> list[Talk]:
+    """So many connections of one application, each with so many messages."""
+    return [published(messages, at=float(at)).close() for at in range(number)]
+
+
+def published(messages: int, at: float = 0) -> Talk:
+    talk = Talk(at=at).handshake().open(1)
+    for _ in range(messages):
+        talk.publish()
+    return talk
+
+
+def channels(number: int, messages: int = 1) -> Talk:
+    """One connection with so many channels, one after the other, each with so many messages."""
+    talk = Talk().handshake()
+    for _ in range(number):
+        talk.asks("channel.open", 1)
+        for _ in range(messages):
+            talk.publish()
+        talk.asks("channel.close", 1, reply_code=200, reply_text="bye")
+    return talk.close()
+
+
+def both_ways(published_: int, delivered: int) -> Talk:
+    talk = Talk().handshake().open(1).consume(no_ack=False)
+    for _ in range(published_):
+        talk.publish()
+    for tag in range(1, delivered + 1):
+        talk.deliver(tag).client("basic.ack", delivery_tag=tag)
+    return talk.close()
+
+
+def logged_in(product: str, client: int) -> Talk:
+    said = {"client_properties": {"product": product, "version": "1", "platform": "P"}, "mechanism": "PLAIN"}
+    return Talk(client=client, at=client).handshake(
+        start={"mechanisms": "PLAIN"}, start_ok={**said, "response": "\0shop\0secret"}
+    ).close()  # fmt: skip
+
+
+def declares(times: int, passive: bool = False) -> Talk:
+    talk = Talk().handshake().open(1)
+    for _ in range(times):
+        talk.asks("queue.declare", 1, {"queue": "orders"}, queue="orders", durable=True, passive=passive)
+        talk.publish(exchange="", routing_key="orders")
+    return talk.close()
+
+
+def timed_out(text: str, late: bool = False) -> Talk:
+    """The channel is closed half an hour after a delivery; `late`: its acknowledgement comes after that."""
+    talk = Talk().handshake(tune={"heartbeat": 0}, tune_ok={"heartbeat": 0}).open(1).consume()
+    talk.deliver(1).deliver(2).client("basic.ack", delivery_tag=1).wait(1800)
+    talk.server("channel.close", 1, reply_code=406, reply_text=text)
+    if late:
+        talk.client("basic.ack", delivery_tag=2)
+    return talk.client("channel.close-ok", 1).close(channels=False)
+
+
+def idle_channels(number: int, publishes: int = 1) -> Talk:
+    """So many channels that are opened, carry so many messages each, and are never closed."""
+    talk = Talk().handshake()
+    for channel in range(1, number + 1):
+        talk.asks("channel.open", channel)
+        for _ in range(publishes):
+            talk.publish(channel=channel)
+    return talk.close()
+
+
+def unroutable(*between: str, mandatory: bool = False) -> Talk:
+    """A mandatory message is returned; then three are published to the same route."""
+    talk = Talk().handshake().open(1).publish(b"1", routing_key="nowhere", mandatory=True)
+    talk.server("basic.return", 1, reply_code=312, reply_text="NO_ROUTE", exchange="e", routing_key="nowhere")
+    talk.content(b"1")
+    for name in between:
+        talk.asks(name, 1, queue="q", exchange="e", routing_key="nowhere")
+    for body in (b"2", b"3", b"4"):
+        talk.publish(body, routing_key="nowhere", mandatory=mandatory)
+    return talk.close()
+
+
+def large(size: int) -> Talk:
+    return Talk().handshake(tune={"frame_max": 0}, tune_ok={"frame_max": 0}).open(1).publish(bytes(size)).close()
+
+
+def again(times: int, pause: float, worked: float = 0, **properties: Any) -> Talk:
+    """A message that is given back so often, `worked` seconds after its delivery, and comes again after `pause`."""
+    talk = rabbit().consume()
+    for tag in range(1, times + 2):
+        talk.deliver(tag, b"job", redelivered=tag > 1, **properties).wait(worked)
+        talk.client("basic.nack", delivery_tag=tag, requeue=tag <= times).wait(pause)
+    return talk.close()
+
+
+def given_back(**arguments: object) -> Talk:
+    named = {name.replace("_", "-"): value for name, value in arguments.items()}
+    talk = rabbit().asks("queue.declare", 1, {"queue": "q"}, queue="q", durable=True, arguments=named).consume()
+    talk.deliver(1, message_id="m").client("basic.nack", delivery_tag=1, requeue=True)
+    return talk.deliver(2, redelivered=True, message_id="m").client("basic.ack", delivery_tag=2).close()
+
+
+def rejected(condition: str, text: str) -> Talk:
+    talk = transfer(sender_link(), "client", 0, 0)
+    return closed(dispose(talk, "server", True, 0, state=described(REJECTED, error(condition, text))))
+
+
+def forced_off(condition: str, text: str) -> Talk:
+    talk = detach(sender_link(), "server", 0, why=error(condition, text))
+    return closed(detach(talk, "client", 0))
+
+
+def put_token(*expirations_s: int) -> Talk:
+    """Tokens for one name, each of which ends so many seconds after the capture began; the connection lasts 30 s."""
+    node = {"source": described(SOURCE, "here"), "target": described(TARGET, "$cbs")}
+    talk = sender_link(**node)
+    for number, ends_s in enumerate(expirations_s):
+        ends = proton.timestamp((START_NS + ends_s * SECOND_NS) // 10**6)
+        named = {"operation": "put-token", "type": "jwt", "name": "amqp://host/q", "expiration": ends}
+        body = performative_of(0x74, named) + performative_of(0x77, "token")
+        say(talk, "client", TRANSFER, uint(0), uint(number), bytes([number]), uint(0), False, payload=body)
+        accepted(talk, "server", True, number).wait(10)
+    return closed(talk.wait(30 - 10 * len(expirations_s)))
+
+
+def performative_of(code: int, value: Any) -> bytes:
+    """A section of a message: a described value."""
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(code), value))
+    encoded: bytes = data.encode()
+    return encoded
+
+
+def slow(seconds: float, delivered: int = 1) -> Talk:
+    """A consumer whose TCP window is closed for so long."""
+    talk = Talk().handshake().open(1).consume()
+    for tag in range(1, delivered + 1):
+        talk.deliver(tag).client("basic.ack", delivery_tag=tag)
+    return talk.packet("client", window=0).wait(seconds).packet("client").close()
+
+
+TIMED_OUT = "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms."
+IDLE = "Detach origin: AmqpMessagePublisher.IdleTimerExpired: Idle timeout: 00:10:00."  # of Azure Service Bus
+TIMES_OUT = ("CH-09", "DL-09", "DL-13", "NM-11", "HB-01", "HB-02", "HB-03", "HB-04", "HB-05")
+RETURNS = ("CT-15",)
+UNLIMITED = ("HS-11",)
+CASES = [
+    Case("R4-01", V, declared(durable=False), declared(durable=False, exclusive=True), evidence={"queue": "q"}),
+    Case("R4-01", V, declared(durable=False), declared(durable=False, passive=True)),
+    Case(
+        "R4-02",
+        V,
+        rabbit().asks("basic.qos", 1, None, prefetch_count=5, **{"global": True}),
+        rabbit().asks("basic.qos", prefetch_count=5),
+        evidence={"prefetch_count": 5},
+    ),
+    Case("R4-03", V, declared(x_queue_mode="lazy"), declared(x_max_length=5), evidence={"queue": "q"}),
+    Case("R4-04", V, declared(x_queue_version=1), declared(x_queue_version=2)),
+    Case("R4-05", V, declared(x_queue_master_locator="min-masters"), declared(x_queue_leader_locator="balanced")),
+    Case("R4-06", V, declared(x_ha_policy="all"), declared(x_queue_type="quorum")),
+    Case("R4-07", "1.0", linked("/queue/q", True), linked("/queues/q", True), evidence={"address": "/queue/q"},
+         besides=("L10-98",)),
+    Case("R4-07", "1.0", linked("orders", False), linked("/exchanges/amq.direct/orders", False),
+         besides=("L10-98",)),
+    Case("R4-08", V, rabbit(tune_ok={"frame_max": 8191}), rabbit(tune_ok={"frame_max": 8192})),
+    Case("PR-01", V, both_ways(100, 100), both_ways(100, 99), evidence={"published": 100, "delivered": 100}),
+    Case("PR-02", V, shots(10), [*shots(9), published(2, at=9).close()], evidence={"observed": 10}),
+    Case("PR-03", V, channels(10), channels(9), evidence={"observed": 10}),
+    Case("PR-03", V, channels(10), channels(10, messages=2)),
+    Case(
+        "PR-04",
+        V,
+        [logged_in(product, client) for client, product in enumerate(("a", "b", "c"), 2)],
+        [logged_in(product, client) for client, product in enumerate(("a", "b", "a"), 2)],
+        evidence={"user": "shop", "observed": "a, b, c"},
+        besides=("SEC-01",),
+    ),
+    Case("PR-05", V, declares(10), declares(9), evidence={"queue": "orders", "times": 10}),
+    Case("PR-05", V, declares(10), declares(10, passive=True)),
+    Case("PR-06", V, timed_out(TIMED_OUT), timed_out("PRECONDITION_FAILED - unknown delivery tag 7"),
+         evidence={"reply_text": TIMED_OUT, "delivery_tag": 2, "queue": "q", "acknowledged": "never on the wire"},
+         besides=TIMES_OUT),
+    Case("PR-06", V, timed_out(TIMED_OUT, late=True), timed_out("PRECONDITION_FAILED - unknown delivery tag 7"),
+         evidence={"delivery_tag": 2}, besides=TIMES_OUT),
+    Case("PR-07", V, idle_channels(50), idle_channels(50, publishes=2), evidence={"observed": 50},
+         besides=("CH-07", "PR-03", "CH-11")),
+    Case("PR-08", V, unroutable(), unroutable("queue.bind"), evidence={"observed": 3, "routing_key": "nowhere"},
+         besides=RETURNS),
+    Case("PR-08", V, unroutable(), unroutable(mandatory=True), besides=RETURNS),
+    Case("PR-09", V, large(1_000_001), large(1_000_000), evidence={"observed": 1_000_001, "messages": 1},
+         besides=UNLIMITED),
+    Case("PR-10", V, again(5, 1, message_id="m"), again(4, 1, message_id="m"),
+         evidence={"observed": 5, "queue": "q", "message_id": "m"}, besides=("DL-15",)),
+    Case("PR-11", V, again(5, 0, message_id="m"), again(5, 0, 1, message_id="m"), evidence={"observed": 5},
+         besides=("DL-15", "PR-10")),
+    Case("R4-09", V, given_back(x_queue_type="quorum"), given_back(x_queue_type="quorum", x_delivery_limit=5),
+         evidence={"observed": 1, "queue": "q"}),
+    Case("R4-09", V, given_back(x_queue_type="quorum"), given_back(x_queue_type="classic")),
+    Case("PR-12", "1.0", rejected("amqp:resource-limit-exceeded", "queue 'q' is full"),
+         rejected("amqp:precondition-failed", "no"), also=(), besides=("L10-87",),
+         evidence={"observed": "amqp:resource-limit-exceeded", "link": "s"}),
+    Case("PR-13", "1.0", forced_off("amqp:link:detach-forced", IDLE),
+         forced_off("amqp:link:detach-forced", "the queue was deleted"), besides=("L10-62",), evidence={"link": "s"}),
+    Case("PR-14", "1.0", forced_off("amqp:unauthorized-access", "ExpiredToken: the token has expired"),
+         forced_off("amqp:unauthorized-access", "no claim for 'q'"), besides=("L10-62",), evidence={"link": "s"}),
+    Case("PR-14", "1.0", put_token(15), put_token(15, 70), evidence={"address": "amqp://host/q"}),
+    Case("PR-15", V, slow(2), slow(0.9), evidence={"delivered": 1, "expected_s": 1}),
+    Case("PR-15", V, slow(2), slow(2, delivered=0)),
+]  # fmt: skip

@@ -1,0 +1,44 @@
+"""TLS: hellos and certificates as OpenSSL writes them, undecrypted."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+
+from rule_support import Case, Talk
+from tls_talks import Peers
+from wire import CLIENT
+
+V = "0-9-1"
+# Connections of cases begin on 2023-11-14.
+EXPIRED, SOON = (datetime.datetime(2023, 11, day, tzinfo=datetime.UTC) for day in (10, 30))
+
+
+def encrypted(old: bool = False, **peers: object) -> Talk:
+    """TLS 1.2; `old`: the ServerHello says TLS 1.0 instead (its octets 9 and 10, behind the heads of the record and of
+    the message)."""
+    made = Peers(**{"version": ssl.TLSVersion.TLSv1_2, "curve": True, **peers})  # type: ignore[arg-type]
+    talk = Talk()
+    for number, (way, octets) in enumerate(made.talk([(CLIENT, b"AMQP\0\0\x09\x01")])):
+        patched = octets[:9] + b"\x03\x01" + octets[11:] if old and number == 1 else octets
+        talk.octets("client" if way == CLIENT else "server", patched)
+    return talk.fin("client")
+
+
+def sound() -> Talk:
+    return encrypted()
+
+
+CASES = [
+    Case("TLS-01", V, encrypted(old=True), sound(), evidence={"observed": "TLS 1.0"}),
+    Case(
+        "TLS-02",
+        V,
+        encrypted(curve=False, ciphers="AES128-SHA:@SECLEVEL=0"),
+        sound(),
+        evidence={"observed": "TLS_RSA_WITH_AES_128_CBC_SHA"},
+    ),
+    Case("TLS-03", V, encrypted(not_after=EXPIRED), sound(), evidence={"observed": "2023-11-10"}),
+    Case("TLS-04", V, encrypted(not_after=SOON), sound(), evidence={"observed": "2023-11-30", "limit": 30}),
+    Case("TLS-05", V, encrypted(name=None), sound(), evidence={"observed": "TLS 1.2"}),
+]

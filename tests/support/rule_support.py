@@ -1,0 +1,302 @@
+"""Cases of the rules: TCP connections written by hand, with times, losses and ends under the case's control.
+
+    talk = Talk().handshake().open(1)
+    talk.client("basic.publish", routing_key="q").content(b"x")      # methods of the version, by name
+    talk.wait(3).server_octets(b"...").lose("client", 20).close().fin("client")
+
+Every step returns the Talk and happens a millisecond after the one before. What `handshake` and `open` say breaks no
+rule but the AMBIENT ones.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import classic_frames as classic
+
+from codec.compiler.limits import LIMITS
+
+FIN, SYN, RST, ACK = 1, 2, 4, 16
+RAW_IP = 101  # LINKTYPE_RAW
+START_NS = 1_700_000_000 * 10**9
+STEP_NS, SECOND_NS = 10**6, 10**9
+MSS = 60000
+FIRST_PORT = 10001
+SIDES = ("client", "server")
+TICKETS = ("0-8", "0-9")
+# Broken by every honest connection: server properties (which HS-07 asks for) tell the product; old versions are old.
+AMBIENT = {"SEC-03", "SEC-07"}
+ABLE = {
+    "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
+    "connection.blocked": True,
+}  # fmt: skip
+SERVER_PROPERTIES = {"host": "h", "product": "Test", "version": "1", "platform": "P", "capabilities": ABLE}
+CLIENT_PROPERTIES = {"product": "Test", "version": "1", "platform": "P", "capabilities": ABLE}
+
+
+@dataclass
+class Packet:
+    ns: int
+    sender: str
+    seq: int
+    ack: int
+    flags: int
+    data: bytes
+    wire_len: int
+    window: int
+
+
+class Talk:
+    """One TCP connection. `client`, `server`: addresses as numbers within the case's network of 127.0.0.0/8, or texts.
+
+    `at`: seconds after the start of the capture; `syn` False: the capture begins in the middle of the connection.
+    """
+
+    def __init__(
+        self, version: str = "0-9-1", client: int | str = 2, server: int | str = 1, server_port: int = 5672,
+        at: float = 0, syn: bool = True,
+    ) -> None:  # fmt: skip
+        self.version, self.addresses, self.server_port = version, {"client": client, "server": server}, server_port
+        self.now = START_NS + int(at * SECOND_NS)
+        self.packets: list[Packet] = []
+        self.seq = {"client": 1000, "server": 2000}
+        self.last = "client"
+        self.channels: list[int] = []
+        if syn:
+            self.packet("client", flags=SYN).packet("server", flags=SYN | ACK).packet("client")
+
+    # ---- TCP ----
+    def packet(
+        self, sender: str, data: bytes = b"", flags: int = ACK, wire_len: int | None = None, window: int = 65535
+    ) -> Talk:
+        """One segment; `wire_len`: its length where the capture cut it."""
+        other = SIDES[1 - SIDES.index(sender)]
+        size = len(data) if wire_len is None else wire_len
+        ack = self.seq[other] if flags & ACK else 0
+        self.packets.append(Packet(self.now, sender, self.seq[sender], ack, flags, data, size, window))
+        self.seq[sender] += size + (1 if flags & (SYN | FIN) else 0)
+        self.now += STEP_NS
+        return self
+
+    def octets(self, sender: str, data: bytes) -> Talk:
+        """These octets, in as many segments as they take."""
+        self.last = sender
+        for at in range(0, len(data), MSS):
+            self.packet(sender, data[at : at + MSS])
+        return self
+
+    def client_octets(self, data: bytes) -> Talk:
+        return self.octets("client", data)
+
+    def server_octets(self, data: bytes) -> Talk:
+        return self.octets("server", data)
+
+    def wait(self, seconds: float) -> Talk:
+        """Nothing is sent for so long."""
+        self.now += int(seconds * SECOND_NS)
+        return self
+
+    def lose(self, sender: str, size: int) -> Talk:
+        """`size` bytes that the capture lacks; the other side acknowledges them, so that they count as lost."""
+        self.seq[sender] += size
+        for _ in range(LIMITS.reorder_patience + 2):
+            self.packet(SIDES[1 - SIDES.index(sender)])
+        return self
+
+    def fin(self, sender: str = "client") -> Talk:
+        """Both sides end the TCP connection, `sender` first."""
+        other = SIDES[1 - SIDES.index(sender)]
+        return self.packet(sender, flags=FIN | ACK).packet(other, flags=FIN | ACK).packet(sender)
+
+    def rst(self, sender: str = "client") -> Talk:
+        return self.packet(sender, flags=RST | ACK)
+
+    # ---- classic AMQP ----
+    def send(self, sender: str, name: str, channel: int = 1, **arguments: Any) -> Talk:
+        """A method frame; with an access ticket where the version has such (0-8, 0-9), unless another is given."""
+        if self.version in TICKETS and classic.has_field(self.version, name, "ticket"):
+            arguments = {"ticket": 1, **arguments}
+        return self.octets(sender, classic.method(self.version, name, channel, **arguments))
+
+    def client(self, name: str, channel: int = 1, **arguments: Any) -> Talk:
+        return self.send("client", name, channel, **arguments)
+
+    def server(self, name: str, channel: int = 1, **arguments: Any) -> Talk:
+        return self.send("server", name, channel, **arguments)
+
+    def asks(self, name: str, channel: int = 1, reply: Mapping[str, Any] | None = None, **arguments: Any) -> Talk:
+        """The client's request `name` and the server's '-ok' with arguments `reply`."""
+        return self.client(name, channel, **arguments).server(f"{name}-ok", channel, **(reply or {}))
+
+    def content(self, body: bytes = b"x", channel: int = 1, class_name: str = "basic", **properties: Any) -> Talk:
+        """Header and body frames by whoever sent last."""
+        data = classic.header(self.version, class_name, len(body), channel, **properties)
+        return self.octets(self.last, data + (classic.body(body, channel) if body else b""))
+
+    def publish(
+        self, body: bytes = b"x", channel: int = 1, exchange: str = "e", routing_key: str = "q", **more: Any
+    ) -> Talk:
+        """basic.publish with its content; `more`: arguments, or properties."""
+        own = {name: more.pop(name) for name in ("mandatory", "immediate", "ticket") if name in more}
+        self.client("basic.publish", channel, exchange=exchange, routing_key=routing_key, **own)
+        return self.content(body, channel, **more)
+
+    def deliver(
+        self, delivery_tag: int, body: bytes = b"x", channel: int = 1, consumer_tag: str = "c",
+        redelivered: bool = False, **properties: Any,
+    ) -> Talk:  # fmt: skip
+        """basic.deliver with its content."""
+        self.server(
+            "basic.deliver", channel, consumer_tag=consumer_tag, delivery_tag=delivery_tag, redelivered=redelivered,
+            exchange="e", routing_key="q",
+        )  # fmt: skip
+        return self.content(body, channel, **properties)
+
+    def consume(self, queue: str = "q", tag: str = "c", channel: int = 1, prefetch: int = 10, **arguments: Any) -> Talk:
+        """basic.qos, then basic.consume, each answered."""
+        self.asks("basic.qos", channel, prefetch_count=prefetch)
+        return self.asks("basic.consume", channel, {"consumer_tag": tag}, queue=queue, consumer_tag=tag, **arguments)
+
+    def heartbeat(self, sender: str = "client") -> Talk:
+        return self.octets(sender, classic.heartbeat())
+
+    def header(self, version: str | None = None, sender: str = "client") -> Talk:
+        """A protocol header of the classic family."""
+        return self.octets(sender, classic.protocol_header(version or self.version))
+
+    def start(self, **given: Any) -> Talk:
+        major, minor = (8, 0) if self.version == "0-8" else (0, 9)
+        said = {
+            "version_major": major, "version_minor": minor, "server_properties": SERVER_PROPERTIES,
+            "mechanisms": "EXTERNAL", "locales": "en_US",
+        }  # fmt: skip
+        return self.server("connection.start", 0, **{**said, **given})
+
+    def start_ok(self, **given: Any) -> Talk:
+        said = {"client_properties": CLIENT_PROPERTIES, "mechanism": "EXTERNAL", "response": "", "locale": "en_US"}
+        return self.client("connection.start-ok", 0, **{**said, **given})
+
+    def tune(self, **given: Any) -> Talk:
+        return self.server("connection.tune", 0, **{"channel_max": 2047, "frame_max": 131072, "heartbeat": 60, **given})
+
+    def tune_ok(self, **given: Any) -> Talk:
+        said = {"channel_max": 2047, "frame_max": 131072, "heartbeat": 60, **given}
+        return self.client("connection.tune-ok", 0, **said)
+
+    def connection_open(self, **given: Any) -> Talk:
+        return self.client("connection.open", 0, **{"virtual_host": "/test", **given}).server("connection.open-ok", 0)
+
+    def handshake(self, **given: Mapping[str, Any]) -> Talk:
+        """From the protocol header to open-ok; `given`: other arguments by step: tune={"heartbeat": 0}."""
+        self.header()
+        for name in ("start", "start_ok", "tune", "tune_ok", "connection_open"):
+            getattr(self, name)(**given.get(name, {}))
+        return self
+
+    def open(self, channel: int = 1) -> Talk:
+        self.channels.append(channel)
+        return self.asks("channel.open", channel)
+
+    def close(self, sender: str = "client", code: int = 200, text: str = "bye", channels: bool = True) -> Talk:
+        """connection.close, its answer, and the end of the TCP connection; before that, `channels` that were opened."""
+        other = SIDES[1 - SIDES.index(sender)]
+        for channel in self.channels if channels else ():
+            self.client("channel.close", channel, reply_code=200, reply_text="bye").server("channel.close-ok", channel)
+        self.send(sender, "connection.close", 0, reply_code=code, reply_text=text)
+        return self.send(other, "connection.close-ok", 0).fin(sender)
+
+
+Talks = Talk | Iterable[Talk]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`breaks` fires `rule`, and `also` what the same offence breaks besides; `conforms` fires nothing.
+
+    `evidence`: what the finding shows, as far as it is named here. `offender`: who is blamed, where it is named.
+    `besides`: what both halves break, which is beside the point.
+    """
+
+    rule: str
+    version: str
+    breaks: Talks
+    conforms: Talks
+    also: Iterable[str] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    offender: str | None = None
+    besides: Iterable[str] = ()
+
+    @property
+    def halves(self) -> dict[str, list[Talk]]:
+        return {
+            "breaks": [self.breaks] if isinstance(self.breaks, Talk) else list(self.breaks),
+            "conforms": [self.conforms] if isinstance(self.conforms, Talk) else list(self.conforms),
+        }
+
+
+@dataclass(frozen=True)
+class CaptureCase:
+    """`breaks`: a capture that fires `rule` without a connection; `conforms`: one that does not. Octets of files."""
+
+    rule: str
+    breaks: bytes
+    conforms: bytes
+    evidence: Mapping[str, Any]
+    occurrences: int = 1
+
+    @property
+    def halves(self) -> dict[str, bytes]:
+        return {"breaks": self.breaks, "conforms": self.conforms}
+
+
+def pcap(link: int, packets: Iterable[bytes]) -> bytes:
+    """A capture of these packets, a second apart, as the octets of a file."""
+    head = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 24, link)
+    return head + b"".join(
+        struct.pack("<IIII", START_NS // SECOND_NS + number, 0, len(packet), len(packet)) + packet
+        for number, packet in enumerate(packets)
+    )
+
+
+Key = tuple[int, str]  # number of the case, half
+
+
+def write_cases(path: Path, cases: Iterable[Case]) -> dict[int, Key]:
+    """One pcap with all connections of all cases; client port -> case and half. Every half has a network of its own."""
+    records, owner, port, network = [], {}, FIRST_PORT, 0
+    for number, case in enumerate(cases):
+        for half, talks in case.halves.items():
+            network += 1
+            for talk in talks:
+                owner[port] = (number, half)
+                records += [(packet.ns, ip_packet(talk, packet, network, port)) for packet in talk.packets]
+                port += 1
+    records.sort(key=lambda record: record[0])
+    with path.open("wb") as file:
+        file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262144, RAW_IP))  # nanoseconds
+        for ns, (data, wire_len) in records:
+            file.write(struct.pack("<IIII", *divmod(ns, SECOND_NS), len(data), wire_len) + data)
+    return owner
+
+
+def address(place: int | str, network: int) -> bytes:
+    if isinstance(place, str):
+        return ipaddress.IPv4Address(place).packed
+    return bytes([127, network >> 8, network & 255, place])
+
+
+def ip_packet(talk: Talk, packet: Packet, network: int, port: int) -> tuple[bytes, int]:
+    """An IPv4 packet as captured, and its length on the wire; checksums are not looked at by anyone here."""
+    by_client = packet.sender == "client"
+    ports = (port, talk.server_port) if by_client else (talk.server_port, port)
+    ends = [address(talk.addresses[side], network) for side in (packet.sender, SIDES[1 - SIDES.index(packet.sender)])]
+    numbers = (packet.seq & 0xFFFFFFFF, packet.ack & 0xFFFFFFFF)
+    tcp = struct.pack(">HHIIBBHHH", *ports, *numbers, 5 << 4, packet.flags, packet.window, 0, 0) + packet.data
+    length = 40 + packet.wire_len
+    head = struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0, 64, 6, 0)
+    return head + b"".join(ends) + tcp, length

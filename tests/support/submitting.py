@@ -1,0 +1,33 @@
+"""`spark-submit` on this machine, as a person with an installed package would type it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+
+from pipeline import class_archive
+from pipeline.session import BRIEF, COLLECTOR
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = Path(pyspark.__file__).parent
+# Lines of Spark before one of Python runs, and of the level that is then set.
+OF_SPARK = re.compile(r"WARNING: Using incubator|Using Spark's|\d\d/\d\d/\d\d |Setting Spark log level")
+# As a session of ours starts its JVM for small captures: half the processor time.
+BRIEFLY = " ".join((class_archive.options(), COLLECTOR, BRIEF))
+
+
+def submitted(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What `spark-submit WORDS` says and ends with in a folder. Spark puts what Python writes to stderr into stdout."""
+    environment = os.environ | {
+        "SPARK_HOME": str(HOME),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),  # as an installed package would be found
+        "SPARK_SUBMIT_OPTS": BRIEFLY,
+    }
+    command = [str(HOME / "bin/spark-submit"), *words]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

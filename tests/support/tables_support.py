@@ -1,0 +1,176 @@
+"""Conversations written down by hand as decoded rows, and the tables that the pipeline makes of them.
+
+A `Script` is one connection. Every frame comes 1000 ns after the one before, so that times and latencies in
+expectations are differences of frame numbers: frame n is at `T0 + 1000 * n`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from arrow_rows import arrow_rows
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import pipeline
+from udfs.schemas import DECODED
+
+T0 = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
+STEP = 1000
+CONTENT_OVERHEAD = 8  # type, channel, size, frame end
+JSON_COLUMNS = ("facts",)
+
+
+def at(frame_no: int) -> datetime:
+    """Time of frame `frame_no` as a table shows it."""
+    return datetime.fromtimestamp(T0 // 10**9, tz=UTC).replace(tzinfo=None, microsecond=frame_no)
+
+
+class Script:
+    """One connection as rows of DECODED; every method returns the frame_no of its (first) frame."""
+
+    def __init__(self, version: str = "0-9-1") -> None:
+        self.version = version
+        self.frames: list[dict[str, Any]] = []
+        self.stated: dict[str, Any] = {}
+
+    def frame(self, sender: str, frame_type: str, channel: int | None = None, **columns: Any) -> int:
+        frame_no = len(self.frames) + 1
+        ts_ns = T0 + STEP * frame_no
+        self.frames.append(
+            {"kind": "frame", "frame_no": frame_no, "sender": sender, "ts_ns": ts_ns, "first_ts_ns": ts_ns,
+             "packet_no": frame_no, "first_packet_no": frame_no, "capture_file": "file:a.pcap", "stream_offset": 0,
+             "size": 20, "version": self.version, "version_known": True, "channel": channel, "frame_type": frame_type,
+             "status": "ok", **columns}
+        )  # fmt: skip
+        return frame_no
+
+    def method(self, sender: str, channel: int, name: str, **arguments: Any) -> int:
+        return self.frame(sender, "method", channel, name=name, arguments=arguments)
+
+    def client(self, name: str, channel: int = 1, **arguments: Any) -> int:
+        return self.method("client", channel, name, **arguments)
+
+    def server(self, name: str, channel: int = 1, **arguments: Any) -> int:
+        return self.method("server", channel, name, **arguments)
+
+    def asks(self, name: str, channel: int = 1, reply: Mapping[str, Any] | None = None, **arguments: Any) -> int:
+        """The client's request `name` and the server's '-ok' with arguments `reply`."""
+        frame_no = self.client(name, channel, **arguments)
+        self.server(f"{name}-ok", channel, **(reply or {}))
+        return frame_no
+
+    def content(
+        self, sender: str, name: str, body: bytes = b"x", channel: int = 1, properties: Mapping[str, Any] | None = None,
+        parts: int = 1, seen: bool = True, **arguments: Any,
+    ) -> int:  # fmt: skip
+        """A method with content: header, and `body` in `parts` body frames; `seen` False loses the last of them."""
+        frame_no = self.method(sender, channel, name, **arguments)
+        self.frames[-1]["content_frame_no"] = frame_no
+        digest = hashlib.sha256(body).hexdigest()
+        self.frame(
+            sender, "header", channel, name="basic", properties=dict(properties or {}), body_size=len(body),
+            content_frame_no=frame_no, payload_size=14, body_sha256=None if body else digest,
+        )  # fmt: skip
+        cut = -(-len(body) // parts) if body else 0
+        for part in range(parts if body else 0):
+            piece, last = body[part * cut : (part + 1) * cut], part == parts - 1
+            if last and not seen:
+                self.gap(sender, len(piece) + CONTENT_OVERHEAD)
+                break
+            self.frame(
+                sender, "body", channel, payload=piece, payload_size=len(piece), content_frame_no=frame_no,
+                body_sha256=digest if last else None,
+            )  # fmt: skip
+        return frame_no
+
+    def publish(self, body: bytes = b"x", exchange: str = "", routing_key: str = "q", **more: Any) -> int:
+        more = {"mandatory": False, "immediate": False, **more}
+        return self.content("client", "basic.publish", body, exchange=exchange, routing_key=routing_key, **more)
+
+    def deliver(self, delivery_tag: int, consumer_tag: str = "c", body: bytes = b"x", **more: Any) -> int:
+        more = {"exchange": "", "routing_key": "q", "redelivered": False, **more}
+        return self.content(
+            "server", "basic.deliver", body, consumer_tag=consumer_tag, delivery_tag=delivery_tag, **more
+        )
+
+    def consume(self, queue: str = "q", tag: str = "c", no_ack: bool = False, channel: int = 1) -> int:
+        return self.asks(
+            "basic.consume", channel, {"consumer_tag": tag}, queue=queue, consumer_tag=tag, no_ack=no_ack,
+            exclusive=False, no_wait=False,
+        )  # fmt: skip
+
+    def get(self, delivery_tag: int, queue: str = "q", no_ack: bool = False, body: bytes = b"x") -> int:
+        """basic.get and its get-ok; the frame_no of the latter."""
+        self.client("basic.get", queue=queue, no_ack=no_ack)
+        return self.content(
+            "server", "basic.get-ok", body, delivery_tag=delivery_tag, redelivered=False, exchange="",
+            routing_key=queue, message_count=0,
+        )  # fmt: skip
+
+    def gap(self, sender: str, size: int = 100, channel: int | None = None) -> int:
+        """Bytes missing: between frames, or inside a frame of `channel`."""
+        return self.frame(sender, "gap", channel, size=size, status="partial")
+
+    def open(self, channel: int = 1) -> Script:
+        self.asks("channel.open", channel)
+        return self
+
+    def facts(self, **facts: Any) -> Script:
+        """What is stated of the TCP connection beside the defaults."""
+        self.stated.update(facts)
+        return self
+
+    def rows(self, connection_id: int) -> list[dict[str, Any]]:
+        end = T0 + STEP * (len(self.frames) + 1)
+        stated = {
+            "client_ip": "10.0.0.1",
+            "opened_ts_ns": T0,
+            "closed_ts_ns": end,
+            "content": "amqp",
+            "syn_seen": True,
+            **self.stated,
+        }
+        connection = {
+            "kind": "connection",
+            "ts_ns": T0,
+            "version": self.version,
+            "version_known": True,
+            "facts": [stated],
+        }
+        return [{"connection_id": connection_id, **row} for row in (*self.frames, connection)]
+
+
+def decoded_rows(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
+    """Dicts of columns of DECODED -> DECODED; VARIANT columns and facts from their JSON, `ts` from `ts_ns`."""
+    return arrow_rows(spark, rows, DECODED, JSON_COLUMNS).withColumn("ts", F.expr("timestamp_micros(ts_ns div 1000)"))
+
+
+class Read:
+    """Tables of several scripts, computed once; `rows` gives one script's part of a table, in frame order."""
+
+    def __init__(self, spark: SparkSession, scripts: Mapping[str, Script], payload: bool = False) -> None:
+        self.numbers = {name: number for number, name in enumerate(scripts, start=1)}
+        rows = [row for name, script in scripts.items() for row in script.rows(self.numbers[name])]
+        self.decoded = decoded_rows(spark, rows).persist()
+        self.tables = pipeline.from_decoded(self.decoded, payload=payload)
+        self._collected: dict[str, list[Any]] = {}
+
+    def rows(self, table: str, script: str, *columns: str) -> list[tuple[Any, ...]]:
+        if table not in self._collected:
+            self._collected[table] = getattr(self.tables, table).collect()
+        mine = [row for row in self._collected[table] if row.connection_id == self.numbers[script]]
+        order = [
+            c
+            for c in ("frame_no", "first_frame_no", "channel", "channel_life", "opened_ts", "name")
+            if mine and c in mine[0]
+        ]
+        mine.sort(key=lambda row: [(row[c] is not None, row[c]) for c in order])
+        return [tuple(row[c] for c in columns) for row in mine]
+
+    def one(self, table: str, script: str, *columns: str) -> tuple[Any, ...]:
+        (row,) = self.rows(table, script, *columns)
+        return row

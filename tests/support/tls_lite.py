@@ -1,0 +1,82 @@
+"""TLS connections made by tlslite-ng, for what OpenSSL cannot be asked for through Python: suites of TLS 1.3 by name,
+KeyUpdate, HelloRetryRequest, a code over the plaintext."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from tls_talks import Said, certificate
+from tlslite.api import HandshakeSettings, TLSConnection, X509CertChain, parsePEMKey
+from tlslite.constants import KeyUpdateMessageType
+from wire import CLIENT, SERVER
+
+KEY_UPDATE = b"\0key update"  # said: this side changes its keys, and asks the other to
+
+
+class Recorded:
+    """A socket that notes what is sent."""
+
+    def __init__(self, inner: socket.socket, direction: int, flights: list[Said]) -> None:
+        self._inner, self._direction, self._flights = inner, direction, flights
+
+    def send(self, octets: bytes) -> int:
+        self._flights.append((self._direction, bytes(octets)))
+        self._inner.sendall(octets)
+        return len(octets)
+
+    def sendall(self, octets: bytes) -> None:
+        self.send(octets)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def talk(said: Iterable[Said], client: HandshakeSettings, server: HandshakeSettings) -> tuple[list[Said], bytes]:
+    """What goes over the wire, and the key log."""
+    flights: list[Said] = []
+    ends = socket.socketpair()
+    sides = {way: TLSConnection(Recorded(end, way, flights)) for way, end in zip((CLIENT, SERVER), ends, strict=True)}
+    pem = certificate().decode()
+    chain = X509CertChain()
+    chain.parsePemList(pem)
+    serving = threading.Thread(
+        target=lambda: sides[SERVER].handshakeServer(
+            certChain=chain, privateKey=parsePEMKey(pem, private=True), settings=server
+        )
+    )
+    serving.start()
+    sides[CLIENT].handshakeClientCert(settings=client, serverName="mq.example")
+    serving.join()
+    session, random = sides[CLIENT].session, flights[0][1][11:43].hex()  # of the first record, a ClientHello
+    secrets = (
+        {
+            "CLIENT_TRAFFIC_SECRET_0": bytes(session.cl_app_secret),
+            "SERVER_TRAFFIC_SECRET_0": bytes(session.sr_app_secret),
+        }
+        if sides[CLIENT].version > (3, 3)
+        else {"CLIENT_RANDOM": bytes(session.masterSecret)}
+    )
+    for way, octets in said:
+        if octets == KEY_UPDATE:
+            for _ in sides[way].send_keyupdate_request(KeyUpdateMessageType.update_requested):
+                pass
+            continue
+        sides[way].write(octets)
+        read = b""
+        while len(read) < len(octets):
+            read += sides[1 - way].read(max=len(octets) - len(read))
+    for end in ends:
+        end.close()
+    return flights, "\n".join(f"{label} {random} {secret.hex()}" for label, secret in secrets.items()).encode()
+
+
+def settings(version: tuple[int, int], **names: Any) -> HandshakeSettings:
+    """Settings of one version; `names`: attributes of tlslite's."""
+    found = HandshakeSettings()
+    found.minVersion = found.maxVersion = version
+    for name, value in names.items():
+        setattr(found, name, value)
+    return found

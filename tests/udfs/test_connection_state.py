@@ -1,0 +1,275 @@
+"""The law of pieces: decoding a capture in pieces, with the states of connections carried from one to the next, gives
+the rows and facts of decoding it whole, wherever it is cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import decoding
+import encode_0_10 as encode
+import golden
+import numpy as np
+import pyarrow as pa
+import pytest
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT
+from ended import take_facts
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from test_loss import FAMILIES, written
+from wire import CLIENT, FLOW, Wire
+
+from codec.amqp.connections.state import ConnectionState, StateError
+from codec.amqp.decoder import Batch, Carried, Decoder
+from codec.net.runs import gather_payloads
+from codec.net.segments import SEGMENT
+from udfs.decode.frame_rows import frame_rows
+from udfs.decode.payloads import Payloads
+from udfs.decode.runs import Files, FlowOrder, Group, groups
+
+Flows = dict[bytes, tuple[np.ndarray, np.ndarray]]
+# Of each version; lost, swapped and doubled packets, frames and contents over many segments, cut packets, encryption,
+# several files, a connection seen from its middle, logins, transactions.
+CAPTURES = (
+    "08_amqplib_session.pcap", "09_qpid_client.pcap", "091_big_message_many_bodies.pcap", "091_loss.pcap",
+    "091_mid_frame.pcap", "091_port_reuse.pcap", "091_reorder_dup_overlap.pcap", "091_seq_wrap.pcap",
+    "091_snaplen96.pcap", "091_tiny_segments.pcap", "091_tls12.pcap", "091_tx.pcap", "010_big_message.pcap",
+    "010_mid_stream.pcap", "010_tiny_segments.pcap", "010_tx.pcap", "10_mid_stream.pcap",
+    "10_qpidd_transactions.pcap", "10_rabbitmq_multi_frame_transfer.pcap", "10_tiny_segments.pcap",
+    "mixed_0x_one_file.pcapng",
+)  # fmt: skip
+CUTS, PIECES = 4, 10
+
+
+@cache
+def flows(name: str) -> tuple[Files, Flows]:
+    """The segments of a capture by flow, in order, and the octets that they point into."""
+    files, parts = Files(), dict[bytes, list[tuple[np.ndarray, np.ndarray]]]()
+    order = FlowOrder(files)
+
+    def take(ready: Iterable[Group]) -> None:
+        for group in ready:
+            begins = [0, *group.ends[:-1].tolist()]
+            for flow, begin, end in zip(group.flows, begins, group.ends.tolist(), strict=True):
+                parts.setdefault(flow.tobytes(), []).append((group.segments[begin:end].copy(), group.payload))
+
+    for batch in decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).combine_chunks().to_batches():
+        for group, last_run in groups(batch, files, Payloads()):
+            take(order.add(group, last_run))
+    take(order.rest())
+    return files, {flow: _in_one(found) for flow, found in parts.items()}
+
+
+def _in_one(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    segments, octets, size = [], [], 0
+    for run, data in parts:
+        gathered, ends = gather_payloads(data, run)
+        run["payload_at"] = ends[:-1] + size
+        segments.append(run)
+        octets.append(gathered)
+        size += len(gathered)
+    return np.concatenate(segments), np.concatenate(octets)
+
+
+class Rows:
+    """What decoders hand out: rows, copied at once, and facts."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.facts: dict[int, Any] = {}
+
+    def take(self, batches: Iterator[Batch], files: Files) -> None:
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            rows = frame_rows(batch, files.names, True)
+            with pa.ipc.new_stream(sink, rows.schema) as writer:
+                writer.write_batch(rows)
+            self.batches.append(pa.ipc.open_stream(sink.getvalue()).read_next_batch())
+
+    def end(self, decoder: Decoder, files: Files) -> None:
+        self.take(decoder.finish(), files)
+        self.facts |= {facts.connection_id: facts for facts in take_facts(decoder, files.names)}
+
+    def table(self) -> pa.Table:
+        order = [("connection_id", "ascending"), ("frame_no", "ascending")]
+        return pa.Table.from_batches(self.batches).sort_by(order).combine_chunks()
+
+
+def in_one_go(files: Files, found: Flows) -> tuple[pa.Table, dict[int, Any]]:
+    """All rows and facts of flows."""
+    rows, decoder = Rows(), Decoder(keep_payload=True)
+    for flow, (segments, octets) in found.items():
+        rows.take(decoder.feed(flow, segments, octets), files)
+    rows.end(decoder, files)
+    return rows.table(), rows.facts
+
+
+def in_pieces(known: Files, found: Flows, cuts: list[int]) -> tuple[pa.Table, dict[int, Any]]:
+    """The same, cut before the packets of these times (order_ns). Each piece has a decoder and numbers of files of its
+    own."""
+    rows, states = Rows(), list[bytes]()
+    bounds = [np.iinfo(np.int64).min, *cuts, np.iinfo(np.int64).max]
+    for piece, (first, end) in enumerate(pairwise(bounds)):
+        files = Files()
+        for other in range(piece % 3):
+            files.number(f"another {other}")
+        numbers = np.array([files.number(file) for file in known.names])
+        carried = Carried((ConnectionState.from_bytes(state) for state in states), files)
+        decoder = Decoder(keep_payload=True, carried=carried)
+        for flow, (segments, octets) in found.items():
+            part = segments[(segments["order_ns"] >= first) & (segments["order_ns"] < end)]
+            if len(part):
+                part["file"] = numbers[part["file"]]
+                rows.take(decoder.feed(flow, part, octets), files)
+        rows.end(decoder, files)
+        states = [state.to_bytes() for state in carried.states.values()]
+    files = Files()
+    for state in map(ConnectionState.from_bytes, states):
+        decoder = Decoder(keep_payload=True, carried=Carried([state], files))
+        rows.take(decoder.feed(state.flow, np.zeros(0, SEGMENT), np.zeros(0, np.uint8)), files)
+        decoder.carried = None  # there is no next piece
+        rows.end(decoder, files)
+    return rows.table(), rows.facts
+
+
+def times(found: Flows) -> list[int]:
+    """Where they can be cut."""
+    every = np.concatenate([segments["order_ns"] for segments, _ in found.values()])
+    return [int(time) for time in np.unique(every)[1:]]
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_capture_in_pieces_gives_the_rows_of_the_whole(name: str) -> None:
+    files, found = flows(name)
+    chosen = random.Random(name)
+    cuts = [[time] for time in chosen.sample(times(found), CUTS)]
+    cuts.append(sorted(chosen.sample(times(found), PIECES - 1)))
+    check_pieces(files, found, cuts)
+
+
+def check_pieces(files: Files, found: Flows, cuts: list[list[int]]) -> None:
+    table, facts = in_one_go(files, found)
+    for cut in cuts:
+        pieces, facts_of_pieces = in_pieces(files, found, cut)
+        assert pieces.equals(table), cut
+        assert facts_of_pieces == facts, cut
+
+
+def split_0_10() -> list[bytes]:
+    """Two commands of several frames each on two channels, one between the frames of the other."""
+    declare = encode.segment("queue.declare", {"queue": "q" * 90, "alternate-exchange": "x" * 200})
+    parts = [declare[at : at + 40] for at in range(0, len(declare), 40)]
+    flags = [FIRST_SEGMENT | LAST_SEGMENT | (FIRST_FRAME if part is parts[0] else 0) for part in parts]
+    flags[-1] |= LAST_FRAME
+    mixed = [
+        encode.frame(1, part, channel, flag) for part, flag in zip(parts, flags, strict=True) for channel in (1, 2)
+    ]
+    point = [encode.whole("session.command-point", {"command-id": 7, "command-offset": 0}, n) for n in (1, 2)]
+    return [b"AMQP\x01\x01\x00\x0a", *point, *mixed, *encode.message(b"b" * 30)]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, split_0_10])
+@pytest.mark.parametrize("with_header", [True, False])
+@settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # decoders are large
+@given(data=st.data())
+def test_pieces_of_streams_with_holes_and_swapped_segments(
+    family: Callable[[], list[bytes]], with_header: bool, data: st.DataObject
+) -> None:
+    frames = family()[0 if with_header else 1 :]
+    size = sum(map(len, frames))
+    key, segments, octets = written(frames, data.draw(st.lists(st.integers(1, size - 1), max_size=40)))[1:]
+    lost = data.draw(st.sets(st.integers(3, len(segments) - 1), max_size=4))
+    order = np.array([i for i in range(len(segments)) if i not in lost])
+    for i in data.draw(st.lists(st.integers(0, len(order) - 2), max_size=6)):
+        order[[i, i + 1]] = order[[i + 1, i]]
+    again = data.draw(st.lists(st.sampled_from(order.tolist()), max_size=4))
+    segments = segments[np.concatenate([order, np.array(again, np.int64)])]
+    segments["order_ns"] = segments["packet_no"] = segments["ts_ns"] = np.arange(1, len(segments) + 1) * 1_000_000
+    cuts = data.draw(st.sets(st.sampled_from(segments["order_ns"][1:].tolist()), min_size=1, max_size=PIECES - 1))
+    files = Files()
+    files.number("written")
+    check_pieces(files, {key: (segments, octets)}, [sorted(cuts)])
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, split_0_10])
+@pytest.mark.parametrize("first", [0, 8])
+def test_a_piece_for_every_segment_around_holes(family: Callable[[], list[bytes]], first: int) -> None:
+    """Also before the protocol is detected, and inside frames that lost bytes."""
+    octets = b"".join(family())[first:]
+    parts = [octets[at : at + 7] for at in range(0, len(octets), 7)]
+    for lost in ({1}, {4, len(parts) // 2, len(parts) - 3}):
+        wire = Wire()
+        for number, part in enumerate(parts):
+            if number in lost:
+                wire.lose(CLIENT, len(part))
+            else:
+                wire.add(CLIENT, part)
+        segments, files = np.array(wire.segments, SEGMENT), Files()
+        files.number("written")
+        segments["order_ns"] *= 10_000_000  # a hole that is acknowledged is certain with the next segment
+        found = {FLOW: (segments, np.frombuffer(wire.payload, np.uint8))}
+        check_pieces(files, found, [times(found)])
+
+
+def a_state() -> ConnectionState:
+    files, found = flows("091_tx.pcap")
+    carried = Carried([], files)
+    decoder = Decoder(carried=carried)
+    flow, (segments, octets) = next(iter(found.items()))
+    for _ in decoder.feed(flow, segments[: len(segments) // 2], octets):
+        pass
+    for _ in decoder.finish():
+        pass
+    return carried.states[flow]
+
+
+def test_a_state_survives_its_octets() -> None:
+    state = a_state()
+    again = ConnectionState.from_bytes(state.to_bytes())
+    assert again.to_bytes() == state.to_bytes()
+    assert again.connection_id == state.connection_id
+    assert not again.over
+
+
+def test_what_few_streams_need_is_carried_too() -> None:
+    """Stretches seen before the protocol is known, and the flags of a 0-10 frame that lost bytes."""
+    files, found = flows("091_tx.pcap")
+    flow, (segments, octets) = next(iter(found.items()))
+    decoder, again = Decoder(), Decoder()
+    for _ in decoder.feed(flow, segments[:5], octets):
+        pass
+    decoder.state.spans.number[:] = 1, 2
+    decoder.state.spans.waiting["length"][:, :2] = [[11, 12], [21, 22]]
+    decoder.state.assemblies.numbers[2:4] = 5, 9
+    put_down = ConnectionState.of(decoder.state, files.names, 0)
+    put_down.into(again.state, files.number)
+    assert again.state.spans.number.tolist() == [1, 2]
+    assert again.state.spans.waiting["length"][:, :2].tolist() == [[11, 0], [21, 22]]
+    assert again.state.assemblies.numbers[2:4].tolist() == [5, 9]
+
+
+def test_octets_that_are_no_state_of_this_layout_are_refused_in_one_line() -> None:
+    octets = a_state().to_bytes()
+    for bad, why in (
+        (b"", "not the state of a connection"),
+        (b"PAR1" + octets[4:], "not the state of a connection"),
+        (octets[:4] + b"\x00\x63" + octets[6:], "layout 99-"),
+        (octets[:6] + bytes(8) + octets[14:], "layout [0-9]+-0000000000000000"),
+        (octets[:-1], "damaged"),
+        (octets[:40] + bytes([octets[40] ^ 1]) + octets[41:], "damaged"),
+    ):
+        with pytest.raises(StateError, match=why) as caught:
+            ConnectionState.from_bytes(bad)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_connection_that_nobody_sends_on_is_carried_through() -> None:
+    state = replace(a_state(), flow=bytes(36))
+    carried = Carried([state], Files())
+    for _ in Decoder(carried=carried).finish():
+        pass
+    assert carried.states == {bytes(36): state}

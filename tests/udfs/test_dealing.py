@@ -1,0 +1,68 @@
+"""Rows partitioned in Arrow: nothing is lost, no key is in two places, whatever fits into memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from udfs.pairing import hash_partitions as dealing
+from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
+
+SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string()), ("number", pa.int64())])
+
+
+def batches(rows: int, keys: int, seed: int) -> list[pa.RecordBatch]:
+    """Rows with an extra column, in another order, some texts null."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-(1 << 63), (1 << 63) - 1, keys)
+    found = []
+    for start in range(0, rows, 1000):
+        count = min(1000, rows - start)
+        numbers = np.arange(start, start + count)
+        texts = [None if number % 7 == 0 else f"text {number}" for number in numbers]
+        columns = {"number": pa.array(numbers), "more": pa.nulls(count), "text": pa.array(texts, pa.string())}
+        columns["key"] = pa.array(rng.choice(values, count))
+        found.append(pa.RecordBatch.from_pydict(columns))
+    return found
+
+
+def shuffled(partitioned: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As Spark hands them on: sorted by bucket, in batches of another size."""
+    rows = pa.Table.from_batches(partitioned).sort_by("bucket")
+    yield from rows.to_batches(max_chunksize=3)
+
+
+def content(tables: list[pa.Table] | list[pa.RecordBatch]) -> Counter[tuple[object, ...]]:
+    return Counter(
+        row for table in tables for row in zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True)
+    )
+
+
+@pytest.mark.parametrize("most", [dealing.MOST_BYTES, 20_000, 500])
+@pytest.mark.parametrize("held", [dealing.HELD_BYTES, 50_000])
+def test_all_rows_come_and_those_of_a_key_together(monkeypatch: pytest.MonkeyPatch, most: int, held: int) -> None:
+    monkeypatch.setattr(dealing, "MOST_BYTES", most)
+    monkeypatch.setattr(dealing, "HELD_BYTES", held)
+    monkeypatch.setattr(dealing, "BATCH_BYTES", 10_000)
+    given = batches(20_000, 3000, seed=most + held)
+    found = list(whole_keys(shuffled(list(HashPartitioner(SCHEMA, "key", 5)(iter(given)))), SCHEMA, "key"))
+    assert content(found) == content(given)
+    keys = [key for table in found for key in set(table["key"].to_pylist())]
+    assert len(keys) == len(set(keys))
+    assert (len(found) > 5) == (most < dealing.HELD_BYTES)  # above `most` a bucket comes in parts
+
+
+def test_one_key_stays_together_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dealing, "MOST_BYTES", 1000)
+    given = batches(5000, 1, seed=1)
+    (found,) = whole_keys(shuffled(list(HashPartitioner(SCHEMA, "key", 4)(iter(given)))), SCHEMA, "key")
+    assert content([found]) == content(given)
+
+
+def test_nothing_is_dealt_of_nothing() -> None:
+    assert list(HashPartitioner(SCHEMA, "key", 4)(iter([]))) == []
+    assert list(whole_keys(iter([]), SCHEMA, "key")) == []

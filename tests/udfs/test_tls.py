@@ -1,0 +1,302 @@
+"""TLS decrypted: connections made by OpenSSL, the AMQP in them that of captures whose frames tshark named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import ssl
+from functools import cache
+from typing import Any
+
+import decoding
+import golden
+import pyarrow as pa
+import pytest
+from expected import expected
+from tls_talks import NOT_AFTER, Peers, Said, wire_of
+from wire import CLIENT, SERVER, Wire
+from wire_capture import give_up
+
+from codec.layers.stack import Layers
+from codec.layers.tls.keylog import KeyLog
+from udfs.decode.decoder import decode_runs
+from udfs.decode.key_logs import SecretFiles
+
+AMQP = "091_declare_publish_consume_ack.pcap"
+AMQP_10 = "10_rabbitmq_proton_send_receive.pcap"
+RECORDED = ["091_tls12.pcap", "091_tls13.pcap", "091_tls12_dsb.pcapng", "091_tls13_dsb.pcapng"]
+PARTS = ("frame_bytes", "skipped_bytes", "tls_bytes", "websocket_bytes", "foreign_bytes", "tail_bytes")
+Frames = list[tuple[int, int, int]]  # direction, size, which of what was said completed it
+
+
+@cache
+def conversation(name: str = AMQP) -> tuple[tuple[Said, ...], Frames]:
+    """What the peers of a capture said in turn, and its frames in order."""
+    connection = max(expected(name), key=lambda each: len(each.frames))
+    halves = connection.captured.halves.values()
+    packets = sorted({packet.no: packet for half in halves for packet in half.arrival if packet}.items())
+    place = {number: at for at, (number, _) in enumerate(packets)}
+    said = tuple((CLIENT if packet.source == connection.client else SERVER, packet.payload) for _, packet in packets)
+    frames = [
+        (CLIENT if frame.sender == connection.client else SERVER, frame.size, place[frame.packet.no])
+        for frame in connection.frames
+    ]
+    return said, frames
+
+
+def decoded(peers: Peers, flights: list[Said], size: int = 1400) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    return wire_of(flights, size).rows(Layers(KeyLog(peers.key_log)))
+
+
+def sent(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return sorted((row["sender"], row["size"]) for row in rows)
+
+
+def all_frames(name: str = AMQP) -> list[tuple[str, int]]:
+    return sorted(("client" if way == CLIENT else "server", size) for way, size, _ in conversation(name)[1])
+
+
+def assert_whole(rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+    """All frames are there, and the ledger holds."""
+    assert sent(rows) == all_frames()
+    assert {row["status"] for row in rows} == {"ok"}
+    for side in ("client", "server"):
+        ledger = facts[side]
+        assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
+        assert (
+            ledger["frame_bytes"]
+            == ledger["decrypted_bytes"]
+            == sum(row["size"] for row in rows if row["sender"] == side)
+        )
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_captures_give_the_frames_of_tshark(name: str) -> None:
+    """tshark was given the same secrets: a key log beside the capture, or blocks in it."""
+    path, golden_file = golden.CAPTURES / name, golden.CAPTURES / f"{name}.frames.jsonl.gz"
+    log = path.with_suffix(".keylog.txt")
+    files = SecretFiles((str(log),) if log.exists() else (), (str(path),))
+    runs = decoding.in_flow_order(decoding.runs([path]))
+    rows = decoding.rows_of(pa.Table.from_batches(decode_runs(True, secrets=files)(iter(runs.to_batches()))))
+    found = [
+        (row["packet_no"], row["size"])
+        for row in rows
+        if row["kind"] == "frame" and row["frame_type"] != "protocol-header"
+    ]
+    shown = [json.loads(line) for line in gzip.decompress(golden_file.read_bytes()).splitlines()]
+    assert found == [(frame["frame"], frame["size"]) for frame in shown]
+    (facts,) = (row["facts"][0] for row in rows if row["kind"] == "connection")
+    assert facts["tls"]["server_certificate"]["issuer"] == "CN=corpus test CA"
+    assert (facts["transport"], facts["tls"]["sni"], facts["tls"]["decrypted"]) == ("tls", "localhost", True)
+
+
+def suites() -> list[tuple[ssl.TLSVersion, str, bool]]:
+    """Every suite that OpenSSL can be asked for here: version, name, whether it needs an ECDSA key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("AES:CHACHA20:!PSK:!SRP:!DH:!aNULL:!DSS:@SECLEVEL=0")
+    names = [
+        cipher["name"] for cipher in context.get_ciphers() if cipher["protocol"] in ("TLSv1.2", "TLSv1.0", "SSLv3")
+    ]
+    return [(ssl.TLSVersion.TLSv1_2, name, "ECDSA" in name) for name in names]
+
+
+@pytest.mark.parametrize(("version", "name", "curve"), suites(), ids=lambda value: str(value))
+def test_suites_of_tls_1_2(version: ssl.TLSVersion, name: str, curve: bool) -> None:
+    peers = Peers(version, f"{name}:@SECLEVEL=0", curve)
+    rows, facts = decoded(peers, peers.talk(conversation()[0]))
+    assert_whole(rows, facts)
+    assert facts["tls"]["version"] == "TLS 1.2"
+
+
+@pytest.mark.parametrize("size", [1, 7, 600, 1400, 100_000])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_records_over_segments(version: ssl.TLSVersion, size: int) -> None:
+    peers = Peers(version)
+    assert_whole(*decoded(peers, peers.talk(conversation()[0]), size))
+
+
+def test_a_frame_has_the_packet_that_completed_its_record() -> None:
+    said, frames = conversation()
+    peers = Peers()
+    flights = peers.talk(said)
+    rows, _ = decoded(peers, flights, 1 << 16)
+    first = next(at for at, (way, _) in enumerate(flights) if at > 3 and way == CLIENT)
+    handshake = len(flights) - len(said) - 1  # what follows the handshake is one flight for each write, and the alert
+    assert first >= 2
+    packets = sorted(handshake + place + 3 for _, _, place in frames)  # SYN and SYN-ACK are the first two packets
+    assert sorted(row["packet"] for row in rows) == packets
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_tls_after_the_header_of_amqp(version: ssl.TLSVersion) -> None:
+    """AMQP 1.0, part 5, section 5.2.1: both sides send the TLS header, then TLS, and in it the next header."""
+    header = b"AMQP\x02\x01\x00\x00"
+    peers = Peers(version)
+    rows, facts = decoded(peers, [(CLIENT, header), (SERVER, header), *peers.talk(conversation(AMQP_10)[0])])
+    clear, _ = wire_of(conversation(AMQP_10)[0]).rows()
+    names = ("sender", "name", "size", "channel", "arguments", "properties", "digest", "version")
+    seen = [[row[name] for name in names] for row in rows]
+    assert seen[2:] == [[row[name] for name in names] for row in clear]
+    assert [row["frame_type"] for row in rows[:3]] == ["protocol-header"] * 3
+    assert facts["tls"]["mode"] == "upgraded"
+    for side in ("client", "server"):
+        ledger = facts[side]
+        assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
+        assert ledger["frame_bytes"] == ledger["decrypted_bytes"] + 8
+
+
+def test_certificates_of_both_sides() -> None:
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        peers = Peers(version, client_certificate=True)
+        _, facts = decoded(peers, peers.talk(conversation()[0]))
+        for side in ("client", "server"):
+            found = facts["tls"][f"{side}_certificate"]
+            assert (found["subject"], found["issuer"]) == ("CN=mq.example", "CN=mq.example")
+            assert found["not_after"].timestamp() == NOT_AFTER.timestamp()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_resumed_session_is_decrypted_and_says_so(version: ssl.TLSVersion) -> None:
+    peers = Peers(version)
+    rows, facts = decoded(peers, peers.talk(conversation()[0]))
+    assert facts["tls"]["resumed"] is False
+    peers.session = peers.resumable
+    rows, facts = decoded(peers, peers.talk(conversation()[0]))
+    assert facts["tls"]["resumed"] is True
+    assert_whole(rows, facts)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_without_secrets_a_connection_is_tls_and_says_why(version: ssl.TLSVersion) -> None:
+    peers = Peers(version)
+    rows, facts = wire_of(peers.talk(conversation()[0])).rows(Layers())
+    assert [row["frame_type"] for row in rows] == ["tls", "tls"]
+    assert (facts["tls"]["decrypted"], facts["unread_because"]) == (False, "no secrets")
+    assert (facts["content"], facts["transport"]) == ("tls", "tls")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_wrong_secrets_leave_a_connection_as_it_was(version: ssl.TLSVersion) -> None:
+    peers = Peers(version)
+    flights = peers.talk(conversation()[0])
+    lines = [line.split() for line in peers.key_log.splitlines() if not line.startswith(b"#")]
+    wrong = b"\n".join(b" ".join((label, random, bytes(reversed(secret)))) for label, random, secret in lines)
+    rows, facts = wire_of(flights).rows(Layers(KeyLog(wrong)))
+    plain, _ = wire_of(flights).rows(Layers())
+    assert [(row["frame_type"], row["sender"], row["size"]) for row in rows] == [
+        (row["frame_type"], row["sender"], row["size"]) for row in plain
+    ]
+    assert facts["unread_because"] == "authentication failed"
+    assert facts["content"] == "tls"
+
+
+# ---- a connection that began before the capture -------------------------------------------------------------------
+
+
+def without_beginning(flights: list[Said], first: int) -> Wire:
+    """What is said from flight `first` on."""
+    wire = Wire(syn=False)
+    for way, octets in flights[first:]:
+        wire.add(way, octets)
+    return wire
+
+
+@pytest.mark.parametrize("first", [0, 7, 30])
+def test_of_tls_1_3_secrets_are_found_by_trial(first: int) -> None:
+    """Among those of other connections; the frames are those of the same packets in clear."""
+    said = list(conversation()[0])
+    peers, other = Peers(), Peers()
+    flights = peers.talk(said)
+    other.talk(said)
+    handshake = len(flights) - len(said) - 1
+    log = KeyLog(peers.key_log + other.key_log)
+    rows, facts = without_beginning(flights, handshake + first).rows(Layers(log))
+    clear, _ = without_beginning(said, first).rows()
+    names = ("sender", "name", "size", "arguments", "digest", "packet", "frame_type")
+    assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
+    assert len(rows) > 20
+    tls = facts["tls"]
+    assert (tls["decrypted"], tls["version"], tls["cipher_suite"]) == (True, "TLS 1.3", "TLS_AES_256_GCM_SHA384")
+    assert (facts["transport"], facts["unread_because"], tls["sni"]) == ("tls", None, None)
+    for side in ("client", "server"):
+        assert facts[side]["payload_bytes"] == sum(facts[side][part] for part in PARTS)
+        assert facts[side]["missing_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [(ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, False)],
+    ids=["TLS 1.2", "other secrets"],
+)
+def test_else_the_rows_say_that_it_began_before(version: ssl.TLSVersion, known: bool) -> None:
+    peers, other = Peers(version), Peers()
+    flights = peers.talk(conversation()[0])
+    other.talk(conversation()[0])
+    wire = without_beginning(flights, len(flights) - 30)
+    rows, facts = wire.rows(Layers(KeyLog(peers.key_log if known else other.key_log)))
+    assert [row["frame_type"] for row in rows] == ["tls", "tls"]
+    assert (facts["unread_because"], facts["tls"]["decrypted"]) == ("began before the capture", False)
+
+
+# ---- loss ----------------------------------------------------------------------------------------------------------
+
+
+def lossy(
+    peers: Peers, flights: list[Said], lost: set[int], size: int = 1400
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The same without these segments (0-based, of those with octets), which the other side acknowledges."""
+    whole, wire = wire_of(flights, size), Wire()
+    number = -1
+    for segment in whole.segments[2:]:
+        at, octets, direction = segment[3], segment[7], segment[11]
+        number += 1
+        if number in lost:
+            wire.lose(direction, octets)
+        else:
+            wire.add(direction, whole.payload[at : at + octets])
+    for direction in (CLIENT, SERVER):
+        give_up(wire, direction)
+    return wire.rows(Layers(KeyLog(peers.key_log)))
+
+
+LOSSY = [
+    (ssl.TLSVersion.TLSv1_3, ""),
+    (ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-GCM-SHA256"),
+    (ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-CHACHA20-POLY1305"),
+    (ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-SHA"),
+]
+
+
+@pytest.mark.parametrize(("version", "ciphers"), LOSSY)
+@pytest.mark.parametrize("lost", [{20}, {20, 21, 22}, {15, 19, 30}, {25, 26, 27, 28, 29, 30, 31}])
+def test_behind_a_hole_records_are_decrypted_again(version: ssl.TLSVersion, ciphers: str, lost: set[int]) -> None:
+    """Each write is a record and a segment: what no lost segment carries is decrypted."""
+    said, frames = conversation()
+    peers = Peers(version, ciphers)
+    flights = peers.talk(said)
+    rows, facts = lossy(peers, flights, lost, 1 << 16)
+    handshake = len(flights) - len(said) - 1
+    gone = {place - handshake for place in lost}
+    left = sorted(("client" if way == CLIENT else "server", size) for way, size, place in frames if place not in gone)
+    seen = sorted((row["sender"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped"))
+    assert seen == left
+    for side in ("client", "server"):
+        ledger = facts[side]
+        assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
+    assert facts["unread_because"] is None
+
+
+@pytest.mark.parametrize(("version", "ciphers"), LOSSY)
+def test_a_hole_inside_a_record_costs_that_record_alone(version: ssl.TLSVersion, ciphers: str) -> None:
+    """Records of up to 1400 octets in segments of 100: one lost segment is one lost record."""
+    said, frames = conversation()
+    peers = Peers(version, ciphers)
+    flights = peers.talk(said)
+    places = [at for at, (_, octets) in enumerate(flights) for _ in range(0, len(octets), 100)]
+    handshake = len(flights) - len(said) - 1
+    large = next(at for at, (_, octets) in enumerate(flights) if at > handshake + 3 and len(octets) > 150)
+    rows, _ = lossy(peers, flights, {places.index(large) + 1}, 100)
+    left = sorted(
+        ("client" if way == CLIENT else "server", size) for way, size, place in frames if place != large - handshake
+    )
+    assert sorted((row["sender"], row["size"]) for row in rows if row["frame_type"] not in ("gap", "skipped")) == left

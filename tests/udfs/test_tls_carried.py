@@ -1,0 +1,121 @@
+"""The law of pieces inside TLS and WebSocket: decoded in pieces, with states carried, as decoded whole."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from test_connection_state import Rows
+from test_tls import conversation
+from test_websocket import upgraded
+from tls_talks import Peers, wire_of
+from wire import CLIENT, FLOW, SERVER, Wire
+from wire_capture import give_up
+
+from codec.amqp.connections.state import ConnectionState
+from codec.amqp.decoder import Carried, Decoder
+from codec.layers.stack import Layers
+from codec.layers.tls.keylog import KeyLog
+from codec.net.segments import SEGMENT
+from udfs.decode.runs import Files
+
+CUTS = 3  # of each kind
+
+
+def segments_of(wire: Wire) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(wire.segments, SEGMENT), np.frombuffer(bytearray(wire.payload), np.uint8)
+
+
+def whole(wire: Wire, log: KeyLog) -> tuple[pa.Table, dict[int, Any]]:
+    files, rows = Files(), Rows()
+    files.number("a.pcap")
+    decoder = Decoder(keep_payload=True, layers=Layers(log))
+    rows.take(decoder.feed(FLOW, *segments_of(wire)), files)
+    rows.end(decoder, files)
+    return rows.table(), rows.facts
+
+
+def pieces(
+    wire: Wire, log: KeyLog, cuts: list[int], carry: bool = True
+) -> tuple[pa.Table, dict[int, Any], list[bytes]]:
+    """The same, cut before these segments."""
+    (segments, payload), rows, states = segments_of(wire), Rows(), list[bytes]()
+    every: list[bytes] = []
+    for number, (first, end) in enumerate(zip([0, *cuts], [*cuts, len(segments)], strict=True)):
+        files = Files()
+        for other in range(number % 3):
+            files.number(f"another {other}")
+        part = segments[first:end].copy()
+        part["file"] = files.number("a.pcap")
+        carried = Carried((ConnectionState.from_bytes(state) for state in states), files)
+        decoder = Decoder(keep_payload=True, carried=carried, layers=Layers(log, carry=carry))
+        rows.take(decoder.feed(FLOW, part, payload), files)
+        rows.end(decoder, files)
+        states = [state.to_bytes() for state in carried.states.values()]
+        every += states
+    files = Files()
+    for state in map(ConnectionState.from_bytes, states):
+        decoder = Decoder(keep_payload=True, carried=Carried([state], files), layers=Layers(log, carry=carry))
+        rows.take(decoder.feed(state.flow, np.zeros(0, SEGMENT), np.zeros(0, np.uint8)), files)
+        decoder.carried = None
+        rows.end(decoder, files)
+    return rows.table(), rows.facts, every
+
+
+def wires() -> dict[str, tuple[Wire, KeyLog]]:
+    said = conversation()[0]
+    found = {}
+    for name, version, ciphers in (
+        ("tls13", ssl.TLSVersion.TLSv1_3, ""),
+        ("tls12", ssl.TLSVersion.TLSv1_2, ""),
+        ("tls12-cbc", ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES128-SHA"),
+    ):
+        peers = Peers(version, ciphers)
+        found[name] = wire_of(peers.talk(said), 200), KeyLog(peers.key_log)
+    found["websocket"] = wire_of(upgraded(said), 200), KeyLog()
+    peers = Peers()
+    found["websocket in tls"] = wire_of(peers.talk(upgraded(said)), 200), KeyLog(peers.key_log)
+    peers, lossy = Peers(), Wire()
+    for number, (way, octets) in enumerate(peers.talk(said)):
+        if number in (15, 16, 30):
+            lossy.lose(way, len(octets))
+        else:
+            lossy.add(way, octets)
+    for way in (CLIENT, SERVER):
+        give_up(lossy, way)
+    found["loss"] = lossy, KeyLog(peers.key_log)
+    return found
+
+
+WIRES = wires()
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_pieces_give_what_the_whole_gives(name: str) -> None:
+    wire, log = WIRES[name]
+    rows, facts = whole(wire, log)
+    draw = random.Random(name)
+    places = range(1, len(wire.segments))
+    cuts = [[place] for place in draw.sample(places, min(CUTS, len(places)))]
+    cuts += [sorted(draw.sample(places, 5)), sorted(draw.sample(places, 9))]
+    for some in cuts:
+        found, known, _ = pieces(wire, log, some)
+        assert found.equals(rows), some
+        assert known == facts, some
+
+
+def test_states_hold_no_secret_unless_they_are_asked_to() -> None:
+    """Without it the connection ends with the piece; what follows is TLS."""
+    wire, log = WIRES["tls13"]
+    (secrets,) = log._known.values()
+    middle = len(wire.segments) // 2
+    _, facts, states = pieces(wire, log, [middle], carry=False)
+    for state in map(ConnectionState.from_bytes, states):
+        assert state.layers is None
+        text = repr((state.layers, {name: array.tobytes() for name, array in state.arrays.items()}))
+        assert not any(secret.hex() in text or repr(secret)[2:-1] in text for secret in secrets.values())
+    assert sorted(fact["content"] for fact in (each.facts for each in facts.values())) == ["amqp", "tls"]

@@ -1,0 +1,1 @@
+"""Arrow helpers: types, rows, fields of VARIANT, words, batches that wait."""

@@ -1,0 +1,48 @@
+"""Texts by number, as kernels have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from codec.text import escaped
+
+MOST_TEXTS = 1 << 16  # that are remembered for connections to come
+
+
+class Numbers:
+    """Texts met so far, numbered from 1; 0 is null."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.texts = list(texts)
+        self.numbers = {text: number for number, text in enumerate(self.texts, start=1)}
+
+    def of(self, column: pa.Array) -> NDArray[np.int64]:
+        """The number of each text; not writeable, as `integers`."""
+        encoded = column.dictionary_encode()
+        # Spark hands on octets from the wire that are not UTF-8.
+        octets = encoded.dictionary.cast(pa.binary()).to_pylist()
+        numbers = self.numbered(escaped(text) for text in octets)
+        found: NDArray[np.int64] = np.array([0, *numbers])[encoded.indices.fill_null(-1).to_numpy() + 1]
+        found.flags.writeable = False
+        return found
+
+    def numbered(self, texts: Iterable[str]) -> list[int]:
+        """The number of each text."""
+        return [self._number(text) for text in texts]
+
+    def _number(self, text: str) -> int:
+        number = self.numbers.setdefault(text, len(self.texts) + 1)
+        if number > len(self.texts):
+            self.texts.append(text)
+        return number
+
+    def column(self, numbers: NDArray[np.int64]) -> pa.Array:
+        """The texts of `numbers`."""
+        # Only those that are there: all texts met so far would be too many for every batch.
+        distinct, places = np.unique(numbers, return_inverse=True)
+        texts = [self.texts[number - 1] if number else None for number in distinct.tolist()]
+        return pa.array(texts, pa.string()).take(pa.array(places))

@@ -1,0 +1,111 @@
+"""The octets of message bodies, put together from the payloads of their frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from udfs.arrow.fields import gathered, heap_of
+from udfs.arrow.rows import Index, numbers_of
+
+Key = tuple[int, int]  # connection, frame_no of the method
+# What is read of frames.
+OF_FRAMES = ("connection_id", "content_frame_no", "payload")
+LARGEST = (1 << 31) - 1  # bytes of a value
+
+
+class Bodies:
+    """Payloads of the frames at hand, and of contents that go on since earlier ones."""
+
+    def __init__(self) -> None:
+        self._held: dict[Key, list[pa.Array]] = {}
+        self._connections = self._contents = np.zeros(0, np.int64)
+        self._payload = pa.array([], pa.binary())
+
+    def add(self, frames: pa.RecordBatch) -> None:
+        """Take the payloads of `frames` (OF_FRAMES), in order."""
+        there = frames["payload"].is_valid()
+        self._connections = numbers_of(frames["connection_id"].filter(there))
+        self._contents = numbers_of(frames["content_frame_no"].filter(there))
+        self._payload = frames["payload"].filter(there)
+
+    def sizes(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of the bodies of some contents; -1 where there is no payload."""
+        sizes, counts = self._at_hand(connections, contents)[1:]
+        sizes[counts == 0] = -1
+        for at, parts in self._earlier(connections, contents):
+            sizes[at] = max(0, sizes[at]) + sum(_size(part) for part in parts)
+        return sizes
+
+    def of(self, connections: NDArray[np.int64], contents: NDArray[np.int64], complete: NDArray[np.bool_]) -> pa.Array:
+        """The bodies of some contents; empty where they are complete without any payload, else null."""
+        of_row, sizes, counts = self._at_hand(connections, contents)
+        order = np.argsort(of_row, kind="stable")[np.count_nonzero(of_row < 0) :]
+        column = gathered(self._payload.take(pa.array(order)), sizes, (counts > 0) | complete)
+        pieces, done = [], 0
+        for at, parts in self._earlier(connections, contents):
+            octets = [heap_of(part) for part in (*parts, column.slice(at, 1))]
+            whole = b"".join(heap.octets[heap.ends[0] : heap.ends[-1]].tobytes() for heap in octets)
+            pieces += [column.slice(done, at - done), pa.array([whole if len(whole) <= LARGEST else None], pa.binary())]
+            done = at + 1
+        return pa.concat_arrays([*pieces, column.slice(done)])
+
+    def keep(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> None:
+        """Only these contents go on; what is at hand of them is kept."""
+        of_row, _, counts = self._at_hand(connections, contents)
+        order = np.argsort(of_row, kind="stable")[np.count_nonzero(of_row < 0) :]
+        payload, ends = self._payload.take(pa.array(order)), np.cumsum(counts)
+        held = {}
+        for at, key in enumerate(zip(connections.tolist(), contents.tolist(), strict=True)):
+            parts = self._held.get(key, [])
+            if counts[at]:
+                parts.append(payload.slice(ends[at] - counts[at], counts[at]))
+            held[key] = parts
+        self._held = {key: parts for key, parts in held.items() if parts}
+        self._connections = self._contents = np.zeros(0, np.int64)
+        self._payload = self._payload.slice(0, 0)
+
+    def put_down(self) -> pa.Table:
+        """What is kept of contents that go on."""
+        parts = [(*key, part) for key, parts in self._held.items() for part in parts]
+        return pa.table(
+            {
+                "connection_id": pa.array([connection for connection, _, part in parts for _ in part], pa.int64()),
+                "frame_no": pa.array([content for _, content, part in parts for _ in part], pa.int64()),
+                "payload": pa.chunked_array([part for _, _, part in parts], pa.binary()),
+            }
+        )
+
+    def take_up(self, parts: pa.Table) -> None:
+        """What was put down."""
+        for batch in parts.combine_chunks().to_batches():
+            keys = zip(batch["connection_id"].to_pylist(), batch["frame_no"].to_pylist(), strict=True)
+            for at, key in enumerate(keys):
+                self._held.setdefault(key, []).append(batch["payload"].slice(at, 1))
+
+    def _at_hand(
+        self, connections: NDArray[np.int64], contents: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Which of some contents each payload at hand is of, -1 for none; bytes and number of those of each content."""
+        of_row = Index(connections, contents).find(self._connections, self._contents)
+        found = of_row >= 0
+        ends = heap_of(self._payload).ends
+        counts, sizes = np.zeros(len(connections), np.int64), np.zeros(len(connections), np.int64)
+        np.add.at(counts, of_row[found], 1)
+        np.add.at(sizes, of_row[found], np.diff(ends)[found])
+        return of_row, sizes, counts
+
+    def _earlier(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> list[tuple[int, list[pa.Array]]]:
+        """Which of some contents have earlier parts, in order, and these."""
+        if not self._held:
+            return []
+        keys = np.array(list(self._held), np.int64)
+        at = Index(connections, contents).find(keys[:, 0], keys[:, 1])
+        parts = list(self._held.values())
+        return sorted(((int(at[i]), parts[i]) for i in np.flatnonzero(at >= 0)), key=lambda each: each[0])
+
+
+def _size(part: pa.Array) -> int:
+    ends = heap_of(part).ends
+    return int(ends[-1] - ends[0])

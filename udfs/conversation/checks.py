@@ -1,0 +1,327 @@
+"""What is odd about the sequence of frames of 0-10 and 1.0: the function that `mapInArrow` calls on rows of methods.
+
+Input: batches of OF_METHODS, connection by connection in the order of frames. Output: batches of ODD. Nothing is held
+but what is known of the connection at hand. Cost per batch, not per row: the kernels of `codec.checks` do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from codec.amqp.versions import E_SEGMENT_ALONE, ERRORS, fact_table
+from codec.checks import state as S
+from codec.checks import v0_10, v1_0
+from codec.checks.records_0_10 import Rows as Rows0_10
+from codec.checks.records_1_0 import Rows as Rows1_0
+from codec.checks.state import NONE, State, new_state, with_room
+from codec.conversation.sessions.semantics import COORDINATES, COORDINATOR
+from codec.sides import SIDES
+from udfs.arrow.fields import Values, are_objects, counted, elements, fields, fields_and_insides, texts, values_of
+from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, places_where
+from udfs.arrow.types import arrow_schema
+from udfs.pairing.hashes import hashed
+from udfs.schemas import field
+
+Integers = NDArray[np.int64]
+OF_METHODS = (
+    "connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "name", "frame_type", "status", "error",
+    "size", "payload_size", "arguments",
+    "grace_ns", "last_ns", "agreed_channel_max", "transaction_command", "discharged",
+)  # fmt: skip
+ODD = StructType(
+    [
+        field("connection_id", LongType(), "TCP connection"),
+        field("frame_no", LongType(), "frame that is odd, or that was not answered"),
+        field("ts_ns", LongType(), "when that was noticed, ns since 1970-01-01 UTC"),
+        field("version", StringType(), "AMQP version"),
+        field("sender", StringType(), "who is odd: 'client' or 'server'"),
+        field("channel", IntegerType(), "channel number, as in table channels; null: about the connection"),
+        field("channel_life", LongType(), "which life of the channel number, see channels"),
+        field("oddity", StringType(), "name of what was noticed"),
+        field("observed", LongType(), "the number that is odd"),
+        field("expected", LongType(), "the number in its place, or the limit"),
+        field("about_frame_no", LongType(), "frame that begins the link or message it is about"),
+        field("waited_ns", LongType(), "how long an answer took, or had not come at the end, ns"),
+    ]
+)
+OF_1_0 = {
+    "channel_max": "bigint", "max_frame_size": "bigint", "remote_channel": "bigint", "next_outgoing_id": "bigint",
+    "next_incoming_id": "bigint", "incoming_window": "bigint", "handle_max": "bigint", "echo": "boolean",
+    "handle": "bigint", "name": "binary", "role": "boolean", "snd_settle_mode": "bigint", "rcv_settle_mode": "bigint",
+    "initial_delivery_count": "bigint", "max_message_size": "bigint", "delivery_count": "bigint",
+    "link_credit": "bigint", "available": "bigint", "drain": "boolean", "delivery_id": "bigint",
+    "delivery_tag": "binary", "message_format": "bigint", "settled": "boolean", "more": "boolean", "resume": "boolean",
+    "aborted": "boolean", "closed": "boolean", "first": "bigint", "last": "bigint",
+}  # fmt: skip
+INSIDE_1_0 = ("source", "target", "state", "error", "unsettled")
+TERMINUS = {"address": "string", "dynamic": "boolean", "type": "string"}
+# Outcomes as bits: by type of a delivery state, and by the symbol in a source.
+OUTCOMES = ("accepted", "rejected", "released", "modified", "declared")
+SYMBOLS = tuple(f"amqp:{name}:list" for name in OUTCOMES)
+TRANSACTIONAL = "transactional-state"
+OF_0_10 = {
+    "command_id": "bigint", "sync": "boolean", "name": "binary", "force": "boolean", "code": "bigint",
+    "command_offset": "bigint", "error_code": "bigint", "timely_reply": "boolean", "destination": "binary",
+    "accept_mode": "bigint", "flow_mode": "bigint", "unit": "bigint", "value": "bigint", "xid": "variant",
+}  # fmt: skip
+NUMBERS_0_10 = tuple(name for name, type_ in OF_0_10.items() if type_ in ("bigint", "boolean"))
+SETS = ("commands", "transfers")
+
+
+def _named(group: str, *having: str, **being: str) -> tuple[str, ...]:
+    """Names of 0-10's controls or commands that have these properties, and of which others have these values."""
+    return tuple(
+        f"{of_class['name']}.{entry['name']}"
+        for of_class in fact_table("0-10")["classes"]
+        for entry in of_class.get(group, ())
+        if all(entry.get(name) for name in having) and all(entry.get(name) == value for name, value in being.items())
+    )
+
+
+# Left out by clients and brokers that are in use: the first mode, and no error, are meant then.
+LEFT_OUT = ("accept-mode", "acquire-mode", "code")
+
+
+def _required() -> dict[str, tuple[str, ...]]:
+    """Fields that a control or command must have; not those of the login, which rows do not show, and of LEFT_OUT."""
+    found = {}
+    for of_class in fact_table("0-10")["classes"]:
+        for entry in (*of_class.get("controls", ()), *of_class.get("commands", ())):
+            wanted = tuple(
+                field["name"].replace("-", "_")
+                for field in entry["fields"]
+                if field["required"] and field["name"] not in LEFT_OUT
+            )
+            if wanted and of_class["name"] != "connection":
+                found[f"{of_class['name']}.{entry['name']}"] = wanted
+    return found
+
+
+GIVE_RESULTS = _named("commands", "result")
+BY_CLIENT, BY_SERVER = ((*_named("controls", sent_by=side), *_named("commands", sent_by=side)) for side in SIDES)
+OF_CONNECTION = tuple(name for name in _named("controls") if name.startswith("connection."))
+REQUIRED = _required()
+_ODDITIES = pa.array(S.ODDITIES)
+_SIDES = pa.array(SIDES)
+
+
+def odd_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of methods -> ODD rows, for `mapInArrow`."""
+    described, segmented = new_state(), new_state()
+    for batch in batches:
+        of_1_0, of_0_10 = (batch.take(places_where(is_among(batch["version"], name))) for name in ("1.0", "0-10"))
+        rows = rows_1_0(of_1_0)
+        described = with_room(described, len(rows.name), v1_0.KEYS_A_ROW)
+        v1_0.follow(described, rows)
+        yield _shown(described, "1.0")
+        controls = rows_0_10(of_0_10)
+        segmented = with_room(segmented, len(controls.name), v0_10.KEYS_A_ROW)
+        v0_10.follow(segmented, controls)
+        yield _shown(segmented, "0-10")
+        yield from _of_one_frame(of_0_10, controls)
+    described, segmented = with_room(described, 0, 0), with_room(segmented, 0, 0)
+    v1_0.finish(described)
+    v0_10.finish(segmented)
+    yield _shown(described, "1.0")
+    yield _shown(segmented, "0-10")
+
+
+def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
+    """Performatives as the kernels read them."""
+    said, within = fields_and_insides(values_of(methods["arguments"]), OF_1_0, INSIDE_1_0)
+    ends = {name: fields_and_insides(within[name], TERMINUS, ("outcomes",)) for name in ("source", "target")}
+    state = fields_and_insides(within["state"], {"type": "string", "txn_id": "binary"}, ("outcome",))
+    kind = pc.if_else(
+        pa.array(is_among(state[0]["type"], TRANSACTIONAL)),
+        fields(state[1]["outcome"], {"type": "string"})["type"],
+        state[0]["type"],
+    )
+    transaction = pc.coalesce(methods["discharged"], state[0]["txn_id"])
+    receives = integers(said["role"], null=NONE)
+    is_source = receives == 1  # the end whose address the one that asks wants: of a receiver the source
+    dynamic, addressed = (
+        np.where(is_source, there["source"], there["target"])
+        for there in (
+            {name: integers(end[0]["dynamic"], null=0) for name, end in ends.items()},
+            {name: is_there(end[0]["address"]).astype(np.int64) for name, end in ends.items()},
+        )
+    )
+    numbers = {
+        name: integers(said[name], null=NONE)
+        for name, type_ in OF_1_0.items()
+        if type_ != "binary" and name not in ("available", "role")
+    }
+    return Rows1_0(
+        connection_id=integers(methods["connection_id"]),
+        frame_no=integers(methods["frame_no"]),
+        ts_ns=integers(methods["ts_ns"]),
+        grace_ns=integers(methods["grace_ns"]),
+        last_ns=integers(methods["last_ns"]),
+        sender=fixed(is_among(methods["sender"], SIDES[1]).astype(np.int64)),
+        channel=integers(methods["channel"]),
+        name=fixed(np.where(_readable(methods), numbered(methods["name"], v1_0.NAMES), 0)),
+        size=integers(methods["size"]),
+        payload_size=integers(methods["payload_size"]),
+        error=fixed(are_objects(within["error"]).astype(np.int64)),
+        link_name=fixed(hashed(said["name"])),
+        is_receiver=receives,
+        has_source=fixed(are_objects(within["source"]).astype(np.int64)),
+        has_target=fixed(are_objects(within["target"]).astype(np.int64)),
+        dynamic=fixed(dynamic.astype(np.int64)),
+        addressed=fixed(addressed.astype(np.int64)),
+        outcomes=fixed(_outcomes(ends["source"][1]["outcomes"])),
+        unsettled=fixed((within["unsettled"].stops > within["unsettled"].starts + 1).astype(np.int64)),
+        link_fields=fixed(_any_there(said, "delivery_count", "link_credit", "available")),
+        tag=fixed(hashed(said["delivery_tag"])),
+        tag_size=fixed(pc.binary_length(said["delivery_tag"]).cast(pa.int64()).fill_null(NONE).to_numpy()),
+        state=fixed(_bits(kind, OUTCOMES, is_there(state[0]["type"]))),
+        transaction=fixed(np.where(is_there(transaction), hashed(transaction), 0)),
+        asks=fixed(numbered(methods["transaction_command"], COORDINATES)),
+        coordinator=fixed(is_among(ends["target"][0]["type"], COORDINATOR).astype(np.int64)),
+        **numbers,
+    )
+
+
+def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
+    """Controls and commands as the kernels read them."""
+    said, within = fields_and_insides(values_of(methods["arguments"]), OF_0_10, SETS)
+    range_at, range_first, range_last = _ranges(within["commands"], within["transfers"])
+    readable = _readable(methods)
+    name = np.where(readable, numbered(methods["name"], v0_10.NAMES), 0)
+    xid = pc.if_else(said["xid"].is_valid(), said["xid"].field("value"), pa.scalar(None, pa.binary()))
+    keys = {"key": pc.coalesce(xid, said["name"]), "destination": said["destination"]}
+    numbers = {column: integers(said[column], null=NONE) for column in NUMBERS_0_10}
+    return Rows0_10(
+        connection_id=integers(methods["connection_id"]),
+        frame_no=integers(methods["frame_no"]),
+        ts_ns=integers(methods["ts_ns"]),
+        grace_ns=integers(methods["grace_ns"]),
+        last_ns=integers(methods["last_ns"]),
+        sender=fixed(is_among(methods["sender"], SIDES[1]).astype(np.int64)),
+        channel=integers(methods["channel"]),
+        channel_max=integers(methods["agreed_channel_max"], null=NONE),
+        name=fixed(name),
+        is_command=fixed((readable & is_among(methods["name"], *_named("commands"))).astype(np.int64)),
+        gives_result=fixed(is_among(methods["name"], *GIVE_RESULTS).astype(np.int64)),
+        of_connection=fixed(is_among(methods["name"], *OF_CONNECTION).astype(np.int64)),
+        begins=fixed(_begins(methods)),
+        range_at=fixed(range_at),
+        range_first=range_first,
+        range_last=range_last,
+        **{column: fixed(hashed(text)) for column, text in keys.items()},
+        **numbers,
+    )
+
+
+def _begins(methods: pa.RecordBatch) -> Integers:
+    """Of frames of commands, whether they begin one: the others go on with what was not seen."""
+    goes_on = is_among(methods["error"], str(ERRORS[E_SEGMENT_ALONE]))
+    return np.where(is_among(methods["frame_type"], "command"), np.where(goes_on, 0, 1), NONE)
+
+
+def _ranges(*sets: Values) -> tuple[Integers, Integers, Integers]:
+    """The ranges of the first of `sets` that a row has: where they begin by row, the first and the last id of each."""
+    starts, stops = sets[0].starts, sets[0].stops
+    for others in sets[1:]:
+        there = starts < stops
+        starts, stops = np.where(there, starts, others.starts), np.where(there, stops, others.stops)
+    arrays = sets[0].at(starts, stops)
+    counts = counted(arrays)
+    each = fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint"})
+    first, last = (integers(each[name], null=NONE) for name in ("lower", "upper"))
+    return np.concatenate([[0], np.cumsum(counts)]), first, last
+
+
+def _of_one_frame(methods: pa.RecordBatch, rows: Rows0_10) -> Iterator[pa.RecordBatch]:
+    """What is odd about controls and commands whatever came before."""
+    wrong = is_among(methods["name"], *BY_CLIENT) & (rows.sender == 1)
+    wrong |= is_among(methods["name"], *BY_SERVER) & (rows.sender == 0)
+    yield _marked(methods, wrong, S.WRONG_SIDE)
+    whole = is_among(methods["status"], "ok")
+    missing = np.zeros(len(whole), bool)
+    values = values_of(methods["arguments"])
+    for name, wanted in REQUIRED.items():
+        at = np.flatnonzero(whole & is_among(methods["name"], name))
+        if len(at):
+            there = fields(values.taken(at), dict.fromkeys(wanted, "variant"))
+            missing[at] = ~np.logical_and.reduce([is_there(column) for column in there.values()])
+    yield _marked(methods, missing, S.REQUIRED_MISSING)
+    # Ids rise within a range, and from one range to the next with room between them.
+    first, last, row = rows.range_first, rows.range_last, np.repeat(np.arange(len(whole)), np.diff(rows.range_at))
+    broken = (last - first) % S.SERIAL >= S.HALF
+    follows = row[1:] == row[:-1]
+    gaps = (first[1:] - last[:-1] + S.HALF) % S.SERIAL - S.HALF
+    broken[1:] |= follows & (gaps <= 1)
+    malformed = np.zeros(len(whole), bool)
+    malformed[row[broken]] = True
+    yield _marked(methods, malformed, S.SET_MALFORMED)
+
+
+def _marked(methods: pa.RecordBatch, marks: NDArray[np.bool_], oddity: int) -> pa.RecordBatch:
+    """ODD rows of the frames that are marked."""
+    rows = methods.take(places_where(marks))
+    columns = {name: rows[name] for name in ("connection_id", "frame_no", "ts_ns", "channel")}
+    columns |= {name: rows[name].cast(pa.string()) for name in ("version", "sender")}
+    columns["oddity"] = pa.repeat(_ODDITIES[oddity], len(rows["frame_no"]))
+    schema = arrow_schema(ODD)
+    return pa.RecordBatch.from_arrays(
+        [columns.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in schema], schema=schema
+    )
+
+
+def _readable(methods: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Where arguments are as they were sent."""
+    return is_there(methods["arguments"]) & ~is_among(methods["status"], "partial")
+
+
+def _any_there(said: dict[str, pa.Array], *names: str) -> Integers:
+    there = np.zeros(len(said[names[0]]), bool)
+    for name in names:
+        there |= is_there(said[name])
+    return there.astype(np.int64)
+
+
+def _bits(kinds: pa.Array, known: tuple[str, ...], there: NDArray[np.bool_]) -> Integers:
+    """The bit of each of `known`, 0 of another one, NONE where there is none."""
+    numbers = numbered(kinds, known)
+    return np.where(numbers > 0, 1 << np.maximum(numbers - 1, 0), np.where(there, 0, NONE))
+
+
+def _outcomes(arrays: Values) -> Integers:
+    """The outcomes that sources allow, as bits; 0 where a source names none."""
+    counts = counted(arrays)
+    symbols = texts(elements(arrays, counts))
+    bits = np.maximum(_bits(symbols, SYMBOLS, is_there(symbols)), 0)
+    found = np.zeros(len(counts), np.int64)
+    np.bitwise_or.at(found, np.repeat(np.arange(len(counts)), counts), bits)
+    return found
+
+
+def _shown(state: State, version: str) -> pa.RecordBatch:
+    """The oddities noted in `state`."""
+    hits = state.hits[: state.numbers[S.HITS]]
+
+    def known(cell: int) -> pa.Array:
+        return pa.array(hits[:, cell], mask=hits[:, cell] == NONE)
+
+    columns = {
+        "connection_id": pa.array(hits[:, S.H_CONNECTION]),
+        "frame_no": pa.array(hits[:, S.H_FRAME]),
+        "ts_ns": pa.array(hits[:, S.H_TS]),
+        "version": pa.repeat(pa.scalar(version), len(hits)),
+        "sender": _SIDES.take(pa.array(hits[:, S.H_SENDER])),
+        "channel": known(S.H_CHANNEL).cast(pa.int32()),
+        "channel_life": known(S.H_LIFE),
+        "oddity": _ODDITIES.take(pa.array(hits[:, S.H_ODDITY])),
+        "observed": known(S.H_OBSERVED),
+        "expected": known(S.H_EXPECTED),
+        "about_frame_no": known(S.H_ABOUT),
+        "waited_ns": known(S.H_WAITED),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in ODD.names], schema=arrow_schema(ODD))

@@ -1,0 +1,1 @@
+"""Runs in, rows of frames, methods and connections out."""

@@ -1,0 +1,177 @@
+"""What the stream decoder knows of connections that have ended as columns: DECODED rows of kind 'connection'.
+
+    rows = connection_rows(ended, files)
+
+Columns are made of the fields of the decoder's records. Texts are looked up or put together once for each distinct
+value;
+of a TLS stream its hellos are read.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from codec.amqp.connections.connection import TCP_ENDS
+from codec.amqp.connections.ended import Concluded
+from codec.amqp.connections.facts import CONTENTS, contents, limit_names, limits_reached, offered_versions
+from codec.amqp.rows import KNOWN_BY
+from codec.amqp.versions import VERSIONS
+from codec.layers.facts import TRANSPORTS, layer_facts, transports, unread
+from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES, NAME_BYTES, name_flows
+from codec.sides import SIDES
+from udfs.arrow.dictionaries import Words, missing
+from udfs.arrow.types import arrow_schema, arrow_type, nulls
+from udfs.schemas import DECODED, FACTS, LEDGER
+
+ARROW_DECODED = arrow_schema(DECODED)
+IPV4_COMPATIBLE = bytes(MAPPED_BYTES)
+# The record's name of what the ledger names otherwise.
+COUNTED_AS = {"out_of_order_segments": "out_of_order"}
+_SIDES, _VERSIONS, _CONTENTS = Words.of(SIDES), Words.of(VERSIONS), Words.of(CONTENTS)
+_TRANSPORTS = Words.of(TRANSPORTS)
+_TCP_ENDS, _KNOWN_BY = Words.of(TCP_ENDS), Words.of(KNOWN_BY)
+
+
+def connection_rows(ended: Concluded, files: Sequence[str]) -> pa.RecordBatch:
+    """DECODED rows of kind 'connection'; `files`: capture files by number."""
+    connections = ended.connections
+    first_ns = np.ascontiguousarray(connections["first_ns"])
+    columns = {
+        "kind": pa.repeat(pa.scalar("connection"), len(connections)),
+        "connection_id": _numbers(connections["connection_id"]),
+        "ts": pa.array(first_ns // 1000).cast(ARROW_DECODED.field("ts").type),
+        "ts_ns": pa.array(first_ns),
+        "version": _worded(connections["version"], _VERSIONS),
+        "version_known": pa.array(connections["version_known"] != 0),
+        "facts": _alone(facts(ended, files)),
+    }
+    arrays = [
+        columns[field.name] if field.name in columns else nulls(len(connections), field.type) for field in ARROW_DECODED
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_DECODED)
+
+
+def facts(ended: Concluded, files: Sequence[str]) -> pa.StructArray:
+    """FACTS of each connection."""
+    connections, places = ended.connections, np.arange(len(ended.connections))
+    client = np.ascontiguousarray(connections["client"])
+    addresses = ended.flows[:, : 2 * IP_BYTES].reshape(-1, 2, IP_BYTES)
+    ports = np.ascontiguousarray(ended.flows[:, 2 * IP_BYTES :]).view(">u2").astype(np.int32)
+    end_by = connections["tcp_end_by"]
+    columns: dict[str, pa.Array] = {
+        "community_id": _texts(name_flows(ended.flows), NAME_BYTES),
+        "capture_file": pa.array(files, pa.string()).take(pa.array(connections["first_file"])),
+        "opened_ts_ns": _numbers(connections["first_ns"]),
+        "closed_ts_ns": _numbers(connections["last_ns"]),
+        "tcp_rtt_ns": _numbers(connections["rtt_ns"], nullable=True),
+        "tcp_end": _worded(connections["tcp_end"], _TCP_ENDS),
+        "tcp_end_by": _worded(np.where(end_by < 0, -1, end_by != client), _SIDES),
+        "syn_seen": pa.array(connections["syn_ns"] >= 0),
+        "sides_known_by": _worded(connections["known_by"], _KNOWN_BY),
+        "content": _worded(contents(ended), _CONTENTS),
+        "versions_offered": _offered(ended),
+        "tls": _tls(ended),
+        "unread_because": pa.array(unread(ended), pa.string()),
+        "transport": _worded(transports(ended), _TRANSPORTS),
+        "conflicting_overlap_bytes": pa.array(ended.directions["conflicting_bytes"].sum(axis=1)),
+        "limits": _limits(limits_reached(ended)),
+    }
+    for side, direction in zip(SIDES, (client, 1 - client), strict=True):
+        columns[f"{side}_ip"] = _addresses(addresses[places, direction])
+        columns[f"{side}_port"] = pa.array(ports[places, direction])
+        columns[side] = _ledger(ended.directions[places, direction])
+    return _struct(columns, arrow_type(FACTS))
+
+
+def _ledger(directions: NDArray[np.void]) -> pa.StructArray:
+    names = LEDGER.names
+    return _struct({name: _numbers(directions[COUNTED_AS.get(name, name)]) for name in names}, arrow_type(LEDGER))
+
+
+def _struct(columns: Mapping[str, pa.Array], kind: pa.StructType) -> pa.StructArray:
+    fields = list(kind)
+    return pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in fields], fields=fields)
+
+
+def _alone(structs: pa.StructArray) -> pa.ListArray:
+    """Each one in an array of its own."""
+    offsets = pa.array(np.arange(len(structs) + 1, dtype=np.int32))
+    return pa.ListArray.from_arrays(offsets, structs).cast(ARROW_DECODED.field("facts").type)
+
+
+def _numbers(values: NDArray[np.int64], nullable: bool = False) -> pa.Array:
+    values = np.ascontiguousarray(values)
+    return pa.array(values, mask=missing(values) if nullable else None)
+
+
+def _worded(numbers: NDArray[np.int64], words: Words) -> pa.Array:
+    return words.column(np.ascontiguousarray(numbers)).cast(pa.string())
+
+
+def _texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
+    """Texts of `size` octets each."""
+    offsets = np.arange(len(octets) + 1, dtype=np.int32) * size
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(octets))]
+    return pa.Array.from_buffers(pa.string(), len(octets), buffers)
+
+
+def _addresses(octets: NDArray[np.uint8]) -> pa.Array:
+    """The usual texts of addresses, uint8 (n, 16); IPv4 ones are mapped."""
+    encoded = _texts(octets, IP_BYTES).view(pa.binary()).dictionary_encode()
+    texts = [address_text(address) for address in encoded.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(encoded.indices)
+
+
+def address_text(octets: bytes) -> str:
+    """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
+    if octets.startswith(IPV4_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, octets[MAPPED_BYTES:])
+    if octets.startswith(IPV4_COMPATIBLE):  # of which inet_ntop writes the end in decimal (RFC 5952 section 5)
+        return str(IPv6Address(octets))
+    return socket.inet_ntop(socket.AF_INET6, octets)
+
+
+def _offered(ended: Concluded) -> pa.Array:
+    """`versions_offered`; each distinct sequence is put into words once."""
+    offering = np.flatnonzero(ended.connections["offers"])
+    connections = ended.connections[offering]
+    sets = np.column_stack([connections["client"], connections["offers"], connections["offer"]])
+    distinct, index = np.unique(sets, axis=0, return_inverse=True)
+    texts = [offered_versions(offer[:count], client) for client, count, *offer in distinct.tolist()]
+    which = np.zeros(len(ended.connections), np.int64)  # the first text: of those that offer nothing
+    which[offering] = index.reshape(-1) + 1
+    return pa.array([[], *texts], pa.list_(pa.string())).take(pa.array(which))
+
+
+def _limits(bits: NDArray[np.int64]) -> pa.Array:
+    distinct, index = np.unique(bits, return_inverse=True)
+    texts = [limit_names(each) for each in distinct.tolist()]
+    return pa.array(texts, pa.list_(pa.string())).take(pa.array(index.reshape(-1)))
+
+
+def _tls(ended: Concluded) -> pa.Array:
+    """TLS_FACTS, null where nothing was encrypted."""
+    kind = arrow_type(FACTS["tls"].dataType)
+    known = layer_facts(ended)
+    if not known:
+        return pa.nulls(len(ended.connections), kind)
+    index = np.full(len(ended.connections), -1)
+    index[list(known)] = np.arange(len(known))
+    return pa.array([_with_times(facts) for facts in known.values()], kind).take(pa.array(index, mask=missing(index)))
+
+
+def _with_times(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts of TLS, certificates with times as Arrow takes them: microseconds."""
+    found = dict(facts)
+    for name in ("server_certificate", "client_certificate"):
+        certificate = facts.get(name)
+        if certificate is not None:
+            found[name] = {**certificate, "not_after": certificate["not_after_s"] * 1_000_000}
+    return found

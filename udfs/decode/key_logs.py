@@ -1,0 +1,220 @@
+"""Secrets of TLS for decoding workers: key logs, and Decryption Secrets Blocks of the captures themselves.
+
+A task looks up what its connections need by their client random. Of a key log only an index is kept (where in the file
+the lines of a client random stand), so that a log of a million lines costs a worker 16 MB; a log that has grown is read
+on. Blocks are looked for when a connection has no secrets in the key logs: in all captures of the set, since one file
+of several may hold those of the others. Secrets go nowhere but to the ciphers: plans and messages name files alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from codec.capture.pcapng import SECTION_HEADER
+from codec.capture.secrets import SecretsWalker
+from codec.compiler.limits import LIMITS
+from codec.errors import WirehareError
+from codec.layers.tls.hello import RANDOM_BYTES
+from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, parse_line
+from udfs.source.files import CaptureFile, locate, public_uri, said
+from udfs.source.paths import PathError, resolve
+from udfs.source.reading import CaptureBytes
+
+READ_BYTES = 1 << 20
+LINE_BYTES = 512  # no line of a key log is longer
+RECENT_BYTES = 1 << 16  # at the end of a key log: some 60 connections
+SAME_KEYS = 64  # lines that are read for one client random; it has five
+# Odd numbers that mix the four parts of a client random into one: what the index goes by.
+MIXED = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
+
+
+class KeyLogError(WirehareError, ValueError):
+    """A key log that cannot be read; the text is one line for the person who gave it."""
+
+
+def require_key_logs(paths: Sequence[str]) -> None:
+    """Raise KeyLogError if one of these files cannot be opened, or holds no line of a key log."""
+    for path in paths:
+        try:
+            with locate(path).open() as file:
+                head = file.read(READ_BYTES)
+        except (OSError, pa.ArrowException) as error:
+            raise KeyLogError(f"key log {public_uri(path)}: {said(error, path)}") from None
+        lines = [line for line in head.splitlines() if line.strip() and not line.startswith(b"#")]
+        if lines and not any(len(line.split()) == 3 for line in lines):
+            raise KeyLogError(
+                f"key log {public_uri(path)}: holds no line of a key log; expected lines of a label, a client random "
+                "and a secret, as SSLKEYLOGFILE makes them"
+            )
+
+
+class KeyLogFile:
+    """A key log by its index: `keys` uint64, sorted, of client randoms; `places` int64: where their
+    lines begin."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read = self._size = 0  # bytes of whole lines in the index; of the file then
+        self._keys: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._places: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def secrets(self, client_random: bytes) -> Secrets:
+        """The secrets of one connection. Reads on where the file has grown."""
+        try:
+            with locate(self._path).open() as file:
+                size = int(file.size())
+                if size < self._size:  # another file of the same name
+                    self._read, self._keys, self._places = 0, self._keys[:0], self._places[:0]
+                if size != self._size:
+                    self._index(file, size)
+                return self._found(file, client_random)
+        except (OSError, pa.ArrowException):
+            return {}
+
+    def recent(self) -> list[Secrets]:
+        """Those at the end of the file; see `SecretSource`."""
+        try:
+            with locate(self._path).open() as file:
+                file.seek(max(0, int(file.size()) - RECENT_BYTES))
+                return KeyLog(file.read(RECENT_BYTES)).recent()
+        except (OSError, pa.ArrowException):
+            return []
+
+    def _found(self, file: pa.NativeFile, client_random: bytes) -> Secrets:
+        (key,) = _keys(np.frombuffer(client_random, np.uint8)[None])
+        begin, end = np.searchsorted(self._keys, key, "left"), np.searchsorted(self._keys, key, "right")
+        found: Secrets = {}
+        for place in np.unique(self._places[begin:end])[:SAME_KEYS].tolist():
+            file.seek(place)
+            parsed = parse_line(file.read(LINE_BYTES).split(b"\n", 1)[0])
+            if parsed is not None and parsed[1] == client_random:
+                found.setdefault(parsed[0], parsed[2])
+        return found
+
+    def _index(self, file: pa.NativeFile, size: int) -> None:
+        """Read on from the last whole line; one that is still being written is read again next time."""
+        keys, places = [self._keys], [self._places]
+        while self._read < size:
+            file.seek(self._read)
+            block = file.read(READ_BYTES)
+            found, where = _lines_of(block)
+            keys.append(found)
+            places.append(where + self._read)
+            last = self._read + len(block) >= size
+            self._read += block.rfind(b"\n") + 1 or (0 if last else len(block))
+            if last:
+                break
+        joined, where = np.concatenate(keys), np.concatenate(places)
+        turn = np.argsort(joined, kind="stable")
+        self._keys, self._places, self._size = joined[turn], where[turn], size
+
+
+def _keys(randoms: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """A number for each client random, uint8 (n, 32)."""
+    keys: NDArray[np.uint64] = (randoms.view(np.uint64) * MIXED).sum(axis=1, dtype=np.uint64)
+    return keys
+
+
+def _lines_of(block: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Lines of a block that have a label known here: the keys of their client randoms, where they begin."""
+    octets = np.frombuffer(block + bytes(LINE_BYTES), np.uint8)
+    starts = np.append(0, np.flatnonzero(octets[: len(block)] == 0x0A) + 1)
+    starts = starts[starts < len(block)]
+    keys, places = [], []
+    for label in LABELS:
+        mine = starts
+        for at, octet in enumerate(label + b" "):
+            mine = mine[octets[mine + at] == octet]
+        if not len(mine):
+            continue
+        digits = octets[mine[:, None] + len(label) + 1 + np.arange(2 * RANDOM_BYTES)]
+        values = (digits & 15) + 9 * (digits >> 6)
+        keys.append(_keys(np.ascontiguousarray((values[:, ::2] << 4) | values[:, 1::2])))
+        places.append(mine)
+    if not keys:
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    return np.concatenate(keys), np.concatenate(places).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class SecretFiles:
+    """Which files secrets are taken from: paths of key logs, and of captures as a user names them. This is what plans
+    carry."""
+
+    key_logs: tuple[str, ...] = ()
+    captures: tuple[str, ...] = ()
+
+    def open(self) -> FoundSecrets:
+        """What looks secrets up there."""
+        return FoundSecrets(self)
+
+
+class FoundSecrets:
+    """Secrets of a worker's connections; see `codec.layers.tls.keylog.SecretSource`."""
+
+    def __init__(self, files: SecretFiles) -> None:
+        self._key_logs = [KeyLogFile(path) for path in files.key_logs]
+        self._captures = files.captures
+        self._blocks: KeyLog | None = None
+
+    def secrets(self, client_random: bytes) -> Secrets:
+        """The secrets of one connection; the first that is found for a label holds."""
+        assert len(client_random) == RANDOM_BYTES
+        found: Secrets = {}
+        for log in self._key_logs:
+            found = log.secrets(client_random) | found
+        return found or self._in_captures(client_random)
+
+    def recent(self) -> list[Secrets]:
+        """Those of the key logs, or of the captures where there are no key logs."""
+        found = (
+            [each for log in self._key_logs for each in log.recent()]
+            if self._key_logs
+            else self._of_captures().recent()
+        )
+        return found[: LIMITS.trial_connections]
+
+    def _in_captures(self, client_random: bytes) -> Secrets:
+        return self._of_captures().secrets(client_random)
+
+    def _of_captures(self) -> KeyLog:
+        if self._blocks is None:
+            self._blocks = KeyLog()
+            for file in self._files():
+                for octets in blocks_of(file):
+                    self._blocks.add(octets.splitlines())
+        return self._blocks
+
+    def _files(self) -> list[CaptureFile]:
+        try:
+            return resolve(self._captures) if self._captures else []
+        except (PathError, OSError, pa.ArrowException):
+            return []
+
+
+def blocks_of(file: CaptureFile) -> Iterator[bytes]:
+    """Key logs in the Decryption Secrets Blocks of a capture; none where it cannot be read."""
+    try:
+        with CaptureBytes(file) as capture:
+            if not capture.head.startswith(SECTION_HEADER):
+                return
+            walker, buffer, filled = SecretsWalker(), np.zeros(READ_BYTES, np.uint8), 0
+            while True:
+                count = capture.readinto(memoryview(buffer.data)[filled:])
+                filled += count
+                found, used = walker.walk(buffer[:filled])
+                yield from found
+                if walker.damaged or not count:
+                    return
+                rest = buffer[used:filled].copy()
+                if len(rest) == len(buffer):
+                    buffer = np.zeros(2 * len(buffer), np.uint8)
+                buffer[: len(rest)] = rest
+                filled = len(rest)
+    except (OSError, pa.ArrowException):
+        return

@@ -1,0 +1,1 @@
+"""Messages in, message flows out: keys, buckets, pairs."""

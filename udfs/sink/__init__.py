@@ -1,0 +1,1 @@
+"""Parquet files as Python workers write them."""

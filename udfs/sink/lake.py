@@ -1,0 +1,212 @@
+"""Rows of a batch into the files of a lake: by table, by whether they may still change, and by day.
+
+    WriteBatch(...)    the function for `mapInArrow` over runs -> FILED
+    EndConnections(...)    the same for connections that end without a run
+    WriteRows(...)     the same for rows of one table that Spark has made
+
+A file is in `<table>/<folder>` (`udfs.source.partitions`); no log names it until the batch is committed, so a task that
+is tried again does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+from pyspark.sql.types import StructType
+
+from udfs.arrow.rows import with_parts
+from udfs.decode.hand_over import ACCOUNTS, STATES
+from udfs.decode.key_logs import SecretFiles
+from udfs.sink.parquet import FileOptions, write_folders
+from udfs.source.lake_states import StateFiles
+from udfs.source.partitions import DAY, OPEN, folder
+from udfs.tables import tables_of
+from udfs.tables.config import Config
+
+CONNECTION = "connection_id"
+# What workers tell: the files that they have written; in rows without a file, the account of a split (JSON, `folder`
+# ACCOUNT), or a connection whose state this release cannot read (its id, `folder` UNREAD).
+ACCOUNT, UNREAD = "account", "unread"
+FILED = "folder string, file string, rows bigint, note string"
+ARROW_FILED = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("note", pa.string())])
+LOST_SIGHT = "lost sight of"  # connections.tcp_end
+
+Parts = Iterator[tuple[str, pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class Filing:
+    """Where rows of a batch go: files below `root` of a file system that all workers reach. `days`: the column of a
+    table that tells the day of a row; `schemas`: the columns of its files; `options`: how these are written."""
+
+    filesystem: fs.FileSystem
+    root: str
+    batch: int
+    days: Mapping[str, str | None]
+    schemas: Mapping[str, StructType]
+    options: Mapping[str, FileOptions]
+
+    def write(self, parts: Parts) -> Iterator[pa.RecordBatch]:
+        """Folder, rows, ... -> FILED, when all are written."""
+        for written in write_folders(self.filesystem, self.root, parts, self._schema, self._options):
+            yield written.append_column("note", pa.nulls(written.num_rows, pa.string()))
+
+    def by_day(self, table: str, rows: pa.RecordBatch, day_of: pa.Array) -> Parts:
+        """Final rows, by day (date32; null: none)."""
+        for day in pc.unique(day_of).to_pylist():
+            chosen = pc.equal(day_of, pa.scalar(day, pa.date32())) if day else day_of.is_null()
+            yield f"{table}/{folder(self.batch, open_rows=False, day=day)}", rows.filter(chosen)
+
+    def open_rows(self, table: str, rows: pa.RecordBatch) -> Parts:
+        """Rows that may still change."""
+        yield f"{table}/{folder(self.batch, open_rows=True, day=None)}", rows
+
+    def whole(self, table: str) -> str:
+        """The folder of a table that is not partitioned."""
+        return f"{table}/{str(self.batch).zfill(8)}"
+
+    def _schema(self, path: str) -> StructType:
+        return self.schemas[_table_of(path)]
+
+    def _options(self, path: str) -> FileOptions:
+        return self.options[_table_of(path)]
+
+
+def _table_of(path: str) -> str:
+    return path.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class WriteBatch:
+    """The function for `mapInArrow`: runs (TCP_RUNS) in order -> FILED. `states`: where those of their flows are.
+
+    `keep_open`: connections may go on in the next batch; else all end here. `lost`: TCP connections that nothing has
+    ended are marked as lost sight of. `secrets`, `carry_secrets`: as for `udfs.tables.tables_of`.
+    """
+
+    filing: Filing
+    config: Config
+    states: StateFiles
+    keep_open: bool = True
+    lost: bool = False
+    secrets: SecretFiles | None = None
+    carry_secrets: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        notes: list[tuple[str, str]] = []
+        yield from self.filing.write(self._parts(batches, notes))
+        if notes:
+            folders, texts = zip(*notes, strict=True)
+            none = pa.nulls(len(notes), pa.string())
+            arrays = [pa.array(folders), none, pa.nulls(len(notes), pa.int64()), pa.array(texts)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=ARROW_FILED)
+
+    def _parts(self, batches: Iterator[pa.RecordBatch], notes: list[tuple[str, str]]) -> Parts:
+        carried, days = self.states.open(), Days(self.filing)
+        for part in tables_of(
+            _noting(batches, notes), self.config, carried, self.keep_open, self.secrets, self.carry_secrets
+        ):
+            rows = part.rows
+            if part.table == ACCOUNTS:
+                continue
+            if part.table == STATES:
+                unread = rows.filter(rows["error"].is_valid())
+                notes += [(UNREAD, str(carried.connection(flow))) for flow in unread["flow"].to_pylist()]
+                known = rows.filter(rows["error"].is_null())
+                if known.num_rows:
+                    sizes = pc.binary_length(known["octets"]).cast(pa.int64())
+                    yield self.filing.whole(STATES), known.drop_columns(["error"]).append_column("size", sizes)
+            elif part.still_open:
+                yield from self.filing.open_rows(part.table, rows)
+            else:
+                if self.lost and part.table == "connections":
+                    rows = _lost(rows)
+                yield from days.file(part.table, rows)
+        yield from days.rest()
+
+
+@dataclass(frozen=True)
+class EndConnections:
+    """The function for `mapInArrow` over one row a task, its number -> FILED. The tasks share the connections of
+    `writer.states`, which are to end (`keep_open` false)."""
+
+    writer: WriteBatch
+    tasks: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        states = self.writer.states
+        for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
+            mine = frozenset(sorted(states.only or ())[number :: self.tasks])
+            yield from replace(self.writer, states=replace(states, only=mine))(iter(()))
+
+
+class Days:
+    """Files final rows under their day. What has no time of its own is filed with its connection."""
+
+    def __init__(self, filing: Filing) -> None:
+        self._filing = filing
+        self._of_connections: dict[int, date | None] = {}
+        self._waiting: list[tuple[str, pa.RecordBatch]] = []
+
+    def file(self, table: str, rows: pa.RecordBatch) -> Parts:
+        """Rows of a table; those without a time wait for `rest`."""
+        name = self._filing.days[table]
+        day_of = rows[name].cast(pa.date32()) if name else pa.nulls(rows.num_rows, pa.date32())
+        if table == "connections":
+            self._of_connections.update(zip(rows[CONNECTION].to_pylist(), day_of.to_pylist(), strict=True))
+        waits = day_of.is_null()
+        if pc.any(waits).as_py():
+            self._waiting.append((table, rows.filter(waits)))
+            there = pc.invert(waits)
+            rows, day_of = rows.filter(there), day_of.filter(there)
+        yield from self._filing.by_day(table, rows, day_of)
+
+    def rest(self) -> Parts:
+        """All connections are known."""
+        for table, rows in self._waiting:
+            days = [self._of_connections.get(number) for number in rows[CONNECTION].to_pylist()]
+            yield from self._filing.by_day(table, rows, pa.array(days, pa.date32()))
+
+
+@dataclass(frozen=True)
+class WriteRows:
+    """The function for `mapInArrow`: rows of `table`, with columns OPEN and DAY behind its own -> FILED. These say
+    nothing where the table is not `partitioned`."""
+
+    filing: Filing
+    table: str
+    partitioned: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from self.filing.write(self._parts(batches))
+
+    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Parts:
+        for batch in batches:
+            is_open, day_of = batch[OPEN].fill_null(False), batch[DAY]
+            rows = with_parts(batch.drop_columns([OPEN, DAY]))
+            if not self.partitioned:
+                yield self.filing.whole(self.table), rows
+                continue
+            if pc.any(is_open).as_py():
+                yield from self.filing.open_rows(self.table, rows.filter(is_open))
+            final = pc.invert(is_open)
+            yield from self.filing.by_day(self.table, rows.filter(final), day_of.filter(final))
+
+
+def _noting(runs: Iterable[pa.RecordBatch], notes: list[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
+    """The runs; accounts of splits that are among them are noted."""
+    for batch in runs:
+        notes += [(ACCOUNT, account) for account in batch["account"].drop_null().to_pylist()]
+        yield batch
+
+
+def _lost(connections: pa.RecordBatch) -> pa.RecordBatch:
+    """Connections that nothing has ended are lost sight of."""
+    at = connections.schema.get_field_index("tcp_end")
+    ended = connections.column(at).cast(pa.string())
+    column = pc.if_else(pc.equal(ended, "none"), LOST_SIGHT, ended)
+    return connections.set_column(at, connections.schema.field(at).with_type(pa.string()), column)

@@ -1,0 +1,1 @@
+"""The data sources `pcap` and `tcp_runs`: paths, files, splits, columns."""

@@ -1,0 +1,115 @@
+"""Options of the data sources, from the strings that Spark hands over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from codec.compiler.limits import LIMITS
+from codec.errors import WirehareError
+from codec.net.filters import BEGINNING, END_OF_TIME, PORTS, Filter, host_bytes
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class OptionError(WirehareError, ValueError):
+    """An option has a value that means nothing; the text is one line for the person who gave it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a reader was asked for: path or paths, splitBytes, blockBytes, runBytes, references, ports, hosts, since,
+    until, and of some captures, by URI as rows show it, how many packets to pass over."""
+
+    paths: tuple[str, ...]
+    split_bytes: int
+    block_bytes: int
+    run_bytes: int
+    references: bool
+    wanted: Filter
+    passed_over: Mapping[str, int] = field(default_factory=dict)
+
+
+def parse_options(options: Mapping[str, str]) -> Options:
+    """Options from Spark, whose names have no case. Raises OptionError."""
+    given = {name.lower(): value for name, value in options.items() if value}
+    paths = _paths(given["paths"]) if "paths" in given else ()
+    return Options(
+        (*paths, *([given["path"]] if "path" in given else [])),
+        _size(given, "splitBytes", LIMITS.split_bytes),
+        _size(given, "blockBytes", LIMITS.block_bytes),
+        _size(given, "runBytes", LIMITS.run_bytes),
+        given.get("references", "false").lower() == "true",
+        parse_filter(given.get("ports"), given.get("hosts"), given.get("since"), given.get("until")),
+        {name: int(packets) for name, packets in json.loads(given.get("passedover", "{}")).items()},
+    )
+
+
+def parse_filter(
+    ports: str | None = None, hosts: str | None = None, since: str | None = None, until: str | None = None
+) -> Filter:
+    """Which packets are wanted: ports and IP addresses as lists with commas, times as in `parse_time`.
+
+    Raises OptionError.
+    """
+    return Filter(
+        frozenset(_port(text) for text in _listed(ports)),
+        host_bytes(_address(text) for text in _listed(hosts)),
+        parse_time(since, "since") if since else BEGINNING,
+        parse_time(until, "until") if until else END_OF_TIME,
+    )
+
+
+def parse_time(text: str, name: str) -> int:
+    """Nanoseconds since 1970-01-01 UTC, from such a number or from an ISO 8601 time (UTC unless it says otherwise)."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise OptionError(
+            f"{name}: {text!r} is not a valid time; expected one like 2026-01-31T12:00:00Z, or nanoseconds since 1970"
+        ) from None
+    since_epoch = (time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH
+    return since_epoch // timedelta(microseconds=1) * 1000
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    try:
+        paths = json.loads(text)
+    except json.JSONDecodeError:
+        paths = None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise OptionError(f'paths: {text!r} is not a JSON list of strings; expected one like ["a.pcap", "b.pcap"]')
+    return tuple(paths)
+
+
+def _size(given: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = given.get(name.lower(), str(otherwise))
+    if not text.isdecimal() or not int(text):
+        raise OptionError(f"{name}: {text!r} is not a valid size; expected a number of bytes above 0")
+    return int(text)
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) >= PORTS:
+        raise OptionError(
+            f"ports: {text!r} is not a valid TCP port; expected numbers below {PORTS} with commas between"
+        )
+    return int(text)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    try:
+        return ip_address(text)
+    except ValueError:
+        raise OptionError(f"hosts: {text!r} is not a valid IP address; expected some with commas between") from None

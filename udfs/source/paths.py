@@ -1,0 +1,251 @@
+"""Which capture files a person means by a path: a file, a directory, a glob, on any file system that Arrow knows.
+
+A file that is named is taken, whatever it holds: if it is not a capture, the tables say so. In a directory, and among
+what a glob finds, only captures count: by name (`.pcap`, `.pcapng`, `.cap`, `.dmp`, `.trc`, also rotated as `.pcap3` or
+`.pcap.3` and compressed) or by their first bytes. Hidden files are passed over. Only regular files are opened: a FIFO
+that is named like a capture is a file with a problem.
+
+Costs one listing per directory, and one open per file whose name does not tell.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from pyarrow import fs
+
+from codec.capture import CaptureError, sniff
+from codec.errors import WirehareError
+from udfs.source.files import (
+    LOCAL,
+    MISSING,
+    PACKED_END,
+    SCHEME,
+    UNDECODED,
+    CaptureFile,
+    Place,
+    arrow_uri,
+    first_line,
+    is_utf8,
+    locate,
+    printable,
+    public_uri,
+    said,
+    special,
+)
+from udfs.source.listing import below, glob_pattern, matching
+from udfs.source.reading import CaptureBytes
+
+CAPTURE_NAME = re.compile(rf"\.(pcap|pcapng|cap|dmp|trc)(\.?\d+)?({PACKED_END})?$", re.IGNORECASE)
+
+
+class PathError(WirehareError, ValueError):
+    """No capture is where a path points; the text is one line for the person who gave it."""
+
+
+def resolve(paths: Sequence[str]) -> list[CaptureFile]:
+    """The captures that `paths` name, each once, ordered by URI. A local file that is reached in several ways, through
+    links, counts once, under its own name if that is among them.
+
+    A path that leads nowhere becomes a file of size MISSING, so that the tables tell of it, unless nothing else is
+    found either: then PathError.
+    """
+    found: dict[str, CaptureFile] = {}
+    complaints: list[str] = []
+    for path in map(arrow_uri, paths):
+        try:
+            files = list(_expand(path))
+            problem = None if files else "no capture file is there"
+        except (OSError, pa.ArrowException) as error:
+            problem = said(error, path)
+        if problem:
+            complaints.append(f"{public_uri(printable(path))}: {problem}")
+            files = [CaptureFile(path if SCHEME.match(path) else locate(path).uri(locate(path).path), MISSING, problem)]
+        found.update((file.uri, file) for file in files)
+    if len(complaints) == len(paths):
+        raise PathError("; ".join(complaints) or "no path given; expected a capture file, a directory or a glob")
+    return sorted(_each_once(found.values()), key=lambda file: file.uri)
+
+
+def require_capture(files: Sequence[CaptureFile]) -> None:
+    """Raise PathError if none of the files begins as a capture does. Costs one small read for each file up to the first
+    that does."""
+    complaints = []
+    for file in files:
+        problem = _refusal(file)
+        if problem is None:
+            return
+        complaints.append(f"{file.name}: {problem}")
+    among = f"none of these {len(files)} files is a capture; " if len(files) > 1 else ""
+    raise PathError(among + complaints[0])
+
+
+def anchored(path: str) -> str:
+    """A path for another process: a relative one under the directory of this one, all others as they are; as a URI
+    where the name is not UTF-8."""
+    if path and not SCHEME.match(path) and not os.path.isabs(relative := path.removeprefix("file:")):
+        here = os.getcwd()
+        # Only the given part may be a glob.
+        path = os.path.join(glob.escape(here) if glob.has_magic(relative) else here, relative)
+    if is_utf8(path):
+        return path
+    return LOCAL + quote(path.removeprefix("file:"), safe="/*?[]!", errors=UNDECODED)
+
+
+def _each_once(files: Iterable[CaptureFile]) -> list[CaptureFile]:
+    """The files, of those that are the same local one the first by name that no link leads to."""
+    same: dict[object, list[CaptureFile]] = {}
+    for file in files:
+        same.setdefault(_identity(file), []).append(file)
+    return [min(names, key=_by_own_name) for names in same.values()]
+
+
+def _identity(file: CaptureFile) -> object:
+    """Device and inode of a local file (its real directory and its name if it cannot be read), the URI of any other."""
+    if not file.uri.startswith(LOCAL):
+        return file.uri
+    path = locate(file.uri).path
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.path.realpath(os.path.dirname(path)), os.path.basename(path)
+    return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
+
+
+def _by_own_name(file: CaptureFile) -> tuple[bool, bool, str]:
+    path = locate(file.uri).path if file.uri.startswith(LOCAL) else ""
+    return os.path.islink(path), os.path.realpath(path) != path, file.uri
+
+
+def _expand(path: str) -> Iterator[CaptureFile]:
+    """Captures of one path. Raises FileNotFoundError when it matches nothing."""
+    remote = bool(SCHEME.match(path)) and not path.startswith(LOCAL)
+    if not SCHEME.match(path):
+        path = path.removeprefix("file:")
+    magic = "*" if remote else "*?["  # in a URI, a question mark begins the options
+    whole, query, options = path.partition("?") if remote else (path, "", "")
+    if not any(sign in whole for sign in magic) or (not remote and os.path.lexists(locate(path).path)):
+        yield from _named(locate(path))
+        return
+    first = min(whole.find(sign) for sign in magic if sign in whole)
+    base, slash, _ = whole[:first].rpartition("/")
+    pattern = whole[len(base) + len(slash) :].rstrip("/")
+    place = locate((base or slash or ".") + query + options)
+    if place.local and path.startswith(LOCAL):
+        pattern = unquote(pattern, errors=UNDECODED)
+    yield from _matching_local(place, pattern) if place.local else _matching_remote(place, pattern)
+
+
+def _matching_local(place: Place, pattern: str) -> Iterator[CaptureFile]:
+    matched, unreadable = False, list[OSError]()
+    for path in matching(place.path, pattern.split("/"), unreadable.append):
+        matched = True
+        yield from _in_directory(place.at(path)) if os.path.isdir(path) else _captures([_local_file(place, path)])
+    unlisted = list(_unlisted(place, unreadable))
+    yield from unlisted
+    if not matched and not unlisted:
+        raise FileNotFoundError
+
+
+def _matching_remote(place: Place, pattern: str) -> Iterator[CaptureFile]:
+    names = glob_pattern(pattern)
+    matches = [info for info in _listed(place, "/" in pattern) if names.fullmatch(_relative(place, info.path))]
+    if not matches:
+        raise FileNotFoundError
+    for match in matches:
+        if match.type == fs.FileType.Directory:
+            yield from _in_directory(place.at(match.path))
+        else:
+            yield from _captures([_remote_file(place, match)])
+
+
+def _named(place: Place) -> Iterator[CaptureFile]:
+    if place.local:
+        is_directory = stat.S_ISDIR(os.stat(place.path).st_mode)
+        file = _local_file(place, place.path)
+    else:
+        info = place.filesystem.get_file_info(place.path)
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError
+        is_directory = info.type == fs.FileType.Directory
+        file = _remote_file(place, info)
+    if is_directory:
+        yield from _in_directory(place)
+    elif file[1].problem:
+        raise OSError(file[1].problem)
+    else:
+        yield file[1]
+
+
+def _in_directory(place: Place) -> Iterator[CaptureFile]:
+    """Captures below a directory; a directory below it that cannot be listed is a file with a problem."""
+    if not place.local:
+        infos = [info for info in _listed(place, True) if info.type == fs.FileType.File]
+        shown = [info for info in infos if not _hidden(_relative(place, info.path))]
+        yield from _captures(_remote_file(place, info) for info in shown)
+        return
+    unreadable: list[OSError] = []
+    yield from _captures(_local_file(place, path) for path in below(place.path, unreadable.append))
+    for error in unreadable:
+        if error.filename == place.path:
+            raise error
+    yield from _unlisted(place, unreadable)
+
+
+def _unlisted(place: Place, errors: Iterable[OSError]) -> Iterator[CaptureFile]:
+    for error in errors:
+        if not isinstance(error, FileNotFoundError):  # removed since it was listed, or never there
+            yield CaptureFile(place.uri(error.filename), MISSING, first_line(error))
+
+
+def _listed(place: Place, recursive: bool) -> list[fs.FileInfo]:
+    listed: list[fs.FileInfo] = place.filesystem.get_file_info(fs.FileSelector(place.path, recursive=recursive))
+    return listed
+
+
+def _relative(place: Place, path: str) -> str:
+    return path.removeprefix(place.path).lstrip("/")
+
+
+def _hidden(relative: str) -> bool:
+    return any(part.startswith(".") for part in relative.split("/"))
+
+
+def _local_file(place: Place, path: str) -> tuple[str, CaptureFile]:
+    """A path, and the file there; with a problem where it is none that can be read to its end."""
+    uri = place.uri(path)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return path, CaptureFile(uri, MISSING, first_line(error))
+    problem = special(status)
+    return path, CaptureFile(uri, MISSING if problem else status.st_size, problem)
+
+
+def _remote_file(place: Place, info: fs.FileInfo) -> tuple[str, CaptureFile]:
+    return info.path, CaptureFile(place.uri(info.path), info.size or 0)
+
+
+def _captures(files: Iterable[tuple[str, CaptureFile]]) -> Iterator[CaptureFile]:
+    """Of files by their paths those that count as captures, by name or by their first bytes."""
+    for path, file in files:
+        if CAPTURE_NAME.search(path) or _refusal(file) is None:
+            yield file
+
+
+def _refusal(file: CaptureFile) -> str | None:
+    """Why the first bytes of a file are not those of a capture; None if they are."""
+    try:
+        with CaptureBytes(file) as source:
+            sniff(source.head)
+    except CaptureError as refusal:
+        return str(refusal)
+    except (OSError, pa.ArrowException) as error:
+        return said(error, file.uri)
+    return None

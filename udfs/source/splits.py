@@ -1,0 +1,244 @@
+"""What one task reads: parts of large captures, whole ones, or many small ones; and the account of what was in them.
+
+Large plain files are cut on the driver by walking their record headers with the same walkers that read them, so a part
+begins exactly at a record, knows its packet number, and carries the walker as it stood there (interfaces, byte order).
+It carries the fragments that wait there, too. These come from the last few thousand packets before the cut: where none
+of them is a fragment there is nothing to carry; else the part before is gone through for fragments on the driver.
+
+For local files this touches one page of memory a packet; of other file systems the driver reads what it cuts, a few
+files at a time. So where there are many files, only those are cut that are large among them. Compressed files are read
+whole by one task.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from codec.capture import SNIFF_BYTES, CaptureError, Records, Walker, new_walker
+from codec.capture.records import Bytes
+from codec.compiler.limits import LIMITS
+from codec.net.datagrams import Fragments, Kept
+from codec.net.filters import Filter
+from codec.net.layers import Packets, dissect, has_fragments
+from codec.net.protocols import LINK_NAMES, TCP, skip_name
+from udfs.source.files import LOCAL, CaptureFile, locate, said
+from udfs.source.reading import CaptureBytes
+
+TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
+OPEN_BYTES = 64 * 1024  # what opening a file costs, in bytes read meanwhile
+TASKS = 32  # up to so many files, each is its own task: they may be few and long to decode
+SHARES = 64  # a file that is less than this part of all is not cut: one task reads it sooner than the driver walks all
+WALKERS = 4  # files cut at a time: where they are remote, cutting is waiting for the network; each holds a part
+STEP_PACKETS = 8192  # gone through at a time for fragments: bounds the memory for them, not the result
+BEGINNING = -(2**63)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The bytes from `start` to `end` (None: the file's end) of a capture, and the state of reading at `start`."""
+
+    file: CaptureFile
+    start: int = 0
+    end: int | None = None
+    walker: Walker | None = None  # None: nothing was read, the walker is chosen by the first bytes
+    first_packet_no: int = 1
+    order_ns: int = BEGINNING  # running maximum of the capture times before
+    fragments: Kept | None = None  # that wait for others
+
+
+@dataclass
+class Account:
+    """What a split held, as one JSON object. Of several splits of a file, counts add up, the rest is the largest."""
+
+    capture_file: str
+    byte_size: int  # of the whole file
+    format: str | None = None
+    compression: str | None = None
+    link_types: list[str] = field(default_factory=list)
+    packets: int = 0
+    first_ts_ns: int | None = None
+    last_ts_ns: int | None = None
+    snaplen: int | None = None
+    dropped: int | None = None
+    truncated: bool = False
+    error: str | None = None
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, records: Records, packets: Packets) -> None:
+        """Count a block: its records, and why some of them carry no segment."""
+        if not len(records):
+            return
+        self.packets += len(records)
+        earliest, latest = int(records["ts_ns"].min()), int(records["ts_ns"].max())
+        self.first_ts_ns = earliest if self.first_ts_ns is None else min(earliest, self.first_ts_ns)
+        self.last_ts_ns = latest if self.last_ts_ns is None else max(latest, self.last_ts_ns)
+        names = {
+            LINK_NAMES.get(number, f"link-type-{number}") for number in np.unique(records["link_type"]) if number >= 0
+        }
+        self.link_types = sorted(names.union(self.link_types))
+        codes, counts = np.unique(packets.skip[packets.skip != TCP], return_counts=True)
+        for code, count in zip(codes, counts, strict=True):
+            self.skipped[skip_name(int(code))] += int(count)
+
+    def close(self, walker: Walker | None, error: str | None) -> None:
+        """Take over what the walker knows when reading is over; `error` names what stopped it otherwise."""
+        if walker is not None:
+            self.format, self.truncated = walker.format, walker.truncated
+            self.snaplen, self.dropped = walker.snaplen, walker.dropped
+            error = error or walker.error
+        self.error = f"{self.capture_file}: {error}" if error else None
+
+    def to_json(self) -> str:
+        """The account as JSON text, in the order of the fields."""
+        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)})
+
+
+@dataclass(frozen=True)
+class Block:
+    """Packets of one block; `payload_at` points into `octets`, which hold until the next block is asked for. `offset`:
+    where these begin in the file; None if not all of them are there as they are."""
+
+    octets: Bytes
+    records: Records
+    packets: Packets
+    offset: int | None
+
+
+def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter) -> Iterator[Block]:
+    """The packets of a split, block by block; `account` is complete in the end. No input makes it raise."""
+    walker, error = copy.deepcopy(split.walker), None
+    try:
+        with CaptureBytes(split.file, split.start, split.end) as source:
+            account.compression = source.compression
+            try:
+                walker = walker or new_walker(source.head)
+                yield from _blocks(split, source, walker, account, block_bytes, wanted)
+            except CaptureError as refusal:
+                error = str(refusal)
+            error = source.damage or error
+    except (OSError, pa.ArrowException) as failure:
+        error = said(failure, split.file.uri)
+    account.close(walker, error)
+
+
+def _blocks(
+    split: Split, source: CaptureBytes, walker: Walker, account: Account, block_bytes: int, wanted: Filter
+) -> Iterator[Block]:
+    buffer = np.empty(max(block_bytes, SNIFF_BYTES), np.uint8)
+    filled, ended, offset = 0, False, split.start
+    packet_no, order_ns = split.first_packet_no, split.order_ns
+    fragments = Fragments(split.fragments)
+    while not ended and walker.error is None:
+        filled += source.readinto(buffer.data[filled:])
+        ended = filled < len(buffer)
+        octets = buffer[:filled]
+        records, consumed = walker.walk(octets, ended and split.end is None)
+        packets = dissect(octets, records, packet_no, order_ns, fragments)
+        packet_no, order_ns = packet_no + len(records), packets.order_ns
+        wanted.apply(packets)
+        account.add(records, packets)
+        if len(records):
+            as_stored = source.compression is None and len(packets.octets) == len(octets)
+            yield Block(packets.octets, records, packets, offset if as_stored else None)
+        filled -= consumed
+        offset += consumed
+        if consumed:
+            buffer[:filled] = buffer[consumed : consumed + filled]
+        elif filled == len(buffer):  # one record is larger than the buffer; walkers bound how large
+            buffer = np.concatenate([buffer, np.empty_like(buffer)])
+
+
+def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
+    """Splits for tasks: large plain files in parts, small files together when there are many."""
+    largest = max(split_bytes, sum(max(0, file.size) for file in files) // SHARES)
+    large = [file for file in files if file.size > largest]
+    with ThreadPoolExecutor(WALKERS) as walkers:
+        tasks = [[split] for parts in walkers.map(partial(cut, split_bytes=split_bytes), large) for split in parts]
+    small = [file for file in files if file.size <= largest]
+    total = sum(OPEN_BYTES + file.size for file in small)
+    share = min(TASK_BYTES, max(1, total // TASKS)) if len(small) > TASKS else 0
+    filled = share
+    for file in small:
+        cost = OPEN_BYTES + max(0, file.size)
+        if filled + cost > share:
+            tasks.append([])
+            filled = 0
+        tasks[-1].append(Split(file))
+        filled += cost
+    return tasks
+
+
+def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
+    """Parts of a file of about `split_bytes`, each from a record to a record.
+
+    From damage on, and for a compressed or unreadable file, there is one part to the end: whoever reads it will tell.
+    """
+    part = Split(file)
+    parts = [part]
+    try:
+        with CaptureBytes(file) as source:
+            walker = None if source.compression else new_walker(source.head)
+        size = split_bytes
+        while walker and part.start + size < file.size:
+            octets = _window(file, part.start, part.start + size)
+            records, consumed = walker.walk(octets, False)
+            if walker.error:
+                break
+            if not consumed:  # a record is larger than the part
+                size *= 2
+                continue
+            parts[-1] = replace(part, end=part.start + consumed)
+            part = Split(
+                file,
+                part.start + consumed,
+                None,
+                copy.deepcopy(walker),
+                part.first_packet_no + len(records),
+                max(part.order_ns, int(records["ts_ns"].max()) if len(records) else BEGINNING),
+                _waiting(octets, records, part),
+            )
+            parts.append(part)
+            size = split_bytes
+    except (OSError, CaptureError, pa.ArrowException):
+        pass
+    return parts
+
+
+def _waiting(octets: Bytes, records: Records, part: Split) -> Kept | None:
+    """The fragments that wait after the `records` of `part`, which are in `octets`."""
+    known = LIMITS.fragment_packets
+    if len(records) >= known and not has_fragments(*_around(octets, records[-known:])):
+        return None
+    fragments = Fragments(part.fragments)
+    for at in range(0, len(records), STEP_PACKETS):
+        packets = _around(octets, records[at : at + STEP_PACKETS])
+        dissect(*packets, part.first_packet_no + at, BEGINNING, fragments)
+    return fragments.kept(part.first_packet_no + len(records))
+
+
+def _around(octets: Bytes, records: Records) -> tuple[Bytes, Records]:
+    """Only the bytes that some `records` lie in, and the records as they point into these."""
+    begin, last = int(records["offset"][0]), records[-1]
+    moved = records.copy()
+    moved["offset"] -= begin
+    return octets[begin : int(last["offset"] + last["cap_len"])], moved
+
+
+def _window(file: CaptureFile, start: int, end: int) -> Bytes:
+    """The bytes from `start` to `end`, mapped when the file is local: only pages that are looked at are read."""
+    place = locate(file.uri)
+    if file.uri.startswith(LOCAL):
+        return np.memmap(place.path, np.uint8, "c", start, (end - start,)).view(np.ndarray)
+    with place.open() as source:
+        octets = np.empty(end - start, np.uint8)
+        source.seek(start)
+        return octets[: source.readinto(octets.data)]

@@ -1,0 +1,104 @@
+"""Tables channels and links, of versions whose channels carry no sessions: from records of the channel tracker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.conversation.channels.state import LEDGER_CHANNEL_SHIFT, LEDGER_LIFE_SHIFT, TRANSACTED
+from codec.conversation.settlement import Settled
+from udfs.arrow.types import TIMESTAMP
+from udfs.conversation.history import Follower, Records
+
+COUNTED = ("confirmed", "nacked", "acked", "rejected", "requeued")  # outcomes that are columns
+LEDGER = (1 << LEDGER_LIFE_SHIFT) - 1  # of an incarnation, in the number of a ledger
+COUNT = np.dtype([(name, "i8") for name in ("connection", "incarnation", "outcome", "count")])
+NO_COUNTS = np.zeros(0, COUNT)
+# Columns that only channels with sessions have.
+OF_SESSIONS = ("session_name", "remote_channel", "incoming_window", "outgoing_window")
+OF_SESSION_LINKS = (
+    "handle", "address", "snd_settle_mode", "rcv_settle_mode", "flow_mode", "credit", "no_credit_ns",
+    "acquire_mode", "distribution_mode", "filters",
+)  # fmt: skip
+
+
+def counted(counts: NDArray[np.void], settled: Settled) -> NDArray[np.void]:
+    """`counts` (COUNT) with what became of more messages; publishes in transactions are not counted."""
+    chosen = (settled.outcome > 0) & (settled.ledger & LEDGER != TRANSACTED)
+    if not chosen.any():
+        return counts
+    more = np.zeros(int(chosen.sum()), COUNT)
+    more["connection"], more["incarnation"] = settled.connection[chosen], settled.ledger[chosen] >> LEDGER_LIFE_SHIFT
+    more["outcome"], more["count"] = settled.outcome[chosen], 1
+    whole = np.concatenate([counts, more])
+    keys = ["connection", "incarnation", "outcome"]
+    order = np.lexsort([whole[name] for name in keys])
+    whole = whole[order]
+    changes = np.zeros(len(whole), bool)
+    changes[:1] = True
+    for name in keys:
+        changes[1:] |= whole[name][1:] != whole[name][:-1]
+    starts = np.flatnonzero(changes)
+    found = whole[starts]
+    found["count"] = np.add.reduceat(whole["count"], starts)
+    return found
+
+
+def incarnation_of(records: Records) -> NDArray[np.int64]:
+    """The numbers of their ledgers but for the last bits."""
+    number: NDArray[np.int64] = (records["channel"] << (LEDGER_CHANNEL_SHIFT - LEDGER_LIFE_SHIFT)) | records["life"]
+    return number
+
+
+def ledgers_of(records: Records) -> NDArray[np.int64]:
+    """The numbers of all ledgers of some incarnations."""
+    numbers = (incarnation_of(records) << LEDGER_LIFE_SHIFT)[:, None] + np.arange(LEDGER + 1)
+    return numbers.reshape(-1)
+
+
+def channel_columns(lives: Records, counts: NDArray[np.void], follower: Follower) -> dict[str, pa.Array]:
+    """Columns of table channels: one row for each of `lives`; `counts` of their messages."""
+    shown = follower.shown("life", lives)
+    outcomes = follower.texts["outcomes"].numbers
+    own = np.column_stack([lives["connection"], incarnation_of(lives)])
+    theirs = np.column_stack([counts["connection"], counts["incarnation"]])
+    number = np.unique(np.concatenate([own, theirs]), axis=0, return_inverse=True)[1].reshape(-1)
+    of_counts = number[len(own) :]
+    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns") and name != "opened"}
+    for name in COUNTED:
+        these = counts["outcome"] == outcomes.get(name, 0)
+        sums = np.zeros(len(number) + 1, np.int64)
+        np.add.at(sums, of_counts[these], counts["count"][these])
+        columns[name] = pa.array(sums[number[: len(own)]])
+    ended = np.zeros(len(number) + 1, np.int64)
+    np.add.at(ended, of_counts, counts["count"])
+    return {
+        **columns,
+        "opened_ts": timestamps(shown["opened_ns"]),
+        "closed_ts": timestamps(shown["closed_ns"]),
+        "mode": pc.coalesce(shown["mode"], "none"),
+        "unsettled": pa.array(lives["opened"] - ended[number[: len(own)]]),
+    }
+
+
+def link_columns(links: Records, follower: Follower) -> dict[str, pa.Array]:
+    """Columns of table links: one row for each of `links`."""
+    shown = follower.shown("link", links)
+    by_server = pc.equal(shown["closed_by"], "server")
+    why = pc.binary_join_element_wise(shown["closing_name"], "by the server", " ")
+    columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns") and "clos" not in name}
+    return {
+        **columns,
+        "kind": pc.coalesce(shown["kind"], "consumer"),
+        "opened_ts": timestamps(shown["opened_ns"]),
+        "closed_ts": timestamps(shown["closed_ns"]),
+        "error": pc.if_else(by_server, why, pa.scalar(None, pa.string())),
+    }
+
+
+def timestamps(nanoseconds: pa.Array) -> pa.Array:
+    """Nanoseconds since 1970-01-01 UTC as TIMESTAMP, microseconds, rounded down."""
+    whole = np.floor_divide(nanoseconds.fill_null(0).to_numpy(zero_copy_only=False), 1000)
+    return pa.array(whole, mask=nanoseconds.is_null().to_numpy(zero_copy_only=False)).cast(TIMESTAMP)

@@ -1,0 +1,364 @@
+"""Tables connections and streams: what is said of connections in their frames, and what is known of them when they end.
+
+    connections = Connections(handshake, counts)
+    connections.add(frames)
+    for table, rows in connections.rows(facts): ...
+
+Of a connection that goes on, a row of what was said first is kept, the number of its frames, and its last block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.amqp.connections.facts import limit_names
+from codec.compiler.limits import OUTSTANDING
+from codec.sides import SIDES
+from codec.variant import decode, encode
+from udfs.arrow.bound import bound
+from udfs.arrow.rows import codes_of, elapsed, in_one, integers, is_there, numbers_of, picked, truth_of
+from udfs.arrow.types import VARIANT, nulls
+from udfs.decode.counting import MEASURES, Counts
+from udfs.schemas import FACTS, LEDGER
+from udfs.tables.channels import timestamps
+from udfs.tables.handshakes import Handshake
+
+Integers = NDArray[np.int64]
+PIECES = 64  # of a connection, after which they are summed up
+KEY = "connection_id"
+BLOCK = np.dtype([(name, "i8") for name in (KEY, "ts_ns", "on", "blocked_ns")])
+# Measures of both directions, each beside the other or added up: column -> fields of the ledger.
+APART = {
+    "packets": "packets",
+    "bytes": "payload_bytes",
+    "max_silence_ns": "max_silence_ns",
+    "zero_window_ns": "zero_window_ns",
+}
+TOGETHER = {
+    "retransmitted_bytes": ("retransmitted_bytes",),
+    "out_of_order_segments": ("out_of_order_segments",),
+    "missing_bytes": ("missing_bytes",),
+    "undecoded_bytes": ("skipped_bytes", "foreign_bytes", "tail_bytes"),
+}
+HEADER_STAGE = "header"
+TLS_NAMES = {"tls_version": "version"}  # of fields of `tls` that facts name otherwise
+
+
+class Connections:
+    """What is said of connections; see the module's text."""
+
+    def __init__(self, handshake: Handshake, counts: Counts, schemas: Mapping[str, pa.Schema]) -> None:
+        self._handshake, self._counter, self._schemas = handshake, counts, schemas
+        self._said: list[pa.Table] = []
+        self._counts: list[pa.RecordBatch] = []
+        self._blocks = np.zeros(0, BLOCK)
+
+    def add(self, frames: pa.RecordBatch) -> None:
+        """Take frames, those of a connection together and in order."""
+        self._counts.append(self._counter.of(frames))
+        if len(self._counts) >= PIECES:
+            self._counts = self._summed()
+        chosen = self._handshake.chosen(frames)
+        if len(chosen):
+            self._said.append(self._first(self._handshake.said(frames.take(chosen))))
+            if len(self._said) >= PIECES:
+                self._said = [self._first(pa.concat_tables(self._said))]
+
+    def rows(self, facts: pa.RecordBatch, gave_up: set[int]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Facts of connections that have ended (DECODED rows of kind 'connection') -> table, rows. `gave_up`: those in
+        which too much was outstanding; they are taken out."""
+        stated = pc.list_flatten(facts["facts"])
+        ids = facts[KEY]
+        columns = {name: _field(stated, name) for name in FACTS.names}
+        columns |= {KEY: ids, "version": facts["version"].cast(pa.string()), "version_known": facts["version_known"]}
+        if gave_up:
+            columns["limits"] = _limited(ids, columns["limits"], gave_up)
+        columns |= self._known(numbers_of(ids))
+        yield "connections", bound(self._concluded(columns, stated), self._schemas["connections"])
+        yield "streams", self._streams(ids, stated)
+
+    def put_down(self) -> dict[str, Any]:
+        """What is known of the connection at hand, which stays."""
+        said = self._first(pa.concat_tables(self._said)) if self._said else None
+        parts: dict[str, Any] = {"blocks": self._blocks}
+        if said is not None:
+            parts["said"] = said.combine_chunks()
+        if self._counts:
+            parts["counts"] = pa.Table.from_batches(self._summed())
+        return parts
+
+    def take_up(self, parts: Mapping[str, Any]) -> None:
+        """What was put down; nothing is known of any connection."""
+        self._said = [parts["said"]] if "said" in parts else []
+        self._counts = parts["counts"].combine_chunks().to_batches() if "counts" in parts else []
+        self._blocks = parts["blocks"]
+
+    def _summed(self) -> list[pa.RecordBatch]:
+        """Numbers of frames, one row a connection."""
+        whole = pa.Table.from_batches(self._counts)
+        sums = whole.group_by(KEY, use_threads=False).aggregate([(name, "sum") for name in MEASURES])
+        batches: list[pa.RecordBatch] = (
+            sums.select([KEY, *(f"{name}_sum" for name in MEASURES)])
+            .rename_columns([KEY, *MEASURES])
+            .combine_chunks()
+            .to_batches()
+        )
+        return batches
+
+    def _first(self, said: pa.Table) -> pa.Table:
+        """What was said first, or reached last, of each connection; and its blocks, which are taken out."""
+        if "blocks" in said.column_names:
+            self._block(said)
+            said = said.drop_columns(["blocks", "ts_ns"])
+        ids = numbers_of(said[KEY])
+        known, place = np.unique(ids, return_inverse=True)
+        found: dict[str, pa.Array] = {KEY: pa.array(known)}
+        close_at = _first_of(place, is_there(said["close_initiator"]), len(known))
+        for name in said.column_names:
+            column = in_one(said[name])
+            if name == KEY:
+                continue
+            if name == "stage":
+                highest = np.zeros(len(known), np.int64)
+                np.maximum.at(highest, place, numbers_of(column))
+                found[name] = pa.array(highest, mask=highest == 0)
+            elif name.startswith("close_"):
+                found[name] = picked(column, close_at)
+            elif name.endswith("_ns") and pa.types.is_int64(column.type):
+                found[name] = _earliest(place, column, len(known))
+            else:
+                found[name] = picked(column, _first_of(place, is_there(column), len(known)))
+        return pa.table(found)
+
+    def _block(self, said: pa.Table) -> None:
+        """Take blocked and unblocked; what of that is over is summed up."""
+        chosen = said.filter(said["blocks"].is_valid())
+        if chosen.num_rows:
+            more = np.zeros(chosen.num_rows, BLOCK)
+            more[KEY], more["ts_ns"] = numbers_of(chosen[KEY]), numbers_of(chosen["ts_ns"])
+            more["on"] = numbers_of(chosen["blocks"])
+            self._blocks = _over(np.concatenate([self._blocks, more]))
+
+    def _known(self, ids: Integers) -> dict[str, pa.Array]:
+        """What was said and counted of these connections, which are forgotten."""
+        found: dict[str, pa.Array] = {}
+        said = self._first(pa.concat_tables(self._said)) if self._said else None
+        if said is None:
+            said = self._first(self._handshake.said(_no_frames()))
+        at = _places(numbers_of(said[KEY]), ids)
+        found |= {name: picked(said[name], at) for name in said.column_names if name != KEY}
+        rest = said.filter(pa.array(~np.isin(numbers_of(said[KEY]), ids)))
+        self._said = [rest] if rest.num_rows else []
+        counts = self._summed() if self._counts else []
+        whole = pa.Table.from_batches(counts) if counts else None
+        own = _places(numbers_of(whole[KEY]), ids) if whole is not None else np.full(len(ids), -1)
+        for name in MEASURES:
+            found[name] = picked(whole[name], own) if whole is not None else pa.nulls(len(ids), pa.int64())
+        if whole is not None:
+            rest = whole.filter(pa.array(~np.isin(numbers_of(whole[KEY]), ids)))
+            self._counts = rest.combine_chunks().to_batches() if rest.num_rows else []
+        block = _places(self._blocks[KEY], ids)
+        mine = self._blocks[np.maximum(block, 0)] if len(self._blocks) else np.zeros(len(ids), BLOCK)
+        for name in ("ts_ns", "on", "blocked_ns"):
+            found[f"block.{name}"] = pa.array(np.where(block >= 0, mine[name], 0))
+        self._blocks = self._blocks[~np.isin(self._blocks[KEY], ids)]
+        return found
+
+    def _concluded(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
+        """Columns of table connections."""
+        handshake, count = self._handshake, len(known[KEY])
+        both = {
+            method: pc.and_(*(known[f"{side}_{method}_ns"].is_valid() for side in SIDES))
+            for method in handshake.reached_by_both
+        }
+        sides = [known[f"{side}_open_ns"] for side in SIDES]
+        nothing = pa.scalar(None, pa.int64())
+        # Where both sides open, the later one opens the connection.
+        latest = pc.if_else(both["open"], pc.max_element_wise(*sides), nothing)
+        apart = pc.if_else(both["open"], pc.abs(pc.subtract(*sides)), nothing)
+        open_ns = pc.coalesce(known["open_ns"], latest)
+        headers = pc.greater(known["headers"], 0).fill_null(False)
+        steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in handshake.steps}
+        steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], apart)
+        closed_ns = integers(known["closed_ts_ns"])
+        since = numbers_of(known["block.ts_ns"])
+        still = np.where(numbers_of(known["block.on"]) == 1, np.maximum(closed_ns, since) - since, 0)
+        table = self._schemas["connections"]
+        as_stated = (name for name in FACTS.names if name in table.names)
+        columns = {name: known[name] for name in (KEY, "version", "version_known", *as_stated)}
+        columns |= {name: known[name] for name in handshake.statements if name in table.names}
+        columns |= self._of_sides(stated)
+        for name in MEASURES:
+            shown = f"messages_{name}" if name in ("published", "delivered") else name
+            if name != "headers":
+                columns[shown] = known[name].fill_null(0)
+        by_both = pc.invert(pc.is_in(known["version"], pa.array(handshake.of_both)))
+        for name in handshake.agreed:
+            limits = [known[f"{side}_{name}"] for side in SIDES]
+            smaller = pc.if_else(both["open"], pc.min_element_wise(*limits), nothing)
+            columns[name] = pc.if_else(by_both, limits[0], smaller)
+        return {
+            **columns,
+            **steps,
+            "tls": self._tls(known["tls"]),
+            "state": self._state(known, both, headers),
+            "opened_ts": timestamps(known["opened_ts_ns"]),
+            "closed_ts": timestamps(known["closed_ts_ns"]),
+            "handshake_ns": pc.if_else(
+                known["syn_seen"].fill_null(False), elapsed(known["opened_ts_ns"], open_ns), nothing
+            ),
+            "client_name": self._name(known),
+            "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES], count),
+            "close_initiator": known["close_initiator"],
+            "close_code": known["close_code"],
+            "close_text": pc.coalesce(known["close_reply_text"], _error(known)),
+            "blocked_ns": pa.array(numbers_of(known["block.blocked_ns"]) + still),
+        }
+
+    def _of_sides(self, stated: pa.StructArray) -> dict[str, pa.Array]:
+        columns = {f"{side}_{name}": _field(stated, side, field) for side in SIDES for name, field in APART.items()}
+        for name, parts in TOGETHER.items():
+            sums = sum(numbers_of(_field(stated, side, part)) for side in SIDES for part in parts)
+            columns[name] = pa.array(sums)
+        return columns
+
+    def _tls(self, stated: pa.Array) -> pa.StructArray:
+        kind = self._schemas["connections"].field("tls").type
+        parts = {field.name: _field(stated, TLS_NAMES.get(field.name, field.name)) for field in kind}
+        parts["mode"] = pc.coalesce(parts["mode"], "none")
+        return pa.StructArray.from_arrays([parts[field.name] for field in kind], fields=list(kind))
+
+    def _state(self, known: Mapping[str, pa.Array], both: Mapping[str, pa.Array], headers: pa.Array) -> pa.Array:
+        """The furthest stage."""
+        handshake = self._handshake
+        reached = np.maximum(numbers_of(known["stage"]), 1)
+        header = handshake.stages.index(HEADER_STAGE) + 1
+        reached = np.maximum(reached, np.where(truth_of(headers), header, 1))
+        for method, stage in handshake.reached_by_both.items():
+            reached = np.maximum(reached, np.where(truth_of(both[method]), handshake.stages.index(stage) + 1, 1))
+        return pa.array(handshake.stages).take(pa.array(reached - 1))
+
+    def _name(self, known: Mapping[str, pa.Array]) -> pa.Array:
+        """What the client calls itself."""
+        found = []
+        for name in self._handshake.names:
+            found.append(_in_one_text([known[part] for part in name.split()], " "))
+        return pc.coalesce(*found)
+
+    def _streams(self, ids: pa.Array, stated: pa.StructArray) -> pa.RecordBatch:
+        """Table streams: two rows a connection."""
+        count = len(ids)
+        order = pa.array(np.arange(2 * count).reshape(2, count).T.reshape(-1))
+        columns = {KEY: pa.concat_arrays([ids.cast(pa.int64())] * 2).take(order)}
+        columns["sender"] = pa.array(SIDES).take(pa.array(np.tile([0, 1], count)))
+        for field in LEDGER.names:
+            columns[field] = pa.concat_arrays([_field(stated, side, field) for side in SIDES]).take(order)
+        return bound(columns, self._schemas["streams"])
+
+
+def _limited(ids: pa.Array, limits: pa.Array, gave_up: set[int]) -> pa.Array:
+    """Names of limits, with that of outstanding messages."""
+    (name,) = limit_names(OUTSTANDING)
+    found = limits.to_pylist()
+    for at, connection in enumerate(ids.to_pylist()):
+        if connection in gave_up:
+            found[at] = [*(found[at] or ()), name]
+            gave_up.discard(connection)
+    return pa.array(found, limits.type)
+
+
+def _no_frames() -> pa.RecordBatch:
+    from udfs.decode.frame_rows import ARROW_DECODED
+
+    return pa.RecordBatch.from_pydict({field.name: nulls(0, field.type) for field in ARROW_DECODED}, ARROW_DECODED)
+
+
+def _field(struct: pa.StructArray, *path: str) -> pa.Array:
+    return in_one(pc.struct_field(struct, list(path)))
+
+
+def _first_of(place: Integers, there: NDArray[np.bool_], count: int) -> Integers:
+    """The first row of each group that is there; -1 for none."""
+    found = np.full(count, -1)
+    at = np.flatnonzero(there)[::-1]
+    found[place[at]] = at
+    return found
+
+
+def _earliest(place: Integers, column: pa.Array, count: int) -> pa.Array:
+    there = is_there(column)
+    never = np.iinfo(np.int64).max
+    found = np.full(count, never)
+    np.minimum.at(found, place[there], numbers_of(column)[there])
+    return pa.array(found, mask=found == never)
+
+
+def _places(known: Integers, ids: Integers) -> Integers:
+    """Where each of `ids` is among `known`, each of which is there once; -1 where it is not."""
+    if not len(known):
+        return np.full(len(ids), -1)
+    order = np.argsort(known)
+    at = np.minimum(np.searchsorted(known[order], ids), len(known) - 1)
+    found: Integers = np.where(known[order][at] == ids, order[at], -1)
+    return found
+
+
+def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
+    """One row a connection: its last block, and for how long the others lasted."""
+    blocks = blocks[np.argsort(blocks[KEY], kind="stable")]
+    same = blocks[KEY][1:] == blocks[KEY][:-1]
+    spans = np.where(same & (blocks["on"][:-1] == 1), np.diff(blocks["ts_ns"]), 0)
+    spans = np.append(spans, 0) + blocks["blocked_ns"]
+    ends = np.flatnonzero(np.append(~same, True))
+    found = blocks[ends].copy()
+    found["blocked_ns"] = np.add.reduceat(spans, np.concatenate([[0], ends[:-1] + 1]))
+    return found
+
+
+def _error(known: Mapping[str, pa.Array]) -> pa.Array:
+    """Condition and description, as far as they are there; null where neither is."""
+    return _in_one_text([known[f"close_{name}"] for name in ("condition", "description")], ": ")
+
+
+def _in_one_text(parts: list[pa.Array], between: str) -> pa.Array:
+    """Texts, as far as they are there, behind each other; null instead of ''."""
+    text = parts[0]
+    for part in parts[1:]:
+        text = pc.coalesce(pc.binary_join_element_wise(text, part, between), text, part)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
+    """{client, server} as VARIANT; null where neither says any, or both more than a VARIANT may hold. Made once for
+    each pair that differs."""
+    there = np.any([is_there(side) for side in sides], axis=0)
+    places = np.flatnonzero(there)
+    if not len(places):
+        return nulls(count, VARIANT)
+    parts = [part.dictionary_encode() for side in sides for part in picked(side, places).flatten()]
+    codes = np.column_stack([codes_of(part) for part in parts])
+    pairs, index = np.unique(codes, axis=0, return_inverse=True)
+    words = [part.dictionary for part in parts]
+    made = [_both(*(words[i][code].as_py() if code >= 0 else b"" for i, code in enumerate(pair))) for pair in pairs]
+    children = [pa.array([each[part] for each in made], pa.binary()) for part in (0, 1)]
+    mask = pa.array([not value for value, _ in made])
+    distinct = pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=mask)
+    at = np.full(count, -1)
+    at[places] = index.reshape(-1)
+    return picked(distinct, at)
+
+
+def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> tuple[bytes, bytes]:
+    """{client, server} as octets of a VARIANT, none where these are too many; value and metadata of each, empty where
+    it says none."""
+    said = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
+    try:
+        return encode(dict(zip(SIDES, said, strict=True)))
+    except ValueError:
+        return b"", b""

@@ -1,0 +1,193 @@
+"""What the two sides of a connection say of it and of themselves: values out of single frames, by column.
+
+`Handshake` is the data: which argument of which method is which column, what is a step of the handshake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.sides import SIDES
+from codec.variant import decode
+from codec.variant.reading import ABSENT, NUMBER, TEXT
+from udfs.arrow.fields import TYPES, Values, fields, inside, read_as, values_of
+from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
+from udfs.arrow.types import VARIANT, nulls
+
+INT64 = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True)
+class Place:
+    """An argument of a method; `sender` where both sides send the method; `default` where it is left out."""
+
+    method: str
+    path: tuple[str, ...]
+    sender: str | None = None
+    default: int | None = None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A column of table connections that one side states: its type, and the arguments, one a family."""
+
+    kind: str
+    places: tuple[Place, ...]
+
+
+Moments = tuple[tuple[str, str], ...]  # (method, or else type of a frame; sender)
+
+
+@dataclass(frozen=True)
+class Handshake:
+    """`statements` by column; `stages` in order, `reaches`: method -> stage, `reached_by_both`: method that both sides
+    send -> stage; `opened`, `closes`: methods; `blocks`: method -> whether it blocks; `steps`: column -> what begins
+    it, what ends it; `names`: what a client calls itself, columns apart by blanks, the first that is there; `agreed`:
+    limits that both sides state; `of_both`: versions in which the smaller one holds."""
+
+    statements: Mapping[str, Statement]
+    stages: tuple[str, ...]
+    reaches: Mapping[str, str]
+    reached_by_both: Mapping[str, str]
+    opened: tuple[str, ...]
+    closes: tuple[str, ...]
+    blocks: Mapping[str, bool]
+    steps: Mapping[str, tuple[Moments, Moments]]
+    names: tuple[str, ...]
+    agreed: tuple[str, ...]
+    of_both: tuple[str, ...]
+
+    @property
+    def speaks(self) -> tuple[str, ...]:
+        """Frames that say something of their connection, by name or else by type."""
+        methods = [place.method for statement in self.statements.values() for place in statement.places]
+        steps = [step for ends in self.steps.values() for moments in ends for step, _ in moments]
+        return tuple(dict.fromkeys([*methods, *self.reaches, *self.reached_by_both, *self.blocks, *steps]))
+
+    def chosen(self, frames: pa.RecordBatch) -> pa.Int64Array:
+        """Where the frames are that say something."""
+        named, of_type = is_among(frames["name"], *self.speaks), is_among(frames["frame_type"], *self.speaks)
+        return places_where(named | (of_type & ~is_there(frames["name"])))
+
+    def said(self, frames: pa.RecordBatch) -> pa.Table:
+        """Chosen frames (OF_FRAMES) -> a row each, what they say; null elsewhere. Times are those of the frame."""
+        columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
+        columns |= self._stated(frames)
+        ts_ns = numbers_of(frames["ts_ns"])
+        for name, at in self._moments(frames).items():
+            columns[name] = pa.array(ts_ns, mask=~at)
+        stage = np.array([0, *(self.stages.index(stage) + 1 for stage in self.reaches.values())])
+        columns["stage"] = _known(stage[numbered(frames["name"], tuple(self.reaches))], 0)
+        blocks = np.array([-1, *map(int, self.blocks.values())])
+        columns["blocks"] = _known(blocks[numbered(frames["name"], tuple(self.blocks))], -1)
+        closes = pa.array(is_among(frames["name"], *self.closes))
+        values = values_of(frames["arguments"])
+        error = inside(values, "error")
+        close = {
+            "close_initiator": frames["sender"].cast(pa.string()),
+            "close_code": fields(values, {"reply_code": "int"})["reply_code"],
+            "close_reply_text": fields(values, {"reply_text": "string"})["reply_text"],
+            **{
+                f"close_{name}": of
+                for name, of in fields(error, {"condition": "string", "description": "string"}).items()
+            },
+        }
+        columns |= {name: pc.if_else(closes, of, pa.scalar(None, of.type)) for name, of in close.items()}
+        return pa.table(columns)
+
+    def _moments(self, frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+        """Where what happens that has a time."""
+        name = pc.coalesce(frames["name"].cast(pa.string()), frames["frame_type"].cast(pa.string()))
+        sides = {side: is_among(frames["sender"], side) for side in SIDES}
+        found = {"open_ns": is_among(frames["name"], *self.opened)}
+        for method in self.reached_by_both:
+            found |= {f"{side}_{method}_ns": is_among(frames["name"], method) & sides[side] for side in SIDES}
+        for column, ends in self.steps.items():
+            for which, moments in zip(("since", "until"), ends, strict=True):
+                at = np.zeros(frames.num_rows, bool)
+                for step, side in moments:
+                    at |= is_among(name, step) & sides[side]
+                found[f"{column}_{which}"] = at
+        return found
+
+    def _stated(self, frames: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Columns of `statements`."""
+        columns: dict[str, pa.Array] = {}
+        by_method: dict[tuple[str, str | None], NDArray[np.bool_]] = {}
+        values = values_of(frames["arguments"])
+        whole = ~is_among(frames["status"], "partial")
+        for column, statement in self.statements.items():
+            kind = VARIANT if statement.kind == "variant" else TYPES[statement.kind]
+            found = None
+            for place in statement.places:
+                key = (place.method, place.sender)
+                if key not in by_method:
+                    at = is_among(frames["name"], place.method)
+                    by_method[key] = at & is_among(frames["sender"], place.sender) if place.sender else at
+                at = by_method[key]
+                if not at.any():
+                    continue
+                rows = np.flatnonzero(at)
+                stated = _value(values.taken(rows), place, statement.kind, whole[rows])
+                where = np.full(len(at), -1)
+                where[rows] = np.arange(len(rows))
+                own = picked(stated, where)
+                found = own if found is None else pc.coalesce(found, own)
+            columns[column] = nulls(frames.num_rows, kind) if found is None else found
+        return columns
+
+
+def _known(values: NDArray[np.int64], unknown: int) -> pa.Array:
+    return pa.array(values, mask=values == unknown)
+
+
+def _value(values: Values, place: Place, kind: str, whole: NDArray[np.bool_]) -> pa.Array:
+    """The argument, as this type; what a frame that is not `whole` lacks has no default."""
+    there = (values.stops > values.starts) & whole
+    for name in place.path[:-1]:
+        values = inside(values, name)
+    (name,) = place.path[-1:]
+    found = fields(values, {name: kind})[name]
+    if kind != "variant":
+        found = _converted(inside(values, name), found, kind)
+    if place.default is not None:
+        found = pc.if_else(pa.array(there & ~is_there(found)), place.default, found)
+    return found
+
+
+def _converted(values: Values, found: pa.Array, kind: str) -> pa.Array:
+    """`found`, and where a value is of another type than asked for, what a cast makes of it."""
+    kinds = read_as(values, ())[0]
+    expected = TEXT if kind == "string" else NUMBER
+    others = np.flatnonzero(~np.isin(kinds, (ABSENT, expected)))
+    if not len(others):
+        return found
+    texts = found.to_pylist()
+    for at in others.tolist():
+        value = values.octets[values.starts[at] : values.stops[at]].tobytes()
+        metadata = values.words[values.words_starts[at] : values.words_stops[at]].tobytes()
+        thing = decode(value, metadata)
+        texts[at] = _text(thing) if kind == "string" else _number(thing)
+    return pa.array(texts, found.type)
+
+
+def _text(thing: Any) -> str | None:
+    if thing is None or isinstance(thing, str):
+        return thing
+    return json.dumps(thing, default=str, separators=(",", ":"))
+
+
+def _number(thing: Any) -> int | None:
+    try:
+        number = int(thing)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if INT64.min <= number <= INT64.max else None

@@ -1,0 +1,115 @@
+"""Publishes that may still be returned, and returns, of the connections at hand (`codec.conversation.returns` has the
+rules)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.conversation.returns import CONFIRM, OPEN, PENDING, PUBLISH, RETURN, RETURNED, matched
+from udfs.arrow.rows import fixed, numbers_of, places_where, truth_of
+from udfs.pairing.hashes import hashed
+from udfs.tables.settled import RETURNED as ARROW_RETURNED
+
+Integers = NDArray[np.int64]
+# `key`: exchange, routing key and body on a channel.
+ITEM = np.dtype([(name, "i8") for name in ("connection", "key", "frame_no", "kind", "publish", "ts_ns")])
+NO_ITEMS = np.zeros(0, ITEM)
+OF_KEY = ("channel", "exchange", "routing_key", "body_sha256")
+
+
+class Returns:
+    """Takes messages as they become whole, and tells which publishes were returned."""
+
+    def __init__(self) -> None:
+        self.items = NO_ITEMS
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows of table messages."""
+        returns = truth_of(pc.equal(rows["operation"], "return"))
+        asked = pc.or_(rows["mandatory"].fill_null(False), rows["immediate"].fill_null(False))
+        publishes = truth_of(pc.equal(rows["operation"], "publish")) & truth_of(asked)
+        if not (returns | publishes).any():
+            return
+        own = rows.take(places_where(returns | publishes))
+        items = np.zeros(own.num_rows, ITEM)
+        items["connection"], items["frame_no"] = numbers_of(own["connection_id"]), numbers_of(own["first_frame_no"])
+        items["key"] = hashed(*(own[name] for name in OF_KEY))
+        items["kind"] = np.where(returns[returns | publishes], RETURN, PUBLISH)
+        items["ts_ns"] = numbers_of(own["ts_ns"])
+        self.items = np.concatenate([self.items, items])
+
+    def concluded(self, goes_on: int | None, until: int, confirmed: pa.Table | None) -> pa.Table | None:
+        """RETURNED of what is final; None if that is nothing. Of connection `goes_on`, only what is before frame
+        `until` is there for sure. `confirmed`: ENDS of messages, those that were settled among them."""
+        items = self.items
+        if not len(items):
+            return None
+        goes = items["connection"] == goes_on if goes_on is not None else np.zeros(len(items), bool)
+        if not (items["kind"] == RETURN).any() and confirmed is None:
+            self.items = items[goes]
+            return None
+        later = items[goes & (items["frame_no"] >= until)]
+        items = np.concatenate([items[~(goes & (items["frame_no"] >= until))], _confirms(items, confirmed)])
+        order = np.lexsort([items["kind"], items["frame_no"], items["key"], items["connection"]])
+        items = items[order]
+        changes = np.ones(len(items), bool)
+        for_key = (items["key"][1:] != items["key"][:-1]) | (items["connection"][1:] != items["connection"][:-1])
+        changes[1:] = for_key
+        keys = np.cumsum(changes)
+        over = np.ones(len(items), np.int64) if goes_on is None else (items["connection"] != goes_on).astype(np.int64)
+        fate, partner = matched(fixed(items["kind"]), fixed(keys), fixed(_publish_of(items)), fixed(over))
+        stays = np.isin(fate, (OPEN, PENDING)) & (items["kind"] != CONFIRM) & (over == 0)
+        self.items = np.concatenate([items[stays], later])
+        returned = np.flatnonzero((items["kind"] == PUBLISH) & (fate == RETURNED))
+        if not len(returned):
+            return None
+        by = items[partner[returned]]
+        columns = (items["connection"][returned], items["frame_no"][returned], by["ts_ns"], by["frame_no"])
+        return pa.table([pa.array(np.ascontiguousarray(column)) for column in columns], schema=ARROW_RETURNED)
+
+    def open_publishes(self, connection: int | None) -> Integers:
+        """Frames of publishes of a connection that may still be returned, in order."""
+        own = (self.items["connection"] == connection) & (self.items["kind"] == PUBLISH)
+        return np.sort(self.items["frame_no"][own])
+
+    def give_up(self, connection: int | None, frames: Integers) -> None:
+        """These publishes of a connection are not looked at any more."""
+        own = self.items["connection"] == connection
+        self.items = self.items[~(own & np.isin(self.items["frame_no"], frames))]
+
+
+def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np.void]:
+    """Items of what settled some of the publishes."""
+    if confirmed is None:
+        return NO_ITEMS
+    settled = confirmed.filter(confirmed["settled_frame_no"].is_valid())
+    keys = np.column_stack([numbers_of(settled["connection_id"]), numbers_of(settled["first_frame_no"])])
+    publishes = items[items["kind"] == PUBLISH]
+    own = np.column_stack([publishes["connection"], publishes["frame_no"]])
+    number = np.unique(np.concatenate([own, keys]), axis=0, return_inverse=True)[1].reshape(-1)
+    place = np.full(len(number), -1)
+    place[number[: len(own)]] = np.arange(len(own))
+    at = place[number[len(own) :]]
+    found: NDArray[np.void] = publishes[at[at >= 0]].copy()
+    found["kind"], found["publish"] = CONFIRM, found["frame_no"]
+    found["frame_no"] = numbers_of(settled["settled_frame_no"])[at >= 0]
+    return found
+
+
+def _publish_of(items: NDArray[np.void]) -> Integers:
+    """Of each confirm, where its publish is."""
+    at = np.full(len(items), -1)
+    confirms = np.flatnonzero(items["kind"] == CONFIRM)
+    if len(confirms):
+        publishes = np.flatnonzero(items["kind"] == PUBLISH)
+        rows = np.concatenate([publishes, confirms])
+        frames = np.where(items["kind"] == CONFIRM, items["publish"], items["frame_no"])
+        keys = np.column_stack([items["connection"][rows], frames[rows]])
+        number = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+        place = np.full(len(number), -1)
+        place[number[: len(publishes)]] = publishes
+        at[confirms] = place[number[len(publishes) :]]
+    return at

@@ -1,0 +1,132 @@
+"""What became of messages, as columns: found by their connection and first frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.conversation.settlement import Settled
+from udfs.arrow.numbers import Numbers
+from udfs.arrow.rows import Index, elapsed, joined, numbers_of, picked
+from udfs.conversation.sessions import with_ends
+
+Integers = NDArray[np.int64]
+ENDS = pa.schema(
+    [
+        ("connection_id", pa.int64()),
+        ("first_frame_no", pa.int64()),
+        ("outcome", pa.string()),
+        ("settled_ts_ns", pa.int64()),
+        ("settled_frame_no", pa.int64()),
+        ("transaction", pa.string()),
+    ]
+)
+RETURNED = pa.schema(
+    [("connection_id", pa.int64()), ("first_frame_no", pa.int64()), ("ts_ns", pa.int64()), ("frame_no", pa.int64())]
+)
+
+
+def ends_of(settled: Settled, texts: Mapping[str, Numbers]) -> pa.Table:
+    """ENDS of messages that the settlement engine has settled, noted or marked."""
+    is_open = settled.settled_frame_no < 0
+    columns = {
+        "connection_id": pa.array(settled.connection),
+        "first_frame_no": pa.array(settled.frame_no),
+        "outcome": texts["outcomes"].column(settled.outcome),
+        "settled_ts_ns": pa.array(settled.settled_ns, mask=is_open),
+        "settled_frame_no": pa.array(settled.settled_frame_no, mask=is_open),
+        "transaction": texts["transactions"].column(settled.transaction),
+    }
+    return pa.table([columns[name] for name in ENDS.names], schema=ENDS)
+
+
+def unknown_ends(connection: int, frames: Integers) -> pa.Table:
+    """ENDS of messages of a connection of which nothing more will be known."""
+    count = len(frames)
+    columns = {
+        "connection_id": pa.repeat(connection, count),
+        "first_frame_no": pa.array(frames),
+        "outcome": pa.repeat("unknown", count),
+    }
+    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in ENDS]
+    return pa.table(arrays, schema=ENDS)
+
+
+class Known(NamedTuple):
+    """What became of messages: ENDS, of classic versions; of sessions, as in
+    `udfs.conversation.sessions.EndedSessions`; RETURNED.
+    Each is None where there is nothing."""
+
+    ends: pa.Table | None = None
+    of_sessions: pa.Table | None = None
+    returned: pa.Table | None = None
+
+    def and_also(self, other: Known) -> Known:
+        """With what `other` knows."""
+        return Known(*(joined(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
+
+    def of(self, connection: int, frames: Integers) -> Known:
+        """What is known of messages that begin at these frames of a connection."""
+        mine = pa.array(frames)
+
+        def chosen(table: pa.Table) -> pa.Table | None:
+            found = pc.and_(pc.equal(table["connection_id"], connection), pc.is_in(table["first_frame_no"], mine))
+            rows = table.filter(found)
+            return rows.combine_chunks() if rows.num_rows else None
+
+        return Known(*(table and chosen(table) for table in self))
+
+    def on(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of table messages with it."""
+        if self.ends is not None:
+            rows = self._settled(rows, self.ends)
+        if self.of_sessions is not None:
+            rows = with_ends(rows, self.of_sessions)
+        return rows if self.returned is None else self._returned(rows, self.returned)
+
+    def _settled(self, rows: pa.RecordBatch, ends: pa.Table) -> pa.RecordBatch:
+        at = places(ends, rows)
+        settled_ns = picked(ends["settled_ts_ns"], at)
+        return changed(
+            rows,
+            {
+                "outcome": pc.coalesce(picked(ends["outcome"], at), rows["outcome"]),
+                "settled_ts_ns": settled_ns,
+                "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
+                "settled_frame_no": picked(ends["settled_frame_no"], at),
+                "transaction": picked(ends["transaction"], at),
+            },
+        )
+
+    def _returned(self, rows: pa.RecordBatch, returned: pa.Table) -> pa.RecordBatch:
+        at = places(returned, rows)
+        if not (at >= 0).any():
+            return rows
+        was = pa.array(at >= 0)
+        settled_ns = pc.if_else(was, picked(returned["ts_ns"], at), rows["settled_ts_ns"])
+        return changed(
+            rows,
+            {
+                "outcome": pc.if_else(was, "returned", rows["outcome"]),
+                "settled_ts_ns": settled_ns,
+                "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
+                "returned_frame_no": picked(returned["frame_no"], at),
+            },
+        )
+
+
+def places(known: pa.Table, rows: pa.RecordBatch) -> Integers:
+    """Where each of `rows` is in `known`; -1 where it is not."""
+    index = Index(numbers_of(known["connection_id"]), numbers_of(known["first_frame_no"]))
+    return index.find(numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"]))
+
+
+def changed(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """The rows with these columns in the place of their own."""
+    arrays = [columns.get(name, rows[name]) for name in rows.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
