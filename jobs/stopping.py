@@ -36,18 +36,35 @@ class Asked:
     """Whether the run was asked to end; where that hits code that swallows exceptions, this still tells."""
 
     stop = False
+    later = False  # whoever set this looks at `stop` himself, and soon
+
+
+asked = Asked()  # signals are for the whole process, so this is too
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Run the body to its end; Stopped is raised then, if a signal came meanwhile."""
+    asked.later = True
+    try:
+        yield
+    finally:
+        asked.later = False
+    if asked.stop:
+        raise Stopped
 
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[Asked]:
     """In the body, the first signal raises Stopped in the main thread, and the second one ends the process."""
-    asked = Asked()
+    asked.stop = False
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
+    def stop(number: int, frame: FrameType | None) -> None:
         asked.stop = True
         for each in SIGNALS:
             signal.signal(each, end)
-        raise Stopped
+        if not asked.later:
+            raise Stopped
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         os.write(sys.stderr.fileno(), AT_ONCE.encode())
@@ -76,8 +93,9 @@ def attended(work: Callable[[], Result], sessions: Sequence[SparkSession] = ()) 
             outcome.set_exception(error)
 
     thread = Thread(target=run, name="work", daemon=True)
-    thread.start()
     try:
+        with uninterrupted():  # once begun, the thread is waited for
+            thread.start()
         return outcome.result()
     except Stopped:
         while thread.is_alive():
