@@ -7,6 +7,7 @@ import time
 from fractions import Fraction
 
 import pytest
+from growth import assert_linear
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_capture_pcap import walked
@@ -125,13 +126,17 @@ def test_drop_counters_add_up_over_interfaces_and_the_last_word_of_each_counts(o
 
 def test_interfaces_without_end_cost_time_and_memory_in_proportion() -> None:
     """Each statistics block of an interface of its own: what they count was once added up anew for each."""
-    number = 40_000
     counters = option("<", 5, struct.pack("<Q", 1)) + option("<", 0, b"")
-    blocks = [block("<", 5, struct.pack("<III", i, 0, 0) + counters) for i in range(number)]
-    began = time.process_time()
-    _, walker = walked(section("<") + interface("<") * number + b"".join(blocks))
-    assert time.process_time() - began < 30  # quadratic: minutes
-    assert walker.dropped == number
+
+    def seconds_of(number: int) -> float:
+        blocks = [block("<", 5, struct.pack("<III", i, 0, 0) + counters) for i in range(number)]
+        octets = section("<") + interface("<") * number + b"".join(blocks)
+        began = time.process_time()
+        _, walker = walked(octets)
+        assert walker.dropped == number
+        return time.process_time() - began
+
+    assert_linear(seconds_of, (5_000, 40_000), spread=3)
     many = LIMITS.interfaces + 10
     packets = enhanced("<", 1, b"x", many - 1) + enhanced("<", 1, b"y")
     found, walker = walked(section("<") + interface("<") * many + packets)

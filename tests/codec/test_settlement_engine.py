@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -319,12 +320,10 @@ def zigzag(count: int) -> dict[str, np.ndarray]:
 def test_a_million_outstanding_messages_cost_no_more_each(make: Any) -> None:
     count = 1_000_000
     took(make(1000))
-    tried = []
-    for _ in range(4):  # a machine that has other work can slow one of them; what is quadratic takes 64 times each time
-        small, _ = took(make(count // 8))
-        seconds, rows = took(make(count))
-        assert rows == (count // 2 if make is zigzag else count)
-        tried.append((small, seconds))
-        if seconds < 8 * 3 * max(small, 0.05):
-            return
-    pytest.fail(f"seconds for an eighth and for all: {tried}")
+
+    def seconds_of(messages: int) -> float:
+        seconds, rows = took(make(messages))
+        assert rows == (messages // 2 if make is zigzag else messages)
+        return seconds
+
+    assert_linear(seconds_of, (count // 8, count), spread=3)

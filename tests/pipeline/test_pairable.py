@@ -59,7 +59,7 @@ def test_long_addresses_take_linear_time(text: str) -> None:
     """A quarter of a million octets with a line end inside; in quadratic time they took minutes."""
     started = time.process_time()
     nodes(pa.array([text * (250_000 // len(text)) + "\nx"]))
-    assert time.process_time() - started < 30
+    assert time.process_time() - started < 5
 
 
 def test_what_is_read_of_messages_is_selected() -> None:
