@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import ipaddress
-import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
@@ -25,6 +24,8 @@ from jobs.stopping import attended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipeline.tables.exchange import ThisProcess
 
 
 EPILOG = f"""examples:
@@ -182,10 +183,15 @@ def next_step(arguments: argparse.Namespace) -> str:
     return f"wirehare audit {shlex.quote(public_uri(arguments.output))} --report audit.html"
 
 
-def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
-    """Decode as the arguments say; the session that was begun for it, and the exit code."""
+def decoded(
+    arguments: argparse.Namespace, meanwhile: Callable[[], object] = lambda: None
+) -> tuple[SparkSession | None, int]:
+    """Decode as the arguments say; the session that was begun for it, if there was one, and the exit code. Where this
+    process decodes, `meanwhile` is called before."""
     import pipeline
+    from pipeline.decoding.decode import in_one_task
     from pipeline.output.swap import place
+    from pipeline.tables.exchange import ThisProcess
     from udfs.decode.key_logs import require_key_logs
     from udfs.source.paths import anchored, require_capture, resolve
 
@@ -196,20 +202,25 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     require_key_logs([anchored(path) for path in arguments.keylog or ()])
     require_capture(files)  # else good tables would be replaced by empty ones
     byte_size = sum(file.expected_size for file in files)
-    sessions: list[SparkSession] = []
+    sessions: list[SparkSession | ThisProcess] = []
 
-    def begin() -> SparkSession:
-        interpreted = interpret_while_cold(byte_size)
+    def begin() -> SparkSession | ThisProcess:
+        from pipeline.session import is_given
+
+        if interpret_while_cold(byte_size):
+            note(f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILES}, once")
+        if not is_given() and in_one_task([file.uri for file in files]):
+            meanwhile()
+            sessions.append(ThisProcess())
+            return sessions[0]
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(load)
             sessions.append(start(byte_size))
             loading.result()
-        if interpreted:
-            note(f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILES}, once")
         return sessions[0]
 
     def progress(
-        doing: str, done: str, spark: SparkSession, phases: Sequence[str] = ()
+        doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()
     ) -> AbstractContextManager[Status]:
         return step(doing, done, spark, byte_size if phases else 0, phases)
 
@@ -243,7 +254,8 @@ def decoded(arguments: argparse.Namespace) -> tuple[SparkSession, int]:
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
         complain(f"{arguments.prog}: {line}")
-    return sessions[0], UNREADABLE if damaged else OK
+    session = sessions[0]
+    return None if isinstance(session, ThisProcess) else session, UNREADABLE if damaged else OK
 
 
 def interpret_while_cold(byte_size: int) -> bool:
@@ -251,10 +263,9 @@ def interpret_while_cold(byte_size: int) -> bool:
     and so many bytes of captures are decoded sooner that way; whether that is so."""
     from codec.compiler.jit import interpret
     from codec.compiler.places import all_compiled
-    from pipeline.session import stands
+    from pipeline.session import is_given
 
-    running = stands() or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
-    sooner = byte_size <= COLD_BYTES and not running and not all_compiled()
+    sooner = byte_size <= COLD_BYTES and not is_given() and not all_compiled()
     if sooner:
         interpret()
     return sooner
@@ -271,10 +282,15 @@ def load() -> None:
 
 def start(byte_size: int = 0) -> SparkSession:
     """The session to work in, on captures or tables of so many bytes."""
+    with step("starting Spark", "Spark started"):
+        return begun(byte_size)
+
+
+def begun(byte_size: int = 0) -> SparkSession:
+    """The same, without a word."""
     from pipeline.session import BRIEF, BRIEF_BYTES, UNATTENDED, session
 
-    with step("starting Spark", "Spark started"):
-        return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
+    return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,15 @@ import argparse
 import contextlib
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from jobs import audit, decode
+from jobs.console import step
 from jobs.running import FAILED, OK, Ending, Endings, run_alone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EPILOG = """examples:
   wirehare nightly captures/2026-11-20 --output tables/date=2026-11-20 --overwrite --report reports/2026-11-20.html
@@ -45,13 +50,18 @@ def endings() -> Endings:
 def run(arguments: argparse.Namespace) -> int:
     """Decode, then audit, as the arguments say; the exit code."""
     wanted = audit.checked(arguments)  # before an hour of decoding
-    with ThreadPoolExecutor(1) as pool:
+    starting: list[Future[SparkSession]] = []
+    with ThreadPoolExecutor(2) as pool:
         loading = pool.submit(audit.load)
         # What is printed is the audit: other programs read it, unless it is text.
         aside = contextlib.nullcontext() if arguments.format == "text" else contextlib.redirect_stdout(sys.stderr)
         with aside:
-            spark, ending = decode.decoded(argparse.Namespace(**{**vars(arguments), "tables": None, "json": None}))
+            of_decode = argparse.Namespace(**{**vars(arguments), "tables": None, "json": None})
+            spark, ending = decode.decoded(of_decode, lambda: starting.append(pool.submit(decode.begun)))
         loading.result()
+        if spark is None:
+            with step("starting Spark", "Spark started"):
+                spark = starting[0].result()
     started = time.monotonic()
     source = audit.tables_at(arguments.output)
     of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})

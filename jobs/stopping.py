@@ -15,10 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from typing import NoReturn, Protocol, TypeVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
@@ -81,7 +78,15 @@ def stoppable() -> Iterator[Asked]:
             signal.signal(each, handler)
 
 
-def attended(work: Callable[[], Result], sessions: Sequence[SparkSession] = ()) -> Result:
+class Session(Protocol):
+    """Where work is done: of Spark, or `pipeline.tables.exchange.ThisProcess`."""
+
+    def interruptAll(self) -> object:
+        """End what is being done."""
+        ...
+
+
+def attended(work: Callable[[], Result], sessions: Sequence[Session] = ()) -> Result:
     """What `work` gives, in a thread of its own. When the run is stopped meanwhile, the jobs of `sessions`, to which
     `work` may add, are cancelled until the thread has ended: it removes what it has left aside."""
     outcome: Future[Result] = Future()

@@ -140,6 +140,11 @@ def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> Sp
         return configured(app, settings)
 
 
+def is_given() -> bool:
+    """Whether a session stands, or whoever started this process has begun or named one."""
+    return stands() or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+
+
 def stands() -> bool:
     """Whether there is a session, in whichever thread it was begun."""
     with suppress(PySparkRuntimeError):

@@ -28,9 +28,6 @@ from typing import Any, TypeVar, cast
 from codec.compiler.places import PACKAGE
 
 DISABLE = "NUMBA_DISABLE_JIT"  # numba's own name for it
-# Whether kernels run as plain Python in this process, from its start.
-INTERPRETED = os.environ.get(DISABLE, "0").strip() not in ("", "0")
-
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+(codec(?:\.\w+)*)(?:\s+import\s+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
@@ -75,6 +72,11 @@ def kernels_digest(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def interpreted() -> bool:
+    """Whether kernels run as plain Python, if they were not called before."""
+    return os.environ.get(DISABLE, "0").strip() not in ("", "0")
+
+
 def interpret() -> None:
     """Run kernels as plain Python from now on: those that this process has not called yet, and all of processes that it
     starts."""
@@ -100,7 +102,7 @@ class LazyKernel:
 
     @functools.cached_property
     def _called(self) -> Callable[..., Any]:
-        return self._function if os.environ.get(DISABLE) == "1" else self.dispatcher
+        return self._function if interpreted() else self.dispatcher
 
     @functools.cached_property
     def dispatcher(self) -> Any:
@@ -121,7 +123,7 @@ def compile_cached(**options: Any) -> Callable[[Kernel], Kernel]:
     """A decorator: a kernel with these options of `numba.njit`."""
 
     def compile_one(function: Kernel) -> Kernel:
-        return function if INTERPRETED else cast(Kernel, LazyKernel(function, options))
+        return function if interpreted() else cast(Kernel, LazyKernel(function, options))
 
     return compile_one
 

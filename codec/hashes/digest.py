@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.compiler.jit import INTERPRETED
+from codec.compiler.jit import interpreted
 from codec.compiler.kernel import kernel
 from codec.hashes.sha_extensions import AVAILABLE, compress_block
 from codec.variant.writer import copy_bytes
 
-if INTERPRETED:  # 32-bit additions wrap by design; compiled code does so silently
+if interpreted():  # 32-bit additions wrap by design; compiled code does so silently
     np.seterr(over="ignore")
 
 

@@ -14,7 +14,7 @@ from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from codec.compiler.jit import INTERPRETED
+from codec.compiler.jit import interpreted
 
 LANES = ir.VectorType(ir.IntType(32), 4)
 GROUPS = 16  # of four rounds
@@ -24,7 +24,7 @@ ABCD, EFGH = (3, 2, 7, 6), (1, 0, 5, 4)
 
 
 def _supported() -> bool:
-    if INTERPRETED:
+    if interpreted():
         return False
     triple, _, features = cpu_target.target_context.codegen().magic_tuple()
     return triple.startswith("x86_64") and {"+sha", "+sse4.1"} <= set(features.split(","))

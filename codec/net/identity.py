@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.compiler.jit import INTERPRETED, njit
+from codec.compiler.jit import interpreted, njit
 from codec.compiler.kernel import kernel
 from codec.net.segments import FLOW_KEY_BYTES
 
-if INTERPRETED:  # additions wrap by design; compiled code does so silently
+if interpreted():  # additions wrap by design; compiled code does so silently
     np.seterr(over="ignore")
 
 IPPROTO_TCP = 6

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from pipeline.output import parquet
 from pipeline.output.swap import Place
 from pipeline.tables.config import MADE_BY_WORKERS, config
+from pipeline.tables.exchange import Here, OnSpark, ThisProcess
 from pipeline.tables.methods import streams
 from udfs.schemas import DECODED
 from udfs.source.suggestions import suggesting
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from udfs.decode.key_logs import SecretFiles
     from udfs.decode.writing import WriteTables
+    from udfs.source.one_task import InOneTask
 
 # Packets are handled one by one in this order, however the captures were split and their runs cut.
 RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
@@ -94,7 +96,7 @@ def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None)
 
 
 def decode_into(
-    spark: SparkSession,
+    spark: SparkSession | ThisProcess,
     paths: str | Sequence[str],
     directory: Place,
     tables: Collection[str],
@@ -102,14 +104,20 @@ def decode_into(
     payload: bool = False,
     **chosen: Unpack[Chosen],
 ) -> Written:
-    """Write what workers make for these tables into files of `directory`."""
+    """Write what workers make for these tables into files of `directory`. Raises ValueError for captures that are too
+    many, or too large, for this process."""
     from udfs.sink.parquet import WRITTEN
 
     if directory.entries() is None:
         directory.create()
     write_tables = writer(directory, tables, payload=payload, secrets=secret_files(paths, chosen.get("keylog")))
-    files = parquet.listed(by_flow(spark, paths, write_tables, WRITTEN, chosen))
-    return Written(spark, directory, files)
+    if not isinstance(spark, ThisProcess):
+        written = OnSpark(by_flow(spark, paths, write_tables, WRITTEN, chosen)).collected()
+    elif (decode := one_task(paths, lambda runs: write_tables(spark.while_wanted(runs)), chosen)) is not None:
+        written = Here([]).then(decode, WRITTEN).collected()
+    else:
+        raise ValueError("these captures need Spark")
+    return Written(directory, parquet.listed(written))
 
 
 def writer(
@@ -129,7 +137,6 @@ class Written:
     """What `decode_into` has left in `directory`: by folder, names of files and how many rows each has. Others may be
     there, and still come, from tasks that were tried again."""
 
-    spark: SparkSession
     directory: Place
     files: Mapping[str, Mapping[str, int]]
 
@@ -145,11 +152,10 @@ class Written:
         """How many rows there are."""
         return sum(sum(self.files.get(folder, {}).values()) for folder in folders)
 
-    def part(self, name: str, schema: StructType) -> DataFrame | None:
+    def part(self, name: str, *columns: str) -> pa.Table | None:
         """The rows in a folder that was not moved; None if there are none."""
-        place = self.directory.child(name)
-        paths = [place.child(file).pattern for file in sorted(self.files.get(name, ()))]
-        return self.spark.read.schema(schema).parquet(*paths) if paths else None
+        names = self.files.get(name)
+        return parquet.read(self.directory.child(name), columns, names) if names else None
 
 
 def with_commas(values: int | str | Iterable[int | str] | None) -> str:
@@ -166,13 +172,22 @@ def by_flow(
     passed_over: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """What `decode` makes of the runs of captures (`passed_over`: see `runs`), flow by flow; few bytes in one task."""
-    options, places = _source(paths, chosen, passed_over)
-    if "splitBytes" in options or not in_one_task(places):
+    function = one_task(paths, decode, chosen, passed_over)
+    if function is None:
         return sorted_runs(spark, paths, passed_over, **chosen).mapInArrow(decode, schema)
+    return spark.range(0, 1, 1, 1).mapInArrow(function, schema)
+
+
+def one_task(
+    paths: str | Sequence[str], decode: Decode, chosen: Chosen, passed_over: Mapping[str, int] | None = None
+) -> InOneTask | None:
+    """What reads captures and hands their runs to `decode`, if they are few and small enough for one task."""
     from udfs.source.one_task import InOneTask
 
-    function = InOneTask({**options, "paths": json.dumps(places)}, RUN_ORDER, decode)
-    return spark.range(0, 1, 1, 1).mapInArrow(function, schema)
+    options, places = _source(paths, chosen, passed_over)
+    if "splitBytes" in options or not in_one_task(places):
+        return None
+    return InOneTask({**options, "paths": json.dumps(places)}, RUN_ORDER, decode)
 
 
 def sorted_runs(

@@ -12,11 +12,12 @@ from pipeline.decoding.shared import shared
 from pipeline.schemas import TABLES
 from pipeline.tables.captures import captures
 from pipeline.tables.config import MADE_BY_WORKERS, config
-from pipeline.tables.flows import OF_MESSAGES, message_flows
+from pipeline.tables.flows import message_flows
 from pipeline.tables.frames import frames
 from pipeline.tables.methods import streams
 from pipeline.tables.roles import TELLS_STREAM, named
 from pipeline.tables.shape import shaped
+from udfs.pairing.columns import OF_MESSAGES
 
 OF_SPARK = ("captures", "frames", "message_flows")
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.accounts import capture_rows, captures_of
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.files import Writer, moved, rows_of
 from pipeline.lake.journal import Change
@@ -31,6 +30,7 @@ from pipeline.lake.reading import day_of
 from pipeline.lake.states import in_flow_order
 from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema
+from udfs.source.captures import capture_rows, captures_of
 
 # Tables whose rows belong to one connection.
 OF_CONNECTIONS = tuple(name for name in TABLES if name not in ("captures", "message_flows"))
@@ -232,7 +232,7 @@ class Batch:
     def _captures(self, captures: Sequence[dict[str, Any]], arrivals: Sequence[Arrival]) -> Change:
         """Rows of table captures; one that grew has a row already, which is replaced."""
         known = {arrival.file.name: arrival for arrival in arrivals}
-        rows = capture_rows(captures)
+        rows = capture_rows(captures, TABLES["captures"])
         rows = rows.append_column("batch", pa.array([self.number] * len(captures), pa.int64()))
         rows = rows.append_column("late", pa.array([known[row["capture_file"]].late for row in captures], pa.bool_()))
         table, change = self.log.tables["captures"], Change()

@@ -20,6 +20,7 @@ from pyspark.sql.types import BooleanType, DateType, StructField, StructType
 
 from codec.errors import WirehareError
 from pipeline.schemas import BINARY, BOOLEAN, INT, LONG, STRING, TABLES, TIMESTAMP, table
+from udfs.pairing.columns import OF_MESSAGES
 from udfs.schemas import field
 from udfs.sink.parquet import USUAL, FileOptions
 from udfs.source.lake_states import GROUP_BYTES
@@ -130,8 +131,6 @@ class LakeTable:
 
 def lake_tables() -> dict[str, LakeTable]:
     """By name, in the order in which a batch commits them: `captures` last, which makes the batch count."""
-    from pipeline.tables.flows import OF_MESSAGES
-
     of_flows = StructType([TABLES["messages"][name] for name in OF_MESSAGES])
     brokers = table(
         *((name, TABLES["connections"][name].dataType, "as in connections") for name in OF_BROKERS),

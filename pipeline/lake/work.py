@@ -22,7 +22,8 @@ from pipeline.output.swap import escaped
 from pipeline.schemas import TABLES
 from pipeline.session import planned, settings
 from pipeline.tables.config import config
-from pipeline.tables.flows import OF_MESSAGES, message_flows
+from pipeline.tables.flows import message_flows
+from udfs.pairing.columns import OF_MESSAGES
 from udfs.source.partitions import DAY, OPEN, partition_of
 
 if TYPE_CHECKING:

@@ -9,23 +9,23 @@ into a stage beside the output; Spark derives the rest, and the stage is swapped
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, Unpack
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from pipeline.decoding.decode import OF_FLOWS, Chosen, Written, decode_into
+from pipeline.decoding.decode import OF_FLOWS, Chosen, decode_into
 from pipeline.output import parquet
 from pipeline.output.swap import Place, staged
 from pipeline.schemas import TABLES
 from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine, planned, settings
-from pipeline.tables.captures import captures
 from pipeline.tables.config import MADE_BY_WORKERS
+from pipeline.tables.exchange import ThisProcess
 from pipeline.tables.flows import write_flows
-from pipeline.tables.shape import none
 from udfs.decode.hand_over import ACCOUNTS, STREAM_QUEUES
-from udfs.schemas import DECODED
+from udfs.source.captures import capture_rows, captures_of
 
 # What an audit leaves beside the tables; it goes when they are replaced.
 FINDINGS = "findings"
@@ -38,11 +38,11 @@ class Status(Protocol):
 
 
 class Progress(Protocol):
-    """Told of each step: what is being done, what has been done when it ends, and by which session; `phases`: what each
-    stage of Spark does to the captures."""
+    """Told of each step: what is being done, what has been done when it ends, and by which session (None: by this
+    process); `phases`: what each stage of Spark does to the captures."""
 
     def __call__(
-        self, doing: str, done: str, spark: SparkSession, phases: Sequence[str] = ()
+        self, doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()
     ) -> AbstractContextManager[Status]: ...
 
 
@@ -53,13 +53,13 @@ class Unseen:
 
 
 @contextmanager
-def silent(doing: str, done: str, spark: SparkSession, phases: Sequence[str] = ()) -> Iterator[Status]:
+def silent(doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()) -> Iterator[Status]:
     """Tell nobody."""
     yield Unseen()
 
 
 def write(
-    spark: SparkSession | Callable[[], SparkSession],
+    spark: SparkSession | ThisProcess | Callable[[], SparkSession | ThisProcess],
     paths: str | Sequence[str],
     output: str,
     *,
@@ -71,15 +71,16 @@ def write(
 ) -> list[dict[str, Any]]:
     """Write the tables of captures as Parquet files below the directory `output`; the rows of table captures.
 
-    `spark`: the session, or what begins one, which is called when the output is known to be ours to replace. `tables`:
-    those that are wanted, else all. `overwrite`: replace the tables that `output` holds. `payload`, `chosen` as for
+    `spark`: the session, or what begins one, which is called when the output is known to be ours to replace; small
+    captures (`pipeline.decoding.decode.in_one_task`) take `ThisProcess` instead. `tables`: those that are wanted, else
+    all. `overwrite`: replace the tables that `output` holds. `payload`, `chosen` as for
     `pipeline.decode`. Raises OutputError, PathError; then, and whenever it fails, the old output is as it was.
     """
     wanted = list(tables or TABLES)
     with staged(output, known=(*TABLES, FINDINGS), overwrite=overwrite) as stage:
         stage.scratch.create()
-        session = spark() if callable(spark) else spark  # type: ignore[operator]
-        if not on_one_machine(session):
+        session = spark() if callable(spark) else spark
+        if not isinstance(session, ThisProcess) and not on_one_machine(session):
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
         try:
@@ -88,14 +89,14 @@ def write(
             with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
                 session.interruptAll()  # they would go on writing to a stage that is being removed
             raise
-        rows: list[dict[str, Any]] = stage.child("captures").dataset().to_table().to_pylist()
+        rows: list[dict[str, Any]] = parquet.read(stage.child("captures"), TABLES["captures"].names).to_pylist()
         if "captures" not in wanted:
             stage.child("captures").remove()
     return rows
 
 
 def _write(
-    spark: SparkSession,
+    session: SparkSession | ThisProcess,
     paths: Sequence[str],
     stage: Place,
     wanted: Sequence[str],
@@ -105,15 +106,17 @@ def _write(
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     number = counted(len(paths), "capture")
+    spark = None if isinstance(session, ThisProcess) else session
     with (
         progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")),
-        settings(spark, planned(small=True)),  # to Spark, runs are few rows
+        _planned(spark, planned(small=True)),  # to Spark, runs are few rows
     ):
-        written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **chosen)
+        written = decode_into(session, paths, stage.scratch, wanted, payload=payload, **chosen)
     with progress("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
-        with settings(spark, planned(small=True, one_partition=True)):  # captures are few
-            accounts = written.part(ACCOUNTS, DECODED)
-            parquet.write(captures(accounts) if accounts else empty(spark, "captures"), stage.child("captures").uri)
+        accounts = written.part(ACCOUNTS, "account")
+        splits = map(json.loads, accounts["account"].to_pylist() if accounts else ())
+        rows = capture_rows(captures_of(splits), TABLES["captures"])
+        parquet.write_rows(stage.child("captures"), TABLES["captures"], rows.to_batches())
         aside = written.directory.child("aside")
         aside.create()
         with_flows = "message_flows" in wanted
@@ -121,35 +124,26 @@ def _write(
             if name in wanted or (with_flows and name in OF_FLOWS):
                 target = (stage if name in wanted else aside).child(name)
                 if not written.moved(name, target):
-                    parquet.write(empty(spark, name), target.uri)
+                    parquet.write_rows(target, TABLES[name])
         if with_flows:
             status.doing = "writing message_flows"
-            # Answers to requests, and what is asked where bytes are lost, go through Spark.
-            rows = written.rows("messages")
-            with settings(spark, planned(small=rows < INTERPRETED_ROWS, one_partition=rows < ONE_PARTITION_ROWS)):
-                sources = {name: (stage if name in wanted else aside).child(name) for name in OF_FLOWS}
-                _write_message_flows(spark, written, sources, stage.child("message_flows"))
+            number_of = written.rows("messages")
+            small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS
+            with _planned(spark, planned(small=small, one_partition=one_partition)):
+                messages, connections = ((stage if name in wanted else aside).child(name) for name in OF_FLOWS)
+                flows, target = written.directory.child("flows"), stage.child("message_flows")
+                files = write_flows(
+                    spark, messages, connections, written.part(STREAM_QUEUES, "connection_id", "queue"), flows
+                )
+            if files:
+                flows.move_to(target)
+                target.keep(files)
+            else:
+                parquet.write_rows(target, TABLES["message_flows"])
 
 
-def _write_message_flows(spark: SparkSession, written: Written, sources: Mapping[str, Place], target: Place) -> None:
-    """Write this table, out of two that have been written (OF_FLOWS)."""
-    from udfs.conversation.streams import STREAMS
-
-    flows, streams = written.directory.child("flows"), written.part(STREAM_QUEUES, STREAMS)
-    messages, connections = (
-        spark.read.schema(TABLES[name]).parquet(sources[name].pattern) for name in ("messages", "connections")
-    )
-    files = write_flows(messages, connections, streams, parquet.files(sources["messages"]), sources["messages"], flows)
-    if files:
-        flows.move_to(target)
-        target.keep(files)
-    else:
-        parquet.write(empty(spark, target.name), target.uri)
-
-
-def empty(spark: SparkSession, table: str) -> DataFrame:
-    """No rows of a table."""
-    return none(spark, TABLES[table])
+def _planned(spark: SparkSession | None, wanted: Mapping[str, str]) -> AbstractContextManager[None]:
+    return contextlib.nullcontext() if spark is None else settings(spark, wanted)
 
 
 def counted(number: int, noun: str) -> str:

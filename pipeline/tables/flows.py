@@ -2,109 +2,126 @@
 
 Messages meet at their broker (server endpoint and virtual host) under a key: the message-id, or else a fingerprint of
 correlation-id and body. They are shuffled by that key, so that the messages of one busy queue are spread, and the
-kernel behind `udfs.pairing.flows` pairs them queue by queue.
+kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages need no Spark for that (`exchange.Here`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet
-from pyspark.sql import DataFrame, SparkSession, Window
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.output import parquet
 from pipeline.output.swap import Place
 from pipeline.schemas import MESSAGE_FLOWS
-from pipeline.tables.replies import answered
+from pipeline.tables.exchange import Here, OnSpark, Rows
 from pipeline.tables.roles import DELIVERIES
+from udfs.pairing.columns import BROKERS_OF_SPARK, OF_BROKERS, OF_CONNECTIONS
 
 if TYPE_CHECKING:
-    from udfs.pairing.hash_partitions import HashPartitioner
-    from udfs.pairing.pairable import Rules
+    from udfs.pairing.pairable import Partition, Rules
+
+Made = TypeVar("Made", bound=Rows)
 
 # What never came to a queue, and what goes back to one.
 REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
 GIVEN_BACK = ("requeued", "released", "modified", "unsettled", "unknown")
 WITHOUT_MARK = "released"  # 0-10, 1.0: a message that comes again after this need not say so
-NAMED_VHOST = "vhost:"  # RabbitMQ: so begins a host name of 1.0 that is a virtual host
 AT = ["server", "vhost"]  # a broker: server endpoint and virtual host
 BUCKETS = 8  # for each partition of the shuffle, so that these are about as large
 FOOTERS = 16  # read at a time
-# The columns of table messages that flows come from.
-OF_MESSAGES = (
-    "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
-    "routing_key", "queue", "address", "link", "browsed", "redelivered", "priority", "message_id", "correlation_id",
-    "reply_to", "content_type", "content_encoding", "type", "app_id", "headers", "properties", "body_size",
-    "body_sha256", "outcome", "settled_ts_ns", "transaction", "trace_id", "span_id",
-)  # fmt: skip
+ASKS = "reply_to"  # the column of messages that only requests have
+FILE = "part-0.parquet"
 
 
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
-    """Tables `messages` (OF_MESSAGES are enough; read four times, and where bytes are lost once more), `connections`,
-    and queues that are `streams` (`udfs.conversation.streams.STREAMS`) -> table message_flows."""
+    """Tables `messages` (OF_MESSAGES are enough; read twice, and where bytes are lost once more), `connections`, and
+    queues that are `streams` (`udfs.conversation.streams.STREAMS`) -> table message_flows."""
     # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
+    from udfs.pairing.brokers import REPEATED_OF_SPARK, MakeBrokers, repeated
     from udfs.pairing.flows import PairMessages
-    from udfs.pairing.hash_partitions import PARTITIONED
-    from udfs.pairing.pairable import PartitionMessages
 
-    brokers = _brokers(connections, streams)
-    partitioner = _partitioner(messages)
+    told = connections.select(*OF_CONNECTIONS, F.lit(None).cast("string").alias("queue"))
+    if streams is not None:
+        told = told.unionByName(streams, allowMissingColumns=True)
+    brokers = told.repartition(1).mapInArrow(MakeBrokers(), BROKERS_OF_SPARK).drop("ids_repeat")
+    buckets = BUCKETS * _partitions(messages.sparkSession)
+
+    def read(rows: DataFrame, partition: Partition) -> OnSpark:
+        return OnSpark(rows.select(*partition.columns, *OF_BROKERS)).partitioned(partition)
+
+    # Asked where bytes are lost only: elsewhere what repeats is there to be seen.
+    of_lossy = messages.join(F.broadcast(brokers.filter("lossy")), "connection_id")
+    ids = read(of_lossy.withColumn("ids_repeat", F.lit(None).cast("boolean")), _ids(buckets))
+    repeats = ids.by_bucket().then(repeated, REPEATED_OF_SPARK).rows.distinct().withColumn("ids_repeat", F.lit(True))
     # Repeats are joined last: of a join of joins Spark would think that it is too large to be sent to the messages.
-    rows = messages.join(brokers, "connection_id").join(F.broadcast(_repeats(messages, brokers)), AT, "left")
-    partitioned = rows.mapInArrow(PartitionMessages(_rules(), partitioner), PARTITIONED)
-    return _by_bucket(partitioned, messages, brokers, partitioner).mapInArrow(
-        PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS
-    )
+    rows = messages.join(brokers, "connection_id").join(F.broadcast(repeats), AT, "left")
+    found = _by_bucket(partial(read, rows), buckets, asks=True)
+    return found.then(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS).rows
 
 
 def write_flows(
-    messages: DataFrame, connections: DataFrame, streams: DataFrame | None, files: Collection[str], source: Place,
-    directory: Place,
-) -> set[str]:  # fmt: skip
+    spark: SparkSession | None, messages: Place, connections: Place, streams: pa.Table | None, directory: Place
+) -> set[str]:
     """Write the table into `directory`, which must not exist; the names of its files, which may be none. Others may be
-    there, from tasks that were tried again. `messages` are those in these `files` of `source`: workers read them."""
+    there, from tasks that were tried again. Workers read the messages from their files; without `spark`, this process
+    does it."""
+    from udfs.pairing.brokers import REPEATED, REPEATED_OF_SPARK, brokers_of, repeated, with_repeats
     from udfs.pairing.flows import PairMessages, WriteFlows
-    from udfs.pairing.hash_partitions import PARTITIONED
-    from udfs.pairing.pairable import PartitionMessages, ReadMessages
+    from udfs.pairing.pairable import ReadMessages
     from udfs.sink.parquet import WRITTEN
 
-    brokers_at = directory.parent.child("brokers")
-    known = _brokers(connections, streams)
-    parquet.write(known.join(F.broadcast(_repeats(messages, known)), AT, "left"), brokers_at.uri)
-    brokers = messages.sparkSession.read.parquet(brokers_at.pattern)
-    partitioner = _partitioner(messages)
-    reader = ReadMessages(
-        source.files,
-        tuple(f"{brokers_at.path}/{name}" for name in parquet.files(brokers_at)),
-        PartitionMessages(_rules(), partitioner),
-    )
-    tasks = shares(messages.sparkSession, row_groups(source, files))
-    writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
-    partitioned = _by_bucket(tasks.mapInArrow(reader, PARTITIONED), messages, brokers, partitioner)
-    return set(parquet.listed(partitioned.mapInArrow(writer, WRITTEN)).get(directory.name, ()))
-
-
-def row_groups(source: Place, files: Collection[str]) -> list[tuple[str, int]]:
-    """Path and number of each row group of these files, the largest first."""
-    paths = [f"{source.path}/{name}" for name in sorted(files)]
-    with ThreadPoolExecutor(FOOTERS) as readers:
-        footers = readers.map(partial(pyarrow.parquet.read_metadata, filesystem=source.files), paths)
-        found = [
-            (footer.row_group(at).num_rows, path, at)
-            for path, footer in zip(paths, footers, strict=True)
-            for at in range(footer.num_row_groups)
-        ]
-    return [(path, at) for _, path, at in sorted(found, reverse=True)]
-
-
-def shares(spark: SparkSession, groups: list[tuple[str, int]]) -> DataFrame:
-    """Rows (file, row_group), distributed over as many tasks as a shuffle has."""
+    groups, asks = row_groups(messages)
     number = max(1, min(len(groups), _partitions(spark)))
+    tasks = shares(spark, groups, number)
+    buckets = BUCKETS * _partitions(spark)
+    brokers = brokers_of(parquet.read(connections, OF_CONNECTIONS), streams)
+    beside = directory.parent.child("brokers")
+    beside.create()
+
+    def read(of: str, partition: Partition) -> Rows:
+        return tasks.partitioned(ReadMessages(messages.files, f"{beside.path}/{of}", partition))
+
+    lossy = brokers.filter(brokers["lossy"])
+    if lossy.num_rows:  # elsewhere what repeats is there to be seen
+        pq.write_table(lossy, f"{beside.path}/lossy-{FILE}", filesystem=beside.files)
+        repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_OF_SPARK).collected()
+        brokers = with_repeats(brokers, pa.Table.from_pylist(repeats, REPEATED))
+    pq.write_table(brokers, f"{beside.path}/{FILE}", filesystem=beside.files)
+    writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
+    written = _by_bucket(partial(read, FILE), buckets, asks).then(writer, WRITTEN)
+    return {row["file"] for row in written.collected()}
+
+
+def row_groups(source: Place) -> tuple[list[tuple[str, int]], bool]:
+    """Path and number of each row group of the messages in a directory, the largest first; whether there may be a
+    request among them."""
+    paths = [f"{source.path}/{name}" for name in parquet.files(source)]
+    with ThreadPoolExecutor(FOOTERS) as readers:
+        footers = list(readers.map(partial(pq.read_metadata, filesystem=source.files), paths))
+    found = [
+        (group.num_rows, path, at, _has(group, ASKS))
+        for path, footer in zip(paths, footers, strict=True)
+        for at, group in ((at, footer.row_group(at)) for at in range(footer.num_row_groups))
+    ]
+    return [(path, at) for _, path, at, _ in sorted(found, reverse=True)], any(asks for *_, asks in found)
+
+
+def _has(group: pq.RowGroupMetaData, name: str) -> bool:
+    """Whether a column of a row group may have a value."""
+    columns = (group.column(at) for at in range(group.num_columns))
+    (statistics,) = (column.statistics for column in columns if column.path_in_schema == name)
+    return statistics is None or not statistics.has_null_count or bool(statistics.null_count < group.num_rows)
+
+
+def shares(spark: SparkSession | None, groups: list[tuple[str, int]], number: int) -> Rows:
+    """Rows (file, row_group), distributed over so many tasks."""
     rows = pa.table(
         {
             "file": pa.array([path for path, _ in groups], pa.string()),
@@ -112,72 +129,41 @@ def shares(spark: SparkSession, groups: list[tuple[str, int]]) -> DataFrame:
             "share": pa.array([turn % number for turn in range(len(groups))], pa.int32()),
         }
     )
+    if spark is None:
+        return Here(rows.drop_columns("share").to_batches())
     # Of Arrow's columns Spark makes rows itself, of a list in Python workers.
-    return spark.createDataFrame(rows).repartitionById(number, "share").drop("share")
+    return OnSpark(spark.createDataFrame(rows).repartitionById(number, "share").drop("share"))
 
 
-def _partitions(spark: SparkSession) -> int:
-    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+def _partitions(spark: SparkSession | None) -> int:
+    return 1 if spark is None else int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def _rules() -> Rules:
+def rules_of_pairing() -> Rules:
+    """What outcomes and operations mean for flows."""
     from udfs.pairing.pairable import Rules
 
     return Rules(DELIVERIES, REFUSED, GIVEN_BACK, WITHOUT_MARK)
 
 
-def _partitioner(messages: DataFrame) -> HashPartitioner:
-    from udfs.pairing.flows import KEY, TO_PAIR
+def _ids(buckets: int) -> Partition:
+    from udfs.pairing.brokers import IDS, PartitionIds
     from udfs.pairing.hash_partitions import HashPartitioner
 
-    return HashPartitioner(TO_PAIR, KEY, BUCKETS * _partitions(messages.sparkSession))
+    return PartitionIds(DELIVERIES, HashPartitioner(IDS, "key", buckets))
 
 
-def _by_bucket(
-    partitioned: DataFrame, messages: DataFrame, brokers: DataFrame, partitioner: HashPartitioner
-) -> DataFrame:
-    """What `udfs.pairing.flows` reads: `partitioned` messages, and answers to requests."""
-    from udfs.pairing.hash_partitions import PARTITIONED
-    from udfs.pairing.pairable import PartitionAnswers
+def _by_bucket(read: Callable[[Partition], Made], buckets: int, asks: bool) -> Made:
+    """What `udfs.pairing.flows` pairs: messages and, where there are requests among them, answers to these."""
+    from udfs.pairing.flows import KEY, TO_PAIR
+    from udfs.pairing.hash_partitions import HashPartitioner
+    from udfs.pairing.pairable import PartitionMessages
+    from udfs.pairing.replies import TO_ANSWER, Answers, PartitionReplies
 
-    answers = answered(messages, brokers).mapInArrow(PartitionAnswers(_rules(), partitioner), PARTITIONED)
-    return partitioned.unionByName(answers).repartition("bucket").sortWithinPartitions("bucket")
-
-
-def _brokers(connections: DataFrame, streams: DataFrame | None) -> DataFrame:
-    """By connection: version, its broker (AT), whether bytes of that broker are lost, names of its `streams`."""
-    hostname = F.when(F.col("vhost").startswith(NAMED_VHOST), F.expr(f"substr(vhost, {len(NAMED_VHOST) + 1})"))
-    vhost = F.when(F.col("version") == "1.0", hostname).otherwise(F.col("vhost"))
-    lost = F.coalesce("missing_bytes", F.lit(0)) + F.coalesce("undecoded_bytes", F.lit(0)) > 0
-    # Connections that did not speak AMQP have no messages. One that lost bytes may have, and counts for its broker.
-    spoken = connections.filter(F.col("version").isNotNull() | lost)
-    # Not by a join: Spark would take its rows for too many to be broadcast to the messages.
-    brokers = spoken.select(
-        "connection_id",
-        "version",
-        F.concat_ws(":", "server_ip", "server_port").alias("server"),
-        F.when(vhost != "", vhost).otherwise(F.lit("/")).alias("vhost"),
-        lost.alias("lossy"),
-    ).withColumn("lossy", F.max("lossy").over(Window.partitionBy(*AT)))
-    if streams is None:
-        return brokers.withColumn("streams", F.lit(None).cast("string"))
-    names = F.concat_ws("\n", F.sort_array(F.collect_set("queue")), F.lit(""))
-    of_broker = streams.join(brokers.select("connection_id", *AT), "connection_id").groupBy(*AT)
-    return brokers.join(F.broadcast(of_broker.agg(names.alias("streams"))), AT, "left")
-
-
-def _repeats(messages: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Brokers (server, vhost, and `ids_repeat`, true) to which, or from one of whose queues, a message-id came more
-    than once and unmarked. Asked where bytes are lost only: elsewhere what repeats is there to be seen, and nothing is
-    read."""
-    delivered = F.col("operation").isin(*DELIVERIES)
-    said = messages.filter((delivered | (F.col("operation") == "publish")) & (F.col("message_id") != ""))
-    return (
-        said.filter(~F.coalesce("redelivered", F.lit(False)))
-        .join(F.broadcast(brokers.filter("lossy").select("connection_id", "server", "vhost")), "connection_id")
-        .groupBy("server", "vhost", "message_id", F.when(delivered, F.coalesce("queue", "address", "link", F.lit(""))))
-        .count()
-        .filter("count > 1")
-        .select("server", "vhost", F.lit(True).alias("ids_repeat"))
-        .distinct()
-    )
+    rules = rules_of_pairing()
+    partitioner = HashPartitioner(TO_PAIR, KEY, buckets)
+    rows = read(PartitionMessages(rules, partitioner))
+    if asks:
+        replies = read(PartitionReplies(rules, HashPartitioner(TO_ANSWER, "key", buckets)))
+        rows = rows.with_rows(replies.by_bucket().partitioned(Answers(partitioner)))
+    return rows.by_bucket()

@@ -175,19 +175,28 @@ def test_run_as_a_module_it_ends_as_the_command_does() -> None:
     assert ended.stderr.startswith("wirehare rule: no rule 'CH-90'")
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_without_java_small_captures_are_decoded(tmp_path: Path) -> None:
+    assert without_java(tmp_path, SAMPLES).returncode == 0
+    assert {entry.name for entry in (tmp_path / "out").iterdir()} == {*TABLES}
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path, packed_samples: Path) -> None:
+    ran = without_java(tmp_path, packed_samples)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
+    assert ran.stderr.startswith("wirehare decode: Spark needs Java 17 or later: install it")
+    assert list(tmp_path.iterdir()) == []
+
+
+def without_java(tmp_path: Path, captures: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "decode", str(SAMPLES), "--output", str(tmp_path / "out")],
+    return subprocess.run(
+        [sys.executable, "-m", "jobs.cli", "decode", str(captures), "--output", str(tmp_path / "out")],
         env=environment | {"PATH": str(tmp_path)},
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
-    assert ran.stderr.startswith("wirehare decode: Spark needs Java 17 or later: install it")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_is_enough_to_work_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -391,13 +400,24 @@ def damaged_captures(folder: Path) -> dict[str, int]:
     }
 
 
-def begun(tmp_path: Path, **environment: str) -> subprocess.Popen[str]:
-    """A decode of the samples, in a process group of its own as in a terminal."""
-    words = [sys.executable, "-m", "jobs.cli", "decode", str(SAMPLES), "--output", str(tmp_path / "out"), "--overwrite"]
+@pytest.fixture(scope="module")
+def packed_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The samples for Spark to decode: of packed captures nobody knows how large they are."""
+    folder = tmp_path_factory.mktemp("packed")
+    for sample in SAMPLES.glob("*.pcap"):
+        (folder / f"{sample.name}.gz").write_bytes(gzip.compress(sample.read_bytes()))
+    return folder
+
+
+def begun(tmp_path: Path, captures: Path) -> subprocess.Popen[str]:
+    """A decode in a process group of its own, as in a terminal."""
+    words = [
+        sys.executable, "-m", "jobs.cli", "decode", str(captures), "--output", str(tmp_path / "out"), "--overwrite",
+    ]  # fmt: skip
     return subprocess.Popen(
         words,
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")} | environment,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -420,14 +440,14 @@ DECODED = re.compile(r"captures? decoded")  # then tables are planned, for secon
     ],
 )
 def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
-    moment: str, number: signal.Signals, tmp_path: Path
+    moment: str, number: signal.Signals, tmp_path: Path, packed_samples: Path
 ) -> None:
     """As Ctrl-C in a terminal does, the signal goes to the whole group."""
     old = tmp_path / "out" / "frames" / "part-0.parquet"
     old.parent.mkdir(parents=True)
     old.write_text("old")
     (tmp_path / "tmp").mkdir()
-    run, said = begun(tmp_path), ""
+    run, said = begun(tmp_path, packed_samples), ""
     deadline = time.monotonic() + 600  # it takes seconds, and minutes where others keep the processor busy
     try:
         if MOMENTS.get(moment, "") is None:
@@ -465,7 +485,8 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return all(int(caught[1], 16) >> (each - 1) & 1 for each in (number, signal.SIGTERM))
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_full_disk_is_one_line(tmp_path: Path, packed_samples: Path, packed: bool) -> None:
     small = tmp_path / "small"
     small.mkdir()
     (tmp_path / "tmp").mkdir()
@@ -475,7 +496,8 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     if mounted.returncode:
         pytest.skip("may not mount a file system")
     try:
-        words = [sys.executable, "-m", "jobs.cli", "decode", str(SAMPLES), "--output", str(small / "out")]
+        words = [sys.executable, "-m", "jobs.cli", "decode", str(packed_samples if packed else SAMPLES), "--output"]
+        words.append(str(small / "out"))
         ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         left = list(small.iterdir())
     finally:

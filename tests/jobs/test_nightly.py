@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.dataset
@@ -97,14 +98,15 @@ def test_findings_count_before_damage(
 ) -> None:
     asked = []
 
-    def decoding(arguments: argparse.Namespace) -> tuple[None, int]:
+    def decoding(arguments: argparse.Namespace, meanwhile: Callable[[], object]) -> tuple[str, int]:
         asked.append(("decode", arguments.captures, arguments.tables))
-        return None, decoded
+        return "session", decoded
 
     def auditing(
-        spark: None, source: str, size: int, wanted: audit.Wanted, arguments: argparse.Namespace, started: float
+        spark: str, source: str, size: int, wanted: audit.Wanted, arguments: argparse.Namespace, started: float
     ) -> int:
         asked.append(("audit", arguments.tables, source))
+        assert spark == "session"
         return audited
 
     monkeypatch.setattr(decode, "decoded", decoding)

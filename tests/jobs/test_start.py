@@ -17,7 +17,7 @@ from submitting import ROOT
 
 import pipeline
 from benchmarks.start import Moment, Timeline, report
-from codec.compiler.jit import INTERPRETED, LazyKernel, interpret, njit
+from codec.compiler.jit import LazyKernel, interpret, interpreted, njit
 from codec.compiler.places import CACHE_DIR, all_compiled, bases, complete_name
 from jobs.decode import COLD_BYTES, interpret_while_cold
 from pipeline.decoding.decode import ONE_TASK_BYTES, in_one_task
@@ -99,7 +99,7 @@ def test_captures_that_are_not_here_are_not_asked_for(tmp_path: Path) -> None:
     assert not in_one_task(["s3://bucket/a.pcap", str(SAMPLES)])
 
 
-@pytest.mark.skipif(INTERPRETED or not all_compiled(), reason="kernels are not compiled")
+@pytest.mark.skipif(interpreted() or not all_compiled(), reason="kernels are not compiled")
 def test_a_worker_compiles_nothing_once_kernels_are_compiled(tmp_path: Path) -> None:
     captures = sorted((ROOT / "tests" / "captures").glob("*.pcap"))[::5]  # named by their versions
     assert json.loads(python(DECODING, tmp_path, *captures, *sorted(SAMPLES.glob("*.pcap")))) == []
@@ -140,7 +140,7 @@ def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernel
     assert os.environ["NUMBA_DISABLE_JIT"] == ("1" if interprets else "0")
 
 
-@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled")
+@pytest.mark.skipif(interpreted(), reason="nothing is compiled")
 def test_after_the_switch_a_kernel_is_the_function_itself(cold: Path) -> None:
     @njit
     def inverse(x: float) -> float:

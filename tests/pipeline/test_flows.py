@@ -25,7 +25,8 @@ from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Event, Script
 from scenarios.true_flows import Flows
 
 import pipeline
-from pipeline.tables.flows import OF_MESSAGES, message_flows
+from pipeline.tables.flows import message_flows
+from udfs.pairing.columns import OF_MESSAGES
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CLASSIC = (

@@ -22,14 +22,15 @@ from wire_capture import write_capture
 
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
 from pipeline.tables.config import config
-from pipeline.tables.flows import _rules
+from pipeline.tables.flows import rules_of_pairing
 from pipeline.tables.methods import READ_ARGUMENTS, streams
 from udfs.arrow.fields import fields
 from udfs.arrow.rows import with_parts
 from udfs.arrow.types import arrow_schema
+from udfs.pairing.columns import OF_BROKERS, OF_MESSAGES
 from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
-from udfs.pairing.pairable import OF_BROKERS, OF_MESSAGES, PartitionMessages
+from udfs.pairing.pairable import PartitionMessages
 from udfs.tables.conversation import Conversation
 
 V = "0-9-1"
@@ -61,7 +62,7 @@ def paired(messages: pa.RecordBatch, broker: Row) -> list[Row]:
     for name, kind in OF_BROKERS.items():
         if name not in messages.schema.names:
             messages = messages.append_column(name, pa.array([broker.get(name)] * messages.num_rows, kind))
-    partitioned = PartitionMessages(_rules(), HashPartitioner(TO_PAIR, KEY, 1))(iter([messages]))
+    partitioned = PartitionMessages(rules_of_pairing(), HashPartitioner(TO_PAIR, KEY, 1))(iter([messages]))
     return [row for rows in PairMessages(MESSAGE_FLOWS)(partitioned) for row in rows.to_pylist()]
 
 

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from test_fields import column
 
 from codec.hashes import rows as hashing
-from pipeline.tables import flows
 from udfs.pairing.addresses import nodes
 from udfs.pairing.dead_lettering import told
 from udfs.pairing.hashes import hashed
-from udfs.pairing.pairable import OF_MESSAGES
 
 ADDRESSES = {
     # RabbitMQ 4: percent-encoded.
@@ -60,10 +58,6 @@ def test_long_addresses_take_linear_time(text: str) -> None:
     started = time.process_time()
     nodes(pa.array([text * (250_000 // len(text)) + "\nx"]))
     assert time.process_time() - started < 5
-
-
-def test_what_is_read_of_messages_is_selected() -> None:
-    assert {*OF_MESSAGES, "reply_to"} == {*flows.OF_MESSAGES}
 
 
 def death(queue: str, reason: str, exchange: str | None, *keys: str, count: int | None = None) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from udfs.arrow.fields import offsets_of
 from udfs.arrow.rows import in_one, numbers_of
 from udfs.arrow.spool import Spool
 
-PARTITIONED = "bucket int, rows binary"
 _DEALT = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 HELD_BYTES = 32 << 20  # by the partitioner
 BATCH_BYTES = 8 << 20

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,29 +21,13 @@ from codec.pairing.state import CLASSIC, DELIVERY, DESCRIBED, EXACT, NAMED, PLAI
 from udfs.arrow.rows import Index, numbers_of, one_of, picked, truth_of, with_parts
 from udfs.arrow.types import VARIANT
 from udfs.pairing.addresses import nodes
+from udfs.pairing.columns import BROKERS, OF_BROKERS, OF_PAIRS
 from udfs.pairing.dead_lettering import told
-from udfs.pairing.flows import ANSWER, TO_PAIR
+from udfs.pairing.flows import TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
 from udfs.pairing.hashes import hashed
 from udfs.pairing.labels import labels
 
-# The columns of table messages that are read, and those of brokers by connection.
-OF_MESSAGES = (
-    "connection_id", "channel", "operation", "first_frame_no", "ts_ns", "first_ts_ns", "last_ts_ns", "exchange",
-    "routing_key", "queue", "address", "link", "browsed", "redelivered", "priority", "message_id", "correlation_id",
-    "content_type", "content_encoding", "type", "app_id", "headers", "properties", "body_size", "body_sha256",
-    "outcome", "settled_ts_ns", "transaction", "trace_id", "span_id",
-)  # fmt: skip
-OF_BROKERS = {
-    "version": pa.string(), "server": pa.string(), "vhost": pa.string(), "lossy": pa.bool_(), "ids_repeat": pa.bool_(),
-    "streams": pa.string(),  # names of queues, each ended by a newline
-}  # fmt: skip
-BROKERS = pa.schema({"connection_id": pa.int64(), **OF_BROKERS})
-# What the key of a message comes from.
-OF_KEY = (
-    "connection_id", "first_frame_no", "operation", "server", "vhost", "message_id", "correlation_id", "body_size",
-    "body_sha256", "outcome", "transaction",
-)  # fmt: skip
 FAMILIES = {"0-10": SEGMENTED, "1.0": DESCRIBED}
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 10
 BY_ID, BY_BODY, ALONE, ROUTE, PLACE, BODY = range(6)  # what a hash is of; LABEL and COMMON are 6 and 7
@@ -60,7 +45,7 @@ class Rules:
     rolled_back: str = "rolled-back"
 
     def keys(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """What a message (columns OF_KEY) has in common with those that may be the same."""
+        """What a message (columns OF_KEY, server, vhost) has in common with those that may be the same."""
         delivered = one_of(rows["operation"], self.deliveries)
         rolled_back = pc.equal(rows["transaction"], self.rolled_back).fill_null(False)
         refused = pc.or_(one_of(rows["outcome"], self.refused), rolled_back)
@@ -78,7 +63,7 @@ class Rules:
         return keys
 
     def pairable(self, rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        """Columns OF_MESSAGES and OF_BROKERS -> those of TO_PAIR, but for answers."""
+        """Columns OF_PAIRS and OF_BROKERS -> those of TO_PAIR, but for answers."""
         delivered = one_of(rows["operation"], self.deliveries)
         of_broker = told(_where(delivered, rows["headers"]), _where(delivered, rows["properties"]))
         at_kind, at_exchange, at_key = nodes(rows["address"])
@@ -154,11 +139,12 @@ class Rules:
 
 @dataclass(frozen=True)
 class PartitionMessages:
-    """The function for `mapInArrow`: messages with their broker (OF_MESSAGES, OF_BROKERS) ->
-    `udfs.pairing.hash_partitions.PARTITIONED`."""
+    """The function for `mapInArrow`: messages with their broker (OF_PAIRS, OF_BROKERS) ->
+    PARTITIONED (`udfs.pairing.columns`)."""
 
     rules: Rules
     partitioner: HashPartitioner
+    columns = OF_PAIRS
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.partitioner(filled(self.rules.pairable(_columns(self._wanted(batch)))) for batch in batches)
@@ -167,40 +153,27 @@ class PartitionMessages:
         return self.rules.wanted(with_parts(batch))
 
 
-@dataclass(frozen=True)
-class PartitionAnswers:
-    """The function for `mapInArrow`: requests that were answered (OF_KEY, rpc_latency_ns) ->
-    `udfs.pairing.hash_partitions.PARTITIONED`."""
+class Partition(Protocol):
+    """A function for `mapInArrow`: messages, these `columns` of them, with their broker -> PARTITIONED."""
 
-    rules: Rules
-    partitioner: HashPartitioner
+    @property
+    def columns(self) -> tuple[str, ...]: ...
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partitioner(filled(self._answers(_columns(batch))) for batch in batches)
-
-    def _answers(self, rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        return {
-            "key": self.rules.keys(rows),
-            "side": pa.repeat(ANSWER, len(rows["server"])),
-            "connection_id": rows["connection_id"],
-            "frame_no": rows["first_frame_no"],
-            "rpc_latency_ns": rows["rpc_latency_ns"],
-        }
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...
 
 
 @dataclass(frozen=True)
 class ReadMessages:
-    """The function for `mapInArrow`: rows (file, row_group) -> `udfs.pairing.hash_partitions.PARTITIONED`: the
-    messages of these row groups
-    of files of a file system that all workers reach, with their brokers, which are in `brokers` files (connection_id,
-    OF_BROKERS). Those are looked through once a task, and what is held of them is what its messages need."""
+    """The function for `mapInArrow`: rows (file, row_group) -> PARTITIONED (`udfs.pairing.columns`): the
+    messages of these row groups of files of a file system that all workers reach, with their brokers, which are in the
+    file `brokers` (BROKERS). That is looked through once a task, and what is held of it is what its messages need."""
 
     filesystem: fs.FileSystem
-    brokers: tuple[str, ...]
-    messages: PartitionMessages
+    brokers: str
+    partition: Partition
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.messages(self._read([tuple(row.values()) for batch in batches for row in batch.to_pylist()]))
+        return self.partition(self._read([tuple(row.values()) for batch in batches for row in batch.to_pylist()]))
 
     def _read(self, groups: list[tuple[str, int]]) -> Iterator[pa.RecordBatch]:
         if not groups:
@@ -209,7 +182,7 @@ class ReadMessages:
         connections = pa.chunked_array([ids.unique() for ids in of_groups], pa.int64()).unique()
         known = self._brokers_of(connections)
         index = Index(numbers_of(known["connection_id"]), np.zeros(known.num_rows, np.int64))
-        for rows in self._rows(groups, list(OF_MESSAGES)):
+        for rows in self._rows(groups, list(self.partition.columns)):
             ids = numbers_of(rows["connection_id"])
             at = index.find(ids, np.zeros(len(ids), np.int64))
             found = _filtered(rows, pa.array(at >= 0))
@@ -232,12 +205,8 @@ class ReadMessages:
                     yield one_batch(held)
 
     def _brokers_of(self, connections: pa.Array) -> pa.Table:
-        found = []
-        for path in self.brokers:
-            with pq.ParquetFile(path, filesystem=self.filesystem) as file:
-                for rows in file.iter_batches(columns=BROKERS.names):
-                    chosen = rows.filter(pc.is_in(rows["connection_id"], connections))
-                    found.append(pa.RecordBatch.from_arrays([chosen[name] for name in BROKERS.names], schema=BROKERS))
+        with pq.ParquetFile(self.brokers, filesystem=self.filesystem) as file:
+            found = [rows.filter(pc.is_in(rows["connection_id"], connections)) for rows in file.iter_batches()]
         return pa.Table.from_batches(found, BROKERS).combine_chunks()
 
 

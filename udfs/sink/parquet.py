@@ -153,9 +153,11 @@ class ParquetFiles:
         if self._bytes >= self._options.group_bytes or self._count >= GROUP_ROWS:
             self._flush()
 
-    def close(self) -> tuple[str, int]:
-        """Name of the file, and how many rows it has."""
+    def close(self, empty: pa.Schema | None = None) -> tuple[str, int]:
+        """Name of the file, and how many rows it has. Without rows there is none, or one with the columns `empty`."""
         self._flush()
+        if self._writer is None and empty is not None:
+            self._open(empty)
         if self._writer is not None and self._file is not None:
             self._writer.close()
             self._file.close()

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline.schemas import CONNECTIONS, MESSAGES
-from pipeline.tables.flows import OF_MESSAGES
 from pipeline.tables.shape import shaped
 from scenarios import truth
 from scenarios.script import PORT, Event, Script
+from udfs.pairing.columns import OF_MESSAGES
 
 PEERS = 1000  # numbers of connections that a script has for itself
 

@@ -1,32 +1,46 @@
-"""Table captures from the accounts of the splits that captures were read in, on the driver: a row a capture."""
+"""Table captures: one row a capture file, summed over the accounts of the splits that it was read in."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
-from pipeline.schemas import CAPTURES
 from udfs.arrow.types import arrow_schema
 
 
 def captures_of(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Accounts (`udfs.source.splits.Account`) -> rows of table captures, with `first_ts_ns` and `last_ts_ns` beside.
-    Of the
-    splits of a capture, counts add up, of the rest the largest counts (`pipeline.tables.captures`)."""
+    Of the splits of a capture, counts add up, of the rest the largest counts."""
     splits: dict[str, list[dict[str, Any]]] = {}
     for account in accounts:
         splits.setdefault(account["capture_file"], []).append(account)
     return [_capture(name, of_file) for name, of_file in sorted(splits.items())]
 
 
-def capture_rows(captures: Iterable[dict[str, Any]]) -> pa.Table:
-    """The same in Arrow."""
-    schema = arrow_schema(CAPTURES)
+def capture_rows(captures: Iterable[dict[str, Any]], schema: StructType) -> pa.Table:
+    """The same in Arrow; `schema`: that of table captures."""
     rows = [{**row, "skipped_packets": list(row["skipped_packets"].items())} for row in captures]
-    return pa.table({field.name: pa.array([row[field.name] for row in rows], field.type) for field in schema})
+    return pa.table(
+        {field.name: pa.array([row[field.name] for row in rows], field.type) for field in arrow_schema(schema)}
+    )
+
+
+@dataclass(frozen=True)
+class MakeCaptures:
+    """The function for `mapInArrow` over a single partition: accounts, each as JSON -> rows of `schema`, that of table
+    captures."""
+
+    schema: StructType
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        accounts = [json.loads(text) for batch in batches for text in batch.column(0).to_pylist()]
+        yield from capture_rows(captures_of(accounts), self.schema).to_batches()
 
 
 def _capture(name: str, splits: list[dict[str, Any]]) -> dict[str, Any]:

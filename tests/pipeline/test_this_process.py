@@ -1,0 +1,92 @@
+"""Small captures are decoded without Spark: the same functions, called in this process, give the same rows."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import pipeline
+from pipeline.decoding.decode import ONE_TASK_BYTES
+from pipeline.schemas import TABLES
+from pipeline.tables.exchange import Interrupted, ThisProcess
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+# Of each version; with requests and replies, streams, transactions; directions that lack packets.
+NAMES = (
+    "091_rpc_reply_to.pcap", "091_confirms_and_return.pcap", "091_tx.pcap", "08_qpid_client.pcap",
+    "09_qpid_client.pcap", "010_tx.pcap", "010_cpp_send_receive.pcap", "10_qpidd_rpc_dynamic_node.pcap",
+    "10_qpidd_transactions.pcap", "10_rabbitmq_proton_send_receive.pcap",
+)  # fmt: skip
+LOSSY, WITHOUT = "091_many_channels.pcap", 7  # every so many packets of a copy are left out
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("captures")
+    for name in NAMES:
+        shutil.copy(CAPTURES / name, folder / name)
+    lossy(CAPTURES / LOSSY, folder / LOSSY)
+    (folder / "text.pcap").write_text("no capture")
+    return str(folder)
+
+
+def lossy(capture: Path, copy: Path) -> None:
+    """A classic pcap file (draft-ietf-opsawg-pcap), little endian, some of its packets left out."""
+    octets = capture.read_bytes()
+    assert octets[:4] == b"\xd4\xc3\xb2\xa1"
+    kept, at, number = [octets[:24]], 24, 0
+    while at < len(octets):
+        end = at + 16 + int.from_bytes(octets[at + 8 : at + 12], "little")
+        number += 1
+        if number % WITHOUT:
+            kept.append(octets[at:end])
+        at = end
+    copy.write_bytes(b"".join(kept))
+
+
+def rows(directory: Path) -> list[str]:
+    """All rows of the files of a table, in an order that does not depend on who wrote them."""
+    return sorted(str(row) for file in directory.glob("*.parquet") for row in pq.read_table(file).to_pylist())
+
+
+def test_the_tables_are_those_that_spark_writes(spark: SparkSession, captures: str, tmp_path: Path) -> None:
+    here = pipeline.write(ThisProcess(), captures, str(tmp_path / "here"))
+    there = pipeline.write(spark, captures, str(tmp_path / "there"))
+    assert sorted(row["capture_file"] for row in here) == sorted(row["capture_file"] for row in there)
+    for table in TABLES:
+        found = rows(tmp_path / "here" / table)
+        assert found == rows(tmp_path / "there" / table), table
+        assert found, table
+
+
+def test_what_was_lost_and_what_was_answered_are_among_them(captures: str, tmp_path: Path) -> None:
+    """Else the paths behind them would not have been taken."""
+    pipeline.write(ThisProcess(), captures, str(tmp_path / "here"))
+    flows = pq.read_table(tmp_path / "here" / "message_flows").to_pylist()
+    connections = pq.read_table(tmp_path / "here" / "connections").to_pylist()
+    assert any(row["rpc_latency_ns"] is not None for row in flows)
+    assert any(row["missing_bytes"] for row in connections)
+
+
+def test_work_that_is_interrupted_leaves_the_old_output(captures: str, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    pipeline.write(ThisProcess(), captures, str(output))
+    before = rows(output / "frames")
+    process = ThisProcess()
+    process.interruptAll()
+    with pytest.raises(Interrupted):
+        pipeline.write(process, captures, str(output), overwrite=True)
+    assert rows(output / "frames") == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_large_captures_need_spark(captures: str, tmp_path: Path) -> None:
+    large = tmp_path / "large.pcap"
+    large.write_bytes((Path(captures) / NAMES[0]).read_bytes() + bytes(ONE_TASK_BYTES))
+    with pytest.raises(ValueError, match="need Spark"):
+        pipeline.write(ThisProcess(), str(large), str(tmp_path / "out"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["large.pcap"]

@@ -1,0 +1,127 @@
+"""Brokers as connections show them, and those at which message-ids repeat.
+
+A broker is a server endpoint and a virtual host. Input: rows of table connections (OF_CONNECTIONS), and queues that are
+streams (`udfs.conversation.streams.STREAMS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from udfs.arrow.rows import in_one, numbers_of, one_of, truth_of
+from udfs.pairing.columns import BROKERS, OF_CONNECTIONS, OF_IDS
+from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
+from udfs.pairing.hashes import hashed
+
+NAMED_VHOST = "vhost:"  # RabbitMQ: so begins a host name of 1.0 that is a virtual host
+
+IDS = pa.schema({"key": pa.int64(), "server": pa.string(), "vhost": pa.string()})
+REPEATED = pa.schema({"server": pa.string(), "vhost": pa.string()})
+REPEATED_OF_SPARK = "server string, vhost string"
+
+
+def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Table:
+    """OF_CONNECTIONS, and STREAMS -> BROKERS, a row for each connection that may have messages."""
+    rows = {name: in_one(connections[name]) for name in OF_CONNECTIONS}
+    lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), rows["undecoded_bytes"].fill_null(0)), 0)
+    # Connections that did not speak AMQP have no messages. One that lost bytes may have, and counts for its broker.
+    spoken = pc.or_(rows["version"].is_valid(), lost)
+    rows, lost = {name: column.filter(spoken) for name, column in rows.items()}, lost.filter(spoken)
+    vhost, is_1_0 = rows["vhost"], pc.equal(rows["version"], "1.0").fill_null(False)
+    named = pc.starts_with(vhost, NAMED_VHOST).fill_null(False)
+    of_1_0 = pc.if_else(named, pc.utf8_slice_codeunits(vhost, len(NAMED_VHOST)), None)
+    vhost = pc.if_else(is_1_0, of_1_0, vhost)
+    vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
+    port = rows["server_port"].cast(pa.string())
+    server = joined(rows["server_ip"], port, ":")
+    _, broker = np.unique(hashed(server, vhost), return_inverse=True)
+    lossy = np.bincount(broker, truth_of(lost)) > 0
+    columns = [
+        rows["connection_id"], rows["version"], server, vhost, pa.array(lossy[broker]),
+        pa.nulls(len(server), pa.bool_()), _streams(streams, rows["connection_id"], broker),
+    ]  # fmt: skip
+    return pa.Table.from_arrays(columns, schema=BROKERS)
+
+
+def joined(left: pa.Array, right: pa.Array, separator: str) -> pa.Array:
+    """Both texts, or the one that is there, or none. (Arrow's `null_handling="skip"` leaves out rows that have neither:
+    others are then taken for theirs.)"""
+    return pc.coalesce(pc.binary_join_element_wise(left, right, separator), left, right, "")
+
+
+def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray) -> pa.Array:
+    """For each connection, the names of the streams of its broker, each ended by a newline; null: none."""
+    if streams is None or not streams.num_rows:
+        return pa.nulls(len(connections), pa.string())
+    told = streams.group_by(["connection_id", "queue"]).aggregate([])
+    places = pc.index_in(told["connection_id"], connections)
+    known: dict[int, set[str]] = {}
+    for place, queue in zip(places.to_pylist(), told["queue"].to_pylist(), strict=True):
+        if place is not None and queue is not None:
+            known.setdefault(int(broker[place]), set()).add(queue)
+    numbers = sorted(known)
+    texts = pa.array(["".join(f"{queue}\n" for queue in sorted(known[number])) for number in numbers], pa.string())
+    return texts.take(pc.index_in(pa.array(broker), pa.array(numbers, pa.int64())))
+
+
+@dataclass(frozen=True)
+class MakeBrokers:
+    """The function for `mapInArrow` over a single partition: OF_CONNECTIONS and `queue` -> BROKERS; a row with a queue
+    tells of a stream."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = list(batches)
+        if held:
+            rows = pa.Table.from_batches(held)
+            tells = rows["queue"].is_valid()
+            streams = rows.filter(tells).select(["connection_id", "queue"])
+            yield from brokers_of(rows.filter(pc.invert(tells)), streams).combine_chunks().to_batches()
+
+
+@dataclass(frozen=True)
+class PartitionIds:
+    """The function for `mapInArrow`: messages (OF_IDS) with their broker (OF_BROKERS), one that is lossy -> PARTITIONED
+    IDS of those that are not marked as redelivered, by message-id and by where they came from."""
+
+    deliveries: tuple[str, ...]
+    partitioner: HashPartitioner
+    columns = OF_IDS
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.partitioner(map(self._ids, batches))
+
+    def _ids(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        delivered = one_of(rows["operation"], self.deliveries)
+        unmarked = pc.and_(rows["lossy"], pc.invert(rows["redelivered"].fill_null(False)))
+        has_id = pc.not_equal(rows["message_id"], "").fill_null(False)
+        chosen = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))
+        rows, delivered = rows.filter(chosen), delivered.filter(chosen)
+        source = pc.coalesce(rows["queue"], rows["address"], rows["link"].cast(pa.string()), "")
+        key = hashed(rows["server"], rows["vhost"], rows["message_id"], pc.if_else(delivered, source, None))
+        return pa.RecordBatch.from_arrays([pa.array(key), rows["server"], rows["vhost"]], schema=IDS)
+
+
+def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function for `mapInArrow`: PARTITIONED IDS, sorted by bucket -> REPEATED, brokers at which one occurs twice,
+    some of them several times."""
+    for rows in whole_keys(batches, IDS, "key"):
+        order = np.argsort(numbers_of(rows["key"]))
+        keys = numbers_of(rows["key"])[order]
+        twice = order[1:][keys[1:] == keys[:-1]]
+        found = rows.take(pa.array(twice)).group_by(["server", "vhost"]).aggregate([])
+        yield from found.select(REPEATED.names).combine_chunks().to_batches()
+
+
+def with_repeats(brokers: pa.Table, repeats: pa.Table) -> pa.Table:
+    """BROKERS with `ids_repeat` as REPEATED tells."""
+    here = np.isin(hashed(*_names(brokers)), hashed(*_names(repeats)))
+    return brokers.set_column(BROKERS.names.index("ids_repeat"), "ids_repeat", pa.array(here))
+
+
+def _names(rows: pa.Table) -> list[pa.Array]:
+    return [in_one(rows[name]) for name in REPEATED.names]
