@@ -119,10 +119,12 @@ def hole_ahead(d, s, ended, now_ns, arrival):
 
     `ended`: the connection is over, nothing more can arrive. An acknowledgement past the hole proves that the peer
     got the bytes; they are still awaited for a moment, because captures of several queues or interfaces swap
-    neighbours.
+    neighbours. What the snaplen cut off is missing once the peer acknowledged it or later data came.
     """
     waiting = int(d.piece_end) - int(d.piece_from)
     if d.cut_end > d.next:
+        if waiting == 0 and not ended and d.acked < d.cut_end:
+            return 0  # what the snaplen cut off may be sent again in smaller segments
         gap = int(d.cut_end) - int(d.next)
         if waiting > 0:
             gap = min(gap, int(s.pieces[d.piece_from].start) - int(d.next))

@@ -7,7 +7,8 @@ Rules (RFC 9293 section 3.4 for sequence arithmetic):
 * The first captured copy of a byte wins. A later copy that differs is counted as a conflicting overlap, as far back as
   `HISTORY` bytes.
 * Later data waits (`codec.tcp.pieces`) until what is before it arrives, or is declared missing: because the peer
-  acknowledged past it, because the snaplen cut it off, because a limit is reached, or because the connection ended.
+  acknowledged past it, because the snaplen cut it off and no copy came before later data, because a limit is reached,
+  or because the connection ended.
 
 Every function works on the plain arrays and records of `codec.tcp.direction`.
 """

@@ -129,3 +129,35 @@ def test_a_fin_that_is_acknowledged_by_another_one_came_first() -> None:
     for order in (fins, fins[::-1]):
         _, (fact,) = accounted([*OPENING, Segment(CLIENT, 0, STREAM), *order])
         assert (fact["tcp_end"], fact["tcp_end_by"]) == ("fin", "client")
+
+
+@pytest.mark.parametrize("sizes", [[100], [40, 60, 500], [700, 33]])
+def test_what_the_snaplen_cut_off_is_there_if_it_was_sent_again_in_smaller_segments(sizes: list[int]) -> None:
+    """A segment of which 8 octets were captured got lost behind the sniffer; its copies are small enough."""
+    lost = Segment(CLIENT, 0, STREAM[:8], wire=len(STREAM))
+    again, at = [], 8
+    while at < len(STREAM):
+        size = sizes[len(again) % len(sizes)]
+        again.append(Segment(CLIENT, at, STREAM[at : at + size]))
+        at += size
+    for answers in ([], [Segment(SERVER, 0, ack=8)]):
+        rows, (fact,) = accounted([*OPENING, lost, *answers, *again])
+        assert places(rows) == PLACES
+        assert fact["client"]["retransmitted_bytes"] == 0
+
+
+def test_what_the_snaplen_cut_off_is_missing_once_later_data_or_its_acknowledgement_was_captured() -> None:
+    cut_at = PLACES[9][0]
+    cut = Segment(CLIENT, 0, STREAM[:8], wire=cut_at)
+    rest = Segment(CLIENT, cut_at, STREAM[cut_at:])
+    copy = Segment(CLIENT, 8, STREAM[8:cut_at])
+    for behind in ([rest], [Segment(SERVER, 0, ack=cut_at), rest]):
+        rows, (fact,) = accounted([*OPENING, cut, *behind])
+        assert places(rows) == [PLACES[0], *PLACES[9:]]
+        assert fact["client"]["missing_bytes"] == cut_at - 8
+        _, (late,) = Capture(segments=[*OPENING, cut, *behind, copy]).decoded()  # too late for its place
+        assert late["client"]["missing_bytes"] == cut_at - 8
+        assert late["client"]["retransmitted_bytes"] == cut_at - 8
+    answered = [Segment(SERVER, 0, ack=cut_at), Segment(CLIENT, 8, STREAM[8:cut_at]), rest]
+    _, (fact,) = Capture(segments=[*OPENING, cut, *answered]).decoded()
+    assert fact["client"]["missing_bytes"] == cut_at - 8  # the peer has it: nobody sends it again

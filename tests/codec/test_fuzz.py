@@ -9,7 +9,7 @@ import numba
 import numpy as np
 import pytest
 from fuzz import check, check_flows, decode, fuzz, seeds
-from fuzz_modes import fuzzed
+from fuzz_modes import ATTACKS, attack_file, fuzzed
 from guarded_arrays import KERNELS, NegativeIndex, guarded
 
 from codec.amqp import rows as R
@@ -52,6 +52,10 @@ def test_the_checks_see_a_broken_ledger_rows_without_sender_and_overlapping_rows
 def test_interpreted_kernels_give_the_same_rows_and_no_index_is_negative() -> None:
     found = fuzzed("interpreted", "--seed", "1", "--inputs", "24")
     assert (found.inputs, found.digest) == (24, fuzz(1, 24, 1e9).digest.hexdigest())
+
+
+def test_the_attacks_that_every_mode_gets_are_files_of_tests() -> None:
+    assert [attack_file(name).name for name in ATTACKS] == [f"test_{name}.py" for name in ATTACKS]
 
 
 def test_a_guarded_array_takes_no_negative_index() -> None:

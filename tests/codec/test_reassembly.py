@@ -153,7 +153,7 @@ def test_what_comes_just_after_its_acknowledgement_is_not_lost() -> None:
     assert facts["client"]["out_of_order_segments"] == 1
 
 
-def test_what_the_snaplen_cut_is_a_hole_at_once() -> None:
+def test_what_the_snaplen_cut_is_a_hole_when_later_data_comes() -> None:
     at, size = PLACES[6]  # a body: 8 octets of frame around it
     cut_short = Segment(CLIENT, at, STREAM[at : at + 20], wire=size)
     rows, (facts,) = Capture(

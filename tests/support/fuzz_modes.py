@@ -14,10 +14,12 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 FUZZ = Path(__file__).with_name("fuzz.py")
+TESTS = FUZZ.parents[1]
 MODES = {
     "interpreted": {"NUMBA_DISABLE_JIT": "1"},
     "compiled": {},
@@ -42,25 +44,39 @@ class Round(NamedTuple):
 
 def fuzzed(mode: str, *options: str) -> Round:
     """A round of fuzzing in this mode, which prints what it found."""
-    print(f"{mode}: {' '.join(options)}", flush=True)
-    command = [sys.executable, str(FUZZ), *options]
-    done = subprocess.run(command, env={**os.environ, **MODES[mode]}, stdout=subprocess.PIPE, text=True, check=False)
-    print(done.stdout, flush=True)
-    inputs, digest = re.search(r"([\d,]+) inputs,? ", done.stdout), re.search(r"digest.*: (\w+)", done.stdout)
-    if done.returncode or not inputs or not digest:
+    code, printed = ended(mode, [str(FUZZ), *options], subprocess.PIPE)
+    inputs, digest = re.search(r"([\d,]+) inputs,? ", printed), re.search(r"digest.*: (\w+)", printed)
+    if code or not inputs or not digest:
         raise SystemExit(f"{mode} kernels failed")
-    after = {int(number): known for number, known in re.findall(r"after (\d+) inputs: (\w+)", done.stdout)}
+    after = {int(number): known for number, known in re.findall(r"after (\d+) inputs: (\w+)", printed)}
     return Round(int(inputs[1].replace(",", "")), digest[1], after)
 
 
 def attacked(mode: str, names: tuple[str, ...]) -> None:
     """The tests of attacks, whose rows are the same in each mode, in this one."""
-    print(f"{mode}: tests of attacks", flush=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]
-    tests = [str(FUZZ.with_name(f"test_{name}.py")) for name in names]
-    done = subprocess.run([*command, *tests], env={**os.environ, **MODES[mode]}, cwd=FUZZ.parents[1], check=False)
-    if done.returncode:
-        raise SystemExit(f"{mode} kernels do not stand the attacks")
+    options = ["-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    code, _ = ended(mode, [*options, *(str(attack_file(name)) for name in names)])
+    if code:
+        raise SystemExit(f"{mode} kernels fail tests of attacks")
+
+
+def ended(mode: str, arguments: list[str], out: int | None = None) -> tuple[int, str]:
+    """Exit code and output of Python with these arguments in this mode; what it was and took is printed."""
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, env={**os.environ, **MODES[mode]}, cwd=TESTS.parent, stdout=out, text=True) as run:
+        printed = run.stdout.read() if run.stdout else ""
+        _, status, spent = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+    named = " ".join(Path(argument).name for argument in arguments)
+    seconds = spent.ru_utime + spent.ru_stime
+    print(f"{mode}: {named}\n{printed}{seconds:,.0f} s of processor time\n", flush=True)
+    return run.returncode, printed
+
+
+def attack_file(name: str) -> Path:
+    """The test file of this name, whichever floor it tests."""
+    (found,) = TESTS.glob(f"*/test_{name}.py")
+    return found
 
 
 def require_equal(one: object, other: object, what: str) -> None:
@@ -73,25 +89,24 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=INPUTS, help=f"for compiled kernels ({INPUTS})")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     chosen = parser.parse_args()
-    some = ("--captures", "--largest", str(INTERPRETED_BYTES))
-    require_equal(fuzzed("compiled", *some), fuzzed("interpreted", *some), "small captures")
-    require_equal(fuzzed("compiled", "--captures"), fuzzed("bounds-checked", "--captures"), "captures")
-    attacked("interpreted", INTERPRETED_ATTACKS)
-    attacked("bounds-checked", ATTACKS)
-    numbers = {
-        "interpreted": INTERPRETED,
-        "bounds-checked": max(INTERPRETED, chosen.inputs // CHECKED_SHARE),
-        "compiled": max(INTERPRETED, chosen.inputs),
-    }
-    rounds = {
-        mode: fuzzed(mode, "--seed", str(chosen.seed), "--inputs", str(number)) for mode, number in numbers.items()
-    }
-    for mode in ("interpreted", "bounds-checked"):
-        common = rounds[mode].after.keys() & rounds["compiled"].after.keys()
+    seed = ("--seed", str(chosen.seed))
+    checked = max(INTERPRETED, chosen.inputs // CHECKED_SHARE)
+    with ThreadPoolExecutor(1) as other_core:
+        compiled = other_core.submit(fuzzed, "compiled", *seed, "--inputs", str(max(INTERPRETED, chosen.inputs)))
+        some = ("--captures", "--largest", str(INTERPRETED_BYTES))
+        require_equal(fuzzed("compiled", *some), fuzzed("interpreted", *some), "small captures")
+        require_equal(fuzzed("compiled", "--captures"), fuzzed("bounds-checked", "--captures"), "captures")
+        attacked("interpreted", INTERPRETED_ATTACKS)
+        attacked("bounds-checked", ATTACKS)
+        rounds = {
+            mode: fuzzed(mode, *seed, "--inputs", str(number))
+            for mode, number in (("interpreted", INTERPRETED), ("bounds-checked", checked))
+        }
+    every = compiled.result()
+    for mode, found in rounds.items():
+        common = found.after.keys() & every.after.keys()
         for number in sorted(common):
-            require_equal(
-                rounds[mode].after[number], rounds["compiled"].after[number], f"{mode}, seed {chosen.seed}, {number}"
-            )
+            require_equal(found.after[number], every.after[number], f"{mode}, seed {chosen.seed}, input {number}")
         print(f"the rows of {max(common):,} inputs are those of {mode} kernels")
 
 

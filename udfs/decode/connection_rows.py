@@ -86,13 +86,15 @@ def facts(ended: Concluded, files: Sequence[str]) -> pa.StructArray:
     for side, direction in zip(SIDES, (client, 1 - client), strict=True):
         columns[f"{side}_ip"] = _addresses(addresses[places, direction])
         columns[f"{side}_port"] = pa.array(ports[places, direction])
-        columns[side] = _ledger(ended.directions[places, direction])
+        columns[side] = _ledger(ended.directions, direction)
     return _struct(columns, arrow_type(FACTS))
 
 
-def _ledger(directions: NDArray[np.void]) -> pa.StructArray:
-    names = LEDGER.names
-    return _struct({name: _numbers(directions[COUNTED_AS.get(name, name)]) for name in names}, arrow_type(LEDGER))
+def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.StructArray:
+    """LEDGER of one direction of each, the `chosen` one. Records are large: fields are taken out, not records."""
+    places = np.arange(len(directions))
+    columns = {name: directions[COUNTED_AS.get(name, name)][places, chosen] for name in LEDGER.names}
+    return _struct({name: _numbers(column) for name, column in columns.items()}, arrow_type(LEDGER))
 
 
 def _struct(columns: Mapping[str, pa.Array], kind: pa.StructType) -> pa.StructArray:

@@ -10,6 +10,7 @@ Of a connection that goes on, a row of what was said first is kept, the number o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -145,16 +146,22 @@ class Connections:
             more["on"] = numbers_of(chosen["blocks"])
             self._blocks = _over(np.concatenate([self._blocks, more]))
 
+    @cached_property
+    def _silent(self) -> pa.Schema:
+        """Columns of what is said, where nothing is."""
+        return self._first(self._handshake.said(_no_frames())).schema
+
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
         """What was said and counted of these connections, which are forgotten."""
         found: dict[str, pa.Array] = {}
-        said = self._first(pa.concat_tables(self._said)) if self._said else None
-        if said is None:
-            said = self._first(self._handshake.said(_no_frames()))
-        at = _places(numbers_of(said[KEY]), ids)
-        found |= {name: picked(said[name], at) for name in said.column_names if name != KEY}
-        rest = said.filter(pa.array(~np.isin(numbers_of(said[KEY]), ids)))
-        self._said = [rest] if rest.num_rows else []
+        if self._said:
+            said = self._first(pa.concat_tables(self._said))
+            at = _places(numbers_of(said[KEY]), ids)
+            found |= {name: picked(said[name], at) for name in said.column_names if name != KEY}
+            rest = said.filter(pa.array(~np.isin(numbers_of(said[KEY]), ids)))
+            self._said = [rest] if rest.num_rows else []
+        else:
+            found |= {field.name: nulls(len(ids), field.type) for field in self._silent if field.name != KEY}
         counts = self._summed() if self._counts else []
         whole = pa.Table.from_batches(counts) if counts else None
         own = _places(numbers_of(whole[KEY]), ids) if whole is not None else np.full(len(ids), -1)
