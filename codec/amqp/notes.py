@@ -40,6 +40,8 @@ NOTES = (
     "entry-unexpected",  # 0-10: a struct in a header that is not defined, or there twice
     "fields-missing",  # 1.0: a mandatory field is null, or the list ends before it
     "fields-extra",  # 1.0: a list has more fields than its type defines
+    "peer-late",  # read without bytes of the peer that packets of this direction acknowledge: they are captured later
+    "captured-late",  # the peer had acknowledged it in a packet that was read before
 )
 (
     FRAME_TYPE,
@@ -74,6 +76,8 @@ NOTES = (
     ENTRY_UNEXPECTED,
     FIELDS_MISSING,
     FIELDS_EXTRA,
+    PEER_LATE,
+    CAPTURED_LATE,
 ) = (1 << bit for bit in range(len(NOTES)))
 
 # Field-table tags that the 0-9-1 grammar (section 4.2.1) and the brokers' practice read as different types, or only one

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.classic.contents import Contents, new_contents
 from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN
@@ -57,7 +58,7 @@ from codec.amqp.versions import (
     Headers,
 )
 from codec.compiler.kernel import kernel
-from codec.compiler.limits import SEARCH
+from codec.compiler.limits import ORDER_OF_SIDES, SEARCH
 from codec.tcp.direction import (
     DIRECTION,
     DONE,
@@ -173,6 +174,8 @@ def drain(state, direction):
 def consume_ready(state, direction, waiting):
     """`consume`, but for the last bytes, `waiting` ones, which wait for the other direction."""
     d = state.directions[direction]
+    peer = state.directions[1 - direction]
+    first = int(state.rows.used[0])
     d.end -= waiting
     d.next -= waiting
     d.payload_bytes -= waiting
@@ -180,7 +183,22 @@ def consume_ready(state, direction, waiting):
     d.end += waiting
     d.next += waiting
     d.payload_bytes += waiting
+    if d.early > peer.ready or peer.early > 0:
+        _note_order(state.rows.cells, first, int(state.rows.used[0]), direction, d, peer)
     return code
+
+
+@kernel
+def _note_order(cells, first, end, direction, d, peer):
+    """Rows of `direction` that were read before bytes of the peer which they acknowledge, or are such bytes."""
+    for i in range(first, end):
+        if cells[i, R.DIRECTION] != direction:
+            continue
+        if d.early > peer.ready:
+            cells[i, R.NOTES] |= N.PEER_LATE
+        if cells[i, R.OFFSET] < peer.early:
+            cells[i, R.NOTES] |= N.CAPTURED_LATE
+            d.limits |= ORDER_OF_SIDES
 
 
 @kernel

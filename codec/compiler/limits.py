@@ -148,6 +148,7 @@ REACHED = (
     "handshake size",  # handshake_bytes, layer_bytes
     "early data size",  # early_bytes
     "trial decryption",  # trial_grace, trial_rate
+    "order of both sides",  # ack_ns, ack_segments, reorder_bytes
 )
 (
     REORDER_WINDOW,
@@ -165,4 +166,5 @@ REACHED = (
     HANDSHAKE,
     EARLY_DATA,
     TRIAL,
+    ORDER_OF_SIDES,
 ) = (1 << bit for bit in range(len(REACHED)))

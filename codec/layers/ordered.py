@@ -4,7 +4,7 @@ The rules are those of the decoder itself (`codec.amqp.connections.transport`, `
 counts, when a hole is certain, which direction waits for the other. Output are SEGMENT records:
 
 * what became readable with a segment: bytes (`cap_len` of them, end to end in `octets`) or a hole (`wire_len` bytes of
-  which none was captured), and
+  which none was captured); flags PEER_IS_LATE and IS_LATE where the order of both directions is not known, and
 * behind it one without payload for the segment itself, with its flags; `ack` is 1 where it acknowledges one octet more
   than there was of the other direction, which is its FIN.
 
@@ -23,7 +23,7 @@ from codec.amqp.connections.flows import DRAIN, DRAIN_PEER, PLACE
 from codec.amqp.connections.transport import begins_anew, bring, open_window, take
 from codec.amqp.stream import goes_on, has_more, is_through, someone_waits
 from codec.compiler.kernel import kernel
-from codec.net.segments import ACK, SEGMENT
+from codec.net.segments import ACK, IS_LATE, PEER_IS_LATE, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, Stream, new_stream
 from codec.tcp.order import release
 from codec.tcp.pieces import drop_first_piece, hole_ahead
@@ -101,6 +101,7 @@ def _event(t, direction, ts_ns, packet_no, file, seq, ack, wire_len, cap_len, fl
 def _hand_on(t, direction, waiting):
     """Bytes in order become events, but for the last `waiting` ones: DONE, or NEED_ROWS when there is no room."""
     d, s = t.directions[direction], t.streams[direction]
+    peer = t.directions[1 - direction]
     stop = int(d.next) - waiting
     at = int(d.next) - (int(d.end) - int(d.pos))
     while at < stop:
@@ -114,7 +115,8 @@ def _hand_on(t, direction, waiting):
         size = min(min(int(m.end), stop) - at, len(t.octets) - int(t.used[1]))
         copy_bytes(t.octets, int(t.used[1]), s.bytes, int(d.pos), int(d.pos) + size)
         seq = (int(d.seq) - (int(d.next) - at)) % WRAP
-        _event(t, direction, int(m.ready_ns), int(m.ready_packet_no), int(m.ready_file), seq, 0, size, size, ACK)
+        flags = ACK | (PEER_IS_LATE if d.early > peer.ready else 0) | (IS_LATE if at < peer.early else 0)
+        _event(t, direction, int(m.ready_ns), int(m.ready_packet_no), int(m.ready_file), seq, 0, size, size, flags)
         d.pos += size
         at += size
     return DONE

@@ -31,7 +31,7 @@ from codec.layers.tls.hello import random_of
 from codec.layers.tls.keylog import SecretSource
 from codec.layers.tls.records import Opened, Tls
 from codec.layers.websocket import WebSocket, is_upgrade
-from codec.net.segments import ACK, FLOW_KEY_BYTES, SYN
+from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, PEER_IS_LATE, SYN
 from codec.tcp.direction import DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, TLS
 
 TRIED = 2  # records of a connection that began before the capture on which secrets are tried
@@ -235,7 +235,7 @@ class Layered:
         segments["cap_len"][plain] = sizes
         segments["wire_len"][plain] = sizes + holes
         segments["direction"][plain] = ways
-        segments["flags"][plain] = ACK
+        segments["flags"][plain] = ACK | (segments["flags"][plain] & (PEER_IS_LATE | IS_LATE))
         wire = segments["wire_len"].astype(np.int64)
         segments["payload_at"] = np.cumsum(segments["cap_len"].astype(np.int64)) - segments["cap_len"]
         begun = [np.where(segments["direction"] == way, wire, 0) for way in (0, 1)]

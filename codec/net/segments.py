@@ -27,5 +27,7 @@ SEGMENT = np.dtype(
 )
 
 FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
+# Never on the wire: of segments that layers have put in order. What codec.amqp.notes say of frames, for their bytes.
+PEER_IS_LATE, IS_LATE = 0x4000, 0x8000
 
 FLOW_KEY_BYTES = 36  # low ip 16, high ip 16, low port 2, high port 2; IPv4 as ::ffff:a.b.c.d

@@ -43,6 +43,7 @@ DIRECTION = np.dtype(
         ("gate", "i8"),  # marks[gate:mark_end] wait for what they acknowledge (codec.tcp.order)
         ("ready", "i8"),  # stream offset up to which the framing may read
         ("waived", "i8"),  # stream offset of the peer up to which nothing waits for its bytes any more
+        ("early", "i8"),  # stream offset of the peer whose bytes before it were not waited for long enough
         ("promised", "i8"),  # sequence number of offset 0 that the peer's SYN-ACK acknowledged, -1 unknown
         ("piece_from", "i8"),  # pieces[piece_from:piece_end] wait, sorted by start, disjoint
         ("piece_end", "i8"),

@@ -9,6 +9,8 @@ the peer which the framing does not have yet. Only this waits: segments are coun
 A wait is over when the bytes are there, or are known to be missing; when both directions wait for each other (one of
 the packets is a copy, sent again: the later one); and at the bounds of `Limits.ack_*`: then the capture's order holds.
 A direction whose peer was not seen does not wait at all. Each mark is passed once: the cost is linear.
+
+What a bound ends is noted on the frames of both sides: `early` says up to where the peer's bytes were read too late.
 """
 
 from __future__ import annotations
@@ -75,12 +77,20 @@ def give_up(c, d, s, peer, other):
                 peer.waived = n.needs
             return True
     if mine and _too_long(c, d, s) and not (theirs and c.over and _before(peer, other, d, s)):
-        d.waived = s.marks[d.gate].needs
+        _read_early(c, d, s)
         return True
     if theirs and _too_long(c, peer, other):
-        peer.waived = other.marks[peer.gate].needs
+        _read_early(c, peer, other)
         return True
     return False
+
+
+@inlined
+def _read_early(c, d, s):
+    """What waits in `d` is read without what it waits for; at the end of a connection that is missing, not late."""
+    d.waived = s.marks[d.gate].needs
+    if not c.over:
+        d.early = max(int(d.early), int(d.waived))
 
 
 @inlined

@@ -29,11 +29,12 @@ LOSSES: tuple[tuple[str, str, str | None], ...] = (("gap", "channel", None), ("s
 KNOWN = {
     "start": "sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')",
     "both": "client_packets > 0 AND server_packets > 0",
-    "order": "out_of_order_segments = 0",
+    "order": "out_of_order_segments = 0 AND NOT coalesce(array_contains(limits, 'order of both sides'), false)",
 }
 
 # Life of a channel. Channel 0 carries the connection itself in the classic family.
 OPENS_CHANNEL = ("channel.open",)
+OPENED_CHANNEL = ("channel.open-ok",)
 CLOSES_CHANNEL = ("channel.close",)
 CONNECTION_CHANNEL = dict.fromkeys(CLASSIC_VERSIONS, "0")
 SESSION_VERSIONS = ("0-10", "1.0")  # their channels carry sessions

@@ -26,6 +26,7 @@ from wire import CLIENT, FLOW, SERVER, Row
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
+from codec.layers.stack import Layers
 from codec.net.segments import ACK, FIN, SYN
 from pipeline.tables.config import config
 from udfs.decode.frame_rows import frame_rows
@@ -221,9 +222,11 @@ def made(segments: list[Segment]) -> dict[str, list[Row]]:
     return tables_of([(FLOW, *Capture(segments=segments).numbered())])
 
 
-def tables_of(captured: list[tuple[bytes, np.ndarray, np.ndarray]]) -> dict[str, list[Row]]:
+def tables_of(
+    captured: list[tuple[bytes, np.ndarray, np.ndarray]], layers: Layers | None = None
+) -> dict[str, list[Row]]:
     """Rows of the tables that workers make of flows."""
-    decoder, tables, found = Decoder(), Tables(config()), defaultdict[str, list[Row]](list)
+    decoder, tables, found = Decoder(layers=layers), Tables(config()), defaultdict[str, list[Row]](list)
     for batches in (*(decoder.feed(*flow) for flow in captured), decoder.finish()):
         for batch in batches:
             for table, rows in tables.feed(frame_rows(batch, ["a.pcap"], False, coded=True)):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
 
 Column = Any  # pa.Array or pa.ChunkedArray; texts may be coded as words of a dictionary
@@ -68,6 +69,16 @@ def numbered(column: Column, values: Collection[str]) -> NDArray[np.int64]:
         return integers(pc.add(pc.index_in(texts, known).cast(pa.int64()), 1))
     words = np.append(integers(pc.add(pc.index_in(texts.dictionary, known).cast(pa.int64()), 1)), 0)
     found: NDArray[np.int64] = words.take(codes_of(texts), mode="wrap")
+    return found
+
+
+def is_noted(notes: Column, note: int) -> NDArray[np.bool_]:
+    """Which rows have a note (of codec.amqp.notes) among their names."""
+    lists = in_one(notes)
+    found = np.zeros(len(lists), bool)
+    if lists.null_count < len(lists):
+        names = note_names(note) or []
+        found[numbers_of(pc.list_parent_indices(lists))[is_among(pc.list_flatten(lists), *names)]] = True
     return found
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
 from codec.conversation.channels import carried
 from codec.conversation.channels.carried import NO_FRAME, open_requests, waiting_from
 from codec.conversation.channels.history import end_connection, follow
@@ -35,7 +36,7 @@ from codec.conversation.channels.state import (
 )
 from codec.sides import SIDES
 from udfs.arrow.numbers import MOST_TEXTS, Numbers
-from udfs.arrow.rows import fixed, integers, is_among, is_there, numbers_of, places_where, values_cut
+from udfs.arrow.rows import fixed, integers, is_among, is_noted, is_there, numbers_of, places_where, values_cut
 
 Records = NDArray[Any]
 _SENDERS = pa.array(SIDES)
@@ -118,6 +119,7 @@ OF_METHODS = (
     "status",
     "name",
     "error",
+    "notes",
 )
 OF_FRAMES = (*OF_METHODS, "arguments")
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
@@ -146,12 +148,14 @@ class Said:
         return has_say & ~is_among(frames["version"], *self.others)
 
     def marks(self, frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
-        """`sender` (1: the server), `loss`, `on_connection` of chosen frames."""
+        """`sender` (1: the server), `loss`, `on_connection`, `peer_late`, `late` of chosen frames."""
         channel_0 = (numbers_of(frames["channel"]) == 0) & is_there(frames["channel"])
         return {
             "sender": is_among(frames["sender"], SIDES[1]),
             "loss": self.lost(frames),
             "on_connection": channel_0 & is_among(frames["version"], *self.versions),
+            "peer_late": is_noted(frames["notes"], PEER_LATE),
+            "late": is_noted(frames["notes"], CAPTURED_LATE),
         }
 
     def lost(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:

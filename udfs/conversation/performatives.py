@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES, VERSIONS, names_with, outcome_numbers
 from codec.conversation.sessions.state import NONE, Rows
@@ -16,13 +17,13 @@ from codec.sides import SIDES
 from udfs.arrow.fields import Values, are_objects, counted, elements, fields, fields_and_insides, inside, values_of
 from udfs.arrow.numbers import Numbers
 from udfs.arrow.octets import hexed, valid_utf8
-from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, numbers_of, picked, values_cut
+from udfs.arrow.rows import fixed, integers, is_among, is_noted, is_there, numbered, numbers_of, picked, values_cut
 from udfs.conversation.properties import as_text
 
 Integers = NDArray[np.int64]
 OF_FRAMES = (
     "connection_id", "frame_no", "content_frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status",
-    "name", "arguments", "properties", "error",
+    "name", "arguments", "properties", "error", "notes",
 )  # fmt: skip
 ARGUMENTS = {
     "name": "string", "remote_channel": "int", "handle": "bigint", "role": "boolean", "snd_settle_mode": "int",
@@ -69,7 +70,7 @@ class Chosen:
         return hidden
 
     def rows(self, frames: pa.RecordBatch) -> tuple[pa.Int64Array, dict[str, Integers]]:
-        """Places of the frames that have a say; `loss`, `hides` of them."""
+        """Places of the frames that have a say; `loss`, `hides`, `peer_late`, `late` of them."""
         of_version = is_among(frames["version"], *VERSIONS)
         lost = self.lost(frames)
         if not of_version.any():
@@ -80,7 +81,13 @@ class Chosen:
             named = is_among(frames["name"], *NAMES) & is_there(frames["channel"])
         chosen = (of_version & (named | hides)) | (~is_there(frames["version"]) & lost)
         at = np.flatnonzero(chosen)
-        return pa.array(at), {"loss": fixed(lost[at].astype(np.int64)), "hides": fixed(hides[at].astype(np.int64))}
+        marks = {
+            "loss": lost,
+            "hides": hides,
+            "peer_late": is_noted(frames["notes"], PEER_LATE),
+            "late": is_noted(frames["notes"], CAPTURED_LATE),
+        }
+        return pa.array(at), {name: fixed(mark[at].astype(np.int64)) for name, mark in marks.items()}
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from codec.amqp import rows as R
 from codec.amqp.connections.connection import END_FIN, END_NONE, END_RST
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import STRAY_SEGMENT
-from codec.net.segments import ACK, FIN, RST, SYN
+from codec.net.segments import ACK, FIN, IS_LATE, PEER_IS_LATE, RST, SYN
 from codec.tcp.direction import DONE, FOREIGN, TLS
 from codec.tcp.order import needed
 from codec.tcp.pieces import hold, hold_room
 from codec.tcp.reassembly import OUT_OF_WINDOW, WRAP, anchor, count_conflicts, deliver, make_room, offset_of, swallow
+
+FAR = 1 << 62  # a stream offset behind all others
 
 
 @kernel
@@ -140,6 +142,7 @@ def take(c, d, peer, direction, s, rows, g, payload):
             d.limits |= STRAY_SEGMENT
             d.outside_bytes += size
             return DONE
+        note_order(d, peer, g)
         needs = needed(peer, int(g.ack)) if g["flags"] & ACK else 0
         place(c, d, s, g, payload, start, needs)
     if g["flags"] & FIN and d.anchored and d.fin_at < 0:
@@ -147,6 +150,17 @@ def take(c, d, peer, direction, s, rows, g, payload):
         if fin_at >= d.next - 1 and fin_at - d.next < OUT_OF_WINDOW:
             d.fin_at = fin_at
     return DONE
+
+
+@inlined
+def note_order(d, peer, g):
+    """Layers have put segments in order; how much of the peer is late was counted in other bytes than these."""
+    if g["flags"] & PEER_IS_LATE:
+        d.early = FAR
+    elif d.early == FAR:
+        d.early = 0
+    if peer.early == FAR and not g["flags"] & IS_LATE:
+        peer.early = 0
 
 
 @kernel

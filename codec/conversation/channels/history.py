@@ -12,13 +12,17 @@ event of that
 - After a loss of the client's frames the broker's number of a publish is not known.
 - A settlement that names a message which was captured later shows that the capture is out of order there: what became
   of that message is not known.
+- Nor is it where the directions are too far apart in the capture: of a delivery that was captured late, of what is
+  outstanding when a settlement of everything was, and of all messages of a channel incarnation that is doubted. That
+  is one that may have taken over settlements of the incarnation before, or that has transactions, until an order is
+  known again.
 
 Constant work a row, but for ends of lives and transactions, which cost what they end.
 """
 
 from __future__ import annotations
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import inlined, kernel
 from codec.conversation.channels.links import close_link, declare, link_of, meant_queue, open_link
 from codec.conversation.channels.pools import record_of, used_again
 from codec.conversation.channels.requests import answered, ask
@@ -68,6 +72,7 @@ from codec.conversation.settlement import NO_RESULT
 from codec.hashes.keyed import empty
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
+WHOSE_LIFE, WHICH_TRANSACTION = 1, 2  # what is doubted of a slot
 
 
 @kernel
@@ -147,13 +152,15 @@ def _publish(s, out, rows, i, slot):
     tag, outcome = NONE, UNKNOWN
     if slot.mode == CONFIRM and slot.confirm_losses == s.numbers[LOSSES_CLIENT]:
         tag = slot.published - slot.confirm_from
-        if tag > slot.named_sent:
+        if tag > slot.named_sent and not slot.doubted:
             outcome = UNSETTLED
             slot.opened_sent += 1
             write_event(
                 out, connection, ledger_of(channel, slot.life, SENT), frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT
             )  # fmt: skip
-    elif slot.mode == TX:
+            if rows.late[i]:
+                _note_unknown(s, out, channel, slot.life, SENT, frame_no, tag, tag)
+    elif slot.mode == TX and not slot.doubted:
         number = slot.published
         slot.tx_first = slot.tx_first if slot.tx_first else number
         slot.tx_last = number
@@ -184,7 +191,7 @@ def _deliver(s, out, rows, i, role, slot, request):
     outcome = UNSETTLED if no_ack == 0 else UNKNOWN
     if no_ack == 1:
         outcome = PRESETTLED
-    elif tag <= slot.named_received:
+    elif tag <= slot.named_received or rows.late[i] or slot.doubted:
         outcome = UNKNOWN
     else:
         ledger = ledger_of(channel, slot.life, RECEIVED)
@@ -205,7 +212,11 @@ def _settle(s, out, rows, i, role, slot, outcome):
         return
     first = LOWEST if many else tag
     last = HIGHEST if role.settles_all != 0 or (many and tag == 0) else tag
-    ledger = ledger_of(rows.channel[i], slot.life, SENT if sender == SERVER else RECEIVED)
+    of = SENT if sender == SERVER else RECEIVED
+    ledger = ledger_of(rows.channel[i], slot.life, of)
+    if rows.late[i] and last == HIGHEST:  # it was sent before some of what is outstanding here
+        _note_unknown(s, out, rows.channel[i], slot.life, of, rows.frame_no[i], LOWEST, HIGHEST)
+        return
     if not role.settles_all:
         if sender == SERVER:
             slot.named_sent = max(slot.named_sent, tag)
@@ -246,17 +257,57 @@ def _channel_of(s, out, rows, i, role):
     return slot
 
 
+@inlined
+def _was_used(s, channel):
+    """Whether rows of a channel came before on this connection."""
+    slot = s.slots[channel]
+    return slot.epoch == s.numbers[EPOCH] and slot.shown
+
+
+@kernel
+def _doubt(s, rows, i, role, slot, out, reopened):
+    """Row `i` was captured long before or after what the peer had sent before it. It may belong to another incarnation
+    of its channel, where there are several; what is said in a transaction may belong to another one."""
+    if slot.doubted or rows.on_connection[i]:
+        return
+    reopened = reopened or (role.opened_channel and rows.peer_late[i])
+    if reopened or role.mode == TX or slot.mode == TX:
+        slot.doubted = WHOSE_LIFE if reopened else WHICH_TRANSACTION
+        s.numbers[LOSSES] += 1  # answers are not followed meanwhile: no request waits for one any more
+        for ledger in (SENT, RECEIVED):
+            _note_unknown(s, out, rows.channel[i], slot.life, ledger, rows.frame_no[i], LOWEST, HIGHEST)
+
+
+@kernel
+def _no_doubt(s, role, slot):
+    """A row in order: nothing is left to come of an incarnation whose successor is open, nor of a transaction behind
+    the request that ends it."""
+    if slot.doubted == WHOSE_LIFE and role.opened_channel:
+        slot.doubted = 0
+    elif slot.doubted == WHICH_TRANSACTION and role.ends_transaction:
+        slot.doubted = 0
+        slot.tx_first = 0
+        used_again(s.pendings, slot.tx_head, s.numbers, FREE_PENDING)
+        slot.tx_head = NONE
+
+
 @kernel
 def _row(s, roles, rows, i, out):
     name = rows.name[i]
     role = roles.roles[name]
+    apart = rows.peer_late[i] or rows.late[i]
+    if apart and rows.peer_late[i]:
+        s.numbers[LOST_SERVER if rows.sender[i] == CLIENT else LOST_CLIENT] = rows.frame_no[i]
+    reopened = apart and role.opens_channel and _was_used(s, rows.channel[i])
     slot = _channel_of(s, out, rows, i, role)
+    if apart:
+        _doubt(s, rows, i, role, slot, out, reopened)
     _state_changes(s, rows, i, role, slot)
     link = open_link(s, rows, i, role, slot) if role.opens_link else NONE
     request = NONE
-    if role.asks and rows.no_wait[i] != 1:
+    if role.asks and rows.no_wait[i] != 1 and not rows.late[i] and not slot.doubted:
         request = ask(s, rows, i, role, slot, link)
-    elif role.answers:
+    elif role.answers and not slot.doubted:
         request = answered(s, out, rows, i, role, slot)
     if role.declares:
         declare(s, rows, i, slot, request)
@@ -272,10 +323,12 @@ def _row(s, roles, rows, i, out):
     elif role.operation:
         _deliver(s, out, rows, i, role, slot, request)
     outcome = roles.settles[name, rows.sender[i], rows.requeue[i] + 1]
-    if outcome:
+    if outcome and not slot.doubted:
         _settle(s, out, rows, i, role, slot, outcome)
     if role.answers and request != NONE:
         used_again(s.requests, request, s.numbers, FREE_REQUEST)
+    if slot.doubted and not apart:
+        _no_doubt(s, role, slot)
 
 
 @kernel

@@ -24,8 +24,8 @@ def _record(fields: str) -> np.dtype:
 
 # What a method does, as the caller's roles say: one row a name, row 0 nothing.
 ROLE = _record(
-    "operation dialogue asks answers opens_channel closes_channel mode ends_transaction declares opens_link "
-    "closes_link prefetch settles_all outside_transactions"
+    "operation dialogue asks answers opens_channel opened_channel closes_channel mode ends_transaction declares "
+    "opens_link closes_link prefetch settles_all outside_transactions"
 )
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)
@@ -40,7 +40,7 @@ LEDGER_CHANNEL_SHIFT, LEDGER_LIFE_SHIFT = 42, 2
 SLOT = _record(
     "epoch life shown opened_ns closed close_ns close_sender close_code close_text mode prefetch_count prefetch_size "
     "published delivered returned opened_sent opened_received confirm_from confirm_losses declared lost_client "
-    "lost_server tx_first tx_last tx_head links named_sent named_received"
+    "lost_server tx_first tx_last tx_head links named_sent named_received doubted"
 )
 LINK = _record(
     "channel life tag kind opened_ns queue no_ack exclusive accepted closing_ns closing_sender closing_name transfers "
@@ -78,7 +78,7 @@ class Roles(NamedTuple):
 
 class Rows(NamedTuple):
     """Methods and losses in the order of connection and frame_no: columns int64 (n,). Truth values and numbers -1 when
-    not there, names and texts 0; `loss`, `on_connection` 0 or 1."""
+    not there, names and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.amqp.notes) 0 or 1."""
 
     connection_id: np.ndarray
     frame_no: np.ndarray
@@ -88,6 +88,8 @@ class Rows(NamedTuple):
     name: np.ndarray
     loss: np.ndarray
     on_connection: np.ndarray
+    peer_late: np.ndarray
+    late: np.ndarray
     consumer_tag: np.ndarray
     queue: np.ndarray
     delivery_tag: np.ndarray
@@ -201,3 +203,4 @@ def begin_life(slot, life):
     slot.links = NONE
     slot.named_sent = NONE
     slot.named_received = NONE
+    slot.doubted = 0

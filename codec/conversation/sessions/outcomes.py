@@ -52,7 +52,8 @@ class Outcomes(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Ends of transactions, by `place` (transaction and frame), int64 (n,)."""
+    """Ends of transactions that were asked for, by `place` (transaction and frame), int64 (n,); `result` NONE where
+    there is no answer."""
 
     place: Integers
     ended_ns: Integers
@@ -128,17 +129,19 @@ class _Transactions:
         at = Places(settled.ledger, settled.frame_no).find(asks["ledger"], asks["frame_no"])
         answer = np.where(at == NONE, 0, _picked(settled.outcome, at))
         when = np.where(_picked(settled.settled_frame_no, at) < 0, NONE, _picked(settled.settled_ns, at))
-        done = np.isin(answer, (CONFIRMED, REJECTED, NACKED)) & (asks["key"] != 0)
-        asks = asks[done]
+        done = asks["key"] != 0
+        asks, answer = asks[done], answer[done]
         names = self._named(asks["connection"], asks["key"])
         self._names = np.unique(names)
         places = (np.searchsorted(self._names, names) << FRAME_BITS) | asks["frame_no"]
         order = np.argsort(places)
-        result = np.where(answer[done] == CONFIRMED, asks["result"], ROLLED_BACK)
+        result = np.where(answer == CONFIRMED, asks["result"], ROLLED_BACK)
+        result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED)), result, NONE)
         self.ends = Ends(places[order], when[done][order], asks["ts_ns"][order], result[order])
 
     def following(self, connections: Integers, keys: Integers, frames: Integers) -> Integers:
-        """The next end of each transaction, at a frame or behind it, as a place of `ends`; NONE where there is none."""
+        """The next end of each transaction, at a frame or behind it, as a place of `ends`; NONE where there is none, or
+        it was not answered: the name may be used again behind it."""
         if not len(self._names):
             return np.full(len(keys), NONE)
         names = self._named(connections, keys)
@@ -146,7 +149,8 @@ class _Transactions:
         at = np.searchsorted(self.ends.place, (name << FRAME_BITS) | frames)
         last = np.minimum(at, len(self.ends.place) - 1)
         known = (keys != 0) & (self._names[name] == names) & (at < len(self.ends.place))
-        found: Integers = np.where(known & (self.ends.place[last] >> FRAME_BITS == name), at, NONE)
+        known &= (self.ends.place[last] >> FRAME_BITS == name) & (self.ends.result[last] != NONE)
+        found: Integers = np.where(known, at, NONE)
         return found
 
     def _named(self, connections: Integers, keys: Integers) -> Integers:
@@ -193,7 +197,7 @@ def _of_messages(
 
 def still_needed(records: Ended, outcomes: Outcomes) -> NDArray[np.bool_]:
     """Which events say something of messages that are not final, in a connection without transactions: what opens
-    them, and what was noted of them."""
+    them, what was noted of them, and what settled those whose links are not known yet."""
     events = records.events
     opens, ledger = events["opens"] == 1, events["ledger"]
     messages = records.messages[~outcomes.final]
@@ -206,7 +210,7 @@ def still_needed(records: Ended, outcomes: Outcomes) -> NDArray[np.bool_]:
     ids = np.sort((ledger[waits] << KEY_BITS) | events["first"][waits])
     first = np.searchsorted(ids, (ledger << KEY_BITS) | events["first"], "left")
     last = np.searchsorted(ids, (ledger << KEY_BITS) | events["last"], "right")
-    needed: NDArray[np.bool_] = waits | (~opens & (events["final"] == 0) & (last > first))
+    needed: NDArray[np.bool_] = waits | (~opens & (last > first))
     return needed
 
 

@@ -70,6 +70,7 @@ def _new_session(s, channel, life):
     session.branch = 0
     session.named_client = NONE
     session.named_server = NONE
+    session.doubted = 0
     return at
 
 
@@ -103,6 +104,7 @@ def session_of(s, rows, i, role):
         session.opened_losses = losses(s.numbers)
         session.opened_ns = rows.ts_ns[i]
         session.name = rows.session_name[i]
+        session.doubted = int(life > 1 and (rows.peer_late[i] or rows.late[i]))
         return at, opener
     place = found(s.found_by, latest)
     if place == NONE:
@@ -111,6 +113,8 @@ def session_of(s, rows, i, role):
         if place == NONE:
             place = _new_session(s, number, 0) - first
             put(s.found_by, unopened, place)
+    if role.opens_session and rows.peer_late[i]:  # the session that it answers comes later
+        s.sessions.rows[first + place].doubted = 1
     return first + place, opener
 
 

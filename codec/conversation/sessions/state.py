@@ -45,7 +45,7 @@ SESSION = _record(
     "connection channel life listed opened_losses opened_ns name remote_channel closed_ns close_sender detach_code "
     "reason_code condition description incoming_window outgoing_window mode failed close_frame close_client_hidden "
     "close_server_hidden client_hidden server_hidden losses listed_losses last_ns last_listed_ns tx_key branch "
-    "named_client named_server"
+    "named_client named_server doubted"
 )
 LINK = _record(
     "connection session known kind name client_handle server_handle client_address server_address client_attached "
@@ -82,7 +82,7 @@ class Rows(NamedTuple):
     `number`: delivery-id or command id. `about`: the side whose messages a settlement is about, in the ranges
     from `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it asks
     something of a transaction coordinator; `ends`: what asks for the end of a transaction, its result if that is done;
-    `key`: the transaction that is named."""
+    `key`: the transaction that is named. `peer_late`, `late` (codec.amqp.notes): 0 or 1."""
 
     connection_id: np.ndarray
     frame_no: np.ndarray
@@ -92,6 +92,8 @@ class Rows(NamedTuple):
     name: np.ndarray
     loss: np.ndarray
     hides: np.ndarray
+    peer_late: np.ndarray
+    late: np.ndarray
     content_frame_no: np.ndarray
     readable: np.ndarray
     remote_channel: np.ndarray

@@ -132,7 +132,7 @@ def _row(s, roles, rows, i):
         link = _on_destination(s, rows, i, role, place, begins)
     if begins:
         transfer(s, rows, i, place, link, key)
-    if role.settles:
+    if role.settles and not session.doubted:
         settle_ranges(s, rows, i, role, place, key)
     if role.refuses and rows.number[i] != NONE:
         refusal = s.refusals.rows[new_record(s.refusals)]
@@ -160,3 +160,5 @@ def follow(s, roles, rows):
             numbers[HIDDEN_CLIENT if by_client else HIDDEN_SERVER] += 1
         if rows.name[i]:
             _row(s, roles, rows, i)
+        if rows.peer_late[i]:
+            numbers[HIDDEN_SERVER if by_client else HIDDEN_CLIENT] += 1

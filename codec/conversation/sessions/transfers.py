@@ -7,7 +7,8 @@ receiver accepts, rejects or releases ranges of these; of a publish it is enough
 and a transfer with accept-mode none asks for nothing. (0-10 specification, classes session, execution, message.)
 
 What was settled before it was captured, in a capture that is out of order there, is `named`: what became of it is not
-known.
+known. So is what was captured late, where the directions are too far apart, unless it needs no settlement, and all of
+a session that may have taken over what is about the session before.
 """
 
 from __future__ import annotations
@@ -96,8 +97,11 @@ def transfer(s, rows, i, place, link, key):
         s.numbers[TRANSACTIONS] = 1
     message.client_hidden = s.numbers[HIDDEN_CLIENT]
     message.server_hidden = s.numbers[HIDDEN_SERVER]
-    message.named = _was_named(s, place, rows.sender[i], rows.number[i])
+    doubted = rows.late[i] or s.sessions.rows[place].doubted
+    message.named = doubted or _was_named(s, place, rows.sender[i], rows.number[i])
     message.row = i
+    if doubted and rows.settled[i] != 1 and rows.aborted[i] != 1:
+        return
     if rows.number[i] != NONE and not (rows.sender[i] == SERVER and rows.no_accept[i] == 1):
         open_delivery(s, rows, i, place * LEDGERS + rows.sender[i])
 
