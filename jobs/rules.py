@@ -35,7 +35,7 @@ NEEDED = {
 PAGE = """# Rules of the audit
 
 `wirehare rules --markdown` prints this page, `wirehare rule CH-09` all that is known of one rule. A *violation* breaks
-the protocol, a *warning* costs somebody something or will, *info* is worth knowing; what costs work comes first among
+the protocol, a *warning* causes trouble now or will later, *info* is worth knowing; what costs work comes first among
 its equals. Under each rule stand the settings of client libraries and of the broker that help, where there are such:
 "Qpid" means Qpid JMS and Proton, "RabbitMQ" the broker. [audit.md](audit.md) says how to switch rules off, set their
 thresholds, and add your own.

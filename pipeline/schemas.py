@@ -217,6 +217,14 @@ LINKS = table(
     ("handle", LONG, "1.0: handle at the client; at the server where that is not known"),
     ("address", STRING, "1.0: address of the node at the far end"),
     ("queue", STRING, "queue consumed from"),
+    (
+        "queue_type",
+        STRING,
+        (
+            "RabbitMQ: 'classic' 'quorum' 'stream', as stated by x-queue-type in the last declaration of the queue on "
+            "this connection, or by x-stream-offset of the consumer; null: not stated here"
+        ),
+    ),
     ("snd_settle_mode", STRING, "1.0: 'unsettled' 'settled' 'mixed'"),
     ("rcv_settle_mode", STRING, "1.0: 'first' 'second'"),
     ("acquire_mode", STRING, "0-10: 'pre-acquired', or 'not-acquired': messages stay in their queue for others"),
@@ -360,14 +368,14 @@ FINDINGS = table(
     ("connection_id", LONG, "TCP connection; of a rule about several the first; null: scope is 'capture'"),
     ("channel", INT, "channel number; of a rule about connections null"),
     ("channel_life", LONG, "which life of the channel number, see channels"),
-    ("frame_no", LONG, "frame of the first offence"),
+    ("frame_no", LONG, "frame of the first occurrence"),
     ("packet_no", LONG, "packet that completed that frame: the one to open"),
     ("capture_file", STRING, "URI of the capture that holds packet_no, or that the finding is about"),
     ("ts", TIMESTAMP, "when it was captured"),
     ("summary", STRING, "what the rule says is wrong"),
     ("evidence", VARIANT, "values that show it: observed, expected, negotiated, and others by name"),
     ("reference", STRING, "where the rule is written"),
-    ("occurrences", LONG, "offences of this rule by the same connection, channel life, link or message"),
+    ("occurrences", LONG, "occurrences of this rule by the same connection, channel life, link or message"),
     (
         "reservation",
         STRING,

@@ -183,7 +183,7 @@ def warm_conversations() -> None:
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
     columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
     follower, sessions = (
-        Follower(MethodRoles({}, {}, {}, Said((), (), (), (), (("gap", "channel", None),)))),
+        Follower(MethodRoles({}, {}, {}, Said((), (), (), (), (("gap", "channel", None),)), {})),
         Sessions(()),
     )
     follower.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))

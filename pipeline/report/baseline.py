@@ -31,7 +31,7 @@ class BaselineError(WirehareError):
 
 @dataclass(frozen=True)
 class Known:
-    """One thing that a rule finds fault with, as the baseline knows it: how many findings and offences make it up.
+    """One thing that a rule finds fault with, as the baseline knows it: how many findings and occurrences make it up.
 
     `status`: 'new' or 'persisting'; None without a baseline, or where a baseline that was cut short cannot tell.
     """

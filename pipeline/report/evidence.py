@@ -78,17 +78,30 @@ def located(findings: DataFrame, connections: DataFrame) -> DataFrame:
     )
     evidence = F.col("evidence")
     return findings.join(ends, "connection_id", "left").withColumns(
-        {"entities": entities(evidence), "things": entities(evidence, THINGS)}
+        {"entities": entities(evidence), "things": things(evidence)}
     )
 
 
-def entities(evidence: Column, kinds: Iterable[str] = ENTITIES) -> Column:
+def entities(evidence: Column) -> Column:
     """The names in evidence as 'queue=orders exchange=logs', without what is made up anew each time; null for none."""
-    named = (
-        F.concat(F.lit(f"{name}="), F.regexp_replace(F.try_variant_get(evidence, f"$.{name}", "string"), MADE_UP, "*"))
-        for name in kinds
-    )
+    named = (F.concat(F.lit(f"{name}="), _name(evidence, name)) for name in ENTITIES)
     return F.nullif(F.concat_ws(" ", *named), F.lit(""))
+
+
+def things(evidence: Column) -> Column:
+    """THINGS in evidence as people read them: 'exchange logs, routing key a.b'; the empty name is ''; null for none."""
+    named = (
+        F.concat(
+            F.lit(f"{name.replace('_', ' ')} "),
+            F.when(_name(evidence, name) == "", "''").otherwise(_name(evidence, name)),
+        )
+        for name in THINGS
+    )
+    return F.nullif(F.concat_ws(", ", *named), F.lit(""))
+
+
+def _name(evidence: Column, kind: str) -> Column:
+    return F.regexp_replace(F.try_variant_get(evidence, f"$.{kind}", "string"), MADE_UP, "*")
 
 
 def prepared(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:

@@ -28,7 +28,7 @@ from pipeline.report.rules import cards, first
 from pipeline.report.shown import TABLES
 from pipeline.report.tables import Table, latency_table, table
 from pipeline.report.text import count, duration, moment, share, size, wire
-from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture
+from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
 from pipeline.report.verdict import Verdict
 from pipeline.report.wireshark import connection as connection_filter
 
@@ -122,7 +122,8 @@ def rendered(
     """The page with so much on it."""
     style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
     totals = ledger(facts)
-    tables = {name: table(name, facts.groups[name], room.rows, room.characters) for name in TABLES}
+    groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}
+    tables = {name: table(name, groups[name], room.rows, room.characters) for name in TABLES}
     tables["settled"] = latency_table(
         "Until settled", "Messages", drawn.settled, room.rows, "No settlement was captured."
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.audit.catalogue import Rule, catalogue
+from pipeline.audit.catalogue import Rule, catalogue, reason
 from pipeline.report import wireshark
 from pipeline.report.baseline import Compared
 from pipeline.report.evidence import NAMED, SEVERITIES
@@ -25,6 +25,8 @@ TABLES = "TABLES"
 # Evidence in which a peer says what happened; and how much of other evidence says it instead.
 TELLING = ("reply text", "text", "description", "condition", "error")
 TELLING_VALUES = 3
+# Evidence that is shown before other values.
+BEFORE_OTHERS = ("observed", "expected")
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,15 @@ class Example:
     connection: str | None
     cut: str | None
 
+    @property
+    def product(self) -> str:
+        """Product and version of the client, as an application without a name is called."""
+        return " ".join(filter(None, (self.row["client_product"], self.row["client_version"])))
+
 
 @dataclass(frozen=True)
 class Card:
-    """A rule that is broken. `findings`, `offences`: how many; `reserved` of the findings are not sure. On how many
+    """A rule that is broken. `findings`, `occurrences`: how many; `reserved` of the findings are not sure. On how many
     `connections`, of those that speak AMQP. `names`: of NAMED, all that occur in its findings, the most frequent first.
     `rule`: what is known of it; None where it is not in the catalogue of this release."""
 
@@ -51,7 +58,7 @@ class Card:
     summary: str
     reference: str
     findings: int
-    offences: int
+    occurrences: int
     reserved: int
     new: int
     persisting: int
@@ -77,6 +84,11 @@ class Card:
         values = self.examples[0].values if self.examples else ()
         words = [("", value) for name, value in values if name in TELLING and value]
         return words[:1] or values[:TELLING_VALUES]
+
+    @property
+    def reason(self) -> str:
+        """Why it has its severity, which may be another than that of the rule."""
+        return reason(self.severity, self.costs_work) if self.rule is not None else self.severity
 
     @property
     def query(self) -> str:
@@ -110,7 +122,7 @@ def cards(
             summary=str(groups[0]["summary"] or ""),
             reference=str(groups[0]["reference"] or ""),
             findings=sum(group["rows"] for group in groups),
-            offences=sum(group["occurrences"] for group in groups),
+            occurrences=sum(group["occurrences"] for group in groups),
             reserved=sum(group["reserved"] for group in groups),
             new=status.get((rule_id, "new"), 0),
             persisting=status.get((rule_id, "persisting"), 0),
@@ -173,9 +185,13 @@ def values(evidence: str | None) -> list[tuple[str, str]]:
         return [("evidence", evidence or "")]
     if not isinstance(found, dict):
         return [("evidence", plain(found))]
-    return [(name.replace("_", " "), plain(value)) for name, value in list(found.items())[:VALUES]]
+    order = {name: place for place, name in enumerate(BEFORE_OTHERS)}
+    ordered = sorted(found.items(), key=lambda item: order.get(item[0], len(order)))
+    return [(name.replace("_", " "), plain(value)) for name, value in ordered[:VALUES]]
 
 
 def plain(value: Any) -> str:
-    """A value of JSON as text."""
+    """A value of JSON as text; the fields of an object one after the other."""
+    if isinstance(value, dict) and value:
+        return ", ".join(f"{name.replace('_', ' ')} {plain(part)}" for name, part in value.items())
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.report.groups import Groups
 from pipeline.report.text import count, plain
 
 # Kind of a row -> the columns that it leads between.
 KINDS = {"publishes": (0, 1), "routed": (1, 2), "consumes": (2, 3)}
 HEADINGS = ("Published by", "Exchange", "Queue", "Consumed by")
 BOXES = 10  # in a column
-BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, TOP = 168, 26, 248, 40, 34
-CHARACTERS = 24
+# As wide as the page on a desk; a generated queue name and "Pika Python Client Library 1.4.4" fit into a box.
+BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, TOP = 248, 26, 310, 40, 34
+CHARACTERS = 32
 THICKEST = 7
 DEFAULT_EXCHANGE = "(default exchange)"
 SECOND_NS = 10**9
@@ -99,6 +101,16 @@ def name(kind: Any, text: Any, is_origin: bool) -> str:
     """A name as it is shown; that of the default exchange is empty."""
     is_exchange = is_origin == (kind == "routed") and kind != "consumes"
     return DEFAULT_EXCHANGE if is_exchange and not text else str(text or "")
+
+
+def with_names(found: Groups) -> Groups:
+    """Rows of section 'topology' with names as the picture shows them."""
+    ends = {"origin": True, "target": False}
+    rows = [
+        {**row, **{end: name(row["kind"], row[end], is_origin) for end, is_origin in ends.items()}}
+        for row in found.rows
+    ]
+    return Groups(rows, found.total)
 
 
 def line(

@@ -23,6 +23,7 @@ from pipeline.tables.roles import (
     SETS_PREFETCH,
     SETTLEMENTS,
     SETTLES_ALL,
+    TELLS_QUEUE_TYPE,
     TRANSACTION_ENDS,
     dialogue_of,
     replies,
@@ -73,4 +74,4 @@ def method_roles() -> MethodRoles:
         for name in sorted({*dialogues, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }
     said = Said(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
-    return MethodRoles(roles, SETTLEMENTS, TEXTS, said)
+    return MethodRoles(roles, SETTLEMENTS, TEXTS, said, TELLS_QUEUE_TYPE)

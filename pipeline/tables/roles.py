@@ -42,6 +42,8 @@ MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 SETS_PREFETCH = ("basic.qos",)
 DECLARES_QUEUE = ("queue.declare",)
+# RabbitMQ, types of queues: method -> the argument that tells it, and the type that it tells (None: its value).
+TELLS_QUEUE_TYPE = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
 # RabbitMQ, streams: method -> the argument that tells that its queue is one, and its value (None: any).
 TELLS_STREAM = {"queue.declare": ("x-queue-type", "stream"), "basic.consume": ("x-stream-offset", None)}
 

@@ -219,6 +219,36 @@ def test_the_first_screen_of_a_desk_holds_what_matters_most(browser: webdriver.C
     assert bottom < DESK[1]
 
 
+def test_ten_thousand_findings_open_in_a_second(tmp_path: Path) -> None:
+    """Every room of the page is full. Processor time of its thread, the least of three: others may be at work."""
+    made = everywhere("orders.of.the.shop", rows=100, examples=4, rules=300)
+    rules = [row["rule_id"] for row in made.groups["rules"].rows]
+    identities = [identity(rules[n % 300], client_product=f"app {n}", entities=f"queue=q{n}") for n in range(10_000)]
+    found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples, made.endpoints, [],
+                  *made_span(made))  # fmt: skip
+    known = compared(found.groups["identities"], None)
+    path = tmp_path / "large.html"
+    now = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+    path.write_text(page(found, known, verdict(found, known, "violation"), "Large", "/data/tables", now))
+    with chromium(tmp_path / "profile") as driver:
+        assert min(seconds_to_open(driver, path) for _ in range(3)) < 1
+        assert len(all_of(driver, "article.card")) == 300
+
+
+def seconds_to_open(browser: webdriver.Chrome, path: Path) -> float:
+    """Processor time of the main thread for a page, from nothing to all drawn."""
+    browser.get("about:blank")
+    browser.execute_cdp_cmd("Performance.enable", {})
+    before = thread_seconds(browser)
+    browser.get(path.as_uri())
+    return thread_seconds(browser) - before
+
+
+def thread_seconds(browser: webdriver.Chrome) -> float:
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime"))
+
+
 def test_a_button_copies_what_stands_beside_it(browser: webdriver.Chrome) -> None:
     button = all_of(browser, "details code.copy + button")[0]
     browser.execute_script("arguments[0].closest('details').open = true", button)  # type: ignore[no-untyped-call]

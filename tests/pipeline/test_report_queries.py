@@ -132,7 +132,7 @@ def test_examples_show_what_is_sure_first(facts: Facts) -> None:
 
     shown = {card.rule_id: card for card in cards(facts, compared(facts.groups["identities"], None), 4)}
     assert list(shown) == ["NM-03", "SEC-01", "CAP-01"]
-    assert (shown["NM-03"].severity, shown["NM-03"].findings, shown["NM-03"].offences) == ("violation", 2, 4)
+    assert (shown["NM-03"].severity, shown["NM-03"].findings, shown["NM-03"].occurrences) == ("violation", 2, 4)
     first, second = shown["NM-03"].examples
     assert (first.row["severity"], second.row["reservation"]) == ("violation", "bytes are missing")
     assert dict(first.values) == {"observed": "amq.", "queue": HOSTILE_QUEUE}

@@ -6,10 +6,11 @@ import re
 
 from report_support import everywhere
 
-from pipeline.report.topology import BOXES, picture
+from pipeline.report.groups import Groups
+from pipeline.report.topology import BOXES, CHARACTERS, picture, with_names
 
 SECOND = 10**9
-ROWS = [
+ROWS: list[dict[str, str | int | None]] = [
     {"kind": "publishes", "origin": "shop", "target": "", "rows": 90},
     {"kind": "publishes", "origin": "shop", "target": "events", "rows": 30},
     {"kind": "routed", "origin": "", "target": "orders", "rows": 80},
@@ -53,8 +54,16 @@ def test_names_from_the_wire_are_cut_and_show_what_is_invisible() -> None:
     assert drawn is not None
     (box,) = (box for box in drawn.boxes if box.column == 0)
     assert box.text.startswith("a[U+202E]<b>")
-    assert len(box.text) <= 24
+    assert len(box.text) <= CHARACTERS
     assert re.search("\u2026$", box.text)
+
+
+def test_the_table_has_the_names_of_the_picture() -> None:
+    rows = with_names(Groups(ROWS, 9))
+    assert [(row["origin"], row["target"]) for row in rows.rows[:3]] == [
+        ("shop", "(default exchange)"), ("shop", "events"), ("(default exchange)", "orders"),
+    ]  # fmt: skip
+    assert rows.total == 9
 
 
 def test_without_rows_there_is_no_picture() -> None:

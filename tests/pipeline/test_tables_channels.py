@@ -45,6 +45,32 @@ def consumers() -> Script:
     return script
 
 
+def declared_queues() -> Script:
+    """Consumers of queues whose declarations state a type, or none, or are refused."""
+    script = Script().open()
+    for queue, arguments in (
+        ("a", {"x-queue-type": "quorum"}),
+        ("b", {"x-max-length": 5}),
+        ("s", {"x-queue-type": "stream"}),
+    ):
+        script.asks("queue.declare", reply={"queue": queue}, queue=queue, arguments=arguments)
+    script.client("queue.declare", queue="n", no_wait=True, arguments={"x-queue-type": "classic"})
+    script.asks("queue.declare", reply={"queue": "n"}, queue="n", passive=True, arguments={"x-queue-type": "quorum"})
+    for queue in "absn":
+        script.consume(queue=queue, tag=f"of {queue}")
+    script.consume(queue="", tag="of the last")  # n
+    offset = {"x-stream-offset": "first"}
+    script.asks(
+        "basic.consume", reply={"consumer_tag": "of an offset"}, queue="read", consumer_tag="", arguments=offset
+    )
+    script.open(2)
+    script.client("queue.declare", 2, queue="a", arguments={"x-queue-type": "classic"})
+    script.server("channel.close", 2, reply_code=406, reply_text="PRECONDITION_FAILED")
+    script.open(3)
+    script.consume(queue="a", tag="of a again", channel=3)
+    return script
+
+
 def consumer_refused() -> Script:
     script = Script().open()
     script.client("basic.consume", queue="none", consumer_tag="c", no_wait=False, no_ack=False)
@@ -61,7 +87,10 @@ def consumer_before_the_capture() -> Script:
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    scripts = (number_used_again, open_before_the_capture, consumers, consumer_refused, consumer_before_the_capture)
+    scripts = (
+        number_used_again, open_before_the_capture, consumers, declared_queues, consumer_refused,
+        consumer_before_the_capture,
+    )  # fmt: skip
     return Read(spark, {make.__name__: make() for make in scripts})
 
 
@@ -116,3 +145,15 @@ def test_consumer_that_was_refused_is_no_link(read: Read) -> None:
 def test_consumer_known_by_its_deliveries_only(read: Read) -> None:
     row = read.one("links", "consumer_before_the_capture", "kind", "name", "queue", "opened_ts", "transfers")
     assert row == ("consumer", "old", None, None, 2)
+
+
+def test_consumer_has_the_type_that_its_queue_was_declared_with(read: Read) -> None:
+    assert sorted(read.rows("links", "declared_queues", "name", "queue", "queue_type")) == [
+        ("of a", "a", "quorum"),
+        ("of a again", "a", "quorum"),
+        ("of an offset", "read", "stream"),
+        ("of b", "b", None),
+        ("of n", "n", "classic"),
+        ("of s", "s", "stream"),
+        ("of the last", "n", "classic"),
+    ]

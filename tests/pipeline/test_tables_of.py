@@ -17,6 +17,7 @@ import golden
 import numpy as np
 import pyarrow as pa
 import pytest
+from rule_support import Case, Talk, write_cases
 
 from codec.amqp.connections.state import StateError
 from codec.net.segments import SEGMENT
@@ -78,8 +79,13 @@ def texts(rows: pa.RecordBatch) -> list[str]:
 
 @cache
 def in_one_go(name: str) -> Rows:
+    return rows_of(runs(name))
+
+
+def rows_of(of_capture: pa.Table) -> Rows:
+    """All rows of runs."""
     found: Rows = {}
-    for table, still_open, rows in tables_of(runs(name).to_batches(max_chunksize=64), config(payload=True)):
+    for table, still_open, rows in tables_of(of_capture.to_batches(max_chunksize=64), config(payload=True)):
         if table != ACCOUNTS:
             assert not still_open
             found.setdefault(table, Counter()).update(texts(rows))
@@ -121,10 +127,15 @@ class Lake:
 
 
 def check(name: str, cuts: list[int]) -> None:
+    same(in_pieces(runs(name), cuts), in_one_go(name), f"{name} {cuts}")
+
+
+def in_pieces(of_capture: pa.Table, cuts: list[int]) -> Rows:
+    """All rows of runs that are decoded piece after piece."""
     lake = Lake()
     for first, end in pairwise([BEGINNING, *cuts, END]):
-        lake.add(piece(runs(name), first, end))
-    same(lake.rows(), in_one_go(name), f"{name} {cuts}")
+        lake.add(piece(of_capture, first, end))
+    return lake.rows()
 
 
 def same(found: Rows, expected: Rows, where: str) -> None:
@@ -145,6 +156,25 @@ def test_so_does_one_cut_in_many_pieces(name: str) -> None:
     """Behind every packet, where they are few."""
     moments = times(runs(name))[1:]
     check(name, moments if len(moments) <= FEW else sorted(random.Random(name).sample(moments, PIECES - 1)))
+
+
+def test_so_do_types_of_queues(tmp_path: Path) -> None:
+    """Declarations, their answers and the consumers are in captures of their own."""
+    talk = Talk().handshake().open(1).open(2).client("queue.purge", 2, queue="forgotten when b is declared")
+    for queue, queue_type in (("a", "quorum"), ("b", "classic")):
+        arguments = {"x-queue-type": queue_type}
+        talk.asks("queue.declare", 1, {"queue": queue}, queue=queue, durable=True, arguments=arguments)
+        if queue == "a":
+            talk.server("queue.purge-ok", 2)
+    talk.asks("basic.consume", 1, {"consumer_tag": "of b"}, queue="b")
+    talk.asks("basic.consume", 1, {"consumer_tag": "of a"}, queue="a").close()
+    write_cases(tmp_path / "types.pcap", [Case("", "0-9-1", talk, [])])
+    of_capture = decoding.in_flow_order(decoding.runs([tmp_path / "types.pcap"])).combine_chunks()
+    found = in_pieces(of_capture, times(of_capture)[1:])
+    same(found, rows_of(of_capture), "types")
+    for name, queue_type in (("of a", "quorum"), ("of b", "classic")):
+        (link,) = (text for text in found["links"] if f"name='{name}'" in text)
+        assert f"queue_type='{queue_type}'" in link
 
 
 @pytest.mark.law

@@ -10,7 +10,9 @@ from typing import Any
 import decoding
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+import pipeline
 from pipeline.tables.config import config
 from udfs.conversation.derived import trace_context
 from udfs.tables import tables_of
@@ -38,6 +40,15 @@ def test_messages_have_the_span_that_published_them(rows: Rows, operation: str) 
         (row for row in rows["messages"] if row["operation"] == operation), key=lambda row: row["first_frame_no"]
     )
     assert [[row["trace_id"], row["span_id"]] for row in of_operation] == SPANS
+
+
+def test_flows_have_the_span_that_published_their_message(spark: SparkSession) -> None:
+    tables = pipeline.decode(spark, str(TRACES / "otel_pika.pcap"))
+    flows = tables.message_flows.collect()
+    tables.release()
+    flows.sort(key=lambda row: row.publish_frame_no)
+    assert [[row.trace_id, row.span_id] for row in flows] == SPANS
+    assert [row.deliver_frame_no for row in flows if row.match == "none" or row.deliver_frame_no is None] == []
 
 
 def test_a_message_and_a_connection_name_their_capture(rows: Rows) -> None:

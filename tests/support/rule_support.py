@@ -4,6 +4,8 @@
     talk.client("basic.publish", routing_key="q").content(b"x")      # methods of the version, by name
     talk.wait(3).server_octets(b"...").lose("client", 20).close().fin("client")
 
+Talks are of 0-9-1 where no version is named, inside `speaking("0-8")` of that one.
+
 Every step returns the Talk and happens a millisecond after the one before. What `handshake` and `open` say breaks no
 rule but the AMBIENT ones.
 """
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,24 @@ SERVER_PROPERTIES = {"host": "h", "product": "Test", "version": "1", "platform":
 CLIENT_PROPERTIES = {"product": "Test", "version": "1", "platform": "P", "capabilities": ABLE}
 
 
+_spoken = ["0-9-1"]
+
+
+def spoken() -> str:
+    """The version of talks for which none is named."""
+    return _spoken[-1]
+
+
+@contextmanager
+def speaking(version: str) -> Iterator[None]:
+    """Talks for which no version is named are of this one."""
+    _spoken.append(version)
+    try:
+        yield
+    finally:
+        _spoken.pop()
+
+
 @dataclass
 class Packet:
     ns: int
@@ -58,10 +79,12 @@ class Talk:
     """
 
     def __init__(
-        self, version: str = "0-9-1", client: int | str = 2, server: int | str = 1, server_port: int = 5672,
+        self, version: str | None = None, client: int | str = 2, server: int | str = 1, server_port: int = 5672,
         at: float = 0, syn: bool = True,
     ) -> None:  # fmt: skip
-        self.version, self.addresses, self.server_port = version, {"client": client, "server": server}, server_port
+        self.version, self.server_port = version or spoken(), server_port
+        self.addresses = {"client": client, "server": server}
+        self.lacks: list[str] = []  # what was to be sent and is not in the version
         self.now = START_NS + int(at * SECOND_NS)
         self.packets: list[Packet] = []
         self.seq = {"client": 1000, "server": 2000}
@@ -119,9 +142,16 @@ class Talk:
     # ---- classic AMQP ----
     def send(self, sender: str, name: str, channel: int = 1, **arguments: Any) -> Talk:
         """A method frame; with an access ticket where the version has such (0-8, 0-9), unless another is given."""
-        if self.version in TICKETS and classic.has_field(self.version, name, "ticket"):
-            arguments = {"ticket": 1, **arguments}
-        return self.octets(sender, classic.method(self.version, name, channel, **arguments))
+        try:
+            if self.version in TICKETS and classic.has_field(self.version, name, "ticket"):
+                arguments = {"ticket": 1, **arguments}
+            octets = classic.method(self.version, name, channel, **arguments)
+        except (KeyError, AssertionError) as error:
+            if self.version == "0-9-1":
+                raise
+            self.lacks.append(str(error))
+            return self
+        return self.octets(sender, octets)
 
     def client(self, name: str, channel: int = 1, **arguments: Any) -> Talk:
         return self.send("client", name, channel, **arguments)
@@ -230,6 +260,11 @@ class Case:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     offender: str | None = None
     besides: Iterable[str] = ()
+
+    @property
+    def lacks(self) -> list[str]:
+        """What was to be sent and is not in the version."""
+        return [missing for talks in self.halves.values() for talk in talks for missing in talk.lacks]
 
     @property
     def halves(self) -> dict[str, list[Talk]]:

@@ -35,8 +35,19 @@ from codec.conversation.channels.state import (
     with_room,
 )
 from codec.sides import SIDES
+from udfs.arrow.fields import fields, fields_and_insides, values_of
 from udfs.arrow.numbers import MOST_TEXTS, Numbers
-from udfs.arrow.rows import fixed, integers, is_among, is_noted, is_there, numbers_of, places_where, values_cut
+from udfs.arrow.rows import (
+    fixed,
+    integers,
+    is_among,
+    is_noted,
+    is_there,
+    numbers_of,
+    places_where,
+    truth_of,
+    values_cut,
+)
 
 Records = NDArray[Any]
 _SENDERS = pa.array(SIDES)
@@ -90,6 +101,7 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("kind", "kind", "kinds"),
         ("name", "name", "texts"),
         ("queue", "queue", "texts"),
+        ("queue_type", "queue_type", "texts"),
         ("no_ack", "no_ack", "truth"),
         ("exclusive", "exclusive", "truth"),
         ("opened_ns", "opened_ns", "number or null"),
@@ -172,12 +184,15 @@ class MethodRoles:
     """What methods do. `roles`: name -> fields of `codec.conversation.channels.state.ROLE`; `settles`: (name, sender,
     requeue or None
     for either) -> outcome. `texts`: the texts of 'operations', 'modes', 'kinds', 'transactions', 'outcomes' by number,
-    from 1 on. `said`: which frames are asked."""
+    from 1 on. `said`: which frames are asked. `queue_types`: name of a
+    method -> the argument among its `arguments` that tells the type of the queue, and the type that it tells (None: its
+    value is the type)."""
 
     roles: Mapping[str, Mapping[str, int]]
     settles: Mapping[tuple[str, str, bool | None], str]
     texts: Mapping[str, tuple[str, ...]]
     said: Said
+    queue_types: Mapping[str, tuple[str, str | None]]
 
     def compiled(self) -> Roles:
         """As the kernel reads them; a name's number is its place, from 1 on."""
@@ -197,7 +212,7 @@ class Follower:
     """Follows connections one after the other: frames in, what they say of channels, consumers and messages out."""
 
     def __init__(self, methods: MethodRoles) -> None:
-        self._said = methods.said
+        self._said, self._queue_types = methods.said, methods.queue_types
         self._roles, self._state = methods.compiled(), new_state()
         self._names, self._texts = Numbers(methods.roles), Numbers([""])  # the latter is EMPTY
         self.texts = {
@@ -211,12 +226,13 @@ class Follower:
         theirs -> records by kind, for `shown`; all of connections but the last."""
         chosen = places_where(self._said.chosen(frames))
         last = frames["connection_id"][-1].as_py() if frames.num_rows else None
-        frames = frames.select(OF_METHODS).take(chosen)
         said = {name: arguments[name].take(chosen) for name in ARGUMENTS}
+        said["queue_type"] = queue_types(frames, chosen, self._queue_types)
+        frames = frames.select(OF_METHODS).take(chosen)
         cut = values_cut(frames)
         if cut.any():
             said = {name: pc.if_else(pa.array(~cut), column, None) for name, column in said.items()}
-        texts = {name: self._texts.of(said[name]) for name in TEXT_ARGUMENTS}
+        texts = {name: self._texts.of(said[name]) for name in (*TEXT_ARGUMENTS, "queue_type")}
         numbers = {name: integers(column, null=-1) for name, column in said.items() if name not in texts}
         numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
         numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in self._said.marks(frames).items()}
@@ -273,6 +289,24 @@ class Follower:
             name: _column(np.ascontiguousarray(records[field]), holds, self.texts) for name, field, holds in KINDS[kind]
         }
         return pa.RecordBatch.from_pydict(columns)
+
+
+def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, tells: Mapping[str, tuple[str, str | None]]) -> pa.Array:
+    """What `chosen` rows of `frames` tell of the types of their queues (`MethodRoles.queue_types`)."""
+    told, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
+    for name, (argument, told_type) in tells.items():
+        at = np.flatnonzero(is_among(names, name))
+        if len(at):
+            values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
+            passive, inner = fields_and_insides(values, {"passive": "boolean"}, ("arguments",))
+            types = fields(inner["arguments"], {argument: "string" if told_type is None else "variant"})[argument]
+            if told_type is not None:
+                types = pc.if_else(is_there(types), told_type, None)
+            types = pc.if_else(truth_of(passive["passive"]), None, types)  # a passive declaration changes nothing
+            mask = np.zeros(len(chosen), bool)
+            mask[at] = True
+            told = pc.replace_with_mask(told, pa.array(mask), types.cast(pa.string()))
+    return told
 
 
 def _records(results: Results) -> dict[str, Records]:

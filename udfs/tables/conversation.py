@@ -54,7 +54,7 @@ Rows = Iterator[tuple[str, pa.RecordBatch]]
 EVENT_BYTES = 32 << 20  # of one connection, above which it is worth while to look what is settled
 ROW_BYTES = 32 << 20
 # Columns that tables of sessions do not have.
-NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ()}
+NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ("queue_type",)}
 NO_FRAMES = np.zeros(0, np.int64)
 Integers = NDArray[np.int64]
 

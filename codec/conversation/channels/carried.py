@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.links import LINK_CHANNEL_SHIFT, LINK_KEY
+from codec.conversation.channels.links import LINK_CHANNEL_SHIFT, LINK_KEY, TYPE_KEY
 from codec.conversation.channels.state import (
     DECLARED,
     DIALOGUE,
@@ -46,7 +46,11 @@ ARRAYS = {
     "requests": REQUEST, "links": LINK, "pendings": PENDING, "declared": NUMBERS,
 }  # fmt: skip
 # Fields that hold numbers of texts, where they are above 0.
-TEXTS = {"slots": ("close_text", "declared"), "requests": ("queue",), "links": ("tag", "queue")}
+TEXTS = {
+    "slots": ("close_text", "declared"),
+    "requests": ("queue", "queue_type"),
+    "links": ("tag", "queue", "queue_type"),
+}
 _TAG = (1 << LINK_CHANNEL_SHIFT) - 1
 NO_FRAME = np.iinfo(np.int64).max
 _POOLS = {"dialogues": DIALOGUES, "requests": REQUESTS, "links": LINKS, "pendings": PENDINGS, "declared": DECLARED}
@@ -98,7 +102,11 @@ def with_entries(table: Keyed, keys: NDArray[np.int64], values: NDArray[np.int64
 def texts_in(parts: Parts) -> NDArray[np.int64]:
     """Numbers of the texts that occur, each once."""
     found = [parts[name][field] for name, fields in TEXTS.items() for field in fields]
-    found += [parts["declared"], parts["keys"][parts["keys"] >= LINK_KEY] & _TAG]
+    found += [
+        parts["declared"],
+        parts["keys"][parts["keys"] >= LINK_KEY] & _TAG,
+        parts["values"][parts["keys"] >= TYPE_KEY],
+    ]
     numbers: NDArray[np.int64] = np.unique(np.concatenate(found))
     return numbers[numbers > 0]
 
@@ -110,9 +118,10 @@ def renumbered(parts: Parts, places: Mapping[int, int]) -> Parts:
         for field in fields:
             parts[name][field] = replaced(parts[name][field], places)
     parts["declared"] = replaced(parts["declared"], places)
-    of_link = parts["keys"] >= LINK_KEY
+    of_link, of_type = parts["keys"] >= LINK_KEY, parts["keys"] >= TYPE_KEY
     keys = parts["keys"][of_link]
     parts["keys"][of_link] = keys & ~_TAG | replaced(keys & _TAG, places)
+    parts["values"][of_type] = replaced(parts["values"][of_type], places)
     return parts
 
 

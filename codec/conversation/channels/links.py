@@ -1,6 +1,7 @@
 """Consumers on a life of a channel, and what a queue without a name means to them.
 
-A consumer tag is free again once the consumer is cancelled: deliveries belong to the consumer that had it last.
+A consumer tag is free again once the consumer is cancelled: deliveries belong to the consumer that had it last. A
+queue has the type that was stated last in a declaration on the connection which was not refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from codec.conversation.channels.state import DECLARED, EMPTY, FREE_LINK, LINKS,
 from codec.hashes.keyed import found, put
 
 LINK_KEY, LINK_CHANNEL_SHIFT = 1 << 62, 40
+TYPE_KEY = LINK_KEY | 1 << 61  # above the keys of links
 
 
 @kernel
@@ -28,6 +30,7 @@ def _new_link(s, slot, channel, tag):
     link.kind = 0
     link.opened_ns = NONE
     link.queue = 0
+    link.queue_type = 0
     link.no_ack = NONE
     link.exclusive = NONE
     link.accepted = 0
@@ -60,10 +63,26 @@ def meant_queue(slot, queue):
 
 
 @kernel
+def declared_type(s, queue):
+    """The type of a queue by its name; 0 where it is not known."""
+    at = found(s.found_by, TYPE_KEY | queue) if queue > EMPTY else NONE
+    return at if at != NONE else 0
+
+
+@kernel
+def has_type(s, queue, queue_type):
+    """The broker agreed to a queue of this type, or was not asked to."""
+    if queue > EMPTY and queue_type:
+        put(s.found_by, TYPE_KEY | queue, queue_type)
+
+
+@kernel
 def declare(s, rows, i, slot, request):
     """A declared queue is what '' means from now on; the broker's name for one declared as '' comes with the answer."""
     if rows.queue[i] > EMPTY:
         slot.declared = rows.queue[i]
+        if request == NONE:
+            has_type(s, rows.queue[i], rows.queue_type[i])
     elif request != NONE:
         at = s.numbers[DECLARED]
         s.numbers[DECLARED] += 1
@@ -80,6 +99,7 @@ def open_link(s, rows, i, role, slot):
     link.kind = role.opens_link
     link.opened_ns = rows.ts_ns[i]
     link.queue = meant_queue(slot, rows.queue[i])
+    link.queue_type = rows.queue_type[i] if rows.queue_type[i] else declared_type(s, link.queue)
     link.no_ack = rows.no_ack[i]
     link.exclusive = rows.exclusive[i]
     link.accepted = 1 if rows.no_wait[i] == 1 else 0

@@ -8,7 +8,7 @@ ends a transaction waits what was said in the transaction.
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.links import link_key
+from codec.conversation.channels.links import has_type, link_key
 from codec.conversation.channels.pools import record_of, used_again
 from codec.conversation.channels.results import ledger_of, write_event, write_reply
 from codec.conversation.channels.state import (
@@ -62,6 +62,7 @@ def ask(s, rows, i, role, slot, link):
     request.frame_no = rows.frame_no[i]
     request.ts_ns = rows.ts_ns[i]
     request.queue = rows.queue[i]
+    request.queue_type = rows.queue_type[i] if role.declares else 0
     request.no_ack = rows.no_ack[i]
     request.link = link
     request.declares = NONE
@@ -100,6 +101,7 @@ def answered(s, out, rows, i, role, slot):
         if link.tag == 0 and rows.consumer_tag[i] != 0:
             link.tag = rows.consumer_tag[i]
             put(s.found_by, link_key(rows.channel[i], link.tag), request.link)
+    has_type(s, request.queue, request.queue_type)
     if request.declares != NONE:
         s.declared[request.declares] = rows.queue[i]
     if request.result != NO_RESULT:

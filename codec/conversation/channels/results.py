@@ -92,6 +92,7 @@ def write_links(out, connection, channel, slot, links, declared):
             row.kind = link.kind
             row.name = link.tag
             row.queue = known_queue(declared, link.queue)
+            row.queue_type = link.queue_type
             row.no_ack = link.no_ack
             row.exclusive = link.exclusive
             row.opened_ns = link.opened_ns

@@ -43,11 +43,11 @@ SLOT = _record(
     "lost_server tx_first tx_last tx_head links named_sent named_received doubted"
 )
 LINK = _record(
-    "channel life tag kind opened_ns queue no_ack exclusive accepted closing_ns closing_sender closing_name transfers "
-    "next"
+    "channel life tag kind opened_ns queue queue_type no_ack exclusive accepted closing_ns closing_sender closing_name "
+    "transfers next"
 )
 DIALOGUE = _record("life losses head tail")
-REQUEST = _record("frame_no ts_ns queue no_ack link declares result tx_first tx_last tx_head next")
+REQUEST = _record("frame_no ts_ns queue queue_type no_ack link declares result tx_first tx_last tx_head next")
 PENDING = _record("frame_no ledger first last outcome next")
 
 # Results.
@@ -58,7 +58,8 @@ LIFE = _record(
     "published delivered returned opened"
 )
 LINK_LIFE = _record(
-    "connection channel life kind name queue no_ack exclusive opened_ns closed_ns closing_sender closing_name transfers"
+    "connection channel life kind name queue queue_type no_ack exclusive opened_ns closed_ns closing_sender "
+    "closing_name transfers"
 )
 REPLY = _record("connection frame_no reply_frame_no reply_name latency_ns")
 
@@ -92,6 +93,7 @@ class Rows(NamedTuple):
     late: np.ndarray
     consumer_tag: np.ndarray
     queue: np.ndarray
+    queue_type: np.ndarray
     delivery_tag: np.ndarray
     multiple: np.ndarray
     requeue: np.ndarray
@@ -117,7 +119,8 @@ class Results(NamedTuple):
 
 class State(NamedTuple):
     """`slots`: SLOT by channel, of this connection when its epoch is; `touched`: channels that are. `found_by` leads to
-    records of dialogues and links. `declared`: names of queues by number of the declaration that asked for one."""
+    records of dialogues and links, and from queues to their types. `declared`:
+    names of queues by number of the declaration that asked for one."""
 
     slots: np.ndarray
     touched: np.ndarray

@@ -26,7 +26,7 @@ COSTS = ("work",)
 # Why a rule has its severity.
 REASONS = {
     "violation": "the protocol forbids it: peers may refuse it, or understand something else",
-    "warning": "it costs somebody something, or will",
+    "warning": "it causes trouble now, or will later",
     "info": "worth knowing; nothing is wrong by itself",
 }
 WORK = "somebody's work was not done or was cut short, so it comes before others of its severity"
@@ -113,12 +113,17 @@ class Rule:
     @property
     def reason(self) -> str:
         """Why it has its severity."""
-        return f"{REASONS[self.severity]}{f'; {WORK}' if self.cost else ''}"
+        return reason(self.severity, self.cost is not None)
 
     def lacking(self, unknown: Collection[str]) -> tuple[str, ...]:
         """What of KNOWLEDGE, `unknown` of a connection, this rule cannot be checked on it without."""
         required = {*self.needs, *(("start",) if self.beginning else ())}
         return tuple(name for name in KNOWLEDGE if name in required and name in unknown)
+
+
+def reason(severity: str, costs_work: bool) -> str:
+    """Why something has this severity."""
+    return f"{REASONS[severity]}{f'; {WORK}' if costs_work else ''}"
 
 
 def rule_of(name: str, entry: Mapping[str, Any]) -> Rule:

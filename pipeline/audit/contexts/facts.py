@@ -48,6 +48,7 @@ SECOND_NS = 10**9
 LISTS = {"mechanisms": ("mechanisms", "sasl_server_mechanisms"), "locales": ("locales",)}
 ROW = ("frame_no", "ts_ns", "sender", "status", "notes", "code", "said", *LISTS)
 ACCESS_REFUSED = 403
+CONNECTION_FORCED = 320  # what qpidd says when a login fails
 
 
 def lists() -> dict[str, Column]:
@@ -121,7 +122,9 @@ def facts(connections: DataFrame, seconds: DataFrame, firsts: DataFrame) -> Data
             "refused": F.expr("c.server_header IS NOT NULL AND c.start IS NULL AND c.server_open IS NULL"),
             "failed_login": F.expr(
                 "c.start IS NOT NULL AND c.start_ok IS NOT NULL AND c.tune IS NULL AND "
-                f"(c.server_close.said.reply_code = {ACCESS_REFUSED} OR c.close IS NULL AND tcp_end_by = 'server') "
+                f"(c.server_close.said.reply_code = {ACCESS_REFUSED} OR "
+                f"version = '0-10' AND c.server_close.said.reply_code = {CONNECTION_FORCED} OR "
+                "c.close IS NULL AND tcp_end_by = 'server') "
                 "OR c.sasl_outcome.said.code != 0"
             ),
             "frame_no": F.coalesce("c.start_ok.frame_no", "c.client_header.frame_no", "first_frame"),

@@ -7,11 +7,11 @@ from typing import Any
 
 import classic_frames as classic
 import pyarrow as pa
-from rule_support import MSS, RAW_IP, CaptureCase, Case, Talk, pcap
+from rule_support import MSS, RAW_IP, CaptureCase, Case, Talk, pcap, spoken
 
 from codec.compiler.limits import LIMITS
 
-V = "0-9-1"
+V = spoken()
 ETHERNET = 1  # LINKTYPE_ETHERNET
 VLAN = bytes.fromhex("81000001")  # a tag and VLAN 1
 MORE_FRAGMENTS = 0x2000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 
 from rule_cases.ch import opened
 
-V = "0-9-1"
+V = spoken()
 
 
 def confirming() -> Talk:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import proton
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 from rule_talks import closed_0_10, closed_1_0, opened_0_10, opened_1_0
 
-V = "0-9-1"
+V = spoken()
 CHANNEL_ERROR = ("CH-09", "NM-11")
 CLOSE = {"reply_code": 200, "reply_text": "bye"}
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 
 from rule_cases.ch import opened, shut
 from rule_cases.dl import ack, consuming, delivered
 from rule_cases.nm import stranger
 
-V = "0-9-1"
+V = spoken()
 
 
 def cancels(talk: Talk, tag: str = "c", channel: int = 1) -> Talk:
@@ -77,6 +77,7 @@ CASES = [
         breaks=consuming().server("basic.cancel", consumer_tag="c", no_wait=True),
         conforms=cancels(consuming()),
         evidence={"observed": "c"},
+        also=("MT-01",) if V == "0-9" else (),
     ),
     Case(
         "CO-06",

@@ -7,9 +7,9 @@ from typing import Any
 
 import classic_frames as classic
 from classic_support import shortstr
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 
-V = "0-9-1"
+V = spoken()
 PLAIN = {"mechanism": "PLAIN", "response": "\0alice\0wonderland"}
 
 
@@ -19,7 +19,7 @@ def talk(version: str = V, **given: Any) -> Talk:
 
 def publish(version: str = V, channel: int = 1) -> bytes:
     """The method alone."""
-    return classic.method(version, "basic.publish", channel, ticket=version == "0-8", exchange="e", routing_key="q")
+    return classic.method(version, "basic.publish", channel, ticket=version != "0-9-1", exchange="e", routing_key="q")
 
 
 def header(size: int, properties: bytes = b"\0\0", class_id: int = 60, weight: int = 0, channel: int = 1) -> bytes:
@@ -40,9 +40,9 @@ def by_server(*frames: bytes) -> Talk:
     return talk().server_octets(b"".join(frames)).close()
 
 
-def staged(*steps: str) -> Talk:
-    """Steps of class file of 0-9 after an open of 'f'."""
-    said = talk("0-9").client("file.open", identifier="f", content_size=3)
+def staged(*steps: str, version: str = "0-9") -> Talk:
+    """Steps of class file of 0-8 and 0-9 after an open of 'f'."""
+    said = talk(version).client("file.open", identifier="f", content_size=3)
     for step in steps:
         if step == "file.open-ok":
             said.server(step, staged_size=0)

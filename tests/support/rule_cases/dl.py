@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 from session_talks import consuming_0_10, consuming_1_0
 
 from rule_cases.cf import later
 from rule_cases.ch import opened, shut
 
-V = "0-9-1"
+V = spoken()
 STREAM = {"x-queue-type": "stream"}
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 
-V = "0-9-1"
+V = spoken()
 
 
 def paused(active: bool = False, answer: bool | None = None) -> Talk:

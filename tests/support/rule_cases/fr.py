@@ -6,9 +6,9 @@ import struct
 
 import classic_frames as classic
 from classic_support import long_prefixed, shortstr
-from rule_support import Case, Talk
+from rule_support import TICKETS, Case, Talk, spoken
 
-V = "0-9-1"
+V = spoken()
 ACK = classic.method(V, "basic.ack", 1, delivery_tag=1)
 QOS = classic.method(V, "basic.qos", 1)
 
@@ -23,7 +23,7 @@ def talk(version: str = V) -> Talk:
     return Talk(version).handshake().open(1)
 
 
-def declared(arguments: bytes = b"", bits: int = 0x02, ticket: int = 0, queue: bytes = b"q") -> Talk:
+def declared(arguments: bytes = b"", bits: int = 0x02, ticket: int = V in TICKETS, queue: bytes = b"q") -> Talk:
     """A durable queue declared with these octets."""
     octets = struct.pack(">H", ticket) + shortstr(queue) + bytes([bits]) + long_prefixed(arguments)
     return talk().client_octets(method(V, "queue.declare", octets)).server("queue.declare-ok", queue=queue).close()
@@ -98,7 +98,7 @@ CASES = [
     # type 4 is a method out of band in 0-8, and nothing in 0-9-1
     Case(
         "FR-02",
-        V,
+        "0-9-1",
         breaks=talk().client_octets(b"\x04" + QOS[1:]).asks("basic.qos").close(),
         conforms=talk().asks("basic.qos").close(),
     ),
@@ -156,7 +156,7 @@ CASES = [
     Case(
         "FR-07",
         "0-8",
-        breaks=talk("0-8").client_octets(classic.method(V, "confirm.select")).close(),
+        breaks=talk("0-8").client_octets(classic.method("0-9-1", "confirm.select")).close(),
         conforms=talk("0-8").asks("tx.select").asks("tx.rollback").close(),
         evidence={"observed": {"class": 85, "method": 10}, "version": "0-8"},
     ),

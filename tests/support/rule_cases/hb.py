@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 from rule_talks import closed_0_10, opened_0_10
 
-V = "0-9-1"
+V = spoken()
 
 
 def beating(interval: int, silence: float, version: str = V) -> Talk:

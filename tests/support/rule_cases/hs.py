@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_support import CLIENT_PROPERTIES, SERVER_PROPERTIES, Case, Talk
+from rule_support import CLIENT_PROPERTIES, SERVER_PROPERTIES, Case, Talk, spoken
 from rule_talks import closed_0_10, opened_0_10
 
-V = "0-9-1"
+V = spoken()
 
 
 def done(version: str = V, **given: dict[str, Any]) -> Talk:

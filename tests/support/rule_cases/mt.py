@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_support import ABLE, CLIENT_PROPERTIES, SERVER_PROPERTIES, Case, Talk
+from rule_support import ABLE, CLIENT_PROPERTIES, SERVER_PROPERTIES, Case, Talk, spoken
 
-V = "0-9-1"
+V = spoken()
 
 
 def talk(version: str = V, **given: Any) -> Talk:
@@ -219,7 +219,7 @@ CASES = [
     ),
     Case(
         "MT-08",
-        V,
+        "0-9-1",
         breaks=talk().asks("access.request", reply={"ticket": 1}, realm="/data").close(),
         conforms=talk().server("channel.flow", active=True).client("channel.flow-ok", active=True).close(),
         evidence={"observed": "access.request"},

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 from rule_talks import HEADER_0_10, HEADERS_1_0, closed_0_10, closed_1_0, opened_0_10, opened_1_0, sasl
 
-V = "0-9-1"
+V = spoken()
 HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
 
 
-def spoken(version: str = V) -> Talk:
+def greeted(version: str = V) -> Talk:
     return Talk(version).handshake().close()
 
 
 CASES = [
-    Case("NEG-01", V, Talk().client_octets(HTTP).header(sender="server").fin("server"), spoken(), also=("SEC-12",)),
+    Case("NEG-01", V, Talk().client_octets(HTTP).header(sender="server").fin("server"), greeted(), also=("SEC-12",)),
     Case(
         "NEG-02",
         V,
         Talk().client_octets(b"AMQP\x09\x09\x09\x09").header(sender="server").fin("server"),
-        spoken(),
+        greeted(),
         evidence={"observed": "9.9.9.9", "answered": V},
         offender="client",
     ),
@@ -35,7 +35,7 @@ CASES = [
         "NEG-04",
         V,
         Talk().header().header(sender="server").start().start_ok().tune().tune_ok().connection_open().close(),
-        spoken(),
+        greeted(),
         also=("NEG-03",),
     ),
     Case("NEG-05", "0-8", Talk("0-8").header().start(version_major=0, version_minor=9), Talk("0-8").header().start()),
@@ -72,34 +72,34 @@ CASES = [
         V,
         # 0-10 frames behind a header of 0-9-1.
         Talk().header().start().client_octets(HEADER_0_10[4:] * 40).fin(),
-        spoken(),
+        greeted(),
     ),
     Case(
         "NEG-09",
         V,
         Talk().handshake().wait(1).header().wait(1).heartbeat("server").heartbeat().close(),
-        spoken(),
+        greeted(),
         offender="client",
     ),
     Case(
         "NEG-10",
-        V,
-        [Talk("0-9").header().header(V, "server").fin("server"), Talk(at=5).handshake().close()],
-        [Talk("0-9").header().header(V, "server").fin("server"), Talk(at=70).handshake().close()],
-        evidence={"first": "0-9", "then": V},
+        "0-9-1",
+        [Talk("0-9").header().header("0-9-1", "server").fin("server"), Talk(at=5).handshake().close()],
+        [Talk("0-9").header().header("0-9-1", "server").fin("server"), Talk(at=70).handshake().close()],
+        evidence={"first": "0-9", "then": "0-9-1"},
     ),
     # Another program of the same host: it spoke the version before, or speaks one that was not offered.
     Case(
         "NEG-10",
-        V,
-        [Talk("0-9").header().header(V, "server").fin("server"), Talk(at=5).handshake().close()],
+        "0-9-1",
+        [Talk("0-9").header().header("0-9-1", "server").fin("server"), Talk(at=5).handshake().close()],
         [
             Talk(at=-5).handshake().close(),
-            Talk("0-9").header().header(V, "server").fin("server"),
+            Talk("0-9").header().header("0-9-1", "server").fin("server"),
             Talk(at=5).handshake().close(),
             Talk("0-9", client=3).header().header("0-8", "server").fin("server"),
             Talk(client=3, at=5).handshake().close(),
         ],
-        evidence={"first": "0-9", "answered": V},
+        evidence={"first": "0-9", "answered": "0-9-1"},
     ),
 ]

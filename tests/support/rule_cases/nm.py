@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 from session_talks import done_0_10, said_0_10, session_0_10
 
 from rule_cases.ch import ended, opened, refused, shut
 
-V = "0-9-1"
+V = spoken()
 EXCHANGE_DECLARE, EXCHANGE_DELETE = (40, 10), (40, 20)
 QUEUE_DECLARE, QUEUE_BIND, QUEUE_PURGE, BASIC_CONSUME = (50, 10), (50, 20), (50, 30), (60, 20)
 

@@ -19,11 +19,11 @@ from link_talks import (
     transfer,
     uint,
 )
-from rule_support import SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Talk
+from rule_support import SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Talk, spoken
 from rule_talks import OPEN, closed_1_0, sasl
 from test_amqp_1_0_streams import frame, performative
 
-V = "0-9-1"
+V = spoken()
 RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
 ATTACH, SOURCE, TARGET, BEGIN = 0x12, 0x28, 0x29, 0x11
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rule_support import Case, Talk
+from rule_support import Case, Talk, spoken
 from rule_talks import HEADERS_1_0, closed_0_10, closed_1_0, opened_0_10, opened_1_0
 
-V = "0-9-1"
+V = spoken()
 # Parts of a JSON web token: base64url of '{"alg":"none"}', '{}', and a signature.
 TOKEN = b"eyJhbGciOiJub25lIn0.e30.c2ln"
 PUBLIC = "93.184.216.34"

@@ -1,0 +1,483 @@
+"""Rules about all versions, in 0-10 and 1.0; and in older versions of the classic family what these say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import classic_frames as classic
+import proton
+from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, segment
+from encode_0_10 import frame as frame_0_10
+from link_talks import (
+    CHANNEL,
+    RELEASED,
+    TRANSFER,
+    accepted,
+    begun,
+    described,
+    dispose,
+    receiver_link,
+    say,
+    sender_link,
+    transfer,
+)
+from rule_support import Case, Talk
+from rule_talks import (
+    HEADER_0_10,
+    HEADERS_1_0,
+    OPEN,
+    PROPERTIES,
+    closed_0_10,
+    closed_1_0,
+    control,
+    opened_0_10,
+    opened_1_0,
+    sasl,
+)
+from session_talks import consuming_0_10, consuming_1_0, data_section, done_0_10, said_0_10, session_0_10
+from test_amqp_1_0_streams import frame, performative
+
+from rule_cases.ct import header as content_header
+from rule_cases.ct import publish, sent, staged
+from rule_cases.fr import granted
+
+HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
+HEADERS = {"0-10": HEADER_0_10, "1.0": HEADERS_1_0["amqp"]}
+PUBLIC = "93.184.216.34"
+INSIDE: dict[str, Any] = {"client": "10.1.2.3", "server": "10.1.2.4"}
+BOTH = ("0-10", "1.0")
+LARGE = 1_000_000
+FRAME_BODY = 60_000  # octets of a body frame of 0-10, below max-frame-size
+EMPTY_FRAME = frame(b"")
+HEADER, PROPERTIES_SECTION = 0x70, 0x73
+ONE_FRAME = FIRST_FRAME | LAST_FRAME
+START: dict[str, Any] = {
+    "server_properties": PROPERTIES,
+    "mechanisms": ("str16", ["EXTERNAL"]),
+    "locales": ("str16", ["en_US"]),
+}
+STARTED = {"client_properties": PROPERTIES, "mechanism": "EXTERNAL", "response": b"", "locale": "en_US"}
+ID = "0af76519-16cd-43dd-8448-eb211c80319c"
+
+
+def opened(version: str, **place: Any) -> Talk:
+    return opened_0_10(Talk(version, **place)) if version == "0-10" else opened_1_0(Talk(version, **place))
+
+
+def done(talk: Talk) -> Talk:
+    return closed_0_10(talk) if talk.version == "0-10" else closed_1_0(talk)
+
+
+def beat(talk: Talk, sender: str = "client") -> Talk:
+    """A frame that only says that its sender is alive."""
+    if talk.version == "0-10":
+        return control(talk, sender, "heartbeat")
+    return talk.octets(sender, EMPTY_FRAME)
+
+
+def idle(version: str, **place: Any) -> Talk:
+    return done(opened(version, **place))
+
+
+def consuming(version: str) -> Talk:
+    """Messages are delivered."""
+    return consuming_0_10(3) if version == "0-10" else consuming_1_0(3)
+
+
+def published_0_10(talk: Talk, body: bytes = b"x", last: int = 0) -> Talk:
+    """A message.transfer of the client, with body frames that are not too large; command `last` is done."""
+    talk.client_octets(
+        frame_0_10(1, segment("message.transfer", {"destination": ""}), CHANNEL, FIRST_SEGMENT | ONE_FRAME)
+    )
+    routed: tuple[str, dict[str, Any]] = ("message.delivery-properties", {"routing-key": "q"})
+    talk.client_octets(frame_0_10(2, header(routed, ("message.message-properties", {})), CHANNEL, ONE_FRAME))
+    for at in range(0, len(body), FRAME_BODY):
+        ends = (FIRST_FRAME if at == 0 else 0) | (LAST_FRAME if at + FRAME_BODY >= len(body) else 0)
+        talk.client_octets(frame_0_10(3, body[at : at + FRAME_BODY], CHANNEL, LAST_SEGMENT | ends))
+    return done_0_10(talk, last)
+
+
+def published(version: str, body: bytes = b"x", **place: Any) -> Talk:
+    """The client publishes a message, which is settled."""
+    if version == "0-10":
+        return done(published_0_10(session_0_10(**place), body))
+    talk = transfer(sender_link(opened_link(**place)), "client", 0, 0, body=body)
+    return done(accepted(talk, "server", True, 0))
+
+
+def opened_link(**place: Any) -> Talk:
+    return begun(opened("1.0", **place))
+
+
+def without(talk: Talk, packets: int) -> Talk:
+    """The capture begins behind so many packets."""
+    talk.packets = talk.packets[packets:]
+    return talk
+
+
+def one_way(talk: Talk, sender: str = "client") -> Talk:
+    """Only what one side sends."""
+    talk.packets = [packet for packet in talk.packets if packet.sender == sender]
+    return talk
+
+
+def cut(version: str) -> Talk:
+    """The capture keeps the first octets of a large frame."""
+    talk = published(version, bytes(2000))
+    at, packet = max(enumerate(talk.packets), key=lambda each: len(each[1].data))
+    talk.packets[at].wire_len = len(packet.data)
+    talk.packets[at].data = packet.data[:200]
+    return talk
+
+
+def misframed(version: str) -> Talk:
+    """Frames of 0-9-1 behind the header of another version."""
+    talk = Talk(version).client_octets(HEADERS[version]).server_octets(HEADERS[version])
+    return talk.client_octets(classic.method("0-9-1", "basic.qos") * 40).fin()
+
+
+def strayed(version: str) -> Talk:
+    """A segment whose number is a gigabyte away from all others."""
+    talk = opened(version)
+    talk.seq["client"] += 1 << 30
+    talk.packet("client", b"stray")
+    talk.seq["client"] -= (1 << 30) + len(b"stray")
+    return done(beat(talk))
+
+
+def plain(
+    version: str, user: bytes = b"u", password: bytes = b"p", offered: tuple[str, ...] = ("PLAIN",), **place: Any
+) -> Talk:
+    return done(logged_in(version, "PLAIN", b"\0" + user + b"\0" + password, offered, **place))
+
+
+def logged_in(version: str, mechanism: str, response: bytes, offered: tuple[str, ...], **place: Any) -> Talk:
+    talk = Talk(version, **place)
+    if version == "0-10":
+        started = {"mechanisms": ("str16", list(offered))}
+        return opened_0_10(talk, start=started, start_ok={"mechanism": mechanism, "response": response})
+    return opened_1_0(talk, mechanism=mechanism, offered=offered, response=response)
+
+
+def failed(version: str, at: float) -> Talk:
+    """A login that the server refuses."""
+    talk = Talk(version, at=at)
+    if version == "1.0":
+        return sasl(talk, code=1).fin("server")
+    talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
+    control(talk, "server", "start", **START)
+    control(
+        talk, "client", "start-ok", client_properties=PROPERTIES, mechanism="EXTERNAL", response=b"", locale="en_US"
+    )
+    control(talk, "server", "close", reply_code=320, reply_text="Authentication failed")
+    return control(talk, "client", "close-ok").fin("server")
+
+
+def unfinished(version: str, ends: bool) -> Talk:
+    """A handshake that stops in its middle: the connection ends, or the capture does."""
+    talk = Talk(version)
+    if version == "1.0":
+        talk = sasl(talk)
+    else:
+        talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
+        control(talk, "server", "start", **START)
+    return talk.fin("client") if ends else talk.wait(5)
+
+
+def asked(first: str, then: str, at: float) -> list[Talk]:
+    """The server answers the header of `first` with that of `then`, in which the client comes back."""
+    refused = Talk(first).client_octets(HEADERS[first]).server_octets(HEADERS[then]).fin("server")
+    return [refused, idle(then, at=at)]
+
+
+def told(version: str, product: str | None, user: bytes, client: int) -> Talk:
+    """A login of a product."""
+    place: dict[str, Any] = {"client": client, "at": client}
+    response = b"\0" + user + b"\0secret"
+    if version == "0-10":
+        own = {**PROPERTIES, "product": ("str16", product)}
+        said = {"client_properties": own, "mechanism": "PLAIN", "response": response}
+        start = {"mechanisms": ("str16", ["PLAIN"])}
+        return done(opened_0_10(Talk(version, **place), start=start, start_ok=said))
+    talk = sasl(Talk(version, **place), mechanism="PLAIN", offered=("PLAIN",), response=response)
+    own_1_0 = {proton.symbol("product"): product}
+    return done(both_open(talk, client=own_1_0))
+
+
+def both_open(talk: Talk, **properties: Any) -> Talk:
+    """Headers and opens of both sides, with these properties."""
+    for side in ("client", "server"):
+        talk.octets(side, HEADERS_1_0["amqp"])
+    for side in ("client", "server"):
+        idle_ms = proton.uint(60_000)
+        fields = (f"{side}-container", "test", None, None, idle_ms, None, None, None, None)
+        talk.octets(side, frame(performative(OPEN, *fields, properties.get(side))))
+    return talk
+
+
+def shown(version: str, *names: str) -> Talk:
+    """The server names these of its properties."""
+    if version == "0-10":
+        kept = {name: value for name, value in PROPERTIES.items() if name in names}
+        return done(opened_0_10(Talk(version), start={"server_properties": kept}))
+    return done(both_open(sasl(Talk(version)), server={proton.symbol(name): "x" for name in names}))
+
+
+def odd_text(version: str, octets: bytes) -> Talk:
+    """A name of a queue with these octets."""
+    if version == "0-10":
+        talk = said_0_10(session_0_10(), "client", "queue.declare", queue=octets)
+        return done(done_0_10(talk, 0))
+    talk = sender_link(target=described(0x29, "zz"))
+    for packet in talk.packets:
+        packet.data = packet.data.replace(b"zz", octets)
+    return done(talk)
+
+
+def redelivered_0_10(times: int, pause: float, worked: float) -> Talk:
+    """A message that is released so often, `worked` seconds after its delivery, and comes again after `pause`."""
+    talk = consuming_0_10(0)
+    for number in range(times + 1):
+        transferred = {"destination": "d", "accept-mode": 0, "acquire-mode": 0}
+        talk.server_octets(
+            frame_0_10(1, segment("message.transfer", transferred), CHANNEL, FIRST_SEGMENT | ONE_FRAME)
+            + frame_0_10(
+                2,
+                header(
+                    ("message.delivery-properties", {"routing-key": "q", "redelivered": number > 0}),
+                    ("message.message-properties", {"message-id": ID}),
+                ),
+                CHANNEL,
+                ONE_FRAME,
+            )
+            + frame_0_10(3, b"job", CHANNEL, LAST_SEGMENT | ONE_FRAME)
+        )
+        said_0_10(talk, "client", "session.completed", commands=[(0, number)])
+        talk.wait(worked)
+        if number < times:
+            said_0_10(talk, "client", "message.release", transfers=[(number, number)], set_redelivered=True)
+        else:
+            said_0_10(talk, "client", "message.accept", transfers=[(number, number)])
+        done_0_10(talk, 3 + number).wait(pause)
+    return done(talk)
+
+
+def redelivered_1_0(times: int, pause: float, worked: float) -> Talk:
+    """The same over a link: the message says how often it was delivered before."""
+    talk = receiver_link(credit=times + 1)
+    for number in range(times + 1):
+        about = section(HEADER, [False, None, None, None, proton.uint(number)])
+        about += section(PROPERTIES_SECTION, [ID])
+        fields = (proton.uint(1), proton.uint(number), bytes([number]), proton.uint(0), False)
+        say(talk, "server", TRANSFER, *fields, payload=about + data_section(b"job")).wait(worked)
+        if number < times:
+            dispose(talk, "client", True, number, state=described(RELEASED))
+        else:
+            accepted(talk, "client", True, number)
+        talk.wait(pause)
+    return done(talk)
+
+
+def section(code: int, value: Any) -> bytes:
+    data = proton.Data()
+    data.put_object(proton.Described(proton.ulong(code), value))
+    octets: bytes = data.encode()
+    return octets
+
+
+REDELIVERED: dict[str, Callable[[int, float, float], Talk]] = {"0-10": redelivered_0_10, "1.0": redelivered_1_0}
+
+
+def slow(version: str, seconds: float) -> Talk:
+    """A consumer whose TCP window is closed for so long."""
+    talk = consuming(version)
+    return done(talk.packet("client", window=0).wait(seconds).packet("client"))
+
+
+def redirected(insist: bool) -> Talk:
+    """0-10: the server sends the client to another host."""
+    talk = Talk("0-10")
+    talk.client_octets(HEADER_0_10).server_octets(HEADER_0_10)
+    control(talk, "server", "start", **START)
+    control(
+        talk, "client", "start-ok", client_properties=PROPERTIES, mechanism="EXTERNAL", response=b"", locale="en_US"
+    )
+    control(talk, "server", "tune", channel_max=100, max_frame_size=65535, heartbeat_min=0, heartbeat_max=60)
+    control(talk, "client", "tune-ok", channel_max=100, max_frame_size=65535, heartbeat=60)
+    control(talk, "client", "open", virtual_host="test", insist=insist)
+    return control(talk, "server", "redirect", host="other")
+
+
+def refused(times: int) -> Talk:
+    """0-10: so many commands that the account may not give, each in a session of its own."""
+    talk = opened_0_10(Talk("0-10"))
+    for number in range(times):
+        name = {"name": bytes([97 + number])}
+        said_0_10(talk, "client", "session.attach", **name)
+        said_0_10(talk, "server", "session.attached", **name)
+        for side in ("client", "server"):
+            said_0_10(talk, side, "session.command-point", command_id=0, command_offset=0)
+        said_0_10(talk, "client", "queue.declare", queue="q")
+        said_0_10(talk, "server", "execution.exception", error_code=403, command_id=0, class_code=8, command_code=1,
+                  description="ACL denied")  # fmt: skip
+        said_0_10(talk, "server", "session.detached", **name, code=0)
+    return done(talk)
+
+
+def redirected_0_8(insist: bool) -> Talk:
+    talk = Talk("0-8").header().start().start_ok().tune().tune_ok()
+    talk.client("connection.open", 0, virtual_host="/test", insist=insist)
+    return talk.server("connection.redirect", 0, host="other", known_hosts="other")
+
+
+def of_version(version: str, at: float = 0, **given: Any) -> Talk:
+    return Talk(version, at=at).handshake(**given).close()
+
+
+def refused_in(first: str, then: str) -> Talk:
+    """The server answers the header of `first` with that of `then`."""
+    return Talk(first).header().header(then, "server").fin("server")
+
+
+def again(version: str, times: int, pause: float, worked: float = 0) -> Talk:
+    """0-8, 0-9: a message that is rejected so often, to be delivered again."""
+    talk = Talk(version).handshake().open(1).consume()
+    for tag in range(1, times + 2):
+        talk.deliver(tag, b"job", redelivered=tag > 1, message_id="m").wait(worked)
+        if tag <= times:
+            talk.client("basic.reject", delivery_tag=tag, requeue=True)
+        else:
+            talk.client("basic.ack", delivery_tag=tag)
+        talk.wait(pause)
+    return talk.close()
+
+
+def unflagged(version: str, redelivered: bool) -> Talk:
+    """0-8, 0-9: a message that is rejected, and delivered again."""
+    talk = Talk(version).handshake().open(1).consume().deliver(1, message_id="m")
+    talk.client("basic.reject", delivery_tag=1, requeue=True).deliver(2, redelivered=redelivered, message_id="m")
+    return talk.client("basic.ack", delivery_tag=2)
+
+
+OLDER = ("0-8", "0-9")
+STRONG = ("PLAIN", "SCRAM-SHA-256")
+UNSETTLED = ("T10-73", "L10-69")
+REPEATED = ("DL-15", "PR-10", "L10-87")
+CASES = [
+    *(
+        case
+        for v in BOTH
+        for case in (
+            Case("CAP-01", v, done(beat(beat(opened(v).lose("client", 50)))), idle(v), evidence={"missing_bytes": 50}),
+            Case("CAP-02", v, without(consuming(v), 14), consuming(v), evidence={"header_seen": False}),
+            Case("CAP-03", v, one_way(published(v)), published(v), evidence={"observed": "client"}),
+            *(
+                Case("CAP-03", v, one_way(done(consuming(v)), sender), done(consuming(v)),
+                     evidence={"observed": sender}, besides=UNSETTLED)
+                for sender in ("client", "server")
+            ),
+            Case("CAP-04", v, cut(v), published(v, bytes(2000)), also=("CAP-01",)),
+            Case("CAP-05", v, opened(v).client_octets(HEADERS[v][:3]), opened(v), evidence={"octets": 3}),
+            Case("CAP-06", v, strayed(v), idle(v), evidence={"observed": ["segment out of window"]}),
+            Case("FR-11", v, odd_text(v, b"\xff\xfe"), odd_text(v, "ü".encode()), offender="client"),
+            Case("HS-17", v, unfinished(v, True), unfinished(v, False), evidence={"tcp_end": "fin"}),
+            Case("NEG-01", v, Talk(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"), idle(v),
+                 also=("SEC-12",)),
+            Case("NEG-02", v, Talk(v).client_octets(b"AMQP\x09\x09\x09\x09").server_octets(HEADERS[v]).fin("server"),
+                 idle(v), evidence={"observed": "9.9.9.9", "answered": v}, offender="client"),
+            Case("NEG-08", v, misframed(v), idle(v), evidence={"negotiated": v}, offender="client",
+                 besides=("CAP-06",)),
+            Case("NEG-09", v, done(opened(v).wait(1).client_octets(HEADERS[v])), idle(v), offender="client",
+                 besides=("NEG-07",)),
+            Case("PR-04", v, [told(v, name, b"shop", client) for client, name in enumerate("abc", 2)],
+                 [told(v, name, b"shop", client) for client, name in enumerate("aba", 2)],
+                 evidence={"user": "shop", "observed": "a, b, c"}, besides=("SEC-01",)),
+            Case("PR-09", v, published(v, bytes(LARGE + 100)), published(v, bytes(LARGE - 100))),
+            Case("PR-10", v, REDELIVERED[v](5, 1, 0), REDELIVERED[v](4, 1, 0), evidence={"observed": 5},
+                 besides=("L10-87",)),
+            Case("PR-11", v, REDELIVERED[v](5, 0, 0), REDELIVERED[v](5, 0, 1), evidence={"observed": 5},
+                 besides=REPEATED),
+            Case("PR-15", v, slow(v, 2), slow(v, 0.9), evidence={"delivered": 3}),
+            Case("SEC-01", v, plain(v), idle(v), evidence={"mechanism": "PLAIN", "user": "u"}),
+            Case("SEC-02", v, plain(v, b"guest", b"secret"), idle(v), also=("SEC-01",), evidence={"user": "guest"}),
+            Case("SEC-05", v, plain(v, offered=STRONG), plain(v), also=(), besides=("SEC-01",),
+                 evidence={"observed": "PLAIN", "offered": ["SCRAM-SHA-256"]}),
+            Case("SEC-06", v, [failed(v, n) for n in range(6)], [failed(v, n) for n in range(5)],
+                 besides=("HS-17", "HS-18", "CL-08", "L10-23"), evidence={"failures": 6}),
+            Case("SEC-07", v, shown(v, "host", "product", "version", "platform"), shown(v, "host", "platform"),
+                 besides=("HS-07",), evidence={}),
+            Case("SEC-08", v, published(v, **INSIDE), published(v), evidence={"published": 1}),
+            Case("SEC-11", v, plain(v, password=b""), plain(v), besides=("SEC-01",), evidence={"empty": "password"}),
+            Case("SEC-12", v, Talk(v).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
+                 Talk(v, server_port=8080).client_octets(HTTP).server_octets(HEADERS[v]).fin("server"),
+                 besides=("NEG-01",)),
+            Case("SEC-13", v, [idle(v, at=n / 4) for n in range(61)], [idle(v, at=n / 4) for n in range(60)],
+                 evidence={"limit_per_minute": 60}),
+            Case("SEC-15", v, [plain(v, client=n) for n in range(2, 13)], [plain(v, client=n) for n in range(2, 12)],
+                 besides=("SEC-01",), evidence={"user": "u", "hosts": 11}),
+            Case("SEC-16", v, idle(v, client=PUBLIC), idle(v, client="192.168.7.7"), evidence={"client_ip": PUBLIC}),
+        )
+    ),
+    *(
+        Case("NEG-10", then, asked(first, then, 5), asked(first, then, 70), evidence={"first": first, "then": then})
+        for first, then in (BOTH, BOTH[::-1])
+    ),
+    Case("HB-05", "0-10", done(opened_0_10(Talk("0-10"), tune_ok={"heartbeat": 4})),
+         done(opened_0_10(Talk("0-10"), tune_ok={"heartbeat": 5})), evidence={"negotiated": 4}),
+    Case("HS-07", "0-10", shown("0-10", "host", "product", "version"), idle("0-10"), offender="server",
+         evidence={"server_lacks": ["platform"]}),
+    Case("HS-16", "0-10", redirected(True).fin("client"), redirected(False).fin("client"), besides=("HS-17",)),
+    Case("HS-19", "0-10", said_0_10(redirected(False), "client", "session.attach", name=b"s").fin("client"),
+         redirected(False).fin("client"), besides=("HS-17",), evidence={"observed": "session.attach"}),
+    Case("SEC-18", "0-10", refused(4), refused(3), besides=("T10-52",), evidence={"refusals": 4}),
+    Case("HS-18", "0-10", failed("0-10", 0), idle("0-10"), also=("CL-08",), evidence={"reply_code": 320}),
+    # 0-9-1, and the older versions.
+    *(
+        Case("CT-02", v, sent(publish(v), content_header(0, class_id=70), version=v),
+             sent(publish(v), content_header(0), version=v), evidence={"observed": 70}, offender="client")
+        for v in ("0-9", "0-9-1")
+    ),
+    *(
+        Case("NEG-10", then, [refused_in(first, then), of_version(then, at=5)],
+             [refused_in(first, then), of_version(then, at=70)], evidence={"first": first, "then": then})
+        for first, then in (OLDER, OLDER[::-1])
+    ),
+    Case("NEG-05", "0-9", Talk("0-9").header().start(version_major=0, version_minor=10), Talk("0-9").header().start()),
+    Case("NEG-05", "0-9-1", Talk().header().start(version_major=0, version_minor=10), Talk().header().start()),
+    Case("SEC-03", "0-9", of_version("0-9"), of_version("0-9-1"), evidence={"observed": "0-9"}),
+    *(
+        case
+        for v in (*OLDER, "0-9-1")
+        for case in (
+            Case("SEC-04", v, of_version(v, start={"mechanisms": "ANONYMOUS"}, start_ok={"mechanism": "ANONYMOUS"}),
+                 of_version(v), evidence={"mechanism": "ANONYMOUS"}),
+            Case("SEC-05", v,
+                 of_version(v, start={"mechanisms": "PLAIN EXTERNAL"},
+                            start_ok={"mechanism": "PLAIN", "response": "\0u\0p"}),
+                 of_version(v, start={"mechanisms": "PLAIN EXTERNAL"}), also=("SEC-01",),
+                 evidence={"observed": "PLAIN", "offered": ["EXTERNAL"]}),
+        )
+    ),
+    *(
+        case
+        for v in OLDER
+        for case in (
+            Case("DL-10", v, unflagged(v, False), unflagged(v, True), evidence={"message_id": "m"}, offender="server"),
+            Case("HS-02", v, Talk(v).handshake().open(1).client("connection.open", 1, virtual_host="/test").close(),
+                 Talk(v).handshake().open(1).close(), evidence={"observed": 1}, offender="client"),
+            Case("PR-10", v, again(v, 5, 1), again(v, 4, 1), evidence={"observed": 5}, besides=("DL-15",)),
+            Case("PR-11", v, again(v, 5, 0), again(v, 5, 0, 1), evidence={"observed": 5}, besides=REPEATED),
+        )
+    ),
+    Case("HS-16", "0-8", redirected_0_8(True).close(), redirected_0_8(False).close()),
+    Case("HS-19", "0-8", redirected_0_8(False).client("channel.open").close(), redirected_0_8(False).close(),
+         also=("CH-07",), evidence={"observed": "channel.open"}),
+    Case("FR-14", "0-9", granted(0, "0-9"), granted(7, "0-9"), evidence={"observed": 0}, offender="client"),
+    Case("CT-18", "0-8", staged("file.publish", version="0-8"), Talk("0-8").handshake().open(1).close(),
+         also=("CT-19",), evidence={"observed": "file.publish"}, offender="client"),
+    Case("CT-19", "0-8", staged("file.open-ok", "file.stage", "file.publish", version="0-8"),
+         Talk("0-8").handshake().open(1).close(), evidence={"observed": "file.open"}),
+    Case("TX-05", "0-8", Talk("0-8").handshake().open(1).client("dtx.start", dtx_identifier="1"),
+         Talk("0-8").handshake().open(1).asks("dtx.select").asks("dtx.start", dtx_identifier="1")),
+]  # fmt: skip
