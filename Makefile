@@ -61,7 +61,7 @@ law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in piece
 	$(BIN)/python -m pytest -q -n 2 -m law tests/pipeline/test_tables_of.py
 
 FUZZ_INPUTS ?= 120000
-fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes, half an hour (FUZZ_INPUTS=120000)
+fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes, half an hour on two cores (FUZZ_INPUTS=120000)
 	$(BIN)/python tests/support/fuzz_modes.py --inputs $(FUZZ_INPUTS)
 
 format: .venv/dev  ## rewrite the sources in the project's style

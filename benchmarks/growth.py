@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,11 +40,12 @@ class Point:
     peaks: dict[str, int]
 
 
-def decode(path: Path, output: Path) -> Point:
-    """Figures of a `wirehare decode` of the capture; raises CalledProcessError when it fails."""
+def decode(path: Path, output: Path, environment: Mapping[str, str] | None = None) -> Point:
+    """Figures of a `wirehare decode` of the capture, with these variables beside those of this process; raises
+    CalledProcessError when it fails."""
     command = [sys.executable, "-m", "jobs.cli", "decode", str(path), "--output", str(output), "--overwrite"]
     started = time.perf_counter()
-    job = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    job = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
     with peaks(job.pid) as found:
         code = job.wait()
     if code:

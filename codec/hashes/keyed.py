@@ -13,8 +13,10 @@ import numpy as np
 from codec.compiler.kernel import kernel
 
 FIRST_ENTRIES = 1 << 12
-MIX = -7046029254386353131  # odd, near 2**64 over the golden ratio: neighbours go far apart
-WORD = (1 << 64) - 1
+# Odd, below 2**31: a product with 32 bits stays inside 63. To the compiler a product that does not is undefined, and it
+# has made 0 of one.
+LOW, HIGH = 0x45D9F3B, 0x119DE1F3
+WORD = 0xFFFFFFFF
 ABSENT = -1
 
 
@@ -51,8 +53,8 @@ def with_room(table: Keyed, more: int) -> Keyed:
 def place_of(table, key):
     """Where `key` is, or is to be put."""
     mask = len(table.keys) - 1
-    mixed = (key ^ (key >> 29)) * MIX
-    at = (mixed ^ (mixed >> 32)) & mask
+    mixed = ((key & WORD) * LOW) ^ (((key >> 32) & WORD) * HIGH)
+    at = (mixed ^ (mixed >> 29)) & mask
     while table.epochs[at] == table.used[1] and table.keys[at] != key:
         at = (at + 1) & mask
     return at

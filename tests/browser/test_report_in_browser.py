@@ -223,7 +223,9 @@ def test_ten_thousand_findings_open_in_a_second(tmp_path: Path) -> None:
     """Every room of the page is full. Processor time of its thread, the least of three: others may be at work."""
     made = everywhere("orders.of.the.shop", rows=100, examples=4, rules=300)
     rules = [row["rule_id"] for row in made.groups["rules"].rows]
-    identities = [identity(rules[n % 300], client_product=f"app {n}", entities=f"queue=q{n}") for n in range(10_000)]
+    identities = [
+        identity(str(rules[n % 300]), client_product=f"app {n}", entities=f"queue=q{n}") for n in range(10_000)
+    ]
     found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples, made.endpoints, [],
                   *made_span(made))  # fmt: skip
     known = compared(found.groups["identities"], None)

@@ -135,7 +135,8 @@ def test_a_fin_that_is_acknowledged_by_another_one_came_first() -> None:
 def test_what_the_snaplen_cut_off_is_there_if_it_was_sent_again_in_smaller_segments(sizes: list[int]) -> None:
     """A segment of which 8 octets were captured got lost behind the sniffer; its copies are small enough."""
     lost = Segment(CLIENT, 0, STREAM[:8], wire=len(STREAM))
-    again, at = [], 8
+    again: list[Segment] = []
+    at = 8
     while at < len(STREAM):
         size = sizes[len(again) % len(sizes)]
         again.append(Segment(CLIENT, at, STREAM[at : at + size]))

@@ -54,7 +54,7 @@ def test_an_audit_from_one_night_to_the_next(
         assert spark.conf.get("spark.sql.codegen.wholeStage") == "true"  # small tables are interpreted, and only they
     out, error = capsys.readouterr()
     what, _, remedy = out.splitlines()[1:4]
-    assert what.startswith("  NM-03   NM-03 is broken. 2 findings: pika, queue=")
+    assert what.startswith("  NM-03   NM-03 is broken. 2 findings: pika, queue ")
     assert remedy == "       -> Choose another prefix."
     assert out.splitlines()[-2] == f"The report is {report}"
     # Of the violations there is one.

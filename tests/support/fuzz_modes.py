@@ -3,8 +3,9 @@ tests/support/fuzz_modes.py`.
 
 Compiled kernels do not look whether an index lies inside its array; bounds-checked ones do, and interpreted ones do not
 let it be negative either (tests/support/guarded_arrays.py). All three have to give the same rows, and no exception.
-Compiled ones are the fastest and get all inputs, bounds-checked ones a sixth. Interpreted ones take a second for an
-input: they get 100, captures of up to 64 KB as they are, and half of the families of attacks."""
+Compiled ones are the fastest and get all inputs, on a core of their own; bounds-checked ones, which are compiled first,
+a sixth. Interpreted ones take a second for an input: they get 100, captures of up to 64 KB as they are, and half of the
+families of attacks."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class Round(NamedTuple):
 
 
 def fuzzed(mode: str, *options: str) -> Round:
-    """A round of fuzzing in this mode, which prints what it found."""
-    code, printed = ended(mode, [str(FUZZ), *options], subprocess.PIPE)
+    """A round of fuzzing in this mode, which prints what it finds."""
+    code, printed = ended(mode, [str(FUZZ), *options])
     inputs, digest = re.search(r"([\d,]+) inputs,? ", printed), re.search(r"digest.*: (\w+)", printed)
     if code or not inputs or not digest:
         raise SystemExit(f"{mode} kernels failed")
@@ -60,17 +61,21 @@ def attacked(mode: str, names: tuple[str, ...]) -> None:
         raise SystemExit(f"{mode} kernels fail tests of attacks")
 
 
-def ended(mode: str, arguments: list[str], out: int | None = None) -> tuple[int, str]:
-    """Exit code and output of Python with these arguments in this mode; what it was and took is printed."""
-    command = [sys.executable, *arguments]
-    with subprocess.Popen(command, env={**os.environ, **MODES[mode]}, cwd=TESTS.parent, stdout=out, text=True) as run:
-        printed = run.stdout.read() if run.stdout else ""
+def ended(mode: str, arguments: list[str]) -> tuple[int, str]:
+    """Exit code and output of Python with these arguments in this mode; its lines are printed as they come, then what
+    it took."""
+    named = " ".join(Path(argument).name for argument in arguments)
+    command, environment = [sys.executable, *arguments], {**os.environ, **MODES[mode]}
+    print(f"{mode}: {named}", flush=True)
+    with subprocess.Popen(command, env=environment, cwd=TESTS.parent, stdout=subprocess.PIPE, text=True) as run:
+        lines = []
+        for line in run.stdout or ():
+            print(f"{mode}: {line}", end="", flush=True)
+            lines.append(line)
         _, status, spent = os.wait4(run.pid, 0)
         run.returncode = os.waitstatus_to_exitcode(status)
-    named = " ".join(Path(argument).name for argument in arguments)
-    seconds = spent.ru_utime + spent.ru_stime
-    print(f"{mode}: {named}\n{printed}{seconds:,.0f} s of processor time\n", flush=True)
-    return run.returncode, printed
+    print(f"{mode}: {spent.ru_utime + spent.ru_stime:,.0f} s of processor time: {named}\n", flush=True)
+    return run.returncode, "".join(lines)
 
 
 def attack_file(name: str) -> Path:

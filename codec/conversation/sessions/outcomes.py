@@ -183,6 +183,8 @@ def _of_messages(
     answered = (messages["command"] == 1) & was_settled & ~np.isin(said, (PRESETTLED, ABORTED))
     settled_ns = np.maximum(_picked(settled.settled_ns, at), ends.ended_ns)
     result = np.where(at == NONE, NO_RESULT, _picked(settled.transaction, at))
+    # Another accept may have followed the one that was undone, in a transaction of its own.
+    result = np.where(delivered & ~stands & (outcome == UNKNOWN), NO_RESULT, result)
     return Outcomes(
         outcome,
         np.where(told, settled_ns, NONE),

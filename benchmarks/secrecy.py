@@ -1,0 +1,98 @@
+"""What it costs to encrypt what Spark writes meanwhile: `python -m benchmarks.secrecy --mb 60 --rounds 3`.
+
+`wirehare decode` of a capture in gzip, whose payloads all go through the shuffle, with `spark.io.encryption.enabled`
+and without, one after the other in each round. Printed are processor seconds of all processes of each, and the medians.
+While a job runs its shuffle files are looked at: those in clear begin as Spark's compression begins, the others must
+not. The figures are also written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import gzip
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+from benchmarks.generate import generate
+from benchmarks.growth import Point, decode
+from benchmarks.machine import machine, shown
+from benchmarks.processes import MEGA
+
+CLEAR = b"LZ4Block"  # how lz4 streams of Spark begin (lz4-java, LZ4BlockOutputStream)
+LOOK_S = 0.05
+KINDS = {"in clear": False, "encrypted": True}
+
+
+@contextmanager
+def looking(folder: Path) -> Iterator[set[bool]]:
+    """Whether shuffle files below `folder` can be read, of those that are seen."""
+    seen: set[bool] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            for directory, _, names in os.walk(folder):  # passes over directories that go
+                for name in fnmatch.filter(names, "shuffle_*.data"):
+                    with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
+                        if head := file.read(len(CLEAR)):
+                            seen.add(head == CLEAR)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def measured(capture: Path, work: Path, encrypted: bool) -> Point:
+    """A decode; raises RuntimeError where its shuffle files are not as they should be."""
+    settings = work / "conf"
+    settings.mkdir(exist_ok=True)
+    (settings / "spark-defaults.conf").write_text(f"spark.io.encryption.enabled {str(encrypted).lower()}\n")
+    scratch = work / "scratch"
+    scratch.mkdir(exist_ok=True)
+    with looking(scratch) as seen:
+        point = decode(capture, work / "tables", {"SPARK_CONF_DIR": str(settings), "SPARK_LOCAL_DIRS": str(scratch)})
+    if seen != {not encrypted}:
+        raise RuntimeError(f"shuffle files that can be read: {seen or 'none was seen'}, encrypted: {encrypted}")
+    return point
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.secrecy", description="What encrypted files cost.")
+    parser.add_argument("--mb", type=float, default=60.0, help="size of the capture before gzip, in 10**6 bytes (60)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each (3), after one that does not count")
+    parser.add_argument("--json", type=Path, default=Path("secrecy.json"), help="where to (default secrecy.json)")
+    chosen = parser.parse_args()
+    known = machine()
+    print(shown(known))
+    points: dict[str, list[Point]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        generate(work / "a.pcap", int(chosen.mb * MEGA))
+        capture = work / "a.pcap.gz"
+        capture.write_bytes(gzip.compress((work / "a.pcap").read_bytes(), 1))
+        measured(capture, work, False)
+        print("".join(f"{kind:>12}" for kind in KINDS) + "   processor seconds")
+        for _ in range(chosen.rounds):
+            for kind, encrypted in KINDS.items():
+                points[kind].append(measured(capture, work, encrypted))
+            print("".join(f"{points[kind][-1].processor:12.1f}" for kind in KINDS), flush=True)
+    medians = {kind: median(point.processor for point in points[kind]) for kind in KINDS}
+    print("".join(f"{medians[kind]:12.1f}" for kind in KINDS) + "   medians")
+    figures = {kind: [asdict(point) for point in points[kind]] for kind in KINDS}
+    chosen.json.write_text(json.dumps({"machine": known, "points": figures, "medians": medians}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Numbers found by keys: the compiled table does what a dict does, for keys of any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codec.conversation.channels.links import TYPE_KEY, declared_type, has_type
+from codec.conversation.channels.state import EMPTY, new_state
+from codec.hashes.keyed import ABSENT, empty, found, new_keyed, place_of, put, with_room
+
+BITS = st.integers(0, 62)
+# Sparse ones too, as of numbers that are put together in one word: channel, handle, kind.
+KEYS = st.one_of(
+    st.integers(0, (1 << 63) - 1), st.lists(BITS, max_size=4).map(lambda bits: sum({1 << bit for bit in bits}))
+)
+
+
+@given(st.dictionaries(KEYS, st.integers(0, 1 << 40), max_size=50), KEYS)
+def test_what_was_put_is_found(entries: dict[int, int], other: int) -> None:
+    table = new_keyed(4)
+    empty(table)  # an epoch above 0
+    for key, value in entries.items():
+        table = with_room(table, 1)
+        put(table, key, value)
+    assert {key: found(table, key) for key in entries} == entries
+    assert found(table, other) == entries.get(other, ABSENT)
+
+
+@given(KEYS)
+def test_a_place_is_the_same_compiled_and_interpreted(key: int) -> None:
+    """Products above 63 bits are undefined to the compiler, which has taken one for 0 where it knew the sign."""
+    table = new_keyed()
+    empty(table)
+    interpreted: Any = vars(place_of).get("__wrapped__", place_of)
+    with np.errstate(all="raise"):
+        assert place_of(table, key) == interpreted(table, np.int64(key))
+
+
+@pytest.mark.parametrize("queue", [EMPTY + 1, EMPTY + 4, 1 << 20])
+def test_a_caller_that_knows_its_keys_better_puts_them_where_others_look(queue: int) -> None:
+    state = new_state()
+    empty(state.found_by)
+    has_type(state, queue, 7)
+    assert (declared_type(state, queue), found(state.found_by, TYPE_KEY | queue)) == (7, 7)
