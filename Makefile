@@ -57,11 +57,11 @@ notebook-test: java .venv/dev .venv/kernels .venv/classes  ## run every notebook
 readme-test: java .venv/dev .venv/kernels .venv/classes  ## run every command and snippet of the README, from top to bottom
 	$(BIN)/python -m pytest -q -m readme tests/project/test_readme.py
 
-law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in pieces of one packet, with states carried (half an hour)
+law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in pieces of one packet, with states carried (slow)
 	$(BIN)/python -m pytest -q -n 2 -m law tests/pipeline/test_tables_of.py
 
 FUZZ_INPUTS ?= 120000
-fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes, half an hour on two cores (FUZZ_INPUTS=120000)
+fuzz: .venv/dev .venv/kernels  ## damaged captures and logins through kernels in three modes (slow; FUZZ_INPUTS=120000)
 	$(BIN)/python tests/support/fuzz_modes.py --inputs $(FUZZ_INPUTS)
 
 format: .venv/dev  ## rewrite the sources in the project's style

@@ -189,7 +189,7 @@ def decoded(
     """Decode as the arguments say; the session that was begun for it, if there was one, and the exit code. Where this
     process decodes, `meanwhile` is called before."""
     import pipeline
-    from pipeline.decoding.decode import in_one_task
+    from pipeline.decoding.decode import HERE_BYTES, in_one_task
     from pipeline.output.swap import place
     from pipeline.tables.exchange import ThisProcess
     from udfs.decode.key_logs import require_key_logs
@@ -205,11 +205,14 @@ def decoded(
     sessions: list[SparkSession | ThisProcess] = []
 
     def begin() -> SparkSession | ThisProcess:
+        from codec.compiler.places import all_compiled
         from pipeline.session import is_given
 
+        ready = all_compiled()
         if interpret_while_cold(byte_size):
+            ready = True
             note(f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILES}, once")
-        if not is_given() and in_one_task([file.uri for file in files]):
+        if ready and not is_given() and in_one_task([file.uri for file in files], HERE_BYTES):
             meanwhile()
             sessions.append(ThisProcess())
             return sessions[0]

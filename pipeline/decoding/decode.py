@@ -32,6 +32,8 @@ RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 # Captures of so many bytes in all are read and decoded by one task (`udfs.source.one_task`): a core takes a second for
 # them.
 ONE_TASK_BYTES = 8 << 20
+# So many bytes are decoded by this process (`ThisProcess`) sooner than Spark starts, in less than 1 GB: 60 MB take 5 s.
+HERE_BYTES = 64 << 20
 ONE_TASK_FILES = 64
 
 # Tables that message_flows are made of.
@@ -113,7 +115,7 @@ def decode_into(
     write_tables = writer(directory, tables, payload=payload, secrets=secret_files(paths, chosen.get("keylog")))
     if not isinstance(spark, ThisProcess):
         written = OnSpark(by_flow(spark, paths, write_tables, WRITTEN, chosen)).collected()
-    elif (decode := one_task(paths, lambda runs: write_tables(spark.while_wanted(runs)), chosen)) is not None:
+    elif (decode := _here(paths, lambda runs: write_tables(spark.while_wanted(runs)), chosen)) is not None:
         written = Here([]).then(decode, WRITTEN).collected()
     else:
         raise ValueError("these captures need Spark")
@@ -182,11 +184,19 @@ def one_task(
     paths: str | Sequence[str], decode: Decode, chosen: Chosen, passed_over: Mapping[str, int] | None = None
 ) -> InOneTask | None:
     """What reads captures and hands their runs to `decode`, if they are few and small enough for one task."""
+    options, places = _source(paths, chosen, passed_over)
+    return _reader(options, places, decode) if "splitBytes" not in options and in_one_task(places) else None
+
+
+def _here(paths: str | Sequence[str], decode: Decode, chosen: Chosen) -> InOneTask | None:
+    """The same, if they are few and small enough for this process."""
+    options, places = _source(paths, chosen)
+    return _reader(options, places, decode) if in_one_task(places, HERE_BYTES) else None
+
+
+def _reader(options: Mapping[str, str], places: Sequence[str], decode: Decode) -> InOneTask:
     from udfs.source.one_task import InOneTask
 
-    options, places = _source(paths, chosen, passed_over)
-    if "splitBytes" in options or not in_one_task(places):
-        return None
     return InOneTask({**options, "paths": json.dumps(places)}, RUN_ORDER, decode)
 
 
@@ -237,9 +247,9 @@ def _source(
     return given, [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
 
 
-def in_one_task(places: Sequence[str]) -> bool:
-    """Whether captures are few and small enough for one task, which holds all of their runs: of compressed ones nobody
-    knows how large they are, and what is not on this machine is not asked for."""
+def in_one_task(places: Sequence[str], most: int = ONE_TASK_BYTES) -> bool:
+    """Whether captures are few and have at most so many bytes, for one task, which holds all of their runs: of
+    compressed ones nobody knows how large they are, and what is not on this machine is not asked for."""
     from udfs.source.files import LOCAL, SCHEME
     from udfs.source.paths import PathError, resolve
     from udfs.source.reading import is_compressed
@@ -250,6 +260,6 @@ def in_one_task(places: Sequence[str]) -> bool:
         files = resolve(places)
     except PathError:  # on Connect, the captures may be where the server is
         return False
-    if len(files) > ONE_TASK_FILES or sum(file.expected_size for file in files) > ONE_TASK_BYTES:
+    if len(files) > ONE_TASK_FILES or sum(file.expected_size for file in files) > most:
         return False
     return not any(map(is_compressed, files))

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
-from pipeline.decoding.decode import ONE_TASK_BYTES
+from pipeline.decoding.decode import HERE_BYTES
 from pipeline.schemas import TABLES
 from pipeline.tables.exchange import Interrupted, ThisProcess
 
@@ -86,7 +86,7 @@ def test_work_that_is_interrupted_leaves_the_old_output(captures: str, tmp_path:
 
 def test_large_captures_need_spark(captures: str, tmp_path: Path) -> None:
     large = tmp_path / "large.pcap"
-    large.write_bytes((Path(captures) / NAMES[0]).read_bytes() + bytes(ONE_TASK_BYTES))
+    large.write_bytes((Path(captures) / NAMES[0]).read_bytes() + bytes(HERE_BYTES))
     with pytest.raises(ValueError, match="need Spark"):
         pipeline.write(ThisProcess(), str(large), str(tmp_path / "out"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["large.pcap"]
