@@ -115,8 +115,9 @@ def decode_into(
     write_tables = writer(directory, tables, payload=payload, secrets=secret_files(paths, chosen.get("keylog")))
     if not isinstance(spark, ThisProcess):
         written = OnSpark(by_flow(spark, paths, write_tables, WRITTEN, chosen)).collected()
-    elif (decode := _here(paths, lambda runs: write_tables(spark.while_wanted(runs)), chosen)) is not None:
-        written = Here([]).then(decode, WRITTEN).collected()
+    elif (decode := _here(paths, write_tables, chosen)) is not None:
+        with spark.interruptible():
+            written = Here([]).then(decode, WRITTEN).collected()
     else:
         raise ValueError("these captures need Spark")
     return Written(directory, parquet.listed(written))

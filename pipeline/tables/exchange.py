@@ -7,7 +7,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -25,17 +28,24 @@ class ThisProcess:
     """Instead of a Spark session, where work is so little that this process does it sooner."""
 
     _interrupted = False
+    _worker: int | None = None  # the thread that may be interrupted
 
     def interruptAll(self) -> None:
         """End work as soon as may be: as of a session, from another thread."""
         self._interrupted = True
+        if self._worker is not None:  # interpreted kernels take minutes before they come back to a place that could ask
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._worker), ctypes.py_object(Interrupted))
 
-    def while_wanted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches; raises Interrupted between them."""
-        for batch in batches:
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """In the body, `interruptAll` raises Interrupted wherever this thread is."""
+        self._worker = threading.get_ident()
+        try:
             if self._interrupted:
-                raise Interrupted("the work was interrupted")
-            yield batch
+                raise Interrupted
+            yield
+        finally:
+            self._worker = None
 
 
 class Interrupted(WirehareError):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Event, Thread
+from typing import NoReturn
 
 import pyarrow.parquet as pq
 import pytest
@@ -82,6 +85,29 @@ def test_work_that_is_interrupted_leaves_the_old_output(captures: str, tmp_path:
         pipeline.write(process, captures, str(output), overwrite=True)
     assert rows(output / "frames") == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_work_is_interrupted_wherever_it_is(captures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two batches interpreted kernels may run for minutes."""
+    decoding, process, ended = Event(), ThisProcess(), Future[None]()
+
+    def for_ever(*args: object, **options: object) -> NoReturn:
+        decoding.set()
+        while True:
+            pass
+
+    def work() -> None:
+        try:
+            pipeline.write(process, captures, str(tmp_path / "out"))
+        except Interrupted as error:
+            ended.set_exception(error)
+
+    monkeypatch.setattr("udfs.decode.writing.tables_of", for_ever)
+    Thread(target=work, daemon=True).start()
+    assert decoding.wait(60)
+    process.interruptAll()
+    assert isinstance(ended.exception(60), Interrupted)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_large_captures_need_spark(captures: str, tmp_path: Path) -> None:
