@@ -211,7 +211,6 @@ def decoded(
         ready = all_compiled()
         if interpret_while_cold(byte_size):
             ready = True
-            note(f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILES}, once")
         if ready and not is_given() and in_one_task([file.uri for file in files], HERE_BYTES):
             meanwhile()
             sessions.append(ThisProcess())
@@ -271,6 +270,7 @@ def interpret_while_cold(byte_size: int) -> bool:
     sooner = byte_size <= COLD_BYTES and not is_given() and not all_compiled()
     if sooner:
         interpret()
+        note(f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILES}, once")
     return sooner
 
 

@@ -11,10 +11,11 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jobs.console import complain, note, say
-from jobs.decode import add_choice, add_keylog, start
+from jobs.decode import add_choice, add_keylog, interpret_while_cold, start
 from jobs.running import OK, UNREADABLE, USAGE, Ending, Endings, run_alone
 from jobs.stopping import attended
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.lake.ingesting import Ingest
+    from pipeline.tables.exchange import ThisProcess
 
 EPILOG = """examples:
   wirehare ingest captures/ --lake lake --every 60s
@@ -120,6 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake.ingest import begins, key_logs
     from pipeline.lake.ingesting import Ingest
     from pipeline.lake.options import Options
+    from pipeline.session import is_given
+    from pipeline.tables.exchange import ThisProcess
+    from udfs.source.paths import PathError, resolve
 
     def ns(seconds: float) -> int:
         return int(seconds * 10**9)
@@ -131,14 +136,17 @@ def run(arguments: argparse.Namespace) -> int:
         settle_ns=ns(arguments.settle),
         carry_secrets=arguments.carry_secrets,
     )
-    sessions: list[SparkSession] = []
+    process = ThisProcess()
+    sessions: list[SparkSession | ThisProcess] = [process]
 
     def begin() -> SparkSession:
-        sessions.append(start())
-        return sessions[0]
+        spark = start()
+        sessions.append(spark)
+        return spark
 
     work = begins(
         begin,
+        process=None if is_given() else process,
         payload=arguments.payload,
         ports=arguments.port,
         hosts=arguments.host,
@@ -147,6 +155,9 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
     def follow() -> int:
+        if arguments.once:  # what runs on has time to compile
+            with suppress(PathError):  # said when they are taken
+                interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))
         with Ingest.into(arguments.lake, work, options) as ingest:
             if ingest.resumed is not None:
                 note(f"Batch {ingest.resumed} was finished, which an earlier run had begun to commit")

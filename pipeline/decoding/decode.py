@@ -115,7 +115,7 @@ def decode_into(
     write_tables = writer(directory, tables, payload=payload, secrets=secret_files(paths, chosen.get("keylog")))
     if not isinstance(spark, ThisProcess):
         written = OnSpark(by_flow(spark, paths, write_tables, WRITTEN, chosen)).collected()
-    elif (decode := _here(paths, write_tables, chosen)) is not None:
+    elif (decode := one_task(paths, write_tables, chosen, most=HERE_BYTES)) is not None:
         with spark.interruptible():
             written = Here([]).then(decode, WRITTEN).collected()
     else:
@@ -175,30 +175,24 @@ def by_flow(
     passed_over: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """What `decode` makes of the runs of captures (`passed_over`: see `runs`), flow by flow; few bytes in one task."""
-    function = one_task(paths, decode, chosen, passed_over)
+    function = None if chosen.get("split_bytes") else one_task(paths, decode, chosen, passed_over)
     if function is None:
         return sorted_runs(spark, paths, passed_over, **chosen).mapInArrow(decode, schema)
     return spark.range(0, 1, 1, 1).mapInArrow(function, schema)
 
 
 def one_task(
-    paths: str | Sequence[str], decode: Decode, chosen: Chosen, passed_over: Mapping[str, int] | None = None
+    paths: str | Sequence[str],
+    decode: Decode,
+    chosen: Chosen,
+    passed_over: Mapping[str, int] | None = None,
+    most: int = ONE_TASK_BYTES,
 ) -> InOneTask | None:
-    """What reads captures and hands their runs to `decode`, if they are few and small enough for one task."""
-    options, places = _source(paths, chosen, passed_over)
-    return _reader(options, places, decode) if "splitBytes" not in options and in_one_task(places) else None
-
-
-def _here(paths: str | Sequence[str], decode: Decode, chosen: Chosen) -> InOneTask | None:
-    """The same, if they are few and small enough for this process."""
-    options, places = _source(paths, chosen)
-    return _reader(options, places, decode) if in_one_task(places, HERE_BYTES) else None
-
-
-def _reader(options: Mapping[str, str], places: Sequence[str], decode: Decode) -> InOneTask:
+    """What reads captures and hands their runs to `decode`, if they are few and have at most so many bytes."""
     from udfs.source.one_task import InOneTask
 
-    return InOneTask({**options, "paths": json.dumps(places)}, RUN_ORDER, decode)
+    options, places = _source(paths, chosen, passed_over)
+    return InOneTask({**options, "paths": json.dumps(places)}, RUN_ORDER, decode) if in_one_task(places, most) else None
 
 
 def sorted_runs(

@@ -42,11 +42,12 @@ LINGER_NS = 120 * NS  # so long copies may come of what TCP has ended: twice the
 @dataclass(frozen=True)
 class Written:
     """What workers have written and told: `files` by table; `accounts` of the splits; `unread`: connections whose state
-    could not be read."""
+    could not be read; `stream_queues`: connections, and queues that these tell to be streams."""
 
     files: dict[str, list[LakeFile]] = field(default_factory=lambda: defaultdict(list))
     accounts: list[dict[str, Any]] = field(default_factory=list)
     unread: set[int] = field(default_factory=set)
+    stream_queues: set[tuple[int, str]] = field(default_factory=set)
 
     def add(self, other: Written) -> None:
         """Take in what others have written."""
@@ -54,6 +55,7 @@ class Written:
             self.files[name].extend(files)
         self.accounts.extend(other.accounts)
         self.unread.update(other.unread)
+        self.stream_queues.update(other.stream_queues)
 
 
 class Work(Protocol):

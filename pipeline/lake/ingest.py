@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from pipeline.lake.options import Options
+from pipeline.tables.exchange import ThisProcess
 
 if TYPE_CHECKING:
     from pipeline.lake.batch import Work
@@ -31,7 +32,8 @@ def ingest(
 ) -> list[dict[str, Any]]:
     """Append what is new among the captures to a lake, which is made if there is none; rows of its table batches.
 
-    `spark`: the session, or what begins one, which is called when there is something new. `payload`, `ports`, `hosts`,
+    `spark`: the session, or what begins one: then this process does what is little, and the session is only begun for
+    more. `payload`, `ports`, `hosts`,
     `keylog`: as for `pipeline.decode`; use the same ones for a lake every time. `carry_secrets`: states of open
     connections hold what decrypts them in the next batch; else what comes then is TLS that nobody can read.
 
@@ -48,8 +50,15 @@ def ingest(
         pair_ns=_ns(pair_within), forget_ns=_ns(forget_after), late_ns=_ns(late_after), settle_ns=_ns(settle),
         carry_secrets=carry_secrets,
     )  # fmt: skip
+    process = ThisProcess() if callable(spark) else None
     work = begins(
-        spark, payload=payload, ports=ports, hosts=hosts, key_logs=key_logs(keylog), carry_secrets=carry_secrets
+        spark,
+        process=process,
+        payload=payload,
+        ports=ports,
+        hosts=hosts,
+        key_logs=key_logs(keylog),
+        carry_secrets=carry_secrets,
     )
     with Ingest.into(lake, work, options) as ingesting:
         return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
@@ -58,19 +67,20 @@ def ingest(
 def begins(
     spark: SparkSession | Callable[[], SparkSession],
     *,
+    process: ThisProcess | None = None,
     payload: bool = False,
     ports: int | Sequence[int] | None = None,
     hosts: str | Sequence[str] | None = None,
     key_logs: tuple[str, ...] = (),
     carry_secrets: bool = False,
 ) -> Callable[[Log], Work]:
-    """What begins the work of an ingest."""
+    """What begins the work of an ingest. `process`: what does it where it is little."""
 
     def begin(log: Log) -> Work:
-        from pipeline.lake.work import SparkWork
+        from pipeline.lake.work import LakeWork
 
-        session = spark() if callable(spark) else spark  # type: ignore[operator]
-        return SparkWork(session, log, payload, {"ports": ports, "hosts": hosts}, key_logs, carry_secrets)
+        start = spark if callable(spark) else lambda: spark
+        return LakeWork(start, process, log, payload, {"ports": ports, "hosts": hosts}, key_logs, carry_secrets)
 
     return begin
 

@@ -1,49 +1,65 @@
-"""What Spark does for a batch: decoding, and pairing messages across batches."""
+"""What is done for a batch by Spark or, for little, by this process: decoding, and pairing messages across batches."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
-from pipeline.decoding.decode import Chosen, by_flow
-from pipeline.decoding.lazy import stream_queues
+from codec.compiler.jit import interpreted
+from codec.compiler.places import all_compiled
+from pipeline.decoding.decode import HERE_BYTES, Chosen, by_flow, one_task
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
-from pipeline.lake.files import listed
+from pipeline.lake.files import Writer, listed, rows_of
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import DAY_OF, OF_BROKERS, LakeFile, LakeTable
+from pipeline.lake.layout import DAY_OF, OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
-from pipeline.output.swap import escaped
-from pipeline.schemas import TABLES
+from pipeline.output.swap import Place
+from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.session import planned, settings
 from pipeline.tables.config import config
-from pipeline.tables.flows import message_flows
-from udfs.pairing.columns import OF_MESSAGES
-from udfs.source.partitions import DAY, OPEN, partition_of
+from pipeline.tables.exchange import Here, OnSpark, Rows, ThisProcess
+from pipeline.tables.flows import paired, row_groups, shares
+from pipeline.tables.methods import streams
+from udfs.arrow.types import arrow_schema
+from udfs.source.partitions import partition_of
 
 if TYPE_CHECKING:
     from udfs.sink.lake import Filing
 
-SIDES = ("publish", "deliver")
-CONNECTIONS_OF_A_TASK = 1000  # that only end: a task takes a second for them
+QUEUES = "stream_queues"
+HERE_CONNECTIONS = 1000  # that only end: a second's work, and as many as a task of Spark gets
+HERE_MESSAGES = 200_000  # that are paired by this process: they take a second or two
 
 
 @dataclass(frozen=True)
-class SparkWork:
-    """`payload`: with the bytes of content bodies; `chosen`: which connections; `key_logs`: files with secrets of TLS,
+class LakeWork:
+    """`begin`: gives the session, when there is something for it; `process`: what does the rest, if that is wanted.
+    `payload`: with the bytes of content bodies; `chosen`: which connections; `key_logs`: files with secrets of TLS,
     which are read anew with each batch; `carry_secrets`: as for `udfs.tables.tables_of`."""
 
-    spark: SparkSession
+    begin: Callable[[], SparkSession]
+    process: ThisProcess | None
     log: Log
     payload: bool
     chosen: Chosen
     key_logs: tuple[str, ...] = ()
     carry_secrets: bool = False
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session, which is begun now if it was not."""
+        return self.begin()
 
     def decode(
         self,
@@ -64,135 +80,151 @@ class SparkWork:
         paths = tuple(f"{folder.path}/{file.path}" for file in states)
         carried = StateFiles(self.log.root.files, paths, None if only is None else frozenset(only))
         secrets = SecretFiles(self.key_logs, tuple(uris))
-        filing = self._filing(number, self.log.tables)
-        writer = WriteBatch(filing, config(self.payload), carried, keep_open, lost, secrets, self.carry_secrets)
-        with settings(self.spark, planned(small=True)):  # to Spark, runs are few rows
-            if only is None:
-                read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
-                return self._written(by_flow(self.spark, uris, writer, FILED, self.chosen, read).collect())
-            tasks = 1 + len(only) // CONNECTIONS_OF_A_TASK
-            numbers = self.spark.range(0, tasks, 1, tasks)
-            return self._written(numbers.mapInArrow(EndConnections(writer, tasks), FILED).collect())
+        filing, made = self._filing(number), config(self.payload)
+        writer = WriteBatch(filing, made, carried, streams(), keep_open, lost, secrets, self.carry_secrets)
+        if only is not None:
+            tasks = 1 + len(only) // HERE_CONNECTIONS
+            spark = None if self._ready and tasks == 1 else self.spark
+            with self._working(spark):
+                rows: Rows = Here([pa.record_batch({"id": [0]})])
+                if spark is not None:
+                    rows = OnSpark(spark.range(0, tasks, 1, tasks))
+                return self._written(rows.then(EndConnections(writer, tasks), FILED))
+        read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
+        here = one_task(uris, writer, self.chosen, read, HERE_BYTES) if self._ready else None
+        if here is not None:
+            with self._working(None):
+                return self._written(Here([]).then(here, FILED))
+        with self._working(self.spark):
+            return self._written(OnSpark(by_flow(self.spark, uris, writer, FILED, self.chosen, read)))
 
     def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
         """See `pipeline.lake.batch.Work`. Messages are paired with all that came since `cutoff_ns` or still changes;
         later, a pair is final, and its messages are forgotten."""
-        messages = self._read("pairing", self.log.files("pairing")).unionByName(
-            self._read("messages", [file for file in written.files["messages"] if not file.open]).select(*OF_MESSAGES)
-        )
-        still_open = self._read("messages", open_messages).select(*OF_MESSAGES)
+        # Here, not above: the kernels behind it take a second to load, and an ingest may find nothing new.
+        from udfs.pairing.brokers import brokers_of
+        from udfs.pairing.columns import OF_CONNECTIONS
+        from udfs.pairing.flows import PairMessages
+        from udfs.pairing.lake import SIDES, FileFlows, KeepMessages
+        from udfs.sink.lake import FILED
+
+        filing, root, before = self._filing(number), self.log.root, self.log.files("pairing")
+        closed = [file for file in written.files["messages"] if not file.open]
+        final = [*self._paths("pairing", before), *self._paths("messages", closed)]
+        groups, asks = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
+        few = sum(file.rows for file in (*before, *closed, *open_messages)) <= HERE_MESSAGES
+        beside = root.child("pairing").child(f"{number:08}")  # files that no log names are deleted with the commit
+        beside.create()
         brokers = self._brokers(written)
-        streams = brokers.select("connection_id", F.explode("stream_queues").alias("queue"))
-        with settings(self.spark, planned(small=True)):
-            known = brokers.select(*OF_BROKERS)
-            flows = message_flows(messages.unionByName(still_open), known, streams)
-            pairs = _with_partition(flows, still_open, cutoff_ns)
-            pairs = pairs.persist()
-            try:
-                written.add(self._rows_into("message_flows", number, pairs))
-                held = _sides(pairs.filter(OPEN))
-                recent = messages.filter(F.col("ts_ns") >= cutoff_ns)
-                older = messages.filter(F.col("ts_ns") < cutoff_ns).join(
-                    held, ["connection_id", "first_frame_no"], "left_semi"
-                )
-                kept = recent.unionByName(older)
-                written.add(self._rows_into("pairing", number, kept))
-            finally:
-                pairs.unpersist()
-            of_kept = kept.unionByName(still_open).select("connection_id").distinct()
-            recent_end = F.coalesce(F.unix_micros("closed_ts") * 1000 >= cutoff_ns, F.lit(True))
-            tells = recent_end | (F.size("stream_queues") > 0)
-            others = brokers.filter(~tells).join(of_kept, "connection_id", "left_semi")
-            written.add(self._rows_into("brokers", number, brokers.filter(tells).unionByName(others)))
+        spark = None if self._ready and few else self.spark
+        with self._working(spark):
+            known = brokers_of(brokers.select(OF_CONNECTIONS), _streams(brokers))
+            changing = self._listed(
+                beside, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
+            )
+            file_flows = FileFlows(filing, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
+            written.add(self._written(paired(spark, groups, asks, known, beside).then(file_flows, FILED)))
+            pairs = [file for file in written.files["message_flows"] if file.open]
+            sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]
+            keep = KeepMessages(filing, self._listed(beside, "held", sides), cutoff_ns)
+            of_final = shares(spark, [group for group in groups if group[0] in final])
+            written.add(self._written(of_final.then(keep, FILED)))
+        self._keep_brokers(number, written, brokers, open_messages, cutoff_ns)
         return Change(written.files["message_flows"], [file for file in self.log.files("message_flows") if file.open])
 
-    def _brokers(self, written: Written) -> DataFrame:
-        """Connections that may have messages to pair, as this batch leaves them."""
-        fresh = self._read("connections", written.files["connections"])
-        told = (
-            stream_queues(self._read("methods", written.files["methods"]))
-            .groupBy("connection_id")
-            .agg(F.collect_set("queue").alias("told"))
+    def _brokers(self, written: Written) -> pa.Table:
+        """Table brokers as this batch leaves it: the connections that may have messages to pair."""
+        before = self._rows("brokers", self.log.files("brokers"))
+        fresh = self._rows("connections", written.files["connections"], OF_BROKERS)
+        known = dict(zip(before["connection_id"].to_pylist(), before[QUEUES].to_pylist(), strict=True))
+        told = defaultdict[int, set[str]](set)
+        for connection, queue in written.stream_queues:
+            told[connection].add(queue)
+        queues = [sorted(told[each].union(known.get(each) or ())) for each in fresh["connection_id"].to_pylist()]
+        renewed = fresh.append_column(before.schema.field(QUEUES), pa.array(queues, pa.list_(pa.string())))
+        others = before.filter(pc.invert(pc.is_in(before["connection_id"], fresh["connection_id"])))
+        return pa.concat_tables([others, renewed.cast(before.schema)])
+
+    def _keep_brokers(
+        self, number: int, written: Written, brokers: pa.Table, open_messages: Sequence[LakeFile], cutoff_ns: int
+    ) -> None:
+        """Write those that the next batch may need."""
+        of_messages = [
+            self._rows(name, files, ["connection_id"])["connection_id"]
+            for name, files in (("pairing", written.files["pairing"]), ("messages", open_messages))
+        ]
+        needed = pa.chunked_array([part for ids in of_messages for part in ids.chunks], pa.int64()).unique()
+        closed_ns = pc.multiply(brokers["closed_ts"].cast(pa.int64()), 1000)
+        tells = pc.or_(
+            pc.greater_equal(closed_ns, cutoff_ns).fill_null(True), pc.greater(pc.list_value_length(brokers[QUEUES]), 0)
         )
-        before = self._read("brokers", self.log.files("brokers"))
-        told_before = before.select("connection_id", F.col("stream_queues").alias("before"))
-        none = F.array().cast("array<string>")
-        queues = F.array_union(F.coalesce("told", none), F.coalesce("before", none))
-        renewed = (
-            fresh.select(*OF_BROKERS)
-            .join(told, "connection_id", "left")
-            .join(told_before, "connection_id", "left")
-            .select(*OF_BROKERS, queues.alias("stream_queues"))
-        )
-        others = before.join(fresh.select("connection_id"), "connection_id", "left_anti")
-        return others.unionByName(renewed)
+        writer = Writer(self.log.root, self.log.tables["brokers"], number)
+        for rows in brokers.filter(pc.or_(tells, pc.is_in(brokers["connection_id"], needed))).to_batches():
+            writer.write(rows)
+        written.files["brokers"].extend(filter(None, [writer.close()]))
 
-    def _rows_into(self, name: str, number: int, rows: DataFrame) -> Written:
-        """Rows of a table into files of a batch."""
-        from udfs.sink.lake import FILED, WriteRows
+    @property
+    def _ready(self) -> bool:
+        """Whether this process may work: kernels are compiled, or need not be."""
+        return self.process is not None and (interpreted() or all_compiled())
 
-        table = self.log.tables[name]
-        if not table.partitioned:
-            rows = rows.withColumn(OPEN, F.lit(None).cast("boolean")).withColumn(DAY, F.lit(None).cast("date"))
-        writer = WriteRows(self._filing(number, {name: table}), name, table.partitioned)
-        return self._written(rows.select(*table.schema.names, OPEN, DAY).mapInArrow(writer, FILED).collect())
+    def _working(self, spark: SparkSession | None) -> AbstractContextManager[None]:
+        if spark is not None:
+            return settings(spark, planned(small=True))  # to Spark, runs are few rows
+        return self.process.interruptible() if self.process else nullcontext()
 
-    def _filing(self, number: int, tables: Mapping[str, LakeTable]) -> Filing:
+    def _filing(self, number: int) -> Filing:
         from udfs.sink.lake import Filing
 
         schemas, options = (
-            {name: getattr(table, of) for name, table in tables.items()} for of in ("schema", "options")
+            {name: getattr(table, of) for name, table in self.log.tables.items()} for of in ("schema", "options")
         )
         return Filing(self.log.root.files, self.log.root.path, number, DAY_OF, schemas, options)
 
-    def _written(self, rows: Iterable[Row]) -> Written:
+    def _written(self, filed: Rows) -> Written:
         """What workers have told (FILED)."""
+        from udfs.decode.hand_over import STREAM_QUEUES
         from udfs.sink.lake import ACCOUNT, UNREAD
 
         found = Written()
-        for row in rows:
-            if row.folder == ACCOUNT:
-                found.accounts.append(json.loads(row.note))
-            elif row.folder == UNREAD:
-                found.unread.add(int(row.note))
-            elif row.rows:
-                name, _, folder = row.folder.partition("/")
+        for row in filed.collected():
+            if row["folder"] == ACCOUNT:
+                found.accounts.append(json.loads(row["note"]))
+            elif row["folder"] == UNREAD:
+                found.unread.add(int(row["note"]))
+            elif row["folder"] == STREAM_QUEUES:
+                found.stream_queues.add(tuple(json.loads(row["note"])))
+            elif row["rows"]:
+                name, _, folder = row["folder"].partition("/")
                 place = self.log.root.child(name)
                 partition = partition_of(folder) if self.log.tables[name].partitioned else (None, None)
-                found.files[name].append(listed(place, f"{folder}/{row.file}", row.rows, *partition))
+                found.files[name].append(listed(place, f"{folder}/{row['file']}", row["rows"], *partition))
         return found
 
-    def _read(self, name: str, files: Iterable[LakeFile]) -> DataFrame:
-        folder = self.log.root.child(name)
-        paths = [escaped(f"{folder.uri}/{file.path}") for file in files]
-        schema = self.log.tables[name].schema
-        if not paths:
-            return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+    def _paths(self, name: str, files: Iterable[LakeFile]) -> list[str]:
+        return [f"{self.log.root.child(name).path}/{file.path}" for file in files]
+
+    def _rows(self, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:
+        """Columns of files of a table, which may be none."""
+        schema = arrow_schema(self.log.tables[name].schema)
+        wanted = pa.schema([schema.field(column) for column in columns or schema.names])
+        found = rows_of(self.log.root, name, files, wanted.names)
+        return found.select(wanted.names).cast(wanted) if found.num_columns else wanted.empty_table()
+
+    def _listed(self, beside: Place, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]) -> str:
+        """Write which messages the rows of files name: table, files, and the columns with connection and frame; the
+        path."""
+        from udfs.pairing.lake import NAMED
+
+        parts = [self._rows(table, files, columns).rename_columns(NAMED.names) for table, files, *columns in messages]
+        path = f"{beside.path}/{of}.parquet"
+        named = pa.concat_tables(parts)
+        pq.write_table(named.filter(named["connection_id"].is_valid()), path, filesystem=beside.files)
+        return path
 
 
-def _with_partition(flows: DataFrame, still_open: DataFrame, cutoff_ns: int) -> DataFrame:
-    """Flows with OPEN, whether a pair may still change, and DAY, that of its later message."""
-    last_ns = F.greatest(*(f"{side}_ts_ns" for side in SIDES))
-    open_ids = still_open.select("connection_id", "first_frame_no").withColumn("is_open", F.lit(True))
-    for side in SIDES:
-        of_side = open_ids.select(
-            F.col("connection_id").alias(f"{side}_connection_id"),
-            F.col("first_frame_no").alias(f"{side}_frame_no"),
-            F.col("is_open").alias(f"{side}_open"),
-        )
-        flows = flows.join(of_side, [f"{side}_connection_id", f"{side}_frame_no"], "left")
-    changes = (last_ns >= cutoff_ns) | F.coalesce(*(f"{side}_open" for side in SIDES), F.lit(False))
-    day = F.to_date(F.timestamp_micros(F.expr("greatest(publish_ts_ns, deliver_ts_ns) div 1000")))
-    return flows.select(*TABLES["message_flows"].names, changes.alias(OPEN), day.alias(DAY))
-
-
-def _sides(flows: DataFrame) -> DataFrame:
-    """The messages of flows."""
-    sides = [
-        flows.select(
-            F.col(f"{side}_connection_id").alias("connection_id"), F.col(f"{side}_frame_no").alias("first_frame_no")
-        )
-        for side in SIDES
-    ]
-    return sides[0].unionByName(sides[1]).filter(F.col("connection_id").isNotNull())
+def _streams(brokers: pa.Table) -> pa.Table:
+    """Table brokers -> STREAMS (`udfs.conversation.streams`)."""
+    queues = brokers[QUEUES].combine_chunks()
+    connections = brokers["connection_id"].take(pc.list_parent_indices(queues))
+    return pa.table({"connection_id": connections, "queue": pc.list_flatten(queues)})

@@ -7,13 +7,14 @@ kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages need 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -72,21 +73,30 @@ def write_flows(
     """Write the table into `directory`, which must not exist; the names of its files, which may be none. Others may be
     there, from tasks that were tried again. Workers read the messages from their files; without `spark`, this process
     does it."""
-    from udfs.pairing.brokers import REPEATED, REPEATED_OF_SPARK, brokers_of, repeated, with_repeats
+    from udfs.pairing.brokers import brokers_of
     from udfs.pairing.flows import PairMessages, WriteFlows
-    from udfs.pairing.pairable import ReadMessages
     from udfs.sink.parquet import WRITTEN
 
-    groups, asks = row_groups(messages)
-    number = max(1, min(len(groups), _partitions(spark)))
-    tasks = shares(spark, groups, number)
-    buckets = BUCKETS * _partitions(spark)
+    groups, asks = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
     brokers = brokers_of(parquet.read(connections, OF_CONNECTIONS), streams)
     beside = directory.parent.child("brokers")
     beside.create()
+    writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
+    return {row["file"] for row in paired(spark, groups, asks, brokers, beside).then(writer, WRITTEN).collected()}
+
+
+def paired(
+    spark: SparkSession | None, groups: Sequence[tuple[str, int]], asks: bool, brokers: pa.Table, beside: Place
+) -> Rows:
+    """Messages in these row groups, of connections of `brokers` (BROKERS), for `udfs.pairing.flows.PairMessages`. What
+    workers are to know of these is put into the directory `beside`."""
+    from udfs.pairing.brokers import REPEATED, REPEATED_OF_SPARK, repeated, with_repeats
+    from udfs.pairing.pairable import ReadMessages
+
+    tasks, buckets = shares(spark, groups), BUCKETS * _partitions(spark)
 
     def read(of: str, partition: Partition) -> Rows:
-        return tasks.partitioned(ReadMessages(messages.files, f"{beside.path}/{of}", partition))
+        return tasks.partitioned(ReadMessages(beside.files, f"{beside.path}/{of}", partition))
 
     lossy = brokers.filter(brokers["lossy"])
     if lossy.num_rows:  # elsewhere what repeats is there to be seen
@@ -94,17 +104,14 @@ def write_flows(
         repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_OF_SPARK).collected()
         brokers = with_repeats(brokers, pa.Table.from_pylist(repeats, REPEATED))
     pq.write_table(brokers, f"{beside.path}/{FILE}", filesystem=beside.files)
-    writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
-    written = _by_bucket(partial(read, FILE), buckets, asks).then(writer, WRITTEN)
-    return {row["file"] for row in written.collected()}
+    return _by_bucket(partial(read, FILE), buckets, asks)
 
 
-def row_groups(source: Place) -> tuple[list[tuple[str, int]], bool]:
-    """Path and number of each row group of the messages in a directory, the largest first; whether there may be a
-    request among them."""
-    paths = [f"{source.path}/{name}" for name in parquet.files(source)]
+def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], bool]:
+    """Path and number of each row group of files with messages, the largest first; whether there may be a request among
+    them."""
     with ThreadPoolExecutor(FOOTERS) as readers:
-        footers = list(readers.map(partial(pq.read_metadata, filesystem=source.files), paths))
+        footers = list(readers.map(partial(pq.read_metadata, filesystem=filesystem), paths))
     found = [
         (group.num_rows, path, at, _has(group, ASKS))
         for path, footer in zip(paths, footers, strict=True)
@@ -120,8 +127,9 @@ def _has(group: pq.RowGroupMetaData, name: str) -> bool:
     return statistics is None or not statistics.has_null_count or bool(statistics.null_count < group.num_rows)
 
 
-def shares(spark: SparkSession | None, groups: list[tuple[str, int]], number: int) -> Rows:
-    """Rows (file, row_group), distributed over so many tasks."""
+def shares(spark: SparkSession | None, groups: Sequence[tuple[str, int]]) -> Rows:
+    """Rows (file, row_group), distributed over tasks."""
+    number = max(1, min(len(groups), _partitions(spark)))
     rows = pa.table(
         {
             "file": pa.array([path for path, _ in groups], pa.string()),

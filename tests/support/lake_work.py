@@ -22,6 +22,7 @@ from pipeline.lake.layout import DAY_OF, LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.options import Options
 from pipeline.tables.config import config
+from pipeline.tables.methods import streams
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink.lake import ACCOUNT, UNREAD, EndConnections, Filing, WriteBatch
 from udfs.source.files import locate
@@ -58,7 +59,7 @@ class LocalWork:
         secrets = SecretFiles(self.key_logs, tuple(arrival.file.uri for arrival in arrivals))
         paths = tuple(f"{root.path}/states/{file.path}" for file in states)
         carried = StateFiles(root.files, paths, None if only is None else frozenset(only))
-        writer = WriteBatch(filing, config(True), carried, keep_open, lost, secrets, self.carry_secrets)
+        writer = WriteBatch(filing, config(True), carried, streams(), keep_open, lost, secrets, self.carry_secrets)
         found = Written()
         for task in range(TASKS):
             if only is None:

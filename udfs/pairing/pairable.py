@@ -7,7 +7,7 @@ hashes as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -173,41 +173,44 @@ class ReadMessages:
     partition: Partition
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partition(self._read([tuple(row.values()) for batch in batches for row in batch.to_pylist()]))
+        return self.partition(self._read(list(batches)))
 
-    def _read(self, groups: list[tuple[str, int]]) -> Iterator[pa.RecordBatch]:
+    def _read(self, groups: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not groups:
             return
-        of_groups = (rows["connection_id"] for rows in self._rows(groups, ["connection_id"]))
+        of_groups = (rows["connection_id"] for rows in messages_in(self.filesystem, groups, ["connection_id"]))
         connections = pa.chunked_array([ids.unique() for ids in of_groups], pa.int64()).unique()
         known = self._brokers_of(connections)
         index = Index(numbers_of(known["connection_id"]), np.zeros(known.num_rows, np.int64))
-        for rows in self._rows(groups, list(self.partition.columns)):
+        for rows in messages_in(self.filesystem, groups, self.partition.columns):
             ids = numbers_of(rows["connection_id"])
             at = index.find(ids, np.zeros(len(ids), np.int64))
             found = _filtered(rows, pa.array(at >= 0))
             of_brokers = [picked(known[name], at[at >= 0]) for name in OF_BROKERS]
             yield pa.RecordBatch.from_arrays([*found.columns, *of_brokers], names=[*found.schema.names, *OF_BROKERS])
 
-    def _rows(self, groups: list[tuple[str, int]], columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Batches of BATCH_ROWS, or less where they are more than BATCH_BYTES: a text of 1.0 may be long, and is in its
-        file once."""
-        for path, group in groups:
-            with pq.ParquetFile(path, filesystem=self.filesystem) as file:
-                held, size = list[pa.RecordBatch](), 0
-                for few in file.iter_batches(FEW_ROWS, row_groups=[group], columns=columns):
-                    held.append(few)
-                    size += few.nbytes
-                    if len(held) * FEW_ROWS >= BATCH_ROWS or size >= BATCH_BYTES:
-                        yield one_batch(held)
-                        held, size = [], 0
-                if held:
-                    yield one_batch(held)
-
     def _brokers_of(self, connections: pa.Array) -> pa.Table:
         with pq.ParquetFile(self.brokers, filesystem=self.filesystem) as file:
             found = [rows.filter(pc.is_in(rows["connection_id"], connections)) for rows in file.iter_batches()]
         return pa.Table.from_batches(found, BROKERS).combine_chunks()
+
+
+def messages_in(
+    filesystem: fs.FileSystem, groups: Iterable[pa.RecordBatch], columns: Iterable[str]
+) -> Iterator[pa.RecordBatch]:
+    """Columns of table messages in these row groups (rows file, row_group): batches of BATCH_ROWS, or less where they
+    are more than BATCH_BYTES: a text of 1.0 may be long, and is in its file once."""
+    for path, group in ((row["file"], row["row_group"]) for batch in groups for row in batch.to_pylist()):
+        with pq.ParquetFile(path, filesystem=filesystem) as file:
+            held, size = list[pa.RecordBatch](), 0
+            for few in file.iter_batches(FEW_ROWS, row_groups=[group], columns=list(columns)):
+                held.append(few)
+                size += few.nbytes
+                if len(held) * FEW_ROWS >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield one_batch(held)
+                    held, size = [], 0
+            if held:
+                yield one_batch(held)
 
 
 def filled(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

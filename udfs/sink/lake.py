@@ -2,13 +2,13 @@
 
     WriteBatch(...)    the function for `mapInArrow` over runs -> FILED
     EndConnections(...)    the same for connections that end without a run
-    WriteRows(...)     the same for rows of one table that Spark has made
 
 A file is in `<table>/<folder>` (`udfs.source.partitions`); no log names it until the batch is committed, so a task that
 is tried again does no harm."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -18,18 +18,19 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
-from udfs.arrow.rows import with_parts
-from udfs.decode.hand_over import ACCOUNTS, STATES
+from udfs.conversation.streams import Streams
+from udfs.decode.hand_over import ACCOUNTS, STATES, STREAM_QUEUES
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink.parquet import FileOptions, write_folders
 from udfs.source.lake_states import StateFiles
-from udfs.source.partitions import DAY, OPEN, folder
+from udfs.source.partitions import folder
 from udfs.tables import tables_of
 from udfs.tables.config import Config
 
 CONNECTION = "connection_id"
 # What workers tell: the files that they have written; in rows without a file, the account of a split (JSON, `folder`
-# ACCOUNT), or a connection whose state this release cannot read (its id, `folder` UNREAD).
+# ACCOUNT), a connection whose state this release cannot read (its id, `folder` UNREAD), or a queue that is a stream
+# (JSON: connection and name, `folder` STREAM_QUEUES).
 ACCOUNT, UNREAD = "account", "unread"
 FILED = "folder string, file string, rows bigint, note string"
 ARROW_FILED = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("note", pa.string())])
@@ -65,6 +66,13 @@ class Filing:
         """Rows that may still change."""
         yield f"{table}/{folder(self.batch, open_rows=True, day=None)}", rows
 
+    def split(self, table: str, rows: pa.RecordBatch, is_open: pa.BooleanArray, day_of: pa.Array) -> Parts:
+        """Rows that may still change, and final ones by day."""
+        if is_open.true_count:
+            yield from self.open_rows(table, rows.filter(is_open))
+        final = pc.invert(is_open)
+        yield from self.by_day(table, rows.filter(final), day_of.filter(final))
+
     def whole(self, table: str) -> str:
         """The folder of a table that is not partitioned."""
         return f"{table}/{str(self.batch).zfill(8)}"
@@ -85,12 +93,14 @@ class WriteBatch:
     """The function for `mapInArrow`: runs (TCP_RUNS) in order -> FILED. `states`: where those of their flows are.
 
     `keep_open`: connections may go on in the next batch; else all end here. `lost`: TCP connections that nothing has
-    ended are marked as lost sight of. `secrets`, `carry_secrets`: as for `udfs.tables.tables_of`.
+    ended are marked as lost sight of. `streams` finds queues. `secrets`, `carry_secrets`: as for
+    `udfs.tables.tables_of`.
     """
 
     filing: Filing
     config: Config
     states: StateFiles
+    streams: Streams
     keep_open: bool = True
     lost: bool = False
     secrets: SecretFiles | None = None
@@ -111,6 +121,9 @@ class WriteBatch:
             _noting(batches, notes), self.config, carried, self.keep_open, self.secrets, self.carry_secrets
         ):
             rows = part.rows
+            if part.table == "methods":
+                told = self.streams.of(rows).to_pylist()
+                notes += [(STREAM_QUEUES, json.dumps([row["connection_id"], row["queue"]])) for row in told]
             if part.table == ACCOUNTS:
                 continue
             if part.table == STATES:
@@ -170,31 +183,6 @@ class Days:
         for table, rows in self._waiting:
             days = [self._of_connections.get(number) for number in rows[CONNECTION].to_pylist()]
             yield from self._filing.by_day(table, rows, pa.array(days, pa.date32()))
-
-
-@dataclass(frozen=True)
-class WriteRows:
-    """The function for `mapInArrow`: rows of `table`, with columns OPEN and DAY behind its own -> FILED. These say
-    nothing where the table is not `partitioned`."""
-
-    filing: Filing
-    table: str
-    partitioned: bool
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from self.filing.write(self._parts(batches))
-
-    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Parts:
-        for batch in batches:
-            is_open, day_of = batch[OPEN].fill_null(False), batch[DAY]
-            rows = with_parts(batch.drop_columns([OPEN, DAY]))
-            if not self.partitioned:
-                yield self.filing.whole(self.table), rows
-                continue
-            if pc.any(is_open).as_py():
-                yield from self.filing.open_rows(self.table, rows.filter(is_open))
-            final = pc.invert(is_open)
-            yield from self.filing.by_day(self.table, rows.filter(final), day_of.filter(final))
 
 
 def _noting(runs: Iterable[pa.RecordBatch], notes: list[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
