@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import golden
 import pyarrow.parquet as pq
 import pytest
-from lake_work import rotated
+from lake_work import moved_in_time, records, rotated
 
 import pipeline
 from pipeline import TABLES
@@ -89,6 +90,46 @@ def test_flows_join_messages_of_several_batches(lake: Log, decoded: Path) -> Non
     ]
     assert any(publish != deliver for publish, deliver in pairs)
     assert any(row["rpc_latency_ns"] is not None for row in flows)
+
+
+@pytest.mark.parametrize(("apart_s", "paired"), [(50, True), (70, False)])
+def test_messages_are_paired_within_a_time(tmp_path: Path, apart_s: int, paired: bool) -> None:
+    """Three batches: up to a publish, then other connections so much later, then the delivery and the rest."""
+    capture, other = (golden.captures()[name].paths[0] for name in (NAMES[0], NAMES[-1]))
+    lake = str(tmp_path / "lake")
+    pipeline.write(ThisProcess(), str(capture), str(tmp_path / "out"))
+    flows = [row for row in rows_in(tmp_path / "out" / "message_flows") if row["match"] != "none"]
+    published_us = min(row["publish_ts_ns"] for row in flows) // 1000
+    (flow,) = (row for row in flows if row["publish_ts_ns"] // 1000 == published_us)
+    header, packets = records(capture)
+    before = sum(stamp_of(packet) <= published_us for packet in packets)
+    assert stamp_of(packets[before]) * 1000 <= flow["deliver_ts_ns"]
+    first, middle, last = (tmp_path / f"{name}.pcap" for name in ("first", "middle", "last"))
+    first.write_bytes(header + b"".join(packets[:before]))
+    moved_in_time(other, middle, published_us // 10**6 + apart_s - int.from_bytes(records(other)[1][0][:4], "little"))
+    moved_in_time(capture, last, apart_s + 1)
+    last.write_bytes(header + b"".join(records(last)[1][before:]))
+    for path in (first, middle, last):
+        pipeline.ingest(
+            no_session, str(path), lake, settle=0, pair_within=60, forget_after=FOREVER_S, late_after=FOREVER_S
+        )
+    found = rows_in(*(Path(lake, "message_flows", file.path) for file in Log(existing(lake)).files("message_flows")))
+    frame = (flow["publish_connection_id"], flow["publish_frame_no"])
+    (same,) = (row for row in found if (row["publish_connection_id"], row["publish_frame_no"]) == frame)
+    assert (same["match"], same["deliver_frame_no"]) == (
+        (flow["match"], flow["deliver_frame_no"]) if paired else ("none", None)
+    )
+
+
+def rows_in(*places: Path) -> list[dict[str, Any]]:
+    """Rows of files, or of those in directories."""
+    return [row for place in places for row in pq.read_table(place).to_pylist()]
+
+
+def stamp_of(packet: bytes) -> int:
+    """Microseconds since 1970 UTC, of a capture that has these."""
+    seconds, micros = struct.unpack_from("<II", packet)
+    return int(seconds) * 10**6 + int(micros)
 
 
 def test_nothing_is_left_of_a_batch_but_what_the_log_names(lake: Log) -> None:
