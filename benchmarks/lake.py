@@ -35,6 +35,7 @@ from pipeline.lake.log import Log
 from pipeline.lake.options import Options
 from pipeline.lake.place import existing
 from pipeline.session import session
+from pipeline.tables.exchange import ThisProcess
 
 VERSION = "0-9-1"
 SPAN = 10  # batches that a figure is the median of
@@ -149,7 +150,7 @@ def _other_flow(flow: bytes, copy: int) -> bytes:
 def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
     """An ingest that runs on: takes a capture as a batch, deletes it, and tells the seconds."""
     options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
-    with Ingest.into(str(lake), begins(session), options) as ingest:
+    with Ingest.into(str(lake), begins(session, process=ThisProcess()), options) as ingest:
 
         def take(path: Path) -> float:
             began = time.perf_counter()
