@@ -12,11 +12,11 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, Unpack
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from pipeline.decoding.decode import OF_FLOWS, Chosen, decode_into
+from pipeline.decoding.decode import OF_FLOWS, Chosen, Time, decode_into
 from pipeline.output import parquet
 from pipeline.output.swap import Place, staged
 from pipeline.schemas import TABLES
@@ -26,6 +26,8 @@ from pipeline.tables.exchange import ThisProcess
 from pipeline.tables.flows import write_flows
 from udfs.decode.hand_over import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
+from udfs.source.paths import PathError
+from udfs.source.suggestions import suggesting, unknown
 
 # What an audit leaves beside the tables; it goes when they are replaced.
 FINDINGS = "findings"
@@ -58,6 +60,7 @@ def silent(doing: str, done: str, spark: SparkSession | None, phases: Sequence[s
     yield Unseen()
 
 
+@suggesting
 def write(
     spark: SparkSession | ThisProcess | Callable[[], SparkSession | ThisProcess],
     paths: str | Sequence[str],
@@ -66,17 +69,27 @@ def write(
     tables: Collection[str] | None = None,
     overwrite: bool = False,
     payload: bool = False,
+    ports: int | Sequence[int] | None = None,
+    hosts: str | Sequence[str] | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
+    split_bytes: int | None = None,
+    keylog: str | Sequence[str] | None = None,
     progress: Progress = silent,
-    **chosen: Unpack[Chosen],
 ) -> list[dict[str, Any]]:
     """Write the tables of captures as Parquet files below the directory `output`; the rows of table captures.
 
     `spark`: the session, or what begins one, which is called when the output is known to be ours to replace; small
     captures (`pipeline.decoding.decode.in_one_task`) take `ThisProcess` instead. `tables`: those that are wanted, else
-    all. `overwrite`: replace the tables that `output` holds. `payload`, `chosen` as for
-    `pipeline.decode`. Raises OutputError, PathError; then, and whenever it fails, the old output is as it was.
+    all. `overwrite`: replace the tables that `output` holds. `payload` and what follows as for `pipeline.decode`.
+    Raises OutputError; PathError where none of the files is a capture; ValueError for a table that does not exist.
+    Then, and whenever it fails, the old output is as it was.
     """
     wanted = list(tables or TABLES)
+    for name in wanted:
+        if name not in TABLES:
+            raise ValueError(unknown("table", name, TABLES))
+    chosen = Chosen(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
     with staged(output, known=(*TABLES, FINDINGS), overwrite=overwrite) as stage:
         stage.scratch.create()
         session = spark() if callable(spark) else spark
@@ -90,6 +103,8 @@ def write(
                 session.interruptAll()  # they would go on writing to a stage that is being removed
             raise
         rows: list[dict[str, Any]] = parquet.read(stage.child("captures"), TABLES["captures"].names).to_pylist()
+        if not any(row["format"] for row in rows):  # else good tables would be replaced by empty ones
+            raise PathError(f"no capture could be read; {rows[0]['error']}")
         if "captures" not in wanted:
             stage.child("captures").remove()
     return rows

@@ -6,7 +6,7 @@ import shutil
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Thread
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +16,8 @@ import pipeline
 from pipeline.decoding.decode import HERE_BYTES
 from pipeline.schemas import TABLES
 from pipeline.tables.exchange import Interrupted, ThisProcess
+from udfs.source.options import OptionError
+from udfs.source.paths import PathError
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 # Of each version; with requests and replies, streams, transactions; directions that lack packets.
@@ -116,3 +118,27 @@ def test_large_captures_need_spark(captures: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="need Spark"):
         pipeline.write(ThisProcess(), str(large), str(tmp_path / "out"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["large.pcap"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "line"),
+    [
+        ({"paths": "notes.txt"}, PathError, "notes.txt: the file begins with the text 'Dear diary'"),
+        ({"prots": [5672]}, TypeError, r"unexpected keyword argument 'prots'; did you mean 'ports'\?"),
+        ({"ports": "amqp"}, OptionError, "ports: 'amqp'"),
+        ({"tables": ["mesages"]}, ValueError, r"there is no table 'mesages'; did you mean 'messages'\?"),
+    ],
+)
+def test_what_cannot_be_meant_replaces_no_table(
+    wrong: dict[str, object], error: type[Exception], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("Dear diary")
+    old = tmp_path / "out" / "frames" / "part-0.parquet"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    given: dict[str, Any] = {"paths": str(CAPTURES / NAMES[0]), "output": "out", "overwrite": True, **wrong}
+    with pytest.raises(error, match=line):
+        pipeline.write(ThisProcess(), **given)
+    assert old.read_text() == "old"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["notes.txt", "out"]
