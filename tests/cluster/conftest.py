@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from standalone_cluster import ROOT, Cluster, Tables, cluster, fingerprints
+from standalone_cluster import ROOT, Cluster, Tables, cluster, decode_here, fingerprints
 
 from benchmarks.generate import generate
 
@@ -33,6 +32,5 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Tables:
     """The tables as one process on this machine makes them."""
     output = tmp_path_factory.mktemp("local") / "tables"
-    command = [sys.executable, "-m", "jobs.cli", "decode", str(capture), "--output", str(output)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(decode_here(capture, output), cwd=ROOT, check=True, capture_output=True)
     return fingerprints(output)

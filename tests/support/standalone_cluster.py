@@ -160,6 +160,11 @@ def runs_below(pid: int, parents: list[int]) -> bool:
     return int(parent) in parents and state == "R" and busy > 0.5
 
 
+def decode_here(capture: Path, output: Path, *options: str) -> list[str]:
+    """The command that a person gives on one machine."""
+    return [sys.executable, "-m", "jobs.cli", "decode", str(capture), "--output", str(output), *options]
+
+
 def decoding(output: Path) -> bool:
     """Has a run for `output` begun to decode, or has one that died left what it had?"""
     return bool(list(output.parent.glob(f".wirehare-{output.name}-*-scratch")))
