@@ -284,6 +284,8 @@ def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choic
     if arguments.message_id:
         keys = pa.table({"message_id": pa.array(arguments.message_id, pa.string())})
         chosen.add("messages", rows("messages", KEYS["messages"], keys))
+    if arguments.finding:
+        require_findings(directory)
     for rule, connection_id, frame_no in arguments.finding or ():
         found = findings(rows, rule, connection_id, frame_no)
         if not len(found):
@@ -294,6 +296,19 @@ def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choic
             raise UsageError(f"--table: {unknown('table', arguments.table, KEYS)}")
         chosen.add(arguments.table, where(arguments.table, arguments.where, directory, arguments.tables))
     return chosen
+
+
+def audited(directory: Place) -> bool:
+    """Whether an audit has left its findings there."""
+    return "findings" in (directory.entries() or ())
+
+
+def require_findings(directory: Place) -> None:
+    """Raise TablesError where there are none."""
+    from pipeline.extract import TablesError
+
+    if not audited(directory):
+        raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
 
 
 def require_rule(name: str, rows: Rows) -> None:
@@ -333,16 +348,15 @@ def where(table: str, condition: str, directory: Place, uri: str) -> Any:
     from pyspark.errors import AnalysisException, ParseException
 
     import pipeline
-    from pipeline.extract import KEYS, TablesError
+    from pipeline.extract import KEYS
     from pipeline.lake.place import is_lake
 
-    audited = "findings" in (directory.entries() or ())
-    if table == "findings" and not audited:
-        raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
+    if table == "findings":
+        require_findings(directory)
     spark = attended(start)
     for name, frame in pipeline.load(spark, uri if is_lake(directory) else directory.pattern).items():
         frame.createOrReplaceTempView(name)
-    if audited:
+    if audited(directory):
         spark.read.parquet(directory.child("findings").pattern).createOrReplaceTempView("findings")
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):

@@ -213,6 +213,17 @@ def test_a_capture_unpacked_since_is_not_written_over(tmp_path: Path, capsys: py
     assert records(elsewhere / BARE.name) == records(BARE)
 
 
+def test_tables_without_an_audit_have_no_findings(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says which command is missing, and not that the tables cannot be read."""
+    shutil.copytree(folder, tmp_path / "tables", ignore=shutil.ignore_patterns("findings"))
+    for cut in (["--finding", "CF-05"], ["--where", "true", "--table", "findings"]):
+        text = said(capsys, 3, tmp_path / "tables", *cut, "-o", tmp_path / "cut.pcapng")
+        assert text.endswith("/tables: holds no table findings; `wirehare audit` writes it\n")
+    assert not (tmp_path / "cut.pcapng").exists()
+
+
 @pytest.mark.parametrize("gone", [0, 1, 2])
 def test_captures_that_are_gone(gone: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of three rotated files one is gone: the others are written, the exit code and a line say what is missing. Without
