@@ -167,7 +167,7 @@ def decode(
         split_bytes=split_bytes,
         keylog=keylog,
     ).persist(StorageLevel.MEMORY_AND_DISK)
-    return Planned(Lazy(rows, payload=payload), [rows])
+    return Planned(Lazy(rows, payload=payload, by_connection=True), [rows])
 
 
 class NoTables(WirehareError, ValueError):

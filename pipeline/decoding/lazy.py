@@ -32,12 +32,12 @@ def stream_queues(methods: DataFrame) -> DataFrame:
 
 class Lazy:
     """Tables of `decoded` rows, each planned when it is first asked for. `kept`: rows that Spark keeps once they are
-    computed, because several tables are made of them; with `payload` the bodies of messages are among them. Several
-    threads may ask."""
+    computed, because several tables are made of them; with `payload` the bodies of messages are among them.
+    `by_connection`: the rows of a connection lie in one partition, as they are decoded. Several threads may ask."""
 
-    def __init__(self, decoded: DataFrame, *, payload: bool) -> None:
+    def __init__(self, decoded: DataFrame, *, payload: bool, by_connection: bool = False) -> None:
         self.decoded, self.kept = decoded, list[DataFrame]()
-        self._payload = payload
+        self._payload, self._by_connection = payload, by_connection
         self.lock = RLock()
 
     def table(self, name: str) -> DataFrame:
@@ -66,13 +66,16 @@ class Lazy:
 
     @shared
     def _made(self) -> DataFrame:
-        """Tables that workers make, a struct each: one exchange by connection, one pass over its frames."""
+        """Tables that workers make, a struct each: one pass over the frames of a connection, which are in one
+        partition."""
         from udfs.tables.rows import TableRows
 
         rows = TableRows(config(self._payload), tuple(name for name in MADE_BY_WORKERS if name not in OF_SPARK))
+        of_connections = self.decoded.filter("kind <> 'capture'")
+        if not self._by_connection:
+            of_connections = of_connections.repartition("connection_id")
         return self._kept(
-            self.decoded.filter("kind <> 'capture'")
-            .repartition("connection_id")
-            .sortWithinPartitions("connection_id", F.desc("kind"), "frame_no")  # facts behind the frames
-            .mapInArrow(rows, rows.schema)
+            of_connections.sortWithinPartitions("connection_id", F.desc("kind"), "frame_no").mapInArrow(
+                rows, rows.schema
+            )
         )

@@ -203,6 +203,18 @@ def test_asking_for_a_table_runs_no_job(spark: SparkSession) -> None:
     found.release()
 
 
+def test_a_small_capture_is_decoded_without_a_shuffle(spark: SparkSession) -> None:
+    """Each shuffle is a job of several tasks, and those need further Python workers, which take seconds to load."""
+    before = jobs_run(spark)
+    found = wirehare.decode(spark, str(SAMPLES / "091_heartbeats.pcap"))
+    assert found.messages.filter("operation = 'publish'").collect() == []
+    status = spark.sparkContext.statusTracker()
+    jobs = [status.getJobInfo(job) for job in sorted(status.getJobIdsForGroup(None))[before:]]
+    stages = [status.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    assert [stage.numTasks for stage in stages if stage] == [1] * len(jobs)
+    found.release()
+
+
 def test_tables_with_variants_come_as_arrow(tables: Tables) -> None:
     """Rows without arguments among them: pyspark's own way fails on a VARIANT that is null."""
     for rows in (tables.frames, tables.connections):
