@@ -38,7 +38,7 @@ from codec.checks.records_1_0 import (
     TRANSACTIONS,
     UNSETTLED,
 )  # fmt: skip
-from codec.checks.state import GONE, NONE, SERIAL, after, hashed_key, key_of, note
+from codec.checks.state import GONE, NONE, SERIAL, after, hashed_key, key_of, may_not_know, note
 from codec.compiler.kernel import kernel
 from codec.hashes.keyed import found, put
 
@@ -156,7 +156,7 @@ def _use_credit(s, rows, i, at, place):
     if k[PEER] != NONE:
         r = s.links[k[PEER]]
         allowed = r[CREDIT_TO]
-        if r[CUT_NS] and rows.ts_ns[i] - r[CUT_NS] <= rows.grace_ns[i]:
+        if r[CUT_NS] and may_not_know(rows, i, r[CUT_NS]):
             allowed = max(allowed, r[BEFORE_CUT])
     if k[COUNT] >= allowed:
         note(s, rows, i, e[CHANNEL], e[LIFE], S.NO_CREDIT, k[COUNT] + 1, allowed, k[ATTACH_FRAME])

@@ -43,7 +43,19 @@ from codec.checks.records_1_0 import (
     TRANSACTIONS,
     UNSETTLED,
 )  # fmt: skip
-from codec.checks.state import NONE, SERIAL, after, hashed_key, key_of, lead, note, note_end, note_wait, place_in
+from codec.checks.state import (
+    NONE,
+    SERIAL,
+    after,
+    hashed_key,
+    key_of,
+    lead,
+    may_not_know,
+    note,
+    note_end,
+    note_wait,
+    place_in,
+)
 from codec.compiler.kernel import kernel
 
 
@@ -217,6 +229,7 @@ def flow_on_link(s, rows, i, at):
         if count != NONE and k[INITIAL] != NONE:
             k[COUNT] = max(k[COUNT], after(count, k[INITIAL]))
             if k[PEER] != NONE:
+                _cut_is_known(s.links[k[PEER]], after(count, k[INITIAL]), rows.link_credit[i])
                 credit_used(s, rows, i, k[PEER], place)
         return
     if rows.link_credit[i] == NONE:
@@ -229,7 +242,8 @@ def flow_on_link(s, rows, i, at):
         else:
             allowed += after(count, begins)
     if allowed < k[CREDIT_TO]:
-        k[BEFORE_CUT] = k[CREDIT_TO]
+        another = k[CUT_NS] and may_not_know(rows, i, k[CUT_NS])
+        k[BEFORE_CUT] = max(k[CREDIT_TO], k[BEFORE_CUT] if another else 0)
         k[CUT_NS] = rows.ts_ns[i]
     k[CREDIT_TO] = allowed
     sent = s.links[k[PEER], COUNT] if k[PEER] != NONE else 0
@@ -239,6 +253,13 @@ def flow_on_link(s, rows, i, at):
             k[DRAIN_FRAME] = rows.frame_no[i]
     else:
         k[DRAIN_NS] = NONE
+
+
+@kernel
+def _cut_is_known(r, count, credit):
+    """The sender says how much credit it has: of a cut in what receiver `r` allows it knows when it has no more."""
+    if credit != NONE and count + credit <= r[CREDIT_TO]:
+        r[CUT_NS] = 0
 
 
 @kernel

@@ -206,6 +206,13 @@ def note_end(s, frame_no, until_ns, sender, channel, life, oddity, about, waited
 
 
 @kernel
+def may_not_know(rows, i, since_ns):
+    """Whether the sender of row `i` may not have read yet what the other side sent at `since_ns`: a round trip, and
+    time for its program to come to it."""
+    return rows.ts_ns[i] - since_ns <= max(rows.grace_ns[i], LEAST_NS)
+
+
+@kernel
 def after(number, other):
     """How far `number` is behind `other` (serial arithmetic): negative when it is before."""
     return (number - other + HALF) % SERIAL - HALF

@@ -2,7 +2,8 @@
 
 One row a second in which a side sent, with the silence before it; and one for the silence up to the end of the
 connection. Intervals are whole seconds, so that what happens within one second does not matter. Silence counts after
-tune-ok and before a close.
+tune-ok and before a close; the time in which the other side had closed its TCP receive window does not: nothing could
+be sent then.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def silences(sources: Sources) -> DataFrame:
         # What the other side announces is how long a side may be silent.
         F.col("server_idle_timeout_ms").alias("client_may_ms"),
         F.col("client_idle_timeout_ms").alias("server_may_ms"),
+        F.col("server_zero_window_ns").alias("client_barred_ns"),
+        F.col("client_zero_window_ns").alias("server_barred_ns"),
     )
     seconds = (
         sources.seconds.filter("sender IS NOT NULL AND to_ns IS NOT NULL")
@@ -53,13 +56,15 @@ def silences(sources: Sources) -> DataFrame:
     ends = F.coalesce(quiet_until, F.least("last_ns", "close_ns"))
     starts = F.greatest("to_ns", "tuned_ns")
     counts = F.coalesce(F.col("to_ns") < F.col("close_ns"), F.lit(True))
+    by_client = F.col("sender") == "client"
+    barred = F.when(by_client, F.col("client_barred_ns")).otherwise(F.col("server_barred_ns"))
     return seconds.withColumns(
         {
             "frame_no": F.coalesce(F.lead("frame_no").over(in_order), "last_frame"),
-            "silence_ns": F.when(counts, ends - starts),
+            "silence_ns": F.when(counts, ends - starts - F.coalesce(barred, F.lit(0))),
             "ts_ns": ends,
             "idle_ms": F.nullif(
-                F.when(F.col("sender") == "client", F.col("client_may_ms")).otherwise(F.col("server_may_ms")), F.lit(0)
+                F.when(by_client, F.col("client_may_ms")).otherwise(F.col("server_may_ms")), F.lit(0)
             ),
         }
     )

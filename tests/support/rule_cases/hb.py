@@ -18,6 +18,17 @@ def beating(interval: int, silence: float, version: str = V) -> Talk:
     return talk.wait(left).heartbeat().close()
 
 
+def barred(silence: float, *, window: int) -> Talk:
+    """The server shows a TCP receive window for so long, in which the client cannot send if it is closed."""
+    talk = Talk(V).handshake(tune={"heartbeat": 10}, tune_ok={"heartbeat": 10}).heartbeat()
+    talk.packet("server", window=window)
+    left = silence
+    while left > 5:
+        talk.wait(5).heartbeat("server").packets[-1].window = window
+        left -= 5
+    return talk.wait(left).packet("server").heartbeat().close()
+
+
 def agreed(seconds: int) -> Talk:
     return Talk().handshake(tune={"heartbeat": seconds}, tune_ok={"heartbeat": seconds}).close()
 
@@ -28,6 +39,7 @@ def tuned(heartbeat: int | None) -> Talk:
 
 CASES = [
     Case("HB-01", V, beating(10, 21), beating(10, 14), evidence={"negotiated_s": 10}, offender="client"),
+    Case("HB-01", V, barred(21, window=65535), barred(21, window=0), evidence={"negotiated_s": 10}, offender="client"),
     Case(
         "HB-02",
         V,

@@ -187,6 +187,20 @@ def drained(answers: bool) -> Talk:
     return closed(talk)
 
 
+def taken_back(seconds: float, *, shows: bool = False) -> Talk:
+    """The receiver takes its credit back; so much later there is a delivery. `shows`: the sender knew."""
+    talk = flow(receiver_link(), "client", 1, 0)
+    if shows:
+        flow(talk, "server", 1, 0)
+    return closed(accepted(transfer(talk.wait(seconds), "server", 1, 0), "client", True, 0, 0))
+
+
+def unanswered(before: float, after: float) -> Talk:
+    """A detach that is not answered before the close, with waits before that and after."""
+    talk = say(detach(sender_link(), "client", 0).wait(before), "client", CLOSE, channel=0)
+    return say(talk, "server", CLOSE, channel=0).wait(after).fin()
+
+
 def raw(octets: bytes, *, on: Talk | None = None) -> Talk:
     return closed((begun() if on is None else on).client_octets(octets))
 
@@ -320,6 +334,10 @@ CASES = [
     Case("L10-57", V, closed(accepted(transfer(transfer(receiver_link(credit=1), "server", 1, 0), "server", 1, 1),
          "client", True, 0, 1)), closed(accepted(transfer(transfer(receiver_link(credit=2), "server", 1, 0), "server",
          1, 1), "client", True, 0, 1)), evidence={"observed": 2, "expected": 1, "link": "r"}, offender="server"),
+    # Sent soon after the receiver took credit back, which the sender may not have read yet; but not once it shows that.
+    Case("L10-57", V, taken_back(2), taken_back(0.5), evidence={"observed": 1, "expected": 0}, offender="server"),
+    Case("L10-57", V, taken_back(0.5, shows=True), taken_back(0.5), evidence={"observed": 1, "expected": 0},
+         offender="server"),
     Case("L10-58", V, closed(say(begun(), "client", FLOW, uint(0), uint(9), uint(0), uint(9), None, None, uint(5))),
          closed(flow(begun(), "client", None)), offender="client"),
     Case("L10-59", V, drained(False), drained(True), offender="server"),
@@ -328,6 +346,7 @@ CASES = [
          "server", 0)), evidence={"name": "transfer", "link": "s"}),
     Case("L10-61", V, closed(detach(sender_link(), "client", 0).wait(11)), closed(detach(detach(sender_link(), "client",
          0), "server", 0).wait(11)), offender="server"),
+    Case("L10-61", V, unanswered(11, 0), unanswered(0, 11), offender="server"),
     Case("L10-61", V, detached(False), detached(), evidence={"expected": "closed = true"}),
     Case("L10-62", V, closed(detach(detach(sender_link(), "server", 0, why=error()), "client", 0)),
          closed(detach(detach(sender_link(), "server", 0), "client", 0)),
