@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NoReturn
 
+import golden
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -75,6 +78,42 @@ def test_what_was_lost_and_what_was_answered_are_among_them(captures: str, tmp_p
     connections = pq.read_table(tmp_path / "here" / "connections").to_pylist()
     assert any(row["rpc_latency_ns"] is not None for row in flows)
     assert any(row["missing_bytes"] for row in connections)
+
+
+REWRITTEN = [
+    name for name, one in golden.captures().items() if one.origin != name and "tls" not in name and ".gz" not in name
+]
+OF_PACKETS = re.compile(r"flow_id|.*(connection_id|capture_file|packet_no|_ts)")
+
+
+def flows(name: str, directory: Path) -> Counter[str]:
+    """The flows of a capture but for packets and times; whether there is a time, or a latency, is said."""
+    paths = [str(path) for path in golden.captures()[name].paths]
+    pipeline.write(ThisProcess(), paths, str(directory), tables=["message_flows"])
+    found = pq.read_table(directory / "message_flows").to_pylist()
+    return Counter(
+        str(
+            {
+                key: value is None if key.endswith("_ns") else value
+                for key, value in row.items()
+                if not OF_PACKETS.fullmatch(key)
+            }
+        )
+        for row in found
+    )
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_a_rewritten_capture_gives_the_flows_of_its_origin(name: str, tmp_path: Path) -> None:
+    """As the other tables (`test_tables_of`): segments of some bytes, swapped, doubled, overlapping; rotated files."""
+    assert flows(name, tmp_path / "rewritten") == flows(golden.captures()[name].origin, tmp_path / "origin")
+
+
+def test_the_rewritten_captures_have_pairs_of_several_versions(tmp_path: Path) -> None:
+    versions = {version for name in REWRITTEN for version in golden.captures()[name].versions}
+    assert {"0-9-1", "0-10", "1.0"} <= versions
+    for name in ("091_reorder_dup_overlap.pcap", "10_tiny_segments.pcap"):
+        assert any("'match': 'none'" not in row for row in flows(name, tmp_path / name)), name
 
 
 def test_work_that_is_interrupted_leaves_the_old_output(captures: str, tmp_path: Path) -> None:

@@ -63,8 +63,6 @@ def silences(sources: Sources) -> DataFrame:
             "frame_no": F.coalesce(F.lead("frame_no").over(in_order), "last_frame"),
             "silence_ns": F.when(counts, ends - starts - F.coalesce(barred, F.lit(0))),
             "ts_ns": ends,
-            "idle_ms": F.nullif(
-                F.when(by_client, F.col("client_may_ms")).otherwise(F.col("server_may_ms")), F.lit(0)
-            ),
+            "idle_ms": F.nullif(F.when(by_client, F.col("client_may_ms")).otherwise(F.col("server_may_ms")), F.lit(0)),
         }
     )
