@@ -195,12 +195,6 @@ def taken_back(seconds: float, *, shows: bool = False) -> Talk:
     return closed(accepted(transfer(talk.wait(seconds), "server", 1, 0), "client", True, 0, 0))
 
 
-def unanswered(before: float, after: float) -> Talk:
-    """A detach that is not answered before the close, with waits before that and after."""
-    talk = say(detach(sender_link(), "client", 0).wait(before), "client", CLOSE, channel=0)
-    return say(talk, "server", CLOSE, channel=0).wait(after).fin()
-
-
 def raw(octets: bytes, *, on: Talk | None = None) -> Talk:
     return closed((begun() if on is None else on).client_octets(octets))
 
@@ -346,7 +340,6 @@ CASES = [
          "server", 0)), evidence={"name": "transfer", "link": "s"}),
     Case("L10-61", V, closed(detach(sender_link(), "client", 0).wait(11)), closed(detach(detach(sender_link(), "client",
          0), "server", 0).wait(11)), offender="server"),
-    Case("L10-61", V, unanswered(11, 0), unanswered(0, 11), offender="server"),
     Case("L10-61", V, detached(False), detached(), evidence={"expected": "closed = true"}),
     Case("L10-62", V, closed(detach(detach(sender_link(), "server", 0, why=error()), "client", 0)),
          closed(detach(detach(sender_link(), "server", 0), "client", 0)),
