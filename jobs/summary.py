@@ -101,9 +101,18 @@ CONNECTION_COLUMNS = [
 
 def first_connections(connections: Dataset) -> dict[str, Any]:
     """How many there are, and the first of them."""
-    rows = connections.to_table(columns=CONNECTION_COLUMNS)
-    first = pc.select_k_unstable(rows, SHOWN, [("opened_ts", "ascending"), ("connection_id", "ascending")])
-    return {"count": len(rows), "first": rows.take(first).to_pylist()}
+    keys = ("opened_ts", "connection_id")
+    first = pa.table({name: pa.array([], connections.schema.field(name).type) for name in keys})
+    for batch in connections.to_batches(columns=list(keys)):
+        first = earliest(pa.concat_tables([first, pa.Table.from_batches([batch])]))
+    rows = connections.to_table(CONNECTION_COLUMNS, pc.field("connection_id").isin(first["connection_id"]))
+    return {"count": connections.count_rows(), "first": earliest(rows).to_pylist()}
+
+
+def earliest(connections: pa.Table) -> pa.Table:
+    """The connections that were opened first, as many as a summary has room for."""
+    order = [("opened_ts", "ascending"), ("connection_id", "ascending")]
+    return connections.take(pc.select_k_unstable(connections, SHOWN, order))
 
 
 def connections_found(connections: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -45,13 +46,16 @@ def write_rows(directory: Place, schema: StructType, rows: Iterable[pa.RecordBat
     file.close(arrow_schema(schema))
 
 
-def read(directory: Place, columns: Iterable[str], names: Iterable[str] | None = None) -> pa.Table:
-    """Columns of the files of a table in `directory`; only of the files with these `names`, if they are given."""
+def read(
+    directory: Place, columns: Iterable[str], names: Iterable[str] | None = None, where: pc.Expression | None = None
+) -> pa.Table:
+    """Columns of the files of a table in `directory`; only of the files with these `names`, if they are given, and only
+    rows `where` this holds."""
     import pyarrow.dataset  # takes half a second
 
     paths = [f"{directory.path}/{name}" for name in (files(directory) if names is None else sorted(names))]
     found = pyarrow.dataset.dataset(paths, filesystem=directory.files, format="parquet")
-    return found.to_table(columns=list(columns))
+    return found.to_table(columns=list(columns), filter=where)
 
 
 def listed(written: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

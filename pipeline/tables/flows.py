@@ -73,12 +73,12 @@ def write_flows(
     """Write the table into `directory`, which must not exist; the names of its files, which may be none. Others may be
     there, from tasks that were tried again. Workers read the messages from their files; without `spark`, this process
     does it."""
-    from udfs.pairing.brokers import brokers_of
+    from udfs.pairing.brokers import MAY_HAVE_MESSAGES, brokers_of
     from udfs.pairing.flows import PairMessages, WriteFlows
     from udfs.sink.parquet import WRITTEN
 
     groups, asks = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
-    brokers = brokers_of(parquet.read(connections, OF_CONNECTIONS), streams)
+    brokers = brokers_of(parquet.read(connections, OF_CONNECTIONS, where=MAY_HAVE_MESSAGES), streams)
     beside = directory.parent.child("brokers")
     beside.create()
     writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))

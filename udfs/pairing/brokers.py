@@ -20,6 +20,10 @@ from udfs.pairing.hashes import hashed
 
 NAMED_VHOST = "vhost:"  # RabbitMQ: so begins a host name of 1.0 that is a virtual host
 
+# Connections that did not speak AMQP have no messages. One that lost bytes may have, and counts for its broker.
+_LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0)
+MAY_HAVE_MESSAGES = pc.field("version").is_valid() | _LOST
+
 IDS = pa.schema({"key": pa.int64(), "server": pa.string(), "vhost": pa.string()})
 REPEATED = pa.schema({"server": pa.string(), "vhost": pa.string()})
 REPEATED_OF_SPARK = "server string, vhost string"
@@ -27,11 +31,9 @@ REPEATED_OF_SPARK = "server string, vhost string"
 
 def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Table:
     """OF_CONNECTIONS, and STREAMS -> BROKERS, a row for each connection that may have messages."""
+    connections = connections.filter(MAY_HAVE_MESSAGES)
     rows = {name: in_one(connections[name]) for name in OF_CONNECTIONS}
     lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), rows["undecoded_bytes"].fill_null(0)), 0)
-    # Connections that did not speak AMQP have no messages. One that lost bytes may have, and counts for its broker.
-    spoken = pc.or_(rows["version"].is_valid(), lost)
-    rows, lost = {name: column.filter(spoken) for name, column in rows.items()}, lost.filter(spoken)
     vhost, is_1_0 = rows["vhost"], pc.equal(rows["version"], "1.0").fill_null(False)
     named = pc.starts_with(vhost, NAMED_VHOST).fill_null(False)
     of_1_0 = pc.if_else(named, pc.utf8_slice_codeunits(vhost, len(NAMED_VHOST)), None)
