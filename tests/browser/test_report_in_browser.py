@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,25 @@ def test_text_stands_out_in_both_themes(browser: webdriver.Chrome) -> None:
     for _ in ("light", "dark"):
         browser.find_element(By.ID, "theme").click()
         assert {pair: ratio for pair, ratio in contrasts(browser).items() if ratio < 4.5} == {}
+
+
+def accessibility_violations(browser: webdriver.Chrome) -> list[str]:
+    """What axe-core finds wrong with the page as it is: rule and the first elements."""
+    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text())  # type: ignore[no-untyped-call]
+    found = browser.execute_async_script("axe.run().then(arguments[0], error => arguments[0](String(error)))")  # type: ignore[no-untyped-call]
+    return [f"{each['id']}: {[node['html'] for node in each['nodes'][:3]]}" for each in found["violations"]]
+
+
+@pytest.mark.parametrize("width", [DESK[0], PHONE[0]])
+def test_axe_finds_nothing(browser: webdriver.Chrome, width: int) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": TALLEST, "deviceScaleFactor": 1, "mobile": False},
+    )
+    browser.execute_script("document.querySelectorAll('details').forEach(each => { each.open = true })")  # type: ignore[no-untyped-call]
+    for _ in ("light", "dark"):
+        browser.find_element(By.ID, "theme").click()
+        assert accessibility_violations(browser) == []
 
 
 def test_the_keyboard_reaches_everything(browser: webdriver.Chrome) -> None:
