@@ -80,6 +80,19 @@ def test_extra_methods_have_numbers_that_the_version_leaves_free(version: str) -
         assert [field.name for field in found.fields] == [field["name"] for field in its_fields]
 
 
+def test_senders_are_those_of_the_extensions_of_0_9_1() -> None:
+    extended = {
+        f"{of_class['name']}.{each['name']}": each["sent_by_extension"]["sent_by"]
+        for of_class in fact_table("0-9-1")["classes"]
+        for each in of_class["methods"]
+        if "sent_by_extension" in each
+    }
+    assert entries("sent_by") == {"0-9": extended}
+    for name, sent_by in extended.items():
+        assert {each.sent_by for each in methods("0-9") if each.name == name} == {sent_by}
+        assert [each.sent_by for each in methods("0-8") if each.name == name] != [sent_by]
+
+
 def test_replies_are_methods_of_their_version() -> None:
     for version, pairs in entries("replies").items():
         for request, reply in pairs.items():

@@ -161,7 +161,7 @@ def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -
         of_class["index"],
         described["index"],
         name,
-        described.get("sent_by_extension", described)["sent_by"],
+        _overlay()["sent_by"].get(version, {}).get(name) or described.get("sent_by_extension", described)["sent_by"],
         described["synchronous"],
         described["content"],
         tuple(replies),

@@ -57,6 +57,15 @@ CASES = [
         evidence={"observed": "server", "method": "basic.qos"},
         offender="server",
     ),
+    # RabbitMQ takes 0-9 for 0-9-1, and confirms
+    Case(
+        "MT-01",
+        "0-9",
+        breaks=talk("0-9").server("basic.publish").close(),
+        conforms=talk("0-9").asks("confirm.select").publish().server("basic.ack", delivery_tag=1).close(),
+        also=("CT-05",),
+        offender="server",
+    ),
     # basic.nack by the server, and exchange.bind-ok by the client
     Case(
         "MT-01",
