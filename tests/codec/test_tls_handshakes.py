@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import Any
 
 import pytest
-from test_tls import all_frames, assert_whole, conversation, sent
+from cryptography.hazmat.primitives.ciphers.aead import AESCCM, AESGCM, ChaCha20Poly1305
+from test_tls import all_frames, assert_whole, conversation, sent, without_beginning
 from tls_lite import KEY_UPDATE, settings, talk
 from tls_talks import wire_of
 from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
-from codec.layers.tls.keylog import KeyLog
+from codec.layers.tls.begun import begun_before
+from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, KeyLog
 
 TLS12, TLS13 = (3, 3), (3, 4)
 
@@ -21,21 +24,84 @@ def decoded(said: Any, client: Any, server: Any) -> tuple[list[dict[str, Any]], 
     return wire_of(flights).rows(Layers(KeyLog(key_log)))
 
 
-@pytest.mark.parametrize(
-    ("name", "suite"),
-    [
-        ("aes128gcm", "TLS_AES_128_GCM_SHA256"),
-        ("aes256gcm", "TLS_AES_256_GCM_SHA384"),
-        ("chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256"),
-        ("aes128ccm", "TLS_AES_128_CCM_SHA256"),
-        ("aes128ccm_8", "TLS_AES_128_CCM_8_SHA256"),
-    ],
-)
+SUITES_13 = [
+    ("aes128gcm", "TLS_AES_128_GCM_SHA256"),
+    ("aes256gcm", "TLS_AES_256_GCM_SHA384"),
+    ("chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256"),
+    ("aes128ccm", "TLS_AES_128_CCM_SHA256"),
+    ("aes128ccm_8", "TLS_AES_128_CCM_8_SHA256"),
+]
+
+
+@pytest.mark.parametrize(("name", "suite"), SUITES_13)
 def test_suites_of_tls_1_3(name: str, suite: str) -> None:
     chosen = settings(TLS13, cipherNames=[name])
     rows, facts = decoded(conversation()[0], chosen, chosen)
     assert_whole(rows, facts)
     assert facts["tls"]["cipher_suite"] == suite
+
+
+@pytest.mark.parametrize(("name", "suite"), SUITES_13)
+@pytest.mark.parametrize("first", [0, 31])
+def test_a_connection_that_began_before_the_capture_is_found_by_trial(name: str, suite: str, first: int) -> None:
+    """Each write is a flight: without the handshake and the `first` of them the frames are those of the rest in clear,
+    as `test_tls` has it for OpenSSL."""
+    said = list(conversation()[0])
+    chosen = settings(TLS13, cipherNames=[name])
+    flights, key_log = talk(said, chosen, chosen)
+    handshake = len(flights) - len(said)
+    rows, facts = without_beginning(flights, handshake + first).rows(Layers(KeyLog(key_log)))
+    clear, _ = without_beginning(said, first).rows()
+    names = ("sender", "name", "size", "arguments", "digest", "packet", "frame_type")
+    assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
+    assert len(rows) > 20
+    assert (facts["tls"]["decrypted"], facts["tls"]["cipher_suite"]) == (True, suite)
+
+
+def made_records(suite: str, number: int, contents: list[bytes]) -> tuple[bytes, bytes]:
+    """A traffic secret, and records of `contents` from `number` on, made step by step as RFC 8446 has them (sections
+    5.2, 5.3 and 7.3)."""
+    secret = bytes(range(32))
+
+    def expand(label: bytes, size: int) -> bytes:
+        info = bytes((0, size, 6 + len(label))) + b"tls13 " + label + b"\0\1"  # HkdfLabel, and the counter of HKDF
+        return hmac.digest(secret, info, "sha256")[:size]
+
+    key, iv = expand(b"key", 32 if "CHACHA" in suite else 16), expand(b"iv", 12)
+    ciphers: dict[str, Any] = {
+        "TLS_AES_128_GCM_SHA256": AESGCM,
+        "TLS_CHACHA20_POLY1305_SHA256": ChaCha20Poly1305,
+        "TLS_AES_128_CCM_SHA256": AESCCM,
+        "TLS_AES_128_CCM_8_SHA256": lambda key: AESCCM(key, 8),
+    }
+    records = b""
+    for at, content in enumerate(contents, number):
+        nonce = bytes(a ^ b for a, b in zip(iv, bytes(4) + at.to_bytes(8, "big"), strict=True))
+        head = b"\x17\x03\x03" + (len(content) + 1 + (8 if "CCM_8" in suite else 16)).to_bytes(2, "big")
+        records += head + ciphers[suite](key).encrypt(nonce, content + b"\x17", head)
+    return secret, records
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 63, 64, 5000])
+@pytest.mark.parametrize(
+    ("suite", "number"),
+    [
+        ("TLS_AES_128_GCM_SHA256", 131_071),  # the last of 2**18, half of them for each direction
+        ("TLS_AES_128_CCM_SHA256", 131_071),
+        ("TLS_AES_128_CCM_8_SHA256", 131_071),
+        ("TLS_CHACHA20_POLY1305_SHA256", 32_767),  # a quarter
+    ],
+)
+def test_the_numbers_that_are_tried_are_bounded(suite: str, number: int, size: int) -> None:
+    for beyond in (0, 1):
+        secret, records = made_records(suite, number + beyond, [b"x" * size])
+        known = {CLIENT_TRAFFIC: bytes(32), SERVER_TRAFFIC: secret}
+        found = begun_before(records, [known])
+        if beyond:
+            assert found is None
+        else:
+            assert found is not None
+            assert (found.suite.name, found.by_client, found.secrets) == (suite, False, known)
 
 
 def test_keys_are_updated() -> None:

@@ -1,9 +1,10 @@
 """Connections of TLS 1.3 that began before the capture: no hello says whose secrets are theirs, nor which record is at
-hand. With AES-GCM both are found by trial.
+hand. Both are found by trial.
 
-Of the plaintext of a record the last octet is known: its content type (RFC 8446, section 5.2). GCM is a counter mode,
-so the octet that masks it comes from one block of AES for each number that the record may have: all of them are
-enciphered at once. One number in a hundred passes, and of these AES-GCM authenticates the record, or does not.
+Of the plaintext of a record the last octet is known: its content type (RFC 8446, section 5.2). All ciphers of TLS 1.3
+are stream ciphers, so the octet that masks it comes from one block of keystream for each number that the record may
+have: of AES all of them are enciphered at once. One number in a hundred passes, and of these the cipher authenticates
+the record, or does not.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher as BlockCipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.algorithms import AES, ChaCha20
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from codec.compiler.limits import LIMITS
-from codec.layers.tls.ciphers import BLOCK, TAG_BYTES, cipher
+from codec.layers.tls.ciphers import BLOCK, cipher
 from codec.layers.tls.framing import ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES
 from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, Secrets
-from codec.layers.tls.schedule import keys_13
-from codec.layers.tls.suites import GCM, SUITES, TLS12, TLS13, Suite
+from codec.layers.tls.schedule import Keys, keys_13
+from codec.layers.tls.suites import CCM, CCM_8, CHACHA, SUITES, TLS12, TLS13, Suite
 
-FIRST_COUNTER = 2  # of the blocks of GCM: the first one is for the tag (NIST SP 800-38D, section 7.1)
+GCM_COUNTER = 2  # of the first block of plaintext: the one before is for the tag (NIST SP 800-38D, section 7.1)
+CCM_COUNTER = 1  # likewise (RFC 3610, section 2.3)
+CCM_FLAGS = 2  # of a counter of three octets (RFC 3610, section 2.3)
+CHACHA_COUNTER = 1  # likewise (RFC 8439, section 2.8)
+CHACHA_BLOCK = 64
+CHACHA_SHARE = 4  # of ChaCha20 each number is a call of its own: only one in so many is tried
 SECRET_BYTES = {"sha256": 32, "sha384": 48}
 HEAD = bytes((APPLICATION_DATA, TLS12 >> 8, TLS12 & 0xFF))
 
@@ -45,7 +51,7 @@ def begun_before(octets: bytes, known: Sequence[Secrets]) -> Begun | None:
     pairs = [(each, label) for each in known for label in (CLIENT_TRAFFIC, SERVER_TRAFFIC) if label in each]
     for secrets, label in pairs:
         for suite in SUITES.values():
-            if suite.version == TLS13 and suite.cipher == GCM and SECRET_BYTES[suite.hash] == len(secrets[label]):
+            if suite.version == TLS13 and SECRET_BYTES[suite.hash] == len(secrets[label]):
                 count = LIMITS.trial_numbers // len(pairs)
                 if number_of(suite, secrets[label], APPLICATION_DATA, body, count) is not None:
                     return Begun(secrets, suite, label == CLIENT_TRAFFIC)
@@ -53,20 +59,49 @@ def begun_before(octets: bytes, known: Sequence[Secrets]) -> Begun | None:
 
 
 def number_of(suite: Suite, secret: bytes, kind: int, body: bytes, count: int) -> tuple[int, bytes] | None:
-    """The number below `count` of the record with this body, and its plaintext."""
-    place = len(body) - TAG_BYTES - 1  # of the content type
-    if suite.cipher != GCM or place < 0:
-        return None
+    """The number of the record with this body, and its plaintext: below `count`, of ChaCha20 a CHACHA_SHARE of it."""
     keys = keys_13(suite, secret)
-    blocks = np.zeros((count, BLOCK), np.uint8)
-    blocks[:, :12] = np.frombuffer(keys.iv, np.uint8)
-    blocks[:, 4:12] ^= np.arange(count, dtype=">u8").view(np.uint8).reshape(-1, 8)
-    blocks[:, 12:] = np.frombuffer((FIRST_COUNTER + place // BLOCK).to_bytes(4, "big"), np.uint8)
-    masks = np.frombuffer(BlockCipher(AES(keys.key), ECB()).encryptor().update(blocks.tobytes()), np.uint8)
-    types = masks[place % BLOCK :: BLOCK] ^ body[place]
     opener = cipher(suite, keys)
+    place = len(body) - opener.overhead  # of the content type
+    if place < 0:
+        return None
+    masks = _chacha_masks if suite.cipher == CHACHA else _aes_masks
+    types = masks(suite, keys, place, count) ^ body[place]
     for number in np.flatnonzero(np.isin(types, (APPLICATION_DATA, HANDSHAKE, ALERT))).tolist():
         plain = opener.open(number, kind, TLS12, memoryview(body))
         if plain is not None:
             return number, plain
     return None
+
+
+def _nonces(keys: Keys, count: int) -> np.ndarray:
+    """Nonces of the first records: uint8 (count, 12) (RFC 8446, section 5.3)."""
+    nonces = np.tile(np.frombuffer(keys.iv, np.uint8), (count, 1))
+    nonces[:, 4:] ^= np.arange(count, dtype=">u8").view(np.uint8).reshape(-1, 8)
+    return nonces
+
+
+def _aes_masks(suite: Suite, keys: Keys, place: int, count: int) -> np.ndarray:
+    """The octet of keystream at `place` of the plaintext, by number: uint8 (count,)."""
+    blocks = np.zeros((count, BLOCK), np.uint8)
+    if suite.cipher in (CCM, CCM_8):
+        blocks[:, 0], begin, counter = CCM_FLAGS, 1, CCM_COUNTER + place // BLOCK
+    else:
+        begin, counter = 0, GCM_COUNTER + place // BLOCK
+    end = begin + len(keys.iv)
+    blocks[:, begin:end] = _nonces(keys, count)
+    blocks[:, end:] = np.frombuffer(counter.to_bytes(BLOCK - end, "big"), np.uint8)
+    stream = BlockCipher(AES(keys.key), ECB()).encryptor().update(blocks.tobytes())
+    return np.frombuffer(stream, np.uint8)[place % BLOCK :: BLOCK]
+
+
+def _chacha_masks(suite: Suite, keys: Keys, place: int, count: int) -> np.ndarray:
+    """See `_aes_masks`; uint8 (count // CHACHA_SHARE,)."""
+    counter = (CHACHA_COUNTER + place // CHACHA_BLOCK).to_bytes(4, "little")
+    context = BlockCipher(ChaCha20(keys.key, counter + keys.iv), None).encryptor()
+    zeros, at = bytes(place % CHACHA_BLOCK + 1), place % CHACHA_BLOCK
+    found = bytearray()
+    for nonce in _nonces(keys, count // CHACHA_SHARE):
+        context.reset_nonce(counter + nonce.tobytes())
+        found.append(context.update(zeros)[at])
+    return np.frombuffer(found, np.uint8)
