@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESCCM, AESGCM, ChaCha20Poly1305
-from test_tls import all_frames, assert_whole, conversation, sent, without_beginning
+from test_tls import AMQP, AMQP_10, PARTS, all_frames, assert_whole, conversation, sent, without_beginning
+from tls_libssl import REQUEST, UPDATE
+from tls_libssl import talk as libssl_talk
 from tls_lite import KEY_UPDATE, settings, talk
 from tls_talks import wire_of
 from wire import CLIENT, SERVER
@@ -110,6 +112,35 @@ def test_keys_are_updated() -> None:
         said.insert(at, (way, KEY_UPDATE))
     chosen = settings(TLS13)
     assert_whole(*decoded(said, chosen, chosen))
+
+
+UPDATES = {
+    "one side's own": [(10, CLIENT, UPDATE), (25, SERVER, UPDATE), (26, SERVER, UPDATE)],
+    "asked for": [(10, CLIENT, REQUEST), (25, SERVER, REQUEST), (40, CLIENT, REQUEST)],
+    "asked for by both at once": [(10, CLIENT, REQUEST), (10, SERVER, REQUEST), (30, SERVER, REQUEST),
+                                  (30, CLIENT, UPDATE), (30, CLIENT, REQUEST)],
+    "before anything is said": [(0, SERVER, REQUEST), (0, CLIENT, REQUEST)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [AMQP, AMQP_10])
+@pytest.mark.parametrize("updates", UPDATES.values(), ids=UPDATES)
+@pytest.mark.parametrize("suite", ["TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"])
+def test_keys_are_updated_by_openssl(suite: str, updates: list[tuple[int, int, bytes]], name: str) -> None:
+    """The frames are those of the same traffic in clear."""
+    said = list(conversation(name)[0])
+    clear, _ = wire_of(said).rows()
+    updated = list(said)
+    for at, way, update in sorted(updates, key=lambda each: each[0], reverse=True):
+        updated.insert(at, (way, update))
+    flights, key_log = libssl_talk(updated, suite)
+    rows, facts = wire_of(flights).rows(Layers(KeyLog(key_log)))
+    names = ("sender", "name", "size", "channel", "arguments", "properties", "digest", "frame_type", "status")
+    assert [[row[name] for name in names] for row in rows] == [[row[name] for name in names] for row in clear]
+    assert (facts["tls"]["cipher_suite"], facts["unread_because"]) == (suite, None)
+    for side in ("client", "server"):
+        ledger = facts[side]
+        assert ledger["payload_bytes"] == sum(ledger[part] for part in PARTS)
 
 
 def test_the_server_asks_for_another_hello() -> None:
