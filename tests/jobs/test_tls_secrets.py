@@ -5,14 +5,22 @@ from __future__ import annotations
 import base64
 import os
 import re
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from submitting import submitted
 
 import pipeline
+from codec.layers.tls.begun import Begun
+from codec.layers.tls.ciphers import cipher
 from codec.layers.tls.keylog import KeyLog, parse_line
+from codec.layers.tls.records import Side
+from codec.layers.tls.schedule import keys_13
+from codec.layers.tls.suites import SUITES
 from jobs.cli import main
 from udfs.decode.key_logs import KeyLogError, SecretFiles, require_key_logs
 
@@ -123,3 +131,100 @@ def test_secrets_are_in_no_table_no_plan_and_no_file(
     for form in spellings():
         assert form not in said
         assert not any(form in octets for octets in searched)
+
+
+JOB = """
+import sys, traceback
+
+from pyspark.sql import SparkSession
+
+import pipeline
+
+capture, log, output = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+pipeline.write(spark, capture, output, payload=True, keylog=log)
+lazy = pipeline.decode(spark, capture, keylog=log)
+for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+    lazy.frames.explain(mode)
+
+
+def broken(batches):
+    for batch in batches:
+        raise ValueError(f"broken on purpose: {batch.num_rows}")
+    yield
+
+
+try:
+    lazy.frames.mapInArrow(broken, "n long").collect()
+except Exception:
+    traceback.print_exc()
+spark.stop()
+"""
+
+
+@contextmanager
+def looking(folder: Path, forms: list[bytes]) -> Iterator[tuple[set[str], set[str], set[bytes]]]:
+    """While this runs: the files below `folder` that were seen; where one of `forms` was found in them or in the
+    arguments of a process; and all these arguments."""
+    files_seen: set[str] = set()
+    found_in: set[str] = set()
+    started: set[bytes] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        last = False
+        while not last:
+            last = over.wait(0.1)  # once more when all is done
+            for path in [*files(folder), *Path("/proc").glob("[0-9]*/cmdline")]:
+                with suppress(OSError):  # what is gone, and processes of others
+                    octets = path.read_bytes()
+                    (started.add(octets) if path.parts[1] == "proc" else files_seen.add(path.name))
+                    if any(form in octets for form in forms):
+                        found_in.add(str(path))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield files_seen, found_in, started
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_secrets_are_in_no_event_log_no_argument_and_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of its own, with Spark's event log: tables, plans of every kind, and a failure in a Python worker that has
+    the rows of the decrypted connection at hand."""
+    events, temporary, output = tmp_path / "events", tmp_path / "temporary", tmp_path / "tables"
+    for folder in (events, temporary):
+        folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    (tmp_path / "job.py").write_text(JOB)
+    settings = {"eventLog.enabled": "true", "eventLog.dir": events.as_uri(), "eventLog.compress": "false",
+                "local.dir": str(temporary), "master": "local[2]", "sql.shuffle.partitions": "2"}  # fmt: skip
+    words = [word for name, value in settings.items() for word in ("--conf", f"spark.{name}={value}")]
+    capture = str(CAPTURES / "091_tls13.pcap")
+    with looking(tmp_path, spellings()) as (seen, found_in, started):
+        ran = submitted(*words, "job.py", capture, str(LOG), str(output), folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    said = ran.stdout + ran.stderr
+    assert "broken on purpose: 54" in said
+    assert "Physical Plan" in said
+    logged = b"".join(path.read_bytes() for path in files(events))
+    assert b"broken on purpose: 54" in logged
+    assert b"SparkListenerSQLExecutionStart" in logged
+    assert len(seen) > 20  # tables, and what Spark writes meanwhile
+    assert any(b"pyspark" in octets and b"daemon" in octets for octets in started)
+    assert any(str(LOG).encode() in octets for octets in started)
+    assert found_in == set()
+    assert not any(form in said.encode() for form in spellings())
+
+
+def test_nothing_that_holds_a_secret_shows_it() -> None:
+    """As a message or a log would, that quotes one by mistake."""
+    secret, suite = bytes(range(32)), SUITES[0x1301]
+    keys = keys_13(suite, secret)
+    holders = (keys, Side(secret=secret, stages=[(secret, cipher(suite, keys))]), Begun({b"": secret}, suite, True))
+    for holder in holders:
+        assert not any(repr(each)[2:-1] in repr(holder) for each in (secret, keys.key, keys.iv))

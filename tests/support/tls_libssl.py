@@ -13,10 +13,8 @@ from typing import Any
 from tls_talks import Said, certificate
 from wire import CLIENT, SERVER
 
-UPDATE, REQUEST = (
-    b"\0update",
-    b"\0request",
-)  # said: this side changes its keys; and asks the other one to change its own
+# Said: this side changes its keys; and asks the other one to change its own, too.
+UPDATE, REQUEST = b"\0update", b"\0request"
 KEY_UPDATES = {UPDATE: 0, REQUEST: 1}  # SSL_KEY_UPDATE_NOT_REQUESTED, SSL_KEY_UPDATE_REQUESTED
 PEM, VERIFY_NONE, SET_MIN_PROTOCOL, TLS13 = 1, 0, 123, 0x0304
 KeyLogCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)

@@ -10,7 +10,7 @@ the record, or does not.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher as BlockCipher
@@ -34,7 +34,8 @@ SECRET_BYTES = {"sha256": 32, "sha384": 48}
 HEAD = bytes((APPLICATION_DATA, TLS12 >> 8, TLS12 & 0xFF))
 
 
-class Begun(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Begun:
     """Whose record it is: `by_client`: the client sent it."""
 
     secrets: Secrets

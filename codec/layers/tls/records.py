@@ -78,7 +78,7 @@ NO_SECRETS, NO_HANDSHAKE, NO_SUITE, NO_VERSION, FAILED, RENEGOTIATED, NOT_TLS = 
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Side:
     """One direction. `stages`: secrets whose turn is still to come. `size`: of the record at hand, with its header."""
 

@@ -4,7 +4,7 @@ sections 5 and 6.3)."""
 from __future__ import annotations
 
 import hmac
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
@@ -21,7 +21,8 @@ IV_BYTES = 12
 SALT_BYTES = 4  # of GCM and CCM in TLS 1.2: the rest of the nonce stands in the record
 
 
-class Keys(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Keys:
     """Of one direction. `mac`: of CBC suites."""
 
     key: bytes
