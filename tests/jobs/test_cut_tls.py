@@ -10,6 +10,9 @@ from pathlib import Path
 import independent_tcp
 import pytest
 from cut_support import CAPTURES, NEEDS_TSHARK, cut, fields, records, tables_of
+from scapy.layers.inet import IP
+from test_cut_anonymised import KEY, addresses
+from test_cut_redacted import readable
 from test_tls import conversation
 from test_websocket import upgraded
 from tls_talks import Peers, wire_of
@@ -147,6 +150,38 @@ def test_rewritten_and_redacted_the_bodies_are_blank_and_the_frames_are_there(tm
         streams.append(sent)
     assert streams[0] == streams[1]
     assert b"*****" in streams[0][False] + streams[0][True]
+
+
+@NEEDS_TSHARK
+@pytest.mark.parametrize(("redact", "key"), [(True, None), (False, KEY), (True, KEY)])
+def test_what_is_rewritten_in_clear_can_be_shared(tmp_path: Path, redact: bool, key: bytes | None) -> None:
+    """RabbitMQ with pika, py-amqp and proton inside TLS. tshark finds the same frames as without these options, scapy
+    the addresses; passwords and bodies, or addresses, are gone; and so is what only the handshake said."""
+    path = CAPTURES / "tls_rabbitmq.pcapng"
+    tables = tables_of([path], SecretFiles((), (str(path),)))
+    choice = Choice(set(tables.ids))
+    whole, shared = tmp_path / "whole.pcapng", tmp_path / "shared.pcapng"
+    cut(tables, choice, whole, decrypted=True)
+    result = cut(tables, choice, shared, decrypted=True, redact=redact, key=key)
+    assert (result.connections, result.problems) == (9, [])
+    names = ("frame.time_epoch", "frame.len", "tcp.seq_raw", "amqp.method.class", "amqp.method.method", "amqp.type",
+             "amqp.performative", "tcp.checksum.status", "ip.checksum.status")  # fmt: skip
+    shown = fields(shared, *names)
+    assert shown == fields(whole, *names)
+    assert len([row for row in shown if row[5]]) > 50
+    before, after = whole.read_bytes(), shared.read_bytes()
+    secret = {part for part in (b"\0guest\0guest", *readable(tables)) if part in before}
+    assert b"\0guest\0guest" in secret
+    assert len(secret) > 10
+    assert {part for part in secret if part in after} == (set() if redact else secret)
+    seen = [
+        {address for _, _, octets in records(each) for address in addresses(IP(octets))} for each in (whole, shared)
+    ]
+    assert seen[0] == {"127.0.0.1"}
+    assert ("127.0.0.1" in seen[1]) == (key is None)
+    handshake = b"mq.example"  # the name that the clients asked for, and of the certificate
+    assert handshake in path.read_bytes()
+    assert handshake not in after
 
 
 def test_connections_in_clear_are_cut_with_those_that_are_rewritten(tmp_path: Path) -> None:
