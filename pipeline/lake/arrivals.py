@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
-from udfs.source.files import CaptureFile, locate
+from udfs.source.files import CaptureFile
 from udfs.source.reading import CaptureBytes
 
 HEAD_BYTES = 4096
@@ -46,7 +46,6 @@ class Arrival:
     its first packet, None if it has none or cannot be read."""
 
     file: CaptureFile
-    modified_ns: int | None
     head: str | None
     head_size: int
     first_ns: int | None
@@ -59,7 +58,7 @@ class Arrival:
         return Taken(
             self.file.name,
             self.file.size,
-            self.modified_ns,
+            self.file.modified_ns,
             packets,
             self.head,
             self.head_size,
@@ -97,15 +96,14 @@ def find(
     heads = _Heads(by_name.values())
     arrivals, copies, unsettled = list[Arrival](), list[tuple[str, str]](), 0
     for file in files:
-        modified_ns = _modified_ns(file)
-        before = by_name.get(file.name)
+        before, modified_ns = by_name.get(file.name), file.modified_ns
         if before and (before.byte_size, before.modified_ns) == (file.size, modified_ns):
             by_name[file.name] = replace(before, listed_ns=now_ns)
             continue
         if modified_ns is not None and 0 <= now_ns - modified_ns < settle_ns:
             unsettled += 1
             continue
-        arrival = looked_at(file, modified_ns)
+        arrival = looked_at(file)
         if before and arrival.head and heads.of(before, file) == before.head:
             if before.head and file.size == before.byte_size:  # touched, not changed
                 by_name[file.name] = replace(before, modified_ns=modified_ns, listed_ns=now_ns)
@@ -126,12 +124,12 @@ def find(
     return Found(arrivals, remembered, copies, unsettled)
 
 
-def looked_at(file: CaptureFile, modified_ns: int | None) -> Arrival:
+def looked_at(file: CaptureFile) -> Arrival:
     """A capture with its first bytes and its first packet."""
     octets = _first(file, HEAD_BYTES)
     first_ns, _ = _times(file, first_only=True)
     known = first_ns is not None  # two captures without a packet are not copies of each other
-    return Arrival(file, modified_ns, _digest(octets) if known else None, len(octets) if known else 0, first_ns)
+    return Arrival(file, _digest(octets) if known else None, len(octets) if known else 0, first_ns)
 
 
 def in_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable[list[Arrival]]:
@@ -222,19 +220,6 @@ def _first(file: CaptureFile, size: int) -> bytes:
 
 def _digest(octets: bytes) -> str:
     return hashlib.sha256(octets).hexdigest()
-
-
-def _modified_ns(file: CaptureFile) -> int | None:
-    """When a file was changed last; None where that is not known."""
-    if file.problem:
-        return None
-    try:
-        place = locate(file.uri)
-        info = place.filesystem.get_file_info(place.path)
-    except (OSError, pa.ArrowException):
-        return None
-    modified_ns: int | None = info.mtime_ns
-    return modified_ns
 
 
 def taken_of(rows: Iterable[Mapping[str, object]]) -> list[Taken]:

@@ -82,12 +82,16 @@ def in_one(captures: Iterable[Path], secrets: SecretFiles | None = None) -> Rows
 
 def in_lake(path: Path) -> Rows:
     """The tables of a lake as of its last batch."""
-    log = Log(existing(str(path)))
+    return rows_in(Log(existing(str(path))))
+
+
+def rows_in(log: Log) -> Rows:
+    """The same of a lake anywhere."""
     batch = log.batch("captures")
     return {name: plain(rows_of(log.root, name, log.files(name, batch)), *OF_FILES) for name in OF_CONNECTIONS}
 
 
-def ingest(lake: Path, captures: Iterable[Path], options: Options = UNSETTLED) -> list[dict[str, Any]]:
+def ingest(lake: Path | str, captures: Iterable[Path], options: Options = UNSETTLED) -> list[dict[str, Any]]:
     with Ingest.into(str(lake), LocalWork, options) as ingesting:
         return list(ingesting.batches([str(path) for path in captures]))
 

@@ -1,19 +1,27 @@
-"""A lake in an object store: logs by delta-rs, files by Arrow, a lease for a lock."""
+"""A lake in an object store: logs by delta-rs, files by Arrow, a lease for a lock; captures there are listed, not asked
+for one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from functools import partial
+from pathlib import Path
 
+import golden
 import pytest
 from lake_support import TABLES, changes, commit, numbers
+from lake_work import rotated
 from object_store import Store, object_store
+from test_lake_batches import compared, in_one, ingest, rows_in
 
 from pipeline.lake import house, journal
+from pipeline.lake.arrivals import find
 from pipeline.lake.layout import LakeError
 from pipeline.lake.lock import locked
 from pipeline.lake.log import Log
 from pipeline.lake.place import existing, made
+from udfs.source.paths import resolve
 
 FRIDAY, MONDAY = date(2026, 11, 20), date(2026, 11, 23)
 
@@ -53,6 +61,28 @@ def test_a_second_ingest_waits_for_its_lease(store: Store) -> None:
         pass
     with locked(root) as renew:
         renew()
+
+
+def test_an_ingest_fills_it_with_the_rows_of_one_decode(store: Store, tmp_path: Path) -> None:
+    uri = store.uri("lakes/three")
+    pieces = list(rotated(golden.captures()["091_tx.pcap"].paths[0], tmp_path / "captures", 3))
+    for end in (1, 2, 3):
+        (batch,) = ingest(uri, pieces[:end])
+        assert (batch["batch"], batch["files"]) == (end, 1)
+    compared(rows_in(Log(existing(uri), uri)), in_one(pieces))
+
+
+def test_a_look_at_captures_that_were_taken_is_one_listing(store: Store, tmp_path: Path) -> None:
+    pieces = list(rotated(golden.captures()["091_tx.pcap"].paths[0], tmp_path / "captures", 20))
+    store.put(*pieces, folder="many")
+    files = resolve([store.uri("many")])
+    assert len(files) == len(pieces)
+    look = partial(find, now_ns=0, settle_ns=0, newest_ns=None, late_ns=0, forget_ns=1)
+    known = [arrival.taken(1, 0, 0) for arrival in look(files, []).arrivals]
+    asked = len(store.requests)
+    found = look(resolve([store.uri("many")]), known)
+    assert (found.arrivals, len(found.taken)) == ([], len(pieces))
+    assert len(store.requests) - asked < len(pieces) // 2
 
 
 def test_what_is_no_lake(store: Store) -> None:

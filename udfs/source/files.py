@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -53,11 +53,13 @@ EXPANSION = 10  # bytes of a capture to one of it packed, about
 
 @dataclass(frozen=True)
 class CaptureFile:
-    """One capture: `uri` opens it, `size` is its bytes as stored; `problem` says why it cannot be opened at all."""
+    """One capture: `uri` opens it, `size` is its bytes as stored; `problem` says why it cannot be opened at all.
+    `modified_ns`: when it was changed last, None where that is not known."""
 
     uri: str
     size: int
     problem: str | None = None
+    modified_ns: int | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:

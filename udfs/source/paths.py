@@ -103,7 +103,7 @@ def _each_once(files: Iterable[CaptureFile]) -> list[CaptureFile]:
     same: dict[object, list[CaptureFile]] = {}
     for file in files:
         same.setdefault(_identity(file), []).append(file)
-    return [min(names, key=_by_own_name) for names in same.values()]
+    return [names[0] if len(names) == 1 else min(names, key=_by_own_name) for names in same.values()]
 
 
 def _identity(file: CaptureFile) -> object:
@@ -224,12 +224,13 @@ def _local_file(place: Place, path: str) -> tuple[str, CaptureFile]:
         status = os.stat(path)
     except OSError as error:
         return path, CaptureFile(uri, MISSING, first_line(error))
-    problem = special(status)
-    return path, CaptureFile(uri, MISSING if problem else status.st_size, problem)
+    if problem := special(status):
+        return path, CaptureFile(uri, MISSING, problem)
+    return path, CaptureFile(uri, status.st_size, None, status.st_mtime_ns)
 
 
 def _remote_file(place: Place, info: fs.FileInfo) -> tuple[str, CaptureFile]:
-    return info.path, CaptureFile(place.uri(info.path), info.size or 0)
+    return info.path, CaptureFile(place.uri(info.path), info.size or 0, None, info.mtime_ns)
 
 
 def _captures(files: Iterable[tuple[str, CaptureFile]]) -> Iterator[CaptureFile]:
