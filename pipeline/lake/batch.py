@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -137,7 +137,7 @@ class Batch:
         changes["batches"] = Change([self.table("batches", [summary], arrow_schema(BATCHES))])
         return changes, summary, {row["capture_file"]: row["packets"] for row in captures}
 
-    def table(self, name: str, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> LakeFile:
+    def table(self, name: str, rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> LakeFile:
         """A file of a table that is not partitioned, with these rows, of which there must be one."""
         whole = pa.Table.from_pylist(list(rows), schema=schema)
         writer = Writer(self.log.root, self.log.tables[name], self.number)

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.lake import journal
@@ -117,7 +117,7 @@ class Ingest:
         for arrival in arrivals:
             name = arrival.file.name
             taken[name] = arrival.taken(number, packets.get(name, 0), self.clock())
-        known = batch.table("taken", map(asdict, taken.values()), arrow_schema(TAKEN))
+        known = batch.table("taken", map(vars, taken.values()), arrow_schema(TAKEN))
         changes["taken"] = Change([known], self.log.files("taken"))
         for table in TABLES:  # not what only an ingest reads
             self.log.root.child(table).child(f"{number:08}").publish()

@@ -72,6 +72,7 @@ class Log:
         self.root = root
         self._options = storage_options(uri or root.uri)
         self._open: dict[str, DeltaTable] = {}
+        self._files: dict[str, tuple[int, list[LakeFile]]] = {}  # with the version of the table
 
     @cached_property
     def tables(self) -> dict[str, LakeTable]:
@@ -145,7 +146,14 @@ class Log:
 
     def files(self, name: str, batch: int | None = None) -> list[LakeFile]:
         """The files that a table consists of, as of its last commit or of a batch."""
-        return files_of(self.latest(name) if batch is None else self.as_of(name, batch))
+        return self._files_of(name, self.latest(name)) if batch is None else files_of(self.as_of(name, batch))
+
+    def _files_of(self, name: str, table: DeltaTable) -> list[LakeFile]:
+        """Those of the latest version, which are asked for again and again."""
+        version, known = self._files.get(name, (-1, []))
+        if version != table.version():
+            version, known = self._files[name] = table.version(), files_of(table)
+        return list(known)
 
     def commit(
         self,
@@ -199,7 +207,7 @@ class Log:
 
     def _require(self, name: str, table: DeltaTable, files: Collection[LakeFile]) -> None:
         """Raise LakeError unless these files are in the table: else rows would be there twice."""
-        there = {file.path for file in files_of(table)} if files else set()
+        there = {file.path for file in self._files_of(name, table)} if files else set()
         for file in files:
             if file.path not in there:
                 raise LakeError(
