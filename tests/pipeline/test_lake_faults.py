@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from pipeline.lake.place import existing
 from udfs.sink.lake import WriteBatch
 from udfs.sink.parquet import ParquetFiles
 
+TS_NS = re.compile(r"\('ts_ns', (\d+)\)")
 SESSION = golden.captures()["091_tx.pcap"].paths[0]
 
 
@@ -89,6 +92,43 @@ def test_a_full_disk_leaves_the_last_batch_and_loses_nothing(tmp_path: Path, mon
     compared(in_lake(lake), before)
     ingest(lake, pieces)
     compared(in_lake(lake), in_one(pieces))
+
+
+def in_days(lake: Path, pieces: list[Path], keep: Callable[[Log], house.Done]) -> house.Done:
+    """Four batches: two of a day, one of each day after it. Before each commit of a table, somebody else keeps house;
+    what was done."""
+    for days, piece in enumerate(pieces[2:], 1):
+        moved_in_time(piece, piece, days * 86400)
+    commit, done = Log.commit, house.Done()
+
+    def committing(log: Log, name: str, batch: int | None, *arguments: Any, **named: Any) -> None:
+        nonlocal done
+        if batch is not None:
+            done += keep(Log(existing(str(lake))))
+        commit(log, name, batch, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(Log, "commit", committing)
+        for end in range(1, len(pieces) + 1):
+            ingest(lake, pieces[:end])
+    return done
+
+
+def test_days_that_are_over_are_joined_while_batches_are_committed(tmp_path: Path) -> None:
+    pieces, lake = list(rotated(SESSION, tmp_path / "captures", 4)), tmp_path / "lake"
+    done = in_days(lake, pieces, house.compact)
+    assert done.removed >= 2 * done.added > 0
+    compared(in_lake(lake), in_one(pieces))
+
+
+def test_old_days_are_dropped_while_batches_are_committed(tmp_path: Path) -> None:
+    """In the commits of the last batch, the day of the one before is the newest."""
+    pieces, lake = list(rotated(SESSION, tmp_path / "captures", 4)), tmp_path / "lake"
+    assert in_days(lake, pieces, partial(house.expire, days=0)).removed
+    began = int.from_bytes(records(pieces[2])[1][0][:4], "little") // 86400 * 86400
+    kept = [row for row in in_one(pieces)["frames"] if int(TS_NS.search(row)[1]) >= began * SECOND]  # type: ignore[index]
+    assert 0 < len(kept) < len(in_one(pieces)["frames"])
+    assert in_lake(lake)["frames"] == sorted(kept)
 
 
 def test_a_capture_of_the_future_makes_no_other_late_and_no_day_old(tmp_path: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import golden
 import pyarrow.parquet as pq
 import pytest
+from lake_support import rows_of_lake, rows_of_table
 from lake_work import moved_in_time, records, rotated
 
 import pipeline
@@ -62,15 +62,10 @@ def decoded(batches: list[list[str]], tmp_path_factory: pytest.TempPathFactory) 
     return output
 
 
-def rows(name: str, files: Iterable[object]) -> list[str]:
-    columns = TABLES[name].names
-    return sorted(str([row[column] for column in columns]) for file in files for row in pq.read_table(file).to_pylist())
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_a_lake_has_the_tables_of_one_decode(lake: Log, decoded: Path, name: str) -> None:
-    found = rows(name, [f"{lake.root.path}/{name}/{file.path}" for file in lake.files(name)])
-    assert found == rows(name, (decoded / name).glob("*.parquet"))
+    found = rows_of_lake(Path(lake.root.path), name)
+    assert found == rows_of_table(name, (decoded / name).glob("*.parquet"))
     assert found
 
 

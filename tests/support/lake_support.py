@@ -1,4 +1,5 @@
-"""A lake whose rows are numbers: frames with `connection_id` alone, put there without decoding anything."""
+"""A lake whose rows are numbers: frames with `connection_id` alone, put there without decoding anything; rows of tables
+as texts that can be compared."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet as pq
 
 from pipeline.lake import journal
 from pipeline.lake.files import Writer, rows_of
@@ -15,6 +17,7 @@ from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.place import existing, made
+from pipeline.schemas import TABLES as SCHEMAS
 
 TABLES = ("frames", "messages")
 
@@ -52,6 +55,17 @@ def numbers(log: Log, name: str, batch: int | None = None) -> list[int]:
     """The rows of a table."""
     rows = rows_of(log.root, name, log.files(name, batch), ["connection_id"])
     return sorted(rows["connection_id"].to_pylist()) if rows.num_columns else []
+
+
+def rows_of_table(name: str, files: Iterable[object]) -> list[str]:
+    """The rows in files of a table, by the columns that a decode gives it, in an order."""
+    columns = SCHEMAS[name].names
+    return sorted(str([row[column] for column in columns]) for file in files for row in pq.read_table(file).to_pylist())
+
+
+def rows_of_lake(path: Path, name: str) -> list[str]:
+    """The same of a table of a lake."""
+    return rows_of_table(name, [path / name / file.path for file in opened(path).files(name)])
 
 
 def stored(path: Path, name: str) -> set[str]:
