@@ -1,6 +1,7 @@
-"""An ingest that is killed with SIGKILL at random moments and started again: the lake of an undisturbed one.
+"""An ingest that is killed with SIGKILL at random moments and started again, or whose executors are: the lake of an
+undisturbed one.
 
-Run by `make cluster-test`; WIREHARE_KILLS says how often (50).
+Run by `make cluster-test`; WIREHARE_KILLS says how often the ingest is killed (50).
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from pathlib import Path
 
 import golden
 import pytest
+from lake_support import rows_of_lake, rows_of_table
 from lake_work import rotated
-from standalone_cluster import ROOT, wait_for
+from standalone_cluster import ROOT, Cluster, wait_for
 from test_lake_batches import compared, in_lake, in_one
 
+import pipeline
+from benchmarks.processes import family
 from pipeline.lake import journal
 from pipeline.lake.log import Log
 from pipeline.lake.place import existing, is_lake
 from pipeline.output.swap import place
 from pipeline.schemas import TABLES
+from pipeline.tables.exchange import ThisProcess
 
 pytestmark = pytest.mark.cluster
 
@@ -56,6 +61,11 @@ def reached(lake: Path, batch: int) -> bool:
     return begun(lake, batch) or last(lake) >= batch
 
 
+def committed(lake: Path, batch: int, job: subprocess.Popen[bytes]) -> bool:
+    """Whether a batch is in the lake, and nothing of it is left to do; also when the ingest has ended."""
+    return job.poll() is not None or (last(lake) == batch and journal.read(place(str(lake))) is None)
+
+
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     (capture,) = golden.captures()["091_tx.pcap"].paths
     pieces = list(rotated(capture, tmp_path / "captures", PIECES))
@@ -76,3 +86,29 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     for each in sorted(tmp_path.glob("lake*")):
         compared(in_lake(each), expected)
     assert torn > KILLS // 10, "some were killed in the middle of a batch"
+
+
+def test_executors_are_killed_while_they_work_on_a_batch(on_loopback: Cluster, capture: Path, tmp_path: Path) -> None:
+    """Under spark-submit executors decode every batch, however little it is. In the second batch those are killed that
+    work on a task, in the third one all are."""
+    lake, captures, output = tmp_path / "lake", tmp_path / "captures", tmp_path / "out"
+    pieces = list(rotated(capture, tmp_path / "pieces", 3))
+    captures.mkdir()
+    options = ("--lake", str(lake), "--every", "1s", "--settle", "0s")
+    with on_loopback.submitted("ingest", lake, str(captures), *options) as job:
+        for batch, piece in enumerate(pieces, 1):
+            wait_for("the end of all tasks", lambda: not on_loopback.python_workers())
+            piece.rename(captures / piece.name)
+            if batch > 1:
+                workers = wait_for(f"tasks of batch {batch}", on_loopback.python_workers)
+                for executor in on_loopback.executors():
+                    if batch > 2 or not set(workers).isdisjoint(family(executor)):
+                        os.kill(executor, signal.SIGKILL)
+                assert last(lake) == batch - 1, "it was not done when they were killed"
+            wait_for(f"batch {batch}", partial(committed, lake, batch, job))
+            log = on_loopback.log_of(lake).read_text()
+            assert job.poll() is None, log[-2000:]
+            assert min(log.count("Lost executor"), log.count("Lost task")) >= batch - 1
+    pipeline.write(ThisProcess(), sorted(map(str, captures.iterdir())), str(output))
+    for name in TABLES:
+        assert rows_of_lake(lake, name) == rows_of_table(name, (output / name).glob("*.parquet")), name

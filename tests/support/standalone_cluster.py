@@ -90,16 +90,22 @@ class Cluster:
     @contextmanager
     def job(self, capture: Path, output: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """`jobs/decode.py` under spark-submit; its log is `log_of(output)`."""
+        arguments = [str(capture), "--output", str(output), "--overwrite", *options]
+        with self.submitted("decode", output, *arguments) as process:
+            yield process
+
+    @contextmanager
+    def submitted(self, job: str, output: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A job of ours under spark-submit; its log is `log_of(output)`."""
         conf = {
             "spark.driver.host": "127.0.0.1", "spark.executor.cores": "1", "spark.executor.memory": "1g",
             "spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false", "spark.log.level": "WARN",
         }  # fmt: skip
         settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-        command = [str(SPARK / "bin/spark-submit"), "--master", self.url, *settings, str(ROOT / "jobs/decode.py")]
-        command += [str(capture), "--output", str(output), "--overwrite", *options]
+        command = [str(SPARK / "bin/spark-submit"), "--master", self.url, *settings, str(ROOT / f"jobs/{job}.py")]
         environment = os.environ | LOOPBACK | {"PYTHONPATH": str(ROOT)}
         environment |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
-        with running(command, self.log_of(output), environment) as process:
+        with running([*command, *arguments], self.log_of(output), environment) as process:
             yield process
 
     def log_of(self, output: Path) -> Path:
