@@ -11,6 +11,7 @@ with its number as application transaction, so that a commit which is tried agai
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Collection, Iterable
 from functools import cached_property
@@ -20,7 +21,7 @@ from urllib.parse import parse_qs, unquote
 import pyarrow as pa
 import pyarrow.fs
 
-from pipeline.lake.layout import APP, LakeError, LakeFile, LakeTable, lake_tables
+from pipeline.lake.layout import APP, NS, LakeError, LakeFile, LakeTable, lake_tables
 from pipeline.output.swap import Place
 from udfs.source.files import parts_of
 from udfs.source.partitions import DAY, OPEN
@@ -28,6 +29,9 @@ from udfs.source.partitions import DAY, OPEN
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+LOG = "_delta_log"
+VERSION = re.compile(r"\d{20}(?=\.)")  # begins the names of its files
+KEPT_VERSIONS = 64  # of a table, at least: readers look a few back (`Log.as_of`)
 TRIES = 5  # of a commit that another one (compaction) comes in between of
 CONFIGURATION = {
     "delta.checkpointInterval": "20",  # commits that a reader replays at most
@@ -97,13 +101,13 @@ class Log:
 
     def _committed(self, name: str, version: int) -> bool:
         """Whether a table has this version; asking delta-rs takes longer with each commit since the last checkpoint."""
-        path = f"{self.root.child(name).child('_delta_log').path}/{version:020}.json"
+        path = f"{self.root.child(name).child(LOG).path}/{version:020}.json"
         found: bool = self.root.files.get_file_info(path).type != pyarrow.fs.FileType.NotFound
         return found
 
     def exists(self, name: str) -> bool:
-        """Whether the table has been made."""
-        return self.root.child(name).child("_delta_log").entries() is not None
+        """Whether the table has been made: its log has a commit. On a full disk, an empty log may be there."""
+        return name in self._open or any(map(VERSION.match, self.root.child(name).child(LOG).entries() or ()))
 
     def create(self, name: str) -> None:
         """Make a table without rows, or add the columns that an older release did not have."""
@@ -215,12 +219,27 @@ class Log:
                 )
 
     def vacuum(self, name: str, hours: int) -> int:
-        """Delete files that were removed from the table more than so many hours ago; how many."""
+        """Delete files that were removed from the table more than so many hours ago, how many, and what its log has
+        from before that: each commit looks at all of it."""
         deleted = self.latest(name).vacuum(
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False
         )
         self._open.pop(name, None)
+        self._shorten(name, time.time_ns() - hours * 3600 * NS)
         return len(deleted)
+
+    def _shorten(self, name: str, before_ns: int) -> None:
+        """Delete what a log has from before a checkpoint that is older than this time, and than KEPT_VERSIONS."""
+        found = self.root.files.get_file_info(pyarrow.fs.FileSelector(self.root.child(name).child(LOG).path))
+        known = [(version, info) for info in found if (version := _version(info.base_name)) is not None]
+        latest = max(version for version, _ in known)
+        checkpoints = [
+            version for version, info in known if "checkpoint" in info.base_name and info.mtime_ns <= before_ns
+        ]
+        first = max((version for version in checkpoints if version <= latest - KEPT_VERSIONS), default=0)
+        for version, info in known:
+            if version < first:
+                self.root.files.delete_file(info.path)
 
     def _address(self, name: str) -> str:
         place = self.root.child(name)
@@ -239,6 +258,12 @@ def files_of(table: DeltaTable) -> list[LakeFile]:
     }  # fmt: skip
     known = {ours: actions[theirs].to_pylist() for ours, theirs in columns.items() if theirs in actions.column_names}
     return [LakeFile(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)]
+
+
+def _version(name: str) -> int | None:
+    """The version that a file of a log belongs to; None: it belongs to none."""
+    found = VERSION.match(name)
+    return int(found[0]) if found else None
 
 
 def _partition(file: LakeFile, partitioned: bool) -> dict[str, str | None]:

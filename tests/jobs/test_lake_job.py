@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import golden
 import pytest
-from lake_support import commit, new_lake
+from lake_support import commit, new_lake, rows_of_lake, rows_of_table
+from lake_work import rotated
 from test_lake_commits import FRIDAY, MONDAY, captured_on
 
+import pipeline
 from jobs import ingest
 from jobs.cli import main
-from jobs.running import OK, USAGE
+from jobs.running import FAILED, OK, USAGE
 from pipeline.lake.lock import locked
 from pipeline.lake.place import made
+from pipeline.schemas import TABLES
+from pipeline.tables.exchange import ThisProcess
 from udfs.source.paths import PathError
+
+SESSION = golden.captures()["091_tx.pcap"].paths[0]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +110,45 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setattr(builtins, "__import__", missing)
     assert main(["ingest", "some.pcap", "--lake", str(tmp_path / "lake"), "--once"]) == USAGE
     assert "pip install 'wirehare[lake]'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own."""
+    found = tmp_path / "small"
+    found.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(found)], capture_output=True, check=False).returncode:
+        pytest.skip("may not mount a file system")
+    try:
+        yield found
+    finally:
+        subprocess.run(["umount", "--lazy", str(found)], check=True)  # what failed may still have files open
+
+
+# Full while tables are made, while a batch is written, while it is committed.
+@pytest.mark.parametrize("kilobytes", [80, 200, 360, 440, 520, 600, 680, 760])
+def test_a_full_disk_is_one_line_and_with_room_nothing_is_lost(
+    tmp_path: Path, small: Path, kilobytes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pieces, lake, output = list(rotated(SESSION, tmp_path / "captures", 3)), small / "lake", tmp_path / "out"
+
+    def grown(size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(small)], check=True)
+
+    def ingested(captures: list[Path]) -> int:
+        return main(["ingest", *map(str, captures), "--lake", str(lake), "--once", "--settle", "0", "--quiet"])
+
+    grown(f"{kilobytes}k")
+    codes = [ingested(pieces[:end]) for end in (1, 2, 3)]
+    complaints = capsys.readouterr().err.splitlines()
+    assert FAILED in codes
+    assert len(complaints) == codes.count(FAILED)
+    assert all(line.startswith("wirehare ingest: No space left on device") for line in complaints)
+    grown("100m")
+    assert ingested(pieces) == OK
+    pipeline.write(ThisProcess(), list(map(str, pieces)), str(output))
+    for name in TABLES:
+        assert rows_of_lake(lake, name) == rows_of_table(name, (output / name).glob("*.parquet")), name
 
 
 def test_the_house_is_kept_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

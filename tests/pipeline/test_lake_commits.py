@@ -254,6 +254,24 @@ def captured_on(log: Log, batch: int, day: date) -> None:
     log.commit("captures", None, [file], [])
 
 
+def test_a_log_stays_short(tmp_path: Path) -> None:
+    """Each commit looks at all files of a log."""
+    log = new_lake(tmp_path / "lake")
+    commit(log, 1, [1], [2], FRIDAY)
+    for batch in range(2, 150):
+        log.commit("frames", batch, [], [])
+    there = tmp_path / "lake" / "frames" / "_delta_log"
+    log.vacuum("frames", 1)
+    assert (there / f"{1:020}.json").exists(), "somebody may still read it"
+    log.vacuum("frames", 0)
+    assert len(list(there.glob("*.json"))) <= 64 + 20
+    reader = opened(tmp_path / "lake")
+    assert [reader.as_of("frames", batch).transaction_version("wirehare") for batch in (90, 148, 149)] == [90, 148, 149]
+    assert numbers(reader, "frames", 90) == numbers(reader, "frames") == [1, 2]
+    commit(log, 150, [3], [4], SATURDAY)
+    assert numbers(opened(tmp_path / "lake"), "frames") == [1, 3, 4]
+
+
 def test_a_late_batch_opens_no_more_logs_than_an_early_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, log = [0], new_lake(tmp_path / "lake")
     for name in ("__init__", "update_incremental"):
