@@ -1,8 +1,9 @@
 """What a batch of an ingest costs as a lake grows, and what open connections cost: `python -m benchmarks.lake`.
 
     batches    --number batches of --mb each, in which --talking of the open --connections have messages: the seconds of
-               the batches, and how much longer a late one takes than an early one. Messages are paired within five
-               batches, so that early ones have as many to pair as late ones
+               the batches, those of the processors in the process of the ingest, how much more of these a late batch
+               takes than an early one, and the memory of the process. Messages are paired within five batches, so that
+               early ones have as many to pair as late ones
     states     batches with messages of one connection: while few connections are open, and after the rows of these
                were copied until --open are: seconds, processor time and memory
 
@@ -81,18 +82,29 @@ class Traffic:
 
 def batches(directory: Path, number: int, size: int, connections: int, talking: int) -> None:
     """Print what batches cost."""
-    traffic, seconds = Traffic(connections), list[float]()
+    traffic, seconds, busy = Traffic(connections), list[float](), list[float]()
     with ingesting(directory / "lake") as take:
         traffic.opening(directory / "0.pcap")
         take(directory / "0.pcap")
         for batch in range(1, number + 1):
             path = directory / f"{batch}.pcap"
             traffic.messages(path, size, talking)
+            began = time.process_time()
             seconds.append(take(path))
+            busy.append(time.process_time() - began)
             if batch % SPAN == 0:
-                latest = statistics.median(seconds[-SPAN:])
-                share = latest / statistics.median(seconds[:SPAN])
-                print(f"batch {batch:4}: {latest:6.2f} s, {share:5.2f} of the first {SPAN}", flush=True)
+                latest = statistics.median(busy[-SPAN:])
+                share = latest / statistics.median(busy[:SPAN])
+                print(
+                    f"batch {batch:4}: {statistics.median(seconds[-SPAN:]):6.2f} s, {latest:6.2f} s of processors, "
+                    f"{share:5.2f} of the first {SPAN}, {resident() / MEGA:,.0f} MB",
+                    flush=True,
+                )
+
+
+def resident() -> int:
+    """Bytes that this process has in memory (Linux)."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def states(directory: Path, number: int) -> None:
