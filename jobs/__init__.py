@@ -1,1 +1,1 @@
-"""From the command line to files: one module a job, each with its arguments, its messages and its exit code."""
+"""The command line: one module per job, with its arguments, messages and exit codes."""

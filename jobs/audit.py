@@ -1,7 +1,7 @@
 """Audit decoded tables: findings, a report to read, and an exit code that carries the verdict.
 
-Runs as `wirehare audit` and as `spark-submit jobs/audit.py`. The findings become the table `findings` beside the
-others; the report and its JSON are written once all of it is known, each in one step.
+Runs as `wirehare audit` and as `spark-submit jobs/audit.py`. The findings are written as table `findings` beside the
+other tables; the report and its JSON are written last, each replaced in one step.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from codec.errors import WirehareError
 from jobs import decode
-from jobs.console import note, say, step
+from jobs.console import print_result, print_status, step
 from jobs.decode import start
 from jobs.outputs import writable
-from jobs.running import FOUND, OK, UNREADABLE, Ending, Endings, UsageError, cause, run_alone
-from jobs.stopping import attended
+from jobs.running import FOUND, OK, UNREADABLE, ExitStatus, ExitStatuses, UsageError, cause, run_standalone
+from jobs.stopping import run_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,23 +53,21 @@ exit codes:
 """
 
 DAYS_AGO = {"today": 0, "yesterday": 1}
-# Made of other tables when it is not there.
+# Derived from other tables if missing.
 OPTIONAL = {"message_flows"}
-# What Spark raises, by its own name of the condition, when existing files cannot be read.
+# Spark's error conditions for existing files that cannot be read.
 UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMAS", "PATH_NOT_FOUND")
-
-
-# Bytes of captures whose decoding is as much work as the audit of one byte of tables, for the choice of the compiler:
-# with the full one the audit of 420,000 messages took 59 processor seconds, with the quick one 34.
-DECODED = 2
-# What of a finding is shown on a terminal.
+# Auditing a byte of tables is as much work as decoding this many bytes of captures. Decides which JIT compiler Java
+# uses: with the full one the audit of 420,000 messages took 59 CPU seconds, with the quick one 34.
+DECODE_FACTOR = 2
+# How much of a finding is printed on a terminal.
 FINDINGS_SHOWN = 4
 WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 40, 120
-SMALL_BYTES = 2 << 20  # of tables of which no part is worth being distributed
+SMALL_BYTES = 2 << 20  # of tables that are too small to be distributed
 
 
-class Wanted(NamedTuple):
-    """What an audit compares with, what it goes by, and the files it writes, by the names they were given."""
+class Inputs(NamedTuple):
+    """The baseline, the configuration, and the files to write, by their names on the command line."""
 
     previous: Previous | None
     config: Config | None
@@ -77,7 +75,7 @@ class Wanted(NamedTuple):
 
 
 class TablesError(WirehareError):
-    """There are no tables to audit; the message is one line that says what is wrong with them."""
+    """The tables are missing or cannot be read; the message is one line that says what is wrong."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def moment(text: str) -> int:
-    """Nanoseconds since 1970 UTC of the beginning of a day by its name, or of a time as `wirehare decode` takes it."""
+    """Nanoseconds since 1970 UTC: the start of 'today' or 'yesterday', or a time as `wirehare decode` takes it."""
     if text not in DAYS_AGO:
         return decode.moment(text)
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -106,7 +104,7 @@ def moment(text: str) -> int:
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
-    """What is looked for and compared, where the report goes, and what is printed."""
+    """Options: configuration, baseline, where the report goes, what is printed."""
     parser.add_argument(
         "--format",
         choices=("text", "json", "sarif", "junit", "github"),
@@ -141,50 +139,50 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def endings() -> Endings:
-    """Errors of its own."""
-    return {TablesError: Ending(UNREADABLE)}
+def exit_statuses() -> ExitStatuses:
+    """Exit statuses of job-specific errors."""
+    return {TablesError: ExitStatus(UNREADABLE)}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Audit as the arguments say, checked first, written last; the exit code."""
+    """Audit: check all arguments first, write the outputs last; return the exit code."""
     from pipeline.lake.place import is_lake
 
     started = time.monotonic()
-    wanted = checked(arguments)
-    source = tables_at(arguments.tables)
-    byte_size = lake_size(arguments) if is_lake(source) else size(source)
+    wanted = check_inputs(arguments)
+    source = open_tables(arguments.tables)
+    byte_size = lake_size(arguments) if is_lake(source) else directory_size(source)
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(load)
-        spark = attended(lambda: start(byte_size * DECODED))
+        loading = pool.submit(import_modules)
+        spark = run_interruptibly(lambda: start(byte_size * DECODE_FACTOR))
         loading.result()
-    return audited(spark, source, byte_size, wanted, arguments, started)
+    return audit_tables(spark, source, byte_size, wanted, arguments, started)
 
 
-def load() -> None:
-    """Load what an audit works with, which takes a second; what Python waits for meanwhile is Spark."""
+def import_modules() -> None:
+    """Import the modules of the audit, which takes a second, while Spark starts."""
     from pipeline import audit  # noqa: F401
     from pipeline.report import charts, facts, page  # noqa: F401
 
     charts.begin()
 
 
-def checked(arguments: argparse.Namespace) -> Wanted:
-    """What the arguments name, read and looked for. Raises UsageError."""
+def check_inputs(arguments: argparse.Namespace) -> Inputs:
+    """Read the baseline and the configuration, and check the outputs. Raises UsageError."""
     outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
-    return Wanted(read_baseline(arguments.baseline), read_config(arguments.config), outputs)
+    return Inputs(read_baseline(arguments.baseline), read_config(arguments.config), outputs)
 
 
-def audited(
+def audit_tables(
     spark: SparkSession,
     source: Place,
     byte_size: int,
-    wanted: Wanted,
+    wanted: Inputs,
     arguments: argparse.Namespace,
     started: float,
 ) -> int:
-    """Audit the tables in `source`, which have `byte_size` bytes, in a running session; the exit code. `started`:
-    when that was asked for, on time.monotonic()."""
+    """Audit the tables in `source` (`byte_size` bytes) in a running session; return the exit code. `started`: start
+    time of the job, from time.monotonic()."""
     from pipeline.output.swap import added
     from pipeline.output.writing import FINDINGS
     from pipeline.report.baseline import document
@@ -199,10 +197,10 @@ def audited(
     with added(arguments.tables, FINDINGS) as stage:
         if not on_one_machine(spark):
             stage.publish()  # executors of another user write there
-        with settings(spark, {**grouping(spark), **planning(byte_size)}):
+        with settings(spark, {**grouping(spark), **plan_settings(byte_size)}):
             large = byte_size >= INTERPRETED_BYTES
-            facts, compared, verdict = attended(
-                lambda: found(spark, arguments, source, stage, wanted, large=large), [spark]
+            facts, compared, verdict = run_interruptibly(
+                lambda: find_and_compare(spark, arguments, source, stage, wanted, large=large), [spark]
             )
         with step("writing the report", "Report written"):
             texts = {
@@ -216,14 +214,14 @@ def audited(
             broken = cards(facts, compared, FINDINGS_SHOWN, public_uri(arguments.tables), rules)
     for name, text in texts.items():
         write(wanted.outputs[name], text)
-    tell: Callable[[str], None] = say if arguments.format == "text" else note
+    tell: Callable[[str], None] = print_result if arguments.format == "text" else print_status
     if arguments.format != "text":
         audit = Audit(facts, compared, verdict, rules, broken, left)
         print(FORMATS[arguments.format](audit) if arguments.format in FORMATS else as_json)
     tell(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
     worst = first(broken)
     for card in worst:
-        tell(told(card))
+        tell(card_text(card))
     tell(f"The report is {wanted.outputs[arguments.report].shown}")
     if worst:
         rule_id = worst[0].rule_id
@@ -233,8 +231,8 @@ def audited(
     return FOUND if verdict.failed else OK
 
 
-def told(card: Card) -> str:
-    """A rule that is broken, as a terminal shows it: what, how often, by whom, what happened, what to do."""
+def card_text(card: Card) -> str:
+    """A broken rule for the terminal: what, how often, by whom, what happened, what to do."""
     from pipeline.report.text import plain
 
     names = [plain(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
@@ -253,18 +251,18 @@ def told(card: Card) -> str:
     )
 
 
-def found(
+def find_and_compare(
     spark: SparkSession,
     arguments: argparse.Namespace,
     source: Place,
     stage: Place,
-    wanted: Wanted,
+    wanted: Inputs,
     *,
     large: bool,
 ) -> tuple[Facts, Compared, Verdict]:
-    """Write the findings to `stage`; all that the report shows, the comparison with the earlier audit, and the verdict.
+    """Write the findings to `stage`; return the facts of the report, the comparison with the baseline, and the verdict.
 
-    Raises TablesError where existing files of a table cannot be read.
+    Raises TablesError if files of a table cannot be read.
     """
     import pipeline
     from pipeline.lake.place import is_lake
@@ -276,20 +274,20 @@ def found(
     from pipeline.schemas import FINDINGS as SCHEMA
 
     try:
-        # Of a lake the URI as it was given: it may have options that are needed to read the logs.
+        # For a lake use the URI as given: it may have options that are needed to read the logs.
         directory = arguments.tables if is_lake(source) else source.pattern
         since, until = getattr(arguments, "since", None), getattr(arguments, "until", None)
         tables = pipeline.load(spark, directory, since=since, until=until)
         with step("looking for findings", "Findings written", spark):
-            # The stage exists already, and is locked: its files are added to it.
+            # The stage exists and is locked: append the files to it.
             rows = pipeline.findings(tables, config=wanted.config)
             rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
         with step("counting for the report", "Report counted", spark):
             findings = spark.read.schema(SCHEMA).parquet(stage.pattern)
             facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()), large=large)
     except BaseException as error:
-        with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
-            spark.interruptAll()  # they would go on writing to a stage that is being removed
+        with contextlib.suppress(Exception):  # if the JVM is gone, so are its tasks
+            spark.interruptAll()  # tasks would go on writing to a stage that is being removed
         if any(name in str(error) for name in UNREADABLE_FILES):
             raise TablesError(cause(error)) from error
         raise
@@ -298,15 +296,15 @@ def found(
     return facts, difference, verdict(facts, difference, arguments.fail_on, rules)
 
 
-def planning(byte_size: int) -> Mapping[str, str]:
-    """How Spark plans for tables of so many bytes: small ones as everything that an audit makes of few rows."""
+def plan_settings(byte_size: int) -> Mapping[str, str]:
+    """Spark settings for tables of `byte_size` bytes."""
     from pipeline.audit.contexts.registry import SMALL, UNINFERRED
     from pipeline.session import INTERPRETED_BYTES, planned
 
     return SMALL if byte_size < SMALL_BYTES else {**planned(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
 
 
-def size(directory: Place) -> int:
+def directory_size(directory: Place) -> int:
     """Bytes of all files in a directory."""
     import pyarrow.fs
 
@@ -315,14 +313,14 @@ def size(directory: Place) -> int:
 
 
 def lake_size(arguments: argparse.Namespace) -> int:
-    """Bytes of the files of a lake that are audited."""
+    """Bytes of the audited files of a lake."""
     from pipeline.lake.reading import Span, named_files
 
     return sum(file.size for file in named_files(arguments.tables, Span(arguments.since, arguments.until)))
 
 
-def tables_at(directory: str) -> Place:
-    """Where the tables are. Raises TablesError unless all that an audit needs can be opened."""
+def open_tables(directory: str) -> Place:
+    """The place of the tables. Raises TablesError unless everything that an audit needs can be opened."""
     import pyarrow as pa
 
     from pipeline.lake.layout import LakeError
@@ -366,7 +364,7 @@ def tables_at(directory: str) -> Place:
 
 
 def read_baseline(name: str | None) -> Previous | None:
-    """The earlier audit. Raises UsageError."""
+    """The audit in the file --baseline. Raises UsageError."""
     from pipeline.output.swap import OutputError, place
     from pipeline.report.baseline import BaselineError, read
     from udfs.source.files import first_line
@@ -384,7 +382,7 @@ def read_baseline(name: str | None) -> Previous | None:
 
 
 def read_config(name: str | None) -> Config | None:
-    """Thresholds, disabled rules and exceptions. Raises UsageError."""
+    """The configuration in the file --config. Raises UsageError."""
     from pipeline.audit import config
 
     if name is None:
@@ -396,7 +394,7 @@ def read_config(name: str | None) -> Config | None:
 
 
 def write(target: Place, text: str) -> None:
-    """Write a file aside, then put it where the old one is."""
+    """Write a file, replacing the old one in one step."""
     from pipeline.output.file import sink
 
     with sink(target) as out:
@@ -404,4 +402,4 @@ def write(target: Place, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_alone("jobs.audit"))
+    sys.exit(run_standalone("jobs.audit"))

@@ -1,4 +1,4 @@
-"""The command `wirehare`: one sub-command a job."""
+"""The command `wirehare`: one sub-command per job."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a person sees: status lines on stderr while a job runs, tables on stdout when it is done.
+"""Console output: status lines on stderr while a job runs, tables on stdout when it is done.
 
-On a terminal a step shows its seconds and how much of it is done; elsewhere (a log file, CI) each step is one line when
-it ends. How much is done follows from Spark's tasks, which takes a classic session; over Connect only the seconds are
-shown. A `quiet` run prints neither steps nor tables, only what went wrong.
+On a terminal a step shows its elapsed seconds and its progress; elsewhere (a log file, CI) each step prints one line
+when it ends. Progress is read from Spark's task counts, which needs a classic session; over Connect only the seconds
+are shown. A quiet run prints errors only.
 """
 
 from __future__ import annotations
@@ -23,48 +23,47 @@ REFRESH_SECONDS = 0.25
 LARGE = 10_000
 
 
-class Loudness:
-    """Whether only what went wrong is printed."""
+class Verbosity:
+    """Whether only errors are printed."""
 
     quiet = False
 
 
-def quiet(wanted: bool) -> None:
-    """Print only what went wrong from now on, or everything again."""
-    Loudness.quiet = wanted
+def set_quiet(wanted: bool) -> None:
+    """Print errors only, or everything again."""
+    Verbosity.quiet = wanted
 
 
-def complain(line: str) -> None:
-    """One line on stderr about what went wrong."""
+def print_error(line: str) -> None:
+    """Print an error, one line, to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
-def note(line: str) -> None:
-    """One line on stderr about what was done, unless the run is quiet."""
-    if not Loudness.quiet:
-        complain(line)
+def print_status(line: str) -> None:
+    """Print a status line to stderr, unless the run is quiet."""
+    if not Verbosity.quiet:
+        print_error(line)
 
 
-def say(text: str) -> None:
-    """Results on stdout, unless the run is quiet."""
-    if not Loudness.quiet:
+def print_result(text: str) -> None:
+    """Print results to stdout, unless the run is quiet."""
+    if not Verbosity.quiet:
         print(text)
 
 
 class Status:
-    """What is being done now; the body of a step may change it. `phases`: what each stage of Spark does to `byte_size`
-    bytes of input, in order ('read', 'decoded'); the last one also for all stages that follow."""
+    """The current step; its body may change `doing`. `phases`: what each Spark stage does to `byte_size` bytes of
+    input, in order ('read', 'decoded'); the last phase also covers all later stages."""
 
     def __init__(self, doing: str, byte_size: int = 0, phases: Sequence[str] = ()) -> None:
         self.doing, self.byte_size, self.phases = doing, byte_size, phases
         self._seen: list[int] = []
 
-    def done(self, spark: SparkSession | None) -> str:
-        """How much of the running stages is done, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty when the
-        session does not tell."""
-        from pipeline.output.units import size  # not above: a word of help needs no Spark
+    def progress(self, spark: SparkSession | None) -> str:
+        """Progress of the running stages, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty if unknown."""
+        from pipeline.output.units import size  # not above: --help needs no Spark
 
-        stages = running(spark)
+        stages = active_stages(spark)
         self._seen += sorted(stage for stage in stages if stage not in self._seen)
         tasks = sum(of for _, of in stages.values())
         if not tasks:
@@ -82,43 +81,43 @@ class Status:
 def step(
     doing: str, done: str, spark: SparkSession | None = None, byte_size: int = 0, phases: Sequence[str] = ()
 ) -> Iterator[Status]:
-    """Show what is being done while the body runs, then `done` with its seconds; `byte_size`, `phases`: see Status."""
-    status, started, over = Status(doing, byte_size, phases), time.monotonic(), threading.Event()
+    """Show `doing` while the body runs, then `done` with the elapsed seconds; `byte_size`, `phases`: see Status."""
+    status, started, finished = Status(doing, byte_size, phases), time.monotonic(), threading.Event()
     thread = None
-    if sys.stderr.isatty() and not Loudness.quiet:
-        thread = threading.Thread(target=show, args=(status, started, over, spark), name="progress", daemon=True)
+    if sys.stderr.isatty() and not Verbosity.quiet:
+        thread = threading.Thread(target=redraw, args=(status, started, finished, spark), name="progress", daemon=True)
         thread.start()
     try:
         yield status
     finally:
-        over.set()
+        finished.set()
         if thread is not None:
             thread.join()
-    note(f"{done} in {time.monotonic() - started:.1f} s")
+    print_status(f"{done} in {time.monotonic() - started:.1f} s")
 
 
-def show(status: Status, started: float, over: threading.Event, spark: SparkSession | None) -> None:
-    """Redraw the status line until the step is over, then clear it."""
-    while not over.wait(REFRESH_SECONDS):
-        line = f"{status.doing} ... {time.monotonic() - started:.0f} s{status.done(spark)}"
+def redraw(status: Status, started: float, finished: threading.Event, spark: SparkSession | None) -> None:
+    """Redraw the status line until the step has finished, then clear it."""
+    while not finished.wait(REFRESH_SECONDS):
+        line = f"{status.doing} ... {time.monotonic() - started:.0f} s{status.progress(spark)}"
         sys.stderr.write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
     sys.stderr.write("\r\x1b[K")
     sys.stderr.flush()
 
 
-def running(spark: SparkSession | None) -> dict[int, tuple[int, int]]:
-    """Active stages of Spark: (completed tasks, all tasks) by number; none when the session does not tell."""
+def active_stages(spark: SparkSession | None) -> dict[int, tuple[int, int]]:
+    """Active Spark stages: number -> (completed tasks, all tasks); empty if the session does not provide them."""
     try:
         tracker = spark.sparkContext.statusTracker() if spark is not None else None
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
-    except Exception:  # Connect has no context, a dying JVM no answer: a status line never fails the run
+    except Exception:  # Connect has no SparkContext, a dying JVM does not answer: a status line never fails the run
         return {}
     return {stage.stageId: (stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None}
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A titled table of text: numbers to the right, everything else to the left. Nothing for no rows."""
+    """A titled text table: numbers flush right, everything else flush left. Empty for no rows."""
     if not rows:
         return ""
     cells = [[text(value) for value in row] for row in rows]
@@ -136,7 +135,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def text(value: object) -> str:
-    """A cell as people read it: nothing for null, thousands apart, times in UTC."""
+    """A cell as text: empty for null, numbers with thousands separators, times in UTC."""
     if value is None:
         return ""
     if isinstance(value, int) and abs(value) >= LARGE:

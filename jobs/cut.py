@@ -1,7 +1,7 @@
 """Cut packets out of the captures: those of a connection, a message, a finding, or of any rows, as pcapng.
 
-Runs as `wirehare cut`. The tables say where frames lie; the packets come from the original captures. Spark is started
-for --where only.
+Runs as `wirehare cut`. The tables locate the frames; the packets come from the original captures. Only --where starts
+Spark.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.console import complain, note, step
+from jobs.console import print_error, print_status, step
 from jobs.decode import PORTS, start
 from jobs.outputs import STANDARD_OUTPUT, writable
-from jobs.running import FOUND, OK, UNREADABLE, USAGE, Ending, Endings, UsageError, run_alone
-from jobs.stopping import attended
+from jobs.running import FOUND, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, UsageError, run_standalone
+from jobs.stopping import run_interruptibly
 from udfs.source.files import first_line, public_uri
 from udfs.source.suggestions import meant, unknown
 
@@ -47,8 +47,8 @@ exit codes:
   4  Spark or the file system failed; nothing was written
 """
 LARGEST = (1 << 63) - 1  # LONG
-End = tuple[str, int]  # IP address, port
-Ends = tuple[End, ...]  # one or two
+Endpoint = tuple[str, int]  # IP address, port
+Endpoints = tuple[Endpoint, ...]  # one or two
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--message",
         metavar="ID/FRAME",
         nargs="+",
-        type=pair,
+        type=message_key,
         action="extend",
         help="a message by connection_id/first_frame_no, with the frames that settled it or gave it back",
     )
@@ -142,12 +142,12 @@ def number(text: str) -> int:
     return int(text)
 
 
-def connection(text: str) -> int | Ends:
+def connection(text: str) -> int | Endpoints:
     """A connection_id, or the addresses and ports of one side or both."""
     if text.isdecimal():
         return number(text)
     try:
-        return tuple(map(end, text.split("-", 1)))
+        return tuple(map(endpoint, text.split("-", 1)))
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a connection; expected a connection_id, IP:PORT or IP:PORT-IP:PORT, "
@@ -155,7 +155,7 @@ def connection(text: str) -> int | Ends:
         ) from None
 
 
-def end(text: str) -> End:
+def endpoint(text: str) -> Endpoint:
     """The address and port of one side. Raises ValueError."""
     ip, _, port = text.rpartition(":")
     address = ip_address(ip.removeprefix("[").removesuffix("]"))
@@ -164,7 +164,7 @@ def end(text: str) -> End:
     return str(address), int(port)
 
 
-def pair(text: str) -> tuple[int, int]:
+def message_key(text: str) -> tuple[int, int]:
     """A connection_id and the first_frame_no of a message."""
     connection, _, frame = text.partition("/")
     try:
@@ -189,29 +189,29 @@ def finding(text: str) -> tuple[str, int | None, int | None]:
     return rule, connection, frame
 
 
-def endings() -> Endings:
-    """Errors of its own."""
+def exit_statuses() -> ExitStatuses:
+    """Exit statuses of job-specific errors."""
     from pipeline.extract import CapturesError, CutError, TablesError
     from udfs.decode.key_logs import KeyLogError
     from udfs.source.paths import PathError
 
     return {
-        KeyLogError: Ending(USAGE),
-        PathError: Ending(USAGE),
-        TablesError: Ending(UNREADABLE),
-        CapturesError: Ending(UNREADABLE),
-        CutError: Ending(FOUND, "; nothing was written"),
+        KeyLogError: ExitStatus(USAGE),
+        PathError: ExitStatus(USAGE),
+        TablesError: ExitStatus(UNREADABLE),
+        CapturesError: ExitStatus(UNREADABLE),
+        CutError: ExitStatus(FOUND, "; nothing was written"),
     }
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Cut as the arguments say, checked first, written last; the exit code."""
+    """Cut: check all arguments first, write the file last; return the exit code."""
     from pipeline.extract import TablesError, cut_rows, written
     from pipeline.extract.originals import COLUMNS, originals
     from pipeline.output.swap import OutputError, place
 
     started = time.monotonic()
-    how = asked(arguments)
+    how = cut_options(arguments)
     try:
         directory = place(arguments.tables)
         if directory.entries() is None:
@@ -220,18 +220,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise TablesError(str(error).replace("write tables into", "read tables from")) from error
     rows = written(directory, arguments.tables)
     captures = originals(rows("captures", COLUMNS), arguments.captures)
-    target = None if arguments.output == STANDARD_OUTPUT else output(arguments, captures)
-    chosen = choice(arguments, rows, directory)
-    with opened(target) as file:
+    target = None if arguments.output == STANDARD_OUTPUT else output_place(arguments, captures)
+    chosen = chosen_rows(arguments, rows, directory)
+    with open_output(target) as file:
         result = cut_rows(rows, chosen, file, how, captures)
-    report(result, arguments, time.monotonic() - started)
+    print_summary(result, arguments, time.monotonic() - started)
     for problem in result.problems:
-        complain(f"wirehare cut: {problem}")
+        print_error(f"wirehare cut: {problem}")
     return UNREADABLE if result.problems else OK
 
 
-def asked(arguments: argparse.Namespace) -> Cutting:
-    """How to cut. Raises UsageError."""
+def cut_options(arguments: argparse.Namespace) -> Cutting:
+    """The options of the cut. Raises UsageError."""
     from pipeline.extract import Cutting
     from udfs.decode.key_logs import require_key_logs
     from udfs.source.paths import anchored
@@ -271,8 +271,8 @@ def read_key(name: str | None) -> bytes | None:
         raise UsageError(f"--anonymise {name}: {error}") from error
 
 
-def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choice:
-    """What the arguments choose. Raises UsageError, TablesError."""
+def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choice:
+    """The rows that the arguments select. Raises UsageError, TablesError."""
     import pyarrow as pa
 
     from pipeline.extract import KEYS, Choice
@@ -280,7 +280,7 @@ def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choic
 
     chosen = Choice(messages=set(arguments.message or ()))
     for one in arguments.connection or ():
-        chosen.connections |= {one} if isinstance(one, int) else between(rows, one)
+        chosen.connections |= {one} if isinstance(one, int) else connections_between(rows, one)
     if arguments.message_id:
         keys = pa.table({"message_id": pa.array(arguments.message_id, pa.string())})
         chosen.add("messages", rows("messages", KEYS["messages"], keys))
@@ -294,34 +294,34 @@ def choice(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choic
     if arguments.where is not None:
         if arguments.table not in KEYS:
             raise UsageError(f"--table: {unknown('table', arguments.table, KEYS)}")
-        chosen.add(arguments.table, where(arguments.table, arguments.where, directory, arguments.tables))
+        chosen.add(arguments.table, rows_where(arguments.table, arguments.where, directory, arguments.tables))
     return chosen
 
 
-def audited(directory: Place) -> bool:
-    """Whether an audit has left its findings there."""
+def has_findings(directory: Place) -> bool:
+    """Whether the directory has the findings of an audit."""
     return "findings" in (directory.entries() or ())
 
 
 def require_findings(directory: Place) -> None:
-    """Raise TablesError where there are none."""
+    """Raise TablesError if there are no findings."""
     from pipeline.extract import TablesError
 
-    if not audited(directory):
+    if not has_findings(directory):
         raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
 
 
 def require_rule(name: str, rows: Rows) -> None:
-    """Raise UsageError for a rule that there is not."""
+    """Raise UsageError for an unknown rule."""
     from pipeline.audit.catalogue import catalogue
 
-    known = {*catalogue(), *rows("findings", ["rule_id"])["rule_id"].to_pylist()}  # some may be of one's own
+    known = {*catalogue(), *rows("findings", ["rule_id"])["rule_id"].to_pylist()}  # the latter has custom rules, too
     if name not in known:
         raise UsageError(f"--finding {name}: there is no rule {name!r}{meant(name, sorted(known))}")
 
 
-def between(rows: Rows, ends: Ends) -> set[int]:
-    """The connections of one side, or between two. Raises CutError when there is none."""
+def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
+    """The connections of one endpoint, or between two. Raises CutError if there are none."""
     import pyarrow as pa
 
     from pipeline.extract import CutError
@@ -340,10 +340,10 @@ def between(rows: Rows, ends: Ends) -> set[int]:
     return found
 
 
-def where(table: str, condition: str, directory: Place, uri: str) -> Any:
-    """The keys (pyarrow.Table) of the rows of a table where a condition in Spark SQL holds; it may name all tables.
+def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
+    """The keys (pyarrow.Table) of the rows of a table that match a condition in Spark SQL, which may name all tables.
 
-    Raises UsageError for a condition that is none.
+    Raises UsageError for an invalid condition.
     """
     from pyspark.errors import AnalysisException, ParseException
 
@@ -353,21 +353,21 @@ def where(table: str, condition: str, directory: Place, uri: str) -> Any:
 
     if table == "findings":
         require_findings(directory)
-    spark = attended(start)
+    spark = run_interruptibly(start)
     for name, frame in pipeline.load(spark, uri if is_lake(directory) else directory.pattern).items():
         frame.createOrReplaceTempView(name)
-    if audited(directory):
+    if has_findings(directory):
         spark.read.parquet(directory.child("findings").pattern).createOrReplaceTempView("findings")
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):
             keys = spark.table(table).where(condition).select(*KEYS[table]).distinct()
-            return attended(keys.toArrow, [spark])
+            return run_interruptibly(keys.toArrow, [spark])
     except (AnalysisException, ParseException) as error:
         raise UsageError(f"--where: {first_line(error)}") from error
 
 
-def output(arguments: argparse.Namespace, captures: Sequence[Original]) -> Place:
-    """Where the file goes. Raises UsageError when that is one of the captures, or a file that may not be replaced."""
+def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) -> Place:
+    """The place of the output. Raises UsageError if it is one of the captures, or a file that may not be replaced."""
     from pyarrow.fs import FileType
 
     from pipeline.extract.originals import among
@@ -382,8 +382,8 @@ def output(arguments: argparse.Namespace, captures: Sequence[Original]) -> Place
 
 
 @contextlib.contextmanager
-def opened(target: Place | None) -> Iterator[Any]:
-    """An open file, which takes the place of `target` when the body ends well; without one, standard output."""
+def open_output(target: Place | None) -> Iterator[Any]:
+    """An open file, which replaces `target` when the body succeeds; standard output without a target."""
     from pipeline.output.file import sink
 
     if target is None:
@@ -394,21 +394,21 @@ def opened(target: Place | None) -> Iterator[Any]:
         yield file
 
 
-def report(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
-    """What was written, in a line on stderr: standard output may be the file."""
+def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
+    """Print what was written to stderr: standard output may be the file."""
     from pipeline.output.writing import counted
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
-    note(
+    print_status(
         f"{counted(result.packets, 'packet')} of {counted(result.connections, 'connection')} from "
         f"{counted(len(result.captures), 'capture')} to {name} in {seconds:.1f} s"
     )
     if result.blanked:
-        note(
+        print_status(
             f"{counted(result.blanked, 'packet')} with all of the payload blanked: fragments, copies that differ, "
             "or outside of the stream"
         )
 
 
 if __name__ == "__main__":
-    sys.exit(run_alone("jobs.cut"))
+    sys.exit(run_standalone("jobs.cut"))

@@ -1,7 +1,7 @@
 """Decode captures into tables of Parquet files.
 
-Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. What it does is `pipeline.write`; this is its command
-line, and what it tells of the result.
+Runs as `wirehare decode` and as `spark-submit jobs/decode.py`. The work is done by `pipeline.write`; here are its
+command line and the summary of the result.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from jobs.console import Status, complain, note, say, step
+from jobs.console import Status, print_error, print_result, print_status, step
 from jobs.outputs import STANDARD_OUTPUT, json_target, write_json
-from jobs.running import EXIT_CODES, OK, UNREADABLE, USAGE, Ending, Endings, run_alone
-from jobs.stopping import attended
+from jobs.running import EXIT_CODES, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_standalone
+from jobs.stopping import run_interruptibly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ EPILOG = f"""examples:
 PORTS = range(1, 65536)
 # Interpreted kernels decode some 50 KB a second on a core, and compiling all kernels takes two cores about two minutes.
 COLD_BYTES = 10 << 20
-COMPILES = "python -m udfs.warm"
+COMPILE_COMMAND = "python -m udfs.warm"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_captures(parser: argparse.ArgumentParser) -> None:
-    """Which captures, which connections and times of them, and where the tables go."""
+    """Options: which captures, connections and times are decoded, and where the tables go."""
     parser.add_argument(
         "captures",
         metavar="CAPTURE",
@@ -83,7 +83,7 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Whether message bodies are kept, and which connections."""
+    """Options: whether message bodies are written, and which connections are decoded."""
     parser.add_argument(
         "--payload",
         action="store_true",
@@ -103,7 +103,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def add_keylog(parser: argparse.ArgumentParser) -> None:
-    """Where secrets of TLS are."""
+    """Options: where TLS secrets are."""
     parser.add_argument(
         "--keylog",
         metavar="FILE",
@@ -144,7 +144,7 @@ def host(text: str) -> str:
 
 
 def moment(text: str) -> int:
-    """Nanoseconds since 1970 UTC of a time as people or the tables write it."""
+    """Nanoseconds since 1970 UTC, from ISO 8601 or a number as in ts_ns."""
     from udfs.source.options import OptionError, parse_time
 
     try:
@@ -153,29 +153,29 @@ def moment(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error).removeprefix("time: ")) from None
 
 
-def endings() -> Endings:
-    """Errors of its own."""
+def exit_statuses() -> ExitStatuses:
+    """Exit statuses of job-specific errors."""
     from pipeline.output.swap import OutputError
     from udfs.decode.key_logs import KeyLogError
     from udfs.source.paths import PathError
 
     return {
-        PathError: Ending(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
-        KeyLogError: Ending(USAGE),
-        OutputError: Ending(USAGE),
+        PathError: ExitStatus(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
+        KeyLogError: ExitStatus(USAGE),
+        OutputError: ExitStatus(USAGE),
     }
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Decode as the arguments say; the exit code."""
-    ending = decoded(arguments)[1]
+    """Decode; return the exit code."""
+    ending = decode_captures(arguments)[1]
     if arguments.json != STANDARD_OUTPUT:
-        say(f"Next: {next_step(arguments)}")
+        print_result(f"Next: {next_step(arguments)}")
     return ending
 
 
 def next_step(arguments: argparse.Namespace) -> str:
-    """The command that a person may want to run on the tables."""
+    """A command to run next on the tables."""
     if arguments.tables:
         return f"in Python, tables = wirehare.load(wirehare.session(), {arguments.output!r})"
     from udfs.source.files import public_uri
@@ -183,11 +183,11 @@ def next_step(arguments: argparse.Namespace) -> str:
     return f"wirehare audit {shlex.quote(public_uri(arguments.output))} --report audit.html"
 
 
-def decoded(
+def decode_captures(
     arguments: argparse.Namespace, meanwhile: Callable[[], object] = lambda: None
 ) -> tuple[SparkSession | None, int]:
-    """Decode as the arguments say; the session that was begun for it, if there was one, and the exit code. Where this
-    process decodes, `meanwhile` is called before."""
+    """Decode; return the Spark session that was started for it, if any, and the exit code. If this process decodes
+    without Spark, `meanwhile` is called first."""
     import pipeline
     from pipeline.decoding.decode import HERE_BYTES, in_one_task
     from pipeline.output.swap import place
@@ -200,7 +200,7 @@ def decoded(
     report = json_target(arguments.json)
     files = resolve(arguments.captures)
     require_key_logs([anchored(path) for path in arguments.keylog or ()])
-    require_capture(files)  # else good tables would be replaced by empty ones
+    require_capture(files)  # never replace good tables by empty ones
     byte_size = sum(file.expected_size for file in files)
     sessions: list[SparkSession | ThisProcess] = []
 
@@ -216,7 +216,7 @@ def decoded(
             sessions.append(ThisProcess())
             return sessions[0]
         with ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(load)
+            loading = pool.submit(import_modules)
             sessions.append(start(byte_size))
             loading.result()
         return sessions[0]
@@ -226,7 +226,7 @@ def decoded(
     ) -> AbstractContextManager[Status]:
         return step(doing, done, spark, byte_size if phases else 0, phases)
 
-    captures = attended(
+    captures = run_interruptibly(
         lambda: pipeline.write(
             begin,
             [file.uri for file in files],
@@ -243,26 +243,26 @@ def decoded(
         ),
         sessions,
     )
-    from jobs.summary import found, summary
+    from jobs.summary import summarize, summary_text
 
     output = place(arguments.output)
-    facts = found(captures, {name: output.child(name).dataset() for name in wanted})
+    facts = summarize(captures, {name: output.child(name).dataset() for name in wanted})
     seconds, shown = time.monotonic() - started, output.shown
     if arguments.json is not None:
         write_json(report, {"output": shown, "seconds": round(seconds, 1), **facts})
     if arguments.json != STANDARD_OUTPUT:
-        say(summary(facts))
-        say(f"Decoded in {seconds:.1f} s. The tables are in {shown}")
+        print_result(summary_text(facts))
+        print_result(f"Decoded in {seconds:.1f} s. The tables are in {shown}")
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
-        complain(f"{arguments.prog}: {line}")
+        print_error(f"{arguments.prog}: {line}")
     session = sessions[0]
     return None if isinstance(session, ThisProcess) else session, UNREADABLE if damaged else OK
 
 
 def interpret_while_cold(byte_size: int) -> bool:
-    """Run kernels as plain Python, here and in the workers of a JVM that is started here, if they are not compiled yet
-    and so many bytes of captures are decoded sooner that way; whether that is so."""
+    """If the kernels are not compiled yet and decoding `byte_size` bytes is faster without compiling, run them
+    interpreted, in this process and in the workers of a JVM started here. Return whether that is so."""
     from codec.compiler.jit import interpret
     from codec.compiler.places import all_compiled
     from pipeline.session import is_given
@@ -270,13 +270,15 @@ def interpret_while_cold(byte_size: int) -> bool:
     sooner = byte_size <= COLD_BYTES and not is_given() and not all_compiled()
     if sooner:
         interpret()
-        note(f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILES}, once")
+        print_status(
+            f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILE_COMMAND}, once"
+        )
     return sooner
 
 
-def load() -> None:
-    """Load what decoding is planned with, which takes a second; what Python waits for meanwhile is Spark."""
-    importlib.import_module("pandas")  # mapInArrow insists on it
+def import_modules() -> None:
+    """Import the modules that planning needs, which takes a second, while Spark starts."""
+    importlib.import_module("pandas")  # mapInArrow requires it
     from jobs import summary  # noqa: F401
     from udfs.decode import writing  # noqa: F401
     from udfs.sink import parquet  # noqa: F401
@@ -284,17 +286,17 @@ def load() -> None:
 
 
 def start(byte_size: int = 0) -> SparkSession:
-    """The session to work in, on captures or tables of so many bytes."""
+    """A Spark session for `byte_size` bytes of captures or tables."""
     with step("starting Spark", "Spark started"):
-        return begun(byte_size)
+        return start_quietly(byte_size)
 
 
-def begun(byte_size: int = 0) -> SparkSession:
-    """The same, without a word."""
+def start_quietly(byte_size: int = 0) -> SparkSession:
+    """The same, without status lines."""
     from pipeline.session import BRIEF, BRIEF_BYTES, UNATTENDED, session
 
     return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
 
 
 if __name__ == "__main__":
-    sys.exit(run_alone("jobs.decode"))
+    sys.exit(run_standalone("jobs.decode"))

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from jobs.console import complain, note, say
+from jobs.console import print_error, print_result, print_status
 from jobs.decode import add_choice, add_keylog, interpret_while_cold, start
-from jobs.running import OK, UNREADABLE, USAGE, Ending, Endings, run_alone
-from jobs.stopping import attended
+from jobs.running import OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_standalone
+from jobs.stopping import run_interruptibly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,16 +104,16 @@ def length(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def endings() -> Endings:
+def exit_statuses() -> ExitStatuses:
     """Errors of its own."""
     from pipeline.lake.layout import LakeError
     from udfs.decode.key_logs import KeyLogError
     from udfs.source.paths import PathError
 
     return {
-        LakeError: Ending(USAGE),
-        KeyLogError: Ending(USAGE),
-        PathError: Ending(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
+        LakeError: ExitStatus(USAGE),
+        KeyLogError: ExitStatus(USAGE),
+        PathError: ExitStatus(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
     }
 
 
@@ -160,10 +160,10 @@ def run(arguments: argparse.Namespace) -> int:
                 interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))
         with Ingest.into(arguments.lake, work, options) as ingest:
             if ingest.resumed is not None:
-                note(f"Batch {ingest.resumed} was finished, which an earlier run had begun to commit")
+                print_status(f"Batch {ingest.resumed} was finished, which an earlier run had begun to commit")
             return rounds(ingest, arguments)
 
-    return attended(follow, sessions)
+    return run_interruptibly(follow, sessions)
 
 
 def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float], None] = time.sleep) -> int:
@@ -176,15 +176,17 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
         try:
             for batch in ingest.batches(arguments.captures):
                 damaged += batch["damaged_files"]
-                say(line(batch))
+                print_result(line(batch))
         except PathError:
             if arguments.once:
                 raise  # else the first capture is still to come
         for copy, original in ingest.copies:
-            complain(f"{arguments.prog}: {copy}: is the capture {original}, which was taken already; left out")
+            print_error(f"{arguments.prog}: {copy}: is the capture {original}, which was taken already; left out")
         if arguments.once:
             if ingest.unsettled:
-                note(f"{ingest.unsettled} captures changed a moment ago and are left for the next run (--settle)")
+                print_status(
+                    f"{ingest.unsettled} captures changed a moment ago and are left for the next run (--settle)"
+                )
             return UNREADABLE if damaged else OK
         wait(max(0.0, arguments.every - (time.monotonic() - began)))
 
@@ -214,4 +216,4 @@ def line(batch: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_alone("jobs.ingest"))
+    sys.exit(run_standalone("jobs.ingest"))

@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from jobs.console import say, table
-from jobs.running import OK, USAGE, Ending, Endings
+from jobs.console import print_result, table
+from jobs.running import OK, USAGE, ExitStatus, ExitStatuses
 
 if TYPE_CHECKING:
     from pipeline.lake.log import Log
@@ -48,15 +48,15 @@ def days(text: str) -> int:
     return int(found[1])
 
 
-def endings() -> Endings:
-    """Errors of its own."""
+def exit_statuses() -> ExitStatuses:
+    """Exit statuses of job-specific errors."""
     from pipeline.lake.layout import LakeError
 
-    return {LakeError: Ending(USAGE)}
+    return {LakeError: ExitStatus(USAGE)}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """What the arguments ask for; the exit code."""
+    """Compact, expire or show the lake; return the exit code."""
     from pipeline.lake import house
     from pipeline.lake.log import Log
     from pipeline.lake.place import existing
@@ -65,14 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.compact or arguments.expire is not None:
         done = house.compact(log) if arguments.compact else house.expire(log, arguments.expire)
         what = f"joined into {done.added:,}" if arguments.compact else "dropped"
-        say(f"{house.plural(done.removed, 'file')} {what}; {house.plural(done.deleted, 'old file')} deleted")
+        print_result(f"{house.plural(done.removed, 'file')} {what}; {house.plural(done.deleted, 'old file')} deleted")
         return OK
-    say(overview(log))
+    print_result(overview(log))
     return OK
 
 
 def overview(log: Log) -> str:
-    """What the lake holds."""
+    """The lake's last batches, days, tables and open connections, as text."""
     from pipeline.lake.files import rows_of
     from pipeline.lake.house import plural
     from pipeline.output.units import size

@@ -1,8 +1,7 @@
 """Decode captures and audit the tables, in one Spark session: what a night has to do.
 
-Runs as `wirehare nightly` and as `spark-submit jobs/nightly.py`. It is `wirehare decode` and then `wirehare audit`, and
-writes what they write; Spark starts once, and what it has compiled for the first serves the second. Nothing is audited
-when decoding failed.
+Runs as `wirehare nightly` and as `spark-submit jobs/nightly.py`. It is `wirehare decode` followed by `wirehare audit`
+and writes the same files, but Spark starts only once. Nothing is audited if decoding failed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jobs import audit, decode
 from jobs.console import step
-from jobs.running import FAILED, OK, Ending, Endings, run_alone
+from jobs.running import FAILED, OK, ExitStatus, ExitStatuses, run_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,32 +41,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_report(parser)
 
 
-def endings() -> Endings:
-    """Errors of its own: those of both jobs. Tables that have just been written and cannot be read are a failure."""
-    return {**decode.endings(), audit.TablesError: Ending(FAILED)}
+def exit_statuses() -> ExitStatuses:
+    """Errors of both jobs. Tables that were just written and cannot be read are a failure."""
+    return {**decode.exit_statuses(), audit.TablesError: ExitStatus(FAILED)}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Decode, then audit, as the arguments say; the exit code."""
-    wanted = audit.checked(arguments)  # before an hour of decoding
+    """Decode, then audit; return the exit code."""
+    wanted = audit.check_inputs(arguments)  # fail before an hour of decoding
     starting: list[Future[SparkSession]] = []
     with ThreadPoolExecutor(2) as pool:
-        loading = pool.submit(audit.load)
-        # What is printed is the audit: other programs read it, unless it is text.
+        loading = pool.submit(audit.import_modules)
+        # Only the audit goes to stdout: unless it is text, another program reads it.
         aside = contextlib.nullcontext() if arguments.format == "text" else contextlib.redirect_stdout(sys.stderr)
         with aside:
             of_decode = argparse.Namespace(**{**vars(arguments), "tables": None, "json": None})
-            spark, ending = decode.decoded(of_decode, lambda: starting.append(pool.submit(decode.begun)))
+            spark, ending = decode.decode_captures(
+                of_decode, lambda: starting.append(pool.submit(decode.start_quietly))
+            )
         loading.result()
         if spark is None:
             with step("starting Spark", "Spark started"):
                 spark = starting[0].result()
     started = time.monotonic()
-    source = audit.tables_at(arguments.output)
+    source = audit.open_tables(arguments.output)
     of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
-    verdict = audit.audited(spark, source, audit.size(source), wanted, of_tables, started)
+    verdict = audit.audit_tables(spark, source, audit.directory_size(source), wanted, of_tables, started)
     return ending if verdict == OK else verdict
 
 
 if __name__ == "__main__":
-    sys.exit(run_alone("jobs.nightly"))
+    sys.exit(run_standalone("jobs.nightly"))

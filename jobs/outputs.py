@@ -1,4 +1,4 @@
-"""Files and streams that jobs write beside tables."""
+"""Files and streams that jobs write besides tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STANDARD_OUTPUT = "-"
 
 
 def writable(name: str) -> Place:
-    """Where a file goes. Raises UsageError when its directory is not there, or something else has its name."""
+    """The place of a file to write. Raises UsageError if its directory does not exist, or the name is a directory."""
     import pyarrow.fs
 
     from pipeline.output.swap import OutputError, place
@@ -32,15 +32,12 @@ def writable(name: str) -> Place:
 
 
 def json_target(name: str | None) -> Place | None:
-    """The file that the summary goes into as JSON; None where that is standard output, or none is wanted.
-
-    Raises UsageError.
-    """
+    """The file for the JSON summary; None for standard output or no JSON. Raises UsageError."""
     return None if name in (None, STANDARD_OUTPUT) else writable(name)
 
 
 def write_json(target: Place | None, document: Mapping[str, Any]) -> None:
-    """Write a document to standard output, or into a file in the place of an old one."""
+    """Write a document to standard output (None), or to a file, replacing an old one."""
     import json
 
     from pipeline.output.file import sink

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 
-from jobs.rules import described
-from jobs.running import OK, Endings, UsageError
+from jobs.rules import rule_text
+from jobs.running import OK, ExitStatuses, UsageError
 
 EPILOG = """example:
   wirehare rule CH-09
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rule", metavar="RULE", help="the id of a rule, such as CH-09")
 
 
-def endings() -> Endings:
-    """No errors of its own."""
+def exit_statuses() -> ExitStatuses:
+    """No job-specific errors."""
     return {}
 
 
@@ -34,5 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"rule {name} is not checked: {removed()[name]}")
     if name not in catalogue():
         raise UsageError(f"no rule {arguments.rule!r} (see wirehare rules){meant(name, catalogue())}")
-    print(described(catalogue()[name]))
+    print(rule_text(catalogue()[name]))
     return OK

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from jobs.running import OK, Endings, UsageError
+from jobs.running import OK, ExitStatuses, UsageError
 
 if TYPE_CHECKING:
     from pipeline.audit.catalogue import Rule
@@ -24,7 +24,7 @@ EPILOG = """examples:
   wirehare rule CH-09
 """
 
-# What a rule needs to know of a connection to be checked on it.
+# What must be known of a connection for a rule to be checked on it.
 NEEDED = {
     "start": "the beginning of the connection",
     "complete": "all bytes",
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="as a page in Markdown (docs/rules.md)")
 
 
-def endings() -> Endings:
-    """No errors of its own."""
+def exit_statuses() -> ExitStatuses:
+    """No job-specific errors."""
     return {}
 
 
@@ -63,22 +63,22 @@ def run(arguments: argparse.Namespace) -> int:
         (arguments.severity, SEVERITIES, "severity"),
         *((group, GROUPS, "group") for group in arguments.group),
     ):
-        one_of(value, known, what)
-    rules = chosen(arguments.group, arguments.version, arguments.severity)
-    print(page(rules) if arguments.markdown else listed(rules))
+        require_known(value, known, what)
+    rules = selected(arguments.group, arguments.version, arguments.severity)
+    print(page(rules) if arguments.markdown else as_list(rules))
     return OK
 
 
-def one_of(value: str | None, known: Collection[str], what: str) -> None:
-    """Raises UsageError for a value that is not known."""
+def require_known(value: str | None, known: Collection[str], what: str) -> None:
+    """Raise UsageError for an unknown value."""
     from udfs.source.suggestions import meant
 
     if value is not None and value not in known:
         raise UsageError(f"no {what} {value!r}; expected one of {', '.join(known)}{meant(value, known)}")
 
 
-def chosen(groups: Collection[str], version: str | None, severity: str | None) -> list[Rule]:
-    """The rules of the catalogue that are asked for, by group."""
+def selected(groups: Collection[str], version: str | None, severity: str | None) -> list[Rule]:
+    """The selected rules of the catalogue, by group."""
     from pipeline.audit.catalogue import GROUPS, catalogue
 
     return [
@@ -92,8 +92,8 @@ def chosen(groups: Collection[str], version: str | None, severity: str | None) -
     ]
 
 
-def listed(rules: Collection[Rule]) -> str:
-    """A line a rule under the name of its group, and how many they are."""
+def as_list(rules: Collection[Rule]) -> str:
+    """One line per rule below the name of its group, then a count."""
     from pipeline.audit.catalogue import GROUPS
 
     lines, group = [], ""
@@ -102,11 +102,11 @@ def listed(rules: Collection[Rule]) -> str:
             group = rule.group
             lines += ["", f"{group}: {GROUPS[group]}"]
         lines.append(f"  {rule.id:<7} {rule.severity:<9} {versions(rule):<23} {rule.summary}")
-    return "\n".join([*lines, "", counted(rules)]).lstrip("\n")
+    return "\n".join([*lines, "", count_line(rules)]).lstrip("\n")
 
 
-def counted(rules: Collection[Rule]) -> str:
-    """How many rules there are, of each severity."""
+def count_line(rules: Collection[Rule]) -> str:
+    """The number of rules, in all and by severity."""
     from pipeline.audit.catalogue import SEVERITIES
 
     number = Counter(rule.severity for rule in rules)
@@ -115,14 +115,14 @@ def counted(rules: Collection[Rule]) -> str:
 
 
 def versions(rule: Rule) -> str:
-    """The versions that a rule applies to, in words."""
+    """The versions that a rule applies to, as text."""
     from pipeline.audit.catalogue import ALL_VERSIONS
 
     return "all" if set(rule.versions) == {*ALL_VERSIONS} else " ".join(rule.versions)
 
 
 def page(rules: Collection[Rule]) -> str:
-    """The rules in Markdown: how many apply to each version, then a table a group."""
+    """The rules in Markdown: how many apply to each version, then the rules group by group."""
     from pipeline.audit.catalogue import ALL_VERSIONS, GROUPS
 
     numbers = Counter(version for rule in rules for version in rule.versions)
@@ -131,11 +131,11 @@ def page(rules: Collection[Rule]) -> str:
     for group, name in GROUPS.items():
         own = [rule for rule in rules if rule.group == group]
         if own:
-            parts += [f"## {group}: {name}", *map(entry, own)]
+            parts += [f"## {group}: {name}", *map(rule_markdown, own)]
     return "\n\n".join(parts)
 
 
-def entry(rule: Rule) -> str:
+def rule_markdown(rule: Rule) -> str:
     """A rule in Markdown, under a heading that links lead to: `rules.md#ch-09`."""
     kind = f"{rule.severity}{', costs work' if rule.cost else ''}".capitalize()
     spoken = versions(rule)
@@ -151,12 +151,12 @@ def entry(rule: Rule) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that is no markup in Markdown."""
+    """Text with the special characters of Markdown escaped."""
     return re.sub(r"([*_<\[\]`|])", r"\\\1", text)
 
 
-def described(rule: Rule) -> str:
-    """All that is known of one rule."""
+def rule_text(rule: Rule) -> str:
+    """Everything about one rule, as text."""
     from pipeline.audit.catalogue import ALL_VERSIONS, GROUPS, KNOWLEDGE
 
     needs = [name for name in KNOWLEDGE if name in rule.lacking(tuple(KNOWLEDGE))]

@@ -1,4 +1,4 @@
-"""How jobs run as commands: exit codes, errors that end a run in one line, the parser."""
+"""Running jobs as commands: the parser, exit codes, and errors printed as one line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-# Nothing else here that takes long to import: until signals are taken care of, Ctrl-C is a traceback.
+# No slow imports here: until the signal handlers are set, Ctrl-C prints a traceback.
 from codec.errors import WirehareError
-from jobs.stopping import INTERRUPTED, Asked, Stopped, stoppable
+from jobs.stopping import INTERRUPTED, Stopped, StopRequest, signals_handled
 
 OK, FOUND, USAGE, UNREADABLE, FAILED = 0, 1, 2, 3, 4
-# What a shell reports of a program that SIGPIPE ends. Not OK: what was to be said, a verdict perhaps, was not heard.
-UNHEARD = 128 + 13
+# What a shell reports for a program that SIGPIPE ends. Not OK: output was lost, perhaps the verdict.
+BROKEN_PIPE = 128 + 13
 
-STOPPED = "the previous output, if any, is as it was"  # what a job leaves when it is stopped, if it does not say
+STOPPED = "the previous output, if any, is as it was"  # default of a job's STOPPED: its output after an interruption
 
 NO_SPACE = "No space left on device"  # strerror of ENOSPC, as Java and Arrow quote it too
 
@@ -33,21 +33,21 @@ EXIT_CODES = """exit codes:
 
 
 class UsageError(WirehareError):
-    """What is asked for cannot be done; the message is one line that says why."""
+    """The arguments are invalid; the message is one line that says why."""
 
 
-class Ending(NamedTuple):
-    """How a job ends when an error is raised: its exit code, and what is said after the error."""
+class ExitStatus(NamedTuple):
+    """Exit code for an error, and advice to print after its message."""
 
     code: int
     advice: str = ""
 
 
-Endings = Mapping[type[Exception], Ending]  # the nearest class of an error counts
+ExitStatuses = Mapping[type[Exception], ExitStatus]  # the nearest base class of an error applies
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError; `commands` are the parsers of its sub-commands by name."""
+    """An argument parser that raises UsageError; `commands`: the parsers of its sub-commands by name."""
 
     commands: Mapping[str, argparse.ArgumentParser]
 
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {message} (see {self.prog} --help)")
 
     def arguments(self, words: Sequence[str]) -> argparse.Namespace:
-        """What the words of a command line ask for. Raises UsageError."""
+        """Parse the words of a command line. Raises UsageError."""
         from udfs.source.suggestions import meant, unknown
 
         command = next((word for word in words if not word.startswith("-")), None)
@@ -71,7 +71,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Version(argparse.Action):
-    """Print the version, which is looked up for that only, and end."""
+    """Print the version and exit; it is looked up only here."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import PackageNotFoundError, version
@@ -85,7 +85,7 @@ class Version(argparse.Action):
 
 
 def command_line(jobs: Sequence[str]) -> Parser:
-    """The parser of the whole command, with one sub-parser for each of these modules."""
+    """The parser of the whole command, with one sub-parser per module in `jobs`."""
     parser = Parser(prog="wirehare", description="AMQP wire captures to tables, on Spark.")
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -101,25 +101,27 @@ def command_line(jobs: Sequence[str]) -> Parser:
         )
         job.add_arguments(sub)
         sub.add_argument("-q", "--quiet", action="store_true", help="print what went wrong, and nothing else")
-        sub.set_defaults(run=job.run, prog=sub.prog, endings=job.endings, stopped=getattr(job, "STOPPED", STOPPED))
+        sub.set_defaults(
+            run=job.run, prog=sub.prog, exit_statuses=job.exit_statuses, stopped=getattr(job, "STOPPED", STOPPED)
+        )
     parser.commands = commands.choices
     return parser
 
 
 def run(argv: Sequence[str], jobs: Sequence[str]) -> int:
-    """Run that one of `jobs` (names of modules) which `argv` begins with; the exit code."""
+    """Run the job of `jobs` (module names) that `argv` starts with; return the exit code."""
     try:
         try:
-            return ended(argv, jobs)
+            return exit_code_of(argv, jobs)
         finally:
-            print(end="", flush=True)  # here, where it can be answered for, not when the interpreter ends
+            print(end="", flush=True)  # flush here, where a failure sets the exit code, not at interpreter exit
     except BrokenPipeError:
-        fall_silent()
-        return UNHEARD
+        discard_output()
+        return BROKEN_PIPE
 
 
-def fall_silent() -> None:
-    """Who read our output has seen enough (`| head`): what the interpreter still has for it goes nowhere."""
+def discard_output() -> None:
+    """The reader of our output is gone (`| head`): discard what is still buffered."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         try:
             stream.flush()
@@ -127,59 +129,59 @@ def fall_silent() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def run_alone(job: str) -> int:
-    """Run a job (the name of its module) with the arguments of this process; the exit code."""
+def run_standalone(job: str) -> int:
+    """Run one job (a module name) with the arguments of this process; return the exit code."""
     return run([job.rpartition(".")[2], *sys.argv[1:]], [job])
 
 
-def ended(words: Sequence[str], jobs: Sequence[str]) -> int:
-    """The exit code of the run that the words of a command line ask for; an error is one line on stderr."""
+def exit_code_of(words: Sequence[str], jobs: Sequence[str]) -> int:
+    """Run a command line and return its exit code; an error is one line on stderr."""
     leaves = STOPPED
     try:
-        with stoppable() as asked:
-            from jobs.console import complain, quiet
+        with signals_handled() as stop_request:
+            from jobs.console import print_error, set_quiet
             from udfs.source.files import masked
 
             try:
                 arguments = command_line(jobs).arguments(words)
             except UsageError as error:
-                complain(masked(str(error), *words))
+                print_error(masked(str(error), *words))
                 return USAGE
             leaves = arguments.stopped
-            quiet(arguments.quiet)
-            return carried_out(arguments, words, asked)
+            set_quiet(arguments.quiet)
+            return run_job(arguments, words, stop_request)
     except (KeyboardInterrupt, Stopped):
         print(f"wirehare: stopped; {leaves}", file=sys.stderr, flush=True)
         return INTERRUPTED
 
 
-def carried_out(arguments: argparse.Namespace, words: Sequence[str], asked: Asked) -> int:
-    """The exit code of a job. Raises Stopped."""
-    from jobs.console import complain
+def run_job(arguments: argparse.Namespace, words: Sequence[str], stop_request: StopRequest) -> int:
+    """Run a job and return its exit code. Raises Stopped."""
+    from jobs.console import print_error
     from udfs.source.files import masked
 
     try:
         return int(arguments.run(arguments))
-    except BrokenPipeError:  # nobody listens: nothing more is said
+    except BrokenPipeError:  # nobody reads the output
         raise
-    except Exception as error:  # also what Spark, Java, a file system may raise
-        if asked.stop:  # its work was ended, or the JVM was asked as well
+    except Exception as error:  # including errors of Spark, Java and file systems
+        if stop_request.requested:  # the error follows from the cancellation
             raise Stopped from error
-        code, line = outcome(error, {UsageError: Ending(USAGE), **arguments.endings()})
-        complain(masked(f"{arguments.prog}: {line}", *words))
+        code, line = outcome(error, {UsageError: ExitStatus(USAGE), **arguments.exit_statuses()})
+        print_error(masked(f"{arguments.prog}: {line}", *words))
         return code
 
 
-def outcome(error: Exception, endings: Endings) -> tuple[int, str]:
-    """The exit code of an error, and the line that tells of it."""
+def outcome(error: Exception, exit_statuses: ExitStatuses) -> tuple[int, str]:
+    """The exit code and the message for an error."""
     for kind in type(error).__mro__:
-        if kind in endings:
-            return endings[kind].code, f"{error}{endings[kind].advice}"
+        if kind in exit_statuses:
+            return exit_statuses[kind].code, f"{error}{exit_statuses[kind].advice}"
     return FAILED, cause(error)
 
 
 def cause(error: BaseException) -> str:
-    """One line for what went wrong at the root: the last cause in a chain that may cross Java and Python workers."""
+    """The root cause in one line: the last cause in a chain that may cross Java and Python workers."""
     if NO_SPACE.lower() in str(error).lower():
         return f"{NO_SPACE}, for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

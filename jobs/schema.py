@@ -8,7 +8,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
-from jobs.running import OK, Endings, UsageError
+from jobs.running import OK, ExitStatuses, UsageError
 from udfs.source.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -41,24 +41,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="as a page in Markdown (docs/tables.md)")
 
 
-def endings() -> Endings:
-    """No errors of its own."""
+def exit_statuses() -> ExitStatuses:
+    """No job-specific errors."""
     return {}
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the schemas; the exit code."""
-    schemas = documented()
+    schemas = all_schemas()
     if arguments.table is not None and arguments.table not in schemas:
         raise UsageError(unknown("table", arguments.table, schemas))
     wanted = [arguments.table] if arguments.table else list(schemas)
-    parts = [(section if arguments.markdown else described)(name, schemas[name]) for name in wanted]
+    parts = [(table_markdown if arguments.markdown else table_text)(name, schemas[name]) for name in wanted]
     print("\n\n".join([PAGE.rstrip(), *parts] if arguments.markdown and not arguments.table else parts))
     return OK
 
 
-def documented() -> dict[str, StructType]:
-    """Schemas by name: the tables that a run writes, then those that only a session shows."""
+def all_schemas() -> dict[str, StructType]:
+    """Schemas by name: the tables that jobs write, then those that exist only in a Spark session."""
     from pipeline.schemas import FINDINGS, TABLES
     from udfs.schemas import PACKETS
 
@@ -69,8 +69,8 @@ def meaning(column: StructField) -> str:
     return str(column.metadata.get("comment", ""))
 
 
-def described(name: str, schema: StructType) -> str:
-    """One table: a line a column with its name, its type and its documentation, wrapped to the terminal."""
+def table_text(name: str, schema: StructType) -> str:
+    """One table: name, type and documentation of each column, wrapped to the terminal."""
     rows = [(column.name, column.dataType.simpleString(), meaning(column)) for column in schema.fields]
     types = [kind if len(kind) <= 20 else f"{kind[:17]}..." for _, kind, _ in rows]
     names = max(len(column) for column, _, _ in rows)
@@ -88,8 +88,8 @@ def described(name: str, schema: StructType) -> str:
     return "\n".join([name, *lines])
 
 
-def section(name: str, schema: StructType) -> str:
-    """One table as a section of the page: what a row is, then a line a column. Members of a struct follow it."""
+def table_markdown(name: str, schema: StructType) -> str:
+    """One table as a Markdown section: what a row is, then one line per column. Members of a struct follow it."""
     from pipeline.output.overview import ROWS
 
     rows = [
@@ -120,7 +120,7 @@ def columns(schema: StructType, above: str = "") -> list[tuple[str, StructField]
 
 
 def unit(column: StructField) -> str:
-    """The unit of a number, by its name; '' for what is counted, and for what is not a number."""
+    """The unit of a column, from its name; '' for counts and for columns that are not numbers."""
     from pyspark.sql.types import LongType
 
     if not isinstance(column.dataType, LongType):
@@ -129,5 +129,5 @@ def unit(column: StructField) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text inside a cell: a bar would end it."""
+    """Text for a Markdown table cell, with bars escaped."""
     return text.replace("|", "\\|")

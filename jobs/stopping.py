@@ -1,8 +1,8 @@
 """How a job is stopped: Ctrl-C and SIGTERM end it with one line, whatever it is doing.
 
-What talks to Spark runs in a thread of its own, and the main thread, which signals interrupt, only waits for it
-(`attended`). An exception in the middle of a question to the JVM would leave the answer on the line, to be taken for
-the answer to the next question.
+All calls to Spark run in a worker thread. The main thread, which receives the signals, only waits for it
+(`run_interruptibly`). An exception in the middle of a py4j call would leave the reply in the socket, where the next
+call would read it as its own.
 """
 
 from __future__ import annotations
@@ -19,76 +19,76 @@ from typing import NoReturn, Protocol, TypeVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
-AT_ONCE = "wirehare: stopped at once; what this run has left aside, the next one for the same output removes\n"
-AGAIN_S = 0.2  # planning starts jobs yet that nobody waits for
+KILLED_MESSAGE = "wirehare: killed; the next run with the same output removes the temporary files of this one\n"
+CANCEL_INTERVAL_S = 0.2  # cancelled again and again, because planning may still start jobs
 
 Result = TypeVar("Result")
 
 
 class Stopped(BaseException):
-    """The run was asked to end: unwinds as an interrupt does, so that staged output is removed."""
+    """The run was asked to stop. Unwinds like KeyboardInterrupt, so that staged output is removed."""
 
 
-class Asked:
-    """Whether the run was asked to end; where that hits code that swallows exceptions, this still tells."""
+class StopRequest:
+    """Whether the run was asked to stop; still set where some code has swallowed the exception."""
 
-    stop = False
-    later = False  # whoever set this looks at `stop` himself, and soon
+    requested = False
+    deferred = False  # the code that sets this checks `requested` itself soon after
 
 
-asked = Asked()  # signals are for the whole process, so this is too
+stop_request = StopRequest()  # one for the process, as signals are
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Run the body to its end; Stopped is raised then, if a signal came meanwhile."""
-    asked.later = True
+def signals_deferred() -> Iterator[None]:
+    """Run the body to its end; then raise Stopped if a signal arrived meanwhile."""
+    stop_request.deferred = True
     try:
         yield
     finally:
-        asked.later = False
-    if asked.stop:
+        stop_request.deferred = False
+    if stop_request.requested:
         raise Stopped
 
 
 @contextlib.contextmanager
-def stoppable() -> Iterator[Asked]:
-    """In the body, the first signal raises Stopped in the main thread, and the second one ends the process."""
-    asked.stop = False
+def signals_handled() -> Iterator[StopRequest]:
+    """In the body, the first signal raises Stopped in the main thread; the second one ends the process."""
+    stop_request.requested = False
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        asked.stop = True
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        stop_request.requested = True
         for each in SIGNALS:
             signal.signal(each, end)
-        if not asked.later:
+        if not stop_request.deferred:
             raise Stopped
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        os.write(sys.stderr.fileno(), AT_ONCE.encode())
+        os.write(sys.stderr.fileno(), KILLED_MESSAGE.encode())
         os._exit(INTERRUPTED)
 
     before = {}
-    with contextlib.suppress(ValueError):  # not the main thread: whoever started it decides about signals
+    with contextlib.suppress(ValueError):  # not the main thread: the caller decides about signals
         for each in SIGNALS:
-            before[each] = signal.signal(each, stop)
+            before[each] = signal.signal(each, request_stop)
     try:
-        yield asked
+        yield stop_request
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
 class Session(Protocol):
-    """Where work is done: of Spark, or `pipeline.tables.exchange.ThisProcess`."""
+    """A Spark session, or `pipeline.tables.exchange.ThisProcess`."""
 
     def interruptAll(self) -> object:
-        """End what is being done."""
+        """Cancel all running work."""
         ...
 
 
-def attended(work: Callable[[], Result], sessions: Sequence[Session] = ()) -> Result:
-    """What `work` gives, in a thread of its own. When the run is stopped meanwhile, the jobs of `sessions`, to which
-    `work` may add, are cancelled until the thread has ended: it removes what it has left aside."""
+def run_interruptibly(work: Callable[[], Result], sessions: Sequence[Session] = ()) -> Result:
+    """Call `work` in a thread and return its result. If the run is stopped meanwhile, cancel the jobs of `sessions`
+    (to which `work` may append) until the thread has ended and removed its temporary files."""
     outcome: Future[Result] = Future()
 
     def run() -> None:
@@ -99,7 +99,7 @@ def attended(work: Callable[[], Result], sessions: Sequence[Session] = ()) -> Re
 
     thread = Thread(target=run, name="work", daemon=True)
     try:
-        with uninterrupted():  # once begun, the thread is waited for
+        with signals_deferred():  # a thread that was started is always joined
             thread.start()
         return outcome.result()
     except Stopped:
@@ -107,5 +107,5 @@ def attended(work: Callable[[], Result], sessions: Sequence[Session] = ()) -> Re
             for spark in tuple(sessions):
                 with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
                     spark.interruptAll()
-            thread.join(AGAIN_S)
+            thread.join(CANCEL_INTERVAL_S)
         raise

@@ -1,7 +1,7 @@
-"""What a decode found, as tables of text: captures, connections, messages, errors that peers reported, and files.
+"""Summary of a decode as text tables: captures, connections, messages, errors that peers reported, table sizes.
 
-Reads the written files through Arrow: groups are formed as the files stream by, so that a summary of a billion messages
-needs no more memory than one of ten, and a small one no Spark job.
+Reads the written files through Arrow and aggregates them while streaming: memory does not grow with the number of
+messages, and no Spark job is needed.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from pyarrow.dataset import Dataset
 from jobs.console import table
 from pipeline.output.units import duration, size
 
-# A summary is read on one screen; the tables have the rest.
-SHOWN = 20
+# The summary fits on one screen; the tables have the rest.
+MAX_ROWS = 20
 TEXT_WIDTH = 60
-DIFFERENCE = 10  # characters that are shown before and after the place where two texts begin to differ
+DIFFERENCE = 10  # characters shown before and after the place where two texts begin to differ
 CLOSED = ("connections", "channels")
 # Reply codes of the classic versions and 0-10: 200 is success, errors begin with 3 (0-9-1, section 1.1 constants).
 FIRST_ERROR = 300
 
 
-def found(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Dataset]) -> dict[str, Any]:
-    """Everything worth a glance, from the rows of table captures and the files of those tables that were written; all
-    of it but the connections is whole, and what a table that was not written would tell is not there."""
+def summarize(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Dataset]) -> dict[str, Any]:
+    """Facts for the summary, from the rows of table captures and the files of the written tables. Only the first
+    connections are included; facts of tables that were not written are left out."""
     facts: dict[str, Any] = {"captures": sorted(map(capture, captures), key=lambda each: str(each["capture_file"]))}
     if "connections" in tables:
         facts["connections"] = first_connections(tables["connections"])
     if "messages" in tables:
         facts["messages"] = message_groups(tables["messages"])
-    facts["closed_with_error"] = closings({name: tables[name] for name in CLOSED if name in tables})
+    facts["closed_with_error"] = close_errors({name: tables[name] for name in CLOSED if name in tables})
     facts["tables"] = {name: rows.count_rows() for name, rows in tables.items()}
     return facts
 
 
-def summary(facts: Mapping[str, Any]) -> str:
-    """What was `found`, as text."""
-    parts = [captures_found(facts["captures"])]
+def summary_text(facts: Mapping[str, Any]) -> str:
+    """The facts of `summarize` as text."""
+    parts = [captures_table(facts["captures"])]
     if "connections" in facts:
-        parts.append(connections_found(facts["connections"]))
+        parts.append(connections_table(facts["connections"]))
     if "messages" in facts:
-        parts.append(messages_found(facts["messages"]))
-    parts.append(errors_found(facts["closed_with_error"]))
+        parts.append(messages_table(facts["messages"]))
+    parts.append(errors_table(facts["closed_with_error"]))
     parts.append(table("Tables written", ("table", "rows"), list(facts["tables"].items())))
     return "\n".join(part for part in parts if part)
 
 
 def capture(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of table captures, with a mapping for its map."""
+    """A row of table captures, with its map column as a dict."""
     return {**row, "skipped_packets": dict(row["skipped_packets"] or ())}
 
 
-def captures_found(captures: Sequence[Mapping[str, Any]]) -> str:
-    """One row a capture: what it is and what in it could not be used."""
+def captures_table(captures: Sequence[Mapping[str, Any]]) -> str:
+    """One row per capture: what it is, and what in it could not be used."""
     rows = [
         (
             short(row["capture_file"]),
@@ -67,22 +67,22 @@ def captures_found(captures: Sequence[Mapping[str, Any]]) -> str:
             size(max(row["byte_size"] or 0, 0)),
             row["packets"],
             row["first_ts"],
-            spanned(row["first_ts"], row["last_ts"]),
+            time_span(row["first_ts"], row["last_ts"]),
             remarks(row),
         )
         for row in captures
     ]
     columns = ("file", "format", "size", "packets", "first packet (UTC)", "spans", "remarks")
-    return table(f"Captures: {len(rows)}", columns, rows[:SHOWN]) + more(len(rows))
+    return table(f"Captures: {len(rows)}", columns, rows[:MAX_ROWS]) + more(len(rows))
 
 
-def spanned(first: datetime | None, last: datetime | None) -> str | None:
+def time_span(first: datetime | None, last: datetime | None) -> str | None:
     """The time between two packets."""
     return None if first is None or last is None else duration(round((last - first).total_seconds() * 1e9))
 
 
 def remarks(capture: Mapping[str, Any]) -> str:
-    """What a reader should know before trusting the numbers."""
+    """What reduces the trust in the numbers: damage, truncation, drops, skipped packets."""
     notes = ["damaged, see below"] if capture["error"] else []
     if capture["truncated"]:
         notes.append("ends inside a packet")
@@ -100,7 +100,7 @@ CONNECTION_COLUMNS = [
 
 
 def first_connections(connections: Dataset) -> dict[str, Any]:
-    """How many there are, and the first of them."""
+    """The number of connections, and the first of them."""
     keys = ("opened_ts", "connection_id")
     first = pa.table({name: pa.array([], connections.schema.field(name).type) for name in keys})
     for batch in connections.to_batches(columns=list(keys)):
@@ -110,13 +110,13 @@ def first_connections(connections: Dataset) -> dict[str, Any]:
 
 
 def earliest(connections: pa.Table) -> pa.Table:
-    """The connections that were opened first, as many as a summary has room for."""
+    """The connections that were opened first, at most MAX_ROWS."""
     order = [("opened_ts", "ascending"), ("connection_id", "ascending")]
-    return connections.take(pc.select_k_unstable(connections, SHOWN, order))
+    return connections.take(pc.select_k_unstable(connections, MAX_ROWS, order))
 
 
-def connections_found(connections: Mapping[str, Any]) -> str:
-    """One row a connection: who spoke to whom, how far it came, how much it carried."""
+def connections_table(connections: Mapping[str, Any]) -> str:
+    """One row per connection: its ends, the state it reached, how much it carried."""
     columns = (
         "client",
         "server",
@@ -149,7 +149,7 @@ def connections_found(connections: Mapping[str, Any]) -> str:
 
 
 def message_groups(messages: Dataset) -> list[dict[str, Any]]:
-    """Messages by the way they went and how they ended."""
+    """Messages by operation and outcome."""
     keys = ["operation", "outcome"]
     measures = [
         ("operation", "hash_count", pc.CountOptions(mode="all"), "messages"),
@@ -158,11 +158,11 @@ def message_groups(messages: Dataset) -> list[dict[str, Any]]:
         ("settle_latency_ns", "hash_max", None, "longest_settle_ns"),
     ]
     group = acero.Declaration("aggregate", acero.AggregateNodeOptions(measures, keys=keys))
-    rows = streamed(messages, [*keys, "body_seen", "settle_latency_ns"], group)
+    rows = run_plan(messages, [*keys, "body_seen", "settle_latency_ns"], group)
     return sorted(rows, key=lambda row: (row["operation"], row["outcome"] or ""))
 
 
-def messages_found(groups: Sequence[Mapping[str, Any]]) -> str:
+def messages_table(groups: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         (
             row["operation"],
@@ -178,8 +178,8 @@ def messages_found(groups: Sequence[Mapping[str, Any]]) -> str:
     return table(f"Messages: {sum(row['messages'] for row in groups)}", columns, cells)
 
 
-def closings(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
-    """Reasons that peers gave for closing connections and channels, other than being done; the most frequent first."""
+def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
+    """Errors with which peers closed connections and channels, the most frequent first."""
     keys = ["close_initiator", "close_code", "close_text"]
     errors = acero.Declaration("filter", acero.FilterNodeOptions(pc.field("close_code") >= FIRST_ERROR))
     group = acero.Declaration(
@@ -194,42 +194,43 @@ def closings(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
             "text": row["close_text"],
         }
         for name, table in tables.items()
-        for row in streamed(table, keys, errors, group)
+        for row in run_plan(table, keys, errors, group)
     ]
     return sorted(rows, key=lambda row: (-row["times"], row["code"], row["text"] or ""))
 
 
-def errors_found(rows: Sequence[Mapping[str, Any]]) -> str:
-    texts = told_apart([row["text"] for row in rows[:SHOWN]])
+def errors_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    texts = distinguishable([row["text"] for row in rows[:MAX_ROWS]])
     cells = [
         (row["times"], row["closed"], row["by"], row["code"], text)
-        for row, text in zip(rows[:SHOWN], texts, strict=True)
+        for row, text in zip(rows[:MAX_ROWS], texts, strict=True)
     ]
     return table("Closed with an error", ("times", "what", "by", "code", "text"), cells) + more(len(rows))
 
 
-def told_apart(texts: Sequence[str | None]) -> list[str]:
-    """Texts that fit a column. One that begins as another does is cut in its middle, so that the difference is seen."""
+def distinguishable(texts: Sequence[str | None]) -> list[str]:
+    """Texts shortened to the column. A text with the same beginning as another is cut in the middle, so that both
+    remain distinguishable."""
     known = sorted({text or "" for text in texts})
-    alike = dict.fromkeys(known, 0)  # how many characters another one shares
+    alike = dict.fromkeys(known, 0)  # length of the longest prefix shared with another text
     for one, other in pairwise(known):
         shared = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
         alike[one], alike[other] = max(alike[one], shared), max(alike[other], shared)
     return [clipped(text, alike[text or ""]) for text in texts]
 
 
-def streamed(rows: Dataset, columns: Sequence[str], *steps: acero.Declaration) -> list[dict[str, Any]]:
-    """The rows that come out of `steps` over some columns of files, which are read as they are needed."""
+def run_plan(rows: Dataset, columns: Sequence[str], *steps: acero.Declaration) -> list[dict[str, Any]]:
+    """Run the plan `steps` over some columns of the files, streaming; return the resulting rows."""
     scan = acero.Declaration("scan", acero.ScanNodeOptions(rows, columns=list(columns)))
     project = acero.Declaration(
         "project", acero.ProjectNodeOptions([pc.field(name) for name in columns], list(columns))
     )
-    found: pa.Table = acero.Declaration.from_sequence([scan, project, *steps]).to_table()
-    return list(found.to_pylist())
+    summarize: pa.Table = acero.Declaration.from_sequence([scan, project, *steps]).to_table()
+    return list(summarize.to_pylist())
 
 
 def endpoint(ip: str | None, port: int | None) -> str | None:
-    """An address with its port as it is written in URIs."""
+    """Address and port as in URIs."""
     return None if ip is None else f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
@@ -239,7 +240,7 @@ def short(uri: str) -> str:
 
 
 def clipped(text: str | None, alike: int = 0) -> str:
-    """Text that fits a column, with what follows its first `alike` characters."""
+    """Text shortened to the column, keeping what follows its first `alike` characters visible."""
     text = text or ""
     if len(text) <= TEXT_WIDTH:
         return text
@@ -252,5 +253,5 @@ def clipped(text: str | None, alike: int = 0) -> str:
 
 
 def more(count: int) -> str:
-    """A line for the rows that are not shown."""
-    return f"  ... and {count - SHOWN} more\n" if count > SHOWN else ""
+    """A line that counts the rows not shown; empty if all are shown."""
+    return f"  ... and {count - MAX_ROWS} more\n" if count > MAX_ROWS else ""

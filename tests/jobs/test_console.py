@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jobs import console, summary
-from jobs.running import FAILED, Ending, Endings, cause, outcome
+from jobs.running import FAILED, ExitStatus, ExitStatuses, cause, outcome
 from pipeline.output import units
 
 ROOT = Path(__file__).parents[2]
@@ -121,10 +121,10 @@ def test_an_error_is_told_by_its_root_cause(message: str, shown: str) -> None:
 
 
 def test_an_error_ends_a_job_by_its_nearest_class() -> None:
-    endings: Endings = {OSError: Ending(3), FileNotFoundError: Ending(2, "; look elsewhere")}
-    assert outcome(FileNotFoundError("gone"), endings) == (2, "gone; look elsewhere")
-    assert outcome(PermissionError("locked"), endings) == (3, "locked")
-    assert outcome(RuntimeError("one\ntwo"), endings) == (FAILED, "one")
+    exit_statuses: ExitStatuses = {OSError: ExitStatus(3), FileNotFoundError: ExitStatus(2, "; look elsewhere")}
+    assert outcome(FileNotFoundError("gone"), exit_statuses) == (2, "gone; look elsewhere")
+    assert outcome(PermissionError("locked"), exit_statuses) == (3, "locked")
+    assert outcome(RuntimeError("one\ntwo"), exit_statuses) == (FAILED, "one")
 
 
 @pytest.mark.parametrize(
@@ -171,29 +171,29 @@ class Tracker:
 def test_progress_is_in_bytes_and_per_cent() -> None:
     """The first stage of a step reads, the next one decodes, whatever their numbers are."""
     status, spark = console.Status("decoding", 10 * 1024**2, ("read", "decoded")), Tracker({})
-    assert status.done(spark) == ""  # type: ignore[arg-type]
+    assert status.progress(spark) == ""  # type: ignore[arg-type]
     spark.stages = {7: (1, 4)}
-    assert status.done(spark) == ", 2.5 MB of 10.0 MB read (25 %)"  # type: ignore[arg-type]
+    assert status.progress(spark) == ", 2.5 MB of 10.0 MB read (25 %)"  # type: ignore[arg-type]
     spark.stages = {8: (1, 2)}
-    assert status.done(spark) == ", 5.0 MB of 10.0 MB decoded (50 %)"  # type: ignore[arg-type]
+    assert status.progress(spark) == ", 5.0 MB of 10.0 MB decoded (50 %)"  # type: ignore[arg-type]
     spark.stages = {9: (2, 2)}
-    assert status.done(spark) == ", 10.0 MB of 10.0 MB decoded (100 %)"  # type: ignore[arg-type]
+    assert status.progress(spark) == ", 10.0 MB of 10.0 MB decoded (100 %)"  # type: ignore[arg-type]
 
 
 def test_progress_of_a_step_without_bytes_is_in_per_cent() -> None:
-    assert console.Status("writing tables").done(Tracker({3: (1, 3), 4: (2, 3)})) == ", 50 %"  # type: ignore[arg-type]
+    assert console.Status("writing tables").progress(Tracker({3: (1, 3), 4: (2, 3)})) == ", 50 %"  # type: ignore[arg-type]
 
 
 def test_a_session_that_does_not_tell_is_no_failure() -> None:
-    assert console.Status("decoding", 5, ("read",)).done(None) == ""
-    assert console.Status("decoding", 5, ("read",)).done(object()) == ""  # type: ignore[arg-type]
+    assert console.Status("decoding", 5, ("read",)).progress(None) == ""
+    assert console.Status("decoding", 5, ("read",)).progress(object()) == ""  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    console.quiet(True)
+    console.set_quiet(True)
     yield
-    console.quiet(False)
+    console.set_quiet(False)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -202,9 +202,9 @@ def test_a_quiet_run_tells_only_what_went_wrong(
 ) -> None:
     with console.step("decoding 2 captures", "2 captures decoded"):
         pass
-    console.say("a table")
-    console.note("52 packets written")
-    console.complain("a.pcap: damaged")
+    console.print_result("a table")
+    console.print_status("52 packets written")
+    console.print_error("a.pcap: damaged")
     assert capsys.readouterr() == ("", "a.pcap: damaged\n")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -223,7 +223,7 @@ INEQUIVALENT = (
 def test_texts_that_begin_alike_are_told_apart() -> None:
     """All of RabbitMQ's texts about inequivalent arguments share their first 61 characters and more."""
     texts = [INEQUIVALENT.format(queue) for queue in ("orders.eu.invoices", "orders.us.invoices", "x")]
-    shown = summary.told_apart([*texts, "y" * 300, "NOT_FOUND - no queue 'missing' in vhost '/'", None])
+    shown = summary.distinguishable([*texts, "y" * 300, "NOT_FOUND - no queue 'missing' in vhost '/'", None])
     assert len(set(shown)) == 6
     assert max(map(len, shown)) <= summary.TEXT_WIDTH
     assert "orders.eu" in shown[0]
@@ -235,6 +235,6 @@ def test_texts_that_begin_alike_are_told_apart() -> None:
 @pytest.mark.parametrize("rest", [1, 5, 100])
 def test_however_much_they_share(shared: int, rest: int) -> None:
     one, other = ("s" * shared + letter * rest for letter in "ab")
-    shown = summary.told_apart([one, other, one])
+    shown = summary.distinguishable([one, other, one])
     assert shown[0] == shown[2] != shown[1]
     assert max(map(len, shown)) <= summary.TEXT_WIDTH

@@ -103,16 +103,16 @@ def test_findings_count_before_damage(
         return "session", decoded
 
     def auditing(
-        spark: str, source: str, size: int, wanted: audit.Wanted, arguments: argparse.Namespace, started: float
+        spark: str, source: str, size: int, wanted: audit.Inputs, arguments: argparse.Namespace, started: float
     ) -> int:
         asked.append(("audit", arguments.tables, source))
         assert spark == "session"
         return audited
 
-    monkeypatch.setattr(decode, "decoded", decoding)
-    monkeypatch.setattr(audit, "audited", auditing)
-    monkeypatch.setattr(audit, "tables_at", lambda directory: f"tables at {directory}")
-    monkeypatch.setattr(audit, "size", lambda source: 1)
+    monkeypatch.setattr(decode, "decode_captures", decoding)
+    monkeypatch.setattr(audit, "audit_tables", auditing)
+    monkeypatch.setattr(audit, "open_tables", lambda directory: f"tables at {directory}")
+    monkeypatch.setattr(audit, "directory_size", lambda source: 1)
     assert nightly("a.pcap", "--output", "out", "--report", tmp_path / "r.html") == code
     assert asked == [("decode", ["a.pcap"], None), ("audit", "out", "tables at out")]
 
@@ -120,7 +120,7 @@ def test_findings_count_before_damage(
 def test_what_cannot_be_audited_is_not_decoded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(decode, "decoded", lambda arguments: pytest.fail("decoded"))
+    monkeypatch.setattr(decode, "decode_captures", lambda arguments: pytest.fail("decoded"))
     report = ("--report", tmp_path / "r.html")
     assert nightly(CAPTURE, "--output", tmp_path / "out", *report, "--config", tmp_path / "none.toml") == 2
     assert nightly(CAPTURE, "--output", tmp_path / "out", *report, "--baseline", tmp_path / "none.json") == 2
@@ -129,7 +129,7 @@ def test_what_cannot_be_audited_is_not_decoded(
 
 
 def test_nothing_is_audited_when_decoding_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(audit, "audited", lambda *_: pytest.fail("audited"))
+    monkeypatch.setattr(audit, "audit_tables", lambda *_: pytest.fail("audited"))
     assert nightly(tmp_path / "none.pcap", "--output", tmp_path / "out", "--report", tmp_path / "r.html") == 2
     holds = tmp_path / "holds"
     holds.mkdir()
@@ -139,6 +139,6 @@ def test_nothing_is_audited_when_decoding_failed(monkeypatch: pytest.MonkeyPatch
     def fails(arguments: argparse.Namespace) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(decode, "decoded", fails)
+    monkeypatch.setattr(decode, "decode_captures", fails)
     assert nightly(CAPTURE, "--output", tmp_path / "out", "--report", tmp_path / "r.html") == 4
     assert not (tmp_path / "r.html").exists()

@@ -23,8 +23,8 @@ def work():
 
 stopping.Thread = Interrupted
 try:
-    with stopping.stoppable():
-        stopping.attended(work)
+    with stopping.signals_handled():
+        stopping.run_interruptibly(work)
 except stopping.Stopped:
     print("stopped", flush=True)
 """

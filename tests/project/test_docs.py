@@ -19,7 +19,7 @@ from codec.amqp.classic.kinds import NAMES
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods, tag_kinds
 from codec.compiler.limits import LIMITS, REACHED
 from jobs.cli import main
-from jobs.schema import columns, documented, unit
+from jobs.schema import all_schemas, columns, unit
 from pipeline.output.overview import ROWS
 from pipeline.session import RUNTIME
 
@@ -71,7 +71,7 @@ def test_the_readme_says_the_same_of_each_table() -> None:
 
 def test_a_documented_unit_is_the_unit_of_the_column() -> None:
     """The comments name units too, in words of their own."""
-    for name, schema in documented().items():
+    for name, schema in all_schemas().items():
         for path, column in columns(schema):
             last = str(column.metadata["comment"]).rpartition(", ")[2]
             if last in ("ns", "s", "ms", "bytes", "ns since 1970-01-01 UTC"):

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 from submitting import BRIEFLY, OF_SPARK
 
-from jobs.summary import found, summary
+from jobs.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
 from pipeline.output.swap import place
 from pipeline.schemas import TABLES
@@ -118,7 +118,7 @@ def test_the_demo_prints_what_is_shown(shell: Shell) -> None:
     (shown,) = blocks("text")
     assert shown in shell.run("wirehare decode").out
     tables = {name: place(str(shell.folder / "out")).child(name).dataset() for name in TABLES}
-    assert shown in summary(found(tables["captures"].to_table().to_pylist(), tables))
+    assert shown in summary_text(summarize(tables["captures"].to_table().to_pylist(), tables))
 
 
 @pytest.mark.readme
