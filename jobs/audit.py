@@ -298,7 +298,7 @@ def find_and_compare(
 
 def plan_settings(byte_size: int) -> Mapping[str, str]:
     """Spark settings for tables of `byte_size` bytes."""
-    from pipeline.audit.contexts.registry import SMALL, UNINFERRED
+    from pipeline.audit.contexts.sources import SMALL, UNINFERRED
     from pipeline.session import INTERPRETED_BYTES, planned
 
     return SMALL if byte_size < SMALL_BYTES else {**planned(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}

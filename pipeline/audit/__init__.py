@@ -3,10 +3,9 @@
     found = pipeline.findings(tables)
     found.filter("severity = 'violation'").select("rule_id", "summary", "evidence", "packet_no").show()
 
-Rules are data (`catalogue`), what breaks them is data (`detectors`); a context is a set of rows that detectors read,
-computed once whatever their number. Rules of one's own come beside them (`own`). `tables` are read several times: best
-those that a job has written. Rows that break a rule are found when `findings` is called; the DataFrame that comes back
-tells of them.
+Rules are data (`catalogue`), and so are the conditions that break them (`detectors`). A context is a set of rows that
+detectors read, computed once for all of them. `custom` adds rules of the user. The tables are read several times, so
+they should come from files. `findings` runs the search when it is called and returns the result as a DataFrame.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.audit import own
-from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_own
-from pipeline.audit.config import Config, exempted
-from pipeline.audit.contexts.materialized import ASKING, kept
-from pipeline.audit.contexts.registry import Sources
+from pipeline.audit import custom
+from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_custom
+from pipeline.audit.config import Config, is_accepted
+from pipeline.audit.contexts.materialized import PUSH_DOWN_VALUES, materialize
+from pipeline.audit.contexts.sources import Sources
 from pipeline.audit.detector import Detector
-from pipeline.audit.detectors import CONTEXTS, DETECTORS, MADE_OF, READING
-from pipeline.audit.engine import CAPTURE, concluded, hits
+from pipeline.audit.detectors import CONTEXTS, DETECTORS, FULL_SCANS, SOURCES_OF_CONTEXT
+from pipeline.audit.engine import CAPTURE, hits, to_findings
 from pipeline.schemas import FINDINGS
 from pipeline.session import settings
 from pipeline.tables.shape import shaped
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "Detector", "Rule", "chosen_rules", "findings"]
 
-# Contexts computed at once: one is planned, on one core, while another one runs. What they find is little: kept, it
-# makes plans small, and Spark's time for a plan grows faster than the plan.
-AT_A_TIME = 3
+# Contexts computed at the same time: one is planned, on one core, while another one runs. Their results are small and
+# materialized: this keeps plans small, and Spark's planning time grows faster than the plan.
+PARALLEL_CONTEXTS = 3
 
 
 def findings(
@@ -53,22 +52,21 @@ def findings(
 ) -> DataFrame:
     """Table findings of `tables`. `rules`, `disable`: ids ('HS-08') or groups ('HS'); all rules where `rules` is None.
 
-    `config`: thresholds, disabled rules, accepted exceptions, rules of your own (`config.read`); `today`: the day on
-    which exceptions have to be valid, by default that of the run (UTC). `extra`: rules of your own with their detectors
-    (`own`), to which all of this applies as well. Raises ValueError for ids that are in neither, and for an `extra`
-    that does not fit.
+    `config`: thresholds, disabled rules, accepted exceptions, custom rules (`config.read`); `today`: the day on which
+    exceptions must be valid, by default the current day (UTC). `extra`: custom rules with their detectors (`custom`).
+    Raises ValueError for unknown ids and for an invalid `extra`.
     """
     limits = config or Config()
-    additional, searching = own.checked([*extra, *limits.rules])
+    additional, searching = custom.validate([*extra, *limits.rules])
     without = {*disable, *limits.disabled}
     wanted = {rule.id: rule for rule in chosen_rules(rules, without, limits, additional.values())}
     nothing = shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
     if not wanted:
         return nothing
     sources = Sources(tables, {rule.id: rule.parameters for rule in wanted.values()})
-    with settings(tables.frames.sparkSession, ASKING), ThreadPoolExecutor(AT_A_TIME) as pool:
-        # All contexts are made with the first two, and nearly all rules are about messages too.
-        beginnings = ["control_methods", "seconds", *(("tallied",) if rules is None else ())]
+    with settings(tables.frames.sparkSession, PUSH_DOWN_VALUES), ThreadPoolExecutor(PARALLEL_CONTEXTS) as pool:
+        # All contexts need the first two, and nearly all need the third.
+        beginnings = ["control_methods", "seconds", *(("message_counts",) if rules is None else ())]
         begun = [pool.submit(getattr, sources, name) for name in beginnings]
         spoken = {*ALL_VERSIONS} & sources.versions
         chosen = {
@@ -82,14 +80,16 @@ def findings(
         _ = [beginning.result() for beginning in begun]
     if not found:
         return nothing
-    with settings(tables.frames.sparkSession, sources.brief()):
-        all_found = concluded(kept(reduce(DataFrame.unionAll, found)), sources.knowledge, chosen.values())
-        told = kept(all_found.filter(~exempted(limits.exceptions, today or datetime.now(UTC).date())))
+    with settings(tables.frames.sparkSession, sources.settings()):
+        all_found = to_findings(materialize(reduce(DataFrame.unionAll, found)), sources.knowledge, chosen.values())
+        open_findings = materialize(
+            all_found.filter(~is_accepted(limits.exceptions, today or datetime.now(UTC).date()))
+        )
     place = ["connection_id", "frame_no"]
     places = tables.frames.select(*place, "packet_no", "capture_file", "ts")
-    placed = told.join(places.join(told.select(*place).distinct(), place, "left_semi"), place, "left").withColumn(
-        "capture_file", F.coalesce("capture_file", F.when(F.col("scope") == CAPTURE, F.col("thing")))
-    )
+    placed = open_findings.join(
+        places.join(open_findings.select(*place).distinct(), place, "left_semi"), place, "left"
+    ).withColumn("capture_file", F.coalesce("capture_file", F.when(F.col("scope") == CAPTURE, F.col("thing"))))
     return shaped(placed.withColumn("evidence", F.parse_json("evidence")), FINDINGS)
 
 
@@ -100,24 +100,25 @@ def _found(
     additional: Collection[str],
     pool: ThreadPoolExecutor,
 ) -> list[DataFrame]:
-    """What the detectors hit, by context: first in contexts that read all rows of a table, then in those that are made
-    of few."""
-    # For rules of one's own a context is a table, also where the catalogue has a context of that name.
+    """The hits of the detectors, by context: first contexts that scan whole tables, then those made of few rows."""
+    # For custom rules a context is a table, even if the catalogue has a context of the same name.
     needed: dict[tuple[bool, str], list[Detector]] = {}
     for detector in detectors:
         needed.setdefault((detector.rule in additional, detector.context), []).append(detector)
 
     def found_in(place: tuple[bool, str]) -> DataFrame | None:
         is_own, name = place
-        rows = own.context(sources, name) if is_own else CONTEXTS[name](sources)
+        rows = custom.context(sources, name) if is_own else CONTEXTS[name](sources)
         return None if rows is None else hits(rows, needed[place], rules).localCheckpoint()
 
-    makings = dict.fromkeys(making for is_own, name in needed if not is_own for making in MADE_OF.get(name, ()))
+    makings = dict.fromkeys(
+        making for is_own, name in needed if not is_own for making in SOURCES_OF_CONTEXT.get(name, ())
+    )
     made = [pool.submit(getattr, sources, name) for name in makings]
-    reading = [place for place in needed if place[0] or place[1] in READING]
+    reading = [place for place in needed if place[0] or place[1] in FULL_SCANS]
     found = list(pool.map(found_in, reading))
     _ = [making.result() for making in made]
-    with settings(sources.tables.frames.sparkSession, sources.brief()):
+    with settings(sources.tables.frames.sparkSession, sources.settings()):
         found += pool.map(found_in, (place for place in needed if place not in reading))
     return [rows for rows in found if rows is not None]
 
@@ -126,7 +127,7 @@ def chosen_rules(
     rules: Collection[str] | None, without: Collection[str], config: Config, additional: Collection[Rule] = ()
 ) -> list[Rule]:
     """The rules of the catalogue and the additional ones that are wanted, with the thresholds of `config`."""
-    known = with_own(additional)
+    known = with_custom(additional)
     unknown = sorted({*(rules or ()), *without, *config.parameters} - names_of(known))
     if unknown:
         raise ValueError(f"no rule {', '.join(unknown)} in the catalogue, nor in `extra`")

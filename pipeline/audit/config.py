@@ -1,7 +1,7 @@
-"""Settings of an audit: thresholds, rules switched off, accepted exceptions, rules of one's own.
+"""Configuration of an audit: thresholds, disabled rules, accepted exceptions, custom rules.
 
     settings = config.read("audit.toml")
-    settings = config.read("audit.toml", [house])      # with rules of one's own, which it may name then
+    settings = config.read("audit.toml", [house])      # the file may name these custom rules, too
 
 A file:
 
@@ -12,11 +12,11 @@ A file:
 
     [[accept]]
     rule = "SEC-01"
-    client_product = "legacy-sensor"           # client_product, user, vhost: as far as they matter
+    client_product = "legacy-sensor"           # client_product, user, vhost: all optional
     reason = "firmware without TLS, replaced in spring"
     until = 2027-03-31                         # the last day
 
-Rules of one's own may stand in it as well (`own`), and are looked for then; the rest of the file may name them.
+The file may also define custom rules (`custom`); the rest of the file may name them.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from codec.errors import WirehareError
-from pipeline.audit import own
-from pipeline.audit.catalogue import Number, Rule, names_of, with_own
+from pipeline.audit import custom
+from pipeline.audit.catalogue import Number, Rule, names_of, with_custom
 from pipeline.audit.detector import Detector
 from udfs.source.suggestions import meant
 
-OF_CONNECTION = ("client_product", "user", "vhost")
+CONNECTION_KEYS = ("client_product", "user", "vhost")
 
 
 class ConfigError(WirehareError, ValueError):
-    """The settings make no sense; the message is one line that says where and what was expected."""
+    """The configuration is invalid; the message is one line that says where and what was expected."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """Findings of `rule` that are not shown up to and including the day `until`, because of `reason`.
+    """Findings of `rule` that are left out up to and including the day `until`, because of `reason`.
 
-    Where given, `client_product`, `user` and `vhost` have to be those of the connection.
+    If given, `client_product`, `user` and `vhost` must be those of the connection.
     """
 
     rule: str
@@ -61,7 +61,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Config:
-    """`parameters`: rule -> threshold -> value; `disabled`: rules or groups; `exceptions`; `rules`: of one's own."""
+    """`parameters`: rule -> threshold -> value; `disabled`: rules or groups; `exceptions`; `rules`: custom rules."""
 
     parameters: Mapping[str, Mapping[str, Number]] = field(default_factory=dict)
     disabled: Collection[str] = ()
@@ -70,35 +70,34 @@ class Config:
 
 
 def read(path: str | Path, additional: Iterable[Rule] = ()) -> Config:
-    """The settings in a TOML file, for rules of the catalogue and the additional ones. Raises ConfigError, also where
-    it cannot be read."""
+    """Read a TOML file, which may name rules of the catalogue and the additional ones. Raises ConfigError."""
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     try:
-        return config_of(tomllib.loads(text), with_own(additional))
+        return parse_config(tomllib.loads(text), with_custom(additional))
     except (tomllib.TOMLDecodeError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def config_of(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:
-    """Settings as TOML states them, for `rules` by id -> Config. Raises ConfigError for any other rule or name."""
-    _known(given, ("disable", "parameters", "accept", "rules"), "setting")
-    mine = _own(_section(given, "rules", dict), rules)
+def parse_config(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:
+    """Parsed TOML, which may name `rules` (by id), as Config. Raises ConfigError."""
+    _require_known(given, ("disable", "parameters", "accept", "rules"), "setting")
+    mine = _custom_rules(_section(given, "rules", dict), rules)
     rules = {**rules, **{rule.id: rule for rule, _ in mine}}
     disabled = given.get("disable", [])
     if not isinstance(disabled, list):
         raise ConfigError("disable: expected a list of rules or groups")
-    _known(disabled, names_of(rules), "rule or group")
+    _require_known(disabled, names_of(rules), "rule or group")
     parameters = _section(given, "parameters", dict)
     for name, values in parameters.items():
-        _known([name], rules, "rule")
+        _require_known([name], rules, "rule")
         if not isinstance(values, dict):
             raise ConfigError(f"parameters.{name}: expected thresholds by name")
-        _known(values, rules[name].parameters, f"parameter of {name}")
+        _require_known(values, rules[name].parameters, f"parameter of {name}")
         for parameter, value in values.items():
-            if not own.is_number(value):
+            if not custom.is_number(value):
                 raise ConfigError(
                     f"parameters.{name}.{parameter}: expected a number from 0 to 2147483647, not {value!r}"
                 )
@@ -108,14 +107,14 @@ def config_of(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:
     return Config(parameters, tuple(disabled), exceptions, mine)
 
 
-def _own(entries: Mapping[str, Any], known: Collection[str]) -> tuple[tuple[Rule, Detector], ...]:
-    """Rules of one's own as TOML states them, none of which is `known`. Raises ConfigError."""
+def _custom_rules(entries: Mapping[str, Any], known: Collection[str]) -> tuple[tuple[Rule, Detector], ...]:
+    """Custom rules from parsed TOML; none may have a `known` id. Raises ConfigError."""
     for name in entries:
         if name in known:
             raise ConfigError(f"rules.{name}: there is a rule of that name already")
     try:
-        found = tuple(own.written(name, entry) for name, entry in entries.items())
-        own.checked(found)
+        found = tuple(custom.parse_rule(name, entry) for name, entry in entries.items())
+        custom.validate(found)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return found
@@ -132,12 +131,12 @@ def _accepted(number: int, entry: Any, rules: Collection[str]) -> Accepted:
     where = f"accept, entry {number}"
     if not isinstance(entry, dict):
         raise ConfigError(f"{where}: expected a table")
-    _known(entry, [part.name for part in fields(Accepted)], f"key of {where}")
+    _require_known(entry, [part.name for part in fields(Accepted)], f"key of {where}")
     for name in ("rule", "reason", "until"):
         if name not in entry:
             raise ConfigError(f"{where}: has no {name!r}")
-    _known([entry["rule"]], rules, "rule")
-    for name in ("reason", *OF_CONNECTION):
+    _require_known([entry["rule"]], rules, "rule")
+    for name in ("reason", *CONNECTION_KEYS):
         if not isinstance(entry.get(name, "-"), str) or (name == "reason" and not entry[name].strip()):
             raise ConfigError(f"{where}: {name!r} has to be a text")
     if not isinstance(entry["until"], date) or isinstance(entry["until"], datetime):
@@ -145,20 +144,20 @@ def _accepted(number: int, entry: Any, rules: Collection[str]) -> Accepted:
     return Accepted(**entry)
 
 
-def _known(names: Collection[Any], known: Collection[str], what: str) -> None:
+def _require_known(names: Collection[Any], known: Collection[str], what: str) -> None:
     for name in names:
         if not isinstance(name, str) or name not in known:
             hint = meant(name, sorted(known)) if isinstance(name, str) else ""
             raise ConfigError(f"there is no {what} {name!r}{hint}")
 
 
-def exempted(exceptions: Collection[Accepted], today: date) -> Column:
-    """True on findings that an exception covers today."""
+def is_accepted(exceptions: Collection[Accepted], today: date) -> Column:
+    """True on findings that an exception accepts today."""
     covered = F.lit(False)
     for accepted in exceptions:
         if accepted.until >= today:
             same = F.col("rule_id") == accepted.rule
-            for name in OF_CONNECTION:
+            for name in CONNECTION_KEYS:
                 value = getattr(accepted, name)
                 same &= F.lit(True) if value is None else F.col(name).eqNullSafe(value)
             covered |= same

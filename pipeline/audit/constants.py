@@ -1,5 +1,4 @@
-"""Conditions in SQL on words and numbers: one of a list, reply codes of the row's version out of the fact tables; the
-time of what has not ended."""
+"""SQL conditions on names and reply codes, and the constant NEVER."""
 
 from __future__ import annotations
 
@@ -9,21 +8,21 @@ from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.versions import fact_table
 from pipeline.audit.detector import Sql
 
-NEVER = (1 << 63) - 1  # later than any frame or time: what has not ended
+NEVER = (1 << 63) - 1  # later than any frame or time
 
 
 def reply_codes(code: Sql) -> Sql:
-    """True where `code` is a reply code of the row's version, or one that brokers add to it."""
+    """True if `code` is a reply code of the row's version, or an extension of brokers."""
     return _reply_code_of(code, ("reply-code",))
 
 
 def hard_errors(code: Sql) -> Sql:
-    """True where `code` is one with which the whole connection has to be closed."""
+    """True if `code` requires closing the connection."""
     return _reply_code_of(code, ("hard-error",))
 
 
-def one_of(value: Sql, words: Iterable[str]) -> Sql:
-    """True where `value` is one of the words."""
+def sql_in(value: Sql, words: Iterable[str]) -> Sql:
+    """True if `value` is one of the words."""
     return f"{value} IN ('" + "', '".join(words) + "')"
 
 

@@ -1,10 +1,10 @@
-"""Rules of one's own, beside those of the catalogue: data as well, over the tables.
+"""Custom rules: data, as those of the catalogue, over the tables.
 
     names = Rule(id="HOUSE-01", severity="warning", scope="channel", summary="A queue is not named TEAM.PURPOSE.")
     found = Detector("HOUSE-01", "methods", "name = 'queue.declare' AND queue NOT LIKE '%.%'", {"observed": "queue"})
     pipeline.findings(tables, extra=[(names, found)])
 
-In a file of settings (`config`) a rule is a table of TOML, with the names in RULE and DETECTOR:
+In a configuration file (`config`) a rule is a TOML table with the keys in RULE and DETECTOR:
 
     [rules."HOUSE-01"]
     severity = "warning"
@@ -14,9 +14,9 @@ In a file of settings (`config`) a rule is a table of TOML, with the names in RU
     when = "name = 'queue.declare' AND queue NOT LIKE '%.%'"
     evidence = { observed = "queue" }
 
-A context is a table here, whole, with all of its columns, and `version` where it has none; of 'connections' also
-`frame_no` and `ts_ns`, as context 'connections' of the catalogue has them. Contexts of the catalogue leave out rows
-that none of its rules can be about, so they are not for others.
+The context of a custom rule is a whole table with all of its columns, and `version` if it has none; 'connections' is
+the context of the catalogue, with `frame_no` and `ts_ns`. The other contexts of the catalogue are not available: they
+leave out rows that no rule of the catalogue can be about.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from pipeline.audit.catalogue import Rule, catalogue
 from pipeline.audit.detector import Detector
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
 # Tables whose rows belong to one connection.
 CONTEXTS = ("frames", "streams", "connections", "channels", "links", "methods", "messages")
 # No '/': `wirehare cut --finding` divides there. No hyphen first: a command line takes that for an option.
 RULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 
-# What a rule in a file may say of `Rule` and of `Detector` -> what that has to be. Elements of lists and values of
-# tables are texts; parameters are numbers.
+# Keys of a rule in a file that become fields of `Rule` and `Detector`, with their types. Elements of lists and values
+# of tables are texts; parameters are numbers.
 RULE: Mapping[str, type] = {
     "severity": str, "scope": str, "summary": str, "versions": list, "category": str, "offender": str,
     "reference": str, "parameters": dict, "needs": list, "prefers": list,
@@ -52,8 +52,8 @@ REQUIRED = ("severity", "scope", "summary", "table", "when")
 EXPECTED: Mapping[type, str] = {str: "a text", list: "a list of texts", dict: "a table"}
 
 
-def written(name: str, entry: Any) -> tuple[Rule, Detector]:
-    """A rule as TOML states it, with its detector. Raises ValueError."""
+def parse_rule(name: str, entry: Any) -> tuple[Rule, Detector]:
+    """A rule from its TOML table, with its detector. Raises ValueError."""
     if not isinstance(entry, dict):
         raise ValueError(f"rules.{name}: expected a table")
     kinds = {**RULE, **DETECTOR}
@@ -69,19 +69,19 @@ def written(name: str, entry: Any) -> tuple[Rule, Detector]:
     for key in REQUIRED:
         if key not in entry:
             raise ValueError(f"rules.{name}: has no {key!r}")
-    said: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    about = {key: value for key, value in said.items() if key in RULE}
-    search = {"context" if key == "table" else key: value for key, value in said.items() if key in DETECTOR}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    about = {key: value for key, value in values.items() if key in RULE}
+    search = {"context" if key == "table" else key: value for key, value in values.items() if key in DETECTOR}
     return Rule(id=name, **about), Detector(name, **search)
 
 
 def is_number(value: Any) -> bool:
-    """A threshold as it may stand in SQL."""
+    """Whether a value is a valid threshold."""
     return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < 2**31
 
 
-def checked(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule], list[Detector]]:
-    """The rules by id and the detectors. Raises ValueError for a pair that does not fit."""
+def validate(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule], list[Detector]]:
+    """The rules by id, and the detectors. Raises ValueError for an invalid pair."""
     rules: dict[str, Rule] = {}
     detectors = []
     for rule, detector in extra:

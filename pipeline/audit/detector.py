@@ -1,6 +1,6 @@
 """What a detector is: data that says which rows of a context break a rule, in SQL.
 
-Expressions are SQL over the columns of the context (`pipeline.audit.contexts.registry`); '{name}' in them stands for
+Expressions are SQL over the columns of the context (`pipeline.audit.contexts.sources`); '{name}' in them stands for
 the parameter of the rule. All detectors on one context are evaluated in one pass over its rows."""
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Sql = str
 class Detector:
     """`when`: true on a row of `context` that breaks `rule`.
 
-    `evidence`: name -> what to show ('observed', 'expected', 'negotiated', or the name of the value); nulls are left
-    out. `frame`, `at_ns`: the frame to open and its time; loss up to `at_ns` makes the finding unsure. `offender`,
-    `severity`: where they differ from the catalogue's (null: the catalogue's). `occurrences`: how often the row
-    offends. `thing`: which message or link, for rules of that scope. `scope`: 'capture' where rows belong to no
-    connection, whatever the catalogue says; `thing` is the URI of the capture then.
+    `evidence`: name -> value to show ('observed', 'expected', 'negotiated', or the name of the value); nulls are left
+    out. `frame`, `at_ns`: the frame of the finding and its time; bytes missing before `at_ns` make the finding
+    uncertain. `offender`, `severity`: override the catalogue unless null. `occurrences`: how many times the row breaks
+    the rule. `thing`: the message or link, for rules of that scope. `scope`: 'capture' if rows belong to no
+    connection; overrides the catalogue, and `thing` is the URI of the capture.
     """
 
     rule: str
@@ -37,8 +37,7 @@ class Detector:
 
 @dataclass(frozen=True)
 class State:
-    """What earlier methods of the same channel say to a row of context 'events': an aggregate in SQL over the rows
-    before it.
+    """State of a channel for a row of context 'events': an SQL aggregate over the earlier rows.
 
     `by`: 'channel' (connection and channel), 'direction' (and sender), 'connection'. `layer`: a state of layer 2 may
     read those of layer 1.

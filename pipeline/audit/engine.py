@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule
 from pipeline.audit.detector import Detector, Sql
 
-# What a detector says of a row of a context that breaks its rule.
-SAID = {
+# Columns of a hit: a row of a context that breaks a rule.
+DETECTOR_COLUMNS = {
     "rule_id": "string",
     "frame_no": "bigint",
     "at_ns": "bigint",
@@ -22,9 +22,9 @@ SAID = {
     "evidence": "string",
     "occurrences": "bigint",
 }
-# Where the row belongs; null in contexts without channels.
+# Columns that locate the row; null in contexts without channels.
 PLACE = {"connection_id": "bigint", "channel": "int", "channel_life": "bigint"}
-HIT = (*PLACE, *SAID)
+HIT_COLUMNS = (*PLACE, *DETECTOR_COLUMNS)
 THING = ("rule_id", "connection_id", "of_channel", "of_life", "of_thing")
 PER_CHANNEL = ("channel", "link", "message")
 CAPTURE = "capture"  # scope of what belongs to no connection
@@ -32,11 +32,11 @@ PER_THING = (CAPTURE, "link", "message")
 
 
 def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
-    """Rows of one context -> HIT, one for each detector that holds on a row.
+    """Rows of one context -> HIT_COLUMNS, one row per detector that matches a row.
 
-    Few rows break a rule, and what is said of a hit is built in a lambda that Spark interprets: so all conditions are
-    asked before, compiled. A column, not a filter: from a filter Spark infers constraints through all aliases above,
-    and planning would not end.
+    Few rows break a rule, and the description of a hit is built in a lambda that Spark interprets. So all conditions
+    are evaluated first, compiled. They are a column and not a filter: from a filter Spark infers constraints through
+    all aliases above it, and planning would not terminate.
     """
     present = set(rows.columns)
     place = [f"CAST({name if name in present else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()]
@@ -49,34 +49,34 @@ def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rul
 
 
 def _condition(detector: Detector, rule: Rule) -> Sql:
-    """SQL: whether a row breaks the rule, or null."""
+    """SQL: true if a row breaks the rule, else false or null."""
     condition = f"({detector.when})"
     if set(rule.versions) < set(ALL_VERSIONS):
-        condition = f"(version IN ({', '.join(map(text, rule.versions))}) AND {condition})"
+        condition = f"(version IN ({', '.join(map(sql_text, rule.versions))}) AND {condition})"
     return with_parameters(condition, rule.parameters)
 
 
 def _hit(at: int, detector: Detector, rule: Rule) -> Sql:
-    """SQL: a struct of SAID where the detector holds, which is number `at` of `broken`; else null."""
-    evidence = ", ".join(f"{text(name)}, {value}" for name, value in detector.evidence.items())
+    """SQL: a struct of DETECTOR_COLUMNS if element `at` of `broken` is true, else null."""
+    evidence = ", ".join(f"{sql_text(name)}, {value}" for name, value in detector.evidence.items())
     values = {
-        "rule_id": text(rule.id),
+        "rule_id": sql_text(rule.id),
         "frame_no": detector.frame,
         "at_ns": detector.at_ns,
         "thing": detector.thing if (detector.scope or rule.scope) in PER_THING else "null",
-        "scope": text(detector.scope) if detector.scope else "null",
+        "scope": sql_text(detector.scope) if detector.scope else "null",
         "offender": detector.offender,
         "severity": detector.severity,
         "evidence": f"to_json(named_struct({evidence}))" if evidence else "'{}'",
         "occurrences": detector.occurrences,
     }
-    # A value from the wire that does not fit is none: nothing there may raise.
-    fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in SAID.items())
-    said = with_parameters(f"named_struct({fields})", rule.parameters)
-    return f"CASE WHEN broken[{at}] THEN {said} END"
+    # A value from the wire that does not fit becomes null: wire data must not raise.
+    fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in DETECTOR_COLUMNS.items())
+    struct = with_parameters(f"named_struct({fields})", rule.parameters)
+    return f"CASE WHEN broken[{at}] THEN {struct} END"
 
 
-def text(value: str) -> Sql:
+def sql_text(value: str) -> Sql:
     """A string literal."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
@@ -88,30 +88,30 @@ def with_parameters(sql: Sql, parameters: Mapping[str, Number]) -> Sql:
     return sql
 
 
-def concluded(found: DataFrame, knowledge: DataFrame, rules: Iterable[Rule]) -> DataFrame:
-    """HITs -> one row for each rule and thing: the first of its hits, how many there are, what the rule says, and how
-    sure that is. `knowledge`: one row a connection with `start`, `both`, `order`, `loss_from_ns`; its columns stay."""
+def to_findings(found: DataFrame, knowledge: DataFrame, rules: Iterable[Rule]) -> DataFrame:
+    """Hits -> findings, one row per rule and thing: its first hit, the number of hits, the texts of the rule, and a
+    reservation. `knowledge`: one row per connection with `start`, `both`, `order`, `loss_from_ns`."""
     spark = found.sparkSession
     known = found.join(F.broadcast(rule_rows(spark, rules)), "rule_id").join(knowledge, "connection_id", "left")
     scoped = known.withColumn("scope", F.coalesce("scope", "rule_scope"))
     sure = scoped.withColumns({"lacking": _lacking(), **_things()}).filter("NOT arrays_overlap(needs, lacking)")
-    first = F.struct(*(name for name in HIT if name not in (*THING, "occurrences")))
-    kept = [name for name in known.columns if name not in HIT]
+    first = F.struct(*(name for name in HIT_COLUMNS if name not in (*THING, "occurrences")))
+    rest = [name for name in known.columns if name not in HIT_COLUMNS]
     return (
         sure.groupBy(*THING)
         .agg(
-            F.min(F.struct("frame_no", "at_ns", first.alias("hit"), F.struct(*kept).alias("of"), "lacking")).alias(
+            F.min(F.struct("frame_no", "at_ns", first.alias("hit"), F.struct(*rest).alias("of"), "lacking")).alias(
                 "by"
             ),
             F.sum("occurrences").alias("occurrences"),
         )
         .select("rule_id", "connection_id", "by.hit.*", "by.of.*", "by.lacking", "occurrences")
-        .withColumns(_judged())
+        .withColumns(_severity())
     )
 
 
 def _things() -> dict[str, Column]:
-    """What the rule is about, by its scope; a finding about a connection names no channel."""
+    """What the finding is about, by the scope of its rule; a finding about a connection has no channel."""
     in_channel = F.col("scope").isin(*PER_CHANNEL)
     return {
         "of_channel": F.when(in_channel, F.col("channel")),
@@ -126,7 +126,7 @@ def _lacking() -> Column:
     """Names of KNOWLEDGE that a hit was made without."""
     unknown = {
         "start": ~F.coalesce("start", F.lit(False)),
-        # A gap begins with the packet before it: what that packet brought is not in doubt.
+        # A gap starts with the packet before it, and that packet itself is complete.
         "complete": F.coalesce(F.col("loss_from_ns") < F.col("at_ns"), F.lit(False)),
         "both": ~F.coalesce("both", F.lit(False)),
         "order": ~F.coalesce("order", F.lit(False)),
@@ -134,8 +134,8 @@ def _lacking() -> Column:
     return F.array_compact(F.array(*(F.when(unknown[name], name) for name in KNOWLEDGE)))
 
 
-def _judged() -> dict[str, Column]:
-    """The severity, one step lower where something preferred is not known, and why."""
+def _severity() -> dict[str, Column]:
+    """The severity, lowered by one step if preferred knowledge is missing, and the reservation that says why."""
     missed = F.array_intersect("prefers", "lacking")
     texts = F.create_map(*(F.lit(part) for pair in KNOWLEDGE.items() for part in pair))
     severity = F.coalesce("severity", "rule_severity")
@@ -149,7 +149,7 @@ def _judged() -> dict[str, Column]:
 
 
 def rule_rows(spark: SparkSession, rules: Iterable[Rule]) -> DataFrame:
-    """What findings say of their rules, one row a rule."""
+    """The columns of findings that come from the rule, one row per rule."""
     rows = [
         (rule.id, rule.severity, rule.scope, rule.category, rule.offender, rule.summary, rule.reference,
          list(rule.needs), list(rule.prefers))

@@ -8,7 +8,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.decoding.shared import shared
+from pipeline.decoding.shared_property import shared_property
 from pipeline.schemas import TABLES
 from pipeline.tables.captures import captures
 from pipeline.tables.config import MADE_BY_WORKERS, config
@@ -47,15 +47,15 @@ class Lazy:
             return rows
         return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name], checked=True)
 
-    @shared
+    @shared_property
     def captures(self) -> DataFrame:
         return captures(self.decoded)
 
-    @shared
+    @shared_property
     def frames(self) -> DataFrame:
         return frames(self.decoded)
 
-    @shared
+    @shared_property
     def message_flows(self) -> DataFrame:
         to_pair = self._kept(self.table("messages").select(*OF_MESSAGES))
         return message_flows(to_pair, self.table("connections"), stream_queues(self.frames))
@@ -64,7 +64,7 @@ class Lazy:
         self.kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
         return rows
 
-    @shared
+    @shared_property
     def _made(self) -> DataFrame:
         """Tables that workers make, a struct each: one pass over the frames of a connection, which are in one
         partition."""

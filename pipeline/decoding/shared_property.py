@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Made = TypeVar("Made")
 
 
-class shared(cached_property[Made]):
+class shared_property(cached_property[Made]):
     """As functools.cached_property, made once whichever thread asks first. Shared properties may be made of each other;
     other threads make others meanwhile. Their object has a `lock`, an RLock, under which each gets one of its own."""
 

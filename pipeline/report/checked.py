@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_own
-from pipeline.audit.config import OF_CONNECTION, Accepted, Config
+from pipeline.audit.catalogue import KNOWLEDGE, Rule, with_custom
+from pipeline.audit.config import CONNECTION_KEYS, Accepted, Config
 from pipeline.report.facts import Facts
 
 
@@ -40,7 +40,7 @@ class Unchecked:
 def rules_of(config: Config | None) -> dict[str, Rule]:
     """The rules that an audit looks for, by id."""
     settings = config or Config()
-    known = with_own(rule for rule, _ in settings.rules)
+    known = with_custom(rule for rule, _ in settings.rules)
     return {name: rule for name, rule in known.items() if not {name, rule.group} & set(settings.disabled)}
 
 
@@ -69,7 +69,7 @@ def unchecked(facts: Facts, rules: Mapping[str, Rule]) -> list[Unchecked]:
 
 def covers(accepted: Accepted, entry: Mapping[str, Any]) -> bool:
     """Whether somebody has accepted this finding of an earlier audit."""
-    same = all(getattr(accepted, name) in (None, entry.get(name)) for name in OF_CONNECTION)
+    same = all(getattr(accepted, name) in (None, entry.get(name)) for name in CONNECTION_KEYS)
     return same and accepted.rule == entry.get("rule_id")
 
 
@@ -101,9 +101,9 @@ def checking(
             (kind, not rule.lacking(unknown(kind)))
             for kind in of_server.get(entry["server"], ())
             if kind["version"] is None or kind["version"] in rule.versions
-            if all(kind[name] in (entry.get(name), None) for name in OF_CONNECTION)
+            if all(kind[name] in (entry.get(name), None) for name in CONNECTION_KEYS)
         ]
-        same = [checked for kind, checked in likely if all(kind[name] == entry.get(name) for name in OF_CONNECTION)]
+        same = [checked for kind, checked in likely if all(kind[name] == entry.get(name) for name in CONNECTION_KEYS)]
         return any(same) and all(checked for _, checked in likely)
 
     return was_checked

@@ -25,8 +25,8 @@ from pipeline.tables.roles import (
     SETTLES_ALL,
     TELLS_QUEUE_TYPE,
     TRANSACTION_ENDS,
-    dialogue_of,
     replies,
+    request_groups,
 )
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def method_roles() -> MethodRoles:
     """What the methods of the classic family do, for the kernel."""
     from udfs.conversation.history import MethodRoles, Said
 
-    dialogues = dialogue_of()
-    numbers = {dialogue: number for number, dialogue in enumerate(sorted(set(dialogues.values())), start=1)}
+    groups = request_groups()
+    numbers = {group: number for number, group in enumerate(sorted(set(groups.values())), start=1)}
 
     def number(kind: str, text: str | None) -> int:
         return 0 if text is None else TEXTS[kind].index(text) + 1
@@ -56,9 +56,9 @@ def method_roles() -> MethodRoles:
     roles = {
         name: {
             "operation": number("operations", OPERATIONS.get(name)),
-            "dialogue": numbers.get(dialogues.get(name, ""), 0),
+            "dialogue": numbers.get(groups.get(name, ""), 0),
             "asks": int(name in replies()),
-            "answers": int(name in dialogues and name not in replies()),
+            "answers": int(name in groups and name not in replies()),
             "opens_channel": int(name in OPENS_CHANNEL),
             "opened_channel": int(name in OPENED_CHANNEL),
             "closes_channel": int(name in CLOSES_CHANNEL),
@@ -71,7 +71,7 @@ def method_roles() -> MethodRoles:
             "settles_all": int(name in SETTLES_ALL),
             "outside_transactions": int(name in OUTSIDE_TRANSACTIONS),
         }
-        for name in sorted({*dialogues, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
+        for name in sorted({*groups, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }
     said = Said(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
     return MethodRoles(roles, SETTLEMENTS, TEXTS, said, TELLS_QUEUE_TYPE)

@@ -144,15 +144,15 @@ def replies() -> dict[str, tuple[str, ...]]:
 
 
 @lru_cache
-def dialogue_of() -> dict[str, str]:
+def request_groups() -> dict[str, str]:
     """Method -> its dialogue. Requests that share a reply share a dialogue, and are answered in the order asked."""
-    dialogue: dict[str, str] = {}
+    group: dict[str, str] = {}
     for request, answers in replies().items():
-        joined = {dialogue.get(name, name) for name in (request, *answers)}
+        joined = {group.get(name, name) for name in (request, *answers)}
         first = min(joined)
-        dialogue.update(dict.fromkeys((request, *answers), first))
-        dialogue.update({name: first for name, old in dialogue.items() if old in joined})
-    return dialogue
+        group.update(dict.fromkeys((request, *answers), first))
+        group.update({name: first for name, old in group.items() if old in joined})
+    return group
 
 
 def named(names: Iterable[str]) -> Column:

@@ -10,7 +10,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from pipeline.audit import chosen_rules
-from pipeline.audit.config import Accepted, Config, ConfigError, exempted, read
+from pipeline.audit.config import Accepted, Config, ConfigError, is_accepted, read
 
 FILE = """
 disable = ["SEC-09", "CAP"]
@@ -90,6 +90,6 @@ def test_an_exception_covers_its_connections_up_to_its_last_day(spark: SparkSess
     found = spark.createDataFrame(rows, "rule_id string, client_product string, user string, vhost string")
     accepted = Accepted("SEC-01", "r", date(2027, 3, 31), client_product="a")
     others = found.filter("NOT (rule_id = 'SEC-01' AND client_product <=> 'a')")
-    assert_df_equality(found.filter(~exempted([accepted], date(2027, 3, 31))), others)
-    assert_df_equality(found.filter(~exempted([accepted], date(2027, 4, 1))), found)
-    assert_df_equality(found.filter(~exempted([], date(2027, 4, 1))), found)
+    assert_df_equality(found.filter(~is_accepted([accepted], date(2027, 3, 31))), others)
+    assert_df_equality(found.filter(~is_accepted([accepted], date(2027, 4, 1))), found)
+    assert_df_equality(found.filter(~is_accepted([], date(2027, 4, 1))), found)

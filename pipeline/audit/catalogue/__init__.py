@@ -33,7 +33,7 @@ WORK = "somebody's work was not done or was cut short, so it comes before others
 # Whose settings a rule may name.
 SETTINGS = ("pika", "RabbitMQ Java", ".NET", "Spring", "Qpid", "RabbitMQ")
 SCOPES = ("connection", "channel", "link", "message")
-# What may be known of a connection -> what a finding says that was made without.
+# What may be known of a connection -> remark on a finding that was made without it.
 KNOWLEDGE = {
     "start": "capture began mid-stream",
     "complete": "bytes are missing",
@@ -71,8 +71,8 @@ Number = int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule; the fields are those of the catalogue. Raises ValueError for a severity, scope, version or knowledge
-    that there is not."""
+    """One rule; the fields are those of the catalogue. Raises ValueError for an unknown severity, scope, version or
+    knowledge."""
 
     id: str
     severity: str
@@ -116,7 +116,7 @@ class Rule:
         return reason(self.severity, self.cost is not None)
 
     def lacking(self, unknown: Collection[str]) -> tuple[str, ...]:
-        """What of KNOWLEDGE, `unknown` of a connection, this rule cannot be checked on it without."""
+        """Which `unknown` KNOWLEDGE of a connection prevents checking this rule on it."""
         required = {*self.needs, *(("start",) if self.beginning else ())}
         return tuple(name for name in KNOWLEDGE if name in required and name in unknown)
 
@@ -145,13 +145,13 @@ def catalogue() -> Mapping[str, Rule]:
     return found
 
 
-def with_own(additional: Iterable[Rule]) -> Mapping[str, Rule]:
+def with_custom(additional: Iterable[Rule]) -> Mapping[str, Rule]:
     """All rules by id: those of the catalogue, then the additional ones."""
     return {**catalogue(), **{rule.id: rule for rule in additional}}
 
 
 def names_of(rules: Mapping[str, Rule]) -> set[str]:
-    """What rules are chosen by: their ids and their groups."""
+    """The ids and groups of rules, by which they are selected."""
     return {*rules, *(rule.group for rule in rules.values())}
 
 

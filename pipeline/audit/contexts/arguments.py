@@ -1,4 +1,4 @@
-"""Arguments of methods that detectors ask for, as plain columns: `said.<name>`; null where a method has no such one."""
+"""Arguments of methods that detectors read, as typed columns `args.<name>`; null if a method has no such argument."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-# Of methods on channels, context 'events'.
-SAID = {
+# Arguments of methods on channels, context 'events'.
+CHANNEL_ARGUMENTS = {
     "exchange": "string",
     "routing_key": "string",
     "queue": "string",
@@ -41,8 +41,8 @@ SAID = {
     "realm": "string",
 }
 
-# Of methods of the connection itself, context 'connections'.
-SAID_OF_CONNECTION = {
+# Arguments of methods of class connection, context 'connections'.
+CONNECTION_ARGUMENTS = {
     "version_major": "int",
     "version_minor": "int",
     "insist": "boolean",
@@ -56,6 +56,6 @@ SAID_OF_CONNECTION = {
 }
 
 
-def said(fields: Mapping[str, str]) -> Column:
-    """Struct of these arguments out of VARIANT `arguments`, in one pass; a value of another type is null."""
+def arguments_struct(fields: Mapping[str, str]) -> Column:
+    """Struct of these arguments from VARIANT `arguments`, in one pass; a value of another type is null."""
     return F.expr(f"try_variant_get(arguments, '$', 'struct<{', '.join(f'{n} {t}' for n, t in fields.items())}>')")

@@ -1,14 +1,20 @@
-"""Context 'lives': one row a life of a channel of the classic family, and what was said in it by method and sender.
+"""Context 'incarnations': one row per channel incarnation of the classic family, with its methods and messages.
 
-    methods       array of (sender, name, class_id, method_id, times, first_frame, last_frame), one a method and sender
+An incarnation lasts from an open of a channel number to the next open; `channel_life` numbers them.
+
+    methods       array of (sender, name, class_id, method_id, times, first_frame, last_frame), by method and sender
     close         the first channel.close: sender, frame_no, ts_ns and its arguments
-    close_ok_ns   when it was answered
-    ended         the life is over: its channel was closed, or its connection
-    until_ns      when the life ended, or the capture of its connection
-    open_channels lives that are open when their connection ends
-    unsettled, refused, redelivered, delivered, persistent: messages of the life; `first_*`: frame of the first of them
+    close_ok_ns   time of its channel.close-ok
+    ended         the channel or its connection was closed
+    until_ns      end of the incarnation, or of the capture of its connection
+    open_channels incarnations that are open when their connection ends
+    unsettled, refused, redelivered, delivered, persistent: messages; `first_*`: frame of the first of them
 
-What passes is counted already (`plain.passing`).
+Context 'rates': methods with a limit on their rate.
+
+opened_before_ns  time of the channel.open on this connection that is `limit_per_minute` of CH-11 opens before this one
+got_before_ns     the same for basic.get on this channel and CO-07
+empty_share       share of the gets on the channel so far that were answered with get-empty
 """
 
 from __future__ import annotations
@@ -22,17 +28,17 @@ from pyspark.sql import functions as F
 from codec.sides import SIDES
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
-LIFE = ("connection_id", "channel", "channel_life")
-SAID_IN_CLOSE = "struct<reply_code int, reply_text string, class_id int, method_id int>"
-OF_METHOD = (
+CHANNEL = ("connection_id", "channel", "channel_life")
+CLOSE_ARGUMENTS = "struct<reply_code int, reply_text string, class_id int, method_id int>"
+METHOD_COLUMNS = (
     "connection_id", "channel", "frame_no", "ts_ns", "version", "sender", "name", "class_id", "method_id",
     "content_frame_no",
 )  # fmt: skip
-METHOD = ("sender", "name", "class_id", "method_id", "times", "first_frame", "last_frame")
-# Kind of message -> which it is, in SQL over table messages.
-COUNTED = {
+COUNTED_METHOD = ("sender", "name", "class_id", "method_id", "times", "first_frame", "last_frame")
+# Kind of message -> condition on table messages.
+MESSAGE_KINDS = {
     "delivered": "operation IN ('deliver', 'get')",
     "unsettled": "operation IN ('deliver', 'get') AND outcome = 'unsettled'",
     "refused": "operation IN ('deliver', 'get') AND outcome IN ('rejected', 'requeued')",
@@ -42,46 +48,46 @@ COUNTED = {
 
 
 def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] = ()) -> DataFrame:
-    """Methods of the classic family on channels that are not plain: columns OF_METHOD of frames, `channel_life` as in
-    the tables, and `values` out of what else is there. `names`: only these, and what opens a channel."""
-    rows = sources.odd_methods
+    """Unusual methods of the classic family on channels: METHOD_COLUMNS, `channel_life` as in the tables, and `values`
+    computed from the other columns. `names`: only these methods, and channel.open."""
+    rows = sources.unusual_methods
     if rows is None:
-        rows = sources.control_methods.limit(0).withColumn("calm_life", F.lit(None).cast("bigint"))
+        rows = sources.control_methods.limit(0).withColumn("stretch_life", F.lit(None).cast("bigint"))
     if names:
         rows = rows.filter(F.col("name").isin(["channel.open", *names]))
-    # Before rows are put in order: arguments are wide.
-    chosen = rows.select(*OF_METHOD, *(value.alias(name) for name, value in values.items()))
-    return chosen.withColumn("channel_life", life())
+    # Project before sorting: arguments are wide.
+    chosen = rows.select(*METHOD_COLUMNS, *(value.alias(name) for name, value in values.items()))
+    return chosen.withColumn("channel_life", channel_life())
 
 
-def life() -> Column:
-    """How often the channel of a row was opened so far."""
+def channel_life() -> Column:
+    """Column `channel_life`: how often the channel of a row was opened so far."""
     so_far = Window.partitionBy("connection_id", "channel").orderBy("frame_no")
     opens = F.when(F.col("name") == "channel.open", 1)
     return F.count(opens).over(so_far.rowsBetween(Window.unboundedPreceding, Window.currentRow))
 
 
-def lives(sources: Sources) -> DataFrame:
-    """Context 'lives'."""
-    # Nearly all methods lie in stretches, whose life is known: only the others have to be put in order.
-    calm = sources.passing.filter("calm_life IS NOT NULL").withColumn("channel_life", F.col("calm_life"))
-    others = channel_methods(sources, {"calm_life": F.col("calm_life")}).filter("calm_life IS NULL")
-    tallies = calm.select(*LIFE, "version", *METHOD, "first_ns").unionByName(
+def incarnations(sources: Sources) -> DataFrame:
+    """Context 'incarnations'."""
+    # Nearly all methods lie in stretches with a known incarnation: only the others need sorting.
+    calm = sources.transfer_counts.filter("stretch_life IS NOT NULL").withColumn("channel_life", F.col("stretch_life"))
+    others = channel_methods(sources, {"stretch_life": F.col("stretch_life")}).filter("stretch_life IS NULL")
+    tallies = calm.select(*CHANNEL, "version", *COUNTED_METHOD, "first_ns").unionByName(
         others.select(
-            *LIFE, "version", *METHOD[:4], F.lit(1).cast("bigint").alias("times"),
+            *CHANNEL, "version", *COUNTED_METHOD[:4], F.lit(1).cast("bigint").alias("times"),
             F.col("frame_no").alias("first_frame"), F.col("frame_no").alias("last_frame"),
             F.col("ts_ns").alias("first_ns"),
         )
-    ).groupBy(*LIFE, "version", *METHOD[:4]).agg(
+    ).groupBy(*CHANNEL, "version", *COUNTED_METHOD[:4]).agg(
         F.sum("times").alias("times"),
         F.min("first_frame").alias("first_frame"),
         F.max("last_frame").alias("last_frame"),
         F.min("first_ns").alias("first_ns"),
     )  # fmt: skip
     answers = F.col("name") == "channel.close-ok"
-    spoken = tallies.groupBy(*LIFE).agg(
+    spoken = tallies.groupBy(*CHANNEL).agg(
         F.any_value("version").alias("version"),
-        F.collect_list(F.struct(*METHOD)).alias("methods"),
+        F.collect_list(F.struct(*COUNTED_METHOD)).alias("methods"),
         *(
             F.min(F.when(answers & (F.col("sender") == side), F.col("first_ns"))).alias(f"{side}_ok_ns")
             for side in SIDES
@@ -92,9 +98,9 @@ def lives(sources: Sources) -> DataFrame:
     over = F.expr("c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none'")
     still_open = F.when(F.col("close").isNull(), 1)
     return (
-        spoken.join(_closes(sources), list(LIFE), "left")
-        .join(_messages(sources.tallied), list(LIFE), "left")
-        .join(sources.of_connection, "connection_id", "left")
+        spoken.join(_closes(sources), list(CHANNEL), "left")
+        .join(_messages(sources.message_counts), list(CHANNEL), "left")
+        .join(sources.connection_facts, "connection_id", "left")
         .withColumns(
             {
                 "close_ok_ns": answered,
@@ -108,31 +114,69 @@ def lives(sources: Sources) -> DataFrame:
 
 
 def _closes(sources: Sources) -> DataFrame:
-    """The first channel.close of each life. Read by itself: whoever reads arguments reads those of all rows."""
-    said = F.expr(f"try_variant_get(arguments, '$', '{SAID_IN_CLOSE}')")
-    closes = channel_methods(sources, {"said": said}, ["channel.close"]).filter("name = 'channel.close'")
-    return closes.groupBy(*LIFE).agg(F.min(F.struct("frame_no", "ts_ns", "sender", "said.*")).alias("close"))
+    """The first channel.close of each incarnation. Read separately: arguments are slow to read."""
+    args = F.expr(f"try_variant_get(arguments, '$', '{CLOSE_ARGUMENTS}')")
+    closes = channel_methods(sources, {"args": args}, ["channel.close"]).filter("name = 'channel.close'")
+    return closes.groupBy(*CHANNEL).agg(F.min(F.struct("frame_no", "ts_ns", "sender", "args.*")).alias("close"))
 
 
-def _messages(tallied: DataFrame) -> DataFrame:
-    """Of each life, how many messages of each kind of COUNTED, and the frame of the first."""
-    return tallied.groupBy(*LIFE).agg(
-        *(F.sum(name).alias(name) for name in COUNTED),
-        *(F.min(f"first_{name}").alias(f"first_{name}") for name in COUNTED),
+def _messages(counts: DataFrame) -> DataFrame:
+    """Messages of each kind in MESSAGE_KINDS by incarnation: their number, and the frame of the first."""
+    return counts.groupBy(*CHANNEL).agg(
+        *(F.sum(name).alias(name) for name in MESSAGE_KINDS),
+        *(F.min(f"first_{name}").alias(f"first_{name}") for name in MESSAGE_KINDS),
     )
 
 
-def times(*methods: str, sender: str | None = None) -> str:
-    """SQL over 'lives': how often these methods were said, by `sender` where given."""
-    return f"aggregate({_those(methods, sender)}, 0L, (sum, m) -> sum + m.times)"
+def count_of(*methods: str, sender: str | None = None) -> str:
+    """SQL over 'incarnations': the number of these methods, sent by `sender` if given."""
+    return f"aggregate({_matching(methods, sender)}, 0L, (sum, m) -> sum + m.times)"
 
 
-def last(*methods: str, sender: str | None = None) -> str:
-    """SQL over 'lives': the last frame with one of these methods; 0 for none."""
-    return f"coalesce(array_max(transform({_those(methods, sender)}, m -> m.last_frame)), 0L)"
+def last_of(*methods: str, sender: str | None = None) -> str:
+    """SQL over 'incarnations': the last frame with one of these methods; 0 if there is none."""
+    return f"coalesce(array_max(transform({_matching(methods, sender)}, m -> m.last_frame)), 0L)"
 
 
-def _those(methods: Iterable[str], sender: str | None) -> str:
+def _matching(methods: Iterable[str], sender: str | None) -> str:
     names = ", ".join(f"'{name}'" for name in methods)
     by = f" AND m.sender = '{sender}'" if sender else ""
     return f"filter(methods, m -> m.name IN ({names}){by})"
+
+
+# Column -> the rule whose limit says how many rows back it looks.
+LOOKS_BACK = {"opened_before_ns": "CH-11", "got_before_ns": "CO-07"}
+RATED = ("channel.open", "basic.get")
+
+
+def rates(sources: Sources) -> DataFrame | None:
+    """Context 'rates'."""
+    if max(sources.method_counts[name] for name in RATED) <= min(_limits(sources).values(), default=0):
+        return None
+    polls = F.col("name") == "basic.get"
+    in_order = Window.partitionBy("connection_id", "name", "on_channel").orderBy("frame_no")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    back = {name: F.lag("ts_ns", limit).over(in_order) for name, limit in _limits(sources).items()}
+    nothing = {name: F.lit(None).cast("bigint") for name in LOOKS_BACK if name not in back}
+    return (
+        sources.control_methods.filter(F.col("name").isin(*RATED))
+        .select("connection_id", "frame_no", "ts_ns", "version", "channel", "name", "reply_name")
+        .withColumn("channel_life", channel_life())
+        .withColumn("on_channel", F.when(polls, F.col("channel")))
+        .withColumns(
+            {
+                **back,
+                **nothing,
+                "empty_share": F.avg(F.col("reply_name").eqNullSafe("basic.get-empty").cast("int")).over(so_far),
+            }
+        )
+    )
+
+
+def _limits(sources: Sources) -> dict[str, int]:
+    """By column how many rows back it looks."""
+    return {
+        name: int(sources.parameters[rule]["limit_per_minute"])
+        for name, rule in LOOKS_BACK.items()
+        if rule in sources.parameters
+    }

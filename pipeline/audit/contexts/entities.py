@@ -1,18 +1,18 @@
-"""Context 'entities': what clients say of exchanges and queues by name, broker by broker, in the order of time.
+"""Context 'entities': methods of clients that name an exchange or a queue, by broker, in the order of time.
 
-    kind, entity   'exchange' or 'queue', and its name; of a queue declared without one that which the server gave it
-    given          the name is the server's
+    kind, entity   'exchange' or 'queue', and its name; the server's name if a queue was declared without one
+    given          the server made up the name
     declared       flags of a declaration: type, durable, exclusive, auto_delete, passive, and its `table` of arguments
-    accepted       the server agreed, or was not asked to; 0-10: it did not object
-    answered_ns    when it did
-    was            the last declaration (not passive) or deletion before it that was accepted: `deleted`, and of a
-                   declaration frame_no, connection_id, answered_ns, until_ns (when that connection ended), `declared`
-    seen           how often the entity was declared, or used with success, before
-    broker_loss_ns since when bytes of a connection to the broker are missing, which may have changed an entity
-    sole           the last exclusive consumer of the queue that was accepted before it, and until when it stood
+    accepted       the server accepted it, or was not asked for a reply; 0-10: it did not raise an exception
+    answered_ns    time of the reply
+    was            the last accepted declaration (not passive) or deletion before it: `deleted`, and of a declaration
+                   frame_no, connection_id, answered_ns, until_ns (end of that connection), `declared`
+    seen           number of earlier declarations and successful uses of the entity
+    broker_loss_ns time from which bytes of any connection to the broker are missing, which may have changed an entity
+    sole           the last accepted exclusive consumer of the queue before it, and until when it existed
 
-Of two connections it is not known which the broker hears first: only an answer on the one before the request on the
-other puts them in order.
+The order in which a broker processes two connections is unknown, unless it replied on one before the request on the
+other.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.constants import NEVER
-from pipeline.audit.contexts.channels import life
+from pipeline.audit.contexts.channels import channel_life
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
 DECLARES = {"exchange.declare": "exchange", "queue.declare": "queue"}
 DELETES = {"exchange.delete": "exchange", "queue.delete": "queue"}
@@ -39,7 +39,7 @@ BROKER = ("server_ip", "server_port", "vhost")
 
 def entities(sources: Sources) -> DataFrame:
     """Context 'entities'."""
-    rows = _spoken(sources).join(_brokers(sources), "connection_id")
+    rows = _declarations_and_uses(sources).join(_brokers(sources), "connection_id")
     in_order = Window.partitionBy(*BROKER, "kind", "entity").orderBy("ts_ns", "connection_id", "frame_no")
     before = in_order.rowsBetween(Window.unboundedPreceding, -1)
     who = ("frame_no", "connection_id", "answered_ns")
@@ -63,7 +63,7 @@ def entities(sources: Sources) -> DataFrame:
 
 
 def _brokers(sources: Sources) -> DataFrame:
-    """Which broker a connection is with, and when it ended: its close, or the end of its TCP connection."""
+    """The broker of a connection, and when the connection ended: its close, or the end of its TCP connection."""
     end = F.expr("coalesce(c.close.ts_ns, CASE WHEN tcp_end != 'none' THEN ts_ns END)")
     lost = F.min("loss_from_ns").over(Window.partitionBy(*BROKER))
     return sources.connections.filter("vhost IS NOT NULL").select(
@@ -74,7 +74,7 @@ def _brokers(sources: Sources) -> DataFrame:
     )
 
 
-def _spoken(sources: Sources) -> DataFrame:
+def _declarations_and_uses(sources: Sources) -> DataFrame:
     """Methods of clients that name an exchange to declare or delete, or a queue."""
     methods = sources.control_methods
     kind = F.when(F.col("name").isin("exchange.declare", "exchange.delete"), "exchange").when(
@@ -85,7 +85,7 @@ def _spoken(sources: Sources) -> DataFrame:
         methods.filter("sender = 'client'")
         .withColumn("kind", kind)
         .filter("kind IS NOT NULL OR name = 'channel.open'")
-        .withColumn("channel_life", life())
+        .withColumn("channel_life", channel_life())
         .filter("kind IS NOT NULL")
         .select(
             "connection_id", "channel", "channel_life", "frame_no", "ts_ns", "ts", "version", "name", "kind",
@@ -96,11 +96,11 @@ def _spoken(sources: Sources) -> DataFrame:
             F.coalesce(alone, F.lit(False)).alias("alone"),
         )
     )  # fmt: skip
-    return _alone_until(_with_given_names(rows, methods), sources).filter("entity != ''")
+    return _exclusive_until(_with_given_names(rows, methods), sources).filter("entity != ''")
 
 
 def _accepted() -> Column:
-    """The server's answer is one of consent; or none was asked for, or none is given in this version."""
+    """The server replied with an -ok method, or no reply was requested, or the version has none."""
     no_wait = F.expr("coalesce(try_variant_get(arguments, '$.no_wait', 'boolean'), false)")
     return F.coalesce(F.col("reply_name").endswith("-ok"), no_wait | (F.col("version") == "0-10"))
 
@@ -111,7 +111,7 @@ def _flags() -> Column:
 
 
 def _table() -> Column:
-    """The table of arguments as text, '{}' where there is none: keys of an object come in order."""
+    """The arguments table as JSON with sorted keys, '{}' if there is none."""
     declares = F.col("name").isin(list(DECLARES))
     return F.when(
         declares, F.coalesce(F.expr("to_json(try_variant_get(arguments, '$.arguments', 'variant'))"), F.lit("{}"))
@@ -119,7 +119,7 @@ def _table() -> Column:
 
 
 def _with_given_names(rows: DataFrame, methods: DataFrame) -> DataFrame:
-    """A queue that was declared without a name has the one in the answer."""
+    """A queue that was declared without a name gets the name in the reply."""
     given = methods.filter("name = 'queue.declare-ok' AND sender = 'server'").select(
         "connection_id", F.col("frame_no").alias("reply_frame_no"), F.col("queue").alias("name_given")
     )
@@ -131,8 +131,8 @@ def _with_given_names(rows: DataFrame, methods: DataFrame) -> DataFrame:
     )
 
 
-def _alone_until(rows: DataFrame, sources: Sources) -> DataFrame:
-    """When an exclusive consumer ended: it was cancelled, or its channel closed, or its connection."""
+def _exclusive_until(rows: DataFrame, sources: Sources) -> DataFrame:
+    """When an exclusive consumer ended: when it was cancelled, or its channel or connection was closed."""
     place = ("connection_id", "channel", "channel_life", "ts")
     ends = (
         sources.tables.links.filter("exclusive")

@@ -1,4 +1,4 @@
-"""Messages counted once: a context about kinds of which there are none is not planned at all."""
+"""Messages counted by kind, once: a context about a kind that does not occur is not planned at all."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.audit.contexts.channels import COUNTED, LIFE
+from pipeline.audit.contexts.channels import CHANNEL, MESSAGE_KINDS
 from pipeline.audit.detector import Sql
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Parameters
+    from pipeline.audit.contexts.sources import Parameters
 
-LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting, the least of which is what is looked at
-# Kind -> which messages they are; a context filters by the same words.
+LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting; the lowest one selects the rows
+# Kind -> condition on messages; contexts filter by the same conditions.
 KINDS: dict[str, Sql] = {
     "immediate": "immediate AND operation = 'publish'",
     "settled": "settled_frame_no IS NOT NULL AND delivery_tag IS NOT NULL",
     "delivered": "operation IN ('deliver', 'get')",
-    # Properties that rules ask about; delivery mode 2 is what `durable` says.
+    # Properties that rules read; `durable` is delivery mode 2.
     "special": "priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable",
     "returned": "operation = 'return'",
     "went_back": "outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL",
@@ -30,30 +30,30 @@ KINDS: dict[str, Sql] = {
 }
 
 
-def kinds(parameters: Parameters) -> Mapping[str, Sql]:
-    """KINDS with the limit of LIMITED rules, ns."""
+def kind_conditions(parameters: Parameters) -> Mapping[str, Sql]:
+    """KINDS with the lowest limit of the LIMITED rules, ns."""
     limits = [parameters[rule]["limit_seconds"] for rule in LIMITED if rule in parameters]
     return {name: sql.format(least_ns=int(min(limits, default=0) * 10**9)) for name, sql in KINDS.items()}
 
 
-def tallied(messages: DataFrame, parameters: Parameters) -> DataFrame:
+def count_messages(messages: DataFrame, parameters: Parameters) -> DataFrame:
     """Messages counted: by LIFE, `operation` and `link`, the first and the last frame that one begins with; how many of
     each of COUNTED, and of `large` publishes, and the frame of the first (`first_*`); the `largest`, bytes; how many of
     each kind (`kind_*`)."""
     limit = int(parameters.get("PR-09", {}).get("limit_bytes", 0))
     published = F.when(F.col("operation") == "publish", F.coalesce("body_size", "body_seen"))
-    counts = {name: F.expr(sql) for name, sql in COUNTED.items()} | {"large": published > limit}
-    return messages.groupBy(*LIFE, "operation", "link").agg(
+    counts = {name: F.expr(sql) for name, sql in MESSAGE_KINDS.items()} | {"large": published > limit}
+    return messages.groupBy(*CHANNEL, "operation", "link").agg(
         F.min("first_frame_no").alias("first_frame"),
         F.max("first_frame_no").alias("last_frame"),
         F.max(published).alias("largest"),
         *(F.count_if(is_one).alias(name) for name, is_one in counts.items()),
         *(F.min(F.when(is_one, F.col("first_frame_no"))).alias(f"first_{name}") for name, is_one in counts.items()),
-        *(F.count_if(F.expr(sql)).alias(f"kind_{name}") for name, sql in kinds(parameters).items()),
+        *(F.count_if(F.expr(sql)).alias(f"kind_{name}") for name, sql in kind_conditions(parameters).items()),
     )
 
 
-def traffic(tallied: DataFrame) -> Mapping[str, int]:
+def count_kinds(counts: DataFrame) -> Mapping[str, int]:
     """How many messages there are of each kind."""
-    (row,) = tallied.agg(*(F.expr(f"coalesce(sum(kind_{name}), 0)").alias(name) for name in KINDS)).collect()
+    (row,) = counts.agg(*(F.expr(f"coalesce(sum(kind_{name}), 0)").alias(name) for name in KINDS)).collect()
     return row.asDict()

@@ -1,6 +1,8 @@
-"""Context 'peers': connections beside others of the same client, account or broker.
+"""Context 'peers': connections compared with others of the same client, account or broker.
 
-Times are those of the first packets; a connection sees itself and those before it.
+Times are those of the first packets; a connection is compared with itself and earlier ones.
+
+Context 'refusals': closes that say 'access refused', beside the others of the same account on the same broker.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pyspark.sql.window import WindowSpec
 from pipeline.audit.catalogue import ALL_VERSIONS
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
 SECOND_NS = 10**9
 MINUTE_S = 60
@@ -24,14 +26,14 @@ SERVER = ("server_ip", "server_port")
 def peers(sources: Sources) -> DataFrame:
     """Rows of `sources.connections` with
 
-    speaks_amqp   AMQP was spoken to the same server and port
+    speaks_amqp   some connection to the same server and port carries AMQP
     offers_tls    the server and port answered a TLS header with one (1.0)
-    refusal       the last connection of the client to that server whose version was refused (asked, answered,
-                  opened_ns), before this one; `spoken`: versions of those before it, by whatever program
+    refusal       the last earlier connection of the client to that server whose version was refused (asked, answered,
+                  opened_ns); `spoken`: versions of the connections before it, by any program
     failures      failed logins of the client's address in the window of SEC-06, this one included; `all_failures`
     recent        connections of the client's address in the last minute, this one included
-    hosts         addresses that have used the account on that broker so far; `new_host`: this one is the first of
-                  its address; `all_hosts`
+    hosts         addresses that have used the account on that broker so far; `new_host`: the first connection of its
+                  address; `all_hosts`
     """
     window_s = sources.parameters.get("SEC-06", {}).get("window_seconds", 0)
     account = ("server_ip", "user")
@@ -71,3 +73,27 @@ def _last(seconds: float, *keys: str) -> WindowSpec:
 
 def _failures() -> Column:
     return F.count(F.when(F.col("failed_login"), 1))
+
+
+ACCESS_REFUSED = 403
+CODES = {"channel.close": "reply_code", "connection.close": "reply_code", "execution.exception": "error_code"}
+
+
+def refusals(sources: Sources) -> DataFrame | None:
+    """Columns: connection_id, version, frame_no, ts_ns, name, user; `refusals`: how many there were in the window of
+    SEC-18 up to this one; `all_refusals`."""
+    if not any(sources.method_counts[name] for name in CODES):
+        return None
+    window_s = sources.parameters.get("SEC-18", {}).get("window_seconds", 0)
+    code = F.coalesce(
+        *(F.expr(f"try_variant_get(arguments, '$.{argument}', 'int')") for argument in sorted(set(CODES.values())))
+    )
+    own = sources.connections.select("connection_id", "user", "server_ip")
+    account = Window.partitionBy("server_ip", "user")
+    recent = account.orderBy("ts_ns").rangeBetween(-int(window_s * SECOND_NS), 0)
+    return (
+        sources.control_methods.filter(F.col("name").isin(list(CODES)) & (code == ACCESS_REFUSED))
+        .select("connection_id", "version", "frame_no", "ts_ns", "name")
+        .join(own, "connection_id")
+        .withColumns({"refusals": F.count("*").over(recent), "all_refusals": F.count("*").over(account)})
+    )

@@ -1,21 +1,31 @@
 """Contexts of rules from practice: what RabbitMQ 4 refuses, and habits that cost.
 
-upgrades   one row a method that declares a queue or sets a prefetch count, or an attach, on a connection to RabbitMQ:
-           what of it later releases refuse (`mode`, `queue_version`, `locator`, `mirrored`, `address` ...)
-requeued   one row a connection and quorum queue without a delivery limit of its own: messages given back (`messages`)
-habits     one row a connection with what it and others like it do: `shots`, connections of the same application and
-           host that sent one message and nothing else; `products` of the same user; `singles`, channels of the
-           connection that sent one message and nothing else; `leaked`, channels that were opened, hardly used and
-           never closed; `large`, messages published with more than the limit of PR-09, and the `largest`.
-           `first_shot`, `first_of_user`: the first such
-repeats    one row a declaration or binding that a connection makes again and again: `times`, and of the first of
-           them frame_no and ts_ns
-returning  one row a message that is delivered from one queue again and again (`pipeline.audit.contexts.returning`)
-unrouted   one row a connection and route: `messages` published without 'mandatory' after the broker returned a
-           mandatory one, and before anything was declared or bound that could change it
-timed_out  one row a channel that the broker closed because an acknowledgement took too long: the delivery that waited
+upgrades   one row per queue.declare, basic.qos or attach on a connection to RabbitMQ, with the settings that later
+           releases refuse (`mode`, `queue_version`, `locator`, `mirrored`, `address` ...)
+requeued   one row per connection and quorum queue without a delivery limit of its own: number of requeued `messages`
+habits     one row per connection: `shots`, connections of the same application and host that sent one message and
+           nothing else; `products` of the same user; `singles`, channels of the connection that sent one message and
+           nothing else; `leaked`, channels that were opened, hardly used and never closed; `large`, published messages
+           above the limit of PR-09, and the `largest`. `first_shot`, `first_of_user`: the first such connection
+repeats    one row per declaration or binding that a connection repeats: `times`, and frame_no and ts_ns of the first
+requeue_loops  one row per message that is delivered from one queue again and again (see below)
+unrouted   one row per connection and route: `messages` published without 'mandatory' after the broker returned a
+           mandatory one, and before any declaration or binding that could change the route
+timed_out  one row per channel that the broker closed because an acknowledgement took too long: the delivery that waited
            longest, and `acked_frame`, its acknowledgement on the wire
-tokens     one row a token put to the node $cbs (1.0) that ran out while its connection went on, with no other for it
+tokens     one row per token put to the node $cbs (1.0) that expired while its connection was open, and not renewed
+
+Context 'requeue_loops': messages that are delivered from one queue again and again.
+
+One row per message, at its last delivery:
+
+    redeliveries  deliveries with the flag redelivered
+    quick         of these, redeliveries within the time of PR-11 of a requeue that itself came within that time of its
+                  delivery: no consumer can have worked on the message
+    frame_no      the first redelivery
+
+A message is identified by its id, else by its octets. Different messages may have equal octets, so first deliveries
+are subtracted there.
 """
 
 from __future__ import annotations
@@ -25,11 +35,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.contexts.channels import LIFE, channel_methods
-from pipeline.audit.contexts.materialized import kept_if_any
+from pipeline.audit.contexts.channels import CHANNEL, channel_methods
+from pipeline.audit.contexts.materialized import materialize_if_any
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
 RABBITMQ = "RabbitMQ"  # as the broker names itself
 # Name -> its path in the arguments, and its type.
@@ -48,7 +58,7 @@ ARGUMENTS = {
     "target": ("$.target.address", "string"),
 }
 DECLARES = ("queue.declare", "exchange.declare", "queue.bind")
-# What may bring messages of a route to a queue that came to none before.
+# Methods that may give a route a queue.
 ROUTES = ("queue.declare", "queue.bind", "exchange.bind", "exchange.declare")
 BROKER = ("server_ip", "server_port", "vhost")
 QUORUM = (
@@ -57,8 +67,8 @@ QUORUM = (
 )
 # What RabbitMQ writes into channel.close with 406.
 TIMED_OUT = (
-    "name = 'channel.close' AND sender = 'server' AND said.reply_code = 406 AND "
-    "said.reply_text LIKE '%delivery acknowledgement on channel%timed out%'"
+    "name = 'channel.close' AND sender = 'server' AND args.reply_code = 406 AND "
+    "args.reply_text LIKE '%delivery acknowledgement on channel%timed out%'"
 )
 SETTLES = ("basic.ack", "basic.nack", "basic.reject")
 CBS = "$cbs"  # the node that takes tokens (AMQP Claims-based Security, section 3)
@@ -66,7 +76,7 @@ CBS = "$cbs"  # the node that takes tokens (AMQP Claims-based Security, section 
 
 def upgrades(sources: Sources) -> DataFrame | None:
     """Context 'upgrades'."""
-    if not any(sources.said[name] for name in ("queue.declare", "basic.qos", "attach")):
+    if not any(sources.method_counts[name] for name in ("queue.declare", "basic.qos", "attach")):
         return None
     values = (
         F.expr(f"try_variant_get(arguments, '{path}', '{kind}')").alias(name)
@@ -88,7 +98,7 @@ def _to_rabbitmq(sources: Sources) -> DataFrame:
 
 def requeued(sources: Sources) -> DataFrame | None:
     """Context 'requeued'."""
-    if not sources.traffic["requeued"]:
+    if not sources.message_kind_counts["requeued"]:
         return None
     brokers = _to_rabbitmq(sources)
     declared = sources.control_methods.filter(QUORUM).join(brokers, "connection_id").select(*BROKER, "queue").distinct()
@@ -109,7 +119,7 @@ def requeued(sources: Sources) -> DataFrame | None:
 
 def habits(sources: Sources) -> DataFrame:
     """Context 'habits'."""
-    lives = sources.tallied.groupBy(*LIFE).agg(
+    incarnations = sources.message_counts.groupBy(*CHANNEL).agg(
         F.count_if(F.expr("operation = 'publish' AND first_frame = last_frame")).alias("published_once"),
         F.count("*").alias("kinds"),
         F.min("first_frame").alias("first_frame"),
@@ -118,19 +128,19 @@ def habits(sources: Sources) -> DataFrame:
         F.max("largest").alias("largest"),
     )
     single = F.expr("published_once = 1 AND kinds = 1")
-    of_lives = lives.groupBy("connection_id").agg(
+    of_incarnations = incarnations.groupBy("connection_id").agg(
         F.count_if(single).alias("singles"),
         F.min(F.when(single, F.col("first_frame"))).alias("first_single"),
         F.sum("large").alias("large"),
         F.min("first_large").alias("first_large"),
         F.max("largest").alias("largest"),
     )
-    consumers = sources.tables.links.select(*LIFE).distinct()
+    consumers = sources.tables.links.select(*CHANNEL).distinct()
     leaked = (
         sources.tables.channels.filter(
             "opened_ts IS NOT NULL AND closed_ts IS NULL AND published <= 1 AND delivered <= 1"
         )
-        .join(consumers, list(LIFE), "left_anti")
+        .join(consumers, list(CHANNEL), "left_anti")
         .groupBy("connection_id")
         .agg(F.count("*").alias("leaked"))
     )
@@ -142,7 +152,7 @@ def habits(sources: Sources) -> DataFrame:
     of_user = Window.partitionBy("user", *BROKER)
     order = ("opened_ns", "connection_id")
     shot = F.expr("messages_published = 1 AND messages_delivered = 0")
-    known = rows.join(of_lives, "connection_id", "left").join(leaked, "connection_id", "left")
+    known = rows.join(of_incarnations, "connection_id", "left").join(leaked, "connection_id", "left")
     return known.withColumns(
         {
             "shots": F.count_if(shot).over(of_client),
@@ -155,7 +165,7 @@ def habits(sources: Sources) -> DataFrame:
 
 def repeats(sources: Sources) -> DataFrame | None:
     """Context 'repeats'."""
-    if not any(sources.said[name] for name in DECLARES):
+    if not any(sources.method_counts[name] for name in DECLARES):
         return None
     active = F.expr("NOT coalesce(try_variant_get(arguments, '$.passive', 'boolean'), false)")
     named = F.expr("coalesce(queue, '') != '' OR name != 'queue.declare'")
@@ -168,7 +178,7 @@ def repeats(sources: Sources) -> DataFrame | None:
 
 def unrouted(sources: Sources) -> DataFrame | None:
     """Context 'unrouted'."""
-    if not sources.traffic["returned"]:
+    if not sources.message_kind_counts["returned"]:
         return None
     brokers = sources.connections.select("connection_id", "version", *BROKER)
     route = [*BROKER, "exchange", "routing_key"]
@@ -198,34 +208,44 @@ def unrouted(sources: Sources) -> DataFrame | None:
 
 def timed_out(sources: Sources) -> DataFrame | None:
     """Context 'timed_out'."""
-    if not sources.said["channel.close"]:
+    if not sources.method_counts["channel.close"]:
         return None
     text = F.expr("try_variant_get(arguments, '$', 'struct<reply_code int, reply_text string>')")
-    closes = kept_if_any(
-        channel_methods(sources, {"said": text}, ["channel.close"])
+    closes = materialize_if_any(
+        channel_methods(sources, {"args": text}, ["channel.close"])
         .filter(TIMED_OUT)
-        .select(*LIFE, "version", "frame_no", "ts_ns", "said.reply_text")
+        .select(*CHANNEL, "version", "frame_no", "ts_ns", "args.reply_text")
     )
     if closes is None:
         return None
     waited = (
         sources.tables.messages.filter("operation IN ('deliver', 'get') AND outcome != 'presettled'")
-        .select(*LIFE, "first_frame_no", "delivery_tag", "queue", "settled_frame_no", F.col("ts_ns").alias("since_ns"))
-        .join(F.broadcast(closes.select(*LIFE, "frame_no")), list(LIFE))
+        .select(
+            *CHANNEL,
+            "first_frame_no",
+            "delivery_tag",
+            "queue",
+            "settled_frame_no",
+            F.col("ts_ns").alias("since_ns"),
+        )
+        .join(F.broadcast(closes.select(*CHANNEL, "frame_no")), list(CHANNEL))
         .filter("settled_frame_no IS NULL OR settled_frame_no > frame_no")
-        .groupBy(*LIFE)
+        .groupBy(*CHANNEL)
         .agg(F.min(F.struct("first_frame_no", "delivery_tag", "queue", "since_ns")).alias("of"))
     )
-    # The broker reads no acknowledgement on a channel that it has closed: nothing is settled by one.
+    # The broker ignores acknowledgements on a channel that it has closed: they settle nothing.
     settled = (
         sources.tables.methods.filter(F.col("name").isin(*SETTLES) & (F.col("sender") == "client"))
         .select("connection_id", "channel", F.col("frame_no").alias("acked_frame"), F.col("delivery_tag").alias("tag"))
-        .join(F.broadcast(closes.select(*LIFE, "frame_no").join(waited, list(LIFE))), ["connection_id", "channel"])
+        .join(
+            F.broadcast(closes.select(*CHANNEL, "frame_no").join(waited, list(CHANNEL))),
+            ["connection_id", "channel"],
+        )
         .filter("acked_frame > of.first_frame_no AND tag = of.delivery_tag")
-        .groupBy(*LIFE)
+        .groupBy(*CHANNEL)
         .agg(F.min("acked_frame").alias("acked_frame"))
     )
-    rows = closes.join(waited, list(LIFE), "left").join(settled, list(LIFE), "left")
+    rows = closes.join(waited, list(CHANNEL), "left").join(settled, list(CHANNEL), "left")
     return rows.select("*", F.col("frame_no").alias("content_frame_no"))
 
 
@@ -233,23 +253,72 @@ def tokens(sources: Sources) -> DataFrame | None:
     """Context 'tokens'."""
     if "1.0" not in sources.versions:
         return None
-    nodes = kept_if_any(sources.tables.links.filter(F.col("address") == CBS).select("connection_id").distinct())
+    nodes = materialize_if_any(sources.tables.links.filter(F.col("address") == CBS).select("connection_id").distinct())
     if nodes is None:
         return None
 
-    def said(name: str, kind: str = "string") -> Column:
+    def header(name: str, kind: str = "string") -> Column:
         return F.expr(f"try_variant_get(headers, '$.{name}', '{kind}')")
 
     of_name = Window.partitionBy("connection_id", "audience").orderBy("frame_no")
     ends = sources.connections.select("connection_id", "version", F.col("ts_ns").alias("last_ns"))
     return (
         sources.tables.messages.filter(f"operation = 'publish' AND address = '{CBS}'")
-        .filter(said("operation") == "put-token")
+        .filter(header("operation") == "put-token")
         .select(
-            "connection_id", "ts_ns", F.col("first_frame_no").alias("frame_no"), said("name").alias("audience"),
-            (F.unix_micros(said("expiration", "timestamp")) * 1000).alias("expires_ns"),
+            "connection_id", "ts_ns", F.col("first_frame_no").alias("frame_no"), header("name").alias("audience"),
+            (F.unix_micros(header("expiration", "timestamp")) * 1000).alias("expires_ns"),
         )
         .withColumn("renewed_ns", F.lead("ts_ns").over(of_name))
         .join(ends, "connection_id")
         .filter("expires_ns < coalesce(renewed_ns, last_ns)")
+    )  # fmt: skip
+
+
+PLACE = ("server_ip", "server_port", "vhost", "of_queue")
+MS_NS = 10**6
+
+
+def requeue_loops(sources: Sources) -> DataFrame | None:
+    """Context 'requeue_loops'."""
+    if not sources.message_kind_counts["redelivered"]:
+        return None
+    within_ns = int(sources.parameters.get("PR-11", {}).get("within_ms", 0) * MS_NS)
+    brokers = sources.connections.select("connection_id", "version", *PLACE[:3])
+    known = F.coalesce("message_id", F.concat_ws(" ", "body_sha256", "correlation_id"))
+    rows = (
+        sources.tables.messages.filter("operation IN ('deliver', 'get') AND NOT coalesce(browsed, false)")
+        .select(
+            "connection_id", "first_frame_no", "ts_ns", "settled_ts_ns", "outcome", "redelivered", "message_id",
+            F.coalesce("queue", "address").alias("of_queue"), known.alias("known"),
+        )
+        .filter("known IS NOT NULL AND of_queue IS NOT NULL")
+    )  # fmt: skip
+    # Few messages come again: only what may be one of these is put in order.
+    again = rows.filter("redelivered").select("of_queue", "known").distinct()
+    near = rows.join(again, ["of_queue", "known"], "left_semi").join(brokers, "connection_id")
+    in_time = Window.partitionBy(*PLACE, "known").orderBy("ts_ns", "connection_id", "first_frame_no")
+    before = F.lag(F.struct("ts_ns", "outcome", "settled_ts_ns")).over(in_time)
+    at_once = (
+        "redelivered AND before.outcome IN ('requeued', 'released', 'modified') AND "
+        f"before.settled_ts_ns - before.ts_ns < {within_ns} AND ts_ns - before.settled_ts_ns < {within_ns}"
+    )
+    place = F.struct("ts_ns", "connection_id", F.col("first_frame_no").alias("frame_no"), "version")
+    return (
+        near.withColumn("before", before)
+        .withColumn("quick", F.expr(at_once))
+        .groupBy(*PLACE, "known")
+        .agg(
+            F.count_if("redelivered").alias("redeliveries"),
+            F.count_if("quick").alias("quick"),
+            F.count_if(~F.col("redelivered")).alias("fresh"),
+            F.any_value("message_id").alias("message_id"),
+            F.min(F.when(F.col("redelivered"), place)).alias("first"),
+        )
+        .withColumn(
+            "redeliveries", F.when(F.col("message_id").isNull(), F.col("redeliveries") - F.col("fresh") + 1).otherwise(
+                F.col("redeliveries")
+            )
+        )
+        .select(F.col("of_queue").alias("queue"), "message_id", "redeliveries", "quick", "first.*")
     )  # fmt: skip

@@ -1,19 +1,19 @@
-"""Context 'dialogues': one row a synchronous request, and one a reply, of the classic family.
+"""Context 'request_reply': one row per synchronous request and one per reply, classic family.
 
     asks           the row is a request that waits for a reply
-    reply_ns       when it got one: request rows of table methods name their replies
-    open_until     frame of the reply to the last to be answered of the requests that the same side sent before on this
-                   life of the channel, NEVER when one of them has none; null: there are none
-    next_close_ns  when the channel was closed after this
+    reply_ns       time of its reply
+    open_until     of the earlier requests of the same side in this channel incarnation: frame of the last reply to
+                   them, NEVER if one has no reply; null: there are none
+    next_close_ns  time at which the channel was closed after this row
     replies        the row is a reply
     paired         it is the reply to a request that waited
-    no_wait_before the last request of its dialogue (requests that share replies) asked for none
-    overtaken      the row after it in the dialogue is a request without a reply
+    no_wait_before the last request of its group (methods that share replies) had no-wait set
+    overtaken      the next row of the group is a request without a reply
 
-Packets may have been captured in another order than they were sent: a reply that comes before its request is taken for
-the reply to an unanswered request right after it, which then asks for nothing.
+Packets may have been captured out of order: a reply before its request is taken as the reply to an unanswered request
+right after it, which then asks for nothing.
 
-The reply that a request got stands in the row of the request, so a row is put before every such reply to mark it.
+Table methods has the frame of the reply in the row of the request; a mark row is inserted before each such reply.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
-from pipeline.audit.constants import NEVER, one_of
+from pipeline.audit.constants import NEVER, sql_in
 from pipeline.audit.detector import Sql
-from pipeline.tables.roles import dialogue_of
+from pipeline.tables.roles import request_groups
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
 MARK, ROW = 0, 1  # places of rows with the same frame_no
 
 
 def requests() -> dict[str, set[str]]:
-    """By version the methods that a reply follows."""
+    """Methods that have a reply, by version."""
     return {version: {m.name for m in methods(version) if m.replies} for version in CLASSIC_VERSIONS}
 
 
 def replies() -> dict[str, set[str]]:
-    """By version the methods that are nothing but replies."""
+    """Methods that are only replies, by version."""
     return {version: {m.name for m in methods(version) if m.reply_to and not m.replies} for version in CLASSIC_VERSIONS}
 
 
-def said_as(names: dict[str, set[str]], spoken: set[str]) -> Sql:
-    """True on rows whose name is one of those of their version; of versions that are `spoken`."""
+def name_in_version(names: dict[str, set[str]], spoken: set[str]) -> Sql:
+    """True on rows whose name is one of `names` of their version, for versions in `spoken`."""
     cases = (
-        f"WHEN '{version}' THEN {one_of('name', sorted(names[version]))}" for version in names if version in spoken
+        f"WHEN '{version}' THEN {sql_in('name', sorted(names[version]))}" for version in names if version in spoken
     )
     return f"coalesce(CASE version {' '.join(cases)} ELSE false END, false)"
 
 
-def of_dialogue(names: set[str]) -> Sql:
+def group_of(names: set[str]) -> Sql:
     """The dialogue of each of these methods, by name."""
-    cases = (f"WHEN '{name}' THEN '{dialogue}'" for name, dialogue in dialogue_of().items() if name in names)
+    cases = (f"WHEN '{name}' THEN '{dialogue}'" for name, dialogue in request_groups().items() if name in names)
     return f"CASE name {' '.join(cases)} ELSE NULL END"
 
 
-def dialogues(sources: Sources) -> DataFrame | None:
-    """Context 'dialogues'."""
+def request_reply(sources: Sources) -> DataFrame | None:
+    """Context 'request_reply'."""
     spoken_versions = sources.versions & {*CLASSIC_VERSIONS}
     if not spoken_versions:
         return None
-    asked, answer = (said_as(names, spoken_versions) for names in (requests(), replies()))
-    dialogue = of_dialogue({*sources.said, "basic.get-ok"})
+    asked, answer = (name_in_version(names, spoken_versions) for names in (requests(), replies()))
+    dialogue = group_of({*sources.method_counts, "basic.get-ok"})
     no_wait = F.expr("coalesce(try_variant_get(arguments, '$.no_wait', 'boolean'), false)")
     spoken = (
-        _said(sources).withColumns({"asked": F.expr(asked), "replies": F.expr(answer)})
+        _requests_and_replies(sources).withColumns({"asked": F.expr(asked), "replies": F.expr(answer)})
         .filter(F.col("asked") | F.col("replies"))
         .select(
             "connection_id", "channel", "version", "frame_no", "ts_ns", "sender", "name", "replies", "reply_frame_no",
@@ -86,22 +86,22 @@ def dialogues(sources: Sources) -> DataFrame | None:
         .drop("at")
         .withColumns({"asks": F.expr(f"place = {ROW} AND NOT coalesce(no_wait, true)")})
     )
-    return _followed(rows).filter(F.col("place") == ROW).join(sources.of_connection, "connection_id", "left")
+    return _followed(rows).filter(F.col("place") == ROW).join(sources.connection_facts, "connection_id", "left")
 
 
-def _said(sources: Sources) -> DataFrame:
-    """Methods that ask or reply: of those that carry messages only what a get was answered with."""
-    if not sources.said["basic.get"]:
+def _requests_and_replies(sources: Sources) -> DataFrame:
+    """Requests and replies; of the methods that carry messages only basic.get-ok."""
+    if not sources.method_counts["basic.get"]:
         return sources.control_methods
     got = sources.methods.filter(F.col("name") == "basic.get-ok")
     return sources.control_methods.unionByName(got.select(*sources.control_methods.columns))
 
 
 def _followed(rows: DataFrame) -> DataFrame:
-    """`rows` with what stands before and after them on their channel."""
+    """`rows` with columns computed from the rows before and after them on their channel."""
     channel = Window.partitionBy("connection_id", "channel").orderBy("frame_no", "place")
     dialogue = Window.partitionBy("connection_id", "channel", "dialogue").orderBy("frame_no", "place")
-    # What follows a row comes before it backwards: a window that reaches to the end is read anew for each row.
+    # Sorted backwards: Spark evaluates a window that reaches to the last row anew for each row.
     backwards = Window.partitionBy("connection_id", "channel").orderBy(F.desc("frame_no"), F.desc("place"))
     before = (Window.unboundedPreceding, -1)
     opens = F.when((F.col("name") == "channel.open") & (F.col("place") == ROW), 1)

@@ -1,15 +1,15 @@
 """Contexts of AMQP 0-10 and 1.0, whose channels are sessions.
 
-'sequences', one row an oddity in the sequence of frames (`udfs.conversation.checks`):
+'sequences', one row per oddity in the sequence of frames (`udfs.conversation.checks`):
 
-    oddity             its name; observed, expected: numbers that show it; waited_ns: how long an answer took
-    name               of the frame; condition, description: the error that it states; asked: the command that it names
+    oddity             its name; observed, expected: numbers that show it; waited_ns: how long a reply took
+    name               of the frame; condition, description: the error in it; asked: the command that it names
     link, address      of the link it is about; destination and queue of a subscription
-    content_frame_no   the frame that the link or message began with, else the frame itself
+    content_frame_no   the first frame of the link or message, else the frame itself
 
-'disposals', one row a link, direction and outcome that hands messages back: how many, and the first, with its error.
-'odd_messages', one row a message of these versions with properties that rules ask about.
-'taken_links', one row an attach of a link that its container has on another connection.
+'handed_back', one row per link, direction and negative outcome: the number of messages, and the first with its error.
+'session_messages', one row per message with properties that rules read.
+'stolen_links', one row per attach of a link that its container has on another connection.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from codec.amqp.versions import fact_table
-from pipeline.audit.contexts.channels import LIFE
-from pipeline.audit.contexts.materialized import few, near
+from pipeline.audit.contexts.channels import CHANNEL
+from pipeline.audit.contexts.materialized import few_values, having_values
 from pipeline.tables.roles import METHOD_FRAMES, SESSION_VERSIONS
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
-ROUND_TRIP_NS = 10**9  # taken for one where the capture does not show it
+ROUND_TRIP_NS = 10**9  # assumed if the capture does not show it
 ERROR = "struct<condition string, description string>"
 STATES_ERROR = (
     f"struct<error {ERROR}, state struct<error {ERROR}>, class_code int, command_code int, description string, "
@@ -44,7 +44,7 @@ def sequences(sources: Sources) -> DataFrame | None:
     """Context 'sequences'."""
     if not sources.versions & {*SESSION_VERSIONS}:
         return None
-    # Here, not above: it loads kernels, which other captures do without.
+    # Imported here: it loads kernels, which captures of other versions do not need.
     from udfs.conversation.checks import ODD, OF_METHODS, odd_rows
 
     known = sources.connections.select(
@@ -58,46 +58,46 @@ def sequences(sources: Sources) -> DataFrame | None:
     )
     rows = _with_discharges(sources, methods).join(F.broadcast(known), "connection_id").select(*OF_METHODS)
     in_order = rows.repartition("connection_id").sortWithinPartitions("connection_id", "frame_no")
-    found = sources.keep_if_any(in_order.mapInArrow(odd_rows, ODD))
-    return None if found is None else _described(sources, found)
+    found = sources.materialize_if_any(in_order.mapInArrow(odd_rows, ODD))
+    return None if found is None else _with_details(sources, found)
 
 
 def _with_discharges(sources: Sources, methods: DataFrame) -> DataFrame:
-    """`methods` with the transaction that a transfer discharges, which its message names."""
+    """`methods` with the transaction that a transfer discharges, from the body of its message."""
     if "1.0" not in sources.versions:
         return methods.withColumn("discharged", F.lit(None).cast("binary"))
     place = ["connection_id", "frame_no"]
-    asked = sources.keep(methods.filter("transaction_command = 'discharge'").select(*place))
+    asked = sources.materialize(methods.filter("transaction_command = 'discharge'").select(*place))
     named = F.expr("try_variant_get(properties, '$.body.txn_id', 'binary')").alias("discharged")
-    frames = near(sources.tables.frames, "frame_no", few(asked, "frame_no"))
+    frames = having_values(sources.tables.frames, "frame_no", few_values(asked, "frame_no"))
     return methods.join(frames.join(asked, place, "left_semi").select(*place, named), place, "left")
 
 
-def _described(sources: Sources, odd: DataFrame) -> DataFrame:
-    """Oddities with what their frames say."""
+def _with_details(sources: Sources, odd: DataFrame) -> DataFrame:
+    """Oddities with the details of their frames."""
     place = ["connection_id", "frame_no"]
     error = F.expr(f"try_variant_get(arguments, '$', '{STATES_ERROR}')")
     frames = (
-        near(sources.methods, "frame_no", few(odd, "frame_no"))
+        having_values(sources.methods, "frame_no", few_values(odd, "frame_no"))
         .join(odd.select(*place).distinct(), place, "left_semi")
-        .select(*place, "name", error.alias("said"))
+        .select(*place, "name", error.alias("args"))
         .select(
             *place,
             "name",
-            F.coalesce("said.error.condition", "said.state.error.condition").alias("condition"),
-            F.coalesce("said.error.description", "said.state.error.description", "said.description", "said.text").alias(
+            F.coalesce("args.error.condition", "args.state.error.condition").alias("condition"),
+            F.coalesce("args.error.description", "args.state.error.description", "args.description", "args.text").alias(
                 "description"
             ),
-            commands()[F.concat_ws(".", "said.class_code", "said.command_code")].alias("asked"),
+            commands()[F.concat_ws(".", "args.class_code", "args.command_code")].alias("asked"),
         )
     )
     begun = odd.select("connection_id", F.col("about_frame_no").alias("frame_no")).filter("frame_no IS NOT NULL")
-    numbers = few(begun, "frame_no")
+    numbers = few_values(begun, "frame_no")
     attached = F.expr(f"try_variant_get(arguments, '$', '{ATTACHES}')")
     # Of a link on which the client receives the node is the source, else the target.
     by_client = F.col("sender") == "client"
     links = (
-        near(sources.methods, "frame_no", numbers)
+        having_values(sources.methods, "frame_no", numbers)
         .join(begun.distinct(), place, "left_semi")
         .select(*place, "sender", attached.alias("of"))
         .select(
@@ -110,9 +110,9 @@ def _described(sources: Sources, odd: DataFrame) -> DataFrame:
             ).alias("address"),
         )
     )
-    # What is about a delivery: the link of its message.
+    # Oddities of deliveries get the link of the message.
     carried = (
-        near(sources.tables.messages, "first_frame_no", numbers)
+        having_values(sources.tables.messages, "first_frame_no", numbers)
         .select("connection_id", F.col("first_frame_no").alias("about_frame_no"), "link", "address")
         .join(
             begun.withColumnRenamed("frame_no", "about_frame_no").distinct(),
@@ -145,13 +145,13 @@ def _versions(sources: Sources) -> DataFrame:
     )
 
 
-def disposals(sources: Sources) -> DataFrame | None:
-    """Context 'disposals'."""
+def handed_back(sources: Sources) -> DataFrame | None:
+    """Context 'handed_back'."""
     if not sources.versions & {*SESSION_VERSIONS}:
         return None
-    by = [*LIFE, "version", "operation", "link", "address", "outcome"]
+    by = [*CHANNEL, "version", "operation", "link", "address", "outcome"]
     first = F.min(F.struct(F.col("settled_frame_no").alias("frame_no"), "settled_ts_ns", "first_frame_no"))
-    found = sources.keep_if_any(
+    found = sources.materialize_if_any(
         sources.tables.messages.filter(F.col("outcome").isin(*HANDED_BACK))
         .join(_versions(sources), "connection_id")
         .groupBy(*by)
@@ -166,15 +166,15 @@ def disposals(sources: Sources) -> DataFrame | None:
     place = ["connection_id", "frame_no"]
     error = F.expr(f"try_variant_get(arguments, '$.state.error', '{ERROR}')")
     errors = (
-        near(sources.methods, "frame_no", few(found, "frame_no"))
+        having_values(sources.methods, "frame_no", few_values(found, "frame_no"))
         .join(found.select(*place).distinct(), place, "left_semi")
         .select(*place, error.alias("error"))
     )
     return found.join(errors, place, "left")
 
 
-def odd_messages(sources: Sources) -> DataFrame | None:
-    """Context 'odd_messages'."""
+def session_messages(sources: Sources) -> DataFrame | None:
+    """Context 'session_messages'."""
     if not sources.versions & {*SESSION_VERSIONS}:
         return None
     asked_about = "priority > 9 OR ttl_ms = 0 OR redelivered OR user_id IS NOT NULL"
@@ -193,15 +193,15 @@ def odd_messages(sources: Sources) -> DataFrame | None:
         sources.tables.messages.filter(asked_about)
         .join(_versions(sources), "connection_id")
         .select(
-            *LIFE, "version", "login", "sender", "operation", "ts_ns", "priority", "ttl_ms", "user_id", "link",
+            *CHANNEL, "version", "login", "sender", "operation", "ts_ns", "priority", "ttl_ms", "user_id", "link",
             "address", "body_seen", "complete", frame_no.alias("frame_no"), frame_no.alias("content_frame_no"),
             *(value.alias(name) for name, value in (lengths | times).items()),
         )
     )  # fmt: skip
 
 
-def taken_links(sources: Sources) -> DataFrame | None:
-    """Context 'taken_links'."""
+def stolen_links(sources: Sources) -> DataFrame | None:
+    """Context 'stolen_links'."""
     if "1.0" not in sources.versions:
         return None
     whose = sources.connections.filter("version = '1.0'").select(

@@ -1,15 +1,14 @@
-"""Context 'settlements': each ack, nack and reject, and what it names.
+"""Context 'settlements': acks, nacks and rejects that did not settle the message that they name.
 
-    sender        who says it: of the client it is about deliveries, of the server about publishes
+    sender        client: about a delivery; server: about a publish
     delivery_tag, multiple
-    named         the message of that number which the channel carried last before it: frame_no, presettled, and
-                  settled_frame_no (null: nobody has settled it)
-    elsewhere     another life or channel of the connection on which a message of that number is outstanding
-    hits          whether it settled anything; only of those with `multiple`
-    confirms, in_transaction  mode of the channel by then
+    named         the last message with that tag on the channel before: frame_no, presettled, settled_frame_no (null:
+                  not settled)
+    elsewhere     another incarnation or channel of the connection where a message with that tag is outstanding
+    hits          whether it settled anything; only if `multiple`
+    confirms, in_transaction  mode of the channel at that time
 
-Which messages a settlement hit is what the settlement engine says (`settled_frame_no` of messages); here is only looked
-up what it left alone.
+The settlement engine decides which messages are settled (`settled_frame_no` of messages).
 """
 
 from __future__ import annotations
@@ -20,44 +19,43 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.constants import NEVER
-from pipeline.audit.contexts.channels import LIFE, OF_METHOD, life
-from pipeline.audit.contexts.materialized import few, kept, kept_if_any, near
+from pipeline.audit.contexts.channels import CHANNEL, METHOD_COLUMNS, channel_life
+from pipeline.audit.contexts.materialized import few_values, having_values, materialize, materialize_if_any
 from pipeline.audit.contexts.prefilter import ON_CHANNEL
 from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
 SETTLES = tuple(dict.fromkeys(name for name, _, _ in SETTLEMENTS if name not in SETTLES_ALL))
 CONFIRMS, TRANSACTS = "confirm.select", "tx.select"
-SAID = "struct<delivery_tag bigint, multiple boolean>"
-# Where more messages than these were settled, stretches of frames in which every settlement hit are left out first.
+TAG_ARGUMENTS = "struct<delivery_tag bigint, multiple boolean>"
+# With more settled messages than this, stretches of frames in which every settlement hits are dropped first.
 MANY = 10_000
 STRETCH = 4096  # frames
 
 
 def settlements(sources: Sources) -> DataFrame | None:
-    """Context 'settlements'. Without those that settle the message they name: what is left is put in order, so it is
-    computed at once, rather than once for each of its uses."""
+    """Context 'settlements'. The result is sorted and used several times, so it is materialized."""
     messages = sources.tables.messages.filter(F.col("delivery_tag").isNotNull())
     hit = messages.filter("settled_frame_no IS NOT NULL").select(
         "connection_id", F.col("settled_frame_no").alias("frame_no"), "delivery_tag"
     )
-    left = _left(sources, hit)
+    left = _unmatched(sources, hit)
     if left is None:
         return None
-    said = kept(_said(sources, left))
+    tagged = materialize(_tagged(sources, left))
     numbers = ["connection_id", "sender", "delivery_tag"]
-    named = _named(messages).join(said.select(*numbers).distinct(), numbers, "left_semi")
-    rows = said.unionByName(named, allowMissingColumns=True)
-    # First what needs the fewest keys: rows that lie together by these do so by more of them.
+    named = _to_settle(messages).join(tagged.select(*numbers).distinct(), numbers, "left_semi")
+    rows = tagged.unionByName(named, allowMissingColumns=True)
+    # The window with the fewest keys first: its partitioning also serves the other.
     known = rows.withColumn("open_elsewhere", _open_elsewhere()).withColumn("named", _last_named())
     here = F.struct("channel", "channel_life")
     elsewhere = (F.col("open_elsewhere.until") > F.col("frame_no")) & (F.col("open_elsewhere.place") != here)
     by_frame = ["connection_id", "frame_no"]
     several = (
         hit.select(*by_frame)
-        .join(said.filter("multiple").select(*by_frame), by_frame, "left_semi")
+        .join(tagged.filter("multiple").select(*by_frame), by_frame, "left_semi")
         .distinct()
         .withColumns({"multiple": F.lit(True), "hits": F.lit(True)})
     )
@@ -70,12 +68,12 @@ def settlements(sources: Sources) -> DataFrame | None:
     )
 
 
-def _left(sources: Sources, hit: DataFrame) -> DataFrame | None:
-    """The settlements that did not settle the message they name: connection_id, frame_no."""
+def _unmatched(sources: Sources, hit: DataFrame) -> DataFrame | None:
+    """Settlements that did not settle the message that they name: connection_id, frame_no."""
     place = ["connection_id", "frame_no", "delivery_tag"]
     rows = sources.methods.filter(ON_CHANNEL).filter(F.col("name").isin(list(SETTLES))).select(*place)
-    if sources.traffic["settled"] > MANY:
-        stretches = kept_if_any(_unequal(rows, hit))
+    if sources.message_kind_counts["settled"] > MANY:
+        stretches = materialize_if_any(_unequal_stretches(rows, hit))
         if stretches is None:
             return None
         rows, hit = (
@@ -84,14 +82,14 @@ def _left(sources: Sources, hit: DataFrame) -> DataFrame | None:
             .drop("stretch")
             for side in (rows, hit)
         )
-    return kept_if_any(rows.join(hit, place, "left_anti").select("connection_id", "frame_no"))
+    return materialize_if_any(rows.join(hit, place, "left_anti").select("connection_id", "frame_no"))
 
 
-def _unequal(said: DataFrame, hit: DataFrame) -> DataFrame:
-    """Stretches of frames whose settlements are not exactly those that messages were settled by: connection_id and
-    `stretch`. By sums over both sides, which are equal by chance once in 2^64 times (who chooses tags for it can make
-    them so): to join them takes ten times as long."""
-    sides = (rows.withColumn("side", F.lit(side)) for rows, side in ((said, 1), (hit, -1)))
+def _unequal_stretches(settlements: DataFrame, hit: DataFrame) -> DataFrame:
+    """Stretches of frames where the settlements on the wire differ from those recorded in messages: connection_id and
+    `stretch`. Compared by hash sums, which collide by chance once in 2^64 (or by intent); a join takes ten times as
+    long."""
+    sides = (rows.withColumn("side", F.lit(side)) for rows, side in ((settlements, 1), (hit, -1)))
     one, other = (rows.select("connection_id", "frame_no", "delivery_tag", "side") for rows in sides)
     sums = (
         one.unionAll(other)
@@ -105,33 +103,33 @@ def _stretch() -> Column:
     return F.expr(f"frame_no DIV {STRETCH}")
 
 
-def _said(sources: Sources, left: DataFrame) -> DataFrame:
-    """These settlements with their tags, and which mode the channel is in by then."""
+def _tagged(sources: Sources, left: DataFrame) -> DataFrame:
+    """These settlements with their tags, and the mode of the channel at that time."""
     so_far = Window.partitionBy("connection_id", "channel", "channel_life").orderBy("frame_no")
 
     def selected(mode: str) -> Column:
         return F.count(F.when(F.col("name") == mode, 1)).over(so_far) > 0
 
-    said = F.expr(f"try_variant_get(arguments, '$', '{SAID}')")
-    settling = near(sources.methods, "frame_no", few(left, "frame_no")).join(
+    args = F.expr(f"try_variant_get(arguments, '$', '{TAG_ARGUMENTS}')")
+    settling = having_values(sources.methods, "frame_no", few_values(left, "frame_no")).join(
         left, ["connection_id", "frame_no"], "left_semi"
     )
     modes = sources.control_methods.filter(ON_CHANNEL).filter(F.col("name").isin("channel.open", CONFIRMS, TRANSACTS))
-    rows = settling.select(*OF_METHOD, "arguments").unionAll(modes.select(*OF_METHOD, "arguments"))
+    rows = settling.select(*METHOD_COLUMNS, "arguments").unionAll(modes.select(*METHOD_COLUMNS, "arguments"))
     return (
-        rows.select(*OF_METHOD, said.alias("said"))
-        .withColumn("channel_life", life())
+        rows.select(*METHOD_COLUMNS, args.alias("args"))
+        .withColumn("channel_life", channel_life())
         .withColumns({"confirms": selected(CONFIRMS), "in_transaction": selected(TRANSACTS)})
-        .filter(F.col("name").isin(list(SETTLES)) & F.col("said.delivery_tag").isNotNull())
+        .filter(F.col("name").isin(list(SETTLES)) & F.col("args.delivery_tag").isNotNull())
         .select(
-            *LIFE, "frame_no", "ts_ns", "version", "sender", "name", "confirms", "in_transaction", "said.delivery_tag",
-            F.coalesce("said.multiple", F.lit(False)).alias("multiple"),
+            *CHANNEL, "frame_no", "ts_ns", "version", "sender", "name", "confirms", "in_transaction",
+            "args.delivery_tag", F.coalesce("args.multiple", F.lit(False)).alias("multiple"),
         )
     )  # fmt: skip
 
 
-def _named(messages: DataFrame) -> DataFrame:
-    """Messages under the side that is to settle them."""
+def _to_settle(messages: DataFrame) -> DataFrame:
+    """Messages, with the side that has to settle them as `sender`."""
     presettled = (F.col("outcome") == "presettled").alias("presettled")
     frame_no = F.col("first_frame_no").alias("frame_no")
     return messages.filter(F.col("operation").isin("publish", "deliver", "get")).select(
@@ -151,7 +149,7 @@ def _last_named() -> Column:
 
 
 def _open_elsewhere() -> Column:
-    """The message of the row's number that stays outstanding longest among those before it, on any channel."""
+    """Of the earlier messages with the row's tag, on any channel, the one that stays outstanding longest."""
     of_number = Window.partitionBy("connection_id", "sender", "delivery_tag").orderBy("frame_no")
     until = F.when(F.col("message.presettled"), 0).otherwise(F.coalesce("message.settled_frame_no", F.lit(NEVER)))
     place = F.struct("channel", "channel_life").alias("place")

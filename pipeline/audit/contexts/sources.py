@@ -1,16 +1,15 @@
-"""What detectors read. A context is a set of rows, computed once from the tables for all detectors that name it.
+"""The contexts that detectors read. A context is a set of rows, computed once for all detectors that name it.
 
 Columns that the engine looks for, where a context has them: connection_id, version, frame_no, ts_ns; channel,
 channel_life (rules on channels, links, messages); content_frame_no (the message, see `Detector.thing`).
 
-    connections  one row a connection: columns of the table, what is known of it, and the first of each method of the
-                 connection class: `c.start`, `c.tune_ok` ... (`facts`)
-    frames       one row a frame of any type, beside what is known of its connection (`c`); not those that are plain
-    events       one row a method of the classic family on a channel other than that of the connection, with its
-                 arguments (`said`), what earlier rows of the channel say (`State`), and its connection (`c`); not those
-                 that are plain
+    connections  one row per connection: columns of the table, what is known of it, and the first of each method of
+                 class connection: `c.start`, `c.tune_ok` ... (`connections`)
+    frames       one row per frame of any type, with its connection (`c`)
+    events       one row per method of the classic family on a channel other than 0, with its arguments (`args`), the
+                 state from earlier rows of the channel (`State`), and its connection (`c`)
 
-Which rows are plain, so that no rule can be about them, says `plain`.
+Contexts 'frames' and 'events' leave out routine rows, which no rule can be about (`prefilter`).
 """
 
 from __future__ import annotations
@@ -24,32 +23,32 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.catalogue import Number
-from pipeline.audit.contexts.arguments import SAID, said
-from pipeline.audit.contexts.facts import facts, firsts, heads, seconds, words
-from pipeline.audit.contexts.materialized import FEW, counted, few, near
-from pipeline.audit.contexts.outstanding import piles
+from pipeline.audit.contexts.arguments import CHANNEL_ARGUMENTS, arguments_struct
+from pipeline.audit.contexts.connections import connection_rows, control_rows, first_rows, header_frames, seconds
+from pipeline.audit.contexts.materialized import FEW, few_values, having_values, materialize_counted
+from pipeline.audit.contexts.message_counts import count_kinds, count_messages
+from pipeline.audit.contexts.outstanding import compute_peaks
 from pipeline.audit.contexts.prefilter import (
-    MOVES,
     ON_CHANNEL,
-    SENT_BY,
-    agreed,
-    judged_frames,
-    odd_frames,
-    odd_passing,
-    passing,
+    SESSION_TRANSFERS,
+    TRANSFER_SENDERS,
+    flagged_frames,
+    negotiated_limits,
     stretches,
+    transfer_counts,
+    unusual_frames,
+    unusual_transfers,
 )
-from pipeline.audit.contexts.traffic import tallied, traffic
 from pipeline.audit.detector import State
-from pipeline.decoding.shared import shared
+from pipeline.decoding.shared_property import shared_property
 from pipeline.session import INTERPRETED
 
 if TYPE_CHECKING:
     from pipeline import Tables
 
-# Filters that Spark infers from conditions and joins leave out next to nothing here: to infer them takes more time.
+# Filters that Spark infers from conditions and joins drop next to nothing here, and inferring them takes time.
 UNINFERRED = {"spark.sql.constraintPropagation.enabled": "false"}
-# For plans over few rows: besides compiling, Spark plans anew what comes behind each exchange.
+# For plans over few rows: no code generation, and no adaptive planning after each exchange.
 SMALL = {
     **INTERPRETED,
     **UNINFERRED,
@@ -70,7 +69,7 @@ PARTITIONS = {
     "direction": ("connection_id", "channel", "sender"),
     "connection": ("connection_id",),
 }
-# What rows of frames and events say of their connection, beside its first methods.
+# Columns of `c` in contexts 'frames' and 'events', besides the first methods.
 OF_CONNECTION = (
     "frame_max", "channel_max", "heartbeat_s", "user", "vhost", "state", "version_known", "tcp_end", "tcp_end_by",
     "tcp_rtt_ns", "client_properties", "server_properties", "client_framed", "server_framed", "loss_frame",
@@ -79,141 +78,146 @@ OF_CONNECTION = (
 
 
 class Sources:
-    """The tables, the thresholds by rule, and what several contexts are made of: few rows, computed at once, because
-    planning all contexts that are made of them down to the files would cost more than everything else."""
+    """The tables, the thresholds by rule, and intermediate results that several contexts share. These are few rows and
+    materialized: planning every context down to the files would cost more than everything else."""
 
     def __init__(self, tables: Tables, parameters: Parameters) -> None:
         self.tables = tables
         self.parameters = parameters
-        self.rules: Collection[str] = parameters.keys()  # that are looked for
-        self.most = 0  # rows of anything that is kept
+        self.rules: Collection[str] = parameters.keys()  # rules to check
+        self.largest = 0  # row count of the largest materialized result
         self.lock = RLock()
 
-    def keep(self, rows: DataFrame) -> DataFrame:
-        """`kept` rows."""
-        standing, number = counted(rows)
-        self.most = max(self.most, number)
-        return standing
+    def materialize(self, rows: DataFrame) -> DataFrame:
+        """Materialized rows."""
+        checkpoint, number = materialize_counted(rows)
+        self.largest = max(self.largest, number)
+        return checkpoint
 
-    def keep_if_any(self, rows: DataFrame) -> DataFrame | None:
-        """The same, None where there are none."""
-        standing, number = counted(rows)
-        self.most = max(self.most, number)
-        return standing if number else None
+    def materialize_if_any(self, rows: DataFrame) -> DataFrame | None:
+        """The same; None if there are no rows."""
+        checkpoint, number = materialize_counted(rows)
+        self.largest = max(self.largest, number)
+        return checkpoint if number else None
 
-    def brief(self) -> Mapping[str, str]:
-        """Settings for what is made of kept rows: where they are few, Spark would spend most of its time compiling. In
-        unions of kept rows it fails to infer filters: constraints name columns that are no more ("key not found")."""
-        return SMALL if self.most <= FEW else UNINFERRED
+    def settings(self) -> Mapping[str, str]:
+        """Spark settings for queries on materialized rows. On few rows Spark would spend most of its time compiling. In
+        unions of checkpoints it fails to infer filters ("key not found")."""
+        return SMALL if self.largest <= FEW else UNINFERRED
 
-    @shared
+    @shared_property
     def frames(self) -> DataFrame:
-        """Table frames, narrow."""
+        """Table frames, FRAME_COLUMNS only."""
         return _with_notes(self.tables.frames).select(*FRAME_COLUMNS, "first_ts_ns")
 
-    @shared
+    @shared_property
     def methods(self) -> DataFrame:
-        """Table methods, as wide as whoever reads it asks for, with the columns of frames that it lacks."""
+        """Table methods, with the columns of frames that it lacks."""
         return _with_notes(self.tables.methods).withColumn("body_size", F.lit(None).cast("bigint"))
 
-    @shared
+    @shared_property
     def control_methods(self) -> DataFrame:
-        """Rows of `methods` but those that carry or settle messages: columns CONTROL_METHOD_COLUMNS, few rows.
-        Arguments take longer to
-        read than all that stands in plain columns, and are read here once."""
-        rows = self.methods.filter(~F.coalesce(F.col("name").isin(*SENT_BY, *MOVES), F.lit(False)))
-        return self.keep(rows.select(*CONTROL_METHOD_COLUMNS))
+        """Rows of `methods` except those that carry or settle messages: columns CONTROL_METHOD_COLUMNS, few rows.
+        Arguments (VARIANT) are slower to read than all other columns together, and are read here once."""
+        rows = self.methods.filter(~F.coalesce(F.col("name").isin(*TRANSFER_SENDERS, *SESSION_TRANSFERS), F.lit(False)))
+        return self.materialize(rows.select(*CONTROL_METHOD_COLUMNS))
 
-    @shared
-    def said(self) -> Counter[str]:
-        """How often each of the names of `control_methods` was said."""
+    @shared_property
+    def method_counts(self) -> Counter[str]:
+        """The number of `control_methods` by name."""
         rows = self.control_methods.filter("name IS NOT NULL").groupBy("name").count().collect()
         return Counter({row.name: row[1] for row in rows})
 
-    @shared
-    def traffic(self) -> Mapping[str, int]:
-        """How many messages there are of each kind that a context is about (`traffic.KINDS`)."""
-        return traffic(self.tallied)
+    @shared_property
+    def message_kind_counts(self) -> Mapping[str, int]:
+        """The number of messages of each kind (`message_counts.KINDS`)."""
+        return count_kinds(self.message_counts)
 
-    @shared
+    @shared_property
     def seconds(self) -> DataFrame:
-        """What each side of each connection sent second by second (`facts.seconds`), and each frame that is not
-        plain: both in one pass over all frames."""
-        return self.keep(seconds(judged_frames(self)))
+        """What each side of each connection sent second by second (`connections.seconds`), and every unusual frame:
+        both in one pass over all frames."""
+        return self.materialize(seconds(flagged_frames(self)))
 
-    @shared
+    @shared_property
     def versions(self) -> set[str]:
-        """Versions of which there are any rows."""
+        """The AMQP versions that occur."""
         both = self.seconds.select("version").union(self.connections.select("version"))
         return {row.version for row in both.distinct().collect() if row.version is not None}
 
-    @shared
+    @shared_property
     def control(self) -> DataFrame:
         """Protocol headers and methods of connections themselves, with their arguments: few rows."""
-        return self.keep(words(heads(self.frames), self.control_methods, FRAME_COLUMNS))
+        return self.materialize(control_rows(header_frames(self.frames), self.control_methods, FRAME_COLUMNS))
 
-    @shared
-    def firsts(self) -> DataFrame:
-        """The first row of each kind of `control`, by connection (`facts.firsts`)."""
-        return self.keep(firsts(self.control))
+    @shared_property
+    def first_rows(self) -> DataFrame:
+        """The first row of each kind of `control`, by connection (`connections.first_rows`)."""
+        return self.materialize(first_rows(self.control))
 
-    @shared
-    def agreed(self) -> DataFrame:
-        """What was agreed on, by connection (`plain.agreed`)."""
-        return self.keep(agreed(self))
+    @shared_property
+    def negotiated(self) -> DataFrame:
+        """The negotiated limits, by connection (`prefilter.negotiated_limits`)."""
+        return self.materialize(negotiated_limits(self))
 
-    @shared
+    @shared_property
     def connections(self) -> DataFrame:
         """Context 'connections'."""
-        return self.keep(facts(self.tables.connections, self.seconds, self.firsts))
+        return self.materialize(connection_rows(self.tables.connections, self.seconds, self.first_rows))
 
-    @shared
+    @shared_property
     def stretches(self) -> DataFrame:
-        """Where messages pass and nothing else happens, by channel (`plain.stretches`)."""
-        return self.keep(stretches(self))
+        """The longest stretch of each channel with nothing but message traffic (`prefilter.stretches`)."""
+        return self.materialize(stretches(self))
 
-    @shared
-    def passing(self) -> DataFrame:
-        """Methods that carry or settle messages, counted (`plain.passing`)."""
-        return self.keep(passing(self))
+    @shared_property
+    def transfer_counts(self) -> DataFrame:
+        """Counts of methods that carry or settle messages (`prefilter.transfer_counts`)."""
+        return self.materialize(transfer_counts(self))
 
-    @shared
-    def odd_frames(self) -> DataFrame | None:
-        """Rows of `frames` that are not plain (`plain.odd_frames`)."""
-        odd = few(self.seconds.filter("odd_frame IS NOT NULL"), "odd_frame")
-        return None if odd == [] else self.keep_if_any(near(odd_frames(self), "frame_no", odd))
+    @shared_property
+    def unusual_frames(self) -> DataFrame | None:
+        """The unusual rows of `frames` (`prefilter.unusual_frames`)."""
+        unusual = few_values(self.seconds.filter("unusual_frame IS NOT NULL"), "unusual_frame")
+        return (
+            None if unusual == [] else self.materialize_if_any(having_values(unusual_frames(self), "frame_no", unusual))
+        )
 
-    @shared
-    def odd_methods(self) -> DataFrame | None:
-        """Methods on channels that are not plain: FRAME_COLUMNS, `arguments` and `calm_life` (`plain.in_stretches`)."""
+    @shared_property
+    def unusual_methods(self) -> DataFrame | None:
+        """Unusual methods on channels: FRAME_COLUMNS, `arguments` and `stretch_life` (`prefilter.with_stretches`)."""
         columns = (*FRAME_COLUMNS, "arguments")
-        rows = self.control_methods.filter(ON_CHANNEL).select(*columns, F.lit(None).cast("bigint").alias("calm_life"))
-        odd = few(self.passing.filter("odd_frame IS NOT NULL"), "odd_frame")
-        if odd != []:  # arguments take long to read: those of a few frames are looked for
-            rows = rows.unionByName(near(odd_passing(self), "frame_no", odd).select(*columns, "calm_life"))
-        return self.keep_if_any(rows)
+        rows = self.control_methods.filter(ON_CHANNEL).select(
+            *columns, F.lit(None).cast("bigint").alias("stretch_life")
+        )
+        unusual = few_values(self.transfer_counts.filter("unusual_frame IS NOT NULL"), "unusual_frame")
+        if unusual != []:  # arguments are slow to read: only those of a few frames are read
+            rows = rows.unionByName(
+                having_values(unusual_transfers(self), "frame_no", unusual).select(*columns, "stretch_life")
+            )
+        return self.materialize_if_any(rows)
 
-    @shared
-    def tallied(self) -> DataFrame:
-        """Messages counted (`traffic.tallied`)."""
-        return self.keep(tallied(self.tables.messages, self.parameters))
+    @shared_property
+    def message_counts(self) -> DataFrame:
+        """Messages counted (`traffic.message_counts`)."""
+        return self.materialize(count_messages(self.tables.messages, self.parameters))
 
-    @shared
-    def piles(self) -> DataFrame | None:
-        """How many messages were outstanding at a time, by life of a channel (`outstanding.piles`)."""
-        rows = piles(self)
-        return None if rows is None else self.keep_if_any(rows)
+    @shared_property
+    def outstanding_peaks(self) -> DataFrame | None:
+        """Context 'outstanding_peaks' (`outstanding.compute_peaks`)."""
+        rows = compute_peaks(self)
+        return None if rows is None else self.materialize_if_any(rows)
 
-    @shared
+    @shared_property
     def knowledge(self) -> DataFrame:
-        """What is known of each connection, and whose it is."""
+        """KNOWLEDGE of each connection, and its client, user and virtual host."""
         return self.connections.select(
             "connection_id", "start", "both", "order", "loss_from_ns", "client_product", "user", "vhost"
         )
 
-    @shared
-    def of_connection(self) -> DataFrame:
-        """`c` of frames and events, by connection_id."""
+    @shared_property
+    def connection_facts(self) -> DataFrame:
+        """Column `c` of contexts 'frames' and 'events', by connection_id."""
         own = [*OF_CONNECTION, F.col("ts_ns").alias("last_ns"), F.col("start").alias("from_start")]
         return self.connections.select("connection_id", F.struct("c.*", *own).alias("c"))
 
@@ -224,21 +228,21 @@ def _with_notes(rows: DataFrame) -> DataFrame:
 
 def frames(sources: Sources) -> DataFrame | None:
     """Context 'frames'."""
-    if sources.odd_frames is None:
+    if sources.unusual_frames is None:
         return None
-    return sources.odd_frames.select(*FRAME_COLUMNS).join(sources.of_connection, "connection_id", "left")
+    return sources.unusual_frames.select(*FRAME_COLUMNS).join(sources.connection_facts, "connection_id", "left")
 
 
 def events(sources: Sources, states: Mapping[str, State]) -> DataFrame | None:
     """Context 'events'."""
-    if sources.odd_methods is None:
+    if sources.unusual_methods is None:
         return None
-    rows = sources.odd_methods.select(*FRAME_COLUMNS, said(SAID).alias("said"))
+    rows = sources.unusual_methods.select(*FRAME_COLUMNS, arguments_struct(CHANNEL_ARGUMENTS).alias("args"))
     for layer in sorted({state.layer for state in states.values()}):
         rows = rows.withColumns({name: _before(state) for name, state in states.items() if state.layer == layer})
     opens = F.when(F.col("name") == "channel.open", 1).otherwise(0)
     rows = rows.withColumn("channel_life", F.col("opens_before") + opens)
-    return rows.join(sources.of_connection, "connection_id", "left")
+    return rows.join(sources.connection_facts, "connection_id", "left")
 
 
 def _before(state: State) -> Column:

@@ -1,4 +1,4 @@
-"""All detectors and the contexts that they read. A group of rules is one module: `DETECTORS`, and where it needs them
+"""All detectors and the contexts that they read. Each group of rules is a module with `DETECTORS`, and if needed
 `STATES` of context 'events' and `CONTEXTS` of its own."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from types import ModuleType
 
 from pyspark.sql import DataFrame
 
-from pipeline.audit.contexts import registry as contexts
-from pipeline.audit.contexts.registry import Sources
+from pipeline.audit.contexts import sources as contexts
+from pipeline.audit.contexts.sources import Sources
 from pipeline.audit.detector import Detector, State
 from pipeline.audit.detectors import (
     amqp_0_10,
@@ -22,7 +22,6 @@ from pipeline.audit.detectors import (
     consumers,
     contents,
     deliveries,
-    encryption,
     flow,
     framing,
     handshake,
@@ -39,7 +38,6 @@ MODULES: tuple[ModuleType, ...] = (
     negotiation,
     handshake,
     security,
-    encryption,
     heartbeats,
     closing,
     capture,
@@ -64,8 +62,8 @@ STATES: dict[str, State] = {
 }
 
 
-def asked_for(rules: Collection[str]) -> dict[str, State]:
-    """The STATES that detectors of these rules name, and the states that those are made of."""
+def needed_states(rules: Collection[str]) -> dict[str, State]:
+    """The STATES that detectors of these rules use, and the states that these depend on."""
     words: set[str] = {"opens_before"}
     for detector in DETECTORS:
         if detector.context == "events" and detector.rule in rules:
@@ -85,21 +83,22 @@ def _words(text: str) -> set[str]:
 CONTEXTS: dict[str, Callable[[Sources], DataFrame | None]] = {
     "connections": lambda sources: sources.connections,
     "frames": contexts.frames,
-    "events": lambda sources: contexts.events(sources, asked_for(sources.rules)),
+    "events": lambda sources: contexts.events(sources, needed_states(sources.rules)),
     **{name: context for module in MODULES for name, context in getattr(module, "CONTEXTS", {}).items()},
 }
-# What contexts are made of that is read out of all rows of a table; what is beside that are few rows.
-MADE_OF: dict[str, tuple[str, ...]] = {
-    "frames": ("odd_frames",),
-    "events": ("odd_methods",),
-    "lives": ("tallied", "odd_methods"),
-    "pile_ups": ("piles",),
-    "prefetched": ("piles", "odd_methods"),
-    "tags": ("odd_methods",),
-    "habits": ("tallied",),
+# Properties of Sources that scan a whole table, by the contexts that need them.
+SOURCES_OF_CONTEXT: dict[str, tuple[str, ...]] = {
+    "frames": ("unusual_frames",),
+    "events": ("unusual_methods",),
+    "incarnations": ("message_counts", "unusual_methods"),
+    "outstanding_peaks": ("outstanding_peaks",),
+    "prefetched": ("outstanding_peaks", "unusual_methods"),
+    "tags": ("unusual_methods",),
+    "habits": ("message_counts",),
 }
-# These read all rows themselves.
-READING = (
-    "settlements", "numbers", "tags", "redeliveries", "prefetched", "waits", "contents", "returned", "blocked",
-    "sequences", "disposals", "odd_messages", "taken_links", "requeued", "returning", "unrouted", "timed_out", "tokens",
+# Contexts that scan a whole table themselves.
+FULL_SCANS = (
+    "settlements", "numbers", "tags", "redeliveries", "prefetched", "waits", "contents", "returned_publishes",
+    "blocked", "sequences", "handed_back", "session_messages", "stolen_links", "requeued", "requeue_loops", "unrouted",
+    "timed_out", "tokens",
 )  # fmt: skip

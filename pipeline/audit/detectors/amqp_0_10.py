@@ -18,12 +18,12 @@ from codec.amqp.versions import (
 )
 from pipeline.audit.detector import Detector, Sql
 from pipeline.audit.detectors import closing, handshake, heartbeats
-from pipeline.audit.detectors.amqp_1_0 import error_is, late, odd, of_frames
-from pipeline.audit.detectors.framing import noted
+from pipeline.audit.detectors.amqp_1_0 import error_is, frame_error, late, odd
+from pipeline.audit.detectors.framing import has_note
 
-CONTENT_NOTES = noted("undefined-flags", "entry-unexpected")
-OFFERED: Sql = "c.tune.said.heartbeat"
-CHOSEN: Sql = "c.tune_ok.said.heartbeat"
+CONTENT_NOTES = has_note("undefined-flags", "entry-unexpected")
+OFFERED: Sql = "c.tune.args.heartbeat"
+CHOSEN: Sql = "c.tune_ok.args.heartbeat"
 DETACH_CODES: Sql = (
     "CASE observed WHEN 1 THEN 'session-busy' WHEN 2 THEN 'transport-busy' WHEN 3 THEN 'not-attached' "
     "WHEN 4 THEN 'unknown-ids' END"
@@ -38,29 +38,29 @@ def as_in(rule: str, like: str, group: tuple[Detector, ...]) -> list[Detector]:
 
 
 DETECTORS = (
-    of_frames("T10-01", noted("frame-flags")),
-    of_frames(
+    frame_error("T10-01", has_note("frame-flags")),
+    frame_error(
         "T10-02",
-        f"{noted('frame-short')} OR c.frame_max > 0 AND size > c.frame_max AND frame_no > c.tune_ok.frame_no AND "
+        f"{has_note('frame-short')} OR c.frame_max > 0 AND size > c.frame_max AND frame_no > c.tune_ok.frame_no AND "
         "frame_type NOT IN ('gap', 'skipped', 'tls', 'foreign')",
         negotiated="c.frame_max",
     ),
-    of_frames("T10-03", f"{error_is(E_RESERVED)} AND NOT {noted('frame-flags')}"),
-    of_frames("T10-04", error_is(E_FRAME_TYPE)),
-    of_frames("T10-05", noted("track")),
-    of_frames("T10-06", f"{error_is(E_SEGMENT_ALONE)} OR {noted('segment-cut')}"),
-    of_frames("T10-07", f"{error_is(E_NO_COMMAND)} OR {noted('segment-order')}"),
-    of_frames("T10-08", noted("segments-unexpected")),
-    of_frames("T10-09", noted("header-missing")),
-    of_frames("T10-10", noted("control-goes-on")),
+    frame_error("T10-03", f"{error_is(E_RESERVED)} AND NOT {has_note('frame-flags')}"),
+    frame_error("T10-04", error_is(E_FRAME_TYPE)),
+    frame_error("T10-05", has_note("track")),
+    frame_error("T10-06", f"{error_is(E_SEGMENT_ALONE)} OR {has_note('segment-cut')}"),
+    frame_error("T10-07", f"{error_is(E_NO_COMMAND)} OR {has_note('segment-order')}"),
+    frame_error("T10-08", has_note("segments-unexpected")),
+    frame_error("T10-09", has_note("header-missing")),
+    frame_error("T10-10", has_note("control-goes-on")),
     odd("T10-11", "required-missing", name="name"),
-    of_frames("T10-12", noted("undefined-flags")),
-    of_frames(
+    frame_error("T10-12", has_note("undefined-flags")),
+    frame_error(
         "T10-13",
         f"{error_is(E_ARGUMENTS, E_PROPERTIES, E_FIELDS, E_SHORT_METHOD, E_DEPTH)} AND NOT {CONTENT_NOTES}",
     ),
-    of_frames("T10-14", noted("entry-unexpected")),
-    of_frames("T10-15", error_is(E_METHOD), observed="named_struct('class', class_id, 'code', method_id)"),
+    frame_error("T10-14", has_note("entry-unexpected")),
+    frame_error("T10-15", error_is(E_METHOD), observed="named_struct('class', class_id, 'code', method_id)"),
     odd("T10-16", "wrong-side", name="name"),
     *as_in("T10-20", "HS-01", handshake.DETECTORS),
     *as_in("T10-21", "HS-04", handshake.DETECTORS),
@@ -142,14 +142,14 @@ DETECTORS = (
     odd("T10-66", "after-stop", **ON_SUBSCRIPTION),
     Detector(
         "T10-67",
-        "odd_messages",
+        "session_messages",
         when="complete AND content_length != body_seen",
         evidence={"observed": "body_seen", "expected": "content_length"},
         offender="sender",
     ),
     Detector(
         "T10-68",
-        "odd_messages",
+        "session_messages",
         when="operation = 'publish' AND user_id != login",
         evidence={"observed": "user_id", "expected": "login"},
     ),
@@ -158,7 +158,7 @@ DETECTORS = (
     odd("T10-71", "branch-order", name="name"),
     Detector(
         "T10-72",
-        "odd_messages",
+        "session_messages",
         when="ttl_ms = 0 OR expires < stamped",
         evidence={"ttl_ms": "ttl_ms", "expiration": "expires", "timestamp": "stamped"},
         offender="sender",

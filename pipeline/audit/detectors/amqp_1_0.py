@@ -11,16 +11,16 @@ from codec.amqp.versions import (
     E_SHORT_FRAME,
     ERRORS,
 )
-from pipeline.audit.contexts.sequences import disposals, odd_messages, sequences, taken_links
+from pipeline.audit.contexts.sequences import handed_back, sequences, session_messages, stolen_links
 from pipeline.audit.detector import Detector, Sql
-from pipeline.audit.detectors.framing import noted
-from pipeline.audit.engine import text
+from pipeline.audit.detectors.framing import has_note
+from pipeline.audit.engine import sql_text
 
 CONTEXTS = {
-    "disposals": disposals,
-    "odd_messages": odd_messages,
+    "handed_back": handed_back,
+    "session_messages": session_messages,
     "sequences": sequences,
-    "taken_links": taken_links,
+    "stolen_links": stolen_links,
 }
 OPENED: Sql = "c.client_open IS NOT NULL AND c.server_open IS NOT NULL"
 FIRST_END: Sql = "least(c.client_end.ts_ns, c.server_end.ts_ns)"
@@ -33,7 +33,7 @@ OUTCOME: Sql = "CASE {} WHEN 1 THEN 'accepted' WHEN 2 THEN 'rejected' WHEN 4 THE
 
 def error_is(*codes: int) -> Sql:
     """True on frames with one of these errors."""
-    return f"coalesce(error IN ({', '.join(text(str(ERRORS[code])) for code in codes)}), false)"
+    return f"coalesce(error IN ({', '.join(sql_text(str(ERRORS[code])) for code in codes)}), false)"
 
 
 def odd(rule: str, oddity: str, offender: Sql = "sender", **evidence: Sql) -> Detector:
@@ -58,21 +58,23 @@ def late(rule: str, oddity: str, expected: str, **evidence: Sql) -> Detector:
     )
 
 
-def stated(rule: str, oddity: str, **evidence: Sql) -> Detector:
+def peer_error(rule: str, oddity: str, **evidence: Sql) -> Detector:
     """An error that a peer states on the wire is the finding."""
     shown = {"observed": "condition", "text": "description", "by": "sender", **evidence}
     return Detector(rule, "sequences", when=f"oddity = '{oddity}'", evidence=shown)
 
 
-def of_frames(rule: str, when: Sql, **evidence: Sql) -> Detector:
+def frame_error(rule: str, when: Sql, **evidence: Sql) -> Detector:
     """A frame of 1.0 breaks the rule."""
     shown = {"name": "name", "frame_type": "frame_type", **evidence, "error": "error", "size": "size"}
     return Detector(rule, "frames", when=f"({when})", evidence=shown, offender="sender")
 
 
 DETECTORS = (
-    of_frames("L10-01", f"{error_is(E_SHORT_FRAME)} OR {noted('frame-short')}"),
-    of_frames("L10-02", f"{error_is(E_FRAME_TYPE)} OR {error_is(E_NO_PERFORMATIVE)} AND coalesce({MISPLACED}, false)"),
+    frame_error("L10-01", f"{error_is(E_SHORT_FRAME)} OR {has_note('frame-short')}"),
+    frame_error(
+        "L10-02", f"{error_is(E_FRAME_TYPE)} OR {error_is(E_NO_PERFORMATIVE)} AND coalesce({MISPLACED}, false)"
+    ),
     odd("L10-03", "frame-too-large", name="name"),
     *(
         Detector(
@@ -88,22 +90,22 @@ DETECTORS = (
     ),
     odd("L10-05", "open-misplaced", name="name"),
     odd("L10-06", "open-channel"),
-    of_frames(
+    frame_error(
         "L10-07",
         f"({error_is(E_NO_PERFORMATIVE)} AND NOT coalesce({MISPLACED}, false) OR "
-        f"{error_is(E_FIELDS, E_DEPTH)} AND NOT {noted('fields-missing', 'fields-extra', 'octets-left')}) "
+        f"{error_is(E_FIELDS, E_DEPTH)} AND NOT {has_note('fields-missing', 'fields-extra', 'octets-left')}) "
         "AND frame_type IN ('amqp', 'sasl')",
     ),
-    of_frames("L10-08", noted("fields-missing"), expected="'every mandatory field'"),
-    of_frames(
+    frame_error("L10-08", has_note("fields-missing"), expected="'every mandatory field'"),
+    frame_error(
         "L10-09",
         "frame_type = 'empty' AND (frame_no < CASE sender WHEN 'client' THEN c.client_open.frame_no ELSE "
         "c.server_open.frame_no END OR frame_no > CASE sender WHEN 'client' THEN c.client_end.frame_no ELSE "
         "c.server_end.frame_no END)",
         channel="channel",
     ),
-    of_frames("L10-10", noted("fields-extra"), expected="'fields of the type, and values that it allows'"),
-    of_frames("L10-11", noted("octets-left"), observed="'octets behind the performative'"),
+    frame_error("L10-10", has_note("fields-extra"), expected="'fields of the type, and values that it allows'"),
+    frame_error("L10-11", has_note("octets-left"), observed="'octets behind the performative'"),
     odd("L10-20", "sasl-order", name="name"),
     Detector(
         "L10-21",
@@ -116,20 +118,20 @@ DETECTORS = (
     Detector(
         "L10-22",
         "control",
-        when="frame_type = 'protocol-header' AND shiftright(code, 24) = 0 AND c.sasl_outcome.said.code != 0 AND "
+        when="frame_type = 'protocol-header' AND shiftright(code, 24) = 0 AND c.sasl_outcome.args.code != 0 AND "
         "frame_no > c.sasl_outcome.frame_no",
-        evidence={"observed": "hex(code)", "outcome": "c.sasl_outcome.said.code"},
+        evidence={"observed": "hex(code)", "outcome": "c.sasl_outcome.args.code"},
         offender="sender",
     ),
     Detector(
         "L10-23",
         "connections",
-        when="c.sasl_outcome.said.code != 0",
+        when="c.sasl_outcome.args.code != 0",
         frame="c.sasl_outcome.frame_no",
         at_ns="c.sasl_outcome.ts_ns",
         evidence={
-            "observed": "c.sasl_outcome.said.code",
-            "meaning": "CASE c.sasl_outcome.said.code WHEN 1 THEN 'auth' WHEN 2 THEN 'sys' WHEN 3 THEN 'sys-perm' "
+            "observed": "c.sasl_outcome.args.code",
+            "meaning": "CASE c.sasl_outcome.args.code WHEN 1 THEN 'auth' WHEN 2 THEN 'sys' WHEN 3 THEN 'sys-perm' "
             "WHEN 4 THEN 'sys-temp' END",
             "by": "'server'",
             "user": "user",
@@ -151,10 +153,10 @@ DETECTORS = (
     Detector(
         "L10-25",
         "connections",
-        when="c.sasl_init.said.hostname != c.client_open.said.hostname",
+        when="c.sasl_init.args.hostname != c.client_open.args.hostname",
         frame="c.client_open.frame_no",
         at_ns="c.client_open.ts_ns",
-        evidence={"sasl_init": "c.sasl_init.said.hostname", "open": "c.client_open.said.hostname"},
+        evidence={"sasl_init": "c.sasl_init.args.hostname", "open": "c.client_open.args.hostname"},
     ),
     odd("L10-30", "no-session", name="name"),
     odd("L10-31", "channel-above-max"),
@@ -166,7 +168,7 @@ DETECTORS = (
     odd("L10-37", "next-outgoing-id"),
     odd("L10-38", "after-end", name="name"),
     late("L10-39", "end-unanswered", "end"),
-    stated("L10-40", "end-error"),
+    peer_error("L10-40", "end-error"),
     late("L10-41", "echo-unanswered", "flow"),
     odd("L10-42", "delivery-id-order", **ON_LINK),
     odd("L10-50", "handle-in-use", **ON_LINK),
@@ -195,10 +197,10 @@ DETECTORS = (
         evidence={"observed": "'closed = false'", "expected": "'closed = true'", **ON_LINK},
         offender="sender",
     ),
-    stated("L10-62", "detach-error", **ON_LINK),
+    peer_error("L10-62", "detach-error", **ON_LINK),
     Detector(
         "L10-63",
-        "taken_links",
+        "stolen_links",
         when="true",
         thing="frame_no",
         evidence={
@@ -219,7 +221,7 @@ DETECTORS = (
     odd("L10-75", "delivery-unfinished", **ON_LINK),
     odd("L10-76", "aborted", **ON_LINK),
     odd("L10-77", "message-too-large", **ON_LINK),
-    of_frames("L10-78", error_is(E_SECTIONS)),
+    frame_error("L10-78", error_is(E_SECTIONS)),
     odd("L10-79", "resume-unknown"),
     odd("L10-80", "disposition-unknown"),
     odd("L10-81", "disposition-reversed"),
@@ -234,20 +236,20 @@ DETECTORS = (
     late("L10-84", "never-settled", "disposition with settled = true", **ON_LINK),
     Detector(
         "L10-85",
-        "odd_messages",
+        "session_messages",
         when="priority > 9 OR ttl_ms = 0 AND operation = 'deliver'",
         evidence={"priority": "priority", "ttl_ms": "ttl_ms", "address": "address"},
         offender="sender",
     ),
     Detector(
         "L10-86",
-        "odd_messages",
+        "session_messages",
         when="delivery_count > {limit}",
         evidence={"observed": "delivery_count", "expected": "{limit}", "address": "address"},
     ),
     Detector(
         "L10-87",
-        "disposals",
+        "handed_back",
         when="true",
         evidence={
             "observed": "outcome",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pipeline.audit.constants import hard_errors, reply_codes
-from pipeline.audit.contexts.channels import lives
-from pipeline.audit.contexts.rates import rates
+from pipeline.audit.contexts.channels import incarnations, rates
 from pipeline.audit.detector import Detector, Sql, State
 
-# Of the life of the channel that a row is in, what happened before it; other groups read these as well.
+# What happened before a row in its channel incarnation; other groups read these as well.
 STATES = {
     "opened_frame": State("max(CASE WHEN name = 'channel.open' THEN frame_no END)"),
     "channel_was": State(
@@ -17,11 +16,11 @@ STATES = {
     "client_close_frame": State("max(CASE WHEN name = 'channel.close' AND sender = 'client' THEN frame_no END)"),
     "server_close_frame": State("max(CASE WHEN name = 'channel.close' AND sender = 'server' THEN frame_no END)"),
 }
-CONTEXTS = {"lives": lives, "rates": rates}
+CONTEXTS = {"incarnations": incarnations, "rates": rates}
 
 OWN_CLOSE: Sql = "CASE sender WHEN 'client' THEN client_close_frame ELSE server_close_frame END"
 # Who is blamed for what, in a close; 0 stands for "nothing in particular".
-BLAME = {"code": "said.reply_code", "text": "said.reply_text", "class": "said.class_id", "method": "said.method_id"}
+BLAME = {"code": "args.reply_code", "text": "args.reply_text", "class": "args.class_id", "method": "args.method_id"}
 
 DETECTORS = (
     Detector(
@@ -56,7 +55,7 @@ DETECTORS = (
     ),
     Detector(
         "CH-05",
-        "lives",
+        "incarnations",
         when="close.frame_no IS NOT NULL AND "
         "coalesce(close_ok_ns, until_ns) - close.ts_ns > {limit_seconds} * 1000000000D",
         evidence={
@@ -76,7 +75,7 @@ DETECTORS = (
     ),
     Detector(
         "CH-07",
-        "lives",
+        "incarnations",
         when="connection_ended AND close.frame_no IS NULL",
         evidence={
             "observed": "'open at the end of the connection'",
@@ -90,19 +89,19 @@ DETECTORS = (
     Detector(
         "CH-08",
         "events",
-        when=f"name = 'channel.close' AND {hard_errors('said.reply_code')}",
-        evidence={"observed": "said.reply_code", "expected": "'a code of a channel error'", **BLAME},
+        when=f"name = 'channel.close' AND {hard_errors('args.reply_code')}",
+        evidence={"observed": "args.reply_code", "expected": "'a code of a channel error'", **BLAME},
         offender="sender",
     ),
     Detector(
         "CH-09",
         "events",
-        when="name = 'channel.close' AND said.reply_code >= 300",
-        evidence={"observed": "said.reply_code", **BLAME, "closed_by": "sender"},
+        when="name = 'channel.close' AND args.reply_code >= 300",
+        evidence={"observed": "args.reply_code", **BLAME, "closed_by": "sender"},
     ),
     Detector(
         "CH-10",
-        "lives",
+        "incarnations",
         when="(channel_life > 0 OR c.from_start) AND close.class_id > 0 AND "
         "NOT exists(methods, m -> m.sender != close.sender AND m.class_id = close.class_id AND "
         "close.method_id IN (0, m.method_id))",
@@ -129,18 +128,18 @@ DETECTORS = (
     Detector(
         "CH-12",
         "events",
-        when=f"name IN ('channel.close', 'basic.return') AND NOT {reply_codes('said.reply_code')}",
-        evidence={"observed": "said.reply_code", "text": "said.reply_text", "method": "name", "version": "version"},
+        when=f"name IN ('channel.close', 'basic.return') AND NOT {reply_codes('args.reply_code')}",
+        evidence={"observed": "args.reply_code", "text": "args.reply_text", "method": "name", "version": "version"},
         offender="sender",
     ),
     *(
         Detector(
             "CH-12",
             "connections",
-            when=f"c.{side}_close.frame_no IS NOT NULL AND NOT {reply_codes(f'c.{side}_close.said.reply_code')}",
+            when=f"c.{side}_close.frame_no IS NOT NULL AND NOT {reply_codes(f'c.{side}_close.args.reply_code')}",
             evidence={
-                "observed": f"c.{side}_close.said.reply_code",
-                "text": f"c.{side}_close.said.reply_text",
+                "observed": f"c.{side}_close.args.reply_code",
+                "text": f"c.{side}_close.args.reply_text",
                 "method": "'connection.close'",
                 "version": "version",
             },

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.channels import times
-from pipeline.audit.contexts.returns import returned
+from pipeline.audit.contexts.channels import count_of
+from pipeline.audit.contexts.messages import returned_publishes
 from pipeline.audit.detector import Detector
-from pipeline.audit.detectors.transactions import WHOLE_LIFE, in_this_life
+from pipeline.audit.detectors.transactions import SEEN_SINCE_OPEN, since_open
 
-CONTEXTS = {"returned": returned}
+CONTEXTS = {"returned_publishes": returned_publishes}
 
 DETECTORS = (
     Detector(
         "CF-01",
         "events",
-        when=f"name IN ('basic.ack', 'basic.nack') AND sender = 'server' AND NOT {in_this_life('confirm_frame')} AND "
-        f"{WHOLE_LIFE}",
-        evidence={"observed": "name", "expected": "'confirm.select'", "delivery_tag": "said.delivery_tag"},
+        when=f"name IN ('basic.ack', 'basic.nack') AND sender = 'server' AND NOT {since_open('confirm_frame')} AND "
+        f"{SEEN_SINCE_OPEN}",
+        evidence={"observed": "name", "expected": "'confirm.select'", "delivery_tag": "args.delivery_tag"},
     ),
     Detector(
         "CF-02",
@@ -33,7 +33,7 @@ DETECTORS = (
     ),
     Detector(
         "CF-03",
-        "returned",
+        "returned_publishes",
         when="all_confirmed_frame < returned_frame_no",
         evidence={
             "observed": "named_struct('confirmed_in_frame', settled_frame_no, 'returned_in_frame', returned_frame_no)",
@@ -63,12 +63,12 @@ DETECTORS = (
         "CF-05",
         "events",
         when="name = 'basic.nack' AND sender = 'server'",
-        evidence={"observed": "name", "delivery_tag": "said.delivery_tag", "multiple": "said.multiple"},
+        evidence={"observed": "name", "delivery_tag": "args.delivery_tag", "multiple": "args.multiple"},
     ),
     Detector(
         "CF-06",
-        "lives",
-        when=f"persistent > 0 AND (channel_life > 0 OR c.from_start) AND {times('confirm.select', 'tx.select')} = 0",
+        "incarnations",
+        when=f"persistent > 0 AND (channel_life > 0 OR c.from_start) AND {count_of('confirm.select', 'tx.select')} = 0",
         evidence={"observed": "persistent", "expected": "'confirm.select or tx.select'"},
         frame="first_persistent",
         at_ns="until_ns",

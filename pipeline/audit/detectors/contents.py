@@ -1,7 +1,7 @@
-"""CT: contents, that is a method, its header and its bodies; and what properties say.
+"""CT: contents (a method, its header and its bodies), and their properties.
 
-The decoder follows contents on every channel and direction, forgets them where a frame boundary is lost, and notes on
-a frame how it does not fit what came before (codec.amqp.classic.contents).
+The decoder tracks contents on each channel and direction, and resets where a frame boundary is lost. It adds a note to
+a frame that does not fit the frames before it (codec.amqp.classic.contents).
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.contexts.arguments import SAID, said
-from pipeline.audit.contexts.traffic import KINDS
+from pipeline.audit.contexts.arguments import CHANNEL_ARGUMENTS, arguments_struct
+from pipeline.audit.contexts.message_counts import KINDS
 from pipeline.audit.detector import Detector, Sql
-from pipeline.audit.detectors.framing import noted
+from pipeline.audit.detectors.framing import has_note
 from pipeline.tables.properties import PERSISTENT
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.registry import Sources
+    from pipeline.audit.contexts.sources import Sources
 
 HEADERS: Sql = "frame_type IN ('header', 'oob-header')"
 STARTS_CONTENT: Sql = "content_frame_no = frame_no"
-# Contents that are looked back at for the staging of one: more on a channel, all still to be sent, are never met.
+# Rows in which the staging of a content is searched: more staged contents on a channel do not occur.
 STAGED_BEFORE = 1000
 STAGES = ("file.open", "file.open-ok", "file.stage")
 SENDS_STAGED = ("file.publish", "file.deliver")
 
 
 def contents(sources: Sources) -> DataFrame | None:
-    """Context 'contents': the messages with properties that rules ask about, one row each."""
-    if not sources.traffic["special"]:
+    """Context 'contents': one row per message with properties that rules read."""
+    if not sources.message_kind_counts["special"]:
         return None
     messages = sources.tables.messages.filter(KINDS["special"])
-    # durable says delivery mode 2; whoever has it needs no look at the properties
+    # durable is delivery mode 2: only other messages need the properties
     delivery_mode = F.when(~F.col("durable"), F.expr("try_variant_get(properties, '$.delivery_mode', 'int')"))
     rows = messages.select(
         "connection_id", "channel", "channel_life", "sender", "operation", "ts_ns", "priority", "user_id", "expiration",
@@ -49,20 +49,20 @@ def contents(sources: Sources) -> DataFrame | None:
 
 def files(sources: Sources) -> DataFrame | None:
     """Context 'files': one row a file.publish or file.deliver, with whether its content was staged before."""
-    if not any(sources.said[name] for name in SENDS_STAGED):
+    if not any(sources.method_counts[name] for name in SENDS_STAGED):
         return None
     before = Window.partitionBy("connection_id", "channel").orderBy("frame_no").rowsBetween(-STAGED_BEFORE, -1)
-    step = F.struct("frame_no", "sender", "name", "said.identifier")
+    step = F.struct("frame_no", "sender", "name", "args.identifier")
     rows = sources.control_methods.filter(F.col("name").isin(*STAGES, *SENDS_STAGED)).select(
         "connection_id", "channel", "version", "frame_no", "content_frame_no", "ts_ns", "sender", "name",
-        said(SAID).alias("said"),
+        arguments_struct(CHANNEL_ARGUMENTS).alias("args"),
     )  # fmt: skip
     return rows.withColumn("steps", F.collect_list(step).over(before)).filter(F.col("name").isin(*SENDS_STAGED))
 
 
 # An open of the same identifier by the same side, then the other's open-ok, then the stage.
 STAGED: Sql = (
-    "exists(filter(steps, o -> o.name = 'file.open' AND o.sender = sender AND o.identifier = said.identifier), o -> "
+    "exists(filter(steps, o -> o.name = 'file.open' AND o.sender = sender AND o.identifier = args.identifier), o -> "
     "exists(filter(steps, k -> k.name = 'file.open-ok' AND k.sender != sender AND k.frame_no > o.frame_no), k -> "
     "exists(steps, s -> s.name = 'file.stage' AND s.sender = sender AND s.frame_no > k.frame_no)))"
 )
@@ -72,7 +72,7 @@ CONTEXTS = {"contents": contents, "files": files}
 def on_contents(rule: str, note: str, of: Sql = "true", **evidence: Sql) -> Detector:
     """What the decoder notes about a frame of a content breaks the rule."""
     shown = {**evidence, "frame_type": "frame_type", "name": "name"}
-    return Detector(rule, "frames", when=f"{of} AND {noted(note)}", evidence=shown, offender="sender")
+    return Detector(rule, "frames", when=f"{of} AND {has_note(note)}", evidence=shown, offender="sender")
 
 
 DETECTORS = (
@@ -93,9 +93,9 @@ DETECTORS = (
     Detector(
         "CT-09",
         "frames",
-        when=f"{HEADERS} AND {noted('fields-short', 'octets-left')}",
+        when=f"{HEADERS} AND {has_note('fields-short', 'octets-left')}",
         evidence={
-            "observed": f"CASE WHEN {noted('octets-left')} THEN 'octets left' ELSE 'octets missing' END",
+            "observed": f"CASE WHEN {has_note('octets-left')} THEN 'octets left' ELSE 'octets missing' END",
             "size": "size",
             "name": "name",
         },
@@ -104,14 +104,14 @@ DETECTORS = (
     Detector(
         "CT-10",
         "frames",
-        when=f"frame_type = 'body' AND (payload_size = 0 AND status = 'ok' OR {noted('body-of-nothing')})",
+        when=f"frame_type = 'body' AND (payload_size = 0 AND status = 'ok' OR {has_note('body-of-nothing')})",
         evidence={"observed": "payload_size"},
         offender="sender",
     ),
     Detector(
         "CT-11",
         "frames",
-        when=f"{STARTS_CONTENT} AND frame_type = 'method' AND {noted('header-missing', 'body-short')}",
+        when=f"{STARTS_CONTENT} AND frame_type = 'method' AND {has_note('header-missing', 'body-short')}",
         evidence={"observed": "name", "expected": "'the rest of the content before'"},
         offender="sender",
     ),
@@ -139,10 +139,10 @@ DETECTORS = (
         "events",
         when="name = 'basic.return'",
         evidence={
-            "observed": "said.reply_code",
-            "text": "said.reply_text",
-            "exchange": "said.exchange",
-            "routing_key": "said.routing_key",
+            "observed": "args.reply_code",
+            "text": "args.reply_text",
+            "exchange": "args.exchange",
+            "routing_key": "args.routing_key",
         },
     ),
     on_contents("CT-16", "reserved-set", HEADERS, observed="'cluster-id'"),
@@ -158,7 +158,7 @@ DETECTORS = (
         "CT-18",
         "files",
         when=f"NOT {STAGED}",
-        evidence={"observed": "name", "identifier": "said.identifier", "expected": "'file.open, open-ok, stage'"},
+        evidence={"observed": "name", "identifier": "args.identifier", "expected": "'file.open, open-ok, stage'"},
         offender="sender",
     ),
     Detector(

@@ -1,18 +1,16 @@
-"""DL: deliveries, and what is said of them."""
+"""DL: deliveries and their settlement."""
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.messages import messages, numbers
-from pipeline.audit.contexts.outstanding import pile_ups, prefetched
-from pipeline.audit.contexts.redeliveries import redeliveries
+from pipeline.audit.contexts.messages import messages, numbers, redeliveries, waits
+from pipeline.audit.contexts.outstanding import outstanding_peaks, prefetched
 from pipeline.audit.contexts.settlements import settlements
-from pipeline.audit.contexts.waits import waits
 from pipeline.audit.detector import Detector, Sql
 
 CONTEXTS = {
     "messages": messages,
     "numbers": numbers,
-    "pile_ups": pile_ups,
+    "outstanding_peaks": outstanding_peaks,
     "prefetched": prefetched,
     "redeliveries": redeliveries,
     "settlements": settlements,
@@ -27,8 +25,8 @@ DETECTORS = (
     Detector(
         "DL-01",
         "events",
-        when="name IN ('basic.deliver', 'basic.get-ok') AND said.delivery_tag = 0",
-        evidence={"observed": "said.delivery_tag", "expected": "'a tag above 0'", "method": "name"},
+        when="name IN ('basic.deliver', 'basic.get-ok') AND args.delivery_tag = 0",
+        evidence={"observed": "args.delivery_tag", "expected": "'a tag above 0'", "method": "name"},
     ),
     Detector(
         "DL-02",
@@ -67,9 +65,9 @@ DETECTORS = (
     Detector(
         "DL-07",
         "events",
-        when="name IN ('basic.ack', 'basic.nack', 'basic.reject') AND sender = 'client' AND said.delivery_tag = 0 AND "
-        "NOT coalesce(said.multiple, false)",
-        evidence={"observed": "said.delivery_tag", "expected": "'a tag above 0, or multiple'", "method": "name"},
+        when="name IN ('basic.ack', 'basic.nack', 'basic.reject') AND sender = 'client' AND args.delivery_tag = 0 AND "
+        "NOT coalesce(args.multiple, false)",
+        evidence={"observed": "args.delivery_tag", "expected": "'a tag above 0, or multiple'", "method": "name"},
     ),
     Detector(
         "DL-08",
@@ -81,7 +79,7 @@ DETECTORS = (
     ),
     Detector(
         "DL-09",
-        "lives",
+        "incarnations",
         when="ended AND unsettled > 0",
         evidence={"observed": "unsettled", "delivered": "delivered"},
         frame="first_unsettled",
@@ -117,7 +115,7 @@ DETECTORS = (
     ),
     Detector(
         "DL-12",
-        "pile_ups",
+        "outstanding_peaks",
         when="frame_no IS NOT NULL",
         evidence={"observed": "peak", "expected": "{limit}"},
     ),
@@ -143,7 +141,7 @@ DETECTORS = (
     ),
     Detector(
         "DL-15",
-        "lives",
+        "incarnations",
         when="delivered >= {least_deliveries} AND greatest(refused, redelivered) > {limit_ratio} * delivered",
         evidence={
             "observed": "round(greatest(refused, redelivered) / delivered, 3)",

@@ -1,11 +1,11 @@
-"""FR: frames, and how arguments are laid out in them. Most of it only the decoder sees: `notes` of frames."""
+"""FR: frames, and the layout of arguments. Most of these errors are found by the decoder: `notes` of frames."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from pipeline.audit.detector import Detector, Sql
-from pipeline.audit.detectors.access import NO_TICKET, TICKET_GRANTED
+from pipeline.audit.detectors.methods import NO_TICKET, TICKET_GRANTED
 
 FRAMES: Sql = "frame_type IN ('method', 'header', 'body', 'heartbeat', 'oob-method', 'oob-header', 'oob-body', 'trace')"
 METHODS: Sql = "frame_type IN ('method', 'oob-method')"
@@ -16,7 +16,7 @@ CUT_BY_ITS_SENDER: Sql = (
 )
 
 
-def noted(*notes: str) -> Sql:
+def has_note(*notes: str) -> Sql:
     """True on frames about which the decoder notes one of these (codec.amqp.notes)."""
     return f"coalesce(arrays_overlap(notes, array({', '.join(map(repr, notes))})), false)"
 
@@ -24,14 +24,14 @@ def noted(*notes: str) -> Sql:
 def on_methods(rule: str, note: str, **evidence: Sql) -> Detector:
     """What the decoder notes about a method breaks the rule."""
     shown = {"method": "name", **evidence, "size": "size"}
-    return Detector(rule, "frames", when=f"{METHODS} AND {noted(note)}", evidence=shown, offender="sender")
+    return Detector(rule, "frames", when=f"{METHODS} AND {has_note(note)}", evidence=shown, offender="sender")
 
 
 DETECTORS = (
     Detector(
         "FR-01",
         "frames",
-        when=noted("frame-end"),
+        when=has_note("frame-end"),
         evidence={
             "observed": "CASE WHEN frame_type = 'skipped' THEN 'no frame end where the size field says' "
             "ELSE 'another octet' END",
@@ -44,7 +44,7 @@ DETECTORS = (
     Detector(
         "FR-02",
         "frames",
-        when=noted("frame-type"),
+        when=has_note("frame-type"),
         evidence={"observed": "'frame type that is not defined'", "version": "version", "bytes": "size"},
         offender="sender",
     ),
@@ -77,14 +77,14 @@ DETECTORS = (
     Detector(
         "FR-08",
         "frames",
-        when=noted("table-broken"),
+        when=has_note("table-broken"),
         evidence={"observed": "'entries that do not fit their table'", "name": "name", "frame_type": "frame_type"},
         offender="sender",
     ),
     Detector(
         "FR-09",
         "frames",
-        when=noted("ambiguous-tag"),
+        when=has_note("ambiguous-tag"),
         evidence={"observed": "'a tag of s, l, L, U'", "name": "name", "frame_type": "frame_type"},
         offender="sender",
     ),
@@ -98,9 +98,9 @@ DETECTORS = (
     Detector(
         "FR-11",
         "frames",
-        when=noted("zero-octet", "not-utf8"),
+        when=has_note("zero-octet", "not-utf8"),
         evidence={
-            "observed": f"CASE WHEN {noted('not-utf8')} THEN 'octets that are not UTF-8' ELSE 'zero octet' END",
+            "observed": f"CASE WHEN {has_note('not-utf8')} THEN 'octets that are not UTF-8' ELSE 'zero octet' END",
             "name": "name",
             "frame_type": "frame_type",
         },
@@ -116,12 +116,12 @@ DETECTORS = (
         "FR-14",
         "events",
         when=f"{NO_TICKET} AND {TICKET_GRANTED}",
-        evidence={"observed": "said.ticket", "expected": "'the ticket of access.request-ok'", "method": "name"},
+        evidence={"observed": "args.ticket", "expected": "'the ticket of access.request-ok'", "method": "name"},
     ),
     Detector(
         "FR-15",
         "frames",
-        when=f"{noted('size-implausible')} OR {CUT_BY_ITS_SENDER}",
+        when=f"{has_note('size-implausible')} OR {CUT_BY_ITS_SENDER}",
         evidence={
             "observed": "CASE status WHEN 'partial' THEN 'size field beyond the end of the stream' "
             "ELSE 'size field above 128 MiB' END",

@@ -181,10 +181,10 @@ DETECTORS = (
     Detector(
         "HS-16",
         "connections",
-        when="c.open.said.insist AND c.redirect.frame_no > c.open.frame_no",
+        when="c.open.args.insist AND c.redirect.frame_no > c.open.frame_no",
         frame="c.redirect.frame_no",
         at_ns="c.redirect.ts_ns",
-        evidence={"observed": "'redirect'", "insist": "c.open.said.insist"},
+        evidence={"observed": "'redirect'", "insist": "c.open.args.insist"},
     ),
     Detector(
         "HS-17",
@@ -200,8 +200,8 @@ DETECTORS = (
         when="c.start_ok IS NOT NULL AND c.tune IS NULL AND failed_login",
         frame="coalesce(c.server_close.frame_no, c.start_ok.frame_no)",
         evidence={
-            "reply_code": "c.server_close.said.reply_code",
-            "reply_text": "c.server_close.said.reply_text",
+            "reply_code": "c.server_close.args.reply_code",
+            "reply_text": "c.server_close.args.reply_text",
             "tcp_end": "tcp_end",
             "user": "user",
             "mechanism": "mechanism",

@@ -1,18 +1,25 @@
-"""MT: methods, who may send them, and which reply belongs to which request."""
+"""MT: methods, who may send them, and which reply belongs to which request.
+
+Access tickets of 0-8 and 0-9 (class access), which later versions do without: rules FR-14 and MT-10.
+"""
 
 from __future__ import annotations
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.versions import fact_table
 from pipeline.audit.constants import NEVER
-from pipeline.audit.contexts.requests import dialogues
-from pipeline.audit.detector import Detector, Sql
-from pipeline.audit.detectors import access
-from pipeline.audit.detectors.access import NO_TICKET, TICKET_GRANTED, TICKETS_IGNORED
-from pipeline.audit.detectors.transactions import WHOLE_LIFE
+from pipeline.audit.contexts.request_reply import request_reply
+from pipeline.audit.detector import Detector, Sql, State
+from pipeline.audit.detectors.transactions import SEEN_SINCE_OPEN, since_open
 
-STATES = access.STATES
-CONTEXTS = {"dialogues": dialogues}
+STATES = {"ticket_frame": State("max(CASE WHEN name = 'access.request-ok' THEN frame_no END)")}
+
+NO_TICKET: Sql = "args.ticket = 0 AND name NOT LIKE 'access.%'"
+TICKET_GRANTED: Sql = since_open("ticket_frame")
+# Brokers that do not look at tickets.
+TICKETS_IGNORED: Sql = "lower(try_variant_get(c.server_properties, '$.product', 'string')) RLIKE 'rabbitmq|qpid'"
+
+CONTEXTS = {"request_reply": request_reply}
 
 # (side, capability that the other side must have listed) -> the methods that need it.
 EXTENSIONS = {
@@ -64,7 +71,7 @@ def capability(sender: str, name: str) -> Detector:
     )
 
 
-# Which of the rows of context 'dialogues' rules are about; ends of channels and connections have rules of their own.
+# Requests that the rules are about; closes of channels and connections have other rules.
 OPEN_ENDED: Sql = "asks AND name NOT LIKE '%.close'"
 ANSWERED_NS: Sql = "coalesce(reply_ns, least(next_close_ns, c.close.ts_ns), c.last_ns)"
 
@@ -78,7 +85,7 @@ DETECTORS = (
     ),
     Detector(
         "MT-02",
-        "dialogues",
+        "request_reply",
         when="replies AND NOT coalesce(paired, false) AND NOT coalesce(overtaken, false) AND "
         "NOT (sender = 'server' AND coalesce(no_wait_before, false))",
         evidence={"observed": "name", "expected": "'a request before'"},
@@ -86,7 +93,7 @@ DETECTORS = (
     ),
     Detector(
         "MT-03",
-        "dialogues",
+        "request_reply",
         when=f"{OPEN_ENDED} AND {ANSWERED_NS} - ts_ns > {{limit_seconds}} * 1000000000D",
         evidence={
             "observed": "CASE WHEN reply_ns IS NULL THEN 'no reply' ELSE 'late reply' END",
@@ -99,20 +106,20 @@ DETECTORS = (
     ),
     Detector(
         "MT-04",
-        "dialogues",
+        "request_reply",
         when=f"{OPEN_ENDED} AND open_until > frame_no",
         evidence={"observed": "name", "earlier_answered_in_frame": f"nullif(open_until, {NEVER})"},
         offender="sender",
     ),
     Detector(
         "MT-05",
-        "dialogues",
+        "request_reply",
         when="replies AND sender = 'server' AND NOT coalesce(paired, false) AND coalesce(no_wait_before, false)",
         evidence={"observed": "name", "expected": "'no reply: no-wait was set'"},
     ),
     Detector(
         "MT-06",
-        "dialogues",
+        "request_reply",
         when=f"{OPEN_ENDED} AND reply_ns IS NOT NULL AND open_until > reply_frame_no",
         evidence={
             "observed": "name",
@@ -128,8 +135,8 @@ DETECTORS = (
         "MT-08",
         "events",
         when="name = 'basic.recover-async' OR name = 'access.request' AND version = '0-9-1' OR "
-        "name = 'basic.publish' AND said.immediate OR name = 'channel.flow' AND sender = 'client'",
-        evidence={"observed": "name", "immediate": "said.immediate"},
+        "name = 'basic.publish' AND args.immediate OR name = 'channel.flow' AND sender = 'client'",
+        evidence={"observed": "name", "immediate": "args.immediate"},
         offender="sender",
     ),
     Detector(
@@ -142,8 +149,8 @@ DETECTORS = (
     Detector(
         "MT-10",
         "events",
-        when=f"{NO_TICKET} AND NOT {TICKET_GRANTED} AND {WHOLE_LIFE}",
-        evidence={"observed": "said.ticket", "expected": "'the ticket of access.request-ok'", "method": "name"},
+        when=f"{NO_TICKET} AND NOT {TICKET_GRANTED} AND {SEEN_SINCE_OPEN}",
+        evidence={"observed": "args.ticket", "expected": "'the ticket of access.request-ok'", "method": "name"},
         severity=f"CASE WHEN {TICKETS_IGNORED} THEN 'info' END",
     ),
 )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pipeline.audit.contexts.entities import entities
 from pipeline.audit.contexts.prefilter import LONGEST_NAME, ODD_OCTETS
 from pipeline.audit.detector import Detector, Sql, State
-from pipeline.audit.detectors.transactions import WHOLE_LIFE, in_this_life
+from pipeline.audit.detectors.transactions import SEEN_SINCE_OPEN, since_open
 
 STATES = {
     "declare_frame": State("max(CASE WHEN name = 'queue.declare' AND sender = 'client' THEN frame_no END)"),
 }
 CONTEXTS = {"entities": entities}
 
-NAMES: Sql = "array(said.exchange, said.queue, said.source, said.destination)"
+NAMES: Sql = "array(args.exchange, args.queue, args.source, args.destination)"
 # Exchanges that a server has before anybody declares them: of the specification, and of brokers in use.
 PREDECLARED: Sql = (
     "('amq.direct', 'amq.fanout', 'amq.topic', 'amq.headers', 'amq.match', 'amq.rabbitmq.trace', 'amq.rabbitmq.log', "
@@ -37,11 +37,11 @@ GIVEN_AND_ACCEPTED: Sql = "accepted AND entity LIKE 'amq.gen%'"
 def redeclared(rule: str, kind: str, flags: tuple[str, ...]) -> Detector:
     """A declaration of an entity of this kind that differs from the one that stands."""
 
-    def said(place: Sql, table: Sql) -> Sql:
+    def flags_of(place: Sql, table: Sql) -> Sql:
         values = [f"'{flag}', {place}.{flag}" for flag in flags]
         return f"named_struct({', '.join(values)}, 'arguments', {table})"
 
-    now, then = said("declared", "table"), said("was.declared", "was.table")
+    now, then = flags_of("declared", "table"), flags_of("was.declared", "was.table")
     return Detector(
         rule,
         "entities",
@@ -83,22 +83,22 @@ DETECTORS = (
     Detector(
         "NM-04",
         "events",
-        when="name IN ('exchange.declare', 'exchange.delete') AND said.exchange = ''",
-        evidence={"observed": "said.exchange", "expected": "'a name'", "method": "name"},
+        when="name IN ('exchange.declare', 'exchange.delete') AND args.exchange = ''",
+        evidence={"observed": "args.exchange", "expected": "'a name'", "method": "name"},
     ),
     redeclared("NM-05", "exchange", ("type", "durable")),
     redeclared("NM-06", "queue", ("durable", "exclusive", "auto_delete")),
     Detector(
         "NM-07",
         "events",
-        when=f"{USES_QUEUE} AND said.queue = '' AND NOT {in_this_life('declare_frame')} AND {WHOLE_LIFE}",
-        evidence={"observed": "said.queue", "expected": "'queue.declare on the channel before'", "method": "name"},
+        when=f"{USES_QUEUE} AND args.queue = '' AND NOT {since_open('declare_frame')} AND {SEEN_SINCE_OPEN}",
+        evidence={"observed": "args.queue", "expected": "'queue.declare on the channel before'", "method": "name"},
     ),
     Detector(
         "NM-08",
         "events",
-        when="name IN ('queue.bind', 'queue.unbind', 'exchange.delete') AND said.exchange = ''",
-        evidence={"observed": "said.exchange", "expected": "'the name of an exchange'", "method": "name"},
+        when="name IN ('queue.bind', 'queue.unbind', 'exchange.delete') AND args.exchange = ''",
+        evidence={"observed": "args.exchange", "expected": "'the name of an exchange'", "method": "name"},
     ),
     Detector(
         "NM-09",
@@ -115,33 +115,33 @@ DETECTORS = (
     Detector(
         "NM-10",
         "events",
-        when="name = 'exchange.delete' AND said.exchange LIKE 'amq.%'",
-        evidence={"observed": "said.exchange"},
+        when="name = 'exchange.delete' AND args.exchange LIKE 'amq.%'",
+        evidence={"observed": "args.exchange"},
     ),
     Detector(
         "NM-11",
         "events",
-        when="name = 'channel.close' AND said.reply_code = 404",
+        when="name = 'channel.close' AND args.reply_code = 404",
         evidence={
-            "observed": "said.reply_code",
-            "text": "said.reply_text",
-            "entity": "nullif(regexp_extract(said.reply_text, '\\'([^\\']*)\\'', 1), '')",
-            "class": "said.class_id",
-            "method": "said.method_id",
+            "observed": "args.reply_code",
+            "text": "args.reply_text",
+            "entity": "nullif(regexp_extract(args.reply_text, '\\'([^\\']*)\\'', 1), '')",
+            "class": "args.class_id",
+            "method": "args.method_id",
         },
     ),
     Detector(
         "NM-11",
         "connections",
-        when="c.server_close.said.reply_code = 404",
-        evidence={"observed": "404", "text": "c.server_close.said.reply_text"},
+        when="c.server_close.args.reply_code = 404",
+        evidence={"observed": "404", "text": "c.server_close.args.reply_text"},
         frame="c.server_close.frame_no",
         at_ns="c.server_close.ts_ns",
     ),
     Detector(
         "NM-12",
         "events",
-        when=f"name = 'exchange.declare' AND NOT coalesce(said.passive, false) AND said.type NOT IN {TYPES}",
-        evidence={"observed": "said.type", "expected": "'direct, fanout, topic, headers'", "exchange": "said.exchange"},
+        when=f"name = 'exchange.declare' AND NOT coalesce(args.passive, false) AND args.type NOT IN {TYPES}",
+        evidence={"observed": "args.type", "expected": "'direct, fanout, topic, headers'", "exchange": "args.exchange"},
     ),
 )

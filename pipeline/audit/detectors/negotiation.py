@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.control import control
+from pipeline.audit.contexts.connections import control
 from pipeline.audit.contexts.peers import peers
 from pipeline.audit.detector import Detector
 
@@ -11,7 +11,7 @@ HEADER = "c.client_header"
 PROTOCOL = "shiftright(code, 24)"
 # 1.0: TLS before SASL before AMQP.
 LAYERS = "array_position(array(2, 3, 0), {})"
-# Where the first bytes were not captured, nobody knows what they were. Holes in another protocol are no rows.
+# Only if the first bytes were captured. Gaps in another protocol are not rows.
 NO_HEADER = (
     "sides_known_by = 'syn' AND client_bytes >= 8 AND coalesce(loss_frame > client_min_frame, true) AND "
     "NOT (content = 'foreign' AND missing_bytes > 0) AND "
@@ -24,9 +24,9 @@ OPENING = {
     "looks_like": "CASE WHEN content = 'tls' OR c.foreign.code BETWEEN 369295360 AND 369360895 THEN 'TLS' "
     "WHEN c.foreign.code IN (1195725856, 1347375956, 1347769376, 1212498244) THEN 'HTTP' ELSE 'unknown' END",
 }
-SAID_VERSION = (
-    "CASE WHEN c.start.said.version_major = 8 THEN 8 "
-    "ELSE 100 * c.start.said.version_major + c.start.said.version_minor END"
+STARTED_VERSION = (
+    "CASE WHEN c.start.args.version_major = 8 THEN 8 "
+    "ELSE 100 * c.start.args.version_major + c.start.args.version_minor END"
 )
 
 CONTEXTS = {"control": control, "peers": peers}
@@ -65,11 +65,11 @@ DETECTORS = (
     Detector(
         "NEG-05",
         "connections",
-        when=f"{SAID_VERSION} > {REQUESTED}",
+        when=f"{STARTED_VERSION} > {REQUESTED}",
         frame="c.start.frame_no",
         at_ns="c.start.ts_ns",
         evidence={
-            "observed": "concat_ws('-', c.start.said.version_major, c.start.said.version_minor)",
+            "observed": "concat_ws('-', c.start.args.version_major, c.start.args.version_minor)",
             "expected": "asked",
         },
     ),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.practice import habits, repeats, requeued, timed_out, tokens, unrouted, upgrades
-from pipeline.audit.contexts.returning import returning
+from pipeline.audit.contexts.practice import (
+    habits,
+    repeats,
+    requeue_loops,
+    requeued,
+    timed_out,
+    tokens,
+    unrouted,
+    upgrades,
+)
 from pipeline.audit.detector import Detector, Sql
 
 CONTEXTS = {
@@ -11,7 +19,7 @@ CONTEXTS = {
     "requeued": requeued,
     "habits": habits,
     "repeats": repeats,
-    "returning": returning,
+    "requeue_loops": requeue_loops,
     "unrouted": unrouted,
     "timed_out": timed_out,
     "tokens": tokens,
@@ -23,30 +31,30 @@ MAX_LENGTH: Sql = (
 )
 
 
-def declared(rule: str, when: Sql, observed: Sql) -> Detector:
+def refused_declaration(rule: str, when: Sql, observed: Sql) -> Detector:
     """A declaration of a queue that RabbitMQ 4 refuses."""
     shown = {"observed": observed, "queue": "queue", "broker": "server_version"}
     return Detector(rule, "upgrades", when=f"{DECLARES} AND {when}", evidence=shown)
 
 
-def often(rule: str, number: Sql, frame: Sql = "first_frame", when: Sql = "true", **evidence: Sql) -> Detector:
+def habit(rule: str, number: Sql, frame: Sql = "first_frame", when: Sql = "true", **evidence: Sql) -> Detector:
     """A connection that does something as often as the limit, or more; first in `frame`."""
     shown = {"observed": number, **evidence}
     return Detector(rule, "habits", when=f"{when} AND {number} >= {{limit}}", frame=frame, evidence=shown)
 
 
 DETECTORS = (
-    declared("R4-01", "NOT durable AND NOT exclusive", "'durable = false, exclusive = false'"),
+    refused_declaration("R4-01", "NOT durable AND NOT exclusive", "'durable = false, exclusive = false'"),
     Detector(
         "R4-02",
         "upgrades",
         when="name = 'basic.qos' AND global",
         evidence={"observed": "'global = true'", "prefetch_count": "prefetch_count", "broker": "server_version"},
     ),
-    declared("R4-03", "mode IS NOT NULL", "concat('x-queue-mode = ', mode)"),
-    declared("R4-04", "queue_version = '1'", "'x-queue-version = 1'"),
-    declared("R4-05", "locator IS NOT NULL", "concat('x-queue-master-locator = ', locator)"),
-    declared("R4-06", "mirrored IS NOT NULL", "concat('x-ha-policy = ', mirrored)"),
+    refused_declaration("R4-03", "mode IS NOT NULL", "concat('x-queue-mode = ', mode)"),
+    refused_declaration("R4-04", "queue_version = '1'", "'x-queue-version = 1'"),
+    refused_declaration("R4-05", "locator IS NOT NULL", "concat('x-queue-master-locator = ', locator)"),
+    refused_declaration("R4-06", "mirrored IS NOT NULL", "concat('x-ha-policy = ', mirrored)"),
     Detector(
         "R4-07",
         "upgrades",
@@ -78,8 +86,8 @@ DETECTORS = (
         frame="first_frame",
         evidence={"published": "messages_published", "delivered": "messages_delivered"},
     ),
-    often("PR-02", "shots", when="first_shot", expected="'one connection for all messages'"),
-    often("PR-03", "singles", "first_single", expected="'one channel for all messages'"),
+    habit("PR-02", "shots", when="first_shot", expected="'one connection for all messages'"),
+    habit("PR-03", "singles", "first_single", expected="'one channel for all messages'"),
     Detector(
         "PR-04",
         "habits",
@@ -108,7 +116,7 @@ DETECTORS = (
             "WHEN of IS NOT NULL THEN 'never on the wire' END",
         },
     ),
-    often("PR-07", "leaked", expected="'channels that are used, or closed'"),
+    habit("PR-07", "leaked", expected="'channels that are used, or closed'"),
     Detector(
         "PR-08",
         "unrouted",
@@ -128,7 +136,7 @@ DETECTORS = (
     *(
         Detector(
             rule,
-            "returning",
+            "requeue_loops",
             when=when,
             evidence={"observed": number, "queue": "queue", "message_id": "message_id"},
             thing="frame_no",
@@ -140,7 +148,7 @@ DETECTORS = (
     ),
     Detector(
         "PR-12",
-        "disposals",
+        "handed_back",
         when=f"operation = 'publish' AND outcome = 'rejected' AND {MAX_LENGTH}",
         evidence={
             "observed": "error.condition",

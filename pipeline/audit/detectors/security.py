@@ -1,8 +1,11 @@
-"""SEC: what an attacker, or an auditor, would look at."""
+"""SEC: what an attacker, or an auditor, would look at.
+
+TLS: what is agreed on before AMQP begins, and certificates.
+"""
 
 from __future__ import annotations
 
-from pipeline.audit.contexts.refusals import refusals
+from pipeline.audit.contexts.peers import refusals
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors.negotiation import NO_HEADER, OPENING
 
@@ -19,6 +22,10 @@ PRIVATE = (
     r"OR {0} RLIKE '^(::1$|f[cd]|fe[89ab])')"
 )
 INTERNAL = "('amq.rabbitmq.trace', 'amq.rabbitmq.log', 'amq.rabbitmq.event')"
+
+NOT_AFTER = "tls.server_certificate.not_after"
+OLD_TLS = "('SSL 3.0', 'TLS 1.0', 'TLS 1.1')"
+WEAK_SUITE = "tls.cipher_suite RLIKE '_NULL_|_RC4_|_DES_|_3DES_|_MD5|EXPORT|_anon_|^TLS_RSA_WITH_'"
 
 CONTEXTS = {"refusals": refusals}
 
@@ -105,13 +112,13 @@ DETECTORS = (
     Detector(
         "SEC-10",
         "events",
-        when=f"name = 'queue.bind' AND said.exchange IN {INTERNAL} OR name = 'exchange.bind' AND "
-        f"(said.source IN {INTERNAL} OR said.destination IN {INTERNAL})",
+        when=f"name = 'queue.bind' AND args.exchange IN {INTERNAL} OR name = 'exchange.bind' AND "
+        f"(args.source IN {INTERNAL} OR args.destination IN {INTERNAL})",
         evidence={
             "method": "name",
-            "exchange": "coalesce(said.exchange, said.source)",
-            "queue": "coalesce(said.queue, said.destination)",
-            "routing_key": "said.routing_key",
+            "exchange": "coalesce(args.exchange, args.source)",
+            "queue": "coalesce(args.queue, args.destination)",
+            "routing_key": "args.routing_key",
         },
     ),
     Detector(
@@ -180,5 +187,49 @@ DETECTORS = (
         "refusals",
         when="refusals = {limit} + 1",
         evidence={"user": "user", "refusals": "all_refusals", "limit": "{limit}", "method": "name"},
+    ),
+    Detector(
+        "TLS-01",
+        "connections",
+        when=f"tls.tls_version IN {OLD_TLS}",
+        frame="first_frame",
+        at_ns="opened_ns",
+        evidence={"observed": "tls.tls_version", "sni": "tls.sni"},
+    ),
+    Detector(
+        "TLS-02",
+        "connections",
+        when=WEAK_SUITE,
+        frame="first_frame",
+        at_ns="opened_ns",
+        evidence={"observed": "tls.cipher_suite", "sni": "tls.sni"},
+    ),
+    Detector(
+        "TLS-03",
+        "connections",
+        when=f"{NOT_AFTER} < opened_ts",
+        frame="first_frame",
+        at_ns="opened_ns",
+        evidence={"observed": f"date_format({NOT_AFTER}, 'yyyy-MM-dd')", "subject": "tls.server_certificate.subject"},
+    ),
+    Detector(
+        "TLS-04",
+        "connections",
+        when=f"{NOT_AFTER} >= opened_ts AND {NOT_AFTER} < opened_ts + make_dt_interval({{days}})",
+        frame="first_frame",
+        at_ns="opened_ns",
+        evidence={
+            "observed": f"date_format({NOT_AFTER}, 'yyyy-MM-dd')",
+            "subject": "tls.server_certificate.subject",
+            "limit": "{days}",
+        },
+    ),
+    Detector(
+        "TLS-05",
+        "connections",
+        when="tls.tls_version IS NOT NULL AND tls.sni IS NULL AND NOT array_contains(limits, 'hello size')",
+        frame="first_frame",
+        at_ns="opened_ns",
+        evidence={"observed": "tls.tls_version", "server_ip": "server_ip"},
     ),
 )
