@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from pipeline.audit.config import Config
     from pipeline.output.swap import Place
-    from pipeline.report.baseline import Compared, Previous
+    from pipeline.report.baseline import Comparison, Previous
+    from pipeline.report.cards import Card
     from pipeline.report.facts import Facts
-    from pipeline.report.rules import Card
     from pipeline.report.verdict import Verdict
 
 EPILOG = """examples:
@@ -164,7 +164,7 @@ def import_modules() -> None:
     from pipeline import audit  # noqa: F401
     from pipeline.report import charts, facts, page  # noqa: F401
 
-    charts.begin()
+    charts.start_renderer()
 
 
 def check_inputs(arguments: argparse.Namespace) -> Inputs:
@@ -186,10 +186,10 @@ def audit_tables(
     from pipeline.output.swap import added
     from pipeline.output.writing import FINDINGS
     from pipeline.report.baseline import document
-    from pipeline.report.checked import rules_of, unchecked
+    from pipeline.report.cards import cards, most_important
+    from pipeline.report.coverage import rules_of, unchecked
     from pipeline.report.formats import FORMATS, Audit
     from pipeline.report.page import page
-    from pipeline.report.rules import cards, first
     from pipeline.session import INTERPRETED_BYTES, grouping, on_one_machine, settings
     from udfs.source.files import public_uri
 
@@ -199,27 +199,25 @@ def audit_tables(
             stage.publish()  # executors of another user write there
         with settings(spark, {**grouping(spark), **plan_settings(byte_size)}):
             large = byte_size >= INTERPRETED_BYTES
-            facts, compared, verdict = run_interruptibly(
+            facts, compare, verdict = run_interruptibly(
                 lambda: find_and_compare(spark, arguments, source, stage, wanted, large=large), [spark]
             )
         with step("writing the report", "Report written"):
-            texts = {
-                arguments.report: page(facts, compared, verdict, arguments.title, source.shown, now, wanted.config)
-            }
+            texts = {arguments.report: page(facts, compare, verdict, arguments.title, source.shown, now, wanted.config)}
             rules = rules_of(wanted.config)
             left = unchecked(facts, rules)
-            as_json = document(facts, compared, verdict.document(), arguments.title, now, left)
+            as_json = document(facts, compare, verdict.document(), arguments.title, now, left)
             if arguments.json:
                 texts[arguments.json] = as_json
-            broken = cards(facts, compared, FINDINGS_SHOWN, public_uri(arguments.tables), rules)
+            broken = cards(facts, compare, FINDINGS_SHOWN, public_uri(arguments.tables), rules)
     for name, text in texts.items():
         write(wanted.outputs[name], text)
     tell: Callable[[str], None] = print_result if arguments.format == "text" else print_status
     if arguments.format != "text":
-        audit = Audit(facts, compared, verdict, rules, broken, left)
+        audit = Audit(facts, compare, verdict, rules, broken, left)
         print(FORMATS[arguments.format](audit) if arguments.format in FORMATS else as_json)
     tell(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
-    worst = first(broken)
+    worst = most_important(broken)
     for card in worst:
         tell(card_text(card))
     tell(f"The report is {wanted.outputs[arguments.report].shown}")
@@ -233,11 +231,11 @@ def audit_tables(
 
 def card_text(card: Card) -> str:
     """A broken rule for the terminal: what, how often, by whom, what happened, what to do."""
-    from pipeline.report.text import plain
+    from pipeline.report.text import plain_text
 
-    names = [plain(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
+    names = [plain_text(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
     number = f"{card.findings:,} {'finding' if card.findings == 1 else 'findings'}"
-    happened = ", ".join(f"{name} {plain(value, EVIDENCE_CHARACTERS)}".strip() for name, value in card.telling)
+    happened = ", ".join(f"{name} {plain_text(value, EVIDENCE_CHARACTERS)}".strip() for name, value in card.highlights)
     lines = [
         f"{card.summary} {number}{': ' if names else ''}{', '.join(names)}",
         happened,
@@ -259,7 +257,7 @@ def find_and_compare(
     wanted: Inputs,
     *,
     large: bool,
-) -> tuple[Facts, Compared, Verdict]:
+) -> tuple[Facts, Comparison, Verdict]:
     """Write the findings to `stage`; return the facts of the report, the comparison with the baseline, and the verdict.
 
     Raises TablesError if files of a table cannot be read.
@@ -267,9 +265,9 @@ def find_and_compare(
     import pipeline
     from pipeline.lake.place import is_lake
     from pipeline.output import parquet
-    from pipeline.report.baseline import compared
-    from pipeline.report.checked import checking, rules_of
-    from pipeline.report.facts import gather
+    from pipeline.report.baseline import compare
+    from pipeline.report.coverage import coverage_check, rules_of
+    from pipeline.report.facts import collect_facts
     from pipeline.report.verdict import verdict
     from pipeline.schemas import FINDINGS as SCHEMA
 
@@ -284,7 +282,7 @@ def find_and_compare(
             rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
         with step("counting for the report", "Report counted", spark):
             findings = spark.read.schema(SCHEMA).parquet(stage.pattern)
-            facts = gather(tables, findings, flows="message_flows" in (source.entries() or ()), large=large)
+            facts = collect_facts(tables, findings, flows="message_flows" in (source.entries() or ()), large=large)
     except BaseException as error:
         with contextlib.suppress(Exception):  # if the JVM is gone, so are its tasks
             spark.interruptAll()  # tasks would go on writing to a stage that is being removed
@@ -292,7 +290,7 @@ def find_and_compare(
             raise TablesError(cause(error)) from error
         raise
     rules, exceptions = rules_of(wanted.config), wanted.config.exceptions if wanted.config else ()
-    difference = compared(facts.groups["identities"], wanted.previous, checking(facts, rules, exceptions))
+    difference = compare(facts.groups["identities"], wanted.previous, coverage_check(facts, rules, exceptions))
     return facts, difference, verdict(facts, difference, arguments.fail_on, rules)
 
 

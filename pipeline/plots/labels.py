@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.output.units import size
-from pipeline.report.text import plain
+from pipeline.report.text import plain_text
 
 # Kinds of step -> colour of the palette. The order is that of the legend.
 KINDS = {
@@ -78,7 +78,7 @@ def said(frame: Mapping[str, Any], shown: int) -> str:
         words.append(size(body))
     if frame["status"] != "ok":
         words.append(str(frame["status"]))
-    return shortened(plain(name or frame_type, shown), words, shown)
+    return shortened(plain_text(name or frame_type, shown), words, shown)
 
 
 def shortened(name: str, words: list[str], shown: int) -> str:
@@ -102,7 +102,7 @@ def argument(arguments: Mapping[str, Any], path: str, form: str) -> str | None:
         return form if "{}" not in form else None
     if isinstance(found, Mapping):
         return None
-    return form.format(plain(ranges(found) if isinstance(found, list) else found, LONG.get(path, PART_CHARACTERS)))
+    return form.format(plain_text(ranges(found) if isinstance(found, list) else found, LONG.get(path, PART_CHARACTERS)))
 
 
 def ranges(values: list[Any]) -> str:

@@ -16,7 +16,7 @@ from pipeline.plots.chart import NAME_CHARACTERS, nothing, titled
 from pipeline.plots.ladder_drawing import Lifeline, characters, drawing
 from pipeline.plots.selection import GIVEN_NAME, at_least_one, chosen, left_out, moment, subtitle
 from pipeline.plots.steps import Step, folded, steps, with_silence
-from pipeline.report.text import plain
+from pipeline.report.text import plain_text
 
 if TYPE_CHECKING:
     from pipeline import Tables
@@ -133,4 +133,4 @@ def name_of(facts: Mapping[str, Any], side: str) -> str:
     """What one side says it is: connection name, product and version, or 1.0's container id."""
     product = " ".join(str(part) for part in (facts[f"{side}_product"], facts[f"{side}_version"]) if part)
     given = facts["given_name"] if side == "client" else None
-    return plain(given or product or facts[f"{side}_container_id"] or side, NAME_CHARACTERS)
+    return plain_text(given or product or facts[f"{side}_container_id"] or side, NAME_CHARACTERS)

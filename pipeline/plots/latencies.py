@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pipeline.output.units import duration, time_unit
 from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, layer, logarithmic, nothing, scale, titled
 from pipeline.plots.selection import among, at_least_one, every_us, interval, length, moment, only, span, subtitle
-from pipeline.report.latency import WORDS
-from pipeline.report.text import plain
+from pipeline.report.latency import MEASURE_NAMES
+from pipeline.report.text import plain_text
 from pipeline.summaries import ACCURACY, PERCENTILES, measured
 from pipeline.summaries import latency as summary
 from pipeline.theme import LIGHT, logarithmic_ms
@@ -46,10 +46,10 @@ def latency(
     flows, keys, wanted = only(tables, where, "message_flows"), [by] if by else [], of_measure(measure)
     counts = summary(flows, keys).filter(wanted).orderBy(F.desc("count"), "measure", *keys)
     found = [row.asDict() for row in counts.limit(most + 1).collect()]
-    title = f"Latency: {WORDS[measure]}" if measure else "Latency"
+    title = f"Latency: {MEASURE_NAMES[measure]}" if measure else "Latency"
     if not found:
         return nothing(title, "no message was measured")
-    shown = found[:most] if by else sorted(found, key=lambda row: list(WORDS).index(row["measure"]))
+    shown = found[:most] if by else sorted(found, key=lambda row: list(MEASURE_NAMES).index(row["measure"]))
     octave = F.floor(F.log2(F.greatest("ns", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
     kept = among(by, [row[by] for row in shown]) if by else F.lit(True)
     classes = measured(flows, keys).select(*keys, "measure", octave).filter(wanted & kept)
@@ -58,7 +58,7 @@ def latency(
     reach = min(group["class"] for group in counted), max(group["class"] for group in counted)
     rows = [
         histogram(
-            plain(row[by], NAME_CHARACTERS) if by else WORDS[row["measure"]],
+            plain_text(row[by], NAME_CHARACTERS) if by else MEASURE_NAMES[row["measure"]],
             row,
             [group for group in counted if group[key] == row[key]],
             reach,
@@ -110,7 +110,7 @@ def latency_over_time(
     it was published. Two Spark jobs. Raises ValueError for an unknown measure or interval.
     """
     rows = measured(only(tables, where, "message_flows")).filter(of_measure(measure))
-    title = f"Latency over time: {WORDS[measure]}"
+    title = f"Latency over time: {MEASURE_NAMES[measure]}"
     ends = span(rows, "ts_ns")
     if ends is None:
         return nothing(title, "no message was measured")
@@ -159,8 +159,8 @@ def latency_over_time(
 
 def checked(measure: str) -> str:
     """The measure, if there is one of that name."""
-    if measure not in WORDS:
-        raise ValueError(f"no latency {measure!r}; expected one of {', '.join(WORDS)}")
+    if measure not in MEASURE_NAMES:
+        raise ValueError(f"no latency {measure!r}; expected one of {', '.join(MEASURE_NAMES)}")
     return measure
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pipeline.output.units import time_unit
 from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import GIVEN_NAME, among, at_least_one, chosen, left_out, moment, subtitle
-from pipeline.report.text import plain
+from pipeline.report.text import plain_text
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -94,11 +94,11 @@ def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[
     closed = row["close_initiator"] or (row["tcp_end_by"] if row["tcp_end"] in ("fin", "rst") else None)
     failed = row["ending"] == "closed with an error"
     code = "" if row["close_code"] is None else f"{row['close_code']} "
-    text = "" if row["close_text"] is None else plain(row["close_text"], REASON_CHARACTERS)
+    text = "" if row["close_text"] is None else plain_text(row["close_text"], REASON_CHARACTERS)
     why = f"{code}{text}" if failed else ""
     return {
         "connection_id": row["connection_id"],
-        "name": f"{plain(who, NAME_CHARACTERS - 10)} {row['client_ip']}:{row['client_port']}",
+        "name": f"{plain_text(who, NAME_CHARACTERS - 10)} {row['client_ip']}:{row['client_port']}",
         "t": begun,
         "to": max(ended, begun + least),
         "ending": row["ending"],

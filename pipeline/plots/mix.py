@@ -11,7 +11,7 @@ from pipeline.heartbeats import BEATS
 from pipeline.output.units import size
 from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import among, at_least_one, chosen
-from pipeline.report.text import plain
+from pipeline.report.text import plain_text
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
     counted = rows.filter(among("who", names)).groupBy("who", "version").agg(
         F.count("*").alias("connections"), F.sum("messages").alias("messages")
     )  # fmt: skip
-    shown = distinct({name: plain(name, NAME_CHARACTERS) for name in names})
+    shown = distinct({name: plain_text(name, NAME_CHARACTERS) for name in names})
     found = [{**row.asDict(), "who": shown[row["who"]]} for row in counted.collect()]
     look = alt.Axis(labelColor=LIGHT["ink"], labelLimit=240, ticks=False, domain=False)
     colour = alt.Color("version:N", scale=scale(VERSIONS, [row["version"] for row in found]))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pipeline.output.units import time_unit
 from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, distinct, layer, nothing, scale, titled
 from pipeline.plots.selection import among, at_least_one, every_us, interval, left_out, length, moment, only, subtitle
-from pipeline.report.text import plain
+from pipeline.report.text import plain_text
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
 from pipeline.tables.flows import REFUSED
@@ -169,7 +169,7 @@ def filled(
 
 def shown_names(rows: Sequence[str | None]) -> dict[str | None, str]:
     """What stands above each row: its name, shortened."""
-    return distinct({name: plain(name, NAME_CHARACTERS) for name in rows})
+    return distinct({name: plain_text(name, NAME_CHARACTERS) for name in rows})
 
 
 def by_time(

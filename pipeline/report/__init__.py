@@ -1,13 +1,13 @@
-"""The audit report: what a capture shows, on one page of HTML that needs no network.
+"""The audit report: one HTML page that needs no network.
 
-The way of the data:
+The data passes through these modules:
 
-    questions, evidence   what is asked of the tables and of the findings: sections, as data
-    groups                all of them answered by one Spark query with a bounded number of rows
-    facts                 the answers, collected; from here on there is no Spark
-    baseline, verdict     what is new since the last audit; how bad it is
-    shown, tables, rules  sections and findings as the page draws them
-    latency, charts       percentiles; SVG, drawn ahead of time
-    text, wireshark       strings from the wire made harmless; display filters
-    page                  the templates filled in, under a limit of size
+    sections, evidence           what is counted of the tables and of the findings, as data
+    groups                       counts all sections in one Spark query with a bounded number of rows
+    facts                        the collected results; no Spark from here on
+    baseline, coverage, verdict  what is new since the last audit, what was checked, the overall result
+    table_specs, tables, cards   tables and broken rules of the page
+    latency, charts, topology    percentiles; charts as SVG
+    text                         escapes strings from the wire
+    page, formats                the HTML page, limited in size; SARIF, JUnit, GitHub
 """

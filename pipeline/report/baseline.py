@@ -1,8 +1,7 @@
-"""One audit compared with the one before: which findings are new, which persist, which are gone, and which could not be
-looked for.
+"""Comparison of an audit with an earlier one: which findings are new, persisting, gone, or could not be checked.
 
-The JSON of an audit is its own baseline: `document` writes what `read` takes. A finding is known by its key, a hash of
-what it is about (`evidence.IDENTITY`); how often it occurred does not matter.
+The JSON of an audit is the baseline of later ones: `document` writes it, `read` parses it. A finding is identified by
+its key, a hash of what it is about (`evidence.IDENTITY`); the number of occurrences does not matter.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from codec.errors import WirehareError
-from pipeline.report.checked import Unchecked
+from pipeline.report.coverage import Unchecked
 from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
@@ -26,14 +25,14 @@ NEW, PERSISTING = "new", "persisting"
 
 
 class BaselineError(WirehareError):
-    """The file is no audit of ours; the message is one line that says what was expected."""
+    """The file is not the JSON of an audit; the message is one line that says what was expected."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """One thing that a rule finds fault with, as the baseline knows it: how many findings and occurrences make it up.
+class KnownFinding:
+    """All findings with the same key: their number, and the sum of their occurrences.
 
-    `status`: 'new' or 'persisting'; None without a baseline, or where a baseline that was cut short cannot tell.
+    `status`: 'new' or 'persisting'; None without a baseline, or if a truncated baseline cannot tell.
     """
 
     key: str
@@ -44,7 +43,7 @@ class Known:
     status: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The entry in the JSON."""
         return {
             "key": self.key,
             **self.about,
@@ -57,7 +56,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Previous:
-    """An earlier audit: its findings by key; `complete` False: it had more than it remembers."""
+    """An earlier audit: its findings by key; `complete` False: it had more findings than its JSON lists."""
 
     entries: Mapping[str, dict[str, Any]]
     complete: bool = True
@@ -65,11 +64,11 @@ class Previous:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Tonight's findings, and the entries of the baseline that are `gone`, or that were `not_checked`; `complete`: no
+class Comparison:
+    """The findings of this audit, and the baseline entries that are `gone` or were `not_checked`; `complete`: no
     finding was left out."""
 
-    known: Sequence[Known]
+    known: Sequence[KnownFinding]
     gone: Sequence[dict[str, Any]] = field(default_factory=list)
     complete: bool = True
     previous: Previous | None = None
@@ -81,7 +80,7 @@ class Compared:
 
 
 def key(about: Mapping[str, Any]) -> str:
-    """What a finding is known by from one audit to the next: 16 hex digits."""
+    """The key of a finding, equal in all audits: 16 hex digits."""
     parts = json.dumps([about.get(name) for name in IDENTITY])
     return hashlib.sha256(parts.encode()).hexdigest()[:16]
 
@@ -97,33 +96,33 @@ def read(text: str) -> Previous:
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BaselineError("is not what `wirehare audit --json` writes") from None
-    # What that audit could not look for stands as it stood before.
+    # What that audit could not check is carried over from the audit before it.
     return Previous({entry["key"]: entry for entry in entries}, bool(found.get("complete", True)), found.get("audited"))
 
 
-def compared(
+def compare(
     identities: Groups, previous: Previous | None, was_checked: Callable[[Mapping[str, Any]], bool] = lambda entry: True
-) -> Compared:
-    """The findings of an audit (section 'identities') beside those of an earlier one.
+) -> Comparison:
+    """Compare the findings of an audit (section 'identities') with those of an earlier one.
 
-    `was_checked`: whether an entry of the earlier one was looked for in this one (`checked.checking`).
+    `was_checked`: whether this audit could have found an entry of the earlier one (`coverage.coverage_check`).
     """
-    known: dict[str, Known] = {}
+    known: dict[str, KnownFinding] = {}
     for group in identities.rows:
         about = {name: group[name] for name in IDENTITY}
         name, severity = key(about), str(group["severity"])
         findings, occurrences = int(group["rows"] or 0), int(group["occurrences"] or 0)
-        if name in known:  # the same with a lower severity, where something was unsure
+        if name in known:  # the same with a lowered severity, because of a reservation
             before = known[name]
             severity = max(severity, before.severity, key=SEVERITIES.index)
             findings, occurrences = findings + before.findings, occurrences + before.occurrences
-        known[name] = Known(name, about, severity, findings, occurrences, status(name, previous))
+        known[name] = KnownFinding(name, about, severity, findings, occurrences, status(name, previous))
     complete = identities.more == 0
-    # Where this audit was cut short, what is missing in it may still be there.
+    # If this audit was truncated, missing entries may still exist.
     missed = [entry for name, entry in previous.entries.items() if name not in known] if previous and complete else []
     gone = [entry for entry in missed if was_checked(entry)]
     not_checked = [entry for entry in missed if not was_checked(entry)]
-    return Compared(list(known.values()), gone, complete, previous, not_checked)
+    return Comparison(list(known.values()), gone, complete, previous, not_checked)
 
 
 def status(name: str, previous: Previous | None) -> str | None:
@@ -137,15 +136,15 @@ def status(name: str, previous: Previous | None) -> str | None:
 
 def document(
     facts: Facts,
-    found: Compared,
+    found: Comparison,
     verdict: Mapping[str, Any],
     title: str,
     now: datetime,
     unchecked: Sequence[Unchecked] = (),
 ) -> str:
-    """The audit as JSON: stable names, one entry for each thing that a rule finds fault with, at most IDENTITIES.
+    """The audit as JSON with stable names: one entry per KnownFinding, at most IDENTITIES.
 
-    Names in it are those of the wire: it may be put into a page as it is (`script_safe`).
+    Names from the wire are escaped, so that it can be embedded in a page (`script_safe`).
     """
     files = facts.groups["files"]
     text = json.dumps(
@@ -168,6 +167,6 @@ def document(
     return script_safe(text)
 
 
-def order(known: Known) -> tuple[Any, ...]:
-    """The worst first, then as people look for them."""
+def order(known: KnownFinding) -> tuple[Any, ...]:
+    """Sort key: the worst first, then by IDENTITY."""
     return (-SEVERITIES.index(known.severity), *(str(known.about.get(name)) for name in IDENTITY))

@@ -1,8 +1,8 @@
-"""Charts as SVG that stands in the page: drawn ahead of time, so there is no script to load and paper shows them too.
+"""Charts as inline SVG, rendered in advance: no script is loaded, and they print.
 
-Every chart is drawn at the width of a phone's screen, so that its text keeps its size there; wider pages set several
-side by side. Colours are variables of the page's style sheet: the same drawing serves light and dark. Only our own
-words and names from the protocol's tables go into a chart, nothing that was sent as text.
+Every chart has the width of a phone's screen, so that its text keeps its size there; wider pages place several side by
+side. Colours are variables of the page's style sheet, for the light and the dark theme. Charts contain only fixed texts
+and names from the protocol tables, never text from the wire.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline import theme
 from pipeline.output.units import time_unit
 from pipeline.report.groups import Groups
 from pipeline.report.latency import Latency
-from pipeline.report.questions import CLASSES_PER_OCTAVE, TIME_BARS, bar_width_ns
+from pipeline.report.sections import CLASSES_PER_OCTAVE, TIME_BARS, bar_width_ns
 from pipeline.report.text import moment
 
 WIDTH = 330
@@ -41,23 +41,23 @@ LEDGER = {
 SERIES = 10
 LABEL_CHARACTERS = 26
 # vl-convert ends the whole process on some characters, such as NUL.
-NOT_OURS = "[^ -~]"
+UNSAFE = "[^ -~]"
 
 
-def drawn(chart: Any, label: str) -> Markup:
-    """The chart as an SVG element that scales to its place and says `label` to those who do not see it."""
+def svg(chart: Any, label: str) -> Markup:
+    """The chart as a scalable SVG element; `label` is its text for screen readers."""
     spec = {**chart.to_dict(), "config": {**theme.config(theme.PAGE, FONT, "transparent"), **DRAWING}}
     svg = vl_convert.vegalite_to_svg(spec)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups()  # type: ignore[union-attr]
-    # The label says it all: parts that have a role but no name confuse readers of screens.
+    # The label is enough: parts with a role but without a name confuse screen readers.
     body = re.sub(r' (role|aria-\w+)="[^"]*"', "", svg[svg.index(">") + 1 :])
     head = Markup('<svg class="chart" role="img" aria-label="{}" viewBox="0 0 {} {}" width="{}" height="{}">')
     return head.format(label, width, height, width, height) + Markup(body)
 
 
-def begin() -> None:
-    """Start the engine that draws, which takes as long as all charts of a report do."""
-    drawn(alt.Chart(alt.Data(values=[])).mark_bar(), "nothing")
+def start_renderer() -> None:
+    """Start the renderer, which takes as long as rendering all charts of a report."""
+    svg(alt.Chart(alt.Data(values=[])).mark_bar(), "nothing")
 
 
 def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
@@ -90,16 +90,16 @@ def rates(groups: Groups, first_ns: int, last_ns: int) -> Markup | None:
         )
         .properties(width=WIDTH - 50, height=170)
     )
-    return drawn(chart, f"Messages a second over time, by operation: {', '.join(words)}")
+    return svg(chart, f"Messages a second over time, by operation: {', '.join(words)}")
 
 
-def spread(found: Sequence[Latency], label: str) -> Markup | None:
+def percentiles(found: Sequence[Latency], label: str) -> Markup | None:
     """Median, 90 % and 99 % of some latencies, a line each, on a logarithmic scale in milliseconds."""
     if not found:
         return None
     rows: list[dict[str, Any]] = [
         {
-            "what": re.sub(NOT_OURS, "?", one.what)[:LABEL_CHARACTERS],
+            "what": re.sub(UNSAFE, "?", one.what)[:LABEL_CHARACTERS],
             **dict(zip(("median", "p90", "p99"), map(theme.logarithmic_ms, one.quantiles), strict=True)),
         }
         for one in found[:SERIES]
@@ -127,11 +127,11 @@ def spread(found: Sequence[Latency], label: str) -> Markup | None:
         )
     )
     chart = (lines + dots).properties(width=WIDTH - 130, height=alt.Step(24))
-    return drawn(chart, label)
+    return svg(chart, label)
 
 
 def distribution(groups: Groups) -> Markup | None:
-    """How many settlements took how long, in classes of half an octave."""
+    """Histogram of settlement latencies, in classes of half an octave."""
     counted: dict[tuple[int, str], int] = {}
     for group in groups.rows:
         place = (int(str(group["class"])) * 2 // CLASSES_PER_OCTAVE, OPERATIONS.get(str(group["operation"]), "other"))
@@ -156,11 +156,11 @@ def distribution(groups: Groups) -> Markup | None:
         )
         .properties(width=WIDTH - 50, height=170)
     )  # fmt: skip
-    return drawn(chart, "How long settlements took: number of messages by milliseconds, logarithmic")
+    return svg(chart, "How long settlements took: number of messages by milliseconds, logarithmic")
 
 
 def ledger(totals: Mapping[str, int]) -> Markup | None:
-    """Where the bytes of all streams went, as one bar."""
+    """The byte ledger of all streams as one stacked bar."""
     whole = sum(totals[name] for name in LEDGER)
     if not whole:
         return None
@@ -182,4 +182,4 @@ def ledger(totals: Mapping[str, int]) -> Markup | None:
         .properties(width=WIDTH - 20, height=30)
     )  # fmt: skip
     words = ", ".join(f"{LEDGER[name][0]} {totals[name] / whole:.1%}" for name in present)
-    return drawn(chart, f"Share of bytes: {words}")
+    return svg(chart, f"Share of bytes: {words}")

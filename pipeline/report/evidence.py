@@ -1,8 +1,8 @@
-"""Findings for the report: by rule, by what they are about, and the first examples of each rule with their evidence.
+"""Findings for the report: by rule, by what they are about, and examples of each rule with their evidence.
 
-A finding of tonight is the same as one of last night when `IDENTITY` is: the rule, and who does it to what. Connection
-ids, ports of clients, packet and frame numbers are left out, so that it does not matter when it was captured. Names
-that a broker or a library makes up anew each time (`amq.gen-...`, UUIDs, long numbers) count as one.
+Findings of two audits are the same if `IDENTITY` is equal: the rule, the client, and what it concerns. Connection ids,
+ports of clients, packet and frame numbers are not part of it, because they differ in every capture. Generated names
+(`amq.gen-...`, UUIDs, long numbers) count as one name.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.report.groups import Section, Source
-from pipeline.report.questions import ENDPOINT, MADE_UP, application
+from pipeline.report.sections import ENDPOINT, MADE_UP, application
 
 SEVERITIES = ("info", "warning", "violation")  # rising
 EXAMPLES = 4
 EVIDENCE_CHARACTERS = 2000
-# Every rule of the catalogue may be on the page.
+# More than the catalogue has.
 RULES = 400
 QUEUES = 4  # of one channel that are named
-# What a baseline remembers; a night with more different findings than this has other worries.
+# The most entries in a baseline.
 IDENTITIES = 10_000
 IDENTITY = ("rule_id", "client_product", "user", "vhost", "server", "entities")
-# What people search findings by.
+# Columns by which people search findings.
 NAMED = ("application", "user", "vhost", "server", "things")
 
-# Names of things in evidence.
+# Names in evidence.
 ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
-# Those that somebody has given.
+# Names that applications choose.
 THINGS = ENTITIES[1:]
 WEIGHT = "array_position(array({}), severity)".format(", ".join(f"'{name}'" for name in SEVERITIES))
 
@@ -67,8 +67,8 @@ AFFECTED = Source(
 )
 
 
-def located(findings: DataFrame, connections: DataFrame) -> DataFrame:
-    """Findings with what is known of their connection, and the names of what they are about."""
+def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
+    """Findings with columns of their connection, and the names in their evidence."""
     ends = connections.select(
         "connection_id",
         *("client_ip", "client_port", "server_ip", "server_port", "client_product", "client_version", "user", "vhost"),
@@ -83,13 +83,13 @@ def located(findings: DataFrame, connections: DataFrame) -> DataFrame:
 
 
 def entities(evidence: Column) -> Column:
-    """The names in evidence as 'queue=orders exchange=logs', without what is made up anew each time; null for none."""
+    """The names in evidence as 'queue=orders exchange=logs', with generated parts replaced; null for none."""
     named = (F.concat(F.lit(f"{name}="), _name(evidence, name)) for name in ENTITIES)
     return F.nullif(F.concat_ws(" ", *named), F.lit(""))
 
 
 def things(evidence: Column) -> Column:
-    """THINGS in evidence as people read them: 'exchange logs, routing key a.b'; the empty name is ''; null for none."""
+    """THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none."""
     named = (
         F.concat(
             F.lit(f"{name.replace('_', ' ')} "),
@@ -104,20 +104,20 @@ def _name(evidence: Column, kind: str) -> Column:
     return F.regexp_replace(F.try_variant_get(evidence, f"$.{kind}", "string"), MADE_UP, "*")
 
 
-def prepared(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:
-    """The tables that FINDINGS and AFFECTED ask."""
+def evidence_tables(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:
+    """The input tables of FINDINGS and AFFECTED."""
     of_connections = findings.filter("connection_id IS NOT NULL")
     worst = of_connections.groupBy("connection_id").agg(F.max(F.expr(WEIGHT)).cast("int").alias("worst"))
-    return {"findings": located(findings, connections), "affected": worst}
+    return {"findings": with_connections(findings, connections), "affected": worst}
 
 
 def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """The first few findings of each rule, those without a reservation before the others."""
+    """The first findings of each rule, those without a reservation first."""
     first = Window.partitionBy("rule_id").orderBy(
         F.expr(WEIGHT).desc(), F.col("reservation").asc_nulls_first(), "ts", "connection_id", "frame_no"
     )
     chosen = findings.withColumn("_place", F.row_number().over(first)).filter(F.col("_place") <= EXAMPLES)
-    rows = located(chosen, connections).select(
+    rows = with_connections(chosen, connections).select(
         *("rule_id", "_place", "severity", "scope", "offender", "connection_id", "channel", "frame_no", "packet_no"),
         *("occurrences", "reservation", "client_ip", "client_port", "server_ip", "server_port", "client", "server"),
         F.left("capture_file", F.lit(EVIDENCE_CHARACTERS)).alias("capture_file"),
@@ -133,9 +133,9 @@ def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict
     return found
 
 
-def endpoints(connections: DataFrame, links: DataFrame, ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    """Who the connections `ids` (a few) are between; `queues`: (channel, its life) -> what its consumers and links are
-    on, a few names."""
+def connection_ends(connections: DataFrame, links: DataFrame, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """The ends of the connections `ids` (a few); `queues`: (channel, channel_life) -> names of the queues or addresses
+    of its consumers and links, at most QUEUES."""
     if not ids:
         return {}
     of_ids = F.col("connection_id").isin(list(ids))

@@ -1,5 +1,5 @@
 """The audit for other programs: SARIF 2.1.0 (code scanning), JUnit XML (build servers), and the workflow commands of
-GitHub Actions. Names from the wire are made harmless as for pictures (`text.plain`)."""
+GitHub Actions. Strings from the wire are escaped (`text.plain_text`)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 from pipeline.audit.catalogue import GROUPS, Rule
-from pipeline.report.baseline import Compared, Known, order
-from pipeline.report.checked import Unchecked
+from pipeline.report.baseline import Comparison, KnownFinding, order
+from pipeline.report.cards import Card
+from pipeline.report.coverage import Unchecked
 from pipeline.report.evidence import IDENTITIES, at_least
 from pipeline.report.facts import Facts
-from pipeline.report.rules import Card
-from pipeline.report.text import plain
-from pipeline.report.verdict import NEVER, Verdict, counted
+from pipeline.report.text import plain_text
+from pipeline.report.verdict import NEVER, Verdict, plural
 
 CHARACTERS = 200  # of a name
 NAMES = 10  # of applications, queues ... in one message
@@ -29,10 +29,10 @@ ABOUT = ("client_product", "user", "vhost", "server", "entities")
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found. `rules`: that were looked for; `cards`: those that are broken, the worst first."""
+    """The result of an audit. `rules`: that were checked; `cards`: broken rules, the worst first."""
 
     facts: Facts
-    found: Compared
+    found: Comparison
     verdict: Verdict
     rules: Mapping[str, Rule]
     cards: Sequence[Card]
@@ -40,25 +40,25 @@ class Audit:
 
 
 def sarif(audit: Audit) -> str:
-    """One result for each thing that a rule finds fault with, at most IDENTITIES; what is gone has state 'absent'."""
+    """One result per KnownFinding, at most IDENTITIES; those that are gone have state 'absent'."""
     known = sorted(audit.found.known, key=order)[:IDENTITIES]
     names = sorted({str(one.about["rule_id"]) for one in known} | {str(entry["rule_id"]) for entry in audit.found.gone})
     place = {name: number for number, name in enumerate(names)}
-    results = [result(audit, one, place) for one in known]
+    results = [sarif_result(audit, one, place) for one in known]
     results += [
         {
-            **told(entry, audit.rules, place),
+            **sarif_message(entry, audit.rules, place),
             "baselineState": "absent",
             "partialFingerprints": {"wirehare/1": entry["key"]},
         }
         for entry in audit.found.gone
     ]
-    driver = {"name": "wirehare", "rules": [described(name, audit.rules.get(name)) for name in names]}
+    driver = {"name": "wirehare", "rules": [sarif_rule(name, audit.rules.get(name)) for name in names]}
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "unicodeCodePoints"}
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)
 
 
-def described(name: str, rule: Rule | None) -> dict[str, Any]:
+def sarif_rule(name: str, rule: Rule | None) -> dict[str, Any]:
     """A rule in SARIF."""
     if rule is None:
         return {"id": name}
@@ -67,18 +67,20 @@ def described(name: str, rule: Rule | None) -> dict[str, Any]:
     return {"id": name, **{key: {"text": text} for key, text in texts.items() if text}, **level}
 
 
-def result(audit: Audit, one: Known, place: Mapping[str, int]) -> dict[str, Any]:
-    """A finding in SARIF, with the capture and the packet of an example where there is one."""
+def sarif_result(audit: Audit, one: KnownFinding, place: Mapping[str, int]) -> dict[str, Any]:
+    """A finding in SARIF, with the capture and the packet of an example if there is one."""
     entry = {**one.about, "severity": one.severity}
     made = {
-        **told(entry, audit.rules, place),
+        **sarif_message(entry, audit.rules, place),
         "level": LEVELS[one.severity],
         "occurrenceCount": one.findings,
         "partialFingerprints": {"wirehare/1": one.key},
     }
     if one.status is not None:
         made["baselineState"] = STATES[one.status]
-    example = next((row for row in audit.facts.examples.get(str(one.about["rule_id"]), ()) if same(row, one)), None)
+    example = next(
+        (row for row in audit.facts.examples.get(str(one.about["rule_id"]), ()) if is_example_of(row, one)), None
+    )
     if example is not None and example["capture_file"]:
         packet = "" if example["packet_no"] is None else f", packet {example['packet_no']}"
         peers = f"{example['client']} -> {example['server']}{packet}"
@@ -91,23 +93,25 @@ def result(audit: Audit, one: Known, place: Mapping[str, int]) -> dict[str, Any]
     return made
 
 
-def same(row: Mapping[str, Any], one: Known) -> bool:
-    """Whether an example is one of these findings."""
+def is_example_of(row: Mapping[str, Any], one: KnownFinding) -> bool:
+    """Whether an example belongs to a KnownFinding."""
     return all(row.get(name) == one.about.get(name) for name in ABOUT)
 
 
-def told(entry: Mapping[str, Any], rules: Mapping[str, Rule], place: Mapping[str, int]) -> dict[str, Any]:
-    """The rule of an entry, and its message: what is wrong, with whom, and what to do."""
+def sarif_message(entry: Mapping[str, Any], rules: Mapping[str, Rule], place: Mapping[str, int]) -> dict[str, Any]:
+    """The rule of an entry and its message: what is wrong, who does it, and what to do."""
     name = str(entry["rule_id"])
     rule = rules.get(name)
-    about = [f"{key.replace('_', ' ')} {plain(entry[key], CHARACTERS)}" for key in ABOUT if entry.get(key) is not None]
+    about = [
+        f"{key.replace('_', ' ')} {plain_text(entry[key], CHARACTERS)}" for key in ABOUT if entry.get(key) is not None
+    ]
     parts = [rule.summary if rule else f"{name} is broken.", f"{', '.join(about)}." if about else ""]
     parts.append(f"What to do: {rule.remedy}" if rule and rule.remedy else "")
     return {"ruleId": name, "ruleIndex": place[name], "message": {"text": " ".join(filter(None, parts))}}
 
 
 def junit(audit: Audit) -> str:
-    """A suite a group of rules, a case a rule: failed where findings reach the threshold, skipped where the rule was
+    """One suite per group of rules, one case per rule: failed if findings reach the threshold, skipped if the rule was
     checked on no connection."""
     broken = {card.rule_id: card for card in audit.cards}
     nowhere = {one.rule_id: one for one in audit.unchecked if one.connections == one.of}
@@ -116,7 +120,7 @@ def junit(audit: Audit) -> str:
     suites = ElementTree.Element("testsuites", name="wirehare audit")
     for group in dict.fromkeys([*GROUPS, *(rule.group for rule in audit.rules.values())]):
         own = [rule for rule in audit.rules.values() if rule.group == group]
-        cases = [case(rule, broken.get(rule.id), nowhere.get(rule.id), spoken, wrong) for rule in own]
+        cases = [junit_case(rule, broken.get(rule.id), nowhere.get(rule.id), spoken, wrong) for rule in own]
         if not cases:
             continue
         suite = ElementTree.SubElement(suites, "testsuite", name=GROUPS.get(group, group), tests=str(len(cases)))
@@ -127,7 +131,7 @@ def junit(audit: Audit) -> str:
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
 
 
-def case(
+def junit_case(
     rule: Rule, card: Card | None, nowhere: Unchecked | None, spoken: set[Any], wrong: Sequence[str]
 ) -> ElementTree.Element:
     """A rule as a test case."""
@@ -147,22 +151,22 @@ def case(
 
 
 def headline(card: Card) -> str:
-    """How often a rule is broken, and by whom."""
-    names = [plain(name, CHARACTERS) for name in [*card.names["application"], *card.names["things"]]]
+    """The number of findings of a rule, and who breaks it."""
+    names = [plain_text(name, CHARACTERS) for name in [*card.names["application"], *card.names["things"]]]
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return f"{counted(card.findings, 'finding')}{': ' if names else ''}{', '.join(names[:NAMES])}{more}"
+    return f"{plural(card.findings, 'finding')}{': ' if names else ''}{', '.join(names[:NAMES])}{more}"
 
 
 def lines(card: Card) -> list[str]:
-    """What is known of a broken rule, line by line."""
-    happened = ", ".join(f"{name} {plain(value, CHARACTERS)}".strip() for name, value in card.telling)
+    """The details of a broken rule, line by line."""
+    happened = ", ".join(f"{name} {plain_text(value, CHARACTERS)}".strip() for name, value in card.highlights)
     advice = (card.rule.why, f"What to do: {card.rule.remedy}") if card.rule and card.rule.remedy else ()
     cuts = [example.cut for example in card.examples if example.cut]
     return list(filter(None, [headline(card), happened, *advice, *cuts]))
 
 
 def github(audit: Audit) -> str:
-    """A workflow command a broken rule, the worst first."""
+    """One workflow command per broken rule, the worst first."""
     made = []
     for card in audit.cards:
         title = command_text(f"{card.rule_id} {card.summary}").replace(":", "%3A").replace(",", "%2C")
@@ -171,7 +175,7 @@ def github(audit: Audit) -> str:
 
 
 def command_text(text: str) -> str:
-    """Text in a workflow command, which ends at the end of its line."""
+    """Text escaped for a workflow command, which is one line."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

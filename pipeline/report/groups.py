@@ -1,11 +1,11 @@
-"""Counted groups of rows: many small questions about several tables, answered by one Spark query with bounded rows.
+"""Grouped counts: many small aggregates over several tables, in one Spark query with a bounded number of result rows.
 
 A `Section` groups the rows of a table by some expressions; all sections of a table share its measures, so that a table
 is scanned once whatever the number of its sections. The groups of a section beyond its `shown` largest are counted and
 not collected: what comes to the driver does not grow with the capture.
 
-A row that belongs to five sections is five rows to group, by texts. Rows of a large table that agree in the keys of all
-sections are therefore counted first (`folded`): as a rule that leaves few.
+A row that belongs to five sections becomes five rows to group, by text keys. Therefore large tables are first
+aggregated by the keys of all sections together (`pre_aggregated`), which usually leaves few rows.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-# Longer keys are cut before they are grouped: a string of 1.0 may be as long as its frame.
+# Longer keys are truncated before grouping: a string of 1.0 may be as long as its frame.
 KEY_CHARACTERS = 400
 
-# Aggregate of rows -> what makes one of several of its values.
-FOLDED = {"count": "sum", "count_if": "sum", "sum": "sum", "max": "max", "min": "min"}
+# Aggregate function -> the function that merges its partial results.
+MERGE = {"count": "sum", "count_if": "sum", "sum": "sum", "max": "max", "min": "min"}
 
 
 @dataclass(frozen=True)
 class Section:
     """Groups by `keys` (name -> SQL) of the rows that `where` holds for; those with most `rank` are shown.
 
-    `apart`: in a large table it is counted by itself, as its keys tell apart rows that agree in all others, or as files
-    without such rows need not be read.
+    `apart`: in a large table the section is counted separately, because its keys have many values, or because `where`
+    lets Spark skip files.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Source:
-    """A table with its sections; `measures`: name -> SQL aggregate that is a LONG, of every group of any section."""
+    """A table with its sections; `measures`: name -> SQL aggregate of type LONG, computed for every group."""
 
     table: str
     measures: Mapping[str, str]
@@ -51,7 +51,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups shown, each with its keys (text or None) and its measures (numbers or None); `total` of them exist."""
+    """The largest groups, with their keys (text or None) and measures (numbers or None); `total`: how many exist."""
 
     rows: list[dict[str, str | int | None]] = field(default_factory=list)
     total: int = 0
@@ -62,28 +62,28 @@ class Groups:
         return self.total - len(self.rows)
 
 
-def answer(
+def count_groups(
     sources: Sequence[Source], tables: Mapping[str, DataFrame], large: Collection[str] = ()
 ) -> dict[str, Groups]:
-    """Every section by its name. One query: its branches run side by side. `large`: names of tables to be counted in
-    two steps; their measures are functions in FOLDED."""
+    """All sections by name, in one query whose branches run in parallel. `large`: tables to aggregate in two steps;
+    their measures must be functions in MERGE."""
     sections = {section.name: (source, section) for source in sources for section in source.sections}
     steps = (
         step
         for source in sources
         for step in (
-            in_two_steps(source, tables[source.table]) if source.table in large else [(source, tables[source.table])]
+            two_step_counts(source, tables[source.table]) if source.table in large else [(source, tables[source.table])]
         )
     )
-    groups = reduce(DataFrame.unionAll, (counted(*step) for step in steps))
+    groups = reduce(DataFrame.unionAll, (count_sections(*step) for step in steps))
     ranks = {name: list(source.measures).index(section.rank) for name, (source, section) in sections.items()}
     limits = {name: section.shown for name, (_, section) in sections.items()}
     whole = Window.partitionBy("section")
-    largest_first = whole.orderBy(F.get("measures", chosen(ranks)).desc_nulls_last(), "key")
+    largest_first = whole.orderBy(F.get("measures", by_section(ranks)).desc_nulls_last(), "key")
     placed = groups.select(
         "*", F.row_number().over(largest_first).alias("place"), F.count("*").over(whole).alias("total")
     )
-    rows = placed.filter(F.col("place") <= chosen(limits)).collect()
+    rows = placed.filter(F.col("place") <= by_section(limits)).collect()
     found = {name: Groups() for name in sections}
     for row in sorted(rows, key=lambda row: (row.section, row.place)):
         source, section = sections[row.section]
@@ -93,7 +93,7 @@ def answer(
     return found
 
 
-def counted(source: Source, table: DataFrame) -> DataFrame:
+def count_sections(source: Source, table: DataFrame) -> DataFrame:
     """(section, key, measures) of every group of every section of a table."""
     measures = F.array(*(F.expr(measure).cast("long") for measure in source.measures.values()))
     return (
@@ -103,19 +103,19 @@ def counted(source: Source, table: DataFrame) -> DataFrame:
     )
 
 
-def in_two_steps(source: Source, table: DataFrame) -> Iterator[tuple[Source, DataFrame]]:
-    """The same question in parts, about counted rows."""
+def two_step_counts(source: Source, table: DataFrame) -> Iterator[tuple[Source, DataFrame]]:
+    """Split a source into sources over pre-aggregated rows."""
     together = [section for section in source.sections if not section.apart]
     if together:
-        yield folded(replace(source, sections=together), table)
+        yield pre_aggregated(replace(source, sections=together), table)
     for section in source.sections:
         if section.apart:
             whole = replace(section, where="true")
-            yield folded(replace(source, sections=[whole]), table.filter(section.where))
+            yield pre_aggregated(replace(source, sections=[whole]), table.filter(section.where))
 
 
-def folded(source: Source, table: DataFrame) -> tuple[Source, DataFrame]:
-    """The same question, about rows that agree in all that it asks for, counted."""
+def pre_aggregated(source: Source, table: DataFrame) -> tuple[Source, DataFrame]:
+    """The source over pre-aggregated rows: rows that agree in all keys are counted first."""
     names: dict[str, str] = {}  # SQL over the table -> column of the counted rows
 
     def column(sql: str) -> str:
@@ -133,17 +133,17 @@ def folded(source: Source, table: DataFrame) -> tuple[Source, DataFrame]:
     sections = [over_columns(section) for section in source.sections]
     measured = (F.expr(measure).alias(name) for name, measure in source.measures.items())
     rows = table.groupBy(*(F.expr(sql).alias(name) for sql, name in names.items())).agg(*measured)
-    measures = {name: f"{FOLDED[measure.partition('(')[0]]}({name})" for name, measure in source.measures.items()}
+    measures = {name: f"{MERGE[measure.partition('(')[0]]}({name})" for name, measure in source.measures.items()}
     return Source(source.table, measures, sections), rows
 
 
 def group(section: Section) -> Column:
-    """The group that a row belongs to in a section; null when it belongs to none."""
+    """The group of a row in a section; null if `where` is false."""
     keys = [F.left(F.expr(key).cast("string"), F.lit(KEY_CHARACTERS)) for key in section.keys.values()]
     return F.when(F.expr(section.where), F.struct(F.lit(section.name).alias("section"), F.array(*keys).alias("key")))
 
 
-def chosen(numbers: Mapping[str, int]) -> Column:
+def by_section(numbers: Mapping[str, int]) -> Column:
     """The number of the row's section."""
     entries = [F.lit(entry) for pair in numbers.items() for entry in pair]
     return F.create_map(*entries)[F.col("section")]

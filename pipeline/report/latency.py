@@ -1,4 +1,4 @@
-"""Percentiles of latencies that were counted in classes (`questions.LATENCY_CLASS`)."""
+"""Percentiles from histograms of latencies (`sections.LATENCY_CLASS`)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.report.questions import CLASSES_PER_OCTAVE
+from pipeline.report.sections import CLASSES_PER_OCTAVE
 
 QUANTILES = (0.5, 0.9, 0.99)
 
 # Measures of `pipeline.latency`, in the order in which a message meets them.
-WORDS = {
+MEASURE_NAMES = {
     "confirm": "publish to confirm",
     "broker": "publish to delivery",
     "ack": "delivery to its settlement",
@@ -22,7 +22,7 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Latency:
-    """How long something took, `number` of times; ns. `shortest` where known, `quantiles` as QUANTILES, `longest`."""
+    """Latencies of `number` events, ns: `shortest` if known, `quantiles` as in QUANTILES, `longest`."""
 
     what: str
     number: int
@@ -32,9 +32,9 @@ class Latency:
 
 
 def latencies(classes: Iterable[Mapping[str, Any]], *names: str) -> list[Latency]:
-    """One for each value of the keys `names` of the groups; the most frequent first.
+    """One Latency per value of the keys `names`, the most frequent first.
 
-    Shortest and longest are exact. The others are the middle of their class: at most 2.2 % off.
+    Shortest and longest are exact. Quantiles are the middle of their class, at most 2.2 % off.
     """
     counted: dict[str, list[Mapping[str, Any]]] = {}
     for group in classes:
@@ -43,17 +43,23 @@ def latencies(classes: Iterable[Mapping[str, Any]], *names: str) -> list[Latency
     return sorted(found, key=lambda found: (-found.number, found.what))
 
 
-def through_broker(rows: Iterable[Mapping[str, Any]]) -> list[Latency]:
-    """Rows of `pipeline.latency` in words."""
+def flow_latencies(rows: Iterable[Mapping[str, Any]]) -> list[Latency]:
+    """Rows of `pipeline.latency`, with the names of their measures."""
     return [
-        Latency(WORDS[row["measure"]], row["count"], None, (row["p50_ns"], row["p90_ns"], row["p99_ns"]), row["max_ns"])
-        for row in sorted(rows, key=lambda row: list(WORDS).index(row["measure"]))
+        Latency(
+            MEASURE_NAMES[row["measure"]],
+            row["count"],
+            None,
+            (row["p50_ns"], row["p90_ns"], row["p99_ns"]),
+            row["max_ns"],
+        )
+        for row in sorted(rows, key=lambda row: list(MEASURE_NAMES).index(row["measure"]))
         if row["count"]
     ]
 
 
 def latency(what: str, groups: list[Mapping[str, Any]]) -> Latency:
-    """The measures of one thing, from its classes in rising order."""
+    """One Latency from its classes in ascending order."""
     number = sum(group["rows"] for group in groups)
     shortest = min(group["shortest"] for group in groups)
     longest = max(group["longest"] for group in groups)
@@ -62,7 +68,7 @@ def latency(what: str, groups: list[Mapping[str, Any]]) -> Latency:
 
 
 def quantile(groups: list[Mapping[str, Any]], number: int, share: float) -> int:
-    """The smallest latency that a share of them does not exceed, as the middle of its class."""
+    """The quantile at `share`, as the middle of its class."""
     seen = 0
     for group in groups:
         seen += group["rows"]

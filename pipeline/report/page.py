@@ -1,7 +1,7 @@
-"""The page: one HTML file that carries its style, its script and its charts, and asks nobody for anything.
+"""The page: one HTML file with its style, script and charts inline; it loads nothing.
 
-A Content-Security-Policy of hashes allows our own style and script and nothing else, so that even markup which slipped
-through would stay dead. The page works without its script: that adds sorting, filters and the choice of the theme.
+A Content-Security-Policy with hashes allows only our own style and script, so that injected markup could not run. The
+page works without its script, which adds sorting, filters and the choice of a theme.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from markupsafe import Markup
 
 from pipeline.audit.config import Config
 from pipeline.report import charts
-from pipeline.report.baseline import Compared
-from pipeline.report.checked import rules_of, unchecked
+from pipeline.report.baseline import Comparison
+from pipeline.report.cards import cards, connection_filter, most_important
+from pipeline.report.coverage import rules_of, unchecked
 from pipeline.report.facts import Facts
-from pipeline.report.latency import Latency, latencies, through_broker
-from pipeline.report.rules import cards, first
-from pipeline.report.shown import TABLES
+from pipeline.report.latency import Latency, flow_latencies, latencies
+from pipeline.report.table_specs import TABLES
 from pipeline.report.tables import Table, latency_table, table
 from pipeline.report.text import count, duration, moment, share, size, wire
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names
 from pipeline.report.verdict import Verdict
-from pipeline.report.wireshark import connection as connection_filter
 
 TEMPLATES = Path(__file__).with_name("template")
 LARGEST = 3_000_000
@@ -42,9 +41,9 @@ REPLIES = (
 
 
 @dataclass(frozen=True)
-class Room:
-    """How much a page shows: examples of a rule, rows of a table, characters of a string, entries of the baseline and
-    rules not checked, names of each kind that a rule's findings have."""
+class PageLimits:
+    """The limits of a page: examples per rule, rows per table, characters per string, entries of the baseline and
+    unchecked rules, names of each kind per rule."""
 
     examples: int
     rows: int
@@ -53,25 +52,30 @@ class Room:
     names: int
 
 
-# The first that fits into LARGEST is taken; the last always does, whatever the strings hold.
-ROOMS = (Room(4, 60, 160, 100, 10_000), Room(2, 30, 80, 50, 200), Room(1, 15, 40, 25, 10), Room(0, 10, 20, 10, 0))
+# The first one that keeps the page below LARGEST is used; the last one always does.
+PAGE_LIMITS = (
+    PageLimits(4, 60, 160, 100, 10_000),
+    PageLimits(2, 30, 80, 50, 200),
+    PageLimits(1, 15, 40, 25, 10),
+    PageLimits(0, 10, 20, 10, 0),
+)
 
 
 def page(
     facts: Facts,
-    found: Compared,
+    found: Comparison,
     verdict: Verdict,
     title: str,
     source: str,
     now: datetime,
     config: Config | None = None,
 ) -> str:
-    """The report as HTML. `source`: where the tables are, as a reader would write it; `config` of the audit."""
-    drawn = drawings(facts)
+    """The report as HTML. `source`: where the tables are, for display; `config`: of the audit."""
+    drawn = draw_charts(facts)
     words = {"title": title, "source": source, "now": now, "config": config}
     html = ""
-    for room in ROOMS:
-        html = rendered(room, facts, found, verdict, drawn, words)
+    for room in PAGE_LIMITS:
+        html = render(room, facts, found, verdict, drawn, words)
         if len(html.encode(errors="replace")) <= LARGEST:
             break
     return html
@@ -79,7 +83,7 @@ def page(
 
 @dataclass(frozen=True)
 class Drawings:
-    """The charts, and the latencies that some of them are drawn from. A chart without data is None."""
+    """The charts, and the latencies in some of them. A chart without data is None."""
 
     rates: Markup | None
     ledger: Markup | None
@@ -92,34 +96,34 @@ class Drawings:
     distribution: Markup | None
 
 
-def drawings(facts: Facts) -> Drawings:
+def draw_charts(facts: Facts) -> Drawings:
     """The charts of the facts."""
     settled = latencies(facts.groups["settled"].rows, "operation", "outcome")
     replies = latencies(facts.groups["replies"].rows, "name")
     slowest = sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST]
-    flows = through_broker(facts.flows)
+    flows = flow_latencies(facts.flows)
     return Drawings(
         charts.rates(facts.groups["rates"], facts.first_ns, facts.last_ns),
         charts.ledger(ledger(facts)),
         flows,
-        charts.spread(flows, "Time from publish through the broker to settlement: median, 90 % and 99 %"),
+        charts.percentiles(flows, "Time from publish through the broker to settlement: median, 90 % and 99 %"),
         settled,
         slowest,
-        charts.spread(settled, "Time until messages were settled: median, 90 % and 99 % by operation and outcome"),
-        charts.spread(slowest, "Time until requests were answered: median, 90 % and 99 % by method"),
+        charts.percentiles(settled, "Time until messages were settled: median, 90 % and 99 % by operation and outcome"),
+        charts.percentiles(slowest, "Time until requests were answered: median, 90 % and 99 % by method"),
         charts.distribution(facts.groups["settled"]),
     )
 
 
 def ledger(facts: Facts) -> dict[str, int]:
-    """Bytes of all streams by where they went, and `payload`, which is all of them that were captured."""
+    """The byte ledger summed over all streams, with `payload`, the captured bytes."""
     return {name: facts.total("ledger", name) for name in (*charts.LEDGER, "payload", "retransmitted")}
 
 
-def rendered(
-    room: Room, facts: Facts, found: Compared, verdict: Verdict, drawn: Drawings, words: dict[str, Any]
+def render(
+    room: PageLimits, facts: Facts, found: Comparison, verdict: Verdict, drawn: Drawings, words: dict[str, Any]
 ) -> str:
-    """The page with so much on it."""
+    """The page within the limits `room`."""
     style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
     totals = ledger(facts)
     groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}
@@ -151,7 +155,7 @@ def rendered(
             drawn=drawn,
             room=room,
             cards=shown,
-            first=first(shown),
+            first=most_important(shown),
             unchecked=unchecked(facts, rules),
             tables=tables,
             pileups=pileups(facts, room),
@@ -169,8 +173,8 @@ def rendered(
     )
 
 
-def pileups(facts: Facts, room: Room) -> Table:
-    """The channels that most messages were left unsettled on, with the filter that shows their connection."""
+def pileups(facts: Facts, room: PageLimits) -> Table:
+    """The channels with the most unsettled messages, with the Wireshark filter of their connection."""
     cells = []
     for group in facts.groups["pileups"].rows[: room.rows]:
         ends = facts.endpoints.get(int(str(group["connection_id"])), {})
@@ -199,7 +203,7 @@ def pileups(facts: Facts, room: Room) -> Table:
 
 
 def environment(characters: int) -> Environment:
-    """Jinja with everything escaped, and our formats as filters."""
+    """A Jinja environment with autoescape and our formats as filters."""
     jinja = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -209,5 +213,5 @@ def environment(characters: int) -> Environment:
 
 
 def policy_hash(text: str) -> str:
-    """What a Content-Security-Policy knows an inline style or script by."""
+    """The hash of an inline style or script for a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

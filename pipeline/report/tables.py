@@ -1,4 +1,4 @@
-"""Sections as tables that a template draws: every cell formatted, with the number that it sorts by."""
+"""Sections as tables for the template: formatted cells, with the numbers that they sort by."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from markupsafe import Markup
 
 from pipeline.report.groups import Groups
 from pipeline.report.latency import Latency
-from pipeline.report.shown import TABLES
+from pipeline.report.table_specs import TABLES
 from pipeline.report.text import NOTHING, count, duration, moment, size, wire
 
 Show = Callable[[Any], str | Markup]
 
 
 def number(show: Callable[[int], str | None]) -> Show:
-    """A formatter of numbers, some of which came as text or not at all."""
+    """A formatter for numbers that may be text or None."""
     return lambda value: NOTHING if value is None else show(int(value)) or NOTHING
 
 
-# How a column shows its values, and whether they are numbers (flush right, sorted by size).
+# Kind of a column -> its formatter, and whether it has numbers (flush right, sorted by value).
 KINDS: Mapping[str, tuple[Show, bool]] = {
     "wire": (wire, False),
     "count": (number(count), True),
@@ -34,7 +34,7 @@ KINDS: Mapping[str, tuple[Show, bool]] = {
 
 @dataclass(frozen=True)
 class Table:
-    """What a template draws: cells are (HTML, number to sort by or None)."""
+    """A table for the template: cells are (HTML, number to sort by or None)."""
 
     caption: str
     headings: Sequence[tuple[str, bool]]
@@ -45,7 +45,7 @@ class Table:
 
 
 def table(section: str, groups: Groups, rows: int, characters: int) -> Table:
-    """A section as it is drawn: its first `rows` groups, text of at most so many `characters`."""
+    """A section as a table: its first `rows` groups, with texts of at most `characters`."""
     shown = TABLES[section]
     kept = groups.rows[:rows]
     cells = [[cell(group, name, kind, characters) for _, name, kind in shown.columns] for group in kept]
@@ -63,7 +63,7 @@ def cell(group: Mapping[str, Any], name: str, kind: str, characters: int) -> tup
 
 
 def agreed(group: Mapping[str, Any], name: str) -> str:
-    """What both sides proposed and, where the capture knows it, agreed on: '2,047 / 2,047 = 2,047'."""
+    """The proposals of both sides and, if known, the negotiated value: '2,047 / 2,047 = 2,047'."""
     show = number(count)
     client, server = (show(group[f"{side}_{name}"]) for side in ("client", "server"))
     if client == server == NOTHING and group.get(name) is None:
@@ -72,7 +72,7 @@ def agreed(group: Mapping[str, Any], name: str) -> str:
 
 
 def sort_by(value: Any) -> int:
-    """Numbers as they are; what is not known before all of them."""
+    """The sort value of a number; unknown ones sort first."""
     return -1 if value is None else int(value)
 
 

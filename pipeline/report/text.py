@@ -1,9 +1,9 @@
-"""Values as HTML. Strings from the wire are hostile: they are escaped, isolated, cut, and show what is invisible.
+"""Values as HTML. Strings from the wire are hostile: they are escaped, isolated and truncated; invisible characters are
+made visible.
 
-A name may hold markup, control characters, or marks that turn the direction of the text around it. `wire` gives it
-inside `<bdi>`, so that it cannot reach beyond itself, and writes every character that has no shape of its own as its
-code point. What it returns is at most `MARKUP_BYTES` long, whatever came in: a page of a known number of cells has a
-known size.
+A name may contain markup, control characters, or marks that change the direction of the surrounding text. `wire` wraps
+it in `<bdi>`, and writes every invisible character as its code point. Its result has at most `MARKUP_BYTES`, so that
+the number of cells bounds the size of a page.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from markupsafe import Markup, escape
 
 from pipeline.output.units import duration, size
 
-__all__ = ["count", "duration", "moment", "plain", "script_safe", "share", "size", "wire"]
+__all__ = ["count", "duration", "moment", "plain_text", "script_safe", "share", "size", "wire"]
 
-# Stands where a capture does not tell.
+# Shown for null.
 NOTHING = "\u2013"
-# Characters of a name that are shown: names on the wire have at most 255 bytes, evidence may be longer.
-SHOWN = 160
+# Names on the wire have at most 255 bytes, evidence may be longer.
+MAX_CHARACTERS = 160
 # How many of the SHOWN one that is written as its code point counts for, so that a name of nothing else stays short.
 CODE_POINT_WEIGHT = 8
 # Control, format (direction marks, zero width), surrogate, private use, not assigned, line and paragraph separators.
 INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-# Higher stacks of these on one letter would run over the lines above and below.
+# More of these on one letter would overlap the lines above and below.
 COMBINING, STACKED = {"Mn", "Me"}, 2
 RIGHT_TO_LEFT = {"R", "AL", "AN"}
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"
 BDI = Markup("<bdi>{}</bdi>")
-# Characters that may end a <script>, begin markup, or end a line of JavaScript: in JSON they occur within strings only,
-# and may stand there as escapes.
+# Characters that may end a <script>, begin markup, or end a line of JavaScript. In JSON they occur only within strings,
+# where they can be escaped.
 ENDS_SCRIPT = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
-# The longest that the escape of one character gets, and the frame around them.
-MARKUP_BYTES = SHOWN * len("&#34;") + 100
+# The longest escape of one character, and the markup around the string.
+MARKUP_BYTES = MAX_CHARACTERS * len("&#34;") + 100
 
 
-def wire(value: object, shown: int = SHOWN) -> Markup:
-    """A string from the wire as inert HTML; a dash for null, and a word for the empty string."""
+def wire(value: object, shown: int = MAX_CHARACTERS) -> Markup:
+    """A string from the wire as inert HTML; a dash for null, 'empty' for the empty string."""
     if value is None:
         return Markup('<span class="none">{}</span>').format(NOTHING)
     text = str(value)
@@ -48,20 +48,21 @@ def wire(value: object, shown: int = SHOWN) -> Markup:
     if text.isascii() and text.isprintable() and len(text) <= shown:
         return BDI.format(text)
     parts = [
-        f"<i>U+{ord(character):04X}</i>" if odd else str(escape(character)) for character, odd in seen(text, shown)
+        f"<i>U+{ord(character):04X}</i>" if odd else str(escape(character))
+        for character, odd in visible_characters(text, shown)
     ]
     if len(parts) < len(text):
         parts.append(f"<i>\u2026 {len(text) - len(parts)} more</i>")
     return BDI.format(Markup("".join(parts)))
 
 
-def plain(value: object, shown: int) -> str:
-    """The same for pictures, whose text is no markup: code points in brackets, an ellipsis for what is left out.
+def plain_text(value: object, shown: int) -> str:
+    """The same as plain text: code points in brackets, an ellipsis at the end of a truncated string.
 
-    At most `shown` characters. Letters that run from right to left are kept apart from the words around them.
+    At most `shown` characters. Right-to-left text is isolated from the surrounding text.
     """
     text = NOTHING if value is None else str(value) or "''"
-    parts = [f"[U+{ord(character):04X}]" if odd else character for character, odd in seen(text, shown)]
+    parts = [f"[U+{ord(character):04X}]" if odd else character for character, odd in visible_characters(text, shown)]
     if len(parts) < len(text) or sum(map(len, parts)) > shown:
         while parts and sum(map(len, parts)) >= shown:
             parts.pop()
@@ -71,12 +72,12 @@ def plain(value: object, shown: int) -> str:
 
 
 def script_safe(json: str) -> str:
-    """JSON with the same meaning that cannot end the <script> it stands in, nor become markup."""
+    """Equivalent JSON that can be embedded in a <script>."""
     return json.translate(ENDS_SCRIPT)
 
 
-def seen(text: str, shown: int) -> Iterator[tuple[str, bool]]:
-    """The characters that are shown, each with whether it has no shape of its own and is written as its code point."""
+def visible_characters(text: str, shown: int) -> Iterator[tuple[str, bool]]:
+    """The characters that are shown; for each, whether it is invisible and is written as its code point."""
     weight = stacked = 0
     for character in text:
         category = unicodedata.category(character)
@@ -89,12 +90,12 @@ def seen(text: str, shown: int) -> Iterator[tuple[str, bool]]:
 
 
 def count(number: int | None) -> str:
-    """A number with its thousands apart."""
+    """A number with thousands separators."""
     return NOTHING if number is None else f"{number:,}"
 
 
 def share(part: int, whole: int) -> str:
-    """A part of a whole in per cent: never 100 % unless it is all, never 0 % unless it is nothing."""
+    """A share in per cent: 100 % only for all, 0 % only for nothing."""
     if whole <= 0:
         return NOTHING
     if part in (0, whole):

@@ -1,8 +1,8 @@
-"""The picture of who publishes to which exchange, bound to which queue, consumed by whom, with rates.
+"""The topology diagram: who publishes to which exchange, bound to which queue, consumed by whom, with rates.
 
-Four columns: applications that publish, exchanges or addresses, queues, applications that consume. Each box is a name
-from the wire, cut to its place; lines are as thick as messages are many, and dashed where a binding was seen but no
-message on it. What does not fit is counted; the table under the picture has it.
+Four columns: publishing applications, exchanges or addresses, queues, consuming applications. Each box is a name from
+the wire, truncated to fit; the width of a line grows with the number of messages, and a dashed line is a binding
+without messages. Boxes that do not fit are counted; the table below the diagram lists them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.report.groups import Groups
-from pipeline.report.text import count, plain
+from pipeline.report.text import count, plain_text
 
 # Kind of a row -> the columns that it leads between.
 KINDS = {"publishes": (0, 1), "routed": (1, 2), "consumes": (2, 3)}
 HEADINGS = ("Published by", "Exchange", "Queue", "Consumed by")
 BOXES = 10  # in a column
-# As wide as the page on a desk; a generated queue name and "Pika Python Client Library 1.4.4" fit into a box.
+# As wide as a desktop page; a generated queue name and "Pika Python Client Library 1.4.4" fit into a box.
 BOX_WIDTH, BOX_HEIGHT, COLUMN, ROW, TOP = 248, 26, 310, 40, 34
 CHARACTERS = 32
 THICKEST = 7
@@ -29,7 +29,7 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True)
 class Box:
-    """A name at its place; `whole`: as long as the page shows names."""
+    """A name at its position; `whole`: the name as long as the page shows it."""
 
     x: int
     y: int
@@ -40,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Line:
-    """From one box to another: an SVG path, how thick, and what it says."""
+    """A line between two boxes: SVG path, width and tooltip; `seen`: whether there are messages."""
 
     path: str
     width: float
@@ -50,7 +50,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Picture:
-    """All that is drawn. `more`: boxes that did not fit, by column."""
+    """The diagram. `more`: number of boxes that did not fit, by column."""
 
     width: int
     height: int
@@ -61,7 +61,7 @@ class Picture:
 
 
 def picture(rows: Iterable[Mapping[str, Any]], lasted_ns: int) -> Picture | None:
-    """The picture of rows of section 'topology' over a capture that lasted so long; None where there is nothing."""
+    """The diagram of section 'topology' for a capture of `lasted_ns`; None without rows."""
     edges = [
         (KINDS[str(row["kind"])], name(row["kind"], row["origin"], True), name(row["kind"], row["target"], False),
          int(row["rows"] or 0))
@@ -81,7 +81,10 @@ def picture(rows: Iterable[Mapping[str, Any]], lasted_ns: int) -> Picture | None
         for column, names in enumerate(shown)
         for row, text in enumerate(names)
     }
-    boxes = [Box(x, y, plain(text, CHARACTERS), plain(text, 160), column) for (column, text), (x, y) in places.items()]
+    boxes = [
+        Box(x, y, plain_text(text, CHARACTERS), plain_text(text, 160), column)
+        for (column, text), (x, y) in places.items()
+    ]
     most = max((messages for *_, messages in edges), default=0)
     lines = [
         line(places[columns[0], origin], places[columns[1], target], origin, target, messages, most, lasted_ns)
@@ -90,21 +93,21 @@ def picture(rows: Iterable[Mapping[str, Any]], lasted_ns: int) -> Picture | None
     ]
     width = (len(HEADINGS) - 1) * COLUMN + BOX_WIDTH
     more = [len(of) - len(names) for of, names in zip(weights, shown, strict=True)]
-    says = ", ".join(f"{len(of)} {word}" for of, word in zip(weights, WORDS, strict=True))
+    says = ", ".join(f"{len(of)} {word}" for of, word in zip(weights, COLUMN_NAMES, strict=True))
     return Picture(width, TOP + tallest * ROW, boxes, lines, more, f"Who publishes and consumes: {says}")
 
 
-WORDS = ("publishing applications", "exchanges", "queues", "consuming applications")
+COLUMN_NAMES = ("publishing applications", "exchanges", "queues", "consuming applications")
 
 
 def name(kind: Any, text: Any, is_origin: bool) -> str:
-    """A name as it is shown; that of the default exchange is empty."""
+    """A name for display; that of the default exchange is empty on the wire."""
     is_exchange = is_origin == (kind == "routed") and kind != "consumes"
     return DEFAULT_EXCHANGE if is_exchange and not text else str(text or "")
 
 
 def with_names(found: Groups) -> Groups:
-    """Rows of section 'topology' with names as the picture shows them."""
+    """Rows of section 'topology' with names for display."""
     ends = {"origin": True, "target": False}
     rows = [
         {**row, **{end: name(row["kind"], row[end], is_origin) for end, is_origin in ends.items()}}
@@ -124,11 +127,11 @@ def line(
     return Line(
         f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}",
         round(width, 1),
-        f"{plain(origin, 80)} \u2192 {plain(target, 80)}: {said}",
+        f"{plain_text(origin, 80)} \u2192 {plain_text(target, 80)}: {said}",
         messages > 0,
     )
 
 
 def rate(messages: int, lasted_ns: int) -> str:
-    """', 12.3 a second' over a time that is long enough to tell."""
+    """', 12.3 a second', if the capture is long enough."""
     return f", {messages * SECOND_NS / lasted_ns:.3g} a second" if lasted_ns >= SECOND_NS else ""

@@ -1,5 +1,5 @@
-"""The verdict of an audit: findings by severity, in how many connections, what could not be checked, and the sentences
-that say so."""
+"""The verdict of an audit: findings by severity, affected connections, what could not be checked, as numbers and
+sentences."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.audit.catalogue import Rule
-from pipeline.report.baseline import NEW, PERSISTING, Compared
-from pipeline.report.checked import about_beginnings, rules_of
+from pipeline.report.baseline import NEW, PERSISTING, Comparison
+from pipeline.report.coverage import rules_of, unchecked_on_midstream
 from pipeline.report.evidence import at_least
 from pipeline.report.facts import Facts
 from pipeline.report.text import count
@@ -23,9 +23,10 @@ NOUNS = {"violation": "violation", "warning": "warning", "info": "note"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """`failed`: findings of `fail_on` or worse exist. Counts are of findings; `connections`, `affected` of connections:
-    all of them, and those with a warning or a violation; `amqp`: that could be read; `begun_before`: of these, before
-    the capture, so that `rules_not_checked` were not checked on them. `not_checked`: findings of the baseline."""
+    """`failed`: there are findings of severity `fail_on` or worse. `violation` to `rules`, `new` to `gone`: numbers of
+    findings. `connections`: all; `affected`: with a warning or a violation; `amqp`: readable; `begun_before`: readable,
+    but begun before the capture, so that `rules_not_checked` rules could not be checked on them. `not_checked`:
+    findings of the baseline."""
 
     failed: bool
     fail_on: str
@@ -45,20 +46,20 @@ class Verdict:
     not_checked: int | None = None
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The entry in the JSON."""
         return asdict(self)
 
     @property
     def worst(self) -> str:
-        """The severity that the page shows its colour for; 'clean' when there is nothing but notes, 'unchecked' when
-        nobody knows that of all connections."""
+        """The worst severity, for the colour of the page; 'clean' if there are only notes, 'unchecked' if there are
+        only notes but not all connections could be checked."""
         if self.violation or self.warning:
             return "violation" if self.violation else "warning"
         return "unchecked" if self.begun_before or self.encrypted or not self.amqp else "clean"
 
     @property
     def sentence(self) -> str:
-        """The verdict in words: what was found, and what could not be checked."""
+        """The verdict as text: what was found, and what could not be checked."""
         return " ".join([self.found, *self.doubts])
 
     @property
@@ -68,30 +69,30 @@ class Verdict:
             return "There is no connection in these captures. Nothing was checked."
         if not self.violation and not self.warning:
             if not self.amqp:
-                return f"No AMQP was read in {counted(self.connections, 'connection')}. Nothing was checked."
-            return f"Nothing wrong was found in {counted(self.amqp, 'connection')}."
+                return f"No AMQP was read in {plural(self.connections, 'connection')}. Nothing was checked."
+            return f"Nothing wrong was found in {plural(self.amqp, 'connection')}."
         parts = [
-            counted(number, NOUNS[name])
+            plural(number, NOUNS[name])
             for name, number in (("violation", self.violation), ("warning", self.warning))
             if number
         ]
-        return f"{' and '.join(parts)} in {count(self.affected)} of {counted(self.connections, 'connection')}."
+        return f"{' and '.join(parts)} in {count(self.affected)} of {plural(self.connections, 'connection')}."
 
     @property
     def doubts(self) -> list[str]:
-        """What nobody knows, a sentence each."""
+        """What could not be checked, one sentence each."""
         sentences = []
         if self.begun_before:
-            began = counted(self.begun_before, "connection")
-            rules = counted(self.rules_not_checked, "rule")
+            began = plural(self.begun_before, "connection")
+            rules = plural(self.rules_not_checked, "rule")
             sentences.append(f"{began} began before the capture: {rules} could not be checked there.")
         if self.encrypted:
-            sentences.append(f"{counted(self.encrypted, 'connection')} could not be read: TLS.")
+            sentences.append(f"{plural(self.encrypted, 'connection')} could not be read: TLS.")
         return sentences
 
 
-def verdict(facts: Facts, found: Compared, fail_on: str, rules: Mapping[str, Rule] | None = None) -> Verdict:
-    """What the facts amount to. `rules`: that were looked for, by default all of the catalogue."""
+def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, Rule] | None = None) -> Verdict:
+    """The verdict on the facts. `rules`: that were checked, by default all of the catalogue."""
     broken = facts.groups["rules"].rows
     numbers = {
         severity: sum(int(group["rows"] or 0) for group in broken if group["severity"] == severity)
@@ -118,11 +119,11 @@ def verdict(facts: Facts, found: Compared, fail_on: str, rules: Mapping[str, Rul
         amqp=sum(number for content, number in contents.items() if content not in UNREAD),
         encrypted=contents.get("tls", 0),
         begun_before=facts.total("versions", "begun_before"),
-        rules_not_checked=about_beginnings(facts, rules_of(None) if rules is None else rules),
+        rules_not_checked=unchecked_on_midstream(facts, rules_of(None) if rules is None else rules),
         not_checked=len(found.not_checked) if compared else None,
     )
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """1 violation, 2 violations, 12,000 violations."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"

@@ -20,7 +20,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from pipeline.report.baseline import compared
+from pipeline.report.baseline import compare
 from pipeline.report.evidence import FINDINGS
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
@@ -64,7 +64,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "REPORT" in os.environ:
         return Path(os.environ["REPORT"]).resolve()
     found = facts()
-    known = compared(found.groups["identities"], None)
+    known = compare(found.groups["identities"], None)
     now = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
     path = tmp_path_factory.mktemp("browser") / "audit.html"
     path.write_text(page(found, known, verdict(found, known, "violation"), HOSTILE, "/data/tables", now))
@@ -248,7 +248,7 @@ def test_ten_thousand_findings_open_in_a_second(tmp_path: Path) -> None:
     ]
     found = Facts({**made.groups, "identities": Groups(identities, 10_000)}, made.examples, made.endpoints, [],
                   *made_span(made))  # fmt: skip
-    known = compared(found.groups["identities"], None)
+    known = compare(found.groups["identities"], None)
     path = tmp_path / "large.html"
     now = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
     path.write_text(page(found, known, verdict(found, known, "violation"), "Large", "/data/tables", now))

@@ -18,9 +18,9 @@ from jobs.cli import main
 from pipeline import Tables, plots, theme
 from pipeline.output.units import duration
 from pipeline.report import charts
-from pipeline.report.facts import gather
+from pipeline.report.facts import collect_facts
 from pipeline.report.latency import Latency
-from pipeline.report.page import drawings
+from pipeline.report.page import draw_charts
 from pipeline.schemas import FINDINGS
 
 CAPTURE = Path(__file__).parents[2] / "samples" / "091_confirms_and_return.pcap"
@@ -43,7 +43,7 @@ def test_a_logarithmic_axis_has_a_place_for_all_times() -> None:
     """The logarithm of 0, or of less, is not a number."""
     assert [theme.logarithmic_ms(ns) for ns in (-5, 0, 1, 2 * MILLISECOND)] == [1e-6, 1e-6, 1e-6, 2]
     for quantiles in ((0, 0, 0), (-7, 0, 9), (-9, -8, -7), (0, 1, LAST_NS)):
-        drawing = charts.spread([Latency("a", 3, None, quantiles, quantiles[-1])], "label")
+        drawing = charts.percentiles([Latency("a", 3, None, quantiles, quantiles[-1])], "label")
         assert drawing is not None
         assert "NaN" not in drawing
 
@@ -76,7 +76,7 @@ def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSessio
         spark, captures=captures, connections=[connection(number, **sides) for number in (1, 2, 3, 4)], frames=frames,
         methods=methods, messages=messages, message_flows=flows,
     )  # fmt: skip
-    drawn = drawings(gather(tables, spark.createDataFrame([], FINDINGS)))
+    drawn = draw_charts(collect_facts(tables, spark.createDataFrame([], FINDINGS)))
     assert drawn.flows_chart is not None
     for picture in PICTURES.values():
         assert "NaN" not in svg(picture(tables))

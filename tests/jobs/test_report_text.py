@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.cli import command_line
+from pipeline.report.cards import connection_filter, cut_command, packet_filter
 from pipeline.report.evidence import SEVERITIES, at_least
-from pipeline.report.text import MARKUP_BYTES, SHOWN, count, moment, share, wire
-from pipeline.report.wireshark import connection, cut, packet
+from pipeline.report.text import MARKUP_BYTES, MAX_CHARACTERS, count, moment, share, wire
 
 # Every tag that `wire` may write, none with an attribute but the class of a placeholder.
 ALLOWED = {("bdi", ()), ("i", ()), ("span", (("class", "none"),))}
@@ -55,7 +55,7 @@ def test_a_string_is_inert_and_shows_what_cannot_be_seen(name: object, html: str
 
 
 def test_a_long_string_says_how_much_more_there_is() -> None:
-    assert wire("x" * 1000) == f"<bdi>{'x' * SHOWN}<i>… {1000 - SHOWN} more</i></bdi>"
+    assert wire("x" * 1000) == f"<bdi>{'x' * MAX_CHARACTERS}<i>… {1000 - MAX_CHARACTERS} more</i></bdi>"
 
 
 def test_marks_stacked_on_a_letter_do_not_run_over_other_lines() -> None:
@@ -88,17 +88,19 @@ def test_numbers_and_times() -> None:
 
 def test_filters_hold_addresses_and_numbers_only() -> None:
     ends = {"client_ip": "10.0.0.7", "client_port": 50312, "server_ip": "10.0.0.2", "server_port": 5672}
-    assert packet(17) == "frame.number == 17"
-    assert connection(ends) == "ip.addr == 10.0.0.7 && ip.addr == 10.0.0.2 && tcp.port == 50312 && tcp.port == 5672"
+    assert packet_filter(17) == "frame.number == 17"
+    assert (
+        connection_filter(ends) == "ip.addr == 10.0.0.7 && ip.addr == 10.0.0.2 && tcp.port == 50312 && tcp.port == 5672"
+    )
     six = {**ends, "client_ip": "fd00::7", "server_ip": "fd00::2"}
-    assert str(connection(six)).startswith("ipv6.addr == fd00::7 && ipv6.addr == fd00::2")
-    assert connection({**ends, "client_ip": "<b>"}) is None
-    assert connection({}) is None
+    assert str(connection_filter(six)).startswith("ipv6.addr == fd00::7 && ipv6.addr == fd00::2")
+    assert connection_filter({**ends, "client_ip": "<b>"}) is None
+    assert connection_filter({}) is None
 
 
 def test_the_command_of_a_finding_is_one_that_the_command_line_takes() -> None:
     for ids in ((4711, 20), (4711, None), (None, None)):
-        command = cut("TABLES", "CH-09", *ids).split()
+        command = cut_command("TABLES", "CH-09", *ids).split()
         assert command[:3] == ["wirehare", "cut", "TABLES"]
         arguments = command_line().parse_args(command[1:])
         assert (arguments.finding, arguments.output) == ([("CH-09", *ids)], "CH-09.pcapng")

@@ -16,7 +16,7 @@ from plots_support import MILLISECOND, SECOND, frame
 from pipeline import plots
 from pipeline.plots.labels import kind, said
 from pipeline.plots.steps import Step, folded, steps, with_silence
-from pipeline.report.text import plain
+from pipeline.report.text import plain_text
 
 WIDE = 200
 
@@ -152,7 +152,7 @@ def test_folding_loses_no_frame(keys: list[str]) -> None:
 
 @given(st.text(), st.integers(min_value=12, max_value=60))
 def test_a_name_in_a_picture_is_short_and_shows_what_is_invisible(text: str, shown: int) -> None:
-    inside = plain(text, shown).removeprefix("\u2068").removesuffix("\u2069")
+    inside = plain_text(text, shown).removeprefix("\u2068").removesuffix("\u2069")
     assert len(inside) <= shown
     assert not [c for c in inside if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")]
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from report_support import everywhere, identity
 
-from pipeline.report.baseline import BaselineError, Compared, Previous, compared, document, read
+from pipeline.report.baseline import BaselineError, Comparison, Previous, compare, document, read
 from pipeline.report.groups import Groups
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -18,21 +18,21 @@ def night(*identities: dict[str, object], total: int | None = None) -> Groups:
     return Groups(list(identities), len(identities) if total is None else total)  # type: ignore[arg-type]
 
 
-def written(found: Compared) -> Previous:
+def written(found: Comparison) -> Previous:
     return read(document(everywhere("x"), found, {}, "title", NOW))
 
 
-def statuses(found: Compared) -> dict[str, str | None]:
+def statuses(found: Comparison) -> dict[str, str | None]:
     return {str(known.about["rule_id"]): known.status for known in found.known}
 
 
 def test_without_a_baseline_nothing_is_new() -> None:
-    assert statuses(compared(night(identity("HB-01")), None)) == {"HB-01": None}
+    assert statuses(compare(night(identity("HB-01")), None)) == {"HB-01": None}
 
 
 def test_new_persisting_gone() -> None:
-    last = written(compared(night(identity("HB-01"), identity("NM-03", entities="queue=amq.x")), None))
-    found = compared(night(identity("HB-01", findings=50), identity("SEC-01")), last)
+    last = written(compare(night(identity("HB-01"), identity("NM-03", entities="queue=amq.x")), None))
+    found = compare(night(identity("HB-01", findings=50), identity("SEC-01")), last)
     assert statuses(found) == {"HB-01": "persisting", "SEC-01": "new"}
     assert [entry["rule_id"] for entry in found.gone] == ["NM-03"]
 
@@ -41,21 +41,21 @@ def test_new_persisting_gone() -> None:
     "change", [{"client_product": "qpid"}, {"user": "app"}, {"vhost": "v"}, {"server": "10.0.0.3:5672"}, {"user": None}]
 )
 def test_another_client_user_vhost_or_server_is_another_finding(change: dict[str, str | None]) -> None:
-    last = written(compared(night(identity("HB-01")), None))
-    assert statuses(compared(night({**identity("HB-01"), **change}), last)) == {"HB-01": "new"}
+    last = written(compare(night(identity("HB-01")), None))
+    assert statuses(compare(night({**identity("HB-01"), **change}), last)) == {"HB-01": "new"}
 
 
 def test_the_same_with_a_lower_severity_is_one_finding() -> None:
-    found = compared(night(identity("HB-01", "warning", 2), identity("HB-01", "violation", 3)), None)
+    found = compare(night(identity("HB-01", "warning", 2), identity("HB-01", "violation", 3)), None)
     ((known),) = found.known
     assert (known.severity, known.findings) == ("violation", 5)
 
 
 def test_a_list_that_was_cut_short_claims_nothing() -> None:
-    last = written(compared(night(identity("HB-01"), total=20_000), None))
+    last = written(compare(night(identity("HB-01"), total=20_000), None))
     assert not last.complete
-    assert statuses(compared(night(identity("SEC-01")), last)) == {"SEC-01": None}
-    assert compared(night(identity("SEC-01"), total=20_000), last).gone == []
+    assert statuses(compare(night(identity("SEC-01")), last)) == {"SEC-01": None}
+    assert compare(night(identity("SEC-01"), total=20_000), last).gone == []
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_file_that_is_no_audit_is_refused_in_one_line(text: str, reason: str) 
 
 
 def test_the_document_is_for_machines() -> None:
-    found = compared(night(identity("SEC-01", "warning"), identity("HB-01")), None)
+    found = compare(night(identity("SEC-01", "warning"), identity("HB-01")), None)
     entry = json.loads(document(everywhere("x"), found, {"failed": True}, "title", NOW))
     assert entry["format"] == "wirehare-audit/1"
     assert entry["audited"] == "2026-11-21T02:00:00+00:00"
@@ -92,7 +92,7 @@ def test_the_document_is_for_machines() -> None:
 def test_the_document_may_stand_in_a_script() -> None:
     """Names in it are those of the wire; what reads it back gets them as they were."""
     name = "</script><script src=x.js>&\u2028<!--"
-    text = document(everywhere(name), compared(night(identity("HB-01", client_product=name)), None), {}, name, NOW)
+    text = document(everywhere(name), compare(night(identity("HB-01", client_product=name)), None), {}, name, NOW)
     assert not set("<>&\u2028") & set(text)
     ((entry,),) = [json.loads(text)["findings"]]
     assert (entry["client_product"], json.loads(text)["title"]) == (name, name)

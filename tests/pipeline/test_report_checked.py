@@ -14,12 +14,12 @@ from report_support import everywhere, group, identity
 from pipeline.audit.catalogue import KNOWLEDGE, catalogue
 from pipeline.audit.config import Accepted, Config
 from pipeline.audit.detectors import DETECTORS
-from pipeline.report.baseline import compared, document, read
-from pipeline.report.checked import checking, rules_of, unchecked
+from pipeline.report.baseline import compare, document, read
+from pipeline.report.coverage import coverage_check, rules_of, unchecked
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.questions import CONNECTIONS
+from pipeline.report.sections import CONNECTIONS
 from pipeline.report.verdict import Verdict, verdict
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -53,7 +53,7 @@ def facts_of(*kinds: tuple[dict[str, Any], int], contents: dict[str, int] | None
 
 
 def judged(facts: Facts) -> Verdict:
-    return verdict(facts, compared(Groups(), None), "violation")
+    return verdict(facts, compare(Groups(), None), "violation")
 
 
 def test_connections_that_began_before_are_counted_in_the_headline() -> None:
@@ -80,7 +80,7 @@ def test_without_amqp_nothing_is_all_clear(contents: dict[str, int], sentence: s
     facts = facts_of(contents=contents or {"none": 0})
     found = judged(facts)
     assert (found.sentence, found.worst) == (sentence, "unchecked")
-    html = page(facts, compared(Groups(), None), found, "t", "/data", NOW)
+    html = page(facts, compare(Groups(), None), found, "t", "/data", NOW)
     assert '<header class="unchecked">' in html
     assert sentence.split(".")[0] in html
 
@@ -96,7 +96,7 @@ def test_rules_that_could_not_be_checked_are_told_by_name() -> None:
         ("CL-03", 3, 5, ("bytes are missing",)),
         ("HS-08", 2, 5, ("capture began mid-stream",)),
     ]
-    found = compared(Groups(), None)
+    found = compare(Groups(), None)
     text = document(facts, found, judged(facts).document(), "t", NOW, unchecked(facts, rules))
     assert json.loads(text)["rules_not_checked"][0] == {
         "rule_id": "CL-03", "connections": 3, "of": 5, "reasons": ["bytes are missing"],
@@ -117,32 +117,32 @@ def test_rules_that_could_not_be_checked_are_told_by_name() -> None:
     ],
 )
 def test_only_what_was_looked_for_is_gone(kinds: list[dict[str, Any]], gone: bool) -> None:
-    last = read(document(everywhere("x"), compared(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
     facts = facts_of(*((kind, 1) for kind in kinds))
-    found = compared(Groups(), last, checking(facts, rules_of(None)))
+    found = compare(Groups(), last, coverage_check(facts, rules_of(None)))
     assert [len(found.gone), len(found.not_checked)] == [gone, not gone]
     judged = verdict(facts, found, "violation")
     assert (judged.gone, judged.not_checked) == (int(gone), int(not gone))
     # What was not checked stands as it stood, for the night after.
     after = read(document(facts, found, judged.document(), "t", NOW))
-    again = compared(Groups([identity("HS-08")], 1), after)
+    again = compare(Groups([identity("HS-08")], 1), after)
     assert again.known[0].status == ("new" if gone else "persisting")
 
 
 def test_a_rule_that_is_switched_off_is_not_checked() -> None:
-    last = read(document(everywhere("x"), compared(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
     rules = rules_of(Config(disabled=("HS",)))
     assert "HS-08" not in rules
-    found = compared(Groups(), last, checking(facts_of(({**PIKA, **ALL_KNOWN}, 1)), rules))
+    found = compare(Groups(), last, coverage_check(facts_of(({**PIKA, **ALL_KNOWN}, 1)), rules))
     assert (found.gone, len(found.not_checked)) == ([], 1)
 
 
 def test_what_somebody_accepted_is_not_gone() -> None:
-    last = read(document(everywhere("x"), compared(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
+    last = read(document(everywhere("x"), compare(Groups([identity("HS-08")], 1), None), {}, "t", NOW))
     facts = facts_of(({**PIKA, **ALL_KNOWN}, 1))
     for user, until, gone in (("guest", 21, 0), ("other", 21, 1), ("guest", 20, 1)):
         accepted = Accepted("HS-08", "known", date(2026, 11, until), user=user)
-        found = compared(Groups(), last, checking(facts, rules_of(None), [accepted], NOW.date()))
+        found = compare(Groups(), last, coverage_check(facts, rules_of(None), [accepted], NOW.date()))
         assert (len(found.gone), len(found.not_checked)) == (gone, 1 - gone)
 
 

@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 from report_support import HOSTILE, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import catalogue
-from pipeline.report.baseline import Previous, compared, key
-from pipeline.report.checked import unchecked
+from pipeline.report.baseline import Previous, compare, key
+from pipeline.report.cards import cards
+from pipeline.report.coverage import unchecked
 from pipeline.report.evidence import FINDINGS
 from pipeline.report.formats import Audit, github, junit, sarif
 from pipeline.report.groups import Groups
-from pipeline.report.questions import CONNECTIONS
-from pipeline.report.rules import cards
+from pipeline.report.sections import CONNECTIONS
 from pipeline.report.verdict import verdict
 
 BROKEN = {"CH-09": "warning", "DL-03": "violation", "SEC-16": "info"}
@@ -46,7 +46,7 @@ def audited(fail_on: str = "violation", text: str = "billing", begun_before: boo
         examples={name: [{**finding(name, "x"), **place}] for name in BROKEN},
     )
     before = Previous({key(identity("CH-09", client_product=text)): {}, GONE["key"]: GONE})
-    found = compared(facts.groups["identities"], before)
+    found = compare(facts.groups["identities"], before)
     rules = dict(catalogue())
     shown = cards(facts, found, 1, "/data/tables", rules)
     return Audit(facts, found, verdict(facts, found, fail_on, rules), rules, shown, unchecked(facts, rules))

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from report_support import HOSTILE, everywhere, identity
 
 from pipeline.report import charts
-from pipeline.report.baseline import compared, read
+from pipeline.report.baseline import compare, read
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.latency import latencies
@@ -81,7 +81,7 @@ class Outline(HTMLParser):
 
 
 def written(facts: Facts, title: str = "Audit", previous: str | None = None, fail_on: str = "violation") -> str:
-    found = compared(facts.groups["identities"], read(previous) if previous else None)
+    found = compare(facts.groups["identities"], read(previous) if previous else None)
     return page(facts, found, verdict(facts, found, fail_on), title, "/data/tables", NOW)
 
 
@@ -89,7 +89,7 @@ def written(facts: Facts, title: str = "Audit", previous: str | None = None, fai
 def drawn_once() -> Iterator[None]:
     """Facts that differ in their strings alone have the same charts: each is drawn by its first test."""
     drawings: dict[tuple[str, str], Markup] = {}
-    draw = charts.drawn
+    draw = charts.svg
 
     def drawn(chart: Any, label: str) -> Markup:
         place = (chart.to_json(), label)
@@ -98,7 +98,7 @@ def drawn_once() -> Iterator[None]:
         return drawings[place]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charts, "drawn", drawn)
+        patch.setattr(charts, "svg", drawn)
         yield
 
 
@@ -158,7 +158,7 @@ def test_the_threshold_decides(fail_on: str, failed: bool) -> None:
     facts = everywhere("x")
     rules = [{**facts.groups["rules"].rows[0], "severity": "warning"}]
     facts = replace(facts, groups={**facts.groups, "rules": Groups(rules, 1)})
-    assert verdict(facts, compared(facts.groups["identities"], None), fail_on).failed is failed
+    assert verdict(facts, compare(facts.groups["identities"], None), fail_on).failed is failed
 
 
 def test_nothing_found_and_nothing_captured_read_well() -> None:
@@ -173,7 +173,7 @@ def test_nothing_found_and_nothing_captured_read_well() -> None:
 def test_the_baseline_shows() -> None:
     facts = everywhere("x")
     gone = identity("GONE-01", client_product=HOSTILE)
-    found = compared(Groups([gone], 1), None)
+    found = compare(Groups([gone], 1), None)
     from pipeline.report.baseline import document
 
     text = Outline(written(facts, previous=document(facts, found, {}, "t", NOW))).text

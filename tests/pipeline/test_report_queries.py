@@ -10,14 +10,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import pipeline
+from pipeline.report.cards import cards
 from pipeline.report.evidence import IDENTITIES, entities
-from pipeline.report.facts import Facts, gather
-from pipeline.report.groups import Section, Source, answer
+from pipeline.report.facts import Facts, collect_facts
+from pipeline.report.groups import Section, Source, count_groups
 from pipeline.report.latency import latencies
 from pipeline.report.page import REPLIES
-from pipeline.report.questions import CLASSES_SHOWN, METHODS, bar_width_ns, messages
-from pipeline.report.rules import cards
-from pipeline.report.shown import TABLES
+from pipeline.report.sections import CLASSES_SHOWN, METHODS, bar_width_ns, messages
+from pipeline.report.table_specs import TABLES
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> pip
 
 @pytest.fixture(scope="module")
 def facts(spark: SparkSession, tables: pipeline.Tables) -> Facts:
-    return gather(tables, found(spark), flows=False)
+    return collect_facts(tables, found(spark), flows=False)
 
 
 def groups(facts: Facts, section: str, *names: str) -> list[tuple[Any, ...]]:
@@ -128,9 +128,9 @@ def test_findings_by_rule_and_by_what_they_are_about(facts: Facts) -> None:
 
 
 def test_examples_show_what_is_sure_first(facts: Facts) -> None:
-    from pipeline.report.baseline import compared
+    from pipeline.report.baseline import compare
 
-    shown = {card.rule_id: card for card in cards(facts, compared(facts.groups["identities"], None), 4)}
+    shown = {card.rule_id: card for card in cards(facts, compare(facts.groups["identities"], None), 4)}
     assert list(shown) == ["NM-03", "SEC-01", "CAP-01"]
     assert (shown["NM-03"].severity, shown["NM-03"].findings, shown["NM-03"].occurrences) == ("violation", 2, 4)
     first, second = shown["NM-03"].examples
@@ -159,7 +159,7 @@ def test_names_made_up_anew_each_time_count_as_one(spark: SparkSession, name: st
 def test_what_comes_to_the_driver_does_not_grow(spark: SparkSession) -> None:
     rows = spark.range(5000).selectExpr("id", "id % 7 AS few")
     source = Source("t", {"rows": "count(*)"}, [Section("each", {"id": "id"}, shown=3), Section("few", {"few": "few"})])
-    found = answer([source], {"t": rows})
+    found = count_groups([source], {"t": rows})
     assert (len(found["each"].rows), found["each"].total, found["each"].more) == (3, 5000, 4997)
     assert (len(found["few"].rows), found["few"].more) == (7, 0)
     assert max(IDENTITIES, CLASSES_SHOWN) <= 10_000
@@ -167,17 +167,17 @@ def test_what_comes_to_the_driver_does_not_grow(spark: SparkSession) -> None:
 
 def test_large_tables_are_counted_in_two_steps_to_the_same(tables: pipeline.Tables, facts: Facts) -> None:
     asked = [METHODS, messages(facts.first_ns, facts.last_ns)]
-    at_once = answer(asked, dict(tables.items()))
+    at_once = count_groups(asked, dict(tables.items()))
     assert {name: facts.groups[name] for name in at_once} == at_once
     assert any(section.apart and at_once[section.name].rows for source in asked for section in source.sections)
 
 
 def test_the_queries_for_the_rest_run(spark: SparkSession, tables: pipeline.Tables, facts: Facts) -> None:
-    from pipeline.report.baseline import compared
+    from pipeline.report.baseline import compare
 
     for name, table in (*tables.items(), ("findings", found(spark))):
         table.createOrReplaceTempView(name)
-    rules = cards(facts, compared(facts.groups["identities"], None), 1)
+    rules = cards(facts, compare(facts.groups["identities"], None), 1)
     queries = [REPLIES, *(shown.query for shown in TABLES.values()), *(card.query for card in rules)]
     for query in queries:
         assert spark.sql(query).columns

@@ -10,13 +10,13 @@ import pytest
 from report_support import everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import SEVERITIES, catalogue
-from pipeline.report.baseline import Previous, compared, key
+from pipeline.report.baseline import Previous, compare, key
+from pipeline.report.cards import MOST_IMPORTANT, cards, most_important
 from pipeline.report.evidence import FINDINGS
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.questions import CONNECTIONS
-from pipeline.report.rules import FIRST, cards, first
+from pipeline.report.sections import CONNECTIONS
 from pipeline.report.verdict import verdict
 
 ENDED_WORK = {
@@ -44,7 +44,7 @@ def facts_of(connections: int, **broken: tuple[str, int]) -> Facts:
 
 
 def order(facts: Facts) -> list[str]:
-    return [card.rule_id for card in cards(facts, compared(facts.groups["identities"], None), 4)]
+    return [card.rule_id for card in cards(facts, compare(facts.groups["identities"], None), 4)]
 
 
 def test_what_ended_work_comes_before_hygiene() -> None:
@@ -66,16 +66,16 @@ def test_the_catalogue_says_what_costs_work() -> None:
 )
 def test_what_nearly_every_connection_does_is_told_once(connections: int, severity: str, common: bool) -> None:
     facts = facts_of(20, SEC_07=(severity, connections), NM_02=(severity, 3))
-    (card,) = [card for card in cards(facts, compared(Groups(), None), 4) if card.rule_id == "SEC-07"]
+    (card,) = [card for card in cards(facts, compare(Groups(), None), 4) if card.rule_id == "SEC-07"]
     assert (card.common, len(card.examples)) == (common, 1 if common else 4)
     assert order(facts) == (["NM-02", "SEC-07"] if common else ["SEC-07", "NM-02"])
-    found = compared(facts.groups["identities"], None)
+    found = compare(facts.groups["identities"], None)
     html = page(facts, found, verdict(facts, found, "violation"), "t", "/data", datetime(2026, 11, 21, tzinfo=UTC))
     assert bool(re.search("Nearly every connection, 19 of 20: shown once.", html)) == common
 
 
 def test_of_few_connections_none_is_everybody() -> None:
-    (card,) = cards(facts_of(4, SEC_07=("info", 4)), compared(Groups(), None), 4)
+    (card,) = cards(facts_of(4, SEC_07=("info", 4)), compare(Groups(), None), 4)
     assert not card.common
 
 
@@ -84,16 +84,16 @@ def test_the_first_screen_has_what_ended_work_then_the_worst_then_the_new() -> N
         20, SEC_01=("warning", 15), CL_08=("warning", 1), HS_03=("violation", 1), SEC_02=("warning", 19),
         SEC_16=("info", 9), NM_01=("warning", 2), DL_03=("violation", 1),
     )  # fmt: skip
-    shown = first(cards(facts, compared(facts.groups["identities"], None), 4))
+    shown = most_important(cards(facts, compare(facts.groups["identities"], None), 4))
     assert [card.rule_id for card in shown] == ["CL-08", "DL-03", "HS-03", "SEC-01", "NM-01"]
-    assert len(shown) == FIRST
+    assert len(shown) == MOST_IMPORTANT
     before = facts_of(20, SEC_01=("warning", 15), NM_01=("warning", 2))
-    known = compared(before.groups["identities"], Previous({key(identity("SEC-01")): {}}))
-    assert [card.rule_id for card in first(cards(before, known, 4))] == ["NM-01", "SEC-01"]
+    known = compare(before.groups["identities"], Previous({key(identity("SEC-01")): {}}))
+    assert [card.rule_id for card in most_important(cards(before, known, 4))] == ["NM-01", "SEC-01"]
 
 
 def html_of(facts: Facts) -> str:
-    found = compared(facts.groups["identities"], None)
+    found = compare(facts.groups["identities"], None)
     return page(facts, found, verdict(facts, found, "violation"), "t", "/data/a b", datetime(2026, 11, 21, tzinfo=UTC))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.report.evidence import AFFECTED, FINDINGS, IDENTITY
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups, Source
-from pipeline.report.questions import sources
+from pipeline.report.sections import sources
 
 T0_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
 HOSTILE = '<script>alert("x")</script><img src=//evil.example/x onerror=alert(1)>\u202egnp.exe\x07\x1b[2J'

@@ -11,8 +11,8 @@ Besides the columns of table connections:
     failed_login        the login failed
     first_frame, client_min_frame, client_max_frame, client_framed ...   first and last row of each side, and its first
                         row that is a frame
-    c                   the first row of each kind in FIRSTS: struct(frame_no, ts_ns, sender, status, notes, code, said,
-                        mechanisms, locales)
+    c                   the first row of each kind in FIRST_ROWS: struct(frame_no, ts_ns, sender, status, notes, code,
+                        args, mechanisms, locales)
 
 Context 'control': protocol headers and methods of the connection itself, with what came before them.
 

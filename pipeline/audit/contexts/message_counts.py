@@ -37,8 +37,8 @@ def kind_conditions(parameters: Parameters) -> Mapping[str, Sql]:
 
 
 def count_messages(messages: DataFrame, parameters: Parameters) -> DataFrame:
-    """Messages counted: by LIFE, `operation` and `link`, the first and the last frame that one begins with; how many of
-    each of COUNTED, and of `large` publishes, and the frame of the first (`first_*`); the `largest`, bytes; how many of
+    """Messages counted by CHANNEL, `operation` and `link`: `first_frame` and `last_frame`; the number of each of
+    MESSAGE_KINDS and of `large` publishes, with the frame of the first (`first_*`); the `largest`, bytes; the number of
     each kind (`kind_*`)."""
     limit = int(parameters.get("PR-09", {}).get("limit_bytes", 0))
     published = F.when(F.col("operation") == "publish", F.coalesce("body_size", "body_seen"))

@@ -1,8 +1,8 @@
-"""What could be checked, and what could not: an audit is silent about rules that need what a capture does not show.
+"""Coverage of an audit: which rules were checked, and on how many connections.
 
-A rule is checked on a connection of one of its versions when all is known of it that the rule needs
-(`Rule.lacking`). A finding of an earlier audit is gone when its rule was checked on a connection of the same client,
-account and server, and on every other connection that may be of them; otherwise nobody knows.
+A rule is checked on a connection of one of its versions if everything is known that the rule needs (`Rule.lacking`). A
+finding of an earlier audit is gone if its rule was checked on a connection of the same client, account and server, and
+on every other connection that may be one of these; otherwise its state is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.report.facts import Facts
 
 @dataclass(frozen=True)
 class Unchecked:
-    """A rule that was not checked on `connections` of the `of` that have its versions; why, as a finding would say."""
+    """A rule that was not checked on `connections` of the `of` connections with its versions, and the reasons."""
 
     rule_id: str
     summary: str
@@ -28,7 +28,7 @@ class Unchecked:
     reasons: tuple[str, ...]
 
     def entry(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The entry in the JSON."""
         return {
             "rule_id": self.rule_id,
             "connections": self.connections,
@@ -38,19 +38,19 @@ class Unchecked:
 
 
 def rules_of(config: Config | None) -> dict[str, Rule]:
-    """The rules that an audit looks for, by id."""
+    """The rules that an audit checks, by id."""
     settings = config or Config()
     known = with_custom(rule for rule, _ in settings.rules)
     return {name: rule for name, rule in known.items() if not {name, rule.group} & set(settings.disabled)}
 
 
 def unknown(kind: Mapping[str, Any]) -> tuple[str, ...]:
-    """What of KNOWLEDGE is not known of a kind of connections (section 'checkable')."""
+    """The KNOWLEDGE that is missing for a group of connections (section 'checkable')."""
     return tuple(name for name in KNOWLEDGE if kind[name] == "false")
 
 
 def unchecked(facts: Facts, rules: Mapping[str, Rule]) -> list[Unchecked]:
-    """The rules that were not checked on all connections of their versions; those with most of them first."""
+    """The rules that were not checked on all connections of their versions; the most affected first."""
     kinds = [(str(kind["version"]), unknown(kind), int(kind["rows"] or 0)) for kind in facts.groups["checkable"].rows]
     counted: dict[tuple[str, tuple[str, ...]], int] = {}
     for version, missing, number in kinds:
@@ -67,23 +67,23 @@ def unchecked(facts: Facts, rules: Mapping[str, Rule]) -> list[Unchecked]:
     return sorted(found, key=lambda one: (-one.connections, one.rule_id))
 
 
-def covers(accepted: Accepted, entry: Mapping[str, Any]) -> bool:
-    """Whether somebody has accepted this finding of an earlier audit."""
+def is_accepted(accepted: Accepted, entry: Mapping[str, Any]) -> bool:
+    """Whether an exception accepts this finding of an earlier audit."""
     same = all(getattr(accepted, name) in (None, entry.get(name)) for name in CONNECTION_KEYS)
     return same and accepted.rule == entry.get("rule_id")
 
 
-def about_beginnings(facts: Facts, rules: Mapping[str, Rule]) -> int:
-    """How many rules were not checked on the connections that began before the capture."""
+def unchecked_on_midstream(facts: Facts, rules: Mapping[str, Rule]) -> int:
+    """The number of rules that were not checked on connections that began before the capture."""
     spoken = {kind["version"] for kind in facts.groups["checkable"].rows if "start" in unknown(kind)}
     return sum(bool(rule.lacking(("start",)) and spoken & {*rule.versions}) for rule in rules.values())
 
 
-def checking(
+def coverage_check(
     facts: Facts, rules: Mapping[str, Rule], exceptions: Collection[Accepted] = (), today: date | None = None
 ) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether a finding of an earlier audit, which was not found again, was looked for where it had been. What one of
-    the `exceptions` covers `today` (UTC) was not."""
+    """A function that tells whether this audit checked for an entry of an earlier audit. Entries that an exception
+    accepts `today` (UTC) were not checked."""
     day = today or datetime.now(UTC).date()
     standing = [accepted for accepted in exceptions if accepted.until >= day]
     kinds = facts.groups["checkable"]
@@ -93,7 +93,7 @@ def checking(
 
     def was_checked(entry: Mapping[str, Any]) -> bool:
         rule = rules.get(str(entry.get("rule_id")))
-        if rule is None or kinds.more or any(covers(accepted, entry) for accepted in standing):
+        if rule is None or kinds.more or any(is_accepted(accepted, entry) for accepted in standing):
             return False
         if entry.get("server") is None:  # about a capture as a whole
             return facts.groups["files"].total > 0

@@ -1,6 +1,6 @@
-"""Which sections are tables of the page: caption, columns, and the query for the rest, as data.
+"""The tables of the page as data: caption, columns, and a query for all rows.
 
-The queries are Spark SQL over views that are named as the tables.
+The queries are Spark SQL over views with the names of the tables.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Shown:
+class TableSpec:
     """A table of the page: `columns` are (heading, key or measure, kind of `tables.KINDS`); `query` shows all rows."""
 
     section: str
@@ -21,10 +21,10 @@ class Shown:
 
 
 CONNECTIONS = ("Connections", "rows", "count")
-TABLES: Mapping[str, Shown] = {
+TABLES: Mapping[str, TableSpec] = {
     shown.section: shown
     for shown in (
-        Shown(
+        TableSpec(
             "files",
             "Captures",
             [
@@ -41,7 +41,7 @@ TABLES: Mapping[str, Shown] = {
             "SELECT * FROM captures ORDER BY packets DESC",
             "No capture.",
         ),
-        Shown(
+        TableSpec(
             "versions",
             "Connections by protocol version",
             [
@@ -59,7 +59,7 @@ TABLES: Mapping[str, Shown] = {
             "GROUP BY version, content ORDER BY 3 DESC",
             "No connection.",
         ),
-        Shown(
+        TableSpec(
             "topology",
             "Who publishes where, what is bound, who consumes",
             [
@@ -72,7 +72,7 @@ TABLES: Mapping[str, Shown] = {
             "WHERE operation = 'publish' GROUP BY client_name, exchange ORDER BY 3 DESC",
             "No message and no binding was captured.",
         ),
-        Shown(
+        TableSpec(
             "products",
             "Clients by product and version",
             [
@@ -88,7 +88,7 @@ TABLES: Mapping[str, Shown] = {
             "WHERE content = 'amqp' GROUP BY client_product, client_version, version ORDER BY 4 DESC",
             "No client said what it is.",
         ),
-        Shown(
+        TableSpec(
             "servers",
             "Servers",
             [
@@ -105,7 +105,7 @@ TABLES: Mapping[str, Shown] = {
             "GROUP BY server_ip, server_port, server_product, server_version ORDER BY 5 DESC",
             "No server.",
         ),
-        Shown(
+        TableSpec(
             "negotiated",
             "Proposed by client / by server, and what was agreed on",
             [
@@ -122,7 +122,7 @@ TABLES: Mapping[str, Shown] = {
             "FROM connections WHERE content = 'amqp'",
             "No negotiation was captured.",
         ),
-        Shown(
+        TableSpec(
             "logins",
             "Logins",
             [
@@ -136,7 +136,7 @@ TABLES: Mapping[str, Shown] = {
             "GROUP BY user, mechanism, vhost, tls.mode ORDER BY 5 DESC",
             "No login was captured.",
         ),
-        Shown(
+        TableSpec(
             "encryption",
             "Encryption",
             [
@@ -150,7 +150,7 @@ TABLES: Mapping[str, Shown] = {
             "GROUP BY tls.mode, tls.tls_version, tls.sni ORDER BY 4 DESC",
             "No connection.",
         ),
-        Shown(
+        TableSpec(
             "ends",
             "How far connections came, and how they ended",
             [("Stage reached", "state", "wire"), ("TCP end", "end", "wire"), ("By", "by", "wire"), CONNECTIONS],
@@ -159,7 +159,7 @@ TABLES: Mapping[str, Shown] = {
             "No connection.",
         ),
         *(
-            Shown(
+            TableSpec(
                 f"{thing}_errors",
                 f"{thing.capitalize()}s closed with an error",
                 [
@@ -179,7 +179,7 @@ TABLES: Mapping[str, Shown] = {
                 ("channel", "channels AS closed JOIN connections USING (connection_id)"),
             )
         ),
-        Shown(
+        TableSpec(
             "returns",
             "Messages returned",
             [
@@ -192,7 +192,7 @@ TABLES: Mapping[str, Shown] = {
             "GROUP BY reply_code, reply_text, exchange ORDER BY 4 DESC",
             "No message was returned.",
         ),
-        Shown(
+        TableSpec(
             "outcomes",
             "Messages by what became of them",
             [
@@ -205,7 +205,7 @@ TABLES: Mapping[str, Shown] = {
             "SELECT operation, outcome, count(*) AS messages FROM messages GROUP BY operation, outcome ORDER BY 3 DESC",
             "No message.",
         ),
-        Shown(
+        TableSpec(
             "busiest",
             "Busiest exchanges, routing keys and queues",
             [
@@ -219,14 +219,14 @@ TABLES: Mapping[str, Shown] = {
             "FROM messages GROUP BY operation, exchange, coalesce(queue, address, routing_key) ORDER BY 4 DESC",
             "No message.",
         ),
-        Shown(
+        TableSpec(
             "methods",
             "Methods, commands and performatives",
             [("Name", "name", "wire"), ("Sender", "sender", "wire"), ("Times", "rows", "count")],
             "SELECT name, sender, count(*) AS times FROM methods GROUP BY name, sender ORDER BY 3 DESC",
             "None.",
         ),
-        Shown(
+        TableSpec(
             "heartbeats",
             "Heartbeats by the interval agreed on",
             [
@@ -244,7 +244,7 @@ TABLES: Mapping[str, Shown] = {
             "WHERE heartbeat_s > 0 AND greatest(client_max_silence_ns, server_max_silence_ns) > 2e9 * heartbeat_s",
             "No connection.",
         ),
-        Shown(
+        TableSpec(
             "unsettled",
             "Unsettled at the end, by where they were going",
             [
@@ -259,7 +259,7 @@ TABLES: Mapping[str, Shown] = {
             "GROUP BY operation, coalesce(queue, address, routing_key), link ORDER BY 4 DESC",
             "Every message that needs an answer has one.",
         ),
-        Shown(
+        TableSpec(
             "damage",
             "Bytes and frames that are not as they should be",
             [
@@ -273,7 +273,7 @@ TABLES: Mapping[str, Shown] = {
             "GROUP BY status, frame_type, error ORDER BY 4 DESC",
             "Every frame is whole and well formed.",
         ),
-        Shown(
+        TableSpec(
             "limits",
             "Limits of the decoder that were reached",
             [("Limit", "limits", "wire"), CONNECTIONS, ("Bytes", "bytes", "size")],

@@ -1,4 +1,4 @@
-"""What the report asks of the tables: its sections, as data. The page shows each under its name.
+"""The sections of the report: what is counted of the tables, as data.
 
 Keys and measures are SQL over the columns of `pipeline.schemas`; times are microseconds since 1970 UTC.
 """
@@ -15,7 +15,7 @@ from pipeline.tables.roles import KNOWN
 
 # Bars of a chart over time: one is about four pixels wide on a phone.
 TIME_BARS = 80
-# Of a capture of any length, what has a row for each method or message.
+# Tables with a row per method or message.
 LARGE = ("methods", "messages")
 # Latencies are counted in classes, 16 for each doubling: a percentile read from them is at most 2.2 % off.
 CLASSES_PER_OCTAVE = 16
@@ -62,8 +62,7 @@ LEDGER = Source(
     [Section("ledger", {"sender": "sender"})],
 )
 
-# Parts of a name that are made up: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long
-# numbers.
+# Generated parts of names: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long numbers.
 MADE_UP = (
     r"(?<=amq\.(gen|ctag)-)[\w-]+"
     r"|(?<=amq\.rabbitmq\.reply-to\.)\S+"
@@ -75,9 +74,9 @@ ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':',
 PROPOSALS = [
     f"{sender}{name}" for name in ("frame_max", "channel_max", "heartbeat_s") for sender in ("client_", "server_", "")
 ] + ["client_idle_timeout_ms", "server_idle_timeout_ms"]
-# What is known of a connection, for rules that need it. Where frames were lost is known to the audit alone.
+# KNOWLEDGE of a connection as SQL. Only the audit itself knows where frames were lost.
 CHECKABLE = {**KNOWN, "complete": "missing_bytes = 0"}
-KINDS_SHOWN = 10_000  # of connections, as an audit remembers different findings
+KINDS_SHOWN = 10_000  # as many as findings in a baseline
 # A peer that keeps a heartbeat is never silent for two intervals (0-9-1 section 4.2.7).
 SILENT = "{}_max_silence_ns > 2000000000 * heartbeat_s"
 
@@ -222,7 +221,7 @@ BINDINGS = "name = 'queue.bind' AND queue != ''"
 
 
 def messages(first_ns: int, last_ns: int) -> Source:
-    """What is asked of the messages between two times."""
+    """The sections of table messages, for a capture between two times."""
     width = bar_width_ns(first_ns, last_ns)
     return Source(
         "messages",
@@ -274,25 +273,24 @@ def messages(first_ns: int, last_ns: int) -> Source:
 
 
 def application() -> Column:
-    """The name of the client's application, without what is made up anew each time; where nothing is left of it its
-    product, or else its address."""
+    """The name of the client's application, with generated parts replaced; else its product, else its address."""
     name = F.regexp_replace("client_name", MADE_UP, "*")
     return F.coalesce(F.nullif(name, F.lit("*")), "client_product", "client_ip").alias("application")
 
 
 def bar_width_ns(first_ns: int, last_ns: int) -> int:
-    """Time that one bar of a chart over the whole capture stands for."""
+    """The width of one bar in a chart over the whole capture, ns."""
     return max(1, -(-(last_ns - first_ns + 1) // TIME_BARS))
 
 
 def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
-    """Everything that is asked, of tables that span this time."""
+    """All sources, for a capture between two times."""
     return (FILES, LEDGER, CONNECTIONS, CHANNELS, METHODS, DAMAGE, TOPOLOGY, messages(first_ns, last_ns))
 
 
 def topology(tables: dict[str, DataFrame], names: DataFrame, flows: bool) -> DataFrame:
-    """Rows (kind, origin, target, messages): applications that publish to an exchange or address, exchanges and the
-    queues that are bound to them or that their messages came to, queues and the applications that consume from them."""
+    """Rows (kind, origin, target, messages): applications and the exchanges or addresses they publish to; exchanges and
+    the queues bound to them or reached by their messages; queues and the applications that consume from them."""
     node = F.when(F.col("operation") == "publish", F.coalesce("exchange", "address")).otherwise(
         F.coalesce("queue", "address")
     )
@@ -326,9 +324,9 @@ def topology(tables: dict[str, DataFrame], names: DataFrame, flows: bool) -> Dat
     return rows.unionAll(through.select(routed, "origin", "target", "messages"))
 
 
-def prepared(tables: dict[str, DataFrame], flows: bool = True) -> dict[str, DataFrame]:
-    """The tables as the sections need them: frames are those with something wrong, channels those that were closed by
-    error or have messages left, with the names of their clients; `flows`: message flows are among them.
+def section_tables(tables: dict[str, DataFrame], flows: bool = True) -> dict[str, DataFrame]:
+    """The input tables of the sections: only frames with an error; only channels that were closed with an error or have
+    unsettled messages, with the names of their clients. `flows`: there is a table message_flows.
 
     Fields of a struct become columns: Spark 4.3 loses columns where such a field is read beneath an explode.
     """

@@ -1,38 +1,42 @@
-"""Findings as the page shows them: one card a rule, with its evidence and the way to see it in Wireshark."""
+"""Broken rules as cards of the page, with evidence, Wireshark filters and `wirehare cut` commands.
+
+Filters and commands contain only rule ids, addresses, numbers and the path of the tables, never text from the wire.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Any
 
 from pipeline.audit.catalogue import Rule, catalogue, reason
-from pipeline.report import wireshark
-from pipeline.report.baseline import Compared
+from pipeline.report.baseline import Comparison
 from pipeline.report.evidence import NAMED, SEVERITIES
 from pipeline.report.facts import Facts
 
-# Values of one piece of evidence that are shown; detectors give a handful.
+# The most values of evidence that are shown; detectors give a handful.
 VALUES = 12
-# A rule that this share of so many connections breaks says nothing of any one of them.
+# A rule that this share of at least so many connections breaks is no specific fault of any of them.
 NEARLY_ALL, MANY = 0.9, 5
-# Findings on the first screen.
-FIRST = 5
-# Stands in commands for the directory of the tables, where it is not known.
+# Cards on the first screen.
+MOST_IMPORTANT = 5
+# Placeholder for the directory of the tables in commands.
 TABLES = "TABLES"
-# Evidence in which a peer says what happened; and how much of other evidence says it instead.
-TELLING = ("reply text", "text", "description", "condition", "error")
-TELLING_VALUES = 3
-# Evidence that is shown before other values.
+# Evidence that is text of a peer; and the number of other values that replace it.
+PEER_TEXTS = ("reply text", "text", "description", "condition", "error")
+EVIDENCE_VALUES = 3
+# Evidence that is shown first.
 BEFORE_OTHERS = ("observed", "expected")
 
 
 @dataclass(frozen=True)
 class Example:
-    """One finding: `row` as `evidence.examples` gives it, its evidence by name, and the filters and the command that
-    show it; a capture as a whole has none."""
+    """One finding: a `row` of `evidence.examples`, its evidence by name, and the filters and the command that show it;
+    None for findings about a whole capture."""
 
     row: Mapping[str, Any]
     values: Sequence[tuple[str, str]]
@@ -42,15 +46,15 @@ class Example:
 
     @property
     def product(self) -> str:
-        """Product and version of the client, as an application without a name is called."""
+        """Product and version of the client: the name of an application that has none."""
         return " ".join(filter(None, (self.row["client_product"], self.row["client_version"])))
 
 
 @dataclass(frozen=True)
 class Card:
-    """A rule that is broken. `findings`, `occurrences`: how many; `reserved` of the findings are not sure. On how many
-    `connections`, of those that speak AMQP. `names`: of NAMED, all that occur in its findings, the most frequent first.
-    `rule`: what is known of it; None where it is not in the catalogue of this release."""
+    """A broken rule. `findings`, `occurrences`: numbers; `reserved`: findings with a reservation. `connections`: that
+    break it, `of` those that carry AMQP. `names`: by NAMED, the names in its findings, the most frequent first. `rule`:
+    None if it is not in the catalogue of this release."""
 
     rule_id: str
     severity: str
@@ -70,7 +74,7 @@ class Card:
 
     @property
     def common(self) -> bool:
-        """Whether nearly every connection breaks the rule, and so tells nothing of any one of them."""
+        """Whether nearly every connection breaks the rule."""
         return self.severity != SEVERITIES[-1] and self.of >= MANY and self.connections >= NEARLY_ALL * self.of
 
     @property
@@ -79,30 +83,30 @@ class Card:
         return self.rule is not None and self.rule.cost is not None
 
     @property
-    def telling(self) -> Sequence[tuple[str, str]]:
-        """What happened in the first finding: the words of a peer alone (without a name), else some of the evidence."""
+    def highlights(self) -> Sequence[tuple[str, str]]:
+        """What happened in the first finding: the text of a peer (without a name), else the first evidence."""
         values = self.examples[0].values if self.examples else ()
-        words = [("", value) for name, value in values if name in TELLING and value]
-        return words[:1] or values[:TELLING_VALUES]
+        words = [("", value) for name, value in values if name in PEER_TEXTS and value]
+        return words[:1] or values[:EVIDENCE_VALUES]
 
     @property
     def reason(self) -> str:
-        """Why it has its severity, which may be another than that of the rule."""
+        """Why it has its severity, which may differ from that of the rule."""
         return reason(self.severity, self.costs_work) if self.rule is not None else self.severity
 
     @property
     def query(self) -> str:
-        """SQL for all findings of the rule; ids are ours."""
+        """SQL for all findings of the rule."""
         return f"SELECT * FROM findings WHERE rule_id = '{self.rule_id}' ORDER BY ts"
 
 
 def cards(
-    facts: Facts, found: Compared, examples: int, tables: str = TABLES, rules: Mapping[str, Rule] | None = None
+    facts: Facts, found: Comparison, examples: int, tables: str = TABLES, rules: Mapping[str, Rule] | None = None
 ) -> list[Card]:
-    """The rules that are broken, each with up to so many examples: the worst first; of these what cost somebody's work
-    before the others, then the most frequent. What nearly every connection breaks is told once, with one example.
+    """The broken rules, each with up to `examples` examples: the worst first; within a severity rules that cost work
+    first, then the most frequent. A rule that nearly every connection breaks has only one example.
 
-    `tables`: the directory audited, for commands; `rules`: what is known of them, by default those of the catalogue.
+    `tables`: the audited directory, for commands; `rules`: by default those of the catalogue.
     """
     known_rules = catalogue() if rules is None else rules
     named = names(facts)
@@ -139,16 +143,16 @@ def cards(
 
 
 def rank(card: Card) -> tuple[int, bool, bool, int, str]:
-    """Where a card stands on the page, from the top."""
+    """The sort key of a card on the page."""
     return -SEVERITIES.index(card.severity), not card.costs_work, card.common, -card.findings, card.rule_id
 
 
-def first(shown: Sequence[Card]) -> list[Card]:
-    """The few that matter most: what ended somebody's work, then what is worst, then what is new. Notes do not; what
-    nearly every connection does comes after the others."""
+def most_important(shown: Sequence[Card]) -> list[Card]:
+    """The few most important cards: first those that cost work, then the worst, then new ones; no notes. Rules that
+    nearly every connection breaks come last."""
     serious = [card for card in shown if card.severity != SEVERITIES[0]]
     worst = sorted(serious, key=lambda card: (card.common, not card.costs_work, *rank(card)[:1], not card.new))
-    return worst[:FIRST]
+    return worst[:MOST_IMPORTANT]
 
 
 def names(facts: Facts) -> dict[str, dict[str, list[str]]]:
@@ -166,32 +170,54 @@ def names(facts: Facts) -> dict[str, dict[str, list[str]]]:
 
 
 def example(row: Mapping[str, Any], tables: str = TABLES) -> Example:
-    """A finding with its evidence taken apart."""
+    """A finding with its evidence parsed."""
     about = row["rule_id"], row["connection_id"], row["frame_no"]
     return Example(
         row,
         values(row["evidence"]),
-        wireshark.packet(row["packet_no"]),
-        wireshark.connection(row),
-        None if row["connection_id"] is None else wireshark.cut(tables, *about),
+        packet_filter(row["packet_no"]),
+        connection_filter(row),
+        None if row["connection_id"] is None else cut_command(tables, *about),
     )
 
 
 def values(evidence: str | None) -> list[tuple[str, str]]:
-    """Evidence in JSON as names and values; as one value where it was cut, or is no object."""
+    """Evidence (JSON) as names and values; as one value if it was truncated or is not an object."""
     try:
         found = json.loads(evidence or "{}")
     except ValueError:
         return [("evidence", evidence or "")]
     if not isinstance(found, dict):
-        return [("evidence", plain(found))]
+        return [("evidence", json_text(found))]
     order = {name: place for place, name in enumerate(BEFORE_OTHERS)}
     ordered = sorted(found.items(), key=lambda item: order.get(item[0], len(order)))
-    return [(name.replace("_", " "), plain(value)) for name, value in ordered[:VALUES]]
+    return [(name.replace("_", " "), json_text(value)) for name, value in ordered[:VALUES]]
 
 
-def plain(value: Any) -> str:
-    """A value of JSON as text; the fields of an object one after the other."""
+def json_text(value: Any) -> str:
+    """A JSON value as text; an object as a list of its fields."""
     if isinstance(value, dict) and value:
-        return ", ".join(f"{name.replace('_', ' ')} {plain(part)}" for name, part in value.items())
+        return ", ".join(f"{name.replace('_', ' ')} {json_text(part)}" for name, part in value.items())
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def packet_filter(packet_no: int | None) -> str | None:
+    """The display filter for one packet."""
+    return None if packet_no is None else f"frame.number == {packet_no:d}"
+
+
+def connection_filter(ends: Mapping[str, Any]) -> str | None:
+    """The display filter for a TCP connection; `ends` has client_ip, client_port, server_ip, server_port."""
+    try:
+        sides = [(ip_address(ends[f"{side}_ip"]), int(ends[f"{side}_port"])) for side in ("client", "server")]
+    except (KeyError, TypeError, ValueError):
+        return None
+    terms = [f"{'ipv6' if ip.version == 6 else 'ip'}.addr == {ip}" for ip in dict.fromkeys(ip for ip, _ in sides)]
+    return " && ".join([*terms, *(f"tcp.port == {port:d}" for port in dict.fromkeys(port for _, port in sides))])
+
+
+def cut_command(tables: str, rule_id: str, connection_id: int | None, frame_no: int | None) -> str:
+    """The command that writes the packets of a finding of `tables` (a directory) to a file, with what Wireshark needs
+    to dissect them."""
+    place = "/".join([rule_id, *(str(number) for number in (connection_id, frame_no) if number is not None)])
+    return shlex.join(["wirehare", "cut", tables, "--finding", place, "-o", f"{rule_id}.pcapng"])
