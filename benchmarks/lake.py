@@ -5,7 +5,7 @@
                takes than an early one, and the memory of the process. Messages are paired within five batches, so that
                early ones have as many to pair as late ones
     states     batches with messages of one connection: while few connections are open, and after the rows of these
-               were copied until --open are: seconds, processor time and memory
+               were copied until --open are; then with messages of all those few: seconds, processor time and memory
 
 Connections never end. Captures are generated (benchmarks/generate.py), taken by one ingest, and deleted.
 """
@@ -108,14 +108,14 @@ def resident() -> int:
 
 
 def states(directory: Path, number: int) -> None:
-    """Print what open connections cost that nothing is captured of."""
+    """Print what open connections cost, with a packet in the batch and without."""
     traffic, lake = Traffic(FEW), directory / "lake"
     with ingesting(lake) as take:
         traffic.opening(directory / "0.pcap")
         take(directory / "0.pcap")
-        for batch in range(1, 2 * ROUNDS + 1):
-            path = directory / f"{batch}.pcap"
-            traffic.messages(path, 0, 1)
+        for batch in range(1, 3 * ROUNDS + 1):
+            path, talking = directory / f"{batch}.pcap", 1 if batch <= 2 * ROUNDS else FEW
+            traffic.messages(path, 0, talking)
             if batch == ROUNDS + 1:
                 multiply(lake, number // FEW)
             with peaks(os.getpid()) as seen:
@@ -124,8 +124,8 @@ def states(directory: Path, number: int) -> None:
             there = sum(file.rows for file in log.files("states"))
             octets = sum(file.size for file in log.files("states")) / MEGA
             print(
-                f"{there:6} states, {octets:6.1f} MB: {took:6.2f} s, {seen.processor:6.2f} s of processors, "
-                + seen.shown(DRIVER, JVM, WORKER),
+                f"{there:6} states, {octets:6.1f} MB, {talking:3} with packets: "
+                f"{took:6.2f} s, {seen.processor:6.2f} s of processors, " + seen.shown(DRIVER, JVM, WORKER),
                 flush=True,
             )
 
