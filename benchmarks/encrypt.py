@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-TESTS = Path(__file__).parent.parent / "tests"
+SUPPORT = Path(__file__).parent.parent / "tests" / "support"
 RECORD_HEAD, PACKET_HEAD = 16, 66  # of pcap; Ethernet, IPv4, TCP with the option of time stamps
 SYN = 2
 
@@ -94,7 +94,7 @@ def main() -> None:
     for name in ("clear", "encrypted", "keys"):
         parser.add_argument(name, type=Path)
     chosen = parser.parse_args()
-    sys.path.insert(0, str(TESTS))
+    sys.path.insert(0, str(SUPPORT))
     from tls_talks import Peers
 
     peers = Peers()
