@@ -24,7 +24,7 @@ from udfs.source.files import first_line, public_uri
 from udfs.source.suggestions import meant, unknown
 
 if TYPE_CHECKING:
-    from pipeline.extract import Choice, Cutting, Result, Rows
+    from pipeline.extract import Choice, CutOptions, Result, Rows
     from pipeline.extract.originals import Original
     from pipeline.output.swap import Place
 
@@ -206,7 +206,7 @@ def exit_statuses() -> ExitStatuses:
 
 def run(arguments: argparse.Namespace) -> int:
     """Cut: check all arguments first, write the file last; return the exit code."""
-    from pipeline.extract import TablesError, cut_rows, written
+    from pipeline.extract import TablesError, cut_rows, from_files
     from pipeline.extract.originals import COLUMNS, originals
     from pipeline.output.swap import OutputError, place
 
@@ -218,7 +218,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise TablesError(f"{arguments.tables}: no such directory; expected one that `wirehare decode` has written")
     except OutputError as error:
         raise TablesError(str(error).replace("write tables into", "read tables from")) from error
-    rows = written(directory, arguments.tables)
+    rows = from_files(directory, arguments.tables)
     captures = originals(rows("captures", COLUMNS), arguments.captures)
     target = None if arguments.output == STANDARD_OUTPUT else output_place(arguments, captures)
     chosen = chosen_rows(arguments, rows, directory)
@@ -230,9 +230,9 @@ def run(arguments: argparse.Namespace) -> int:
     return UNREADABLE if result.problems else OK
 
 
-def cut_options(arguments: argparse.Namespace) -> Cutting:
+def cut_options(arguments: argparse.Namespace) -> CutOptions:
     """The options of the cut. Raises UsageError."""
-    from pipeline.extract import Cutting
+    from pipeline.extract import CutOptions
     from udfs.decode.key_logs import require_key_logs
     from udfs.source.paths import anchored
 
@@ -245,7 +245,7 @@ def cut_options(arguments: argparse.Namespace) -> Cutting:
         raise UsageError("--keylog: packets are cut as they are; expected --with-secrets or --decrypted too")
     key_logs = tuple(anchored(path) for path in arguments.keylog or ())
     require_key_logs(key_logs)
-    return Cutting(
+    return CutOptions(
         arguments.whole,
         not arguments.only,
         arguments.captures,
@@ -276,7 +276,7 @@ def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> 
     import pyarrow as pa
 
     from pipeline.extract import KEYS, Choice
-    from pipeline.extract.selection import findings
+    from pipeline.extract.choice import findings
 
     chosen = Choice(messages=set(arguments.message or ()))
     for one in arguments.connection or ():
@@ -370,11 +370,11 @@ def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) ->
     """The place of the output. Raises UsageError if it is one of the captures, or a file that may not be replaced."""
     from pyarrow.fs import FileType
 
-    from pipeline.extract.originals import among
+    from pipeline.extract.originals import is_capture
 
     name = arguments.output
     target = writable(name)
-    if among(captures, target):
+    if is_capture(captures, target):
         raise UsageError(f"{name}: is one of the captures; expected another file to write into")
     if not arguments.overwrite and target.files.get_file_info(target.path).type != FileType.NotFound:
         raise UsageError(f"{name}: exists; use --overwrite to replace it, or another name")

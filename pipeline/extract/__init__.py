@@ -1,20 +1,20 @@
-"""The way back: from rows of the tables to their packets, cut out of the original captures.
+"""Extraction: from rows of the tables to their packets in the original captures.
 
     pipeline.cut(tables, "one.pcapng", connections=[4711])
     slow = tables.messages.where("settle_latency_ns > 1e9")
     pipeline.cut(tables, "slow.pcapng", rows={"messages": slow}, redact=True)
 
-Rooms, in the order of the work:
+Modules, in the order of the work:
 
-    rows                 where tables are read from
-    choice               rows of tables -> connections, frames, packets, comments
-    originals            the captures, where they are now
-    survey, headers      first pass over them: packets of the connections, with their stream offsets
-    streams, picking     frames -> packets
-    secrets, harmless    what may be shown when a stream is redacted
-    plaintext            connections inside TLS: their secrets, or the same connections in clear
-    chunks, writing      second pass: packets into a pcapng file (pcapng)
-    redaction, anonymity, checksums   what happens to them on the way
+    rows                      reads the tables
+    choice                    rows of tables -> connections, frames, packets, comments
+    originals                 locates the captures
+    survey, headers           first pass over the captures: packets of the connections, with their stream offsets
+    frames, packet_selection  frames -> packets
+    decryption                connections inside TLS or WebSocket: their secrets, or the connections in clear
+    writing, pcapng           second pass: packets into a pcapng file
+    secrets, redaction, anonymize, checksums   changes to the packets on the way
+    cutting                   all of this, in order
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from codec.errors import WirehareError
-from pipeline.extract.rows import Rows, TablesError, lazy, written
-from pipeline.extract.selection import KEYS, Choice
+from pipeline.extract.choice import KEYS, Choice
+from pipeline.extract.rows import Rows, TablesError, from_dataframes, from_files
 from pipeline.output.file import sink
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pipeline.extract.pcapng import Sink
 
 __all__ = [
-    "KEYS", "CapturesError", "Choice", "CutError", "Cutting", "Result", "Rows", "TablesError", "cut", "cut_rows",
-    "lazy", "written",
+    "KEYS", "CapturesError", "Choice", "CutError", "CutOptions", "Result", "Rows", "TablesError", "cut", "cut_rows",
+    "from_dataframes", "from_files",
 ]  # fmt: skip
 
 
@@ -46,16 +46,16 @@ class CutError(WirehareError):
 
 
 class CapturesError(CutError):
-    """The captures are gone, or are not those that the tables were made of."""
+    """The captures are missing, or differ from those that the tables were made of."""
 
 
 @dataclass(frozen=True)
-class Cutting:
-    """How to cut. `whole`: all packets of every connection that something was chosen of. `context`: what opens a
-    connection and leads to a frame comes with it. `captures`: directory where the captures are now. `key`: 32 octets
-    (codec.pseudonyms.key_of); addresses are anonymised under it. `secrets`: those of the connections cut come along, in
-    a Decryption Secrets Block. `decrypted`: connections inside TLS or WebSocket are rewritten in clear. `key_logs`:
-    where secrets are looked up, beside the captures."""
+class CutOptions:
+    """Options of a cut. `whole`: write all packets of every selected connection. `context`: also write the packets that
+    open a connection and lead to a frame. `captures`: directory where the captures are now. `key`: 32 octets
+    (codec.pseudonyms.key_of), to anonymise addresses. `secrets`: add the TLS secrets of these connections as a
+    Decryption Secrets Block. `decrypted`: rewrite connections inside TLS or WebSocket in clear. `key_logs`: files with
+    secrets, besides the captures."""
 
     whole: bool = False
     context: bool = True
@@ -69,7 +69,7 @@ class Cutting:
 
 @dataclass
 class Result:
-    """What was written. `problems`: one line for each capture that could not be read, or not to its end."""
+    """What was written. `problems`: one line per capture that could not be read completely."""
 
     packets: int = 0
     connections: int = 0
@@ -85,12 +85,12 @@ def cut(
     connections: Iterable[int] = (),
     messages: Iterable[tuple[int, int]] = (),
     rows: Mapping[str, DataFrame] | None = None,
-    **how: object,
+    **options: object,
 ) -> Result:
     """Write the packets of some rows to a pcapng file `output`, a path or a URI.
 
     `connections`: connection_ids. `messages`: (connection_id, first_frame_no). `rows`: rows of any table by its name,
-    with the columns `pipeline.extract.KEYS`. `how`: the fields of `Cutting`. Raises CutError.
+    with the columns `pipeline.extract.KEYS`. `options`: the fields of `CutOptions`. Raises CutError.
     """
     chosen = Choice(set(connections), messages=set(messages))
     for table, frame in (rows or {}).items():
@@ -98,17 +98,17 @@ def cut(
     from pipeline.output.swap import place
 
     with sink(place(output)) as file:
-        return cut_rows(lazy(tables), chosen, file, Cutting(**how))  # type: ignore[arg-type]
+        return cut_rows(from_dataframes(tables), chosen, file, CutOptions(**options))  # type: ignore[arg-type]
 
 
 def cut_rows(
-    rows: Rows, chosen: Choice, file: Sink, how: Cutting, captures: Sequence[Original] | None = None
+    rows: Rows, chosen: Choice, file: Sink, options: CutOptions, captures: Sequence[Original] | None = None
 ) -> Result:
-    """Write the packets of a choice, of the tables behind `rows`, to an open `file`. Raises CutError.
+    """Write the packets of a choice to an open `file`. Raises CutError.
 
-    `captures`: those of the tables, where somebody has looked for them already.
+    `captures`: those of the tables, if they have been located already.
     """
-    # Here, not above: the kernels take a second to load.
-    from pipeline.extract.extraction import cut_choice
+    # Imported here: the kernels take a second to load.
+    from pipeline.extract.cutting import cut_choice
 
-    return cut_choice(rows, chosen, file, how, captures)
+    return cut_choice(rows, chosen, file, options, captures)

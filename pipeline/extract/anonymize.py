@@ -1,7 +1,7 @@
-"""Addresses of packets replaced, in every header down to the innermost: those of IP keep their common prefixes.
+"""Anonymises the addresses in all headers of a packet. IP addresses keep their common prefixes.
 
-Hardware addresses become ones of the locally administered kind; whether one is a group's stays visible. What people
-wrote into packets as text (host names, client properties, queue names) is not touched.
+Hardware addresses become locally administered ones and keep the group bit. Text in payloads (host names, client
+properties, queue names) is not changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HARDWARE = b"wirehare mac"
 def anonymise(octets: Bytes, stacks: Sequence[Stack], key: bytes) -> None:
     """Replace the addresses of packets in place. `key`: 32 octets (codec.pseudonyms).
 
-    Fragments of a tunnel have headers inside that nobody can find in one alone: they are blanked behind the outer one.
+    Fragments of a tunnel are blanked after the outer header: their inner headers cannot be parsed.
     """
     for stack in stacks:
         if stack.fragment and not stack.fragment_of_tcp:

@@ -1,10 +1,10 @@
-"""Checksums of packets that were changed: adjusted by what changed, not computed anew (RFC 1624).
+"""Adjusts the checksums of changed packets incrementally (RFC 1624).
 
-A checksum that was right is right afterwards, and one that was wrong stays wrong by as much: also where the packet was
-cut off, so that nobody can compute it. Innermost first, since a checksum further out covers the ones inside.
+A correct checksum stays correct, and a wrong one stays wrong by the same difference. This also works for truncated
+packets, whose checksums cannot be computed. Inner checksums are adjusted first, because outer ones cover them.
 
-A machine whose network card fills in TCP checksums captures the sum of the pseudo-header in their place. Such a value
-follows the addresses and not the payload, which it never covered.
+With checksum offloading, the capture has the sum of the pseudo-header in place of the TCP checksum. Such a value is
+adjusted only for the addresses, not for the payload.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from codec.capture.records import Bytes
 from codec.net.protocols import PROTOCOL_TCP
-from pipeline.extract.headers import NOWHERE, Stack, Sum
+from pipeline.extract.headers import ABSENT, Stack, Sum
 
 FULL = 0xFFFF
 
@@ -57,25 +57,25 @@ def _adjust(before: Bytes, after: Bytes, field: Sum, running: NDArray[np.int64])
     old = _read(before, field.at)
     if field.optional and old == 0:
         return
-    pseudo = _grown(running, field.pseudo, field.pseudo_end)
-    if field.tcp_len != NOWHERE and old == _partial(before, field):
+    pseudo = _change(running, field.pseudo, field.pseudo_end)
+    if field.tcp_len != ABSENT and old == _partial(before, field):
         if pseudo:
             _write(after, field.at, (old + pseudo) % FULL or FULL)
         return
-    grown = pseudo + _grown(running, field.begin, field.end)
+    grown = pseudo + _change(running, field.begin, field.end)
     if grown:
         new = FULL - ((FULL - old + grown) % FULL or FULL)
         _write(after, field.at, new or (FULL if field.optional else 0))  # UDP writes a sum of 0 as 0xFFFF (RFC 768)
 
 
-def _grown(running: NDArray[np.int64], begin: int, end: int) -> int:
+def _change(running: NDArray[np.int64], begin: int, end: int) -> int:
     """The change of the words of `begin:end`; the first octet is the high one of a word."""
     change = int(running[end] - running[begin])
     return change * 256 if begin % 2 else change  # 256 * 256 is 1 in this arithmetic
 
 
 def _partial(octets: Bytes, field: Sum) -> int:
-    """What stands in the place of a TCP checksum that the network card was to fill in."""
+    """The value in place of a TCP checksum with checksum offloading."""
     return folded(word_sum(octets[field.pseudo : field.pseudo_end]) + PROTOCOL_TCP + field.tcp_len)
 
 

@@ -1,7 +1,7 @@
-"""Headers of single packets, outermost first: what has to be known to change a packet and keep it whole.
+"""Headers of single packets, outermost first: what is needed to change a packet and keep it valid.
 
-The layers are taken off by the kernels that dissect captures (codec.net.layers), one call a header. A packet costs
-some microseconds: for the packets that are written, not for all that are read.
+The kernels that dissect captures (codec.net.layers) parse the layers, one call per header. A packet takes some
+microseconds: this is for packets that are written, not for all that are read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TCP_SUM_AT, UDP_SUM_AT, GRE_SUM_AT, IPV4_SUM_AT = 16, 6, 4, 10
 GRE_HAS_SUM = 0x80
 HARDWARE_BYTES = 6
 HARDWARE_AT = {ETHERNET: (0, 6), LINUX_SLL: (6,), LINUX_SLL2: (12,)}  # of the addresses in link headers
-NOWHERE = -1
+ABSENT = -1
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Sum:
     end: int
     pseudo: int = 0
     pseudo_end: int = 0
-    tcp_len: int = NOWHERE
+    tcp_len: int = ABSENT
     optional: bool = False
 
 
@@ -76,7 +76,7 @@ class Stack:
     ips: list[tuple[int, int]] = field(default_factory=list)  # (offset, version)
     hardware: list[int] = field(default_factory=list)
     sums: list[Sum] = field(default_factory=list)
-    tcp: int = NOWHERE
+    tcp: int = ABSENT
     fragment: bool = False
     fragment_of_tcp: bool = False
 
@@ -116,7 +116,7 @@ def stack_of(octets: Bytes, records: Records, row: int) -> Stack:
 def _sum(state: NDArray[np.int64], at: int, begin: int, optional: bool = False, tcp: bool = False) -> Sum:
     source = int(state[SOURCE])
     size = 8 if state[VERSION] == 4 else 32
-    length = int(state[WIRE_END]) - begin if tcp else NOWHERE
+    length = int(state[WIRE_END]) - begin if tcp else ABSENT
     return Sum(at, begin, int(state[END]), source, source + size, length, optional)
 
 

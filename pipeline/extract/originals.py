@@ -1,4 +1,4 @@
-"""The captures that tables were made of: where they are now, and the interfaces that their packets were captured on."""
+"""The captures that the tables were made of: where they are now, and their capture interfaces."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from udfs.source.paths import PathError, resolve
 from udfs.source.reading import CaptureBytes
 
 COLUMNS = ("capture_file", "byte_size", "first_ts", "last_ts")
-HEAD_BYTES = 1 << 20  # interfaces are described before their packets, as a rule at the beginning of a file
+HEAD_BYTES = 1 << 20  # interfaces are described before their packets, usually at the start of a file
 NANOSECONDS = 9  # decimal places of a second
 IF_NAME, IF_DESCRIPTION = 2, 3
 
 
 @dataclass(frozen=True)
 class Interface:
-    """What a packet was captured on. `places`: decimal places of a second in its times; `snaplen`: 0 for no limit."""
+    """A capture interface. `places`: decimal places of a second in its times; `snaplen`: 0 for no limit."""
 
     link_type: int
     places: int = NANOSECONDS
@@ -40,8 +40,8 @@ class Interface:
 
 @dataclass(frozen=True)
 class Original:
-    """A capture: its name in the tables, the file that it is now, and its first and last packet's time. `rewritten`: it
-    was made of others for this cut, and is not there afterwards."""
+    """A capture: its name in the tables, its current file, and the times of its first and last packet. `rewritten`: a
+    temporary capture, made of others for this cut."""
 
     name: str
     file: CaptureFile
@@ -54,7 +54,7 @@ class Original:
         return posixpath.basename(self.name)
 
     def overlaps(self, first_us: int, last_us: int) -> bool:
-        """Whether it may have packets of this time."""
+        """Whether it may have packets in this time."""
         return self.first_us <= last_us and first_us <= self.last_us
 
 
@@ -65,24 +65,24 @@ def microseconds(ts: datetime) -> int:
 
 
 def originals(captures: pa.Table, directory: str | None = None) -> list[Original]:
-    """The captures of a table `captures` in the order of their names; those in `directory` are found by file name.
+    """The captures of table `captures` by name; with `directory`, they are located there by file name.
 
-    A file that is not there has its `problem`. Raises PathError for a directory without captures.
+    A missing file has a `problem`. Raises PathError for a directory without captures.
     """
     moved = _by_name(resolve([directory])) if directory else None
     rows = sorted(captures.to_pylist(), key=lambda row: row["capture_file"].encode())
     return [
-        Original(row["capture_file"], _found(row, moved), microseconds(row["first_ts"]), microseconds(row["last_ts"]))
+        Original(row["capture_file"], _locate(row, moved), microseconds(row["first_ts"]), microseconds(row["last_ts"]))
         for row in rows
         if row["first_ts"] is not None
     ]
 
 
-def among(captures: Iterable[Original], target: Place) -> bool:
-    """Whether a file is one of the captures, also of those that are not found now."""
+def is_capture(captures: Iterable[Original], target: Place) -> bool:
+    """Whether `target` is one of the captures, including missing ones."""
     for each in captures:
         if each.file.uri.startswith(LOCAL) == target.local:
-            with contextlib.suppress(OutputError):  # what cannot be reached from here is not written over
+            with contextlib.suppress(OutputError):  # an unreachable file cannot be overwritten
                 if place(each.file.uri).path == target.path:
                     return True
     return False
@@ -91,21 +91,21 @@ def among(captures: Iterable[Original], target: Place) -> bool:
 def _by_name(files: Iterable[CaptureFile]) -> Mapping[str, list[CaptureFile]]:
     found: dict[str, list[CaptureFile]] = {}
     for file in files:
-        found.setdefault(_plain(file.name), []).append(file)
+        found.setdefault(_base_name(file.name), []).append(file)
     return found
 
 
-def _plain(name: str) -> str:
-    """The file name without the ending of a compression, which may have come or gone since."""
+def _base_name(name: str) -> str:
+    """The file name without a compression suffix, which may have changed since."""
     return PACKED_NAME.sub("", posixpath.basename(name))
 
 
-def _found(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | None) -> CaptureFile:
+def _locate(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | None) -> CaptureFile:
     name, size = row["capture_file"], row["byte_size"]
     if moved is None:
-        candidates = [_opened(name)]
+        candidates = [_open(name)]
     else:
-        candidates = moved.get(_plain(name), [])
+        candidates = moved.get(_base_name(name), [])
         if not candidates:
             return CaptureFile(name, MISSING, f"no file {posixpath.basename(name)} is there")
     same = [file for file in candidates if size is None or file.size == size or _recompressed(file.name, name)]
@@ -121,7 +121,7 @@ def _recompressed(name: str, before: str) -> bool:
     return bool(PACKED_NAME.search(name)) != bool(PACKED_NAME.search(before))
 
 
-def _opened(name: str) -> CaptureFile:
+def _open(name: str) -> CaptureFile:
     try:
         return resolve([name])[0]
     except PathError as error:
@@ -129,7 +129,7 @@ def _opened(name: str) -> CaptureFile:
 
 
 class _Interfaces(PcapngWalker):
-    """A walker that keeps the descriptions of the first section's interfaces."""
+    """A walker that collects the interface descriptions of the first section."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class _Interfaces(PcapngWalker):
 
 
 def interfaces(file: CaptureFile) -> list[Interface]:
-    """The interfaces that a capture describes at its beginning, by number; none when it cannot be read."""
+    """The interfaces described at the start of a capture, by number; empty if it cannot be read."""
     buffer = bytearray(HEAD_BYTES)
     try:
         with CaptureBytes(file) as source:

@@ -1,4 +1,4 @@
-"""Writes pcapng: one section, an interface for each kind that packets were captured on, packets with comments.
+"""Writes pcapng: one section, its interfaces, packets with comments.
 
 Source: draft-ietf-opsawg-pcapng, sections 4.1 to 4.3, 4.7. Little-endian. An interface is described before its first
 packet.
@@ -35,19 +35,19 @@ class Sink(Protocol):
 
 
 def option(code: int, value: bytes) -> bytes:
-    """An option, filled up to four bytes; of a longer value the beginning."""
+    """An option, padded to four bytes; too long values are truncated."""
     value = value[:LONGEST_OPTION]
     return struct.pack("<HH", code, len(value)) + value + bytes(-len(value) % 4)
 
 
 def block(kind: int, body: bytes) -> bytes:
-    """A block with its length on both ends."""
+    """A block with its length at both ends."""
     length = struct.pack("<I", len(body) + 12)
     return struct.pack("<I", kind) + length + body + length
 
 
 class Writer:
-    """Writes packets to an open file, in the order of the calls. `close` hands over what is still in memory."""
+    """Writes packets to an open file, in the order of the calls. `close` flushes."""
 
     def __init__(self, sink: Sink, application: str) -> None:
         self._sink = sink
@@ -95,6 +95,6 @@ class Writer:
         return self._interfaces[interface]
 
     def close(self) -> None:
-        """Hand over what is in memory."""
+        """Write the buffered bytes."""
         self._sink.write(bytes(self._pieces))
         self._pieces.clear()

@@ -1,37 +1,129 @@
-"""Blanks what is not harmless in packets. Lengths stay, and so does everything up to the TCP payload."""
+"""Redaction: blanks all TCP payload that is not known to be harmless. Lengths and headers stay.
+
+Visible are complete and valid frames, without their bodies and credentials. Bytes outside of frames, malformed or
+partial frames (except their frame header), and streams of other protocols are blanked. An encrypted stream stays as it
+is.
+
+Dissectors parse the payload of a 1.0 transfer. It becomes one data section of blanks with the same length (1.0 part 3
+section 3.2.6).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.secrets import BLANK
 from codec.capture.records import Bytes
 from codec.net.protocols import PROTOCOL_TCP
 from pipeline.extract.checksums import folded, word_sum
-from pipeline.extract.chunks import Chunk
-from pipeline.extract.harmless import Harmless
-from pipeline.extract.headers import NOWHERE, TCP_SUM_AT, Stack
-from pipeline.extract.streams import grouped, groups
+from pipeline.extract.frames import NULL, Frames, grouped, groups
+from pipeline.extract.headers import ABSENT, TCP_SUM_AT, Stack
+from pipeline.extract.packet_selection import merged
 from pipeline.extract.survey import NONE, UNMAPPED, Connection
+from pipeline.extract.writing import Chunk
+
+HEADER_BYTES = {"0-8": 7, "0-9": 7, "0-9-1": 7, "0-10": 12, "1.0": 8}
+BODIES, UNKNOWN, MISSING, ENCRYPTED = ("body", "oob-body", "trace"), ("skipped", "foreign"), "gap", "tls"
+# Sections by the octets of payload that they take up: vbin32, vbin8, amqp-value null.
+DATA_32, DATA_8, VALUE_NULL = bytes.fromhex("005375b0"), bytes.fromhex("005375a0"), bytes.fromhex("00537740")
+PATCH_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Of one direction of a connection: the visible ranges `starts`, `ends` (int64, disjoint, ascending stream
+    offsets), and octets to overwrite: `patch_at` (int64, ascending), `patch` (uint8)."""
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    patch_at: NDArray[np.int64]
+    patch: NDArray[np.uint8]
+
+
+def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | None]) -> dict[int, Visible]:
+    """The visible ranges by group (see Frames). `blanked`: frames with secrets, by index: their octets with the secrets
+    blanked; None if these cannot be located, then only the frame header is visible."""
+    header, size = np.zeros(len(frames), np.int64), frames.end - frames.start
+    for version, length in HEADER_BYTES.items():
+        header[frames.are("version", version)] = length
+    header = np.minimum(header, size)
+    known = frames.are("kind", "protocol-header") | (
+        frames.are("status", "ok") & ~frames.are("kind", *UNKNOWN, MISSING)
+    )
+    described = frames.are("version", "1.0")
+    transfer = known & described & (frames.payload > 0)
+    body = known & frames.are("kind", *BODIES)
+    # how much of each frame is shown, from its first byte
+    shown = np.where(known & ~body, size, header)
+    shown = np.where(transfer, size - frames.payload, shown)
+    shown[known & described & (frames.payload == NULL) & ~frames.are("kind", ENCRYPTED)] = HEADER_BYTES["1.0"]
+    shown[frames.are("kind", *UNKNOWN, MISSING)] = 0
+    for index, octets in blanked.items():
+        shown[index] = header[index] if octets is None else 0
+    closing = np.flatnonzero(body & frames.are("version", *CLASSIC_VERSIONS))  # the octet that ends the frame
+    group = np.concatenate([frames.group, frames.group[closing]])
+    start = np.concatenate([frames.start, frames.end[closing] - 1])
+    end = np.concatenate([frames.start + shown, frames.end[closing]])
+    patches = _Patches()
+    for index, octets in blanked.items():
+        if octets is not None:
+            patches.add(int(frames.group[index]), frames.start[index] + np.arange(len(octets)), octets)
+    for each, rows in frames.by_group(transfer):
+        patches.add(each, *_data_sections(frames.end[rows], frames.payload[rows]))
+    return {each: Visible(*merged(start[rows], end[rows]), *patches.of(each)) for each, rows in grouped(group)}
+
+
+class _Patches:
+    """Octets to write, collected by group."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, list[tuple[NDArray[np.int64], NDArray[np.uint8]]]] = {}
+
+    def add(self, group: int, at: NDArray[np.int64], octets: NDArray[np.uint8]) -> None:
+        self._found.setdefault(group, []).append((at, octets))
+
+    def of(self, group: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        parts = self._found.get(group, [])
+        at = np.concatenate([np.empty(0, np.int64), *(at for at, _ in parts)])
+        octets = np.concatenate([np.empty(0, np.uint8), *(octets for _, octets in parts)])
+        order = np.argsort(at, kind="stable")
+        return at[order], octets[order]
+
+
+def _data_sections(end: NDArray[np.int64], size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Data sections that fill payloads of `size` octets before `end`: (positions, octets) of their headers."""
+    octets = np.zeros((len(size), PATCH_BYTES), np.uint8)
+    octets[:, :4] = np.frombuffer(DATA_8, np.uint8)
+    octets[:, 4] = np.clip(size - 5, 0, 255)
+    large, null = size >= PATCH_BYTES, size == len(VALUE_NULL)
+    octets[large, :4] = np.frombuffer(DATA_32, np.uint8)
+    octets[large, 4:] = (size[large] - PATCH_BYTES).astype(">u4").view(np.uint8).reshape(-1, 4)
+    octets[null, :4] = np.frombuffer(VALUE_NULL, np.uint8)
+    length = np.select([size >= PATCH_BYTES, size > 4, size == 4], [PATCH_BYTES, 5, 4], 0)
+    within = np.arange(PATCH_BYTES) < length[:, None]
+    at = (end - size)[:, None] + np.arange(PATCH_BYTES)
+    return at[within], octets[within]
 
 
 def redact(
     chunk: Chunk,
     packets: NDArray[np.void],
     stacks: Sequence[Stack],
-    shown: Mapping[int, Harmless],
+    shown: Mapping[int, Visible],
     connections: Sequence[Connection],
 ) -> None:
     """Blank the payloads of a chunk in place. `packets` (PACKET) are its rows of the survey, `stacks` their headers.
 
-    Of a fragment, and of a copy on a connection where copies differ, nobody knows what its bytes are: all are blanked.
+    Fragments are blanked completely, and so are retransmissions on a connection where they conflict.
     """
     begin = np.array([stack.payload for stack in stacks], np.int64)
     start = chunk.records["offset"]
-    # the captured bytes: what follows the payload is padding, which may hold what was in memory before
+    # up to the end of the captured bytes: padding after the payload may contain old memory
     end = start + chunk.records["cap_len"]
     keep = _Marks(len(chunk.octets))
     keep.add(start, begin)
@@ -78,7 +170,7 @@ def _overlaps(
 
 
 def _within(
-    harmless: Harmless, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]
+    harmless: Visible, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """The octets to write for packets with stream offsets `at` and payloads at `to` in the buffer: (where, what)."""
     low, high = np.searchsorted(harmless.patch_at, at), np.searchsorted(harmless.patch_at, at + size)
@@ -93,16 +185,16 @@ def _ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> tuple[NDArray[np
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts) + low[which]
 
 
-def seal_fragments(
+def set_fragment_checksums(
     chunk: Chunk, packets: NDArray[np.void], stacks: Sequence[Stack], lengths: Mapping[int, int]
 ) -> None:
-    """The TCP checksum of a blanked datagram, in the fragment that begins it; nobody has the old payload together.
+    """Compute the TCP checksum of a blanked fragmented datagram, in its first fragment.
 
     `lengths`: TCP payload bytes by datagram.
     """
     for row, stack in enumerate(stacks):
         length = lengths.get(int(packets["datagram"][row]))
-        if not stack.fragment or stack.tcp == NOWHERE or length is None:
+        if not stack.fragment or stack.tcp == ABSENT or length is None:
             continue
         field = stack.sums.pop()
         header = stack.payload - stack.tcp

@@ -1,6 +1,6 @@
-"""Where a cut reads the tables: Parquet files without an engine, or DataFrames through Spark.
+"""Reads the tables for a cut: Parquet files through Arrow, or DataFrames through Spark.
 
-Most cuts ask for the rows of a few connections. Arrow has them before Spark would have started.
+Most cuts need the rows of a few connections, which Arrow reads faster than Spark starts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from pipeline import Tables
     from pipeline.output.swap import Place
 
-LISTED = 1000  # so many keys are a condition for Spark, more of them a join
+MOST_LISTED_KEYS = 1000  # up to this many keys become a filter in Spark, more become a join
 
 
 class TablesError(WirehareError):
-    """The tables do not have what is needed; the message is one line that says what is missing."""
+    """Tables or columns are missing; the message is one line that says which."""
 
 
 class Rows(Protocol):
@@ -31,9 +31,9 @@ class Rows(Protocol):
     def __call__(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table: ...
 
 
-def written(directory: Place, uri: str | None = None) -> Rows:
-    """Rows of the tables that `wirehare decode` has written into `directory`, or of the lake there; `uri`: as it was
-    named."""
+def from_files(directory: Place, uri: str | None = None) -> Rows:
+    """Rows of the tables that `wirehare decode` has written into `directory`, or of the lake there; `uri`: as the user
+    wrote it."""
     from pipeline.lake import reading
     from pipeline.lake.place import is_lake
 
@@ -60,19 +60,19 @@ def written(directory: Place, uri: str | None = None) -> Rows:
         missing = [name for name in wanted if name not in dataset.schema.names]
         if missing:
             raise TablesError(f"{directory.shown}: table {table} has no column {missing[0]}; is it one of ours?")
-        return _among(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
+        return _semi_join(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
 
     return rows
 
 
-def lazy(tables: Tables) -> Rows:
-    """Rows of DataFrames: of `pipeline.decode`, or of `pipeline.load`."""
+def from_dataframes(tables: Tables) -> Rows:
+    """Rows of DataFrames, from `pipeline.decode` or `pipeline.load`."""
 
     def rows(table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
         from pyspark.sql import functions as F
 
         frame = getattr(tables, table)
-        if keys is not None and len(keys.column_names) == 1 and len(keys) <= LISTED:
+        if keys is not None and len(keys.column_names) == 1 and len(keys) <= MOST_LISTED_KEYS:
             frame = frame.where(F.col(keys.column_names[0]).isin(keys.column(0).to_pylist()))
         elif keys is not None:
             few = frame.sparkSession.createDataFrame(keys)
@@ -83,15 +83,17 @@ def lazy(tables: Tables) -> Rows:
     return rows
 
 
-def keyed(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
+def with_keys(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
     """The `rows` that have one of `keys`."""
     if keys is None:
         return rows
     first = keys.column_names[0]
-    return _among(rows.filter(pc.is_in(rows[first], keys.column(0).cast(rows.schema.field(first).type).unique())), keys)
+    return _semi_join(
+        rows.filter(pc.is_in(rows[first], keys.column(0).cast(rows.schema.field(first).type).unique())), keys
+    )
 
 
-def _among(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
+def _semi_join(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
     """The `rows` whose values occur in `keys` together."""
     if keys is None or len(keys.column_names) == 1:
         return rows

@@ -1,12 +1,12 @@
-"""First pass over the captures: every packet of the connections that something was chosen of, and its stream offset.
+"""First pass over the captures: finds every packet of the chosen connections, and its stream offset.
 
-The decoder numbers the bytes of a direction from the first one after the SYN, or the first one captured; tables say by
-such *stream offsets* where a frame lies. A packet gets its own here, by its sequence number and the decoder's rules
-(codec.amqp.connections.transport). Several connections may follow one another on the same addresses and ports: one
-begins with the packet that its connection_id is a hash of (codec.amqp.decoder).
+The decoder numbers the bytes of a direction from the first one after the SYN, or the first one captured. The tables
+locate frames by these *stream offsets*. Here packets get theirs, from their sequence numbers by the decoder's rules
+(codec.amqp.connections.transport). Several connections may follow one another on the same addresses and ports: a
+connection begins with the packet whose hash is its connection_id (codec.amqp.decoder).
 
-Columns only; memory grows with the packets of the chosen connections, some 70 bytes each, and with the fragments of any
-datagrams, since one alone does not tell its ports; not with the captures.
+Memory grows with the packets of the chosen connections, some 70 bytes each, and with all IP fragments, because only the
+first one has the ports; not with the size of the captures.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def survey(
 ) -> Survey:
     """Find the packets of `connections`. `samples`: packet numbers whose payload is wanted too, by original."""
     flows = {flow: index for index, flow in enumerate(dict.fromkeys(each.flow for each in connections))}
-    wanted = sieve(connections)
+    wanted = coarse_filter(connections)
     found, payloads, errors, datagrams = [], {}, {}, 0
     for index, original in enumerate(originals):
         if not any(original.overlaps(each.opened_us, each.closed_us) for each in connections):
@@ -109,7 +109,7 @@ def survey(
         fragments = _Datagrams(datagrams)
         sampled = (samples or {}).get(index, np.empty(0, np.int64))
         for block in read_blocks(Split(original.file), account, LIMITS.block_bytes, Filter()):
-            part = _of_flows(block, flows, wanted.matches(block.packets), index, fragments)
+            part = _packets_of_flows(block, flows, wanted.matches(block.packets), index, fragments)
             found.append(part)
             if len(sampled):
                 for row in np.flatnonzero(np.isin(part["packet_no"], sampled)):
@@ -125,7 +125,7 @@ def survey(
     for each in connections:
         on_flow.setdefault(each.flow, []).append(each)
     for flow, index in flows.items():
-        place(on_flow[flow], numbers, packets[ends[index] : ends[index + 1]])
+        assign_packets(on_flow[flow], numbers, packets[ends[index] : ends[index + 1]])
     _adopt_fragments(packets, len(flows))
     return Survey(packets[packets["connection"] != NONE], connections, payloads, errors)
 
@@ -144,26 +144,26 @@ def _adopt_fragments(packets: NDArray[np.void], waiting: int) -> None:
     packets["at"][rows] = UNMAPPED
 
 
-def sieve(connections: Sequence[Connection]) -> Filter:
-    """A coarse sieve before flows are compared. Port 0 stands for fragments."""
+def coarse_filter(connections: Sequence[Connection]) -> Filter:
+    """A coarse filter by port and time, before flows are compared. Port 0 stands for fragments."""
     ports = {int.from_bytes(each.flow[at : at + PORT_BYTES], "big") for each in connections for at in (32, 34)}
     since = min((each.opened_us for each in connections), default=0) * 1000
-    # one connection's packets may be out of order: the first one that was captured is not the earliest
+    # packets may be captured out of order: the first one is not always the earliest
     margin = 10**9
     until = (max((each.closed_us for each in connections), default=0) + 1) * 1000
     return Filter(frozenset({0, *ports}), (), since - margin, until)
 
 
-def _of_flows(
+def _packets_of_flows(
     block: Block, flows: Mapping[bytes, int], sieved: NDArray[np.bool_], file: int, fragments: _Datagrams
 ) -> NDArray[np.void]:
-    """The PACKETs of a block that belong to `flows`, and all fragments, which may."""
+    """The packets (PACKET) of a block that belong to `flows`, and all fragments, which may belong to them."""
     packets = block.packets
     rows = np.flatnonzero(sieved & ((packets.skip == TCP) | np.isin(packets.skip, FRAGMENTS)))
     keys = np.ascontiguousarray(packets.keys[rows])
     group, groups = group_flows(keys, np.zeros(len(rows), np.int32))
     distinct = [key.tobytes() for key in keys[first_of(group, groups)]]
-    # a fragment has no ports, and perhaps the addresses of a tunnel: it waits until its datagram is complete
+    # a fragment has no ports, and perhaps tunnel addresses: it is assigned when its datagram is complete
     waiting = len(flows)
     flow = np.array([flows.get(key, NONE) for key in distinct], np.int32)[group]
     flow[packets.skip[rows] != TCP] = waiting
@@ -174,7 +174,7 @@ def _of_flows(
         part[name] = segments[name]
     part["file"], part["flow"], part["connection"], part["datagram"] = file, flow, NONE, NONE
     ends = block.records["offset"][rows] + block.records["cap_len"][rows]
-    # Where the snaplen cut TCP options off, the payload would begin behind the packet as well.
+    # If the snaplen truncated the TCP options, the payload would begin after the packet as well.
     cut = (segments["cap_len"] == 0) & (block.records["wire_len"][rows] > block.records["cap_len"][rows])
     apart = (segments["payload_at"] > ends) & (flow != waiting) & ~cut
     for row in np.flatnonzero(apart | (flow == waiting)):
@@ -206,7 +206,7 @@ def _payload(block: Block, packet_no: int) -> bytes:
     return block.octets[at : at + int(segment["cap_len"])].tobytes()
 
 
-def place(on_flow: Sequence[Connection], numbers: Mapping[int, int], packets: NDArray[np.void]) -> None:
+def assign_packets(on_flow: Sequence[Connection], numbers: Mapping[int, int], packets: NDArray[np.void]) -> None:
     """Fill in `connection`, `at` and `copy` of the packets of one flow, which are in the decoder's order.
 
     `numbers`: index of each connection by its connection_id.
@@ -236,12 +236,12 @@ def _starts(on_flow: Sequence[Connection], packets: NDArray[np.void]) -> Iterato
 
 
 def connection_name(flow: bytes, ts_ns: int, seq: int) -> bytes:
-    """What tells a connection from all others: its flow and its first packet (codec.amqp.decoder)."""
+    """What identifies a connection: its flow and its first packet (codec.amqp.decoder)."""
     return flow + ts_ns.to_bytes(8, "big", signed=True) + seq.to_bytes(4, "big")
 
 
 def connection_id(name: bytes, times: int) -> int:
-    """The connection_id of a name, when `times` connections before had it too."""
+    """The connection_id of a name that `times` earlier connections have, too."""
     named = name + (times.to_bytes(4, "big") if times else b"")
     return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "big") >> 1
 
@@ -259,7 +259,7 @@ def stream_offsets(packets: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArra
     offsets = np.cumsum(steps)
     highest = np.maximum.accumulate(offsets + wire[rows])
     before = np.concatenate([[0], highest[:-1]])
-    if (np.abs(offsets - before) >= OUT_OF_WINDOW).any():  # such a packet must not lead the others astray
+    if (np.abs(offsets - before) >= OUT_OF_WINDOW).any():  # such a packet must not affect the offsets of others
         offsets, before = _one_by_one(seq, wire[rows])
     at[rows] = offsets
     copy = np.zeros(len(packets), np.bool_)
@@ -268,7 +268,7 @@ def stream_offsets(packets: NDArray[np.void]) -> tuple[NDArray[np.int64], NDArra
 
 
 def _one_by_one(seq: NDArray[np.int64], wire: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Offsets and the furthest byte before each, leaving out what lies outside of any window."""
+    """Offsets, and the furthest byte before each; packets outside of any window are skipped."""
     offsets, before = np.full(len(seq), UNMAPPED, np.int64), np.zeros(len(seq), np.int64)
     highest, anchor = 0, int(seq[0])
     for row in range(len(seq)):

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from jobs.cli import main
-from pipeline.extract.originals import Original, among
+from pipeline.extract.originals import Original, is_capture
 from pipeline.output.swap import Place
 from udfs.source.files import MISSING, CaptureFile
 
@@ -274,7 +274,7 @@ def test_a_file_is_one_of_the_captures_on_its_own_file_system_alone() -> None:
     ]
     places = {f"s3://bucket/{name}.pcap": f"bucket/{name}.pcap" for name in "abc"}
     places |= {f"{at}://{path}": path for at in ("hdfs", "file") for path in (f"/bucket/{name}.pcap" for name in "abc")}
-    found = [uri for uri, path in places.items() if among(captures, Place(None, path, uri))]
+    found = [uri for uri, path in places.items() if is_capture(captures, Place(None, path, uri))]
     assert found == ["s3://bucket/b.pcap", "file:///bucket/c.pcap"]
 
 

@@ -16,8 +16,8 @@ from encapsulations import pcap
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from pipeline.extract import CapturesError, Choice, Cutting, cut_rows
-from pipeline.extract.selection import KEYS
+from pipeline.extract import CapturesError, Choice, CutOptions, cut_rows
+from pipeline.extract.choice import KEYS
 
 CHANNELS = CAPTURES / "091_channel_exceptions.pcap"
 BARE = CAPTURES / "091_confirms_and_return.pcap"
@@ -110,7 +110,7 @@ def test_captures_that_are_done_are_closed(tmp_path: Path) -> None:
             return len(octets)  # type: ignore[arg-type]
 
     assert os.path.isdir("/proc/self/fd") or pytest.skip("no list of open files here")
-    assert cut_rows(tables, Choice(set(tables.ids)), Sink(), Cutting()).captures == [path.name for path in ROTATED]
+    assert cut_rows(tables, Choice(set(tables.ids)), Sink(), CutOptions()).captures == [path.name for path in ROTATED]
     assert left[-1] == set()
 
 
@@ -234,7 +234,7 @@ def test_options_that_the_snaplen_cut_off_are_no_fragment(tmp_path: Path) -> Non
     every = records(tmp_path / "short.pcap")
     assert records(tmp_path / "cut.pcapng") == every
     packet_no = 8
-    choice = Choice(of_packets={tables.ids[0]}, packets={((tmp_path / "short.pcap").as_uri(), packet_no)})
+    choice = Choice(packet_connections={tables.ids[0]}, packets={((tmp_path / "short.pcap").as_uri(), packet_no)})
     cut(tables, choice, tmp_path / "cut.pcapng", context=False)
     assert records(tmp_path / "cut.pcapng") == [every[packet_no - 1]]
 

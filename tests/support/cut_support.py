@@ -19,7 +19,7 @@ from decoding import in_flow_order, rows_of, runs
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from pipeline.extract import Choice, Cutting, Result, cut_rows
+from pipeline.extract import Choice, CutOptions, Result, cut_rows
 from udfs.decode.decoder import decode_runs
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.decode.key_logs import SecretFiles
@@ -120,7 +120,7 @@ def tables_of(paths: Iterable[Path], secrets: SecretFiles | None = None) -> Tabl
 def cut(tables: Tables, choice: Choice, path: Path, **how: Any) -> Result:
     """Cut to `path`."""
     sink = io.BytesIO()
-    result = cut_rows(tables, choice, sink, Cutting(**how))
+    result = cut_rows(tables, choice, sink, CutOptions(**how))
     path.write_bytes(sink.getvalue())
     return result
 

@@ -1,15 +1,15 @@
-"""From rows of the tables to what a cut needs of them: connections, stretches of their streams, packets, comments.
+"""From rows of the tables to what a cut needs: connections, frames, packets, comments.
 
-A connection is all its packets. A frame is the bytes that it occupies in its stream: `stream_offset` and `size`, from
-which `picking` finds the packets. A message is its frames, the frame that settled it and the one that gave
-it back. A row of another table is what it speaks of:
+A connection selects all its packets. A frame selects its bytes in the stream (`stream_offset` and `size`), from which
+`packet_selection` finds the packets. A message selects its frames, the frame that settled it and the frame that
+returned it. Rows of other tables select:
 
     connections, streams    the connection
     channels, links         the frames of the channel in that time
     frames, methods         the frame
     messages                the message
     message_flows           the publish and the deliveries
-    findings                the frame; without one the packet; without one the connection. Its packet gets a comment.
+    findings                the frame, else the packet, else the connection. The packet gets a comment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pipeline.extract.rows import Rows
 Pair = tuple[int, int]  # connection_id, frame_no
 Packet = tuple[str, int]  # capture_file, packet_no
 
-# The columns that say which packets a row speaks of, by table.
+# The columns that identify the packets of a row, by table.
 KEYS: Mapping[str, tuple[str, ...]] = {
     "connections": ("connection_id",),
     "streams": ("connection_id",),
@@ -42,18 +42,18 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Choice:
-    """What was chosen, as far as the tables tell without looking at frames."""
+    """The chosen rows, before frames are looked up."""
 
     connections: set[int] = field(default_factory=set)  # with all their packets
     frames: set[Pair] = field(default_factory=set)
     messages: set[Pair] = field(default_factory=set)  # by their first frame
     channels: set[tuple[int, int, datetime | None, datetime | None]] = field(default_factory=set)  # number, from, until
     packets: set[Packet] = field(default_factory=set)
-    of_packets: set[int] = field(default_factory=set)  # connections that these may be of
+    packet_connections: set[int] = field(default_factory=set)  # connections that these may be of
     comments: dict[Packet, list[str]] = field(default_factory=dict)
 
     def add(self, table: str, rows: pa.Table) -> None:
-        """Choose what `rows` of `table`, with the columns KEYS, speak of."""
+        """Choose what `rows` of `table`, with the columns KEYS, refer to."""
         found = rows.to_pylist()
         if table in ("connections", "streams"):
             self.connections.update(row["connection_id"] for row in found)
@@ -74,7 +74,7 @@ class Choice:
 
     def _finding(self, row: Mapping[str, Any]) -> None:
         if row["connection_id"] is None:
-            return  # of no connection, so of no packet of one
+            return  # about a whole capture: no packets
         packet = (row["capture_file"], row["packet_no"])
         if row["frame_no"] is not None:
             self.frames.add((row["connection_id"], row["frame_no"]))
@@ -82,38 +82,38 @@ class Choice:
             self.connections.add(row["connection_id"])
         if row["packet_no"] is not None:
             self.packets.add(packet)
-            self.of_packets.add(row["connection_id"])
+            self.packet_connections.add(row["connection_id"])
             text = f"{row['rule_id']} {row['severity']}: {row['summary']}"
             comments = self.comments.setdefault(packet, [])
             if text not in comments:
                 comments.append(text)
 
     @property
-    def of_connections(self) -> set[int]:
-        """Every connection that something was chosen of."""
+    def all_connections(self) -> set[int]:
+        """Every connection with a chosen row."""
         of_rows = {connection for connection, _ in self.frames | self.messages}
-        return self.connections | self.of_packets | of_rows | {connection for connection, *_ in self.channels}
+        return self.connections | self.packet_connections | of_rows | {connection for connection, *_ in self.channels}
 
-    def widen(self) -> None:
-        """Choose the whole of every connection that something was chosen of."""
-        self.connections = self.of_connections
+    def choose_whole_connections(self) -> None:
+        """Choose all packets of every connection with a chosen row."""
+        self.connections = self.all_connections
 
 
-def without(choice: Choice, gone: Collection[int]) -> Choice:
-    """What was chosen of other connections than `gone`."""
+def excluding(choice: Choice, gone: Collection[int]) -> Choice:
+    """The choice without the connections `gone`."""
     return Choice(
         choice.connections - {*gone},
         {pair for pair in choice.frames if pair[0] not in gone},
         {pair for pair in choice.messages if pair[0] not in gone},
         {channel for channel in choice.channels if channel[0] not in gone},
         choice.packets,
-        choice.of_packets - {*gone},
+        choice.packet_connections - {*gone},
         choice.comments,
     )
 
 
 def resolve(choice: Choice, rows: Rows) -> set[Pair]:
-    """The frames of a choice: chosen themselves, of its messages with what became of them, and of its channels."""
+    """The frames of a choice: chosen frames, the frames of messages with their settlements, the frames of channels."""
     frames = choice.frames | choice.messages
     if choice.messages:
         fates = rows(
@@ -125,7 +125,7 @@ def resolve(choice: Choice, rows: Rows) -> set[Pair]:
             later = (row["settled_frame_no"], row["returned_frame_no"])
             frames |= {(row["connection_id"], frame) for frame in later if frame is not None}
         contents = rows("frames", ["connection_id", "frame_no"], pairs(choice.messages, "content_frame_no"))
-        frames |= as_pairs(contents)
+        frames |= pairs_of(contents)
     if choice.channels:
         lives: dict[Pair, list[tuple[datetime | None, datetime | None]]] = {}
         for connection, channel, opened, closed in choice.channels:
@@ -156,7 +156,7 @@ def pairs(values: Iterable[Pair], column: str) -> pa.Table:
     )
 
 
-def as_pairs(rows: pa.Table) -> set[Pair]:
+def pairs_of(rows: pa.Table) -> set[Pair]:
     """The (connection_id, frame_no) of rows."""
     return set(zip(rows["connection_id"].to_pylist(), rows["frame_no"].to_pylist(), strict=True))
 

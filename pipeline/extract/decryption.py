@@ -1,12 +1,12 @@
-"""Connections inside TLS or WebSocket, read once more with their secrets.
+"""Connections inside TLS or WebSocket, decoded again with their secrets.
 
     found = unwrapped(captures, connections, ids, key_logs)
     found.key_log()                      # lines of a key log: the secrets of these connections, and no others
     with rewritten(found) as clear: ...  # a capture with the same connections in clear, and the rows of its tables
 
-In clear a connection has a packet for each piece that became readable, at the time and with the packet number of the
-packet that completed it, and one for each packet without payload. Link layer and IP options are gone, the server's port
-is that of AMQP: dissectors go by it. Bytes that were lost, or not decrypted, are missing from the stream.
+A rewritten connection has one packet per decrypted piece, with the time and number of the packet that completed it, and
+one per packet without payload. Link layer and IP options are dropped; the server's port becomes 5672, which dissectors
+expect. Lost or undecrypted bytes are missing from the stream.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from codec.net.runs import gather_runs
 from codec.net.segments import FIN, RST, SYN
 from pipeline.decoding.decode import RUN_ORDER
 from pipeline.extract.checksums import FULL, folded, word_sum
+from pipeline.extract.choice import Choice, Packet
+from pipeline.extract.frames import numbered
 from pipeline.extract.originals import Interface, Original, originals
 from pipeline.extract.pcapng import Writer
-from pipeline.extract.rows import keyed
-from pipeline.extract.selection import Choice, Packet
-from pipeline.extract.streams import numbered
-from pipeline.extract.survey import Connection, sieve
+from pipeline.extract.rows import with_keys
+from pipeline.extract.survey import Connection, coarse_filter
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.payloads import Payloads
@@ -57,16 +57,15 @@ BATCH_RUNS = 10_000
 
 
 class Piece(NamedTuple):
-    """Segments in clear, one after the other, of one connection."""
+    """Consecutive decrypted segments of one connection."""
 
     segments: NDArray[np.void]  # SEGMENT
     payload: NDArray[np.uint8]
 
 
 @dataclass
-class Unwrapped:
-    """What was read, by index of the connection: segments in clear, and the layers; `files`: capture files by
-    number."""
+class Decrypted:
+    """Decrypted segments and layers by index of the connection; `files`: capture files by number."""
 
     connections: Sequence[Connection]
     files: Files
@@ -75,11 +74,11 @@ class Unwrapped:
 
     @property
     def readable(self) -> list[int]:
-        """The connections of which anything was read."""
+        """Indices of the connections with any decrypted bytes."""
         return sorted(place for place, layered in self.layers.items() if any(layered.plain) and not layered.untouched)
 
     def reason(self, connection_id: int) -> str:
-        """Why a connection was not read."""
+        """Why a connection was not decrypted."""
         place = next(at for at, each in enumerate(self.connections) if each.connection_id == connection_id)
         layered = self.layers.get(place)
         return (layered.facts()["unread_because"] if layered is not None else None) or NO_SECRETS
@@ -96,27 +95,30 @@ class Unwrapped:
         return "".join(lines).encode()
 
 
-def unwrapped(
-    captures: Sequence[Original], among: Sequence[Connection], wanted: Collection[int], key_logs: Sequence[str] = ()
-) -> Unwrapped:
-    """Read the connections `among` that are `wanted` (ids), with the secrets in key logs and in the captures
+def decrypt(
+    captures: Sequence[Original],
+    candidates: Sequence[Connection],
+    wanted: Collection[int],
+    key_logs: Sequence[str] = (),
+) -> Decrypted:
+    """Read the connections `candidates` that are `wanted` (ids), with the secrets in key logs and in the captures
     themselves. Those of one set of addresses and ports must all be there."""
     secrets = SecretFiles(tuple(key_logs), tuple(each.file.uri for each in captures))
     layers, files, payloads = Layers(secrets.open()), Files(), Payloads()
-    order, found = FlowOrder(files), Unwrapped(among, files)
+    order, found = FlowOrder(files), Decrypted(candidates, files)
     on_flow: dict[bytes, list[int]] = {}
-    for place in sorted(range(len(among)), key=lambda place: among[place].opened_us):
-        on_flow.setdefault(among[place].flow, []).append(place)
+    for place in sorted(range(len(candidates)), key=lambda place: candidates[place].opened_us):
+        on_flow.setdefault(candidates[place].flow, []).append(place)
     on_flow = {
-        flow: places for flow, places in on_flow.items() if any(among[at].connection_id in wanted for at in places)
+        flow: places for flow, places in on_flow.items() if any(candidates[at].connection_id in wanted for at in places)
     }
-    for batch in _runs(captures, [among[place] for places in on_flow.values() for place in places]):
+    for batch in _runs(captures, [candidates[place] for places in on_flow.values() for place in places]):
         for group, last_run in groups(batch, files, payloads):
             for some in order.add(group, last_run):
-                _take(found, on_flow, wanted, _fed(layers, some))
+                _collect(found, on_flow, wanted, _feed(layers, some))
     for some in order.rest():
-        _take(found, on_flow, wanted, _fed(layers, some))
-    _take(found, on_flow, wanted, layers.finish())
+        _collect(found, on_flow, wanted, _feed(layers, some))
+    _collect(found, on_flow, wanted, layers.finish())
     return found
 
 
@@ -128,7 +130,7 @@ def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> li
         if not any(capture.overlaps(each.opened_us, each.closed_us) for each in connections):
             continue
         account = Account(capture.name, capture.file.size)
-        for block in read_blocks(Split(capture.file), account, LIMITS.block_bytes, sieve(connections)):
+        for block in read_blocks(Split(capture.file), account, LIMITS.block_bytes, coarse_filter(connections)):
             runs = gather_runs(block.octets, block.packets, LIMITS.run_bytes)
             found += [rows.filter(pc.is_in(rows["flow"], flows)) for rows in run_batches(runs, capture.name)]
     if not found:
@@ -137,16 +139,16 @@ def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> li
     return list(ordered.combine_chunks().to_batches(max_chunksize=BATCH_RUNS))
 
 
-def _fed(layers: Layers, group: Group) -> Iterator[Part]:
-    """Parts of a group, as the decoder has them made: kernels are compiled for one kind of array."""
+def _feed(layers: Layers, group: Group) -> Iterator[Part]:
+    """Parts of a group, from the same array types as in the decoder, for which the kernels are compiled."""
     segments = readonly(group.segments.view(np.recarray))
     return layers.feed(readonly(group.flows), group.ends, segments, readonly(group.payload))
 
 
-def _take(
-    found: Unwrapped, on_flow: Mapping[bytes, Sequence[int]], wanted: Collection[int], parts: Iterable[Part]
+def _collect(
+    found: Decrypted, on_flow: Mapping[bytes, Sequence[int]], wanted: Collection[int], parts: Iterable[Part]
 ) -> None:
-    """Keep what is wanted of these parts; connections on the same addresses and ports follow one another in time."""
+    """Collect the wanted parts; connections on the same addresses and ports follow one another in time."""
     for part in parts:
         begin = 0
         for flow, end in zip(part.flows, part.ends.tolist(), strict=True):
@@ -184,12 +186,12 @@ class Rewritten:
 
     def rows(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
         """Rows of its tables, as `pipeline.extract.Rows` reads them."""
-        return keyed(self.tables[table], keys).select(list(columns))
+        return with_keys(self.tables[table], keys).select(list(columns))
 
 
 @contextmanager
-def rewritten(found: Unwrapped) -> Iterator[Rewritten]:
-    """The readable connections in clear, as a capture in a directory of this user alone, which is removed."""
+def rewrite_in_clear(found: Decrypted) -> Iterator[Rewritten]:
+    """The readable connections as a capture in clear, in a temporary directory with mode 700."""
     with tempfile.TemporaryDirectory(prefix="wirehare-") as folder:
         path = Path(folder) / "decrypted.pcapng"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -197,12 +199,12 @@ def rewritten(found: Unwrapped) -> Iterator[Rewritten]:
         yield _decoded(path, packets)
 
 
-def _write(found: Unwrapped, writer: Writer) -> dict[Packet, int]:
-    """Write all packets in the order of time; which is which."""
+def _write(found: Decrypted, writer: Writer) -> dict[Packet, int]:
+    """Write all packets in the order of time; return the mapping from original packets to new numbers."""
     columns = [np.zeros((4, 0), np.int64)]
     for place in found.readable:
         for number, piece in enumerate(found.pieces[place]):
-            rows = np.flatnonzero(_needed(piece.segments))
+            rows = np.flatnonzero(_carrying_or_control(piece.segments))
             same = [np.full(len(rows), value, np.int64) for value in (place, number)]
             columns.append(np.array([piece.segments["order_ns"][rows], *same, rows]))
     joined = np.concatenate(columns, axis=1)
@@ -224,8 +226,8 @@ def _write(found: Unwrapped, writer: Writer) -> dict[Packet, int]:
     return numbers
 
 
-def _needed(segments: NDArray[np.void]) -> NDArray[np.bool_]:
-    """bool (n,): segments that carry bytes, and others but those of packets that carry some and say nothing more."""
+def _carrying_or_control(segments: NDArray[np.void]) -> NDArray[np.bool_]:
+    """bool (n,): segments with payload, control segments, and pure acknowledgements."""
     carrying = segments["cap_len"] > 0
     packet = numbered(segments["file"], segments["packet_no"].astype(np.int64))
     tells = (segments["flags"] & (SYN | FIN | RST)) != 0
@@ -260,7 +262,7 @@ def _sum(octets: bytes) -> bytes:
 
 
 def _decoded(path: Path, packets: Mapping[Packet, int]) -> Rewritten:
-    """The capture with the rows of its tables, as far as a cut needs them."""
+    """Decode the capture: the rows of its tables that a cut needs."""
     decode = InOneTask({"paths": json.dumps([str(path)])}, RUN_ORDER, decode_runs())
     rows = pa.Table.from_batches(decode(iter(())))
     frames, ended, accounts = (rows.filter(pc.equal(rows["kind"], kind)) for kind in ("frame", "connection", "capture"))

@@ -1,4 +1,4 @@
-"""The frames of the chosen connections as columns: where each lies in its stream, and what kind it is."""
+"""The frames of the chosen connections as columns: position in the stream, and kind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.extract.choice import Pair, connections
 from pipeline.extract.originals import Original
 from pipeline.extract.rows import Rows
-from pipeline.extract.selection import Pair, connections
 from pipeline.extract.survey import Connection
 
 COLUMNS = (
@@ -22,9 +22,8 @@ COLUMNS = (
 )  # fmt: skip
 NULL = -1
 ENDLESS = 1 << 62  # beyond any stream
-# Transports whose frames have stream offsets of plain bytes, and what each of these frames is to a cut: all of the
-# stream, encrypted or of another protocol.
-INSIDE = {"tls": "tls", "websocket+tls": "tls", "websocket": "foreign"}
+# Transports whose stream offsets count decrypted bytes. A cut treats their whole streams as one frame of this type.
+ENCAPSULATED = {"tls": "tls", "websocket+tls": "tls", "websocket": "foreign"}
 
 
 @dataclass(frozen=True)
@@ -66,15 +65,15 @@ class Frames:
         rows = np.flatnonzero(these)
         return ((group, rows[part]) for group, part in grouped(self.group[rows]))
 
-    def chosen(self, pairs: Iterable[Pair], among: Sequence[Connection]) -> NDArray[np.bool_]:
+    def chosen(self, pairs: Iterable[Pair], candidates: Sequence[Connection]) -> NDArray[np.bool_]:
         """bool (n,): frames with one of these (connection_id, frame_no)."""
-        index = {each.connection_id: place for place, each in enumerate(among)}
+        index = {each.connection_id: place for place, each in enumerate(candidates)}
         places = np.array([(index[connection], number) for connection, number in pairs], np.int64).reshape(-1, 2)
         return np.isin(numbered(self.group // 2, self.number), numbered(*places.T))
 
 
 class Streams:
-    """Where the packets of each direction of each connection are among `packets` (PACKET), by group (see Frames)."""
+    """Indices of `packets` (PACKET) by direction and connection: by group (see Frames)."""
 
     def __init__(self, packets: NDArray[np.void]) -> None:
         group = groups(packets)
@@ -99,27 +98,29 @@ def numbered(place: NDArray[Any], number: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def grouped(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Each distinct value, in order, and the indices where it stands."""
+    """Each distinct value, in ascending order, and the indices where it occurs."""
     order = np.argsort(values, kind="stable")
     distinct, begins = np.unique(values[order], return_index=True)
     ends = [*begins[1:], len(values)]
     return ((int(value), order[begin:end]) for value, begin, end in zip(distinct, begins, ends, strict=False))
 
 
-def frames_of(rows: Rows, among: Sequence[Connection], originals: Sequence[Original]) -> Frames:
-    """All frames of the connections `among`."""
-    table = rows("frames", COLUMNS, connections(each.connection_id for each in among)).combine_chunks()
-    index = pc.index_in(table["connection_id"], pa.array([each.connection_id for each in among], pa.int64()))
+def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[Original]) -> Frames:
+    """All frames of the connections `candidates`."""
+    table = rows("frames", COLUMNS, connections(each.connection_id for each in candidates)).combine_chunks()
+    index = pc.index_in(table["connection_id"], pa.array([each.connection_id for each in candidates], pa.int64()))
     connection = index.to_numpy().astype(np.int64)
-    clients = np.array([each.client for each in among], np.int64)
+    clients = np.array([each.client for each in candidates], np.int64)
     from_client = pc.equal(table["sender"], "client").fill_null(True).to_numpy()
     group = 2 * connection + np.where(from_client, clients[connection], 1 - clients[connection])
     start = _numbers(table["stream_offset"])
     size = _numbers(table["size"])
     order = np.lexsort([start, group])
-    # what is missing occupies no captured byte; an encrypted stream is one row to its end, whatever was lost of it
+    # a gap occupies no captured bytes; an encrypted stream is one endless frame
     kind = table["frame_type"]
-    inside = pa.array([INSIDE.get(each.transport or "") for each in among], pa.string()).take(pa.array(connection))
+    inside = pa.array([ENCAPSULATED.get(each.transport or "") for each in candidates], pa.string()).take(
+        pa.array(connection)
+    )
     wrapped = inside.is_valid().to_numpy(zero_copy_only=False)
     kind = pc.coalesce(inside, kind)
     start = np.where(wrapped, 0, start)

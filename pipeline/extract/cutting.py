@@ -1,0 +1,251 @@
+"""A whole cut: from a choice to packets in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.extract import CapturesError, CutError, CutOptions, Result
+from pipeline.extract.choice import Choice, Pair, connections, excluding, resolve
+from pipeline.extract.decryption import decrypt, rewrite_in_clear
+from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered
+from pipeline.extract.originals import COLUMNS as OF_CAPTURES
+from pipeline.extract.originals import Original, microseconds, originals
+from pipeline.extract.packet_selection import select_packets
+from pipeline.extract.pcapng import Sink, Writer
+from pipeline.extract.redaction import visible_ranges
+from pipeline.extract.rows import Rows
+from pipeline.extract.secrets import frames_with_secrets, without_secrets
+from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
+from pipeline.extract.writing import Changes, Selected, write
+from udfs.source.files import public_uri
+
+ENCRYPTED = ("tls", "websocket+tls")  # of transports
+ENDS = ("client_ip", "client_port", "server_ip", "server_port")
+CONNECTION_COLUMNS = ("connection_id", *ENDS, "opened_ts", "closed_ts", "conflicting_overlap_bytes", "transport")
+
+
+def cut_choice(
+    rows: Rows, chosen: Choice, sink: Sink, options: CutOptions, captures: Sequence[Original] | None = None
+) -> Result:
+    """See `pipeline.extract.cut_rows`."""
+    wanted = chosen.all_connections
+    if not wanted and not chosen.packets:
+        raise CutError("nothing matched")
+    if captures is None:
+        captures = originals(rows("captures", OF_CAPTURES), options.captures)
+    writer = Writer(sink, f"Wirehare {_version()}")
+    if not options.decrypted:
+        return _write_selections([_select(rows, chosen, options, captures, writer)], writer)
+    candidates = with_neighbours(rows, wanted)
+    inside = {each.connection_id for each in candidates if each.transport in ENCAPSULATED} & wanted
+    opened = decrypt(_readable(captures, candidates, options.captures)[0], candidates, inside, options.key_logs)
+    decrypted = {candidates[place].connection_id for place in opened.readable}
+    problems = [f"connection {each}: not decrypted ({opened.reason(each)})" for each in sorted(inside - decrypted)]
+    if wanted == inside and not decrypted:
+        raise CutError("; ".join(problems))
+    with rewrite_in_clear(opened) as clear:
+        picks = []
+        if decrypted:
+            named = {} if options.key is not None else {each.name: each.shown for each in captures}
+            picks.append(_select(clear.rows, clear.chosen(chosen, named), options, [clear.original], writer))
+            picks[0].result.captures = sorted({each.shown for each in captures if each.name in opened.files.numbers})
+        if wanted - decrypted:
+            picks.append(_select(rows, excluding(chosen, decrypted), options, captures, writer))
+        result = _write_selections(picks, writer)
+    result.problems += problems
+    return result
+
+
+@dataclass
+class _Selection:
+    """Packets to write, and the result as far as it is known before."""
+
+    packets: Selected
+    result: Result
+
+
+def _write_selections(picks: Sequence[_Selection], writer: Writer) -> Result:
+    """Write the selected packets in the order of time."""
+    result = Result(write([each.packets for each in picks], writer))
+    for each in picks:
+        result.connections += each.result.connections
+        result.captures = list(dict.fromkeys([*result.captures, *each.result.captures]))
+        result.blanked += each.result.blanked
+        result.problems += [problem for problem in each.result.problems if problem not in result.problems]
+    return result
+
+
+def _select(
+    rows: Rows, chosen: Choice, options: CutOptions, captures: Sequence[Original], writer: Writer
+) -> _Selection:
+    """Select the packets of a choice. Secrets, if requested, are written to `writer` at once."""
+    if options.whole:
+        chosen.choose_whole_connections()
+    pairs = set() if options.whole else resolve(chosen, rows)
+    candidates = with_neighbours(rows, chosen.all_connections)
+    found, problems = _readable(captures, candidates, options.captures)
+    frames = frames_of(rows, candidates, found)
+    requested = frames.chosen(pairs, candidates)
+    _require_frames(pairs, frames, requested, candidates)
+    secret = frames_with_secrets(frames) if options.redact else np.empty(0, np.int64)
+    seen = survey(found, candidates, _samples(frames, secret))
+    problems += seen.errors.values()
+    incomplete = [each for each in captures if each.file.problem] + [found[index] for index in seen.errors]
+    _require_same_captures(frames, seen, found, incomplete)
+    inside = {
+        each.connection_id for each in candidates if each.transport in ENCAPSULATED
+    }  # one packet alone tells nothing there
+    whole = chosen.connections | (inside & chosen.all_connections)
+    selected = select_packets(seen, frames, whole, requested, chosen.packets, found, options.context)
+    if not selected.any():
+        raise CapturesError("; ".join(problems) or "the captures hold none of these packets")
+    shown = visible_ranges(frames, without_secrets(frames, seen, secret)) if options.redact else None
+    index = {original.name: place for place, original in enumerate(found)}
+    comments = {
+        (index[name], number): [_comment(text, number, found[index[name]], options) for text in texts]
+        for (name, number), texts in chosen.comments.items()
+        if name in index
+    }
+    if options.secrets:
+        ids = {candidates[place].connection_id for place in np.unique(seen.packets["connection"][selected]).tolist()}
+        tls = {each.connection_id for each in candidates if each.transport in ENCRYPTED} & ids
+        opened = decrypt(found, candidates, tls, options.key_logs)
+        if opened.readable:
+            writer.secrets(opened.key_log())
+        known = {candidates[place].connection_id for place in opened.readable}
+        problems += [f"connection {each}: no secrets ({opened.reason(each)})" for each in sorted(tls - known)]
+    written = seen.packets[selected]
+    result = Result(
+        0,
+        len(np.unique(written["connection"])),
+        [found[place].shown for place in np.unique(written["file"])],
+        int(_wholly_blanked(written, seen).sum()) if options.redact else 0,
+        problems,
+    )
+    return _Selection(Selected(seen, selected, found, Changes(shown, options.key), comments), result)
+
+
+def _require_frames(
+    pairs: Collection[Pair], frames: Frames, requested: NDArray[np.bool_], candidates: Sequence[Connection]
+) -> None:
+    """Raise CutError if the tables lack a chosen frame."""
+    if int(requested.sum()) == len(pairs):
+        return
+    found = zip((frames.group[requested] // 2).tolist(), frames.number[requested].tolist(), strict=True)
+    missing = sorted(set(pairs) - {(candidates[connection].connection_id, number) for connection, number in found})
+    raise CutError(f"there is no frame {missing[0][1]} of connection {missing[0][0]} in the tables")
+
+
+def with_neighbours(rows: Rows, wanted: Collection[int]) -> list[Connection]:
+    """The connections with these ids, and all others on the same addresses and ports, which bound them in time.
+
+    Raises CutError for unknown ids.
+    """
+    found = rows("connections", CONNECTION_COLUMNS, connections(wanted)).to_pylist()
+    missing = sorted(set(wanted) - {row["connection_id"] for row in found})
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise CutError(f"there is no connection {missing[0]}{more} in the tables")
+    both = [tuple(row[name] for name in ENDS) for row in found]
+    both += [(*ends[2:], *ends[:2]) for ends in both]  # the other one may have client and server swapped
+    types = (pa.string(), pa.int32(), pa.string(), pa.int32())
+    keys = pa.table({name: pa.array([ends[at] for ends in both], types[at]) for at, name in enumerate(ENDS)})
+    all_of_them = {row["connection_id"]: row for row in rows("connections", CONNECTION_COLUMNS, keys).to_pylist()}
+    return [_connection(row) for row in all_of_them.values()]
+
+
+def _connection(row: Mapping[str, object]) -> Connection:
+    flow, client = flow_of(row)
+    return Connection(
+        int(str(row["connection_id"])),
+        flow,
+        client,
+        microseconds(row["opened_ts"]),  # type: ignore[arg-type]
+        microseconds(row["closed_ts"]),  # type: ignore[arg-type]
+        bool(row["conflicting_overlap_bytes"]),
+        row["transport"],  # type: ignore[arg-type]
+    )
+
+
+def _readable(
+    captures: Sequence[Original], candidates: Sequence[Connection], directory: str | None
+) -> tuple[list[Original], list[str]]:
+    """The captures that can be opened, and one line for each other capture that may have packets of `candidates`."""
+    problems = []
+    for each in captures:
+        if each.file.problem and any(each.overlaps(one.opened_us, one.closed_us) for one in candidates):
+            where = f"not in {public_uri(directory)}" if directory else "use --captures when it was moved"
+            problems.append(f"{each.name}: {each.file.problem} ({where})")
+    return [each for each in captures if not each.file.problem], problems
+
+
+def _samples(frames: Frames, indices: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """The numbers of the packets that carry these frames, by original."""
+    found: dict[int, list[NDArray[np.int64]]] = {}
+    for index in indices[frames.file[indices] != NULL].tolist():
+        numbers = np.arange(frames.first_packet[index], frames.last_packet[index] + 1)
+        found.setdefault(int(frames.file[index]), []).append(numbers)
+    return {file: np.unique(np.concatenate(parts)) for file, parts in found.items()}
+
+
+def _require_same_captures(
+    frames: Frames, seen: Survey, found: Sequence[Original], incomplete: Sequence[Original]
+) -> None:
+    """Raise CapturesError if a capture is not the one that the tables were made of: the packets of a frame must carry
+    bytes of it.
+
+    The packet that completed a frame may only have filled a gap before it, and the packet that began it may be in the
+    previous file. So one of the two is enough, and more than half of the frames must have it.
+
+    A connection without its first packet has no packets here. Connections whose first packet may be in one of the
+    `incomplete` captures (missing or damaged) are not checked.
+    """
+    opened = [one.opened_us for one in seen.connections]
+    lost = np.array([any(each.overlaps(ts, ts) for each in incomplete) for ts in opened], np.bool_)
+    lost[seen.packets["connection"]] = False
+    these = frames.are("status", "ok") & (frames.end > frames.start) & (frames.file != NULL) & ~lost[frames.group // 2]
+    order = np.argsort(numbered(seen.packets["file"], seen.packets["packet_no"]))
+    rows = seen.packets[order]
+    places, file = numbered(rows["file"], rows["packet_no"]), frames.file[these]
+    fits = np.zeros(len(file), np.bool_)
+    for packet in (frames.first_packet[these], frames.last_packet[these]) if len(rows) else ():
+        wanted = numbered(file, packet)
+        row = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+        begin = rows["at"][row]
+        carries = (begin < frames.end[these]) & (frames.start[these] < begin + rows["wire_len"][row])
+        fits |= (places[row] == wanted) & carries
+    expected = np.bincount(file, minlength=len(found))
+    for index in np.flatnonzero(2 * np.bincount(file[fits], minlength=len(found)) < expected).tolist():
+        if index not in seen.errors:
+            raise CapturesError(
+                f"{found[index].name}: its packets do not hold what the tables say; expected the capture that they "
+                "were made of"
+            )
+
+
+def _wholly_blanked(packets: NDArray[np.void], seen: Survey) -> NDArray[np.bool_]:
+    """bool (n,): packets with the whole payload blanked, because the meaning of its bytes is unknown."""
+    conflicting = np.array([each.conflicting for each in seen.connections], np.bool_)[packets["connection"]]
+    unknown = (packets["datagram"] != NONE) | ((packets["at"] == UNMAPPED) & (packets["wire_len"] > 0))
+    blanked: NDArray[np.bool_] = unknown | (conflicting & (packets["copy"] != 0) & (packets["wire_len"] > 0))
+    return blanked
+
+
+def _comment(text: str, number: int, original: Original, options: CutOptions) -> str:
+    """The comment on a packet: the finding, and the original packet number."""
+    if original.rewritten:
+        return text
+    return f"{text} (packet {number})" if options.key is not None else f"{text} (packet {number} of {original.shown})"
+
+
+def _version() -> str:
+    try:
+        return version("wirehare")
+    except PackageNotFoundError:
+        return ""
