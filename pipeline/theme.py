@@ -1,8 +1,7 @@
-"""How pictures look: one palette and one set of sizes, for the audit's report and for notebooks.
+"""The theme of all charts: one palette and one set of sizes, for the audit report and for notebooks.
 
-The colours are those of the report's style sheet, read from it; in a report they stay variables of the page, so that
-one drawing serves light and dark. They were chosen to be told apart by the colour-blind, and where lines cross, shape
-or dashes say the same once more.
+The colours are read from the report's style sheet. In a report they stay CSS variables, for the light and the dark
+theme. The colour-blind can distinguish them; crossing lines also differ in shape or dashes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 STYLE_SHEET = Path(__file__).parent / "report" / "template" / "style.css"
 LIGHT: Mapping[str, str] = dict(re.findall(r"--(\w+): (#\w+);", STYLE_SHEET.read_text().split("}", 1)[0]))
 PAGE: Mapping[str, str] = {name: f"var(--{name})" for name in LIGHT}
-# Text is laid out with the metrics of the first of these that is there: all but the last have Arial's.
+# Text is laid out with the metrics of the first available one: all but the last have Arial's.
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 # The shortest time on a logarithmic axis, ns.
 LEAST_NS = 1
@@ -68,18 +67,16 @@ def config(colours: Mapping[str, str], font: str, background: str) -> dict[str, 
 
 
 def notebook() -> Any:
-    """The theme for notebooks and files, as Altair registers it: light, on white, whatever the page around it."""
+    """The theme for notebooks and files, as Altair registers it: always light."""
     return {"config": config(LIGHT, FONT, LIGHT["paper"])}
 
 
 def logarithmic_ms(nanoseconds: int) -> float:
-    """Milliseconds that a logarithmic axis can show: what took no time on a coarse clock, or less on one that was set
-    back, is drawn as LEAST_NS."""
+    """Milliseconds for a logarithmic axis: zero (coarse clock) and negative times (clock set back) become LEAST_NS."""
     return max(nanoseconds, LEAST_NS) / 1e6
 
 
 def powers(low: float, high: float) -> list[float]:
-    """Powers of ten from the last that is not above `low` to the first that is not below `high`: two at least. Both are
-    above 0."""
+    """The powers of ten that enclose `low` and `high` (both above 0), at least two."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return [10.0**power for power in range(first, max(last, first + 1) + 1)]

@@ -1,14 +1,13 @@
-"""Pictures of tables, for notebooks and files: each takes `Tables` and a SQL condition and returns an Altair chart.
+"""Plots of the tables, for notebooks and files: each takes `Tables` and an SQL condition and returns an Altair chart.
 
     from pipeline import plots
 
     plots.ladder(tables, "connection_id = 42 AND channel = 1")
     plots.latency(tables, by="queue").save("latency.html", inline=True)
 
-A picture fetches a bounded number of rows: Spark counts and bins before anything is collected, and the subtitle says
-what was left out. Importing this makes Altair draw SVG in notebooks, with our theme: neither needs a network. Who has
-chosen another renderer or theme before keeps it. It also makes Altair escape names in all pages that it writes
-(`pages`).
+A plot fetches a bounded number of rows: Spark counts and bins before anything is collected, and the subtitle says what
+was left out. Importing this package sets Altair to SVG and to our theme, which need no network, unless another renderer
+or theme was chosen before. It also makes Altair escape names in all HTML pages that it writes (`escaping`).
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from __future__ import annotations
 import altair as alt
 
 from pipeline import theme
+from pipeline.plots.composition import frame_sizes, versions
+from pipeline.plots.connection_bars import connections
+from pipeline.plots.escaping import install
 from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time
-from pipeline.plots.lifelines import connections
-from pipeline.plots.mix import frame_sizes, versions
-from pipeline.plots.pages import protect
 from pipeline.plots.silences import heartbeats
 from pipeline.plots.traffic import backlog, rates
 
@@ -29,7 +28,7 @@ __all__ = [
     "versions",
 ]  # fmt: skip
 
-protect()
+install()
 if alt.renderers.active == "default":
     alt.renderers.enable("svg")
 alt.theme.register("wirehare", enable=alt.theme.active == "default")(theme.notebook)

@@ -1,4 +1,4 @@
-"""What all pictures share: size, title, scales, and what stands where there is nothing to draw."""
+"""What all plots share: size, title, scales, and the placeholder for no rows."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from pipeline import theme
 from pipeline.theme import LIGHT
 
 Key = TypeVar("Key", bound=Hashable)
-# Fits a notebook's column beside its labels, pixels.
+# Fits a notebook's column with its labels, pixels.
 WIDTH, HEIGHT = 640, 220
 NAME_CHARACTERS = 34  # of a name on an axis
-# An axis of numbers that are counted: no label where there is no whole number.
+# Axis of counts: label only whole numbers.
 WHOLE = "datum.value % 1 ? '' : datum.label"
 
 
 def layer(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """An `altair.Chart` on rows of its own."""
+    """An `altair.Chart` with its own rows."""
     return alt.Chart(alt.Data(values=[dict(row) for row in rows]))
 
 
 def titled(chart: Any, title: str, lines: Sequence[str] = ()) -> Any:
-    """The chart with a title, and what there is to know about it below."""
+    """The chart with a title and subtitle lines."""
     return chart.properties(title=alt.TitleParams(title, subtitle=list(lines)))
 
 
-def nothing(title: str, reason: str) -> Any:
-    """The picture of no rows: it says so, instead of an empty frame."""
+def empty(title: str, reason: str) -> Any:
+    """The plot for no rows: a text with the reason."""
     blank = layer([{"text": reason}]).mark_text(color=LIGHT["muted"], fontSize=12, fontStyle="italic")
     return titled(blank.encode(text="text:N").properties(width=WIDTH, height=60), title)
 
 
-def distinct(names: Mapping[Key, str]) -> dict[Key, str]:
-    """Names on an axis, which makes one row of equal ones: a name that is there already gets a number."""
+def unique_names(names: Mapping[Key, str]) -> dict[Key, str]:
+    """Names for an axis, where equal names would share a row: a repeated name gets a number."""
     found: dict[Key, str] = {}
     for key, name in names.items():
         numbered = (f"{name} ({number})" for number in count(2))
@@ -45,13 +45,13 @@ def distinct(names: Mapping[Key, str]) -> dict[Key, str]:
 
 
 def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:
-    """Words in the colours that `words` gives them (names of the palette), those that occur."""
+    """A colour scale for the words that are `present`; `words`: word -> name in the palette."""
     kept = [word for word in words if word in present]
     return alt.Scale(domain=kept, range=[LIGHT[words[word]] for word in kept])
 
 
 def dashes(words: Sequence[str]) -> alt.Scale:
-    """Line patterns for words, so that no line is known by its colour alone."""
+    """Dash patterns for words, so that lines differ not only by colour."""
     return alt.Scale(domain=list(words), range=list(theme.DASHES[: len(words)]))
 
 

@@ -1,4 +1,4 @@
-"""What a ladder says of a frame: its kind, and the arguments by which people know it. Tables, and one reader."""
+"""Labels of frames in a ladder: their kind, and their characteristic arguments, as data with one interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = {
     "error": "bad",
     "lost or not AMQP": "c2",
 }
-# The first pattern that a name begins with decides; a name may be of any version.
+# The first pattern that matches the start of a name, of any version.
 KIND_OF_NAME = (
     (r"basic\.(publish|deliver|get|return)|message\.(transfer|get)|transfer|(file|stream)\.", "messages"),
     (r"basic\.(ack|nack|reject|recover)|message\.(accept|reject|release|acquire|ok|offset)|disposition", "settlement"),
@@ -33,8 +33,7 @@ SPANS = {
     "foreign": "bytes of another protocol",
     "tls": "encrypted bytes",
 }
-# Arguments in the order in which they are said: path, and how. '' as a text is the default exchange, and the queue that
-# the channel declared last; what is false, null, or an empty table is not said.
+# Arguments in the order of the label: path and format. False, null and empty values are left out, except in EMPTY.
 ARGUMENTS = (
     ("reply_code", "{}"), ("reply_text", "{}"), ("error_code", "{}"), ("description", "{}"),
     ("error.condition", "{}"), ("error.description", "{}"), ("reason", "{}"),
@@ -52,17 +51,17 @@ ARGUMENTS = (
 )  # fmt: skip
 EMPTY = {"exchange": "(default)"}
 LAYERS: Mapping[object, str] = {2: " (TLS)", 3: " (SASL)"}  # protocol ids of 1.0
-# What a step says at most, and each of its arguments.
+# The most arguments in a label, and characters of each.
 PARTS, PART_CHARACTERS = 5, 26
-# Sentences, which may be longer than names.
-LONG = dict.fromkeys(("reply_text", "description", "error.description", "reason"), 80)
+# Sentences may be longer than names.
+LONG_TEXTS = dict.fromkeys(("reply_text", "description", "error.description", "reason"), 80)
 LEAST_ERROR_CODE = 300  # reply codes below are successes
-# An argument that is 0 unless something failed.
+# Arguments that are 0 unless something failed.
 FAILURES = {"sasl-outcome": "code"}
 
 
-def said(frame: Mapping[str, Any], shown: int) -> str:
-    """The line on an arrow, at most `shown` characters: the name, and the arguments by which people know it."""
+def label(frame: Mapping[str, Any], shown: int) -> str:
+    """The label of an arrow, at most `shown` characters: the name and the characteristic arguments."""
     name, frame_type = frame["name"], frame["frame_type"]
     if frame_type in SPANS:
         return f"{frame['size']:,} {SPANS[frame_type]}"
@@ -78,17 +77,17 @@ def said(frame: Mapping[str, Any], shown: int) -> str:
         words.append(size(body))
     if frame["status"] != "ok":
         words.append(str(frame["status"]))
-    return shortened(plain_text(name or frame_type, shown), words, shown)
+    return truncated(plain_text(name or frame_type, shown), words, shown)
 
 
-def shortened(name: str, words: list[str], shown: int) -> str:
-    """Name and words as one line; its end is cut where it is too long."""
+def truncated(name: str, words: list[str], shown: int) -> str:
+    """Name and words as one line of at most `shown` characters."""
     line = " ".join([name, *words])
     return line if len(line) <= shown else line[: shown - 1].rstrip() + "…"
 
 
 def argument(arguments: Mapping[str, Any], path: str, form: str) -> str | None:
-    """One argument in words; None where there is nothing to say."""
+    """One argument as text; None if it is left out."""
     found: Any = arguments
     for part in path.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None
@@ -102,11 +101,13 @@ def argument(arguments: Mapping[str, Any], path: str, form: str) -> str | None:
         return form if "{}" not in form else None
     if isinstance(found, Mapping):
         return None
-    return form.format(plain_text(ranges(found) if isinstance(found, list) else found, LONG.get(path, PART_CHARACTERS)))
+    return form.format(
+        plain_text(ranges(found) if isinstance(found, list) else found, LONG_TEXTS.get(path, PART_CHARACTERS))
+    )
 
 
 def ranges(values: list[Any]) -> str:
-    """A list as people write it; of 0-10's ranges of command ids only the bounds."""
+    """A list as text; ranges of command ids (0-10) as their bounds."""
     return ", ".join(
         f"#{value['lower']} to #{value['upper']}" if isinstance(value, Mapping) and "upper" in value else str(value)
         for value in values[:PARTS]
@@ -128,6 +129,6 @@ def kind(frame: Mapping[str, Any]) -> str:
 
 
 def read(arguments: str | None) -> Mapping[str, Any]:
-    """Arguments from their JSON; none where they are not known, or no object."""
+    """Arguments from JSON; empty if they are unknown or not an object."""
     found = json.loads(arguments) if arguments else {}
     return found if isinstance(found, Mapping) else {}

@@ -1,7 +1,7 @@
-"""The ladder: who said what to whom, and when, as people draw protocols by hand.
+"""The ladder: a sequence diagram of frames.
 
-Lifelines of clients and their brokers, time down the left, an arrow for each method with its key arguments, a packet
-number down the right to open in Wireshark. Level arrows: a capture knows one moment of a frame, not two.
+Lifelines of clients and their brokers, time on the left, an arrow per method with its key arguments, the packet number
+for Wireshark on the right. Arrows are level, because a capture has one time per frame.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import NAME_CHARACTERS, nothing, titled
+from pipeline.plots.chart import NAME_CHARACTERS, empty, titled
 from pipeline.plots.ladder_drawing import Lifeline, characters, drawing
-from pipeline.plots.selection import GIVEN_NAME, at_least_one, chosen, left_out, moment, subtitle
-from pipeline.plots.steps import Step, folded, steps, with_silence
+from pipeline.plots.rows import GIVEN_NAME, filtered, moment, omitted, require_positive, subtitle
+from pipeline.plots.steps import Step, add_silences, fold_repeats, steps
 from pipeline.report.text import plain_text
 
 if TYPE_CHECKING:
     from pipeline import Tables
 
-# Connections in one ladder: more lifelines are not read any more.
+# Connections in one ladder: more lifelines are unreadable.
 CONNECTIONS = 3
-# Frames that are fetched to be folded.
+# Frames that are fetched, before folding.
 FRAMES = 2_000
 # Arguments larger than this are not fetched, characters of JSON: only the name is shown.
 ARGUMENTS = 16 * 1024
 SILENCE_NS = 1_000_000_000
-READ = (
+FRAME_COLUMNS = (
     "connection_id", "frame_no", "sender", "ts_ns", "packet_no", "size", "version", "channel", "frame_type", "name",
     "status", "content_frame_no", "payload_size", "body_size",
 )  # fmt: skip
-OF_CONNECTION = (
+CONNECTION_COLUMNS = (
     "connection_id", "version", "client_ip", "client_port", "server_ip", "server_port", "client_product",
     "client_version", "client_container_id", "server_product", "server_version", "server_container_id", "tcp_end",
     "tcp_end_by",
@@ -51,53 +51,53 @@ def ladder(
 ) -> Any:
     """A sequence diagram of the frames for which `where` (SQL over table frames) is true, an `altair.LayerChart`.
 
-    The first CONNECTIONS connections and `most` levels are drawn. Content headers and bodies are told with their
-    method. `fold`: silence of `silence_ns` or longer, and what repeats itself, takes one level. Three Spark jobs.
-    Raises ValueError for a `most` less than 1.
+    The first CONNECTIONS connections and `most` levels are drawn. Content headers and bodies are drawn with their
+    method. `fold`: silence of `silence_ns` or longer takes one level, and repeated patterns are folded. Three Spark
+    jobs. Raises ValueError for a `most` less than 1.
     """
-    at_least_one(most)
-    rows = chosen(tables, "frames", where)
+    require_positive(most)
+    rows = filtered(tables, "frames", where)
     each = rows.groupBy("connection_id").agg(F.min("ts_ns").alias("begun"), F.count("*").alias("frames"))
     everywhere = Window.partitionBy(F.lit(1))
     totals = (F.count("*").over(everywhere).alias("connections"), F.sum("frames").over(everywhere).alias("in_all"))
     first = each.select("*", *totals).orderBy("begun", "connection_id").limit(CONNECTIONS).collect()
     if not first:
-        return nothing(title or "Ladder", "no frame fits the condition")
+        return empty(title or "Ladder", "no frame fits the condition")
     ids = [row["connection_id"] for row in first]
     facts = tables.connections.filter(F.col("connection_id").isin(ids)).select(
-        *OF_CONNECTION,
+        *CONNECTION_COLUMNS,
         (F.unix_micros("closed_ts") * 1000).alias("last_ns"),
         F.expr(GIVEN_NAME).alias("given_name"),
     )
     connections = {row["connection_id"]: row.asDict() for row in facts.collect()}
-    frames = [row.asDict() for row in fetched(rows.filter(F.col("connection_id").isin(ids))).collect()]
+    frames = [row.asDict() for row in to_fold(rows.filter(F.col("connection_id").isin(ids))).collect()]
     columns = lifelines([connections[one] for one in ids if one in connections])
-    told = steps(frames, characters(len(columns)))
+    levels = steps(frames, characters(len(columns)))
     if len(frames) == sum(row["frames"] for row in first):
-        told = sorted([*told, *ends(told, connections)], key=lambda step: step.ts_ns)
-    told = folded(with_silence(told, silence_ns)) if fold else told
-    drawn = told[:most]
+        levels = sorted([*levels, *tcp_ends(levels, connections)], key=lambda step: step.ts_ns)
+    levels = fold_repeats(add_silences(levels, silence_ns)) if fold else levels
+    drawn = levels[:most]
     lines = subtitle(
         f"0 s is {moment(drawn[0].ts_ns)}",
-        left_out(len(ids), first[0]["connections"], "connections", "those that began first"),
-        left_out(sum(step.frames for step in drawn), first[0]["in_all"], "frames", "the earliest"),
+        omitted(len(ids), first[0]["connections"], "connections", "those that began first"),
+        omitted(sum(step.frames for step in drawn), first[0]["in_all"], "frames", "the earliest"),
     )
     versions = " and ".join(sorted({str(row["version"]) for row in frames if row["version"]}))
     servers = {one: endpoint(facts, "server") for one, facts in connections.items()}
     return titled(drawing(drawn, columns, servers), title or f"AMQP {versions}".strip(), lines)
 
 
-def fetched(rows: DataFrame) -> DataFrame:
-    """The rows that are folded, earliest first, with their arguments as JSON."""
+def to_fold(rows: DataFrame) -> DataFrame:
+    """The rows to fold, earliest first, with their arguments as JSON."""
     arguments = F.to_json("arguments")
     short = F.when(F.length(arguments) <= ARGUMENTS, arguments).alias("arguments")
-    return rows.select(*READ, short).orderBy("ts_ns", "connection_id", "frame_no").limit(FRAMES)
+    return rows.select(*FRAME_COLUMNS, short).orderBy("ts_ns", "connection_id", "frame_no").limit(FRAMES)
 
 
-def ends(told: Sequence[Step], connections: Mapping[int, Mapping[str, Any]]) -> list[Step]:
-    """How each connection was ended by TCP, at the time of its last packet; that may be a later one than the FIN, so
-    these steps have no packet number."""
-    last = {step.connection_id: step for step in told}
+def tcp_ends(levels: Sequence[Step], connections: Mapping[int, Mapping[str, Any]]) -> list[Step]:
+    """How TCP ended each connection, at the time of its last packet. That may be later than the FIN, so these steps
+    have no packet number."""
+    last = {step.connection_id: step for step in levels}
     return [
         Step(
             ts_ns=max(facts["last_ns"], last[one].ts_ns),
@@ -130,7 +130,7 @@ def endpoint(facts: Mapping[str, Any], side: str) -> str:
 
 
 def name_of(facts: Mapping[str, Any], side: str) -> str:
-    """What one side says it is: connection name, product and version, or 1.0's container id."""
+    """The name of one side: connection name, product and version, or 1.0's container id."""
     product = " ".join(str(part) for part in (facts[f"{side}_product"], facts[f"{side}_version"]) if part)
     given = facts["given_name"] if side == "client" else None
     return plain_text(given or product or facts[f"{side}_container_id"] or side, NAME_CHARACTERS)

@@ -1,4 +1,4 @@
-"""The drawing of a ladder: levels downwards, lifelines across, everything at pixels of its own."""
+"""The drawing of a ladder: levels downwards, lifelines across, all positions in pixels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.plots.labels import KINDS
 from pipeline.plots.steps import Step
 from pipeline.theme import LIGHT
 
-# ('client', connection id) or ('server', 'address:port'): connections to the same port of a broker share its lifeline.
+# ('client', connection_id) or ('server', 'address:port'): connections to the same port of a broker share its lifeline.
 Lifeline = tuple[str, int | str]
 # Pixels: a level; above the first; left of the first lifeline and right of the last.
 LEVEL, TOP, LEFT, RIGHT = 22, 56, 134, 60
@@ -26,7 +26,7 @@ ARROW_HEADS = {"triangle-right": (1, -4), "triangle-left": (-1, 4)}  # shape -> 
 
 
 def characters(columns: int) -> int:
-    """How long a label may be between two of so many lifelines."""
+    """The maximum length of a label between two lifelines."""
     return int((GAPS.get(columns, LEAST_GAP) - 16) / LETTER)
 
 
@@ -84,7 +84,7 @@ def arrow_layers(arrows: Sequence[Mapping[str, Any]]) -> list[Any]:
             .encode(tip, Y, same)
             for shape, (way, offset) in ARROW_HEADS.items()
         ),
-        # Where a label lies on the lifeline of another, it stands clear of it.
+        # An outline separates labels from the lifelines that they cross.
         layer([arrow for arrow in arrows if abs(arrow["x2"] - arrow["x"]) > max(GAPS.values())])
         .mark_text(dy=-7, fontSize=11, stroke=LIGHT["paper"], strokeWidth=4)
         .encode(middle, Y, alt.Text("text:N")),
@@ -93,11 +93,11 @@ def arrow_layers(arrows: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def texts(rows: Sequence[Mapping[str, Any]], x: str = "x", **look: Any) -> Any:
-    """Column `text` of rows, muted where `look` says nothing else."""
+    """Column `text` of rows; muted by default."""
     mark = {"color": LIGHT["muted"], "fontSize": 11, **look}
     return layer(rows).mark_text(**mark).encode(alt.X(f"{x}:Q", scale=None, axis=None), Y, alt.Text("text:N"))
 
 
 def row_of(y: int, places: Sequence[int], words: Sequence[str]) -> list[dict[str, Any]]:
-    """Words beside each other at height `y`."""
+    """Texts in one row at height `y`."""
     return [{"x": x, "y": y, "text": text} for x, text in zip(places, words, strict=True)]

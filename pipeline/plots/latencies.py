@@ -1,4 +1,4 @@
-"""Latencies: how they are spread, and how they change over time."""
+"""Latencies: their distribution, and how they change over time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, layer, logarithmic, nothing, scale, titled
-from pipeline.plots.selection import among, at_least_one, every_us, interval, length, moment, only, span, subtitle
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, empty, layer, logarithmic, scale, titled
+from pipeline.plots.rows import (
+    filtered_tables,
+    interval,
+    interval_us,
+    is_one_of,
+    length,
+    moment,
+    require_positive,
+    span,
+    subtitle,
+)
 from pipeline.report.latency import MEASURE_NAMES
 from pipeline.report.text import plain_text
 from pipeline.summaries import ACCURACY, PERCENTILES, measured
@@ -21,9 +31,9 @@ from pipeline.theme import LIGHT, logarithmic_ms
 if TYPE_CHECKING:
     from pipeline import Tables
 
-# Bars of a histogram for each doubling: each as wide as 19 %.
+# Bars of a histogram per octave: each bar is 19 % wide.
 PER_OCTAVE = 4
-# Few enough for percentiles of each to mean something.
+# Few enough for meaningful percentiles.
 INTERVALS = 40
 ROW, COUNTS = 58, 60  # heights, pixels
 MARKS = {"p50_ns": "median", "p90_ns": "90 %", "p99_ns": "99 %"}
@@ -41,17 +51,17 @@ def latency(
     `where`: SQL over message_flows. Two Spark jobs. Raises ValueError for an unknown measure or column, and
     for a `most` less than 1.
     """
-    at_least_one(most)
+    require_positive(most)
     measure = measure or ("broker" if by else None)
-    flows, keys, wanted = only(tables, where, "message_flows"), [by] if by else [], of_measure(measure)
+    flows, keys, wanted = filtered_tables(tables, where, "message_flows"), [by] if by else [], of_measure(measure)
     counts = summary(flows, keys).filter(wanted).orderBy(F.desc("count"), "measure", *keys)
     found = [row.asDict() for row in counts.limit(most + 1).collect()]
     title = f"Latency: {MEASURE_NAMES[measure]}" if measure else "Latency"
     if not found:
-        return nothing(title, "no message was measured")
+        return empty(title, "no message was measured")
     shown = found[:most] if by else sorted(found, key=lambda row: list(MEASURE_NAMES).index(row["measure"]))
     octave = F.floor(F.log2(F.greatest("ns", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
-    kept = among(by, [row[by] for row in shown]) if by else F.lit(True)
+    kept = is_one_of(by, [row[by] for row in shown]) if by else F.lit(True)
     classes = measured(flows, keys).select(*keys, "measure", octave).filter(wanted & kept)
     counted = [row.asDict() for row in classes.groupBy(*keys, "measure", "class").count().collect()]
     key = by or "measure"
@@ -73,7 +83,7 @@ def latency(
 def histogram(
     name: str, row: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], ends: tuple[int, int], last: bool
 ) -> Any:
-    """One row: bars of `groups`, rules where `row` has its percentiles, and both in words above."""
+    """One row: bars of `groups`, lines at the percentiles of `row`, and the numbers above."""
     ticks, decades = logarithmic(*(2 ** (end / PER_OCTAVE) / 1e6 for end in (ends[0], ends[1] + 1)))
     axis = alt.Axis(values=decades, format="~g", grid=True, labels=last, ticks=last)
     x: dict[str, Any] = {"scale": ticks, "axis": axis, "title": "milliseconds" if last else None}
@@ -109,12 +119,12 @@ def latency_over_time(
     `where`: SQL over message_flows. `every`: interval ('1 second'); by default as many as fit. A message counts when
     it was published. Two Spark jobs. Raises ValueError for an unknown measure or interval.
     """
-    rows = measured(only(tables, where, "message_flows")).filter(of_measure(measure))
+    rows = measured(filtered_tables(tables, where, "message_flows")).filter(of_measure(measure))
     title = f"Latency over time: {MEASURE_NAMES[measure]}"
     ends = span(rows, "ts_ns")
     if ends is None:
-        return nothing(title, "no message was measured")
-    width = every_us(every, *ends, intervals=INTERVALS)
+        return empty(title, "no message was measured")
+    width = interval_us(every, *ends, intervals=INTERVALS)
     at = F.percentile_approx("ns", list(PERCENTILES.values()), ACCURACY).alias("at")
     binned = rows.groupBy(interval("ts_ns", ends[0], width).alias("bin")).agg(
         at, F.max("ns").alias("max_ns"), F.count("*").alias("n")
@@ -157,13 +167,13 @@ def latency_over_time(
     return titled(alt.vconcat(above, below, spacing=8).resolve_scale(x="shared"), title, lines)
 
 
-def checked(measure: str) -> str:
-    """The measure, if there is one of that name."""
+def require_measure(measure: str) -> str:
+    """The measure; raises ValueError for an unknown one."""
     if measure not in MEASURE_NAMES:
         raise ValueError(f"no latency {measure!r}; expected one of {', '.join(MEASURE_NAMES)}")
     return measure
 
 
 def of_measure(measure: str | None) -> Column:
-    """True on rows of this measure; on all where it is None."""
-    return F.lit(True) if measure is None else F.col("measure") == checked(measure)
+    """True on rows of this measure; on all rows if it is None."""
+    return F.lit(True) if measure is None else F.col("measure") == require_measure(measure)

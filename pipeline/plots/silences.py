@@ -1,4 +1,4 @@
-"""Heartbeats: who kept them, and how long each side was silent."""
+"""Heartbeats: when each side sent them, and how long it was silent."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS, silences
 from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import WIDTH, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import at_least_one, chosen, left_out, moment, subtitle
+from pipeline.plots.chart import WIDTH, empty, layer, scale, titled, unique_names
+from pipeline.plots.rows import filtered, moment, omitted, require_positive, subtitle
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
     from pipeline import Tables
 
 STEP = 24  # height of a row, pixels
-# Silences that are drawn: the longest; and beats, which are counted in so many intervals of a row.
+# The most silences that are drawn; and the number of intervals of a row for heartbeats.
 MOST, INTERVALS = 500, 200
-# Longest silence that each word stands for, in intervals agreed on. After two a peer may be given up (0-9-1, 4.2.7).
+# Classes of silence, in negotiated intervals. After two a peer may close the connection (0-9-1, 4.2.7).
 WITHIN, LATE, OVERDUE = "within the interval", "longer than the interval", "longer than two intervals"
 COLOURS = {WITHIN: "c4", LATE: "c2", OVERDUE: "bad"}
 
@@ -34,10 +34,10 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     frame are drawn, with all that was said on them. The `most` directions with the longest silence, in intervals, are
     drawn. Two Spark jobs. Raises ValueError for a `most` less than 1.
     """
-    at_least_one(most)
+    require_positive(most)
     title, rows = "Silence and heartbeats", tables.frames
     if where is not None:
-        rows = rows.join(chosen(tables, "frames", where).select("connection_id"), "connection_id", "left_semi")
+        rows = rows.join(filtered(tables, "frames", where).select("connection_id"), "connection_id", "left_semi")
     silent = silences(rows, tables.connections)
     worst = silent.groupBy("connection_id", "sender").agg(
         F.max(F.col("ns") / F.col("limit_ns")).alias("share"), F.first("limit_ns").alias("limit_ns"),
@@ -46,7 +46,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     )  # fmt: skip
     found = worst.orderBy(F.desc("share"), "client", "sender").limit(most + 1).collect()
     if not found:
-        return nothing(title, "no connection agreed on heartbeats and was silent for half an interval")
+        return empty(title, "no connection agreed on heartbeats and was silent for half an interval")
     shown, more = found[:most], len(found) > most
     first, last = min(row["first"] for row in shown), max(row["last"] for row in shown)
     unit, unit_ns = time_unit(last - first)
@@ -62,7 +62,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     drawn = longest.select("connection_id", "sender", "ts_ns", *lengths).unionAll(
         beats.select("connection_id", "sender", "ts_ns", *(F.lit(None).cast("long").alias(name) for name in lengths))
     )
-    names = distinct({
+    names = unique_names({
         (row["connection_id"], row["sender"]): f"{row['sender']} of {row['client']} ({duration(row['limit_ns'])})"
         for row in shown
     })  # fmt: skip
@@ -72,11 +72,11 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
         if row["ns"] is None:
             ticks.append(at)
         else:
-            spans.append({**at, "to": at["t"] + row["ns"] / unit_ns, "how": verdict(row["ns"] / row["limit_ns"])})
+            spans.append({**at, "to": at["t"] + row["ns"] / unit_ns, "how": lateness(row["ns"] / row["limit_ns"])})
     kept = subtitle(
         "a side's name is followed by the interval agreed on; silence below half of it is blank; ticks are heartbeats",
         f"the {most} directions with the longest silence" if more else None,
-        left_out(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
+        omitted(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
     )
     y = alt.Y(
         "name:N",
@@ -94,6 +94,6 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP)), title, kept)
 
 
-def verdict(share: float) -> str:
-    """What a silence is, by its share of the interval agreed on."""
+def lateness(share: float) -> str:
+    """The class of a silence, by its share of the negotiated interval."""
     return WITHIN if share <= 1 else LATE if share <= 2 else OVERDUE

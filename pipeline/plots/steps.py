@@ -1,6 +1,6 @@
-"""Steps of a ladder, from frames: contents told with their method, long silence and what repeats itself folded.
+"""Steps of a ladder, from frames: contents joined to their method, long silences marked, repeated patterns folded.
 
-Plain Python over a bounded number of rows (`ladder.FRAMES`); no Spark.
+Python over a bounded number of rows (`ladder.FRAMES`); no Spark.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.output.units import duration
-from pipeline.plots.labels import kind, said
+from pipeline.plots.labels import kind, label
 
-# Longest pattern of steps that is recognised as repeating, and how often it has to come to be folded.
+# The longest pattern of steps that is folded, and the least number of its repetitions.
 LONGEST_CYCLE, REPEATS = 8, 4
 
 
@@ -33,12 +33,12 @@ class Step:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What makes two steps the same to who looks for a pattern."""
+        """Steps with equal keys are equal in a pattern."""
         return self.connection_id, self.sender, self.channel, self.kind, self.name
 
 
 def steps(frames: Iterable[Mapping[str, Any]], shown: int) -> list[Step]:
-    """A step for each frame that is not content of a method among them; labels have at most `shown` characters."""
+    """A step per frame, with contents joined to their method; labels have at most `shown` characters."""
     rows = [
         dict(frame, body=frame["payload_size"] if frame["name"] == "transfer" else None, frames=1) for frame in frames
     ]
@@ -53,7 +53,7 @@ def steps(frames: Iterable[Mapping[str, Any]], shown: int) -> list[Step]:
     return [
         Step(
             ts_ns=row["ts_ns"],
-            label=said(row, shown),
+            label=label(row, shown),
             connection_id=row["connection_id"],
             sender=row["sender"],
             channel=row["channel"],
@@ -68,7 +68,7 @@ def steps(frames: Iterable[Mapping[str, Any]], shown: int) -> list[Step]:
 
 
 def add_content(method: dict[str, Any], frame: Mapping[str, Any]) -> None:
-    """What a content header or body says, to the row of its method."""
+    """Add a content header or body to the row of its method."""
     declared = frame["body_size"]
     if declared is not None:
         method["declared"] = method["body"] = declared
@@ -79,38 +79,38 @@ def add_content(method: dict[str, Any], frame: Mapping[str, Any]) -> None:
     method["frames"] += 1
 
 
-def with_silence(found: Sequence[Step], least_ns: int) -> list[Step]:
-    """A note wherever nothing was said for `least_ns` or longer."""
-    told: list[Step] = []
+def add_silences(found: Sequence[Step], least_ns: int) -> list[Step]:
+    """Add a note for each silence of `least_ns` or longer."""
+    result: list[Step] = []
     for step in found:
-        if told and step.ts_ns - told[-1].ts_ns >= least_ns:
-            gap = step.ts_ns - told[-1].ts_ns
-            told.append(Step(ts_ns=step.ts_ns, label=f"{duration(gap)} of silence", name="silence", frames=0))
-        told.append(step)
-    return told
+        if result and step.ts_ns - result[-1].ts_ns >= least_ns:
+            gap = step.ts_ns - result[-1].ts_ns
+            result.append(Step(ts_ns=step.ts_ns, label=f"{duration(gap)} of silence", name="silence", frames=0))
+        result.append(step)
+    return result
 
 
-def folded(found: Sequence[Step]) -> list[Step]:
-    """What repeats itself REPEATS times or more is told once, with a note how often it came again, and for how long."""
+def fold_repeats(found: Sequence[Step]) -> list[Step]:
+    """Fold patterns that repeat REPEATS times or more: keep the first, add a note with the number and the duration."""
     keys = [step.key for step in found]
-    told: list[Step] = []
+    result: list[Step] = []
     at = 0
     while at < len(found):
-        length, times = cycle(keys, at)
-        told += found[at : at + length]
+        length, times = repeated_pattern(keys, at)
+        result += found[at : at + length]
         again = found[at + length : at + length * times]
         if again:
             lasted = again[-1].ts_ns - found[at].ts_ns
             what = found[at].name if length == 1 else f"the {length} steps above"
             note = f"{what}, {times - 1:,} times more" + (f": {duration(lasted)} in all" if lasted else "")
             frames = sum(step.frames for step in again)
-            told.append(Step(ts_ns=again[-1].ts_ns, label=note, connection_id=again[-1].connection_id, frames=frames))
+            result.append(Step(ts_ns=again[-1].ts_ns, label=note, connection_id=again[-1].connection_id, frames=frames))
         at += length * times
-    return told
+    return result
 
 
-def cycle(keys: Sequence[object], at: int) -> tuple[int, int]:
-    """(length, times) of the pattern that begins here: the shortest that comes REPEATS times; else (1, 1)."""
+def repeated_pattern(keys: Sequence[object], at: int) -> tuple[int, int]:
+    """(length, times) of the shortest pattern from here that repeats REPEATS times or more; else (1, 1)."""
     for length in range(1, LONGEST_CYCLE + 1):
         pattern, times = keys[at : at + length], 1
         while keys[at + times * length : at + (times + 1) * length] == pattern:

@@ -1,4 +1,4 @@
-"""Messages by time: how many came in and went out of each queue, and how many waited where."""
+"""Messages over time: rates in and out of each queue, and backlogs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.output.units import time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import among, at_least_one, every_us, interval, left_out, length, moment, only, subtitle
+from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, empty, layer, scale, titled, unique_names
+from pipeline.plots.rows import (
+    filtered_tables,
+    interval,
+    interval_us,
+    is_one_of,
+    length,
+    moment,
+    omitted,
+    require_positive,
+    subtitle,
+)
 from pipeline.report.text import plain_text
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
@@ -26,7 +36,7 @@ IN, OUT = "published", "delivered"
 BROKER, CONSUMERS = "in the broker, not delivered yet", "with consumers, not settled yet"
 TRAFFIC, PLACES = {IN: "c1", OUT: "c2"}, {BROKER: "c2", CONSUMERS: "c1"}
 # Where a publish goes that was never delivered: through the default exchange to the queue of its routing key.
-TOOK_EFFECT = "NOT transaction <=> 'rolled-back'"
+NOT_ROLLED_BACK = "NOT transaction <=> 'rolled-back'"
 QUEUE_OF_FLOW = "coalesce(queue, address, CASE WHEN exchange = '' THEN routing_key END)"
 QUEUE_OF_MESSAGE = "coalesce(queue, address)"
 
@@ -42,18 +52,18 @@ def rates(
     connections. `every`: interval ('1 second'); by default as many as fit. The `most` busiest are drawn. Two Spark
     jobs. Raises ValueError for an unknown interval, and for a `most` less than 1.
     """
-    at_least_one(most)
+    require_positive(most)
     title, events = f"Messages in and out, by {by.replace('_', ' ')}", traffic(tables, where, by)
-    rows, total, ends = busiest(events.groupBy("row").agg(F.count("*").alias("size"), *first_and_last()), most)
+    rows, total, ends = top_rows(events.groupBy("row").agg(F.count("*").alias("size"), *first_and_last()), most)
     if not rows:
-        return nothing(title, "no message was published or delivered")
-    width = every_us(every, *ends)
+        return empty(title, "no message was published or delivered")
+    width = interval_us(every, *ends)
     counted = (
-        events.filter(among("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
+        events.filter(is_one_of("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
         .agg((F.count("*") * (1e6 / width)).alias("value"))
     )  # fmt: skip
-    points = filled(counted, rows, TRAFFIC, ends, width)
-    lines = subtitle(f"by {length(width)}", left_out(len(rows), total, "rows", "the busiest"))
+    points = fill_intervals(counted, rows, TRAFFIC, ends, width)
+    lines = subtitle(f"by {length(width)}", omitted(len(rows), total, "rows", "the busiest"))
     return titled(by_time(points, rows, TRAFFIC, ends, "messages a second"), title, lines)
 
 
@@ -66,45 +76,49 @@ def backlog(tables: Tables, where: str | None = None, *, every: str | None = Non
     connections. The `most` longest queues are drawn. Two Spark jobs. Raises ValueError for an unknown interval, and
     for a `most` less than 1.
     """
-    at_least_one(most)
+    require_positive(most)
     title, changes = "Messages that wait, by queue", waiting(tables, where)
     so_far = Window.partitionBy("row", "what").orderBy("ts_ns")
     at_once = changes.groupBy("row", "what", "ts_ns").agg(F.sum("change").alias("change"))
     levels = at_once.select("row", "what", "ts_ns", F.sum("change").over(so_far).alias("level"))
-    rows, total, ends = busiest(levels.groupBy("row").agg(F.max("level").alias("size"), *first_and_last()), most)
+    rows, total, ends = top_rows(levels.groupBy("row").agg(F.max("level").alias("size"), *first_and_last()), most)
     if not rows:
-        return nothing(title, "no message waited")
-    width = every_us(every, *ends)
+        return empty(title, "no message waited")
+    width = interval_us(every, *ends)
     binned = (
-        levels.filter(among("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
+        levels.filter(is_one_of("row", rows)).groupBy("row", "what", interval("ts_ns", ends[0], width).alias("bin"))
         .agg(F.max("level").alias("value"), F.max_by("level", "ts_ns").alias("last"))
     )  # fmt: skip
-    points = filled(binned, rows, PLACES, ends, width, carry=True)
-    longest = left_out(len(rows), total, "queues", "the longest")
+    points = fill_intervals(binned, rows, PLACES, ends, width, carry=True)
+    longest = omitted(len(rows), total, "queues", "the longest")
     lines = subtitle(f"the most at once within {length(width)}", longest)
     return titled(by_time(points, rows, PLACES, ends, "messages", area=True), title, lines)
 
 
 def traffic(tables: Tables, where: str | None, by: str) -> DataFrame:
     """Rows (`row`, `what`: IN or OUT, `ts_ns`), one for each message."""
-    messages = only(tables, where, "messages").messages
+    messages = filtered_tables(tables, where, "messages").messages
     name = F.expr(QUEUE_OF_MESSAGE) if by == "queue" else F.col(by)
     out = events(messages.filter(F.col("operation").isin(*DELIVERIES)), name, OUT)
     if by != "queue":
         return events(messages.filter(F.col("operation") == "publish"), name, IN).unionAll(out)
-    flows = only(tables, where, "message_flows").message_flows.filter(f"publish_ts_ns IS NOT NULL AND {TOOK_EFFECT}")
+    flows = filtered_tables(tables, where, "message_flows").message_flows.filter(
+        f"publish_ts_ns IS NOT NULL AND {NOT_ROLLED_BACK}"
+    )
     return events(flows, F.expr(QUEUE_OF_FLOW), IN, "publish_ts_ns").unionAll(out)
 
 
 def waiting(tables: Tables, where: str | None) -> DataFrame:
     """Rows (`row`, `what`: BROKER or CONSUMERS, `ts_ns`, `change`): when so many more began to wait, or fewer."""
-    chosen = only(tables, where, "messages", "message_flows")
-    # What came back to its publisher is in no queue.
+    chosen = filtered_tables(tables, where, "messages", "message_flows")
+    # A refused message is in no queue.
     refused = F.col("deliver_ts_ns").isNull() & F.coalesce(F.col("outcome").isin(*REFUSED), F.lit(False))
-    flows = chosen.message_flows.filter(f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL AND {TOOK_EFFECT}")
+    flows = chosen.message_flows.filter(
+        f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL AND {NOT_ROLLED_BACK}"
+    )
     flows = flows.filter(~refused)
     came = events(flows, F.expr(QUEUE_OF_FLOW), BROKER, "publish_ts_ns").withColumn("change", F.lit(1).cast("long"))
-    # A delivery may be captured before the publish was complete: it waited for no time.
+    # A delivery may be captured before the publish is complete: its waiting time is 0.
     left = F.greatest("deliver_ts_ns", "publish_ts_ns").alias("left_ns")
     gone = flows.filter("deliver_ts_ns IS NOT NULL").select("*", left)
     went = events(gone, F.expr(QUEUE_OF_FLOW), BROKER, "left_ns").withColumn("change", F.lit(-1).cast("long"))
@@ -124,9 +138,9 @@ def first_and_last() -> tuple[Column, Column]:
     return F.min("ts_ns").alias("first"), F.max("ts_ns").alias("last")
 
 
-def busiest(sizes: DataFrame, most: int) -> tuple[list[str | None], int, tuple[int, int]]:
-    """The values of `row` with the largest `size`, how many there are in all, and the time of the first and the last
-    event of all of them. One Spark job."""
+def top_rows(sizes: DataFrame, most: int) -> tuple[list[str | None], int, tuple[int, int]]:
+    """The values of `row` with the largest `size`, the number of all values, and the times of the first and the last
+    event. One Spark job."""
     times = (F.min("first").alias("first"), F.max("last").alias("last"))
     all_of_them = sizes.agg(F.count("*").alias("size"), *times).select(
         F.lit(None).alias("row"), F.lit(1).alias("all"), "*"
@@ -140,7 +154,7 @@ def busiest(sizes: DataFrame, most: int) -> tuple[list[str | None], int, tuple[i
     return [row["row"] for row in kept], whole["size"], (whole["first"], whole["last"])
 
 
-def filled(
+def fill_intervals(
     binned: DataFrame,
     rows: Sequence[str | None],
     words: Mapping[str, str],
@@ -150,7 +164,7 @@ def filled(
 ) -> list[dict[str, Any]]:
     """A point for every row, word and interval of `width` us; times in units of `time_unit` since the first event.
 
-    `carry`: column `last` of an interval goes on until there is another, so it is the least of what follows.
+    `carry`: column `last` of an interval carries over to the following intervals as their minimum.
     """
     found = {(row["row"], row["what"], row["bin"]): row for row in binned.collect()}
     _, unit_ns = time_unit(ends[1] - ends[0])
@@ -168,8 +182,8 @@ def filled(
 
 
 def shown_names(rows: Sequence[str | None]) -> dict[str | None, str]:
-    """What stands above each row: its name, shortened."""
-    return distinct({name: plain_text(name, NAME_CHARACTERS) for name in rows})
+    """The heading of each row: its name, shortened."""
+    return unique_names({name: plain_text(name, NAME_CHARACTERS) for name in rows})
 
 
 def by_time(

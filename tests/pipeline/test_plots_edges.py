@@ -10,7 +10,7 @@ from plots_support import BEGIN, SECOND, connection, frame, points, subtitle, ta
 from pyspark.sql import SparkSession
 
 from pipeline import Tables, plots
-from pipeline.plots.chart import distinct
+from pipeline.plots.chart import unique_names
 
 
 def test_what_was_refused_waits_nowhere(spark: SparkSession) -> None:
@@ -57,13 +57,13 @@ def test_the_longest_silences_are_those_in_intervals(spark: SparkSession, monkey
 
 
 def test_a_name_that_looks_numbered_already_is_no_other_row() -> None:
-    assert distinct({1: "a", 2: "a", 3: "a (2)"}) == {1: "a", 2: "a (2)", 3: "a (2) (2)"}
-    assert distinct({1: "a (2)", 2: "a", 3: "a", 4: "a"}) == {1: "a (2)", 2: "a", 3: "a (3)", 4: "a (4)"}
+    assert unique_names({1: "a", 2: "a", 3: "a (2)"}) == {1: "a", 2: "a (2)", 3: "a (2) (2)"}
+    assert unique_names({1: "a (2)", 2: "a", 3: "a", 4: "a"}) == {1: "a (2)", 2: "a", 3: "a (3)", 4: "a (4)"}
 
 
 def test_of_many_failed_channels_the_first_are_marked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel of which it is not known when it was closed takes no other one's place."""
-    monkeypatch.setattr("pipeline.plots.lifelines.MOST_MARKS", 2)
+    monkeypatch.setattr("pipeline.plots.connection_bars.MOST_MARKS", 2)
     one = connection(opened_ts=ts(0), closed_ts=ts(4 * SECOND))
     ends = (None, 3 * SECOND, 2 * SECOND, SECOND)
     failed = [{"connection_id": 1, "close_code": 404, "closed_ts": None if at is None else ts(at)} for at in ends]

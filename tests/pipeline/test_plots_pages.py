@@ -18,7 +18,7 @@ from plots_support import BEGIN, SECOND, connection, frame, tables_of, ts
 from pyspark.sql import SparkSession
 
 from pipeline import plots
-from pipeline.plots.chart import nothing
+from pipeline.plots.chart import empty
 
 # Short enough to be drawn whole. Each leaves a script in its own way; the last keeps others from leaving it.
 HOSTILE = (
@@ -95,7 +95,7 @@ def test_the_library_itself_ends_no_script(charts: dict[str, Any], tmp_path: Pat
 @pytest.mark.parametrize("name", HOSTILE)
 def test_whatever_writes_a_page_escapes(name: str, tmp_path: Path) -> None:
     """Libraries from a CDN, a fragment of a page, and what the HTML renderer puts into a notebook."""
-    chart = nothing(name, name)
+    chart = empty(name, name)
     with alt.renderers.enable("html"):
         shown = chart._repr_mimebundle_()["text/html"]
     for page in (saved(chart, tmp_path / "picture.html"), chart.to_html(fullhtml=False), shown):
@@ -108,7 +108,7 @@ def test_whatever_writes_a_page_escapes(name: str, tmp_path: Path) -> None:
 
 def test_what_json_may_hold_as_it_is_is_escaped() -> None:
     """U+2028 and U+2029 end a line of older JavaScript, within a string too."""
-    page = nothing("a\u2028b\u2029c", "d").to_html(json_kwds={"ensure_ascii": False})
+    page = empty("a\u2028b\u2029c", "d").to_html(json_kwds={"ensure_ascii": False})
     assert not re.search("[\u2028\u2029]", page)
     assert "a\\u2028b\\u2029c" in page
 

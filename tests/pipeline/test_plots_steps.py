@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from plots_support import MILLISECOND, SECOND, frame
 
 from pipeline import plots
-from pipeline.plots.labels import kind, said
-from pipeline.plots.steps import Step, folded, steps, with_silence
+from pipeline.plots.labels import kind, label
+from pipeline.plots.steps import Step, add_silences, fold_repeats, steps
 from pipeline.report.text import plain_text
 
 WIDE = 200
@@ -64,7 +64,7 @@ def line(*keys: str, every_ns: int = 1) -> list[Step]:
     ],
 )  # fmt: skip
 def test_a_frame_is_told_by_its_name_and_key_arguments(frame: dict[str, Any], expected: str) -> None:
-    assert said(frame, WIDE) == expected
+    assert label(frame, WIDE) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,37 +117,37 @@ def test_without_a_header_bodies_are_summed() -> None:
 
 
 def test_a_label_is_cut_to_the_width_between_two_lifelines() -> None:
-    long = said(row("basic.publish", exchange="e" * 200, routing_key="k" * 200), 40)
+    long = label(row("basic.publish", exchange="e" * 200, routing_key="k" * 200), 40)
     assert len(long) == 40
     assert long.startswith("basic.publish eeee")
     assert long.endswith("…")
 
 
 def test_long_silence_takes_one_level() -> None:
-    told = with_silence([*line("a", "b"), Step(5 * SECOND, "c", 1, "client", name="c")], SECOND)
+    told = add_silences([*line("a", "b"), Step(5 * SECOND, "c", 1, "client", name="c")], SECOND)
     assert [step.label for step in told] == ["a", "b", "5.0 s of silence", "c"]
     assert told[2].sender is None
 
 
 def test_what_repeats_itself_is_told_once() -> None:
-    told = folded(line("open", *["publish"] * 6, "close", every_ns=MILLISECOND))
+    told = fold_repeats(line("open", *["publish"] * 6, "close", every_ns=MILLISECOND))
     # The second to the sixth publish: from 1 ms to 6 ms.
     assert [step.label for step in told] == ["open", "publish", "publish, 5 times more: 5.0 ms in all", "close"]
     assert sum(step.frames for step in told) == 8
 
 
 def test_a_pattern_of_several_steps_is_folded() -> None:
-    told = folded(line(*["publish", "confirm"] * 10, every_ns=MILLISECOND))
+    told = fold_repeats(line(*["publish", "confirm"] * 10, every_ns=MILLISECOND))
     assert [step.label for step in told] == ["publish", "confirm", "the 2 steps above, 9 times more: 19.0 ms in all"]
 
 
 def test_three_times_is_told_thrice() -> None:
-    assert [step.label for step in folded(line(*"aaabc"))] == list("aaabc")
+    assert [step.label for step in fold_repeats(line(*"aaabc"))] == list("aaabc")
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=60))
 def test_folding_loses_no_frame(keys: list[str]) -> None:
-    assert sum(step.frames for step in folded(line(*keys))) == len(keys)
+    assert sum(step.frames for step in fold_repeats(line(*keys))) == len(keys)
 
 
 @given(st.text(), st.integers(min_value=12, max_value=60))
@@ -158,10 +158,10 @@ def test_a_name_in_a_picture_is_short_and_shows_what_is_invisible(text: str, sho
 
 
 def test_marks_of_direction_cannot_turn_a_label_round() -> None:
-    told = said(row("basic.publish", exchange="pay\u202eeno\x00", routing_key="k"), WIDE)
+    told = label(row("basic.publish", exchange="pay\u202eeno\x00", routing_key="k"), WIDE)
     assert told == "basic.publish pay[U+202E]eno[U+0000] → k"
     alef_bet = "\u05d0\u05d1"
-    assert said(row("queue.declare", queue=alef_bet), WIDE) == f"queue.declare \u2068{alef_bet}\u2069"
+    assert label(row("queue.declare", queue=alef_bet), WIDE) == f"queue.declare \u2068{alef_bet}\u2069"
 
 
 def test_every_picture_is_in_the_documentation() -> None:

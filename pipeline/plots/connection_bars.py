@@ -9,8 +9,8 @@ import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.output.units import time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import GIVEN_NAME, among, at_least_one, chosen, left_out, moment, subtitle
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, empty, layer, scale, titled, unique_names
+from pipeline.plots.rows import GIVEN_NAME, filtered, is_one_of, moment, omitted, require_positive, subtitle
 from pipeline.report.text import plain_text
 from pipeline.theme import LIGHT
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pipeline import Tables
 
 STEP = 20  # height of a row, pixels
-# A bar shorter than this is not seen, share of the whole width.
+# The minimum length of a bar, as a share of the width.
 LEAST_BAR = 0.004
 REASON_CHARACTERS = 60
-# A bar that ends beyond this share of the width, and leaves as much before it, has its words before it.
+# A bar that ends beyond this share of the width has its text before it, if there is as much room.
 RIGHT_HALF = 0.6
-# How a connection ended: the first condition that is true says it.
+# How a connection ended: the first condition that is true.
 ENDINGS = {
     "closed with an error": "close_code >= 300 OR (close_code IS NULL AND close_text IS NOT NULL)",
     "reset by TCP": "tcp_end = 'rst' AND close_initiator IS NULL",
@@ -44,8 +44,8 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     The `most` that ended worst, then the longest, are drawn. Three Spark jobs. Raises ValueError for a `most`
     less than 1.
     """
-    at_least_one(most)
-    title, rows = "Connections over time", chosen(tables, "connections", where).filter("opened_ts IS NOT NULL")
+    require_positive(most)
+    title, rows = "Connections over time", filtered(tables, "connections", where).filter("opened_ts IS NOT NULL")
     ending = F.expr("CASE " + " ".join(f"WHEN {sql} THEN '{word}'" for word, sql in ENDINGS.items()) + " END")
     rank = F.expr("CASE " + " ".join(f"WHEN {sql} THEN {n}" for n, sql in enumerate(ENDINGS.values())) + " END")
     facts = rows.select(
@@ -59,18 +59,18 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
         row.asDict() for row in facts.orderBy("rank", F.col("first") - F.col("last"), "first").limit(most).collect()
     ]
     if not found:
-        return nothing(title, "no connection fits the condition")
+        return empty(title, "no connection fits the condition")
     total = len(found) if len(found) < most else rows.count()
     found.sort(key=lambda row: (row["first"], row["connection_id"]))
     first, last = min(row["first"] for row in found), max(row["last"] for row in found)
     unit, unit_ns = time_unit(last - first)
     least = LEAST_BAR * (last - first) / unit_ns
     bars = [bar(row, first, unit_ns, least) for row in found]
-    for number, name in distinct({number: row["name"] for number, row in enumerate(bars)}).items():
+    for number, name in unique_names({number: row["name"] for number, row in enumerate(bars)}).items():
         bars[number]["name"] = name  # the same port again is another row
     failed = (
         tables.channels.filter("close_code >= 300 AND closed_ts IS NOT NULL")
-        .filter(among("connection_id", [row["connection_id"] for row in found]))
+        .filter(is_one_of("connection_id", [row["connection_id"] for row in found]))
         .select("connection_id", (F.unix_micros("closed_ts") * 1000).alias("at"))
         .orderBy("at", "connection_id")
         .limit(MOST_MARKS + 1)
@@ -79,7 +79,7 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     at = {row["connection_id"]: row["name"] for row in bars}
     marks = [{"name": at[row["connection_id"]], "t": (row["at"] - first) / unit_ns} for row in failed[:MOST_MARKS]]
     first_of_them = f", the first {MOST_MARKS} of them" if len(failed) > MOST_MARKS else ""
-    order = left_out(len(found), total, "connections", "those that ended worst, then the longest")
+    order = omitted(len(found), total, "connections", "those that ended worst, then the longest")
     lines = subtitle(
         f"diamonds: channels closed with an error{first_of_them}" if marks else None,
         order,
@@ -88,7 +88,7 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
 
 
 def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[str, Any]:
-    """A connection as its bar: name, times in units since the first, ending, and the words beside it."""
+    """The bar of a connection: name, times in units since the first packet, ending, and the text beside it."""
     begun, ended = (row["first"] - first) / unit_ns, (row["last"] - first) / unit_ns
     who = row["given_name"] or row["user"] or row["client_product"] or row["content"]
     closed = row["close_initiator"] or (row["tcp_end_by"] if row["tcp_end"] in ("fin", "rst") else None)
@@ -107,7 +107,7 @@ def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[
 
 
 def gantt(bars: Sequence[Mapping[str, Any]], marks: Sequence[Mapping[str, Any]], x_title: str) -> Any:
-    """Bars, marks on them, and beside them how they ended."""
+    """Bars with marks, and text beside them."""
     names = [row["name"] for row in bars]
     y = alt.Y(
         "name:N",

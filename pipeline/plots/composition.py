@@ -1,4 +1,4 @@
-"""What is on the wire: who speaks which version, and how large frames are."""
+"""Composition of the traffic: versions by client, and sizes of frames."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS
 from pipeline.output.units import size
-from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, distinct, layer, nothing, scale, titled
-from pipeline.plots.selection import among, at_least_one, chosen
+from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, empty, layer, scale, titled, unique_names
+from pipeline.plots.rows import filtered, is_one_of, require_positive
 from pipeline.report.text import plain_text
 from pipeline.theme import LIGHT
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 STEP, ROW = 20, 70  # heights, pixels
 VERSIONS = {"0-8": "muted", "0-9": "c2", "0-9-1": "c1", "0-10": "c3", "1.0": "c4", "TLS": "line", "not AMQP": "bad"}
-SPOKEN = "coalesce(version, CASE content WHEN 'tls' THEN 'TLS' ELSE 'not AMQP' END)"
-WHO = "trim(concat_ws(' ', client_product, client_version))"
-# Half doublings: each bar reaches 41 % further than the one before.
+VERSION = "coalesce(version, CASE content WHEN 'tls' THEN 'TLS' ELSE 'not AMQP' END)"
+CLIENT = "trim(concat_ws(' ', client_product, client_version))"
+# Classes per octave: each bar is 41 % wide.
 PER_OCTAVE = 2
 UNITS = ((2**20, " M"), (2**10, " K"))
 BYTES = "".join(f"datum.value >= {unit} ? datum.value / {unit} + '{word}' : " for unit, word in UNITS) + "datum.value"
@@ -45,21 +45,21 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
     `where`: SQL over table connections. The `most` with the most connections are drawn. Two Spark jobs.
     Raises ValueError for a `most` less than 1.
     """
-    at_least_one(most)
+    require_positive(most)
     title = "Who speaks which version"
-    rows = chosen(tables, "connections", where).select(
-        F.coalesce(F.nullif(F.expr(by or WHO).cast("string"), F.lit("")), F.lit("says nothing")).alias("who"),
-        F.expr(SPOKEN).alias("version"),
+    rows = filtered(tables, "connections", where).select(
+        F.coalesce(F.nullif(F.expr(by or CLIENT).cast("string"), F.lit("")), F.lit("says nothing")).alias("who"),
+        F.expr(VERSION).alias("version"),
         F.expr("coalesce(messages_published, 0) + coalesce(messages_delivered, 0)").alias("messages"),
     )
     largest = rows.groupBy("who").count().orderBy(F.desc("count"), "who").limit(most + 1).collect()
     if not largest:
-        return nothing(title, "no connection fits the condition")
+        return empty(title, "no connection fits the condition")
     names = [row["who"] for row in largest[:most]]
-    counted = rows.filter(among("who", names)).groupBy("who", "version").agg(
+    counted = rows.filter(is_one_of("who", names)).groupBy("who", "version").agg(
         F.count("*").alias("connections"), F.sum("messages").alias("messages")
     )  # fmt: skip
-    shown = distinct({name: plain_text(name, NAME_CHARACTERS) for name in names})
+    shown = unique_names({name: plain_text(name, NAME_CHARACTERS) for name in names})
     found = [{**row.asDict(), "who": shown[row["who"]]} for row in counted.collect()]
     look = alt.Axis(labelColor=LIGHT["ink"], labelLimit=240, ticks=False, domain=False)
     colour = alt.Color("version:N", scale=scale(VERSIONS, [row["version"] for row in found]))
@@ -83,13 +83,13 @@ def versions(tables: Tables, where: str | None = None, *, by: str | None = None,
 
 
 def frame_sizes(tables: Tables, where: str | None = None) -> Any:
-    """How many frames were how large, by kind, a row for each AMQP version: an `altair.VConcatChart`.
+    """Histogram of frame sizes by kind, a row per AMQP version: an `altair.VConcatChart`.
 
-    `where`: SQL over table frames. Bytes that are in no frame are not counted. One Spark job.
+    `where`: SQL over table frames. Bytes outside of frames are not counted. One Spark job.
     """
     title = "Sizes of frames"
     rows = (
-        chosen(tables, "frames", where)
+        filtered(tables, "frames", where)
         .withColumn("kind", F.expr(KIND_OF_FRAME))
         .filter("kind IS NOT NULL AND version IS NOT NULL")
     )
@@ -99,7 +99,7 @@ def frame_sizes(tables: Tables, where: str | None = None) -> Any:
     )  # fmt: skip
     found = [row.asDict() for row in counted.collect()]
     if not found:
-        return nothing(title, "no frame fits the condition")
+        return empty(title, "no frame fits the condition")
     ends = min(row["class"] for row in found) // PER_OCTAVE, max(row["class"] for row in found) // PER_OCTAVE + 1
     powers = [2**power for power in range(ends[0], ends[1] + 1)]
     x_scale = alt.Scale(type="log", base=2, domain=[powers[0], powers[-1]], nice=False)
