@@ -211,7 +211,7 @@ def test_a_packed_capture_counts_for_more_than_is_stored() -> None:
 
 def test_packed_captures_are_planned_for_by_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 8 bytes packed and 4 plain ones: 10 to one, as large captures of AMQP pack."""
-    (tmp_path / "a.pcap.gz").write_bytes(bytes(8))
+    (tmp_path / "a.pcap.gz").write_bytes(b"\x1f\x8b" + bytes(6))
     (tmp_path / "b.pcap").write_bytes(CAPTURE[:4])
     sizes = []
 
