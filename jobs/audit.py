@@ -183,27 +183,31 @@ def audit_tables(
 ) -> int:
     """Audit the tables in `source` (`byte_size` bytes) in a running session; return the exit code. `started`: start
     time of the job, from time.monotonic()."""
-    from pipeline.output.swap import added
+    from pipeline.output.swap import staged_child
     from pipeline.output.writing import FINDINGS
     from pipeline.report.baseline import document
     from pipeline.report.cards import cards, most_important
     from pipeline.report.coverage import rules_of, unchecked
     from pipeline.report.formats import FORMATS, Audit
     from pipeline.report.page import page
-    from pipeline.session import INTERPRETED_BYTES, grouping, on_one_machine, settings
+    from pipeline.session import INTERPRETED_BYTES, grouping_settings, on_one_machine, settings
     from udfs.source.files import public_uri
 
     now = datetime.now(UTC)
-    with added(arguments.tables, FINDINGS) as stage:
+    with staged_child(arguments.tables, FINDINGS) as stage:
         if not on_one_machine(spark):
             stage.publish()  # executors of another user write there
-        with settings(spark, {**grouping(spark), **plan_settings(byte_size)}):
+        with settings(spark, {**grouping_settings(spark), **plan_settings(byte_size)}):
             large = byte_size >= INTERPRETED_BYTES
             facts, compare, verdict = run_interruptibly(
                 lambda: find_and_compare(spark, arguments, source, stage, wanted, large=large), [spark]
             )
         with step("writing the report", "Report written"):
-            texts = {arguments.report: page(facts, compare, verdict, arguments.title, source.shown, now, wanted.config)}
+            texts = {
+                arguments.report: page(
+                    facts, compare, verdict, arguments.title, source.display_name, now, wanted.config
+                )
+            }
             rules = rules_of(wanted.config)
             left = unchecked(facts, rules)
             as_json = document(facts, compare, verdict.document(), arguments.title, now, left)
@@ -220,7 +224,7 @@ def audit_tables(
     worst = most_important(broken)
     for card in worst:
         tell(card_text(card))
-    tell(f"The report is {wanted.outputs[arguments.report].shown}")
+    tell(f"The report is {wanted.outputs[arguments.report].display_name}")
     if worst:
         rule_id = worst[0].rule_id
         command = ["wirehare", "cut", public_uri(arguments.tables)]
@@ -297,9 +301,9 @@ def find_and_compare(
 def plan_settings(byte_size: int) -> Mapping[str, str]:
     """Spark settings for tables of `byte_size` bytes."""
     from pipeline.audit.contexts.sources import SMALL, UNINFERRED
-    from pipeline.session import INTERPRETED_BYTES, planned
+    from pipeline.session import INTERPRETED_BYTES, plan_settings
 
-    return SMALL if byte_size < SMALL_BYTES else {**planned(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
+    return SMALL if byte_size < SMALL_BYTES else {**plan_settings(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
 
 
 def directory_size(directory: Place) -> int:

@@ -308,7 +308,7 @@ def require_findings(directory: Place) -> None:
     from pipeline.extract import TablesError
 
     if not has_findings(directory):
-        raise TablesError(f"{directory.shown}: holds no table findings; `wirehare audit` writes it")
+        raise TablesError(f"{directory.display_name}: holds no table findings; `wirehare audit` writes it")
 
 
 def require_rule(name: str, rows: Rows) -> None:
@@ -396,16 +396,16 @@ def open_output(target: Place | None) -> Iterator[Any]:
 
 def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """Print what was written to stderr: standard output may be the file."""
-    from pipeline.output.writing import counted
+    from pipeline.output.writing import plural
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     print_status(
-        f"{counted(result.packets, 'packet')} of {counted(result.connections, 'connection')} from "
-        f"{counted(len(result.captures), 'capture')} to {name} in {seconds:.1f} s"
+        f"{plural(result.packets, 'packet')} of {plural(result.connections, 'connection')} from "
+        f"{plural(len(result.captures), 'capture')} to {name} in {seconds:.1f} s"
     )
     if result.blanked:
         print_status(
-            f"{counted(result.blanked, 'packet')} with all of the payload blanked: fragments, copies that differ, "
+            f"{plural(result.blanked, 'packet')} with all of the payload blanked: fragments, copies that differ, "
             "or outside of the stream"
         )
 

@@ -189,7 +189,7 @@ def decode_captures(
     """Decode; return the Spark session that was started for it, if any, and the exit code. If this process decodes
     without Spark, `meanwhile` is called first."""
     import pipeline
-    from pipeline.decoding.decode import HERE_BYTES, in_one_task
+    from pipeline.decoding.decode import IN_PROCESS_BYTES, in_one_task
     from pipeline.output.swap import place
     from pipeline.tables.exchange import ThisProcess
     from udfs.decode.key_logs import require_key_logs
@@ -206,12 +206,12 @@ def decode_captures(
 
     def begin() -> SparkSession | ThisProcess:
         from codec.compiler.places import all_compiled
-        from pipeline.session import is_given
+        from pipeline.session import has_session
 
         ready = all_compiled()
         if interpret_while_cold(byte_size):
             ready = True
-        if ready and not is_given() and in_one_task([file.uri for file in files], HERE_BYTES):
+        if ready and not has_session() and in_one_task([file.uri for file in files], IN_PROCESS_BYTES):
             meanwhile()
             sessions.append(ThisProcess())
             return sessions[0]
@@ -247,7 +247,7 @@ def decode_captures(
 
     output = place(arguments.output)
     facts = summarize(captures, {name: output.child(name).dataset() for name in wanted})
-    seconds, shown = time.monotonic() - started, output.shown
+    seconds, shown = time.monotonic() - started, output.display_name
     if arguments.json is not None:
         write_json(report, {"output": shown, "seconds": round(seconds, 1), **facts})
     if arguments.json != STANDARD_OUTPUT:
@@ -265,9 +265,9 @@ def interpret_while_cold(byte_size: int) -> bool:
     interpreted, in this process and in the workers of a JVM started here. Return whether that is so."""
     from codec.compiler.jit import interpret
     from codec.compiler.places import all_compiled
-    from pipeline.session import is_given
+    from pipeline.session import has_session
 
-    sooner = byte_size <= COLD_BYTES and not is_given() and not all_compiled()
+    sooner = byte_size <= COLD_BYTES and not has_session() and not all_compiled()
     if sooner:
         interpret()
         print_status(
@@ -293,9 +293,9 @@ def start(byte_size: int = 0) -> SparkSession:
 
 def start_quietly(byte_size: int = 0) -> SparkSession:
     """The same, without status lines."""
-    from pipeline.session import BRIEF, BRIEF_BYTES, UNATTENDED, session
+    from pipeline.session import JOB_SETTINGS, QUICK_COMPILER, QUICK_COMPILER_BYTES, session
 
-    return session(java_options=BRIEF if byte_size < BRIEF_BYTES else "", **UNATTENDED)
+    return session(java_options=QUICK_COMPILER if byte_size < QUICK_COMPILER_BYTES else "", **JOB_SETTINGS)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake.ingest import begins, key_logs
     from pipeline.lake.ingesting import Ingest
     from pipeline.lake.options import Options
-    from pipeline.session import is_given
+    from pipeline.session import has_session
     from pipeline.tables.exchange import ThisProcess
     from udfs.source.paths import PathError, resolve
 
@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     work = begins(
         begin,
-        process=None if is_given() else process,
+        process=None if has_session() else process,
         payload=arguments.payload,
         ports=arguments.port,
         hosts=arguments.host,

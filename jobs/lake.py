@@ -80,7 +80,7 @@ def overview(log: Log) -> str:
 
     last = log.batch("captures")
     if not last:
-        return f"{log.root.shown}: no batch yet"
+        return f"{log.root.display_name}: no batch yet"
     files = {name: log.files(name, last) for name in TABLES}
     of_day: Counter[str] = Counter()
     sizes: Counter[str] = Counter()

@@ -22,20 +22,20 @@ from codec.errors import WirehareError
 from pipeline import views
 from pipeline.audit import findings
 from pipeline.decoding.decode import Time, decoded
-from pipeline.decoding.lazy import Lazy, stream_queues
+from pipeline.decoding.lazy import LazyTables, stream_queues
 from pipeline.extract import cut
 from pipeline.heartbeats import heartbeats
 from pipeline.lake import reading
 from pipeline.lake.ingest import ingest
 from pipeline.lake.reading import Span
 from pipeline.output import overview
-from pipeline.output.arrow import arrowed, to_arrow
-from pipeline.output.swap import escaped
+from pipeline.output.arrow import to_arrow, with_to_arrow
+from pipeline.output.swap import escape_glob
 from pipeline.output.writing import write
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
-from pipeline.tables.shape import none
+from pipeline.tables.shape import empty
 from udfs.source.files import public_uri
 from udfs.source.suggestions import suggesting
 
@@ -88,27 +88,27 @@ class Tables:
             rows.unpersist()
 
 
-class Planned(Tables):
+class PlannedTables(Tables):
     """Tables that are planned when they are first asked for, which takes Spark seconds for some of them.
 
     `decoded`: rows that are kept, if they are.
     """
 
-    _lazy: Lazy
+    _lazy: LazyTables
     _decoded: Sequence[DataFrame]
 
-    def __init__(self, lazy: Lazy, decoded: Sequence[DataFrame] = ()) -> None:
+    def __init__(self, lazy: LazyTables, decoded: Sequence[DataFrame] = ()) -> None:
         self.__dict__.update(_lazy=lazy, _decoded=decoded)
 
     def __getattr__(self, name: str) -> DataFrame:
         if name not in TABLES:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        rows: DataFrame = self.__dict__.setdefault(name, arrowed(self._lazy.table(name)))
+        rows: DataFrame = self.__dict__.setdefault(name, with_to_arrow(self._lazy.table(name)))
         return rows
 
     @property
     def persisted(self) -> tuple[DataFrame, ...]:  # type: ignore[override]
-        return (*self._decoded, *self._lazy.kept)
+        return (*self._decoded, *self._lazy.persisted)
 
 
 @suggesting
@@ -118,7 +118,7 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
     rows that are kept once they are computed (`Tables.release` drops them).
     """
-    return Planned(Lazy(decoded, payload=payload))
+    return PlannedTables(LazyTables(decoded, payload=payload))
 
 
 @suggesting
@@ -167,7 +167,7 @@ def decode(
         split_bytes=split_bytes,
         keylog=keylog,
     ).persist(StorageLevel.MEMORY_AND_DISK)
-    return Planned(Lazy(rows, payload=payload, by_connection=True), [rows])
+    return PlannedTables(LazyTables(rows, payload=payload, by_connection=True), [rows])
 
 
 class NoTables(WirehareError, ValueError):
@@ -193,7 +193,7 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     named, base = directory, directory.rstrip("/")
     if os.path.isdir(directory):
         base = base if os.path.isabs(directory) else f"file://{os.path.abspath(directory)}"
-        directory = escaped(base)
+        directory = escape_glob(base)
     for level in range(PARTITION_LEVELS + 1):
         below = f"{directory.rstrip('/')}/{'*=*/' * level}"
         options = {"basePath": base} if level else {}
@@ -207,7 +207,7 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
         )
     by_folder = next(table.schema.fields[len(TABLES[name]) :] for name, table in read.items() if table is not None)
     missing = {name: StructType([*schema.fields, *by_folder]) for name, schema in TABLES.items()}
-    found = {name: table or none(spark, missing[name]) for name, table in read.items()}
+    found = {name: table or empty(spark, missing[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
         streams = stream_queues(found["methods"]) if read["methods"] else None
         found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
@@ -216,7 +216,7 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
 
 
 def _arrowed(tables: Mapping[str, DataFrame]) -> Tables:
-    return Tables(**{name: arrowed(rows) for name, rows in tables.items()}, persisted=(), directory=None)
+    return Tables(**{name: with_to_arrow(rows) for name, rows in tables.items()}, persisted=(), directory=None)
 
 
 def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:

@@ -51,7 +51,7 @@ RUNTIME = {
 
 # Options of every JVM that works. Spark makes one method of a stage, and Java leaves methods above 8000 bytes to its
 # interpreter unless told otherwise: the stages of messages and flows take twice the processor time there.
-WHOLE_STAGES = "-XX:-DontCompileHugeMethods"
+COMPILE_LARGE_METHODS = "-XX:-DontCompileHugeMethods"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 # The collector that takes least processor time; pauses are no matter here. Room for Spark's classes from the beginning:
 # Java would go through the whole heap four times, each time before it makes more of it.
@@ -60,12 +60,12 @@ COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=256m"
 # by then; it pays from gigabytes on. Room for code as there is with both: 48 MB are full after some hundred plans, and
 # Java then interprets whatever comes.
 # A stage is one loop over rows, entered once for each task: compiled after 8000 turns of it, not after 60,000.
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:Tier3BackEdgeThreshold=8000"
-BRIEF_BYTES = 1 << 30  # of captures
+QUICK_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:Tier3BackEdgeThreshold=8000"
+QUICK_COMPILER_BYTES = 1 << 30  # of captures
 
 # For jobs, where nobody types: Spark need not be told the line of Python behind each column, for its error messages.
 # That is half of the 42,000 calls into the JVM which planning all tables takes.
-UNATTENDED = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
+JOB_SETTINGS = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 
 # Hundreds of rules are long plans, and so are nine tables: on little data Spark spends most of its time compiling code
 # for them that then runs for milliseconds. Interpreted, the audit of the samples takes half the processor time, and
@@ -104,7 +104,7 @@ class JavaMissing(WirehareError, RuntimeError):
     """There is no Java that Spark could run on; the message is one line that says what to install."""
 
 
-def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> SparkSession:
+def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: str) -> SparkSession:
     """The running session with our settings, or a new one; `conf` (full setting names) has the last word.
 
     `java_options`: of a JVM that is started here; none for work of many minutes (see BRIEF).
@@ -119,33 +119,33 @@ def session(app: str = "wirehare", java_options: str = BRIEF, **conf: str) -> Sp
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
     if remote is not None and not remote.startswith("local"):
-        return configured(app, {**RUNTIME, **conf})
-    if stands():
-        return configured(app, {**RUNTIME, **conf})
+        return get_or_create(app, {**RUNTIME, **conf})
+    if is_running():
+        return get_or_create(app, {**RUNTIME, **conf})
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return configured(app, {**submitted(), **RUNTIME, **conf})
+        return get_or_create(app, {**spark_submit_settings(), **RUNTIME, **conf})
     require_java()
     private: AbstractContextManager[object] = nullcontext()
     if conf.get("spark.master", "local").startswith("local"):
         # Shuffle and spill files hold bytes of captures, and Spark makes them readable for everybody.
         local_dirs = scratch.directories(conf)
-        private = scratch.kept_private(local_dirs)
+        private = scratch.private_umask(local_dirs)
         java_options = f'{java_options} "-Djava.io.tmpdir={local_dirs.partition(",")[0]}"'
-    settings = {**laptop(conf, remote is not None, java_options), **RUNTIME, **conf}
-    with boot_notice_dropped(), private, warnings.catch_warnings():
+    settings = {**local_jvm_settings(conf, remote is not None, java_options), **RUNTIME, **conf}
+    with without_boot_notice(), private, warnings.catch_warnings():
         # A local Connect server takes them all; pyspark then tries them on its client too.
         warnings.filterwarnings("ignore", message="Failed to set spark.", category=UserWarning)
         if remote is None:
             launch(settings)
-        return configured(app, settings)
+        return get_or_create(app, settings)
 
 
-def is_given() -> bool:
+def has_session() -> bool:
     """Whether a session stands, or whoever started this process has begun or named one."""
-    return stands() or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    return is_running() or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
-def stands() -> bool:
+def is_running() -> bool:
     """Whether there is a session, in whichever thread it was begun."""
     with suppress(PySparkRuntimeError):
         return SparkSession.active() is not None
@@ -180,7 +180,7 @@ def launch(conf: Mapping[str, str]) -> None:
         SparkContext._ensure_initialized(gateway=launch_gateway(settings, {"process_group": 0}), conf=settings)
 
 
-def configured(app: str, conf: dict[str, str]) -> SparkSession:
+def get_or_create(app: str, conf: dict[str, str]) -> SparkSession:
     """The builder's session: new with all of `conf`, or the standing one with those that may still change."""
     builder = SparkSession.builder.appName(app)
     for name, setting in conf.items():
@@ -188,14 +188,14 @@ def configured(app: str, conf: dict[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[str, str]:
+def local_jvm_settings(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[str, str]:
     """Settings for a JVM that we start. On this machine, unless `conf` names a master or the session is `remote`."""
-    options = (LOGGING, class_archive.options(), COLLECTOR, WHOLE_STAGES, java_options)
+    options = (LOGGING, class_archive.options(), COLLECTOR, COMPILE_LARGE_METHODS, java_options)
     settings = {
         # The log and the bars are Spark's; progress is reported in our own words.
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
-        EXECUTOR_OPTIONS: WHOLE_STAGES,
+        EXECUTOR_OPTIONS: COMPILE_LARGE_METHODS,
         # Nobody looks at the UI of a job of seconds; it takes a port and a second to start. Plans are not kept for it.
         "spark.ui.enabled": "false",
         "spark.sql.ui.retainedExecutions": "20",
@@ -213,10 +213,10 @@ def laptop(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[s
     if "SPARK_DRIVER_MEMORY" not in os.environ:
         # Executors live in the driver here: shuffle blocks and Arrow buffers of all cores share this heap.
         settings["spark.driver.memory"] = "2g"
-    return settings | one_machine()
+    return settings | one_machine_settings()
 
 
-def one_machine() -> dict[str, str]:
+def one_machine_settings() -> dict[str, str]:
     """Settings for a session whose executors live in its driver."""
     partitions = str(4 * (os.cpu_count() or 1))
     return {
@@ -235,7 +235,7 @@ def on_one_machine(spark: SparkSession) -> bool:
     return (spark.conf.get("spark.master", None) or "").startswith("local")
 
 
-def grouping(spark: SparkSession) -> Mapping[str, str]:
+def grouping_settings(spark: SparkSession) -> Mapping[str, str]:
     """Settings for work that groups rows many times, for `settings`: on one machine a partition a core, of which those
     with few rows are joined. Connections that are decoded differ in size, groups of findings do not."""
     if spark.conf.get(LEAST_PARTITIONS, None) is None:
@@ -243,7 +243,7 @@ def grouping(spark: SparkSession) -> Mapping[str, str]:
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1), LEAST_PARTITIONS: "1"}
 
 
-def planned(*, small: bool, one_partition: bool = False) -> Mapping[str, str]:
+def plan_settings(*, small: bool, one_partition: bool = False) -> Mapping[str, str]:
     """Settings for work on few rows, or on many, for `settings`; `one_partition`: on so few that they lie in one."""
     return {**(INTERPRETED if small else COMPILED), **(ONE_PARTITION if one_partition else {})}
 
@@ -271,15 +271,15 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     back()
 
 
-def submitted() -> dict[str, str]:
+def spark_submit_settings() -> dict[str, str]:
     """What is still ours to decide under spark-submit, which has started the driver: how much of Spark's log is shown,
     how executors start, and what suits one machine where that is all."""
     SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() tells what spark-submit was given
     given = SparkConf()
     # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO brings it back.
-    ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: WHOLE_STAGES}
+    ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: COMPILE_LARGE_METHODS}
     if given.get("spark.master", "").startswith("local"):
-        ours |= one_machine()
+        ours |= one_machine_settings()
         if scratch.LOCAL_DIRS not in os.environ:  # which overrides what we could set
             private = scratch.directories({scratch.LOCAL_DIR: given.get(scratch.LOCAL_DIR, "")})
             return {name: value for name, value in ours.items() if not given.contains(name)} | {
@@ -289,7 +289,7 @@ def submitted() -> dict[str, str]:
 
 
 @contextmanager
-def boot_notice_dropped() -> Iterator[None]:
+def without_boot_notice() -> Iterator[None]:
     """Start the JVM inside: its stderr reaches ours without the boot notice."""
     try:
         stderr = os.dup(2)

@@ -54,7 +54,7 @@ def _summarised(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> 
             ("max", F.max(measure)),
         )
     }
-    told = (
+    measure_rows = (
         F.struct(
             F.lit(_short(measure)).alias("measure"),
             F.col(f"count_{measure}").alias("count"),
@@ -64,7 +64,7 @@ def _summarised(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> 
         for measure in measures
     )
     known = rows.groupBy(*by).agg(*(value.alias(name) for name, value in values.items()))
-    return known.select(*by, F.inline(F.array(*told))).filter("count > 0")
+    return known.select(*by, F.inline(F.array(*measure_rows))).filter("count > 0")
 
 
 def _short(measure: str) -> str:
@@ -176,7 +176,7 @@ def consumers(tables: Tables) -> DataFrame:
     limits = _limits(tables)
     at_limit = (F.col("prefetch_count") > 0) & (F.col("outstanding") >= F.col("prefetch_count"))
     until_ns = F.coalesce("until_ns", F.greatest("end_ns", "ts_ns"))
-    held = (
+    most = (
         _outstanding(tables)
         .join(limits, list(CHANNEL), "left")
         .groupBy(*LINK)
@@ -187,7 +187,7 @@ def consumers(tables: Tables) -> DataFrame:
     )
     of_prefetch = F.when(F.col("link").isNotNull() & (F.col("prefetch_count") > 0), F.coalesce("at_limit_ns", F.lit(0)))
     found = (
-        _beside(_beside(done.join(limits.drop("end_ns"), list(CHANNEL), "left"), held), _credit(tables))
+        _beside(_beside(done.join(limits.drop("end_ns"), list(CHANNEL), "left"), most), _credit(tables))
         .withColumn("most_outstanding", F.coalesce("most_outstanding", F.lit(0)))
         .withColumn("exhausted_ns", F.coalesce(of_prefetch, "no_credit_ns"))
         .select(*done.columns, "most_outstanding", "prefetch_count", "exhausted_ns")

@@ -11,7 +11,7 @@ from guarded_arrays import guard_all
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from pipeline.session import INTERPRETED, UNATTENDED, session
+from pipeline.session import INTERPRETED, JOB_SETTINGS, session
 
 # The same examples in every run, however busy the machine is, so that a red run means a change;
 # HYPOTHESIS_PROFILE=default explores further.
@@ -23,7 +23,7 @@ if numba.config.DISABLE_JIT:
     guard_all()
 
 TEST_SETTINGS = {
-    **UNATTENDED,
+    **JOB_SETTINGS,
     # As jobs work on captures as small as these; compiled plans give the same tables in test_invariance.
     **INTERPRETED,
     # Two cores as on the smallest machine that runs the suite; more than one shows what depends on partitioning.

@@ -1,1 +1,1 @@
-"""From captures to decoded rows, and the tables planned on them."""
+"""From captures to decoded rows, and lazy tables on top of them."""

@@ -1,4 +1,4 @@
-"""Tables of decoded rows as lazy DataFrames: the code of the workers, run when a table is asked for."""
+"""Tables of decoded rows as lazy DataFrames: the code of the workers, run when a table is requested."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.decoding.shared_property import shared_property
-from pipeline.schemas import TABLES
-from pipeline.tables.captures import captures
-from pipeline.tables.config import MADE_BY_WORKERS, config
+from pipeline.schemas import CAPTURES, FRAMES, TABLES
+from pipeline.tables.config import WORKER_TABLES, config, streams
 from pipeline.tables.flows import message_flows
-from pipeline.tables.frames import frames
-from pipeline.tables.methods import streams
 from pipeline.tables.roles import TELLS_STREAM, named
 from pipeline.tables.shape import shaped
 from udfs.pairing.columns import OF_MESSAGES
+from udfs.source.captures import MakeCaptures
 
 OF_SPARK = ("captures", "frames", "message_flows")
 
@@ -30,13 +28,13 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     return methods.filter(named(TELLS_STREAM)).select(*OF_METHODS).mapInArrow(streams(), STREAMS)
 
 
-class Lazy:
-    """Tables of `decoded` rows, each planned when it is first asked for. `kept`: rows that Spark keeps once they are
-    computed, because several tables are made of them; with `payload` the bodies of messages are among them.
-    `by_connection`: the rows of a connection lie in one partition, as they are decoded. Several threads may ask."""
+class LazyTables:
+    """Tables of `decoded` rows, each planned on first access. `persisted`: rows that Spark caches once computed,
+    because several tables derive from them; with `payload` they include message bodies. `by_connection`: all rows of a
+    connection are in one partition, in order. Thread-safe."""
 
     def __init__(self, decoded: DataFrame, *, payload: bool, by_connection: bool = False) -> None:
-        self.decoded, self.kept = decoded, list[DataFrame]()
+        self.decoded, self.persisted = decoded, list[DataFrame]()
         self._payload, self._by_connection = payload, by_connection
         self.lock = RLock()
 
@@ -49,19 +47,20 @@ class Lazy:
 
     @shared_property
     def captures(self) -> DataFrame:
-        return captures(self.decoded)
+        accounts = self.decoded.filter(F.col("kind") == "capture").select(F.to_json("arguments"))
+        return accounts.repartition(1).mapInArrow(MakeCaptures(CAPTURES), CAPTURES)
 
     @shared_property
     def frames(self) -> DataFrame:
-        return frames(self.decoded)
+        return shaped(self.decoded.filter(F.col("kind") == "frame"), FRAMES, checked=True)
 
     @shared_property
     def message_flows(self) -> DataFrame:
-        to_pair = self._kept(self.table("messages").select(*OF_MESSAGES))
+        to_pair = self._persist(self.table("messages").select(*OF_MESSAGES))
         return message_flows(to_pair, self.table("connections"), stream_queues(self.frames))
 
-    def _kept(self, rows: DataFrame) -> DataFrame:
-        self.kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
+    def _persist(self, rows: DataFrame) -> DataFrame:
+        self.persisted.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
         return rows
 
     @shared_property
@@ -70,11 +69,11 @@ class Lazy:
         partition."""
         from udfs.tables.rows import TableRows
 
-        rows = TableRows(config(self._payload), tuple(name for name in MADE_BY_WORKERS if name not in OF_SPARK))
+        rows = TableRows(config(self._payload), tuple(name for name in WORKER_TABLES if name not in OF_SPARK))
         of_connections = self.decoded.filter("kind <> 'capture'")
         if not self._by_connection:
             of_connections = of_connections.repartition("connection_id")
-        return self._kept(
+        return self._persist(
             of_connections.sortWithinPartitions("connection_id", F.desc("kind"), "frame_no").mapInArrow(
                 rows, rows.schema
             )

@@ -1,4 +1,4 @@
-"""A property that several threads may ask for, and that is made once."""
+"""A thread-safe cached property."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Made = TypeVar("Made")
 
 
 class shared_property(cached_property[Made]):
-    """As functools.cached_property, made once whichever thread asks first. Shared properties may be made of each other;
-    other threads make others meanwhile. Their object has a `lock`, an RLock, under which each gets one of its own."""
+    """functools.cached_property for several threads: computed once. Shared properties may depend on each other, and
+    different ones are computed in parallel. Their object must have a `lock` (RLock), which guards the lock of each."""
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Made:  # type: ignore[override]
         with instance.lock:

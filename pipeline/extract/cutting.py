@@ -52,9 +52,11 @@ def cut_choice(
     with rewrite_in_clear(opened) as clear:
         picks = []
         if decrypted:
-            named = {} if options.key is not None else {each.name: each.shown for each in captures}
+            named = {} if options.key is not None else {each.name: each.display_name for each in captures}
             picks.append(_select(clear.rows, clear.chosen(chosen, named), options, [clear.original], writer))
-            picks[0].result.captures = sorted({each.shown for each in captures if each.name in opened.files.numbers})
+            picks[0].result.captures = sorted(
+                {each.display_name for each in captures if each.name in opened.files.numbers}
+            )
         if wanted - decrypted:
             picks.append(_select(rows, excluding(chosen, decrypted), options, captures, writer))
         result = _write_selections(picks, writer)
@@ -124,7 +126,7 @@ def _select(
     result = Result(
         0,
         len(np.unique(written["connection"])),
-        [found[place].shown for place in np.unique(written["file"])],
+        [found[place].display_name for place in np.unique(written["file"])],
         int(_wholly_blanked(written, seen).sum()) if options.redact else 0,
         problems,
     )
@@ -241,7 +243,11 @@ def _comment(text: str, number: int, original: Original, options: CutOptions) ->
     """The comment on a packet: the finding, and the original packet number."""
     if original.rewritten:
         return text
-    return f"{text} (packet {number})" if options.key is not None else f"{text} (packet {number} of {original.shown})"
+    return (
+        f"{text} (packet {number})"
+        if options.key is not None
+        else f"{text} (packet {number} of {original.display_name})"
+    )
 
 
 def _version() -> str:

@@ -50,7 +50,7 @@ class Original:
     rewritten: bool = False
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return posixpath.basename(self.name)
 
     def overlaps(self, first_us: int, last_us: int) -> bool:

@@ -59,16 +59,16 @@ def visible_ranges(frames: Frames, blanked: Mapping[int, NDArray[np.uint8] | Non
     transfer = known & described & (frames.payload > 0)
     body = known & frames.are("kind", *BODIES)
     # how much of each frame is shown, from its first byte
-    shown = np.where(known & ~body, size, header)
-    shown = np.where(transfer, size - frames.payload, shown)
-    shown[known & described & (frames.payload == NULL) & ~frames.are("kind", ENCRYPTED)] = HEADER_BYTES["1.0"]
-    shown[frames.are("kind", *UNKNOWN, MISSING)] = 0
+    visible = np.where(known & ~body, size, header)
+    visible = np.where(transfer, size - frames.payload, visible)
+    visible[known & described & (frames.payload == NULL) & ~frames.are("kind", ENCRYPTED)] = HEADER_BYTES["1.0"]
+    visible[frames.are("kind", *UNKNOWN, MISSING)] = 0
     for index, octets in blanked.items():
-        shown[index] = header[index] if octets is None else 0
+        visible[index] = header[index] if octets is None else 0
     closing = np.flatnonzero(body & frames.are("version", *CLASSIC_VERSIONS))  # the octet that ends the frame
     group = np.concatenate([frames.group, frames.group[closing]])
     start = np.concatenate([frames.start, frames.end[closing] - 1])
-    end = np.concatenate([frames.start + shown, frames.end[closing]])
+    end = np.concatenate([frames.start + visible, frames.end[closing]])
     patches = _Patches()
     for index, octets in blanked.items():
         if octets is not None:
@@ -114,7 +114,7 @@ def redact(
     chunk: Chunk,
     packets: NDArray[np.void],
     stacks: Sequence[Stack],
-    shown: Mapping[int, Visible],
+    visible: Mapping[int, Visible],
     connections: Sequence[Connection],
 ) -> None:
     """Blank the payloads of a chunk in place. `packets` (PACKET) are its rows of the survey, `stacks` their headers.
@@ -133,9 +133,9 @@ def redact(
     candidates = np.flatnonzero(mapped)
     patched = []
     for each, these in grouped(groups(packets)[candidates]):
-        if each in shown:
+        if each in visible:
             rows = candidates[these]
-            at, size, to, harmless = packets["at"][rows], length[rows], begin[rows], shown[each]
+            at, size, to, harmless = packets["at"][rows], length[rows], begin[rows], visible[each]
             which, first, last = _overlaps(harmless.starts, harmless.ends, at, at + size)
             moved = to[which] - at[which]
             keep.add(first + moved, last + moved)

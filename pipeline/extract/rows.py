@@ -44,8 +44,8 @@ def from_files(directory: Place, uri: str | None = None) -> Rows:
             return found(table, columns, keys)
         except (OSError, pa.ArrowInvalid) as error:
             raise TablesError(
-                f"{directory.shown}: table {table} cannot be read; expected a directory that `wirehare decode` has "
-                "written"
+                f"{directory.display_name}: table {table} cannot be read; expected a directory that `wirehare decode` "
+                "has written"
             ) from error
 
     def found(table: str, columns: Sequence[str], keys: pa.Table | None) -> pa.Table:
@@ -54,12 +54,12 @@ def from_files(directory: Place, uri: str | None = None) -> Rows:
             reading.dataset(directory, uri or directory.uri, table) if of_lake else directory.child(table).dataset()
         )
         if dataset is None or not dataset.schema.names:  # a table without a file
-            raise TablesError(f"{directory.shown}: table {table} is empty")
+            raise TablesError(f"{directory.display_name}: table {table} is empty")
         first = None if keys is None else pc.field(keys.column_names[0]).isin(keys.column(0).unique())
         wanted = list(dict.fromkeys([*columns, *(keys.column_names if keys is not None else ())]))
         missing = [name for name in wanted if name not in dataset.schema.names]
         if missing:
-            raise TablesError(f"{directory.shown}: table {table} has no column {missing[0]}; is it one of ours?")
+            raise TablesError(f"{directory.display_name}: table {table} has no column {missing[0]}; is it one of ours?")
         return _semi_join(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
 
     return rows

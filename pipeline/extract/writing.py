@@ -69,10 +69,10 @@ def copy_packets(octets: Bytes, records: Records, rows: NDArray[np.int64]) -> Ch
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes to packets. `shown`: the visible ranges by group, None: no redaction. `key`: to anonymise addresses,
+    """Changes to packets. `visible`: the visible ranges by group, None: no redaction. `key`: to anonymise addresses,
     None: keep them."""
 
-    shown: Mapping[int, Visible] | None = None
+    visible: Mapping[int, Visible] | None = None
     key: bytes | None = None
 
 
@@ -148,16 +148,16 @@ def _interface(described: Sequence[Interface], number: int, link_type: int, ts_n
 
 def change_chunk(chunk: Chunk, survey: Survey, changes: Changes, lengths: Mapping[int, int]) -> None:
     """Redact and anonymise the packets of a chunk in place, and adjust their checksums."""
-    if changes.shown is None and changes.key is None:
+    if changes.visible is None and changes.key is None:
         return
     before = chunk.octets.copy()
     packets = survey.packets[chunk.rows]
     stacks = [stack_of(before, chunk.records, row) for row in range(len(chunk.records))]
-    if changes.shown is not None:
-        redact(chunk, packets, stacks, changes.shown, survey.connections)
+    if changes.visible is not None:
+        redact(chunk, packets, stacks, changes.visible, survey.connections)
     if changes.key is not None:
         anonymise(chunk.octets, stacks, changes.key)
-    if changes.shown is not None:  # after anonymise: the checksum covers the addresses
+    if changes.visible is not None:  # after anonymise: the checksum covers the addresses
         set_fragment_checksums(chunk, packets, stacks, lengths)
     adjust(before, chunk.octets, stacks)
 

@@ -71,7 +71,7 @@ def read(root: Place) -> tuple[int, dict[str, Change]] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise LakeError(f"{place.shown}: is damaged ({error}); expected what a batch was to commit") from error
+        raise LakeError(f"{place.display_name}: is damaged ({error}); expected what a batch was to commit") from error
     return document["batch"], {name: _change(change) for name, change in document["tables"].items()}
 
 

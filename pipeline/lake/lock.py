@@ -72,4 +72,4 @@ def _who() -> str:
 
 
 def _taken(root: Place, who: str) -> LakeError:
-    return LakeError(f"{root.shown}: another ingest works on this lake ({who}); one at a time, try later")
+    return LakeError(f"{root.display_name}: another ingest works on this lake ({who}); one at a time, try later")

@@ -96,7 +96,7 @@ class Log:
         try:
             found = self._open[name] = DeltaTable(self._address(name), storage_options=self._options)
         except TableNotFoundError:
-            raise LakeError(f"{self.root.shown}: the lake has no table {name}; a batch will make it") from None
+            raise LakeError(f"{self.root.display_name}: the lake has no table {name}; a batch will make it") from None
         return found
 
     def _committed(self, name: str, version: int) -> bool:
@@ -204,7 +204,7 @@ class Log:
                 self._open.pop(name, None)
                 if not left:
                     raise LakeError(
-                        f"{self.root.child(name).shown}: cannot be committed, others write there ({error})"
+                        f"{self.root.child(name).display_name}: cannot be committed, others write there ({error})"
                     ) from error
                 continue
             return
@@ -215,7 +215,8 @@ class Log:
         for file in files:
             if file.path not in there:
                 raise LakeError(
-                    f"{self.root.child(name).shown}: {file.path} was replaced by somebody else meanwhile; try again"
+                    f"{self.root.child(name).display_name}: {file.path} was replaced by somebody else meanwhile; "
+                    "try again"
                 )
 
     def vacuum(self, name: str, hours: int) -> int:

@@ -24,15 +24,17 @@ def existing(uri: str) -> Place:
     """The lake at a path or URI. Raises LakeError when there is none, or one of a later layout."""
     root = _place(uri)
     if not is_lake(root):
-        raise LakeError(f"{root.shown}: is not a lake; expected a directory that `wirehare ingest` has filled")
+        raise LakeError(f"{root.display_name}: is not a lake; expected a directory that `wirehare ingest` has filled")
     with root.files.open_input_stream(posixpath.join(root.path, OWN, NAME)) as file:
         try:
             layout = int(json.loads(file.read())["layout"])
         except (ValueError, KeyError, TypeError):
-            raise LakeError(f"{root.child(OWN).child(NAME).shown}: is damaged; expected the layout of a lake") from None
+            raise LakeError(
+                f"{root.child(OWN).child(NAME).display_name}: is damaged; expected the layout of a lake"
+            ) from None
     if layout > LAYOUT:
         raise LakeError(
-            f"{root.shown}: is a lake of layout {layout}, this release reads up to {LAYOUT}; use a later release"
+            f"{root.display_name}: is a lake of layout {layout}, this release reads up to {LAYOUT}; use a later release"
         )
     return root
 
@@ -46,7 +48,7 @@ def made(uri: str) -> Place:
         entries = set(root.entries() or ()) - IGNORED
         if entries - {OWN}:
             raise LakeError(
-                f"{root.shown}: holds {min(entries)} and is not a lake; expected an empty directory, or a lake"
+                f"{root.display_name}: holds {min(entries)} and is not a lake; expected an empty directory, or a lake"
             )
         if root.entries() is None:
             root.create()

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pipeline.lake.layout import NS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.place import existing, is_lake
-from pipeline.output.swap import OutputError, Place, escaped, place
+from pipeline.output.swap import OutputError, Place, escape_glob, place
 from pipeline.schemas import TABLES
 
 # When rows begin and end, as ns or TIMESTAMP columns: a row is wanted if it lasts into the time that is asked for.
@@ -106,7 +106,7 @@ def _table(spark: SparkSession, log: Log, name: str, batch: int, span: Span) -> 
     if not files:
         return spark.createDataFrame([], TABLES[name])
     folder = log.root.child(name)
-    paths = [escaped(f"{folder.uri}/{file.path}") for file in files]
+    paths = [escape_glob(f"{folder.uri}/{file.path}") for file in files]
     # The schema is ours; columns that files of an older release do not have are null.
     return spark.read.schema(TABLES[name]).option("recursiveFileLookup", "true").parquet(*paths)
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from codec.compiler.jit import interpreted
 from codec.compiler.places import all_compiled
-from pipeline.decoding.decode import HERE_BYTES, Chosen, by_flow, one_task
+from pipeline.decoding.decode import IN_PROCESS_BYTES, PacketFilter, by_flow, one_task
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
 from pipeline.lake.files import Writer, listed, rows_of
@@ -26,11 +26,10 @@ from pipeline.lake.layout import DAY_OF, OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.swap import Place
 from pipeline.schemas import MESSAGE_FLOWS
-from pipeline.session import planned, settings
-from pipeline.tables.config import config
-from pipeline.tables.exchange import Here, OnSpark, Rows, ThisProcess
+from pipeline.session import plan_settings, settings
+from pipeline.tables.config import config, streams
+from pipeline.tables.exchange import InProcess, OnSpark, Rows, ThisProcess
 from pipeline.tables.flows import paired, row_groups, shares
-from pipeline.tables.methods import streams
 from udfs.arrow.types import arrow_schema
 from udfs.source.partitions import partition_of
 
@@ -52,7 +51,7 @@ class LakeWork:
     process: ThisProcess | None
     log: Log
     payload: bool
-    chosen: Chosen
+    chosen: PacketFilter
     key_logs: tuple[str, ...] = ()
     carry_secrets: bool = False
 
@@ -86,15 +85,15 @@ class LakeWork:
             tasks = 1 + len(only) // HERE_CONNECTIONS
             spark = None if self._ready and tasks == 1 else self.spark
             with self._working(spark):
-                rows: Rows = Here([pa.record_batch({"id": [0]})])
+                rows: Rows = InProcess([pa.record_batch({"id": [0]})])
                 if spark is not None:
                     rows = OnSpark(spark.range(0, tasks, 1, tasks))
                 return self._written(rows.then(EndConnections(writer, tasks), FILED))
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
-        here = one_task(uris, writer, self.chosen, read, HERE_BYTES) if self._ready else None
+        here = one_task(uris, writer, self.chosen, read, IN_PROCESS_BYTES) if self._ready else None
         if here is not None:
             with self._working(None):
-                return self._written(Here([]).then(here, FILED))
+                return self._written(InProcess([]).then(here, FILED))
         with self._working(self.spark):
             return self._written(OnSpark(by_flow(self.spark, uris, writer, FILED, self.chosen, read)))
 
@@ -170,7 +169,7 @@ class LakeWork:
 
     def _working(self, spark: SparkSession | None) -> AbstractContextManager[None]:
         if spark is not None:
-            return settings(spark, planned(small=True))  # to Spark, runs are few rows
+            return settings(spark, plan_settings(small=True))  # to Spark, runs are few rows
         return self.process.interruptible() if self.process else nullcontext()
 
     def _filing(self, number: int) -> Filing:

@@ -25,7 +25,7 @@ def to_arrow(rows: DataFrame) -> pa.Table:
     return as_variants(plain.toArrow(), columns)
 
 
-def arrowed(rows: DataFrame) -> DataFrame:
+def with_to_arrow(rows: DataFrame) -> DataFrame:
     """`rows`, whose method `toArrow` is `to_arrow`; that of what is made of them is still pyspark's."""
     rows.__dict__["toArrow"] = lambda: to_arrow(rows)
     return rows

@@ -35,7 +35,7 @@ def directories(conf: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def kept_private(local_dirs: str) -> Iterator[None]:
+def private_umask(local_dirs: str) -> Iterator[None]:
     """Start a JVM inside: what it writes only its user can read, and it writes to `local_dirs`. Its Python workers get
     back the umask of this process (`udfs.arrow.umask`)."""
     before = os.environ.get(LOCAL_DIRS)
@@ -61,11 +61,11 @@ def private(place: str) -> str:
     clean(place)
     while True:
         directory = tempfile.mkdtemp(prefix=PREFIX, dir=place)  # mode 700
-        lock = locked(directory)
+        lock = try_lock(directory)
         # Another process may have taken it for a left one before it was locked.
         if lock is not None and Path(directory).is_dir():
             break
-    atexit.register(leave, directory, lock, os.getpid())
+    atexit.register(remove_directory, directory, lock, os.getpid())
     return directory
 
 
@@ -74,13 +74,13 @@ def clean(place: str) -> None:
     with suppress(OSError):
         for entry in list(os.scandir(place)):
             if entry.name.startswith(PREFIX):
-                lock = locked(entry.path)
+                lock = try_lock(entry.path)
                 if lock is not None:
                     shutil.rmtree(entry.path, ignore_errors=True)
                     os.close(lock)
 
 
-def locked(directory: str) -> int | None:
+def try_lock(directory: str) -> int | None:
     """A lock on a directory of this user; None if it is another's, or a living process has it."""
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -97,7 +97,7 @@ def locked(directory: str) -> int | None:
     return None
 
 
-def leave(directory: str, lock: int, process: int) -> None:
+def remove_directory(directory: str, lock: int, process: int) -> None:
     """Remove the directory of this process; a fork of it leaves it alone."""
     if process == os.getpid():
         shutil.rmtree(directory, ignore_errors=True)

@@ -74,10 +74,10 @@ class Place:
     @property
     def pattern(self) -> str:
         """The URI as Spark takes it for reading."""
-        return escaped(self.uri)
+        return escape_glob(self.uri)
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """The path of a local directory, the URI of another one without credentials."""
         return printable(self.path if self.local else public_uri(self.uri))
 
@@ -95,7 +95,7 @@ class Place:
         if info.type == pyarrow.fs.FileType.NotFound:
             return None
         if info.type == pyarrow.fs.FileType.File:
-            raise OutputError(f"{self.shown}: is a file; expected a directory to write tables into")
+            raise OutputError(f"{self.display_name}: is a file; expected a directory to write tables into")
         return [entry.base_name for entry in self.files.get_file_info(pyarrow.fs.FileSelector(self.path))]
 
     def dataset(self) -> Any:
@@ -113,7 +113,7 @@ class Place:
             else:
                 self.files.create_dir(self.path, recursive=True)
         except OSError as error:
-            raise OSError(f"{self.parent.shown}: cannot be written to ({error.strerror or error})") from error
+            raise OSError(f"{self.parent.display_name}: cannot be written to ({error.strerror or error})") from error
 
     def publish(self) -> None:
         """Let others at a local directory, and at what is in it, as the umask of this process says."""
@@ -122,8 +122,8 @@ class Place:
         for_directories, for_files = 0o777 & ~umask(), 0o666 & ~umask()
         for directory, _, files in os.walk(self.path, topdown=False):
             for name in files:
-                _allow(os.path.join(directory, name), for_files)
-            _allow(directory, for_directories)
+                _chmod(os.path.join(directory, name), for_files)
+            _chmod(directory, for_directories)
 
     def remove(self) -> None:
         """Delete the directory with all in it; nothing happens when there is none."""
@@ -153,14 +153,14 @@ class Place:
             self.files.delete_dir(self.path)
 
 
-def _allow(path: str, mode: int) -> None:
+def _chmod(path: str, mode: int) -> None:
     """Set the permissions of a file or directory, as far as it is ours; a directory keeps the group for what is made in
     it."""
     with suppress(PermissionError):  # of another user, whose executor made it
         os.chmod(path, mode | (os.stat(path).st_mode & stat.S_ISGID))
 
 
-def escaped(uri: str) -> str:
+def escape_glob(uri: str) -> str:
     """A URI or path for Spark to read, which takes it as a glob: signs mean themselves behind a backslash."""
     return GLOB_SIGNS.sub(r"\\\g<0>", uri)
 
@@ -193,29 +193,29 @@ def staged(output: str, *, known: Collection[str], overwrite: bool = False) -> I
     anything else, or is not empty and `overwrite` is not given.
     """
     target = place(output)
-    with aside(target, target, partial(check, target, known, overwrite)) as stage:
+    with staged_beside(target, target, partial(check, target, known, overwrite)) as stage:
         yield stage
 
 
 @contextmanager
-def added(output: str, name: str) -> Iterator[Place]:
+def staged_child(output: str, name: str) -> Iterator[Place]:
     """A directory to write into, which becomes the sub-directory `name` of `output` once the body ends well, in the
     place of an earlier one. Until then nothing in `output` changes."""
     directory = place(output)
     beside = directory.parent.child(f"{directory.name}.{name}")
-    with aside(directory.child(name), beside, lambda: None) as stage:
+    with staged_beside(directory.child(name), beside, lambda: None) as stage:
         yield stage
 
 
 @contextmanager
-def aside(target: Place, beside: Place, allowed: Callable[[], None]) -> Iterator[Place]:
+def staged_beside(target: Place, beside: Place, allowed: Callable[[], None]) -> Iterator[Place]:
     """A stage that replaces `target` in the end, if then it is still `allowed`; a hidden sibling of `beside`."""
     clean(target, beside)
     allowed()
     stage = beside.parent.child(f".wirehare-{beside.name}-{time.time_ns()}-{secrets.token_hex(4)}")
     stage.create()
     try:
-        with held(stage):
+        with hold_lock(stage):
             yield stage
             stage.publish()
             allowed()  # somebody else may have written there meanwhile
@@ -231,16 +231,16 @@ def check(target: Place, known: Collection[str], overwrite: bool) -> None:
     for entry in entries:
         if entry not in known:
             raise OutputError(
-                f"{target.shown}: holds {entry}, which is not one of our tables; "
+                f"{target.display_name}: holds {entry}, which is not one of our tables; "
                 "expected an empty directory or the output of an earlier run"
             )
-    if entries and not overwrite and not holds_nothing(target, entries):
+    if entries and not overwrite and not has_no_rows(target, entries):
         raise OutputError(
-            f"{target.shown}: already holds tables; use --overwrite to replace them, or another directory"
+            f"{target.display_name}: already holds tables; use --overwrite to replace them, or another directory"
         )
 
 
-def holds_nothing(target: Place, entries: Collection[str]) -> bool:
+def has_no_rows(target: Place, entries: Collection[str]) -> bool:
     """Whether tables are those of a run that found no capture: no rows, but for files that are none."""
     try:
         for entry in entries:
@@ -256,16 +256,16 @@ def holds_nothing(target: Place, entries: Collection[str]) -> bool:
 def swap(stage: Place, target: Place) -> None:
     """Put the stage where the output is. Between the two moves the old output has a name that `clean` knows."""
     old = stage.parent.child(f"{stage.name}{OLD}")
-    standing = target.entries() is not None
-    if standing:
+    existed = target.entries() is not None
+    if existed:
         target.move_to(old)
     try:
         stage.move_to(target)
     except BaseException:
-        if standing:
+        if existed:
             old.move_to(target)
         raise
-    if standing:
+    if existed:
         old.remove()
 
 
@@ -297,7 +297,7 @@ def is_own_directory(path: str) -> bool:
 
 
 @contextmanager
-def held(stage: Place) -> Iterator[None]:
+def hold_lock(stage: Place) -> Iterator[None]:
     """Hold a lock on a local stage. It follows the directory when that moves, and ends with the process."""
     if not stage.local:
         yield

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from pipeline.decoding.decode import OF_FLOWS, Chosen, Time, decode_into
+from pipeline.decoding.decode import FLOW_INPUTS, PacketFilter, Time, decode_into
 from pipeline.output import parquet
 from pipeline.output.swap import Place, staged
 from pipeline.schemas import TABLES
-from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine, planned, settings
-from pipeline.tables.config import MADE_BY_WORKERS
+from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine, plan_settings, settings
+from pipeline.tables.config import WORKER_TABLES
 from pipeline.tables.exchange import ThisProcess
 from pipeline.tables.flows import write_flows
 from udfs.decode.hand_over import ACCOUNTS, STREAM_QUEUES
@@ -48,16 +48,16 @@ class Progress(Protocol):
     ) -> AbstractContextManager[Status]: ...
 
 
-class Unseen:
+class NullStatus:
     """A status that nobody reads."""
 
     doing = ""
 
 
 @contextmanager
-def silent(doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()) -> Iterator[Status]:
+def no_progress(doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()) -> Iterator[Status]:
     """Tell nobody."""
-    yield Unseen()
+    yield NullStatus()
 
 
 @suggesting
@@ -75,7 +75,7 @@ def write(
     until: Time | None = None,
     split_bytes: int | None = None,
     keylog: str | Sequence[str] | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> list[dict[str, Any]]:
     """Write the tables of captures as Parquet files below the directory `output`; the rows of table captures.
 
@@ -89,7 +89,7 @@ def write(
     for name in wanted:
         if name not in TABLES:
             raise ValueError(unknown("table", name, TABLES))
-    chosen = Chosen(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
+    chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes, keylog=keylog)
     with staged(output, known=(*TABLES, FINDINGS), overwrite=overwrite) as stage:
         stage.scratch.create()
         session = spark() if callable(spark) else spark
@@ -117,17 +117,17 @@ def _write(
     wanted: Sequence[str],
     payload: bool,
     progress: Progress,
-    chosen: Chosen,
+    chosen: PacketFilter,
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
-    number = counted(len(paths), "capture")
+    number = plural(len(paths), "capture")
     spark = None if isinstance(session, ThisProcess) else session
     with (
         progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")),
-        _planned(spark, planned(small=True)),  # to Spark, runs are few rows
+        _plan_settings(spark, plan_settings(small=True)),  # to Spark, runs are few rows
     ):
         written = decode_into(session, paths, stage.scratch, wanted, payload=payload, **chosen)
-    with progress("writing tables", f"{counted(len(wanted), 'table')} written", spark) as status:
+    with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark) as status:
         accounts = written.part(ACCOUNTS, "account")
         splits = map(json.loads, accounts["account"].to_pylist() if accounts else ())
         rows = capture_rows(captures_of(splits), TABLES["captures"])
@@ -135,17 +135,17 @@ def _write(
         aside = written.directory.child("aside")
         aside.create()
         with_flows = "message_flows" in wanted
-        for name in MADE_BY_WORKERS:
-            if name in wanted or (with_flows and name in OF_FLOWS):
+        for name in WORKER_TABLES:
+            if name in wanted or (with_flows and name in FLOW_INPUTS):
                 target = (stage if name in wanted else aside).child(name)
-                if not written.moved(name, target):
+                if not written.move(name, target):
                     parquet.write_rows(target, TABLES[name])
         if with_flows:
             status.doing = "writing message_flows"
             number_of = written.rows("messages")
             small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS
-            with _planned(spark, planned(small=small, one_partition=one_partition)):
-                messages, connections = ((stage if name in wanted else aside).child(name) for name in OF_FLOWS)
+            with _plan_settings(spark, plan_settings(small=small, one_partition=one_partition)):
+                messages, connections = ((stage if name in wanted else aside).child(name) for name in FLOW_INPUTS)
                 flows, target = written.directory.child("flows"), stage.child("message_flows")
                 files = write_flows(
                     spark, messages, connections, written.part(STREAM_QUEUES, "connection_id", "queue"), flows
@@ -157,10 +157,10 @@ def _write(
                 parquet.write_rows(target, TABLES["message_flows"])
 
 
-def _planned(spark: SparkSession | None, wanted: Mapping[str, str]) -> AbstractContextManager[None]:
+def _plan_settings(spark: SparkSession | None, wanted: Mapping[str, str]) -> AbstractContextManager[None]:
     return contextlib.nullcontext() if spark is None else settings(spark, wanted)
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """1 capture, 2 captures."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,7 +1,7 @@
 """Grouped counts: many small aggregates over several tables, in one Spark query with a bounded number of result rows.
 
 A `Section` groups the rows of a table by some expressions; all sections of a table share its measures, so that a table
-is scanned once whatever the number of its sections. The groups of a section beyond its `shown` largest are counted and
+is scanned once whatever the number of its sections. The groups of a section beyond its `limit` largest are counted and
 not collected: what comes to the driver does not grow with the capture.
 
 A row that belongs to five sections becomes five rows to group, by text keys. Therefore large tables are first
@@ -36,7 +36,7 @@ class Section:
     keys: Mapping[str, str]
     where: str = "true"
     rank: str = "rows"
-    shown: int = 20
+    limit: int = 20
     apart: bool = False
 
 
@@ -77,7 +77,7 @@ def count_groups(
     )
     groups = reduce(DataFrame.unionAll, (count_sections(*step) for step in steps))
     ranks = {name: list(source.measures).index(section.rank) for name, (source, section) in sections.items()}
-    limits = {name: section.shown for name, (_, section) in sections.items()}
+    limits = {name: section.limit for name, (_, section) in sections.items()}
     whole = Window.partitionBy("section")
     largest_first = whole.orderBy(F.get("measures", by_section(ranks)).desc_nulls_last(), "key")
     placed = groups.select(

@@ -47,7 +47,7 @@ FILES = Source(
                 "error": "error",
             },
             rank="packets",
-            shown=30,
+            limit=30,
         )
     ],
 )
@@ -102,12 +102,12 @@ CONNECTIONS = Source(
         "blocked": "try_sum(blocked_ns)",
     },
     [
-        Section("versions", {"version": "version", "content": "content"}, shown=60),
+        Section("versions", {"version": "version", "content": "content"}, limit=60),
         Section(
             "products",
             {"product": "client_product", "release": "client_version", "version": "version"},
             where="content = 'amqp'",
-            shown=30,
+            limit=30,
         ),
         Section(
             "servers",
@@ -127,7 +127,7 @@ CONNECTIONS = Source(
             "logins",
             {"user": "user", "mechanism": "mechanism", "vhost": "vhost", "tls": "tls_mode"},
             where="content = 'amqp' and (user is not null or mechanism is not null)",
-            shown=30,
+            limit=30,
         ),
         Section(
             "encryption",
@@ -156,7 +156,7 @@ CONNECTIONS = Source(
                 **CHECKABLE,
             },
             where="content = 'amqp'",
-            shown=KINDS_SHOWN,
+            limit=KINDS_SHOWN,
         ),
         Section("limits", {"limits": "array_join(limits, ', ')"}, where="size(limits) > 0"),
     ],
@@ -190,12 +190,12 @@ METHODS = Source(
     "methods",
     {"rows": "count(*)", "longest": "max(reply_latency_ns)", "shortest": "min(reply_latency_ns)"},
     [
-        Section("methods", {"name": "name", "sender": "sender"}, shown=40),
+        Section("methods", {"name": "name", "sender": "sender"}, limit=40),
         Section(
             "replies",
             {"name": "name", "class": LATENCY_CLASS.format("reply_latency_ns")},
             where="reply_latency_ns >= 0",
-            shown=CLASSES_SHOWN,
+            limit=CLASSES_SHOWN,
         ),
         Section(
             "returns",
@@ -215,7 +215,7 @@ DAMAGE = Source(
 TOPOLOGY = Source(
     "topology",
     {"rows": "sum(messages)"},
-    [Section("topology", {"kind": "kind", "origin": "origin", "target": "target"}, shown=120)],
+    [Section("topology", {"kind": "kind", "origin": "origin", "target": "target"}, limit=120)],
 )
 BINDINGS = "name = 'queue.bind' AND queue != ''"
 
@@ -233,14 +233,14 @@ def messages(first_ns: int, last_ns: int) -> Source:
             "shortest": "min(settle_latency_ns)",
         },
         [
-            Section("outcomes", {"operation": "operation", "outcome": "outcome"}, shown=60),
+            Section("outcomes", {"operation": "operation", "outcome": "outcome"}, limit=60),
             Section(
                 "rates",
                 {
                     "operation": "operation",
                     "bar": f"greatest(0, least({TIME_BARS - 1}, (ts_ns - {first_ns}) div {width}))",
                 },
-                shown=10 * TIME_BARS,
+                limit=10 * TIME_BARS,
             ),
             Section(
                 "settled",
@@ -250,7 +250,7 @@ def messages(first_ns: int, last_ns: int) -> Source:
                     "class": LATENCY_CLASS.format("settle_latency_ns"),
                 },
                 where="settle_latency_ns >= 0",
-                shown=CLASSES_SHOWN,
+                limit=CLASSES_SHOWN,
                 apart=True,
             ),
             Section(

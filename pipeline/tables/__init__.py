@@ -1,1 +1,1 @@
-"""The tables: DataFrame -> DataFrame, one file a table, and the steps that several of them share."""
+"""The tables: data about methods and columns for the workers, and what Spark derives from several connections."""

@@ -1,4 +1,4 @@
-"""Rows that go through functions over Arrow batches and a shuffle between them: on Spark, or in this process.
+"""Pipelines of functions over Arrow batches with shuffles between them: on Spark, or in this process.
 
     rows.partitioned(one).by_bucket().then(other, SCHEMA).collected()
 
@@ -25,15 +25,15 @@ Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class ThisProcess:
-    """Instead of a Spark session, where work is so little that this process does it sooner."""
+    """Used instead of a Spark session for work that this process finishes sooner than Spark starts."""
 
     _interrupted = False
     _worker: int | None = None  # the thread that may be interrupted
 
     def interruptAll(self) -> None:
-        """End work as soon as may be: as of a session, from another thread."""
+        """Cancel the work, as of a session; called from another thread."""
         self._interrupted = True
-        if self._worker is not None:  # interpreted kernels take minutes before they come back to a place that could ask
+        if self._worker is not None:  # interpreted kernels run for minutes without checking a flag
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._worker), ctypes.py_object(Interrupted))
 
     @contextmanager
@@ -49,36 +49,36 @@ class ThisProcess:
 
 
 class Interrupted(WirehareError):
-    """Work in this process was ended by `ThisProcess.interruptAll`."""
+    """Work in this process was cancelled by `ThisProcess.interruptAll`."""
 
 
 class Rows(Protocol):
-    """Rows, wherever they are worked on."""
+    """Rows on Spark or in this process."""
 
     def then(self, function: Function, schema: StructType | str) -> Self:
-        """What a function makes of them."""
+        """The rows after a function."""
         ...
 
     def partitioned(self, function: Function) -> Self:
-        """The same, of a function that gives PARTITIONED rows."""
+        """The rows after a function that returns PARTITIONED rows."""
         ...
 
     def with_rows(self, others: Self) -> Self:
-        """These and others of the same columns."""
+        """The union with rows of the same columns."""
         ...
 
     def by_bucket(self) -> Self:
-        """PARTITIONED rows, those of a bucket one behind another."""
+        """PARTITIONED rows, sorted by bucket."""
         ...
 
     def collected(self) -> list[dict[str, Any]]:
-        """All of them; runs what was not run yet."""
+        """All rows; runs the pipeline."""
         ...
 
 
 @dataclass(frozen=True)
 class OnSpark:
-    """Rows of Spark, made when they are wanted."""
+    """Rows on Spark, lazy."""
 
     rows: DataFrame
 
@@ -99,22 +99,22 @@ class OnSpark:
 
 
 @dataclass(frozen=True)
-class Here:
+class InProcess:
     """Few rows, in this process."""
 
     rows: Sequence[pa.RecordBatch]
 
-    def then(self, function: Function, schema: StructType | str) -> Here:
-        return Here(list(function(iter(self.rows))))
+    def then(self, function: Function, schema: StructType | str) -> InProcess:
+        return InProcess(list(function(iter(self.rows))))
 
-    def partitioned(self, function: Function) -> Here:
+    def partitioned(self, function: Function) -> InProcess:
         return self.then(function, PARTITIONED)
 
-    def with_rows(self, others: Here) -> Here:
-        return Here([*self.rows, *others.rows])
+    def with_rows(self, others: InProcess) -> InProcess:
+        return InProcess([*self.rows, *others.rows])
 
-    def by_bucket(self) -> Here:
-        return Here(pa.Table.from_batches(self.rows).sort_by("bucket").to_batches()) if self.rows else self
+    def by_bucket(self) -> InProcess:
+        return InProcess(pa.Table.from_batches(self.rows).sort_by("bucket").to_batches()) if self.rows else self
 
     def collected(self) -> list[dict[str, Any]]:
         return [row for batch in self.rows for row in batch.to_pylist()]

@@ -1,8 +1,9 @@
 """Table message_flows: each publish with the deliveries of its message, across connections and versions.
 
-Messages meet at their broker (server endpoint and virtual host) under a key: the message-id, or else a fingerprint of
-correlation-id and body. They are shuffled by that key, so that the messages of one busy queue are spread, and the
-kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages need no Spark for that (`exchange.Here`).
+Messages are matched at their broker (server endpoint and virtual host) by a key: the message-id, or else a fingerprint
+of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
+kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
+(`exchange.InProcess`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyspark.sql import functions as F
 from pipeline.output import parquet
 from pipeline.output.swap import Place
 from pipeline.schemas import MESSAGE_FLOWS
-from pipeline.tables.exchange import Here, OnSpark, Rows
+from pipeline.tables.exchange import InProcess, OnSpark, Rows
 from pipeline.tables.roles import DELIVERIES
 from udfs.pairing.columns import BROKERS_OF_SPARK, OF_BROKERS, OF_CONNECTIONS
 
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made", bound=Rows)
 
-# What never came to a queue, and what goes back to one.
+# Outcomes of messages that never reached a queue, and of those that return to one.
 REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
 GIVEN_BACK = ("requeued", "released", "modified", "unsettled", "unknown")
-WITHOUT_MARK = "released"  # 0-10, 1.0: a message that comes again after this need not say so
+WITHOUT_MARK = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
 AT = ["server", "vhost"]  # a broker: server endpoint and virtual host
-BUCKETS = 8  # for each partition of the shuffle, so that these are about as large
+BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
 FOOTERS = 16  # read at a time
 ASKS = "reply_to"  # the column of messages that only requests have
 FILE = "part-0.parquet"
 
 
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
-    """Tables `messages` (OF_MESSAGES are enough; read twice, and where bytes are lost once more), `connections`, and
-    queues that are `streams` (`udfs.conversation.streams.STREAMS`) -> table message_flows."""
+    """Tables `messages` (columns OF_MESSAGES; read twice, three times if bytes are lost), `connections`, and queues
+    that are `streams` (`udfs.conversation.streams.STREAMS`) -> table message_flows."""
     # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
     from udfs.pairing.brokers import REPEATED_OF_SPARK, MakeBrokers, repeated
     from udfs.pairing.flows import PairMessages
@@ -57,11 +58,11 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
     def read(rows: DataFrame, partition: Partition) -> OnSpark:
         return OnSpark(rows.select(*partition.columns, *OF_BROKERS)).partitioned(partition)
 
-    # Asked where bytes are lost only: elsewhere what repeats is there to be seen.
+    # Needed only where bytes are lost: elsewhere repeated ids are visible.
     of_lossy = messages.join(F.broadcast(brokers.filter("lossy")), "connection_id")
     ids = read(of_lossy.withColumn("ids_repeat", F.lit(None).cast("boolean")), _ids(buckets))
     repeats = ids.by_bucket().then(repeated, REPEATED_OF_SPARK).rows.distinct().withColumn("ids_repeat", F.lit(True))
-    # Repeats are joined last: of a join of joins Spark would think that it is too large to be sent to the messages.
+    # Repeats are joined last: Spark would consider a join of joins too large to broadcast.
     rows = messages.join(brokers, "connection_id").join(F.broadcast(repeats), AT, "left")
     found = _by_bucket(partial(read, rows), buckets, asks=True)
     return found.then(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS).rows
@@ -70,9 +71,9 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
 def write_flows(
     spark: SparkSession | None, messages: Place, connections: Place, streams: pa.Table | None, directory: Place
 ) -> set[str]:
-    """Write the table into `directory`, which must not exist; the names of its files, which may be none. Others may be
-    there, from tasks that were tried again. Workers read the messages from their files; without `spark`, this process
-    does it."""
+    """Write the table into `directory`, which must not exist; return the names of its files, perhaps none. Retried
+    tasks may leave other files there. Workers read the messages from their files; without `spark`, this process
+    does."""
     from udfs.pairing.brokers import MAY_HAVE_MESSAGES, brokers_of
     from udfs.pairing.flows import PairMessages, WriteFlows
     from udfs.sink.parquet import WRITTEN
@@ -88,8 +89,8 @@ def write_flows(
 def paired(
     spark: SparkSession | None, groups: Sequence[tuple[str, int]], asks: bool, brokers: pa.Table, beside: Place
 ) -> Rows:
-    """Messages in these row groups, of connections of `brokers` (BROKERS), for `udfs.pairing.flows.PairMessages`. What
-    workers are to know of these is put into the directory `beside`."""
+    """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
+    Data for the workers is written into the directory `beside`."""
     from udfs.pairing.brokers import REPEATED, REPEATED_OF_SPARK, repeated, with_repeats
     from udfs.pairing.pairable import ReadMessages
 
@@ -99,7 +100,7 @@ def paired(
         return tasks.partitioned(ReadMessages(beside.files, f"{beside.path}/{of}", partition))
 
     lossy = brokers.filter(brokers["lossy"])
-    if lossy.num_rows:  # elsewhere what repeats is there to be seen
+    if lossy.num_rows:  # elsewhere repeated ids are visible
         pq.write_table(lossy, f"{beside.path}/lossy-{FILE}", filesystem=beside.files)
         repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_OF_SPARK).collected()
         brokers = with_repeats(brokers, pa.Table.from_pylist(repeats, REPEATED))
@@ -108,8 +109,7 @@ def paired(
 
 
 def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], bool]:
-    """Path and number of each row group of files with messages, the largest first; whether there may be a request among
-    them."""
+    """Path and number of each row group of files with messages, the largest first; whether there may be requests."""
     with ThreadPoolExecutor(FOOTERS) as readers:
         footers = list(readers.map(partial(pq.read_metadata, filesystem=filesystem), paths))
     found = [
@@ -121,7 +121,7 @@ def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tu
 
 
 def _has(group: pq.RowGroupMetaData, name: str) -> bool:
-    """Whether a column of a row group may have a value."""
+    """Whether a column of a row group may have values other than null."""
     columns = (group.column(at) for at in range(group.num_columns))
     (statistics,) = (column.statistics for column in columns if column.path_in_schema == name)
     return statistics is None or not statistics.has_null_count or bool(statistics.null_count < group.num_rows)
@@ -138,8 +138,8 @@ def shares(spark: SparkSession | None, groups: Sequence[tuple[str, int]]) -> Row
         }
     )
     if spark is None:
-        return Here(rows.drop_columns("share").to_batches())
-    # Of Arrow's columns Spark makes rows itself, of a list in Python workers.
+        return InProcess(rows.drop_columns("share").to_batches())
+    # Spark converts Arrow columns itself; a list would go through Python workers.
     return OnSpark(spark.createDataFrame(rows).repartitionById(number, "share").drop("share"))
 
 
@@ -148,7 +148,7 @@ def _partitions(spark: SparkSession | None) -> int:
 
 
 def rules_of_pairing() -> Rules:
-    """What outcomes and operations mean for flows."""
+    """The meaning of outcomes and operations for pairing."""
     from udfs.pairing.pairable import Rules
 
     return Rules(DELIVERIES, REFUSED, GIVEN_BACK, WITHOUT_MARK)
@@ -162,7 +162,7 @@ def _ids(buckets: int) -> Partition:
 
 
 def _by_bucket(read: Callable[[Partition], Made], buckets: int, asks: bool) -> Made:
-    """What `udfs.pairing.flows` pairs: messages and, where there are requests among them, answers to these."""
+    """The input of `udfs.pairing.flows`: messages, and replies if there are requests."""
     from udfs.pairing.flows import KEY, TO_PAIR
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import PartitionMessages

@@ -1,6 +1,5 @@
-"""What methods do to channels, links and messages, as the kernel behind `udfs.conversation.history` is told: it knows
-the rules and
-no method."""
+"""What methods do to channels, links and messages, as numbers for the kernel behind `udfs.conversation.history`, which
+knows no method by name."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ TEXTS = {
 
 
 def method_roles() -> MethodRoles:
-    """What the methods of the classic family do, for the kernel."""
+    """The effects of the methods of the classic family, for the kernel."""
     from udfs.conversation.history import MethodRoles, Said
 
     groups = request_groups()

@@ -1,8 +1,7 @@
-"""Properties of messages as columns: where each family keeps what, as data.
+"""Properties of messages as columns: their place in each family of versions, as data.
 
-The families agree on little but the meaning: 1.0 and 0-10 keep properties in several sections, a time to live is a
-text in the classic family, and identifiers may be of any type. What a column is that is not named as in table messages,
-`udfs.conversation.derived` says.
+1.0 and 0-10 have properties in several sections, a time to live is a text in the classic family, and identifiers may
+have any type. `udfs.conversation.derived` computes the columns of table messages that have other names here.
 """
 
 from __future__ import annotations

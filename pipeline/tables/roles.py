@@ -1,14 +1,12 @@
-"""What each method does in its family, as data; the table functions read these and name no method themselves.
+"""What each method does, as data; the code that makes tables names no method itself.
 
-Names are unique across families ('basic.publish', 'message.transfer', 'transfer'), so that one mapping serves all: a
-further family is more entries here.
+Method names are unique across families ('basic.publish', 'message.transfer', 'transfer'), so one mapping serves all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import chain
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -17,22 +15,22 @@ from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
 
 CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
-SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are no frames
-HEADER = "protocol-header"  # nor is this one
-# Frames that only say that their sender is alive, by type or by name.
+SPANS = ("gap", "skipped", "tls", "foreign")  # rows of `frames` that are spans of bytes
+HEADER = "protocol-header"  # not a frame either
+# Heartbeats, by frame type or by name.
 BEAT_FRAMES, BEAT_METHODS = ("heartbeat", "empty"), ("connection.heartbeat",)
-# Where frames may be missing, so that nothing may be paired across: (type of the row, column, value); there is no loss
-# where the column has this value (None: any). A gap that lies inside a frame names the frame's channel: framing went
-# on behind it, no frame is missing. The bytes of an unfinished last frame ('skipped', 'partial') have nothing behind.
+# Rows across which nothing may be paired, because frames may be missing: (frame type, column, value). A row with this
+# value in the column (None: any value) is no loss: a gap inside a frame has the channel of that frame, and framing
+# continued after it; an unfinished last frame ('skipped', 'partial') has nothing after it.
 LOSSES: tuple[tuple[str, str, str | None], ...] = (("gap", "channel", None), ("skipped", "status", "partial"))
-# What may be known of a connection (`pipeline.audit.catalogue.KNOWLEDGE`): SQL over table connections.
+# KNOWLEDGE of a connection (`pipeline.audit.catalogue`): SQL over table connections.
 KNOWN = {
     "start": "sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')",
     "both": "client_packets > 0 AND server_packets > 0",
     "order": "out_of_order_segments = 0 AND NOT coalesce(array_contains(limits, 'order of both sides'), false)",
 }
 
-# Life of a channel. Channel 0 carries the connection itself in the classic family.
+# Opening and closing channels. Channel 0 carries the connection itself in the classic family.
 OPENS_CHANNEL = ("channel.open",)
 OPENED_CHANNEL = ("channel.open-ok",)
 CLOSES_CHANNEL = ("channel.close",)
@@ -42,12 +40,12 @@ MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 SETS_PREFETCH = ("basic.qos",)
 DECLARES_QUEUE = ("queue.declare",)
-# RabbitMQ, types of queues: method -> the argument that tells it, and the type that it tells (None: its value).
+# RabbitMQ queue types: method -> the argument that implies the type, and that type (None: the value of the argument).
 TELLS_QUEUE_TYPE = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
-# RabbitMQ, streams: method -> the argument that tells that its queue is one, and its value (None: any).
+# RabbitMQ streams: method -> the argument that shows that the queue is a stream, and its value (None: any).
 TELLS_STREAM = {"queue.declare": ("x-queue-type", "stream"), "basic.consume": ("x-stream-offset", None)}
 
-# Messages and what becomes of them.
+# Messages and their settlement.
 OPERATIONS = {
     "basic.publish": "publish",
     "basic.deliver": "deliver",
@@ -75,11 +73,11 @@ SETTLEMENTS = {
     ("basic.recover-async", "client", None): "requeued",
     ("basic.recover-sync", "client", None): "requeued",
 }
-# No tag: everything outstanding on the channel.
+# Without a tag: they settle everything outstanding on the channel.
 SETTLES_ALL = ("basic.recover", "basic.recover-async", "basic.recover-sync")
 OUTSIDE_TRANSACTIONS = SETTLES_ALL
 
-# Stages of a connection in order; a connection is in the last of those that it reached.
+# Stages of a connection in order; its state is the last one that it reached.
 STAGES = ("tcp", "header", "start", "secure", "tune", "open", "closing", "closed")
 REACHES_STAGE = {
     "connection.start": "start",
@@ -99,11 +97,11 @@ REACHES_STAGE = {
     "open": "tune",  # one side has stated its limits
     "close": "closing",
 }
-REACHED_BY_BOTH = {"open": "open", "close": "closed"}  # when each side has sent it
+REACHED_BY_BOTH = {"open": "open", "close": "closed"}  # once both sides have sent it
 OPENED = ("connection.open-ok",)
 CLOSES_CONNECTION = ("connection.close", "close")
 
-# Column -> type of the arguments that the tables show or reason with; the argument has the column's name.
+# Arguments that are columns of tables -> their types.
 HOT_ARGUMENTS = {
     "exchange": "string",
     "routing_key": "string",
@@ -126,7 +124,7 @@ HOT_ARGUMENTS = {
     "prefetch_size": "bigint",
 }
 
-# Answered by brokers although the specification lists no reply.
+# Requests that brokers answer although the specification lists no reply.
 ANSWERED_IN_PRACTICE = {"basic.recover": ("basic.recover-ok",)}
 
 
@@ -145,7 +143,7 @@ def replies() -> dict[str, tuple[str, ...]]:
 
 @lru_cache
 def request_groups() -> dict[str, str]:
-    """Method -> its dialogue. Requests that share a reply share a dialogue, and are answered in the order asked."""
+    """Method -> its request/reply group. Requests that share a reply are one group, and are answered in order."""
     group: dict[str, str] = {}
     for request, answers in replies().items():
         joined = {group.get(name, name) for name in (request, *answers)}
@@ -156,16 +154,5 @@ def request_groups() -> dict[str, str]:
 
 
 def named(names: Iterable[str]) -> Column:
-    """True on rows whose `name` is one of `names`; false, not null, on rows without a name."""
+    """True if `name` is one of `names`; false, not null, on rows without a name."""
     return F.coalesce(F.col("name").isin(list(names)), F.lit(False))
-
-
-def looked_up(mapping: Mapping[str, str], key: str | Column = "name") -> Column:
-    """The value of `mapping` for column `key`; null where it has none."""
-    literals = [F.lit(part) for part in chain.from_iterable(mapping.items())]
-    return F.create_map(*literals)[F.col(key) if isinstance(key, str) else key]
-
-
-def other(side: str) -> Column:
-    """The other side of column `side`."""
-    return looked_up({"client": "server", "server": "client"}, side)

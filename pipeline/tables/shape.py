@@ -1,4 +1,4 @@
-"""The last step of every table: exactly its schema's columns, cast to their types, and no text that is not UTF-8."""
+"""The last step of every table: exactly the columns of its schema with their types, and only valid UTF-8."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
 
-# Well-formed characters of UTF-8 (RFC 3629, section 4) but the backslash, and what else there is, one octet each. Of
-# octets read as ISO 8859-1, which has a character for each.
+# Well-formed UTF-8 (RFC 3629, section 4) without the backslash, or any single octet. The input is octets decoded as
+# ISO 8859-1, which has a character for each.
 _TAIL = r"[\x80-\xBF]"
 _CHARACTERS = "|".join(
     (
@@ -22,8 +22,8 @@ _LATIN = "ISO-8859-1"
 
 
 def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFrame:
-    """The columns of `schema`, in order, of its types; a column that `rows` does not have is null. `checked`: all texts
-    are UTF-8 as they come."""
+    """The columns of `schema`, in order, with its types; a column that `rows` lacks is null. `checked`: all texts are
+    known to be UTF-8."""
     present = set(rows.columns)
     columns = []
     for column in schema.fields:
@@ -35,26 +35,25 @@ def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFr
     return rows.select(*columns)
 
 
-def none(spark: SparkSession, schema: StructType) -> DataFrame:
-    """No rows. Spark sees that there are none, and plans nothing for them; of an empty list it makes tasks with Python
+def empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A DataFrame without rows that Spark optimizes away; for an empty list it would start tasks with Python
     workers."""
     nulls = [F.lit(None).cast(column.dataType).alias(column.name, metadata=column.metadata) for column in schema.fields]
     return spark.range(1).where("false").select(*nulls)
 
 
 def elapsed(since: Column, until: Column) -> Column:
-    """Nanoseconds between two moments; null where the later one was captured first: how long it took is not known."""
+    """Nanoseconds between two times; null if the later one was captured first."""
     return F.when(until >= since, until - since)
 
 
 def utf8(text: Column) -> Column:
-    """`text`; where it is not UTF-8, escaped by the rule of `codec.text`: Spark makes strings of any octets of a
-    VARIANT."""
+    """`text`, escaped by the rule of `codec.text` if it is not UTF-8: a VARIANT may give strings of any octets."""
     pieces = F.regexp_extract_all(F.decode(text.cast("binary"), _LATIN), F.lit(_CHARACTERS), F.lit(0))
-    return F.when(F.is_valid_utf8(text), text).otherwise(F.array_join(F.transform(pieces, _shown), ""))
+    return F.when(F.is_valid_utf8(text), text).otherwise(F.array_join(F.transform(pieces, _escaped), ""))
 
 
-def _shown(piece: Column) -> Column:
+def _escaped(piece: Column) -> Column:
     octets = F.encode(piece, _LATIN)
     odd = (F.length(piece) == 1) & ((piece >= "\x80") | (piece == "\\"))
     return F.when(odd, F.concat(F.lit("\\x"), F.lower(F.hex(octets)))).otherwise(F.decode(octets, "UTF-8"))

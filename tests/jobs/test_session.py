@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from jobs.decode import start
 from pipeline.session import (
     BOOT_NOTICE,
-    BRIEF,
-    BRIEF_BYTES,
     PANDAS_NOTICE,
+    QUICK_COMPILER,
+    QUICK_COMPILER_BYTES,
     RUNTIME,
     JavaMissing,
-    boot_notice_dropped,
-    laptop,
+    local_jvm_settings,
     session,
+    without_boot_notice,
 )
 
 
@@ -42,23 +42,26 @@ def test_python_workers_run_the_same_interpreter(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-@pytest.mark.parametrize(("byte_size", "expected"), [(0, BRIEF), (BRIEF_BYTES - 1, BRIEF), (BRIEF_BYTES, "")])
+@pytest.mark.parametrize(
+    ("byte_size", "expected"),
+    [(0, QUICK_COMPILER), (QUICK_COMPILER_BYTES - 1, QUICK_COMPILER), (QUICK_COMPILER_BYTES, "")],
+)
 def test_only_small_jobs_do_without_the_full_compiler(
     byte_size: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[dict[str, str]] = []
-    monkeypatch.setattr("pipeline.session.configured", lambda app, conf: started.append(conf))
-    monkeypatch.setattr("pipeline.session.stands", lambda: False)
+    monkeypatch.setattr("pipeline.session.get_or_create", lambda app, conf: started.append(conf))
+    monkeypatch.setattr("pipeline.session.is_running", lambda: False)
     monkeypatch.setattr("pipeline.session.launch", lambda conf: None)
     start(byte_size)
     (settings,) = started
-    java_options = laptop({}, False, expected)["spark.driver.extraJavaOptions"]
+    java_options = local_jvm_settings({}, False, expected)["spark.driver.extraJavaOptions"]
     assert settings["spark.driver.extraJavaOptions"].startswith(java_options)
     assert ("TieredStopAtLevel" in settings["spark.driver.extraJavaOptions"]) == bool(expected)
 
 
 def test_a_named_master_keeps_its_address_and_its_parallelism() -> None:
-    settings = laptop({"spark.master": "spark://host:7077"}, remote=False)
+    settings = local_jvm_settings({"spark.master": "spark://host:7077"}, remote=False)
     assert not {"spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions"} & settings.keys()
 
 
@@ -92,7 +95,7 @@ def test_an_old_java_is_as_good_as_none(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_only_the_boot_notice_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
     """Also where a status line without an end stands before it, and where it comes in two pieces."""
-    with boot_notice_dropped():
+    with without_boot_notice():
         writer = os.dup(2)  # as a JVM started inside would hold it
     for piece in (b"starting ... 0 s", BOOT_NOTICE + b": jdk", b".incubator.vector\nout of memory\n"):
         os.write(writer, piece)

@@ -15,8 +15,7 @@ from codec.amqp.versions import fact_table
 from codec.compiler.limits import Limits
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES
 from codec.variant import encode
-from pipeline.tables.config import config
-from pipeline.tables.methods import READ_ARGUMENTS
+from pipeline.tables.config import READ_ARGUMENTS, config
 from udfs.arrow.fields import fields
 from udfs.arrow.octets import hexed, text_or_hex, valid_utf8
 from udfs.arrow.types import VARIANT

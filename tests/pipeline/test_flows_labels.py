@@ -21,9 +21,8 @@ from wire import CLIENT, SERVER, Wire
 from wire_capture import write_capture
 
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
-from pipeline.tables.config import config
+from pipeline.tables.config import READ_ARGUMENTS, config, streams
 from pipeline.tables.flows import rules_of_pairing
-from pipeline.tables.methods import READ_ARGUMENTS, streams
 from udfs.arrow.fields import fields
 from udfs.arrow.rows import with_parts
 from udfs.arrow.types import arrow_schema

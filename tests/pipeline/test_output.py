@@ -170,12 +170,12 @@ def test_what_stands_in_a_uri_is_not_told(uri: str) -> None:
 
 
 def test_a_place_is_shown_by_its_path_or_without_its_key(tmp_path: Path) -> None:
-    assert output.place(f"file://{tmp_path}/a%20b").shown == f"{tmp_path}/a b"
+    assert output.place(f"file://{tmp_path}/a%20b").display_name == f"{tmp_path}/a b"
     store = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket/file").touch()
     place = Place(store, "bucket/file", "s3a://key:secret@bucket/file")
-    assert place.shown == "s3a://bucket/file"
+    assert place.display_name == "s3a://bucket/file"
     with pytest.raises(OutputError, match=r"^s3a://bucket/file: is a file"):
         place.entries()
 

@@ -160,6 +160,6 @@ def test_files_of_tasks_that_were_tried_again_are_left_out(spark: SparkSession, 
     rows = written.part("frames", "frame_no")
     assert rows is not None
     assert rows.num_rows == written.rows("frames") == pq.ParquetFile(file).metadata.num_rows
-    assert written.moved("frames", place(str(tmp_path / "frames")))
+    assert written.move("frames", place(str(tmp_path / "frames")))
     assert [each.name for each in (tmp_path / "frames").iterdir()] == [file.name]
-    assert not written.moved("messages", place(str(tmp_path / "messages")))
+    assert not written.move("messages", place(str(tmp_path / "messages")))

@@ -158,7 +158,7 @@ def test_names_made_up_anew_each_time_count_as_one(spark: SparkSession, name: st
 
 def test_what_comes_to_the_driver_does_not_grow(spark: SparkSession) -> None:
     rows = spark.range(5000).selectExpr("id", "id % 7 AS few")
-    source = Source("t", {"rows": "count(*)"}, [Section("each", {"id": "id"}, shown=3), Section("few", {"few": "few"})])
+    source = Source("t", {"rows": "count(*)"}, [Section("each", {"id": "id"}, limit=3), Section("few", {"few": "few"})])
     found = count_groups([source], {"t": rows})
     assert (len(found["each"].rows), found["each"].total, found["each"].more) == (3, 5000, 4997)
     assert (len(found["few"].rows), found["few"].more) == (7, 0)

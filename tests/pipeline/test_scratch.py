@@ -83,7 +83,7 @@ def test_scratch_goes_where_spark_would_put_it(tmp_path: Path, monkeypatch: pyte
 def test_workers_take_back_the_umask_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0o027)
     try:
-        with scratch.kept_private("somewhere"):
+        with scratch.private_umask("somewhere"):
             assert umask.umask() == 0o077
             assert os.environ[scratch.LOCAL_DIRS] == "somewhere"
             program = "import udfs, udfs.arrow.umask as u; print(oct(u.umask()))"

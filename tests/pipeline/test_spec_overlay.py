@@ -18,8 +18,7 @@ from wire import CLIENT, SERVER, Wire
 from wire_capture import write_capture
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, method_name, methods
-from pipeline.tables.config import config
-from pipeline.tables.methods import READ_ARGUMENTS
+from pipeline.tables.config import READ_ARGUMENTS, config
 from udfs.arrow.fields import fields
 from udfs.arrow.rows import with_parts
 from udfs.tables.conversation import Conversation

@@ -22,8 +22,7 @@ from tables_support import STEP, Script
 
 from codec.compiler.limits import LIMITS, Limits
 from codec.variant import encode
-from pipeline.tables.config import MADE_BY_WORKERS, config
-from pipeline.tables.messages import shown_messages
+from pipeline.tables.config import WORKER_TABLES, config, messages_config
 from pipeline.tables.roles import HOT_ARGUMENTS
 from udfs.arrow.bound import ColumnError, bound
 from udfs.arrow.fields import fields
@@ -88,8 +87,8 @@ def decoded(with_captures: bool) -> pa.Table:
 
 def made(size: int, waiting_bytes: int | None, with_captures: bool) -> dict[str, list[str]]:
     """Rows of tables as text, of batches of `size` rows."""
-    found = {name: list[str]() for name in MADE_BY_WORKERS}
-    rows = TableRows(config(payload=True), MADE_BY_WORKERS, waiting_bytes)
+    found = {name: list[str]() for name in WORKER_TABLES}
+    rows = TableRows(config(payload=True), WORKER_TABLES, waiting_bytes)
     for table, batch in rows.rows(iter(decoded(with_captures).to_batches(max_chunksize=size))):
         found[table] += map(str, batch.to_pylist())
     return {name: sorted(texts) for name, texts in found.items()}
@@ -144,9 +143,9 @@ def twins() -> dict[str, pa.Table]:
 
 
 def in_batches(*batches: pa.Table) -> dict[str, list[str]]:
-    found = {name: list[str]() for name in MADE_BY_WORKERS}
+    found = {name: list[str]() for name in WORKER_TABLES}
     pieces = (batch for table in batches for batch in table.to_batches())
-    for table, rows in TableRows(config(), MADE_BY_WORKERS).rows(pieces):
+    for table, rows in TableRows(config(), WORKER_TABLES).rows(pieces):
         found[table] += map(str, rows.to_pylist())
     return {name: sorted(texts) for name, texts in found.items()}
 
@@ -165,7 +164,7 @@ def test_the_oldest_go_out_as_unknown_above_the_limit(monkeypatch: pytest.Monkey
     """And that is told."""
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     rows = as_arrow(outstanding(9).rows(1))
-    parts = list(TableRows(config(), MADE_BY_WORKERS, 0).rows(iter(rows.to_batches(max_chunksize=3))))
+    parts = list(TableRows(config(), WORKER_TABLES, 0).rows(iter(rows.to_batches(max_chunksize=3))))
     messages = [row for table, batch in parts if table == "messages" for row in batch.to_pylist()]
     messages.sort(key=lambda row: row["first_frame_no"])
     outcomes = [row["outcome"] for row in messages]
@@ -202,7 +201,7 @@ def test_what_is_outstanding_is_counted_by_connection(monkeypatch: pytest.Monkey
     monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=3))
     whole, begun = as_arrow(given_back(5).rows(1)), as_arrow(Script().open().rows(2))
     frames = pa.concat_tables([whole, begun]).combine_chunks()
-    found = TableRows(config(), MADE_BY_WORKERS).rows(iter(frames.to_batches()))
+    found = TableRows(config(), WORKER_TABLES).rows(iter(frames.to_batches()))
     rows = [(table, row) for table, batch in found for row in batch.to_pylist()]
     outcomes = [row["outcome"] for table, row in rows if table == "messages" and row["operation"] == "publish"]
     assert outcomes == ["returned"] * 5
@@ -234,14 +233,14 @@ def long_body(batches: int, rows: int = 1000) -> Iterator[pa.RecordBatch]:
 
 
 def test_a_body_that_never_ends_is_summed_up() -> None:
-    parts = TableRows(config(), MADE_BY_WORKERS).rows(long_body(20))
+    parts = TableRows(config(), WORKER_TABLES).rows(long_body(20))
     (message,) = (row for table, batch in parts if table == "messages" for row in batch.to_pylist())
     assert (message["body_seen"], message["last_frame_no"], message["complete"]) == (20_000, 20_004, False)
     assert message["last_ts_ns"] == message["ts_ns"] + 2 * STEP
 
 
 def test_what_waits_of_a_body_does_not_grow() -> None:
-    contents = Contents(shown_messages(payload=False)[0])
+    contents = Contents(messages_config(payload=False)[0])
     seen = []
     for batch in long_body(20):
         list(contents.feed(batch, fields(batch["arguments"], HOT_ARGUMENTS), None))

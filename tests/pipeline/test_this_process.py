@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
-from pipeline.decoding.decode import HERE_BYTES
+from pipeline.decoding.decode import IN_PROCESS_BYTES
 from pipeline.schemas import TABLES
 from pipeline.tables.exchange import Interrupted, ThisProcess
 from udfs.source.options import OptionError
@@ -153,7 +153,7 @@ def test_work_is_interrupted_wherever_it_is(captures: str, tmp_path: Path, monke
 
 def test_large_captures_need_spark(captures: str, tmp_path: Path) -> None:
     large = tmp_path / "large.pcap"
-    large.write_bytes((Path(captures) / NAMES[0]).read_bytes() + bytes(HERE_BYTES))
+    large.write_bytes((Path(captures) / NAMES[0]).read_bytes() + bytes(IN_PROCESS_BYTES))
     with pytest.raises(ValueError, match="need Spark"):
         pipeline.write(ThisProcess(), str(large), str(tmp_path / "out"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["large.pcap"]

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from pipeline import class_archive
-from pipeline.session import laptop
+from pipeline.session import local_jvm_settings
 
 
 def test_without_an_archive_the_jvm_gets_no_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(class_archive, "ARCHIVE", tmp_path / "none.jsa")
-    assert "SharedArchiveFile" not in laptop({}, remote=False)["spark.driver.extraJavaOptions"]
+    assert "SharedArchiveFile" not in local_jvm_settings({}, remote=False)["spark.driver.extraJavaOptions"]
 
 
 def test_an_archive_is_named_to_the_jvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archive = tmp_path / "with space.jsa"
     archive.write_bytes(b"")
     monkeypatch.setattr(class_archive, "ARCHIVE", archive)
-    options = shlex.split(laptop({}, remote=False)["spark.driver.extraJavaOptions"])
+    options = shlex.split(local_jvm_settings({}, remote=False)["spark.driver.extraJavaOptions"])
     assert f"-XX:SharedArchiveFile={archive}" in options
 
 

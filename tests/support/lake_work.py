@@ -21,8 +21,7 @@ from pipeline.lake.journal import Change
 from pipeline.lake.layout import DAY_OF, LakeFile
 from pipeline.lake.log import Log
 from pipeline.lake.options import Options
-from pipeline.tables.config import config
-from pipeline.tables.methods import streams
+from pipeline.tables.config import config, streams
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink.lake import ACCOUNT, UNREAD, EndConnections, Filing, WriteBatch
 from udfs.source.files import locate

@@ -35,7 +35,7 @@ def everywhere(text: str, rows: int = 1, examples: int = 0, rules: int = 1) -> F
         for section in source.sections:
             numeric = {name: value for name, value in NUMERIC.items() if name in section.keys}
             groups[section.name] = Groups(
-                [group(source, section.name, text, 3, **numeric) for _ in range(min(rows, section.shown))], 10 * rows
+                [group(source, section.name, text, 3, **numeric) for _ in range(min(rows, section.limit))], 10 * rows
             )
     ids = [f"XX-{number:02}" for number in range(rules)]
     groups["rules"] = Groups(
