@@ -3,7 +3,7 @@
     tables = pipeline.decode(spark, "captures/*.pcapng")
     tables.connections.show()
 
-Everything is lazy but `findings`, which looks when it is called. Works on classic Spark and over Spark Connect.
+Everything is lazy except `findings`, which searches when it is called. Works on classic Spark and over Spark Connect.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Tables:
     messages: DataFrame
     message_flows: DataFrame
     persisted: tuple[DataFrame, ...] = ()
-    directory: str | None = None  # that they are read from, as they are
+    directory: str | None = None  # from which they are read unchanged
 
     def __repr__(self) -> str:
-        """Their names, and how many rows each has where files tell: no Spark job is run."""
+        """Their names, with the numbers of rows if the files provide them; runs no Spark job."""
         return overview.line(self.directory)
 
     def _repr_html_(self) -> str:
-        """The same for notebooks, with columns and what a row is."""
+        """The same for notebooks, with columns and the meaning of a row."""
         return overview.page(self.directory)
 
     def items(self) -> Iterator[tuple[str, DataFrame]]:
@@ -76,22 +76,22 @@ class Tables:
         return ((name, getattr(self, name)) for name in TABLES)
 
     def having(self, **tables: DataFrame) -> Tables:
-        """The same with these tables in the place of its own."""
+        """A copy with some tables replaced."""
         other = copy(self)
         other.__dict__.update(tables, directory=None)
         return other
 
     def release(self) -> None:
-        """Drop the rows that Spark kept; the tables can still be used, and are then computed anew."""
-        # The last first: rows that are made of dropped ones are planned anew by Spark, for seconds.
+        """Drop the rows that Spark has cached; the tables can still be used, and are computed anew."""
+        # The last first: Spark would plan cached rows anew for seconds if it lost the rows that they derive from.
         for rows in reversed(self.persisted):
             rows.unpersist()
 
 
 class PlannedTables(Tables):
-    """Tables that are planned when they are first asked for, which takes Spark seconds for some of them.
+    """Tables that are planned on first access, which takes Spark seconds for some of them.
 
-    `decoded`: rows that are kept, if they are.
+    `decoded`: the cached decoded rows, if any.
     """
 
     _lazy: LazyTables
@@ -116,7 +116,7 @@ def from_decoded(decoded: DataFrame, *, payload: bool = False) -> Tables:
     """The tables of decoded rows (`udfs.schemas.DECODED`); `payload` fills column `body` of messages.
 
     `decoded` is read several times: it should come from files, or be persisted. Channels, links and messages share
-    rows that are kept once they are computed (`Tables.release` drops them).
+    rows that are cached once computed (`Tables.release` drops them).
     """
     return PlannedTables(LazyTables(decoded, payload=payload))
 
@@ -136,15 +136,15 @@ def decode(
 ) -> Tables:
     """The tables of captures, for notebooks.
 
-    Lazy: the first action decodes, and Spark keeps the decoded rows (memory, then disk) for the others until
-    `Tables.release`. What only runs once, or over more than the disk holds, writes `decoded` rows to files instead.
+    Lazy: the first action decodes, and Spark caches the decoded rows (memory, then disk) until `Tables.release`. If
+    they exceed the disk, or are read only once, write the rows of `decoded` to files instead.
 
     paths
-        Captures: pcap or pcapng files (also .gz .zst .lz4), directories of them, glob patterns, URIs. Relative ones
-        are under the directory of this process, wherever Spark was started. A capture that cannot be read is a row of
-        `captures` with its error.
+        Captures: pcap or pcapng files (also .gz .zst .lz4), directories of them, glob patterns, URIs. Relative paths
+        are under the working directory of this process. A capture that cannot be read is a row of `captures` with its
+        error.
     payload
-        Keep message bodies too (frames.payload, messages.body): much larger.
+        Include message bodies (frames.payload, messages.body): much larger.
     ports, hosts
         Only connections with one of these ports, and with one of these IP addresses, on either side.
     since, until
@@ -171,21 +171,21 @@ def decode(
 
 
 class NoTables(WirehareError, ValueError):
-    """There are no tables to load; the message is one line that says where they were looked for."""
+    """There are no tables to load; the message is one line that says where they were expected."""
 
 
 @suggesting
 def load(spark: SparkSession, directory: str, *, since: Time | None = None, until: Time | None = None) -> Tables:
-    """The tables that a job has written under `directory`, one folder each; one that was not written is empty, but for
-    message_flows, which are made of messages and connections. Or those of a lake, as of the last batch of an ingest.
+    """The tables that a job has written under `directory`, one folder each, or those of a lake as of its last batch. A
+    table that was not written is empty; only message_flows are then derived from messages and connections.
 
     since, until
-        Only what lasts into this time, of `decode`: frames, methods and messages from `since` on and before `until`,
-        and the connections, channels and links that were open then. Of a lake, files of other days are not read.
+        Only rows of this time: frames, methods and messages from `since` on and before `until`, and the connections,
+        channels and links that were open then. Of a lake, files of other days are not read.
 
-    Where `directory` has no tables but folders `name=value` that have (`tables/date=2026-11-20/frames`, up to
-    PARTITION_LEVELS deep), these are loaded as one, each with the columns that the folders name. Raises NoTables if
-    there are none. A relative path is a directory of this process, wherever Spark was started, if there is such a one.
+    If `directory` has no tables, but has partition folders with tables (`tables/date=2026-11-20/frames`, up to
+    PARTITION_LEVELS deep), these are loaded as one, with the columns of the partitions. Raises NoTables if there are
+    none. A relative path is under the working directory of this process, if it exists there.
     """
     span = Span.of(since, until)
     if reading.at(directory):
@@ -220,9 +220,9 @@ def _arrowed(tables: Mapping[str, DataFrame]) -> Tables:
 
 
 def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping[str, str]) -> DataFrame | None:
-    """A table, with the columns of partition folders behind its own; None if there is no such folder."""
+    """A table, with the columns of partition folders at the end; None if the folder does not exist."""
     try:
-        # The schema is ours: Spark need not open files to learn it, which takes it a job for each table.
+        # With a given schema Spark need not open files to infer it, which takes a job per table.
         rows = spark.read.schema(schema).options(**options).parquet(folder)
     except AnalysisException as missing:
         if missing.getCondition() != "PATH_NOT_FOUND":

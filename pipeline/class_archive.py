@@ -1,10 +1,9 @@
-"""Class archive: the JVM's classes as it lays them out in memory, so that Spark starts without parsing 20,000 of them.
+"""Class archive: the JVM's classes in their memory layout, so that Spark starts without parsing 20,000 of them.
 
-`python -m pipeline.warm samples` makes it, once after the installation, and leaves it (190 MB) in the environment that
-this Python runs in. `pipeline.session` uses it when it starts the JVM. The JVM maps it only when its own version and
-the jars on its class path are those of the archive; otherwise, and without an archive, it starts as usual. Measured on
-the captures in samples/: 6.7 instead of 9.9 CPU seconds until the session stands, 51 instead of 61 until all is
-written.
+`python -m pipeline.warm samples` makes it (190 MB) once after the installation, in this Python environment.
+`pipeline.session` uses it when it starts the JVM. The JVM maps it only if its own version and the jars on its class
+path match the archive; otherwise it starts as usual. Measured on the captures in samples/: 6.7 instead of 9.9 CPU
+seconds to start the session, 51 instead of 61 until all tables are written.
 
 Source: Java 17 documentation of the `java` command, option -XX:ArchiveClassesAtExit (class data sharing).
 """
@@ -15,7 +14,7 @@ import sys
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "share" / "wirehare" / "spark-classes.jsa"
-# An archive that does not fit, or classes that cannot go into one, are no news to anyone; errors still are.
+# No log lines about an archive that does not match, or classes that cannot be archived; only errors.
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 

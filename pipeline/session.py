@@ -1,8 +1,8 @@
 """The Spark session, each setting with its reason.
 
-`session()` finds the running session (spark-submit, a notebook, a Connect server) or starts one on this machine.
-What is right for wirehare everywhere is in `RUNTIME` and set on any session; what only the one who starts the JVM may
-decide is in `laptop()` and is left alone on a cluster. Starting takes 4 to 6 s and about 1 GB.
+`session()` finds the running session (spark-submit, a notebook, a Connect server) or starts one on this machine. It
+sets `RUNTIME` on any session. `local_jvm_settings()` are only for a JVM started here; a cluster keeps its own. Starting
+takes 4 to 6 s and about 1 GB.
 """
 
 from __future__ import annotations
@@ -49,73 +49,70 @@ RUNTIME = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 
-# Options of every JVM that works. Spark makes one method of a stage, and Java leaves methods above 8000 bytes to its
-# interpreter unless told otherwise: the stages of messages and flows take twice the processor time there.
+# Options of every JVM with tasks. Spark generates one method per stage, and by default Java interprets methods above
+# 8000 bytes: the stages of messages and flows would take twice the CPU time.
 COMPILE_LARGE_METHODS = "-XX:-DontCompileHugeMethods"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-# The collector that takes least processor time; pauses are no matter here. Room for Spark's classes from the beginning:
-# Java would go through the whole heap four times, each time before it makes more of it.
+# The collector with the least CPU time; pauses do not matter here. Enough metaspace for Spark's classes from the start:
+# otherwise Java collects the whole heap four times while it grows the metaspace.
 COLLECTOR = "-XX:+UseParallelGC -XX:MetaspaceSize=256m"
-# Only the quick compiler. The other one takes half the processor time of a small job, to make code fast that has run
-# by then; it pays from gigabytes on. Room for code as there is with both: 48 MB are full after some hundred plans, and
-# Java then interprets whatever comes.
-# A stage is one loop over rows, entered once for each task: compiled after 8000 turns of it, not after 60,000.
+# Only the quick compiler (C1). C2 takes half the CPU time of a small job, and pays off only from gigabytes on. The code
+# cache is as large as with both: the default of 48 MB is full after some hundred plans, and Java then interprets.
+# A stage is one loop over rows, entered once per task: compile it after 8000 iterations, not after 60,000.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:Tier3BackEdgeThreshold=8000"
 QUICK_COMPILER_BYTES = 1 << 30  # of captures
 
-# For jobs, where nobody types: Spark need not be told the line of Python behind each column, for its error messages.
-# That is half of the 42,000 calls into the JVM which planning all tables takes.
+# For jobs, which are not interactive: no recording of the Python line behind each column for error messages. That is
+# half of the 42,000 JVM calls for planning all tables.
 JOB_SETTINGS = {"spark.python.sql.dataFrameDebugging.enabled": "false"}
 
-# Hundreds of rules are long plans, and so are nine tables: on little data Spark spends most of its time compiling code
-# for them that then runs for milliseconds. Interpreted, the audit of the samples takes half the processor time, and
-# to decode 500 MB whose rows workers write takes 2 s of 23 less. With 25,000 connections compiling pays, by 6 s or more
-# of the JVM's 33; where between the two it begins to was not measured.
+# Hundreds of rules and nine tables are large plans: on little data Spark spends most of its time compiling code that
+# runs for milliseconds. Interpreted, the audit of the samples takes half the CPU time, and decoding 500 MB takes 2 of
+# 23 s less. With 25,000 connections compiling saves 6 s or more of the JVM's 33 s; the break-even was not measured.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 ONE_PARTITION = {
-    # So few rows lie in one partition, which needs no shuffle to be joined or grouped.
+    # Few rows fit into one partition, and need no shuffle for joins and aggregates.
     "spark.sql.shuffle.partitions": "1",
-    # Nothing to adapt, and each part of a plan that may be adapted is a Spark job of its own.
+    # Nothing to adapt, and each adaptive part of a plan is a Spark job of its own.
     "spark.sql.adaptive.enabled": "false",
-    # A table that is sent to all tasks is a Spark job, too.
+    # Each broadcast is a Spark job, too.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 ONE_PARTITION_ROWS = 10_000
 INTERPRETED_BYTES = 16 << 20  # of tables to audit
 INTERPRETED_ROWS = 50_000  # that Spark makes tables of
 
-LEAST_PARTITIONS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"  # that Spark leaves when it joins small ones
+LEAST_PARTITIONS = "spark.sql.adaptive.coalescePartitions.minPartitionNum"  # lower bound when Spark coalesces
 
 OLDEST_JAVA = 17
 # pyspark recommends an older pandas whenever it meets pandas 3; nothing here goes through pandas.
 PANDAS_NOTICE = "PySpark does not yet fully support pandas"
-# Before pyspark raises an error about a query, it writes it to stderr as a line of JSON with the stack of the JVM: 9 KB
-# for a mistyped column.
+# These write every query error to stderr before it is raised, as JSON with the JVM's stack: 9 KB for a mistyped column.
 QUERY_ERROR_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-# Printed by the JVM itself, before any logging can be configured: Spark starts it with that module.
+# Printed by the JVM before logging is configured, because Spark starts it with an incubator module.
 BOOT_NOTICE = b"WARNING: Using incubator modules"
 BOOT_NOTICE_LINE = re.compile(re.escape(BOOT_NOTICE) + rb"[^\n]*\n")
-# What one read may return: the capacity of a pipe on Linux.
+# The capacity of a pipe on Linux.
 PIPE_BYTES = 64 * 1024
 
 
 class JavaMissing(WirehareError, RuntimeError):
-    """There is no Java that Spark could run on; the message is one line that says what to install."""
+    """No suitable Java was found; the message is one line that says what to install."""
 
 
 def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: str) -> SparkSession:
-    """The running session with our settings, or a new one; `conf` (full setting names) has the last word.
+    """The running session with our settings, or a new one; `conf` (full setting names) overrides them.
 
-    `java_options`: of a JVM that is started here; none for work of many minutes (see BRIEF).
+    `java_options`: for a JVM that is started here; none for work of many minutes (see QUICK_COMPILER).
 
-    Where a master or a Connect server is named (spark-submit, SPARK_REMOTE, `conf`), that one is used; otherwise all
-    cores of this machine. Raises JavaMissing, or what Spark raises when it cannot start.
+    Uses the master or Connect server that spark-submit, SPARK_REMOTE or `conf` name, else all cores of this machine.
+    Raises JavaMissing, and the errors of Spark if it cannot start.
     """
     warnings.filterwarnings("ignore", message=PANDAS_NOTICE, category=FutureWarning)
     for name in QUERY_ERROR_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    # Spark starts `python3` from PATH otherwise, which inside a virtual environment has none of our packages.
+    # By default Spark starts `python3` from PATH, which may not be the one of this virtual environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     remote = conf.get("spark.remote", os.environ.get("SPARK_REMOTE"))
     if remote is not None and not remote.startswith("local"):
@@ -127,13 +124,13 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
     require_java()
     private: AbstractContextManager[object] = nullcontext()
     if conf.get("spark.master", "local").startswith("local"):
-        # Shuffle and spill files hold bytes of captures, and Spark makes them readable for everybody.
+        # Shuffle and spill files contain bytes of captures, and Spark makes them world-readable.
         local_dirs = scratch.directories(conf)
         private = scratch.private_umask(local_dirs)
         java_options = f'{java_options} "-Djava.io.tmpdir={local_dirs.partition(",")[0]}"'
     settings = {**local_jvm_settings(conf, remote is not None, java_options), **RUNTIME, **conf}
     with without_boot_notice(), private, warnings.catch_warnings():
-        # A local Connect server takes them all; pyspark then tries them on its client too.
+        # A local Connect server accepts them all; pyspark then also sets them on its client.
         warnings.filterwarnings("ignore", message="Failed to set spark.", category=UserWarning)
         if remote is None:
             launch(settings)
@@ -141,19 +138,19 @@ def session(app: str = "wirehare", java_options: str = QUICK_COMPILER, **conf: s
 
 
 def has_session() -> bool:
-    """Whether a session stands, or whoever started this process has begun or named one."""
+    """Whether a session is running, or was started or named by the parent process."""
     return is_running() or "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
 def is_running() -> bool:
-    """Whether there is a session, in whichever thread it was begun."""
+    """Whether a session is running, started in any thread."""
     with suppress(PySparkRuntimeError):
         return SparkSession.active() is not None
     return False
 
 
 def require_java() -> None:
-    """Raise JavaMissing unless Spark will find a Java that it runs on."""
+    """Raise JavaMissing unless Spark will find a suitable Java."""
     home = os.environ.get("JAVA_HOME")
     try:
         version = subprocess.run(
@@ -173,15 +170,15 @@ def require_java() -> None:
 
 
 def launch(conf: Mapping[str, str]) -> None:
-    """Start the JVM for a session with these settings, unless there is one, in a process group of its own: Ctrl-C in a
-    terminal reaches whole groups, and each Python worker would answer with a stack."""
+    """Start the JVM for a session with these settings, unless it is running, in its own process group: otherwise Ctrl-C
+    in a terminal would reach the Python workers, which print tracebacks."""
     if SparkContext._gateway is None:
         settings = SparkConf(loadDefaults=False).setAll(list(conf.items()))
         SparkContext._ensure_initialized(gateway=launch_gateway(settings, {"process_group": 0}), conf=settings)
 
 
 def get_or_create(app: str, conf: dict[str, str]) -> SparkSession:
-    """The builder's session: new with all of `conf`, or the standing one with those that may still change."""
+    """A new session with all of `conf`, or the running one with those settings that can still change."""
     builder = SparkSession.builder.appName(app)
     for name, setting in conf.items():
         builder = builder.config(name, setting)
@@ -189,68 +186,68 @@ def get_or_create(app: str, conf: dict[str, str]) -> SparkSession:
 
 
 def local_jvm_settings(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[str, str]:
-    """Settings for a JVM that we start. On this machine, unless `conf` names a master or the session is `remote`."""
+    """Settings for a JVM started here; local mode unless `conf` names a master or the session is `remote`."""
     options = (LOGGING, class_archive.options(), COLLECTOR, COMPILE_LARGE_METHODS, java_options)
     settings = {
-        # The log and the bars are Spark's; progress is reported in our own words.
+        # The console shows our own progress lines.
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
         EXECUTOR_OPTIONS: COMPILE_LARGE_METHODS,
-        # Nobody looks at the UI of a job of seconds; it takes a port and a second to start. Plans are not kept for it.
+        # Short jobs need no UI, which takes a port and a second to start, nor many retained plans.
         "spark.ui.enabled": "false",
         "spark.sql.ui.retainedExecutions": "20",
     }
     if not conf.get("spark.master", "local").startswith("local"):
         return settings
-    # All of it runs on this machine: no other address is needed, and Spark warns about the one it would guess.
+    # Everything runs on this machine: the loopback address is enough, and Spark would warn about guessing another.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not remote:
-        # All cores: decoding is bound by them. A task is tried four times, as on a cluster: a Python worker that the
-        # system ends, for the memory of another program say, costs its task and not the job.
+        # All cores: decoding is CPU-bound. Four attempts per task, as on a cluster: if the system kills a Python worker,
+        # for example for lack of memory, the job goes on.
         settings["spark.master"] = "local[*,4]"
-    # What is written by Spark: Hadoop sets permissions by this, whatever the umask of the process.
+    # Hadoop sets the permissions of written files by this setting, not by the umask of the process.
     settings["spark.hadoop.fs.permissions.umask-mode"] = f"{umask():03o}"
     if "SPARK_DRIVER_MEMORY" not in os.environ:
-        # Executors live in the driver here: shuffle blocks and Arrow buffers of all cores share this heap.
+        # Local mode: shuffle blocks and Arrow buffers of all cores share the driver's heap.
         settings["spark.driver.memory"] = "2g"
     return settings | one_machine_settings()
 
 
 def one_machine_settings() -> dict[str, str]:
-    """Settings for a session whose executors live in its driver."""
+    """Settings for local mode, where executors run in the driver."""
     partitions = str(4 * (os.cpu_count() or 1))
     return {
-        # Every sort, aggregate and broadcast table takes a page at least, even for three rows. Spark would choose 32 MB
-        # for our heap, or 1 MB where the collector is G1.
+        # Every sort, aggregate and broadcast takes at least a page, even for three rows. Spark would choose 32 MB for
+        # our heap, or 1 MB with G1.
         "spark.buffer.pageSize": "1m",
-        # The default of 200 is for clusters: each partition is a task with a Python worker behind it. Four for each
-        # core, as few connections are not distributed evenly; Spark joins those that have less than a MB.
+        # The default of 200 is for clusters: each partition is a task with a Python worker. Four per core, because few
+        # connections are distributed unevenly; Spark coalesces partitions below 1 MB.
         "spark.sql.shuffle.partitions": partitions,
         LEAST_PARTITIONS: partitions,
     }
 
 
 def on_one_machine(spark: SparkSession) -> bool:
-    """Whether executors live in the driver: they run on its machine, as its user."""
+    """Whether executors run in the driver (local mode): on the same machine, as the same user."""
     return (spark.conf.get("spark.master", None) or "").startswith("local")
 
 
 def grouping_settings(spark: SparkSession) -> Mapping[str, str]:
-    """Settings for work that groups rows many times, for `settings`: on one machine a partition a core, of which those
-    with few rows are joined. Connections that are decoded differ in size, groups of findings do not."""
+    """Settings (for `settings`) for work that groups rows many times: in local mode one partition per core, small ones
+    coalesced. Decoding needs more partitions, because connections differ in size."""
     if spark.conf.get(LEAST_PARTITIONS, None) is None:
-        return {}  # on a cluster: whoever set it up has decided
+        return {}  # on a cluster: keep its settings
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1), LEAST_PARTITIONS: "1"}
 
 
 def plan_settings(*, small: bool, one_partition: bool = False) -> Mapping[str, str]:
-    """Settings for work on few rows, or on many, for `settings`; `one_partition`: on so few that they lie in one."""
+    """Settings (for `settings`) for work on few or many rows; `one_partition`: on rows that fit into one partition."""
     return {**(INTERPRETED if small else COMPILED), **(ONE_PARTITION if one_partition else {})}
 
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Run the body with other Spark settings."""
+    """Run the body with changed Spark settings, and restore them."""
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in wanted}
 
     def back() -> None:
@@ -265,22 +262,22 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # where the JVM is gone, that is what is to be told
+        with suppress(Exception):  # if the JVM is gone, the original error matters
             back()
         raise
     back()
 
 
 def spark_submit_settings() -> dict[str, str]:
-    """What is still ours to decide under spark-submit, which has started the driver: how much of Spark's log is shown,
-    how executors start, and what suits one machine where that is all."""
-    SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() tells what spark-submit was given
+    """Settings that can still be changed under spark-submit, which has started the driver: log level, executor options,
+    and in local mode `one_machine_settings`."""
+    SparkContext._ensure_initialized()  # connects to that JVM, so that SparkConf() has the settings of spark-submit
     given = SparkConf()
-    # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO brings it back.
+    # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO restores it.
     ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: COMPILE_LARGE_METHODS}
     if given.get("spark.master", "").startswith("local"):
         ours |= one_machine_settings()
-        if scratch.LOCAL_DIRS not in os.environ:  # which overrides what we could set
+        if scratch.LOCAL_DIRS not in os.environ:  # the variable overrides the setting
             private = scratch.directories({scratch.LOCAL_DIR: given.get(scratch.LOCAL_DIR, "")})
             return {name: value for name, value in ours.items() if not given.contains(name)} | {
                 scratch.LOCAL_DIR: private
@@ -290,10 +287,10 @@ def spark_submit_settings() -> dict[str, str]:
 
 @contextmanager
 def without_boot_notice() -> Iterator[None]:
-    """Start the JVM inside: its stderr reaches ours without the boot notice."""
+    """For starting the JVM: forward its stderr without the boot notice."""
     try:
         stderr = os.dup(2)
-    except OSError:  # no stderr at all: nothing to keep clean
+    except OSError:  # no stderr at all
         yield
         return
     reader, writer = os.pipe()
@@ -307,7 +304,7 @@ def without_boot_notice() -> Iterator[None]:
 
 
 def relay(reader: int, writer: int) -> None:
-    """Copy from one file descriptor to another until the end, each piece at once, but for the line of the notice."""
+    """Copy from one file descriptor to another, unbuffered, without the line of the notice."""
     held = b""
     with os.fdopen(reader, "rb", buffering=0) as source, os.fdopen(writer, "wb", buffering=0) as out:
         while octets := source.read(PIPE_BYTES):

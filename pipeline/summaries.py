@@ -29,13 +29,13 @@ RATES = ("published", "published_bytes", "delivered", "delivered_bytes")
 
 
 def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
-    """How long messages took: `by`, `measure` ('confirm' 'broker' 'ack' 'total' 'rpc'), `count`, and in ns `p50_ns`,
+    """Latencies of messages: `by`, `measure` ('confirm' 'broker' 'ack' 'total' 'rpc'), `count`, and in ns `p50_ns`,
     `p90_ns`, `p99_ns`, `p999_ns`, `max_ns`.
 
-    `by`: columns of table message_flows, or of table connections (then of the publishing connection, and where there
-    is none, of the delivering one); where a queue is not known, as in 1.0, `queue` is the address, unless that is among
-    them, too. A confirm or a reply counts once for each publish, however many queues its message
-    came to. Percentiles are exact up to one rank in 10,000. Raises ValueError for any other column.
+    `by`: columns of table message_flows, or of table connections (of the publishing connection, or without one of the
+    delivering one). `queue` falls back to the address, as in 1.0, unless `address` is in `by`. A confirm or a reply
+    counts once per publish, however many queues the message reached. Percentiles are exact up to one rank in 10,000.
+    Raises ValueError for any other column.
     """
     flows = _flows(tables, by)
     found = _summarised(flows, by, OF_PAIR).unionAll(_summarised(_published(flows, by), by, OF_PUBLISH))
@@ -43,8 +43,8 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
 
 
 def _summarised(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
-    """What `latency` returns, of these columns. Side by side, each row once: to make a row of each value of a row, and
-    to group those, takes four times as long."""
+    """`latency` of these columns, aggregated side by side in one pass: unpivoting the columns first takes four times as
+    long."""
     values = {
         f"{name}_{measure}": value
         for measure in measures
@@ -79,18 +79,18 @@ def _flows(tables: Tables, by: Sequence[str]) -> DataFrame:
 
 
 def _published(flows: DataFrame, by: Sequence[str]) -> DataFrame:
-    """`by` and OF_PUBLISH of each publish, once: those of its first flow; they are the same in all."""
+    """`by` and OF_PUBLISH, one row per publish: from its first flow; all of its flows have the same values."""
     publish = ("publish_connection_id", "publish_frame_no")
     asked = flows.filter(F.coalesce(*OF_PUBLISH).isNotNull() & F.col("publish_frame_no").isNotNull())
-    if not by:  # nothing has to be put in order
+    if not by:  # no need to sort
         return asked.groupBy(*publish).agg(*(F.max(name).alias(name) for name in OF_PUBLISH))
     once = Window.partitionBy(*publish).orderBy("deliver_ts_ns", "flow_id")
     return asked.withColumn("nth", F.row_number().over(once)).filter("nth = 1").select(*by, *OF_PUBLISH)
 
 
 def measured(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
-    """What `latency` summarises, a row each: `by`, `ts_ns` (of the publish; without one, of the delivery), `measure`
-    (the column of message_flows less `_latency_ns`) and `ns`."""
+    """The values behind `latency`, one per row: `by`, `ts_ns` (of the publish, or without one of the delivery),
+    `measure` (the column of message_flows without `_latency_ns`) and `ns`."""
     flows = _flows(tables, by)
     keys = (*by, "ts_ns")
     per_pair = flows.select(*keys, *OF_PAIR)
@@ -98,8 +98,7 @@ def measured(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
 
 
 def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> DataFrame:
-    """Messages and body bytes by time: `ts` (begin of the interval), `by`, and RATES. An interval in which nothing was
-    sent has no row.
+    """Messages and body bytes by time: `ts` (start of the interval), `by`, and RATES. Empty intervals have no row.
 
     `every`: an interval as Spark writes it ('1 second', '5 minutes'). `by`: as for `latency`, of table messages or of
     table connections. Publishes that were rolled back count: they were sent. Raises ValueError for any other column.
@@ -123,7 +122,7 @@ def rates(tables: Tables, every: str = "1 second", by: Sequence[str] = ()) -> Da
 
 
 def backlog(tables: Tables) -> DataFrame:
-    """Deliveries that wait for their acknowledgement, by consumer: a row whenever the number changes.
+    """Outstanding deliveries by consumer: a row whenever their number changes.
 
     `connection_id`, `client_name`, `channel`, `channel_life`, `link`, `queue`, `ts`, `ts_ns`, `outstanding` (after that
     moment), `until_ns` (when it changes again; null for the last row). What was open at the end stays outstanding.
@@ -132,7 +131,7 @@ def backlog(tables: Tables) -> DataFrame:
 
 
 def _outstanding(tables: Tables) -> DataFrame:
-    """What `backlog` returns, without names."""
+    """`backlog` without client names."""
     waits = F.col("operation").isin(*DELIVERIES) & ~F.col("outcome").eqNullSafe("presettled")
     message = tables.messages.filter(waits).select(
         *LINK, F.coalesce("queue", "address").alias("queue"), "ts_ns", "settled_ts_ns"
@@ -159,11 +158,11 @@ def _outstanding(tables: Tables) -> DataFrame:
 
 
 def consumers(tables: Tables) -> DataFrame:
-    """What each consumer did, and the messages that were got without one (`link` null): `connection_id`, `client_name`,
-    `channel`, `channel_life`, `link`, `queue`, `deliveries`, `settled`, `settle_p50_ns`, `settle_p99_ns`,
-    `settle_max_ns` (delivery to settlement), `most_outstanding`, `prefetch_count` (of the channel, 0: no limit),
-    `exhausted_ns`: time in which it could be sent nothing, as its prefetch was used up, or in 0-10 and 1.0 its credit
-    (links.no_credit_ns); to the end of its channel, or the last packet. Null without a prefetch."""
+    """One row per consumer, and per channel with basic.get (`link` null): `connection_id`, `client_name`, `channel`,
+    `channel_life`, `link`, `queue`, `deliveries`, `settled`, `settle_p50_ns`, `settle_p99_ns`, `settle_max_ns`
+    (delivery to settlement), `most_outstanding`, `prefetch_count` (of the channel, 0: no limit), `exhausted_ns`: time
+    in which its prefetch limit was reached, or in 0-10 and 1.0 its credit was used up (links.no_credit_ns), to the end
+    of its channel or the last packet. Null without a prefetch limit."""
     rows = tables.messages.filter(F.col("operation").isin(*DELIVERIES))
     percentile = {"settle_p50_ns": 0.5, "settle_p99_ns": 0.99}
     done = rows.groupBy(*LINK).agg(
@@ -196,14 +195,14 @@ def consumers(tables: Tables) -> DataFrame:
 
 
 def _named(rows: DataFrame, tables: Tables) -> DataFrame:
-    """`rows` with `client_name` behind `connection_id`."""
+    """`rows` with `client_name` after `connection_id`."""
     names = tables.connections.select("connection_id", "client_name")
     others = (name for name in rows.columns if name != "connection_id")
     return rows.join(names, "connection_id", "left").select("connection_id", "client_name", *others)
 
 
 def _limits(tables: Tables) -> DataFrame:
-    """(CHANNEL, `prefetch_count`, `end_ns`: when it was closed, or the last packet of its connection)."""
+    """(CHANNEL, `prefetch_count`, `end_ns`: its close, or the last packet of its connection)."""
     last = tables.connections.select("connection_id", F.col("closed_ts").alias("last_ts"))
     end_ns = F.unix_micros(F.coalesce("closed_ts", "last_ts")) * 1000
     return tables.channels.join(last, "connection_id", "left").select(
@@ -212,8 +211,7 @@ def _limits(tables: Tables) -> DataFrame:
 
 
 def _credit(tables: Tables) -> DataFrame:
-    """(LINK, `no_credit_ns`) of those over which messages are delivered; null where it is not known for all that had
-    the same name."""
+    """(LINK, `no_credit_ns`) of delivering links; null unless it is known for all links with the same name."""
     known = F.count("*") == F.count("no_credit_ns")
     return (
         tables.links.filter(F.col("kind").isin("subscription", "receiver"))
@@ -237,7 +235,7 @@ def _long(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFr
 
 
 def _with_columns(rows: DataFrame, by: Sequence[str], tables: Tables, connection: Column) -> DataFrame:
-    """`rows` with those columns of `by` that only table connections has; the address is the queue of what has none."""
+    """`rows` with the columns of `by` that only table connections has; `queue` falls back to the address."""
     if "queue" in by and "address" not in by:
         rows = rows.withColumn("queue", F.coalesce("queue", "address"))
     missing = [name for name in by if name not in rows.columns]

@@ -1,11 +1,10 @@
-"""Our tables under other people's names: OpenTelemetry, Elastic Common Schema, Zeek.
+"""The tables with the column names of OpenTelemetry, Elastic Common Schema and Zeek.
 
     pipeline.views.otel(tables)   a row a message    OpenTelemetry semantic conventions, messaging spans
     pipeline.views.ecs(tables)    a row a connection Elastic Common Schema, network events
     pipeline.views.conn(tables)   a row a connection Zeek's conn.log
 
-Each view is a mapping of names to SQL over the joined tables. Names have dots, as those who wrote them want it: quote
-them in SQL.
+Each view maps names to SQL over the joined tables. The names contain dots: quote them in SQL.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pipeline import Tables
 
-# The RabbitMQ conventions: exchange, routing key and, for who consumes, the queue, as far as they are not empty or said
-# twice; 'amq.default' when nothing is left.
+# The RabbitMQ conventions: exchange, routing key and, for consumers, the queue, without empty and repeated parts;
+# 'amq.default' if nothing is left.
 RABBITMQ_DESTINATION = (
     "coalesce(nullif(array_join(array_distinct(filter(array(exchange, routing_key, "
     "if(operation = 'publish', null, queue)), name -> name != '')), ':'), ''), 'amq.default')"
@@ -53,7 +52,7 @@ OTEL = {
     "error.type": "CASE WHEN m.outcome IN ('nacked', 'returned', 'rejected', 'aborted') THEN m.outcome END",
 }
 
-# A settlement: a span of its own, that of the consumer, or of the broker that confirms a publish.
+# A settlement is a span of its own: of the consumer, or of the broker that confirms a publish.
 SETTLED = {
     **OTEL,
     "time": "timestamp_micros(m.settled_ts_ns div 1000)",
@@ -120,11 +119,11 @@ CONN = {
 
 
 def otel(tables: Tables, *, flows: bool = True) -> DataFrame:
-    """A row a message, and one a settlement, columns of OTEL; returns are left out: they are the failure of a publish.
+    """One row per message and one per settlement, with the columns of OTEL. Returns are not rows: they are the
+    `error.type` of a publish.
 
-    `trace_id`, `span_id`: the trace context that the message carries, so that rows join the spans of its applications.
-    With `flows` deliveries have `queue_time_ns`, the time that the broker had the message, which takes the message
-    flows."""
+    `trace_id`, `span_id`: the trace context in the message, to join the spans of applications. With `flows` deliveries
+    have `queue_time_ns`, the time in the broker, from table message_flows."""
     messages = tables.messages.filter("operation != 'return'")
     rows = messages.alias("m").join(tables.connections.alias("c"), "connection_id")
     settled = rows.filter("m.settled_ts_ns IS NOT NULL")
@@ -138,12 +137,12 @@ def otel(tables: Tables, *, flows: bool = True) -> DataFrame:
 
 
 def ecs(tables: Tables) -> DataFrame:
-    """A row a connection, columns of ECS."""
+    """One row per connection, with the columns of ECS."""
     return _named(tables.connections, ECS)
 
 
 def conn(tables: Tables) -> DataFrame:
-    """A row a connection, columns of Zeek's conn.log; times in seconds."""
+    """One row per connection, with the columns of Zeek's conn.log; times in seconds."""
     return _named(tables.connections, CONN)
 
 

@@ -1,7 +1,8 @@
-"""Prepare the JVM's classes before the first capture is read: `python -m pipeline.warm samples`.
+"""Make the JVM's class archive: `python -m pipeline.warm samples`.
 
-It decodes and audits the given captures while the JVM takes notes, and leaves the archive (`pipeline.class_archive`)
-that makes later starts shorter. Worth a minute once after an installation; `make kernels` does it.
+Decodes and audits the given captures while the JVM records the loaded classes, and writes the archive
+(`pipeline.class_archive`) that speeds up later starts. It takes a minute, once per installation; `make kernels` does
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pipeline.session import INTERPRETED, LOGGING, session, settings
 
 
 def make(captures: list[str]) -> None:
-    """Decode and audit `captures` as jobs do, and leave the classes that this took in ARCHIVE. A minute."""
+    """Decode and audit `captures` as jobs do, and write the loaded classes to ARCHIVE. Takes a minute."""
     ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
     ARCHIVE.unlink(missing_ok=True)
     taking_notes = f'{LOGGING} "-XX:ArchiveClassesAtExit={ARCHIVE}" {QUIET}'
@@ -27,7 +28,7 @@ def make(captures: list[str]) -> None:
         for name, table in tables.items():
             parquet.write(table, f"{directory}/{name}")
         pipeline.findings(pipeline.load(spark, directory)).collect()
-    spark.stop()  # the JVM ends with this process, and writes the archive then
+    spark.stop()  # the JVM writes the archive when it exits, with this process
 
 
 if __name__ == "__main__":

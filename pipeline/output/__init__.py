@@ -1,1 +1,1 @@
-"""Tables as files: a directory that is swapped whole, private scratch, Parquet options."""
+"""Tables as files: atomic replacement of a directory, private scratch directories, Parquet options."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def to_arrow(rows: DataFrame) -> pa.Table:
     """All of `rows` as a pyarrow.Table. A VARIANT is a struct of its `value` and `metadata`, as in Parquet files.
 
-    What `rows.toArrow()` does, which raises ArrowInvalid where a VARIANT is null (pyspark 4.1 to 4.3, pyarrow 26).
-    Such columns take another way through Python workers.
+    Replaces `rows.toArrow()`, which raises ArrowInvalid if a VARIANT is null (pyspark 4.1 to 4.3, pyarrow 26). Such
+    columns are converted in Python workers.
     """
     from udfs.arrow.variants import as_structs, as_variants, plain_schema, variant_columns
 
@@ -26,6 +26,6 @@ def to_arrow(rows: DataFrame) -> pa.Table:
 
 
 def with_to_arrow(rows: DataFrame) -> DataFrame:
-    """`rows`, whose method `toArrow` is `to_arrow`; that of what is made of them is still pyspark's."""
+    """`rows` with `to_arrow` as their method `toArrow`; DataFrames derived from them have pyspark's."""
     rows.__dict__["toArrow"] = lambda: to_arrow(rows)
     return rows

@@ -1,4 +1,4 @@
-"""A file that a job writes, on any file system: written aside, so that a job that fails leaves the old one."""
+"""Atomic replacement of a single file, on any file system: a job that fails keeps the old file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def sink(target: Place) -> Iterator[Any]:
-    """An open file, which takes the place of `target` when the body ends well."""
+    """An open file, which replaces `target` when the body succeeds."""
     draft = target.parent.child(f".{target.name}-{time.time_ns()}")
     try:
         with target.files.open_output_stream(draft.path) as file:

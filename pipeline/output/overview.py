@@ -1,4 +1,4 @@
-"""What tables are, at a glance: a line for a REPL, a table for a notebook. Nothing is planned or computed for it."""
+"""Overview of the tables: a line for a REPL, an HTML table for a notebook. Plans and computes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from udfs.source.files import public_uri
 if TYPE_CHECKING:
     from pipeline.output.swap import Place
 
-# What a row is. The tables of a run, then what a session makes of them.
+# What a row is. First the tables that jobs write, then those that exist only in a Spark session.
 ROWS = {
     "captures": "capture file: packets, times, what was skipped, what is damaged",
     "frames": "AMQP frame, or span of bytes that is in no frame, with its arguments",
@@ -27,11 +27,11 @@ ROWS = {
     "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`',
 }
 
-MOST_FILES = 100  # of a table, whose ends are read to tell how many rows they have
+MOST_FILES = 100  # of a table, to read their footers for row counts
 
 
 def line(directory: str | None) -> str:
-    """The tables in a line, with their rows where files in `directory` tell."""
+    """The tables in a line, with row counts if the files in `directory` provide them."""
     counts = rows_of(directory)
     if not any(count is not None for count in counts.values()):
         return f"Tables({', '.join(TABLES)})"
@@ -70,20 +70,20 @@ def page(directory: str | None) -> str:
 
 
 def rows_of(directory: str | None) -> dict[str, int | None]:
-    """How many rows each table has; None where no few files tell."""
+    """The number of rows of each table; None if unknown."""
     from pipeline.output.swap import OutputError, place
 
     try:
         where = None if directory is None else place(directory)
-    except OutputError:  # Spark may reach a store that Arrow does not
+    except OutputError:  # Spark may reach stores that Arrow does not
         where = None
     return {name: None if where is None else rows_in(where.child(name)) for name in TABLES}
 
 
 def rows_in(folder: Place) -> int | None:
-    """How many rows the Parquet files in a folder have, by their footers; None if there are none, or many."""
+    """The number of rows in the Parquet files of a folder, from their footers; None for no files or too many."""
     try:
         files = folder.dataset()
         return int(files.count_rows()) if 0 < len(files.files) <= MOST_FILES else None
-    except (OSError, ValueError):  # not there, or not of ours: to be shown must not fail
+    except (OSError, ValueError):  # missing or foreign files: a repr must not fail
         return None

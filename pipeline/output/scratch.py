@@ -1,8 +1,8 @@
-"""Where Spark keeps what does not fit in memory: on one machine, in a directory that only its user can look into.
+"""Scratch directories for Spark on one machine, readable only by their user.
 
-Shuffle and spill files hold bytes of captures, and Spark makes them readable for everybody. `directories()` makes one
-private directory below each place where they go; it is removed when this process ends, and where the process was
-killed, by the next one that comes here. A lock tells whose process lives: it ends with the process.
+Shuffle and spill files contain bytes of captures, and Spark makes them world-readable. `directories()` makes a private
+directory below each of Spark's local directories. It is removed when this process exits, or if the process was killed,
+by the next one that uses the place. A lock, which ends with the process, shows that a directory is in use.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from udfs.arrow.umask import PERSONS, told
 
 PREFIX = "wirehare-scratch-"
 LOCAL_DIR, LOCAL_DIRS = "spark.local.dir", "SPARK_LOCAL_DIRS"  # the setting, and the variable that overrides it
-PRIVATE = 0o077  # what this umask keeps from others: everything
+PRIVATE = 0o077  # umask: no access for others
 
 
 def directories(conf: Mapping[str, str]) -> str:
-    """Private directories, with commas, where Spark would keep its files by the environment, `conf`, or its own
-    defaults; else below the system's temporary directory."""
+    """Private directories, comma-separated, below Spark's local directories according to the environment, `conf`, or
+    spark-defaults.conf; else below the system's temporary directory."""
     places = os.environ.get(LOCAL_DIRS) or conf.get(LOCAL_DIR) or default_of(LOCAL_DIR) or tempfile.gettempdir()
     return ",".join(private(place.strip()) for place in places.split(",") if place.strip())
 
 
 @contextmanager
 def private_umask(local_dirs: str) -> Iterator[None]:
-    """Start a JVM inside: what it writes only its user can read, and it writes to `local_dirs`. Its Python workers get
-    back the umask of this process (`udfs.arrow.umask`)."""
+    """For starting a JVM: its files are readable only by its user, and go to `local_dirs`. Its Python workers restore
+    the umask of this process (`udfs.arrow.umask`)."""
     before = os.environ.get(LOCAL_DIRS)
     os.environ[LOCAL_DIRS] = local_dirs
     os.environ[PERSONS] = told()
@@ -62,7 +62,7 @@ def private(place: str) -> str:
     while True:
         directory = tempfile.mkdtemp(prefix=PREFIX, dir=place)  # mode 700
         lock = try_lock(directory)
-        # Another process may have taken it for a left one before it was locked.
+        # Another process may have removed it as abandoned before it was locked.
         if lock is not None and Path(directory).is_dir():
             break
     atexit.register(remove_directory, directory, lock, os.getpid())
@@ -70,7 +70,7 @@ def private(place: str) -> str:
 
 
 def clean(place: str) -> None:
-    """Remove the directories that killed processes of this user have left in `place`."""
+    """Remove the directories of killed processes of this user in `place`."""
     with suppress(OSError):
         for entry in list(os.scandir(place)):
             if entry.name.startswith(PREFIX):
@@ -81,7 +81,7 @@ def clean(place: str) -> None:
 
 
 def try_lock(directory: str) -> int | None:
-    """A lock on a directory of this user; None if it is another's, or a living process has it."""
+    """A lock on a directory of this user; None if it belongs to another user, or is in use."""
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -91,21 +91,21 @@ def try_lock(directory: str) -> int | None:
         if status.st_uid == os.getuid() and not status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return lock
-    except OSError:  # held, or a file system without locks
+    except OSError:  # in use, or a file system without locks
         pass
     os.close(lock)
     return None
 
 
 def remove_directory(directory: str, lock: int, process: int) -> None:
-    """Remove the directory of this process; a fork of it leaves it alone."""
+    """Remove the directory of this process; not in a forked process."""
     if process == os.getpid():
         shutil.rmtree(directory, ignore_errors=True)
         os.close(lock)
 
 
 def default_of(setting: str) -> str | None:
-    """What spark-defaults.conf says; None if it says nothing, or is not there."""
+    """A setting in spark-defaults.conf; None if it is not set, or there is no such file."""
     home = os.environ.get("SPARK_CONF_DIR") or os.path.join(
         os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__), "conf"
     )

@@ -1,14 +1,13 @@
-"""Write aside, then swap: a directory of tables is replaced as a whole or not at all.
+"""Atomic replacement of a directory of tables: it is written to a stage, then swapped as a whole.
 
     with staged("out", known=TABLES, overwrite=True) as stage:
         frames.write.parquet(stage.child("frames").uri)
 
-The stage is a hidden sibling of the output (`.wirehare-out-<started>-<random>`), so that the swap is two renames; what
-is only needed meanwhile goes to a sibling of the stage (`stage.scratch`), where a task that comes late cannot add to
-what is published. Until the swap both are their user's alone, if local; what is published follows the umask. When the
-body raises, they are removed and the old output stands. A run that is killed leaves them behind; the next run for the
-same output removes them, and puts the old output back if the kill fell between the two renames. Object stores have no
-rename: there the swap is a copy.
+The stage is a hidden sibling of the output (`.wirehare-out-<started>-<random>`), so that the swap is two renames.
+Temporary files go to a sibling of the stage (`stage.scratch`), so that late tasks cannot add files to the output. Until
+the swap both are private to their user, if local; the output follows the umask. If the body raises, they are removed
+and the old output stays. A killed run leaves them behind; the next run for the same output removes them, and restores
+the old output if the run was killed between the two renames. Object stores have no rename: there the swap is a copy.
 
 Local paths go through `os`, every other URI through `pyarrow.fs`.
 """
@@ -37,13 +36,13 @@ from codec.errors import WirehareError
 from udfs.arrow.umask import umask
 from udfs.source.files import LOCAL, UNDECODED, arrow_uri, is_utf8, printable, public_uri, said
 
-# Nobody's: what Spark and desktops drop into a folder.
+# Files that Spark and desktops add to a folder.
 IGNORED = {"_SUCCESS", ".DS_Store", "Thumbs.db"}
 GLOB_SIGNS = re.compile(r"[{}\[\]*?\\]")  # of Hadoop's file systems
 PRIVATE = 0o700
 REMOVALS, REMOVAL_S = 20, 0.1
 SCRATCH, OLD = "-scratch", "-old"
-# Where no lock tells whether a run is alive, its stage is left alone for this long.
+# On file systems without locks, the stage of another run is removed only after this time.
 ABANDONED_NS = 24 * 3600 * 10**9
 
 
@@ -73,12 +72,12 @@ class Place:
 
     @property
     def pattern(self) -> str:
-        """The URI as Spark takes it for reading."""
+        """The URI for reading with Spark, escaped."""
         return escape_glob(self.uri)
 
     @property
     def display_name(self) -> str:
-        """The path of a local directory, the URI of another one without credentials."""
+        """The path of a local directory, else the URI without credentials."""
         return printable(self.path if self.local else public_uri(self.uri))
 
     def child(self, name: str) -> Place:
@@ -86,11 +85,11 @@ class Place:
 
     @property
     def scratch(self) -> Place:
-        """Where a run with this stage keeps what is not to be published; `create` makes it."""
+        """The directory for temporary files of a run with this stage; not created yet."""
         return Place(self.files, self.path + SCRATCH, self.uri + SCRATCH)
 
     def entries(self) -> list[str] | None:
-        """Names in the directory; None when there is no such directory. Raises OutputError for a file."""
+        """Names in the directory; None if it does not exist. Raises OutputError for a file."""
         info = self.files.get_file_info(self.path)
         if info.type == pyarrow.fs.FileType.NotFound:
             return None
@@ -105,7 +104,7 @@ class Place:
         return pyarrow.dataset.dataset(self.path, filesystem=self.files, format="parquet")
 
     def create(self) -> None:
-        """Make the directory and those above it; a local one is this user's alone. Raises OSError."""
+        """Create the directory and its parents; a local one has mode 700. Raises OSError."""
         try:
             if self.local:
                 os.makedirs(self.parent.path, exist_ok=True)
@@ -116,7 +115,7 @@ class Place:
             raise OSError(f"{self.parent.display_name}: cannot be written to ({error.strerror or error})") from error
 
     def publish(self) -> None:
-        """Let others at a local directory, and at what is in it, as the umask of this process says."""
+        """Set the permissions of a local directory and its contents according to the umask of this process."""
         if not self.local:
             return
         for_directories, for_files = 0o777 & ~umask(), 0o666 & ~umask()
@@ -126,7 +125,7 @@ class Place:
             _chmod(directory, for_directories)
 
     def remove(self) -> None:
-        """Delete the directory with all in it; nothing happens when there is none."""
+        """Delete the directory and its contents, if it exists."""
         if self.local:
             for _ in range(REMOVALS):
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -142,7 +141,7 @@ class Place:
             self.files.delete_file(posixpath.join(self.path, name))
 
     def move_to(self, target: Place) -> None:
-        """Rename the directory; copy and delete where the store has no rename."""
+        """Rename the directory; copy and delete if the store has no rename."""
         if self.local:
             os.rename(self.path, target.path)
             return
@@ -154,22 +153,21 @@ class Place:
 
 
 def _chmod(path: str, mode: int) -> None:
-    """Set the permissions of a file or directory, as far as it is ours; a directory keeps the group for what is made in
-    it."""
+    """Set the permissions of a file or directory if it belongs to this user; keeps the set-group-ID bit."""
     with suppress(PermissionError):  # of another user, whose executor made it
         os.chmod(path, mode | (os.stat(path).st_mode & stat.S_ISGID))
 
 
 def escape_glob(uri: str) -> str:
-    """A URI or path for Spark to read, which takes it as a glob: signs mean themselves behind a backslash."""
+    """A URI or path with glob characters escaped, because Spark reads paths as globs."""
     return GLOB_SIGNS.sub(r"\\\g<0>", uri)
 
 
 def place(output: str) -> Place:
-    """Where `output` (a path or a URI) is. Raises OutputError when no file system serves it."""
+    """The Place of `output` (a path or a URI). Raises OutputError if no file system serves it."""
     scheme = urlsplit(output).scheme if "://" in output else ""
     if scheme in ("", "file"):
-        # The directory itself is swapped, not a link that leads to it.
+        # Swap the directory itself, not a link to it.
         named = unquote(output.removeprefix(LOCAL), errors=UNDECODED) if scheme else os.path.expanduser(output)
         path = os.path.realpath(named)
         if not is_utf8(path):
@@ -180,17 +178,17 @@ def place(output: str) -> Place:
     try:
         files, path = pyarrow.fs.FileSystem.from_uri(arrow_uri(output))
     except (OSError, ValueError) as error:
-        # Not `from error`: a stack would show what the error quotes of the URI.
+        # Not `from error`: its traceback would show credentials in the URI.
         raise OutputError(f"{public_uri(output)}: cannot be reached ({said(error, output)})") from None
     return Place(files, path.rstrip("/"), output.partition("?")[0].rstrip("/"))
 
 
 @contextmanager
 def staged(output: str, *, known: Collection[str], overwrite: bool = False) -> Iterator[Place]:
-    """A directory to write into, which takes the place of `output` once the body ends well.
+    """A directory to write into, which replaces `output` when the body succeeds.
 
-    `known` are the names of sub-directories that may be ours. Raises OutputError before the body when `output` holds
-    anything else, or is not empty and `overwrite` is not given.
+    `known`: names of sub-directories that may be replaced. Raises OutputError before the body if `output` has anything
+    else, or is not empty without `overwrite`.
     """
     target = place(output)
     with staged_beside(target, target, partial(check, target, known, overwrite)) as stage:
@@ -199,8 +197,8 @@ def staged(output: str, *, known: Collection[str], overwrite: bool = False) -> I
 
 @contextmanager
 def staged_child(output: str, name: str) -> Iterator[Place]:
-    """A directory to write into, which becomes the sub-directory `name` of `output` once the body ends well, in the
-    place of an earlier one. Until then nothing in `output` changes."""
+    """A directory to write into, which replaces the sub-directory `name` of `output` when the body succeeds. Until then
+    nothing in `output` changes."""
     directory = place(output)
     beside = directory.parent.child(f"{directory.name}.{name}")
     with staged_beside(directory.child(name), beside, lambda: None) as stage:
@@ -209,7 +207,8 @@ def staged_child(output: str, name: str) -> Iterator[Place]:
 
 @contextmanager
 def staged_beside(target: Place, beside: Place, allowed: Callable[[], None]) -> Iterator[Place]:
-    """A stage that replaces `target` in the end, if then it is still `allowed`; a hidden sibling of `beside`."""
+    """A stage, a hidden sibling of `beside`, that replaces `target` at the end. `allowed` is called before and after
+    the body, and may raise."""
     clean(target, beside)
     allowed()
     stage = beside.parent.child(f".wirehare-{beside.name}-{time.time_ns()}-{secrets.token_hex(4)}")
@@ -218,7 +217,7 @@ def staged_beside(target: Place, beside: Place, allowed: Callable[[], None]) -> 
         with hold_lock(stage):
             yield stage
             stage.publish()
-            allowed()  # somebody else may have written there meanwhile
+            allowed()  # another process may have written there meanwhile
             swap(stage, target)
     finally:
         stage.remove()
@@ -226,7 +225,7 @@ def staged_beside(target: Place, beside: Place, allowed: Callable[[], None]) -> 
 
 
 def check(target: Place, known: Collection[str], overwrite: bool) -> None:
-    """Refuse to replace what is not ours to replace."""
+    """Raise OutputError if `target` must not be replaced."""
     entries = sorted(set(target.entries() or ()) - IGNORED)
     for entry in entries:
         if entry not in known:
@@ -241,7 +240,7 @@ def check(target: Place, known: Collection[str], overwrite: bool) -> None:
 
 
 def has_no_rows(target: Place, entries: Collection[str]) -> bool:
-    """Whether tables are those of a run that found no capture: no rows, but for files that are none."""
+    """Whether the tables are those of a run that found no capture: no rows except captures without a format."""
     try:
         for entry in entries:
             rows = target.child(entry).dataset()
@@ -249,12 +248,12 @@ def has_no_rows(target: Place, entries: Collection[str]) -> bool:
             if rows.count_rows(filter=condition):
                 return False
     except (OSError, pyarrow.ArrowException):
-        return False  # whatever it is, it is something
+        return False  # unknown content: do not replace it
     return True
 
 
 def swap(stage: Place, target: Place) -> None:
-    """Put the stage where the output is. Between the two moves the old output has a name that `clean` knows."""
+    """Replace the target by the stage. Between the two moves the old output has a name that `clean` recognises."""
     old = stage.parent.child(f"{stage.name}{OLD}")
     existed = target.entries() is not None
     if existed:
@@ -270,8 +269,8 @@ def swap(stage: Place, target: Place) -> None:
 
 
 def clean(target: Place, beside: Place) -> None:
-    """Remove stages and scratch of killed runs, and what tasks that came late have left; restore the target where a run
-    was killed within its swap. What others may have put there under such names is left alone."""
+    """Remove stages and scratch directories of killed runs, and files of late tasks; restore the target if a run was
+    killed during its swap. Directories of other users are left alone."""
     leftover = re.compile(rf"(\.wirehare-{re.escape(beside.name)}-(\d+)-[0-9a-f]{{8}})({OLD}|{SCRATCH})?")
     names = beside.parent.entries() or ()
     for found in filter(None, map(leftover.fullmatch, sorted(names))):
@@ -288,7 +287,7 @@ def clean(target: Place, beside: Place) -> None:
 
 
 def is_own_directory(path: str) -> bool:
-    """Whether this is a directory of this user, and no link to one."""
+    """Whether this is a directory of this user, and not a link."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -298,7 +297,7 @@ def is_own_directory(path: str) -> bool:
 
 @contextmanager
 def hold_lock(stage: Place) -> Iterator[None]:
-    """Hold a lock on a local stage. It follows the directory when that moves, and ends with the process."""
+    """Hold a lock on a local stage. It follows the directory when it is moved, and ends with the process."""
     if not stage.local:
         yield
         return
@@ -311,11 +310,11 @@ def hold_lock(stage: Place) -> Iterator[None]:
 
 
 def alive(stage: Place, started_ns: int) -> bool:
-    """Whether the run that began to write to `stage` at `started_ns` may still be going on."""
+    """Whether the run that created `stage` at `started_ns` may still be running."""
     if not stage.local:
         return time.time_ns() - started_ns < ABANDONED_NS
     try:
-        # Neither through a link nor of a pipe, which would wait for a writer: anybody may have put that there.
+        # Do not follow a link or open a pipe, which would block: any user may have put it there.
         directory = os.open(stage.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except PermissionError:
         return True  # of another user

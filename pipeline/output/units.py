@@ -1,4 +1,4 @@
-"""Sizes and durations as people read them, for the console and for reports."""
+"""Sizes, durations and counts as text, for the console and for reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ KILO = 1024
 
 
 def size(octets: int) -> str:
-    """A size with the unit that keeps it short: 812 B, 14.2 KB, 1.1 GB."""
+    """A size with a suitable unit: 812 B, 14.2 KB, 1.1 GB."""
     amount = float(octets)
     for unit in ("B", "KB", "MB", "GB"):
         if amount < KILO:
@@ -16,7 +16,7 @@ def size(octets: int) -> str:
 
 
 def duration(nanoseconds: int | None) -> str | None:
-    """A duration with the unit that keeps it short: 812 ns, 14.2 us, 1.1 s; below 0 where a clock was set back."""
+    """A duration with a suitable unit: 812 ns, 14.2 us, 1.1 s; negative if a clock was set back."""
     if nanoseconds is None:
         return None
     amount = float(nanoseconds)
@@ -28,7 +28,7 @@ def duration(nanoseconds: int | None) -> str | None:
 
 
 def time_unit(span_ns: int) -> tuple[str, int]:
-    """The unit in which a span is a number that people read, and its length in ns."""
+    """The unit for the axis of a time span, and its length in ns."""
     for unit, length in (("hours", 3600 * 10**9), ("minutes", 60 * 10**9), ("seconds", 10**9)):
         if span_ns >= 3 * length:
             return unit, length

@@ -1,9 +1,9 @@
-"""Captures in, tables in files out: what a job does, for anyone who has a session.
+"""Writes the tables of captures to files.
 
     pipeline.write(spark, "captures", "tables", overwrite=True)
 
-The captures are read and decoded once: what follows from single connections is written by the workers as they decode,
-into a stage beside the output; Spark derives the rest, and the stage is swapped into place when all tables are written.
+The captures are read and decoded once. Workers write the tables of single connections while they decode, into a stage
+beside the output; Spark derives the others; when all tables are written, the stage replaces the output.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from udfs.source.captures import capture_rows, captures_of
 from udfs.source.paths import PathError
 from udfs.source.suggestions import suggesting, unknown
 
-# What an audit leaves beside the tables; it goes when they are replaced.
+# The table of an audit; it is removed when the other tables are replaced.
 FINDINGS = "findings"
 
 
 class Status(Protocol):
-    """What is being done now, for a person to read."""
+    """The current step, for display."""
 
     doing: str
 
 
 class Progress(Protocol):
-    """Told of each step: what is being done, what has been done when it ends, and by which session (None: by this
-    process); `phases`: what each stage of Spark does to the captures."""
+    """Called for each step with texts for its start and its end, and its session (None: this process); `phases`: what
+    each Spark stage does to the captures."""
 
     def __call__(
         self, doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()
@@ -49,14 +49,14 @@ class Progress(Protocol):
 
 
 class NullStatus:
-    """A status that nobody reads."""
+    """A status that is not displayed."""
 
     doing = ""
 
 
 @contextmanager
 def no_progress(doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()) -> Iterator[Status]:
-    """Tell nobody."""
+    """Display nothing."""
     yield NullStatus()
 
 
@@ -77,13 +77,12 @@ def write(
     keylog: str | Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> list[dict[str, Any]]:
-    """Write the tables of captures as Parquet files below the directory `output`; the rows of table captures.
+    """Write the tables of captures as Parquet files below the directory `output`; return the rows of table captures.
 
-    `spark`: the session, or what begins one, which is called when the output is known to be ours to replace; small
-    captures (`pipeline.decoding.decode.in_one_task`) take `ThisProcess` instead. `tables`: those that are wanted, else
-    all. `overwrite`: replace the tables that `output` holds. `payload` and what follows as for `pipeline.decode`.
-    Raises OutputError; PathError where none of the files is a capture; ValueError for a table that does not exist.
-    Then, and whenever it fails, the old output is as it was.
+    `spark`: the session, or a function that starts one, which is called after `output` was checked; for small captures
+    (`pipeline.decoding.decode.in_one_task`) it may be `ThisProcess`. `tables`: default all. `overwrite`: replace the
+    tables in `output`. `payload` and the following arguments: see `pipeline.decode`. Raises OutputError; PathError if
+    no file is a capture; ValueError for an unknown table. If it raises, the old output is unchanged.
     """
     wanted = list(tables or TABLES)
     for name in wanted:
