@@ -202,8 +202,8 @@ def local_jvm_settings(conf: dict[str, str], remote: bool, java_options: str = "
     # Everything runs on this machine: the loopback address is enough, and Spark would warn about guessing another.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if not remote:
-        # All cores: decoding is CPU-bound. Four attempts per task, as on a cluster: if the system kills a Python worker,
-        # for example for lack of memory, the job goes on.
+        # All cores: decoding is CPU-bound. Four attempts per task, as on a cluster: if the system kills a Python
+        # worker, for example for lack of memory, the job goes on.
         settings["spark.master"] = "local[*,4]"
     # Hadoop sets the permissions of written files by this setting, not by the umask of the process.
     settings["spark.hadoop.fs.permissions.umask-mode"] = f"{umask():03o}"

@@ -1,4 +1,4 @@
-"""Redaction: blanks all TCP payload that is not known to be harmless. Lengths and headers stay.
+"""Redaction: blanks all TCP payload that is not known to be ranges. Lengths and headers stay.
 
 Visible are complete and valid frames, without their bodies and credentials. Bytes outside of frames, malformed or
 partial frames (except their frame header), and streams of other protocols are blanked. An encrypted stream stays as it
@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
 from codec.amqp.secrets import BLANK
-from codec.capture.records import Bytes
+from codec.capture.records import Bytes, Records
 from codec.net.protocols import PROTOCOL_TCP
 from pipeline.extract.checksums import folded, word_sum
 from pipeline.extract.frames import NULL, Frames, grouped, groups
 from pipeline.extract.headers import ABSENT, TCP_SUM_AT, Stack
 from pipeline.extract.packet_selection import merged
 from pipeline.extract.survey import NONE, UNMAPPED, Connection
-from pipeline.extract.writing import Chunk
 
 HEADER_BYTES = {"0-8": 7, "0-9": 7, "0-9-1": 7, "0-10": 12, "1.0": 8}
 BODIES, UNKNOWN, MISSING, ENCRYPTED = ("body", "oob-body", "trace"), ("skipped", "foreign"), "gap", "tls"
@@ -111,21 +110,23 @@ def _data_sections(end: NDArray[np.int64], size: NDArray[np.int64]) -> tuple[NDA
 
 
 def redact(
-    chunk: Chunk,
+    octets: Bytes,
+    records: Records,
     packets: NDArray[np.void],
     stacks: Sequence[Stack],
     visible: Mapping[int, Visible],
     connections: Sequence[Connection],
 ) -> None:
-    """Blank the payloads of a chunk in place. `packets` (PACKET) are its rows of the survey, `stacks` their headers.
+    """Blank the payloads of packets in place. `records` (RECORD) point into `octets`; `packets` (PACKET) are their rows
+    of the survey, `stacks` their headers.
 
     Fragments are blanked completely, and so are retransmissions on a connection where they conflict.
     """
     begin = np.array([stack.payload for stack in stacks], np.int64)
-    start = chunk.records["offset"]
+    start = records["offset"]
     # up to the end of the captured bytes: padding after the payload may contain old memory
-    end = start + chunk.records["cap_len"]
-    keep = _Marks(len(chunk.octets))
+    end = start + records["cap_len"]
+    keep = _Marks(len(octets))
     keep.add(start, begin)
     conflicting = np.array([each.conflicting for each in connections], np.bool_)[packets["connection"]]
     mapped = (packets["at"] != UNMAPPED) & (packets["datagram"] == NONE) & ~(conflicting & (packets["copy"] != 0))
@@ -135,14 +136,14 @@ def redact(
     for each, these in grouped(groups(packets)[candidates]):
         if each in visible:
             rows = candidates[these]
-            at, size, to, harmless = packets["at"][rows], length[rows], begin[rows], visible[each]
-            which, first, last = _overlaps(harmless.starts, harmless.ends, at, at + size)
+            at, size, to, ranges = packets["at"][rows], length[rows], begin[rows], visible[each]
+            which, first, last = _overlaps(ranges.starts, ranges.ends, at, at + size)
             moved = to[which] - at[which]
             keep.add(first + moved, last + moved)
-            patched.append(_within(harmless, at, size, to))
-    chunk.octets[~keep.mask()] = BLANK
-    for places, octets in patched:
-        chunk.octets[places] = octets
+            patched.append(_within(ranges, at, size, to))
+    octets[~keep.mask()] = BLANK
+    for places, patch in patched:
+        octets[places] = patch
 
 
 class _Marks:
@@ -170,12 +171,12 @@ def _overlaps(
 
 
 def _within(
-    harmless: Visible, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]
+    ranges: Visible, at: NDArray[np.int64], size: NDArray[np.int64], to: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """The octets to write for packets with stream offsets `at` and payloads at `to` in the buffer: (where, what)."""
-    low, high = np.searchsorted(harmless.patch_at, at), np.searchsorted(harmless.patch_at, at + size)
+    low, high = np.searchsorted(ranges.patch_at, at), np.searchsorted(ranges.patch_at, at + size)
     which, index = _ranges(low, high)
-    return harmless.patch_at[index] - at[which] + to[which], harmless.patch[index]
+    return ranges.patch_at[index] - at[which] + to[which], ranges.patch[index]
 
 
 def _ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -186,7 +187,7 @@ def _ranges(low: NDArray[np.int64], high: NDArray[np.int64]) -> tuple[NDArray[np
 
 
 def set_fragment_checksums(
-    chunk: Chunk, packets: NDArray[np.void], stacks: Sequence[Stack], lengths: Mapping[int, int]
+    octets: Bytes, packets: NDArray[np.void], stacks: Sequence[Stack], lengths: Mapping[int, int]
 ) -> None:
     """Compute the TCP checksum of a blanked fragmented datagram, in its first fragment.
 
@@ -198,7 +199,6 @@ def set_fragment_checksums(
             continue
         field = stack.sums.pop()
         header = stack.payload - stack.tcp
-        octets: Bytes = chunk.octets
         octets[field.at : field.at + 2] = 0
         total = word_sum(octets[field.pseudo : field.pseudo_end]) + PROTOCOL_TCP + header + length
         total += word_sum(octets[stack.tcp : stack.payload]) + word_sum(np.full(length, BLANK, np.uint8))

@@ -154,11 +154,11 @@ def change_chunk(chunk: Chunk, survey: Survey, changes: Changes, lengths: Mappin
     packets = survey.packets[chunk.rows]
     stacks = [stack_of(before, chunk.records, row) for row in range(len(chunk.records))]
     if changes.visible is not None:
-        redact(chunk, packets, stacks, changes.visible, survey.connections)
+        redact(chunk.octets, chunk.records, packets, stacks, changes.visible, survey.connections)
     if changes.key is not None:
         anonymise(chunk.octets, stacks, changes.key)
     if changes.visible is not None:  # after anonymise: the checksum covers the addresses
-        set_fragment_checksums(chunk, packets, stacks, lengths)
+        set_fragment_checksums(chunk.octets, packets, stacks, lengths)
     adjust(before, chunk.octets, stacks)
 
 
