@@ -88,10 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         metavar="T",
         type=moment,
-        help="only what lasts into the time from then on: yesterday, today, 2026-01-31T08:00 (UTC); of a lake, files "
-        "of other days are not read",
+        help="only rows that end after then: yesterday, today, 2026-01-31T08:00 (UTC); of a lake, files of other days "
+        "are not read",
     )
-    parser.add_argument("--until", metavar="T", type=moment, help="only what began before then")
+    parser.add_argument("--until", metavar="T", type=moment, help="only rows that begin before then")
     add_report(parser)
 
 

@@ -88,17 +88,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=finding,
         action="extend",
-        help="findings of a rule; of them those of a connection, or the one of a frame",
+        help="findings of a rule, or only those of a connection, or only the one of a frame",
     )
     rows.add_argument("--where", metavar="SQL", help="rows of a table where this condition holds (Spark SQL)")
-    rows.add_argument(
-        "--table", metavar="NAME", default="frames", help="the table that --where speaks of (default: frames)"
-    )
+    rows.add_argument("--table", metavar="NAME", default="frames", help="the table for --where (default: frames)")
     more = parser.add_argument_group("how much")
     much = more.add_mutually_exclusive_group()
-    much.add_argument(
-        "--whole", action="store_true", help="all packets of every connection that something was chosen of"
-    )
+    much.add_argument("--whole", action="store_true", help="all packets of every connection with a selected row")
     much.add_argument(
         "--only",
         action="store_true",
@@ -396,7 +392,7 @@ def open_output(target: Place | None) -> Iterator[Any]:
 
 def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:
     """Print what was written to stderr: standard output may be the file."""
-    from pipeline.output.writing import plural
+    from pipeline.output.units import plural
 
     name = "standard output" if arguments.output == STANDARD_OUTPUT else public_uri(arguments.output)
     print_status(

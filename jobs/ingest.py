@@ -193,8 +193,7 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
 
 def line(batch: dict[str, Any]) -> str:
     """What a person sees of a batch."""
-    from pipeline.lake.house import plural
-    from pipeline.output.units import size
+    from pipeline.output.units import plural, size
 
     lag = "" if batch["lag_ns"] is None else f", {batch['lag_ns'] / 1e9:,.0f} s behind the latest packet"
     parts = [

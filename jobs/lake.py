@@ -60,12 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake import house
     from pipeline.lake.log import Log
     from pipeline.lake.place import existing
+    from pipeline.output.units import plural
 
     log = Log(existing(arguments.lake), arguments.lake)
     if arguments.compact or arguments.expire is not None:
         done = house.compact(log) if arguments.compact else house.expire(log, arguments.expire)
         what = f"joined into {done.added:,}" if arguments.compact else "dropped"
-        print_result(f"{house.plural(done.removed, 'file')} {what}; {house.plural(done.deleted, 'old file')} deleted")
+        print_result(f"{plural(done.removed, 'file')} {what}; {plural(done.deleted, 'old file')} deleted")
         return OK
     print_result(overview(log))
     return OK
@@ -74,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 def overview(log: Log) -> str:
     """The lake's last batches, days, tables and open connections, as text."""
     from pipeline.lake.files import rows_of
-    from pipeline.lake.house import plural
-    from pipeline.output.units import size
+    from pipeline.output.units import plural, size
     from pipeline.schemas import TABLES
 
     last = log.batch("captures")

@@ -100,7 +100,7 @@ def command_line(jobs: Sequence[str]) -> Parser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         job.add_arguments(sub)
-        sub.add_argument("-q", "--quiet", action="store_true", help="print what went wrong, and nothing else")
+        sub.add_argument("-q", "--quiet", action="store_true", help="print errors only")
         sub.set_defaults(
             run=job.run, prog=sub.prog, exit_statuses=job.exit_statuses, stopped=getattr(job, "STOPPED", STOPPED)
         )

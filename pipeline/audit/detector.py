@@ -1,4 +1,4 @@
-"""What a detector is: data that says which rows of a context break a rule, in SQL.
+"""A detector is data: an SQL condition for the rows of a context that break a rule.
 
 Expressions are SQL over the columns of the context (`pipeline.audit.contexts.sources`); '{name}' in them stands for
 the parameter of the rule. All detectors on one context are evaluated in one pass over its rows."""
@@ -17,9 +17,10 @@ class Detector:
 
     `evidence`: name -> value to show ('observed', 'expected', 'negotiated', or the name of the value); nulls are left
     out. `frame`, `at_ns`: the frame of the finding and its time; bytes missing before `at_ns` make the finding
-    uncertain. `offender`, `severity`: override the catalogue unless null. `occurrences`: how many times the row breaks
-    the rule. `thing`: the message or link, for rules of that scope. `scope`: 'capture' if rows belong to no
-    connection; overrides the catalogue, and `thing` is the URI of the capture.
+    uncertain. `row`: a struct with both of them as `frame_no` and `ts_ns`. `offender`, `severity`: override the
+    catalogue unless null. `occurrences`: how many times the row breaks the rule. `thing`: the message or link, for
+    rules of that scope. `scope`: 'capture' if rows belong to no connection; overrides the catalogue, and `thing` is the
+    URI of the capture.
     """
 
     rule: str
@@ -33,6 +34,7 @@ class Detector:
     occurrences: Sql = "1"
     thing: Sql = "coalesce(content_frame_no, frame_no)"
     scope: str | None = None
+    row: Sql | None = None
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ def _hit(at: int, detector: Detector, rule: Rule) -> Sql:
     evidence = ", ".join(f"{sql_text(name)}, {value}" for name, value in detector.evidence.items())
     values = {
         "rule_id": sql_text(rule.id),
-        "frame_no": detector.frame,
-        "at_ns": detector.at_ns,
+        "frame_no": f"{detector.row}.frame_no" if detector.row else detector.frame,
+        "at_ns": f"{detector.row}.ts_ns" if detector.row else detector.at_ns,
         "thing": detector.thing if (detector.scope or rule.scope) in PER_THING else "null",
         "scope": sql_text(detector.scope) if detector.scope else "null",
         "offender": detector.offender,

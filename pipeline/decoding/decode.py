@@ -209,8 +209,7 @@ def runs(
     packets_read: Mapping[str, int] | None = None,
     **chosen: Unpack[PacketFilter],
 ) -> DataFrame:
-    """Captures -> runs of TCP segments, in no order. `packets_read`: capture -> how many of its packets were read
-    before."""
+    """Captures -> runs of TCP segments, unordered. `packets_read`: capture -> number of packets to skip."""
     from udfs.source.sources import register
 
     options, places = _source(paths, chosen, packets_read)

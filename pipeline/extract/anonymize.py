@@ -55,6 +55,6 @@ def _places(stacks: Sequence[Stack], version: int, offset: int, size: int) -> ND
 
 def _hardware(address: bytes, key: bytes) -> bytes:
     if address in (bytes(HARDWARE_BYTES), b"\xff" * HARDWARE_BYTES):
-        return address  # nobody's, everybody's
+        return address  # unspecified, broadcast
     digest = hashlib.blake2b(address, key=key, person=_HARDWARE, digest_size=HARDWARE_BYTES).digest()
     return bytes([(digest[0] & ~GROUP) | LOCAL | (address[0] & GROUP)]) + digest[1:]

@@ -51,7 +51,7 @@ ABSENT = -1
 class Sum:
     """An Internet checksum (RFC 1071) at `at` over `begin:end`, and over the addresses at `pseudo:pseudo_end`.
 
-    `tcp_len`: of a TCP checksum the length that its pseudo-header has; else NOWHERE. `optional`: 0 stands for none.
+    `tcp_len`: of a TCP checksum the length in its pseudo-header; else ABSENT. `optional`: 0 means no checksum.
     """
 
     at: int
@@ -67,8 +67,8 @@ class Sum:
 class Stack:
     """Headers of a packet, as offsets into its buffer.
 
-    `payload`: the first byte that is no header; `end`: of the packet. `hardware`: addresses in link headers. `sums`:
-    outermost first. `tcp`: the TCP header, NOWHERE without one.
+    `payload`: the first byte after the headers; `end`: of the packet. `hardware`: addresses in link headers. `sums`:
+    outermost first. `tcp`: the TCP header, or ABSENT.
     """
 
     payload: int

@@ -1,4 +1,4 @@
-"""Redaction: blanks all TCP payload that is not known to be ranges. Lengths and headers stay.
+"""Redaction: blanks all TCP payload that is not known to be harmless. Lengths and headers stay.
 
 Visible are complete and valid frames, without their bodies and credentials. Bytes outside of frames, malformed or
 partial frames (except their frame header), and streams of other protocols are blanked. An encrypted stream stays as it

@@ -84,7 +84,7 @@ def flow_of(ends: Mapping[str, object]) -> tuple[bytes, int]:
 class Survey:
     """Packets of the chosen connections in the order in which the decoder takes them, flow by flow.
 
-    `payloads`: of some packets that were asked for, by (index of the original, packet_no).
+    `payloads`: of the requested packets, by (index of the original, packet_no).
     """
 
     packets: NDArray[np.void]  # PACKET

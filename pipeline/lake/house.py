@@ -36,11 +36,6 @@ class Done:
         return Done(self.removed + other.removed, self.added + other.added, self.deleted + other.deleted)
 
 
-def plural(number: int, noun: str) -> str:
-    """1 capture, 2,000 captures."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def newest_day(log: Log) -> date | None:
     """The latest day that has rows; days that are still to come are those of wrong clocks."""
     latest = datetime.now(UTC).date() + timedelta(days=1)

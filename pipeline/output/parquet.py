@@ -49,7 +49,7 @@ def write_rows(directory: Place, schema: StructType, rows: Iterable[pa.RecordBat
 def read(
     directory: Place, columns: Iterable[str], names: Iterable[str] | None = None, where: pc.Expression | None = None
 ) -> pa.Table:
-    """Columns of the files of a table in `directory`; only of the files `names`, if given, and only of rows `where` this
+    """Columns of the files of a table in `directory`; only of the files `names`, if given; only rows `where` this
     holds."""
     import pyarrow.dataset  # takes half a second
 

@@ -33,3 +33,8 @@ def time_unit(span_ns: int) -> tuple[str, int]:
         if span_ns >= 3 * length:
             return unit, length
     return "milliseconds", 10**6
+
+
+def plural(number: int, noun: str) -> str:
+    """1 capture, 2,000 captures."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

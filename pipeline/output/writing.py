@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pipeline.decoding.decode import FLOW_INPUTS, PacketFilter, Time, decode_into
 from pipeline.output import parquet
 from pipeline.output.swap import Place, staged
+from pipeline.output.units import plural
 from pipeline.schemas import TABLES
 from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine, plan_settings, settings
 from pipeline.tables.config import WORKER_TABLES
@@ -158,8 +159,3 @@ def _write(
 
 def _plan_settings(spark: SparkSession | None, wanted: Mapping[str, str]) -> AbstractContextManager[None]:
     return contextlib.nullcontext() if spark is None else settings(spark, wanted)
-
-
-def plural(number: int, noun: str) -> str:
-    """1 capture, 2 captures."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -12,8 +12,7 @@ from pipeline import theme
 from pipeline.theme import LIGHT
 
 Key = TypeVar("Key", bound=Hashable)
-# Fits a notebook's column with its labels, pixels.
-WIDTH, HEIGHT = 640, 220
+WIDTH = 640  # fits a notebook's column with its labels, pixels
 NAME_CHARACTERS = 34  # of a name on an axis
 # Axis of counts: label only whole numbers.
 WHOLE = "datum.value % 1 ? '' : datum.label"

@@ -31,7 +31,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
     the idle time-out), and ticks where heartbeats were sent: an `altair.LayerChart`.
 
     Silences shorter than half an interval are not drawn. `where`: SQL over table frames; connections that have such a
-    frame are drawn, with all that was said on them. The `most` directions with the longest silence, in intervals, are
+    frame are drawn, with all of their frames. The `most` directions with the longest silence, in intervals, are
     drawn. Two Spark jobs. Raises ValueError for a `most` less than 1.
     """
     require_positive(most)

@@ -82,7 +82,7 @@ def unchecked_on_midstream(facts: Facts, rules: Mapping[str, Rule]) -> int:
 def coverage_check(
     facts: Facts, rules: Mapping[str, Rule], exceptions: Collection[Accepted] = (), today: date | None = None
 ) -> Callable[[Mapping[str, Any]], bool]:
-    """A function that tells whether this audit checked for an entry of an earlier audit. Entries that an exception
+    """A predicate: whether this audit checked for an entry of an earlier audit. Entries that an exception
     accepts `today` (UTC) were not checked."""
     day = today or datetime.now(UTC).date()
     standing = [accepted for accepted in exceptions if accepted.until >= day]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.audit.catalogue import Rule
+from pipeline.output.units import plural
 from pipeline.report.baseline import NEW, PERSISTING, Comparison
 from pipeline.report.coverage import rules_of, unchecked_on_midstream
 from pipeline.report.evidence import at_least
@@ -122,8 +123,3 @@ def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, R
         rules_not_checked=unchecked_on_midstream(facts, rules_of(None) if rules is None else rules),
         not_checked=len(found.not_checked) if compared else None,
     )
-
-
-def plural(number: int, noun: str) -> str:
-    """1 violation, 2 violations, 12,000 violations."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"

@@ -5,7 +5,7 @@ cut short; comes before others of its severity), `scope` ('connection' 'channel'
 that breaks the rule), `category`, `offender` (who breaks it; null: either), `summary`, `detect` (how it is seen),
 `reference`, `why` (what it means, and why it matters), `remedy` (what to do), `settings` (client library or broker, of
 SETTINGS -> the name of its setting), `parameters` (thresholds), and what has to be known of a connection: without all
-of `needs` the rule is silent, without all of `prefers` it speaks one severity lower and says why (KNOWLEDGE).
+of `needs` the rule is not checked, without all of `prefers` its severity is one step lower (KNOWLEDGE).
 `beginning`: it is about the handshake, or channels as they were opened, so that a connection that began before the
 capture is not checked, though what is seen of it may break the rule (`Rule.lacking`).
 """

@@ -144,7 +144,7 @@ def _matching(methods: Iterable[str], sender: str | None) -> str:
     return f"filter(methods, m -> m.name IN ({names}){by})"
 
 
-# Column -> the rule whose limit says how many rows back it looks.
+# Column -> the rule whose limit is its offset in rows.
 LOOKS_BACK = {"opened_before_ns": "CH-11", "got_before_ns": "CO-07"}
 RATED = ("channel.open", "basic.get")
 
@@ -174,7 +174,7 @@ def rates(sources: Sources) -> DataFrame | None:
 
 
 def _limits(sources: Sources) -> dict[str, int]:
-    """By column how many rows back it looks."""
+    """Column -> its offset in rows."""
     return {
         name: int(sources.parameters[rule]["limit_per_minute"])
         for name, rule in LOOKS_BACK.items()

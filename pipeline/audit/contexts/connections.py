@@ -58,7 +58,7 @@ SECOND_NS = 10**9
 LIST_ARGUMENTS = {"mechanisms": ("mechanisms", "sasl_server_mechanisms"), "locales": ("locales",)}
 ROW = ("frame_no", "ts_ns", "sender", "status", "notes", "code", "args", *LIST_ARGUMENTS)
 ACCESS_REFUSED = 403
-CONNECTION_FORCED = 320  # what qpidd says when a login fails
+CONNECTION_FORCED = 320  # sent by qpidd when a login fails
 
 
 def list_arguments() -> dict[str, Column]:

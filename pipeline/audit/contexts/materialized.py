@@ -1,4 +1,4 @@
-"""Rows computed at once and kept, with small ones marked as small for Spark's planner."""
+"""Materialized intermediate results, marked as small for Spark's planner if they are."""
 
 from __future__ import annotations
 

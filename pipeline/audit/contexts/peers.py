@@ -2,7 +2,7 @@
 
 Times are those of the first packets; a connection is compared with itself and earlier ones.
 
-Context 'refusals': closes that say 'access refused', beside the others of the same account on the same broker.
+Context 'refusals': closes with 'access refused', compared with others of the same account on the same broker.
 """
 
 from __future__ import annotations

@@ -71,8 +71,7 @@ DETECTORS = (
             "T10-23",
             "connections",
             when=f"{side}_frame_max < 4096",
-            frame=f"c.{step}.frame_no",
-            at_ns=f"c.{step}.ts_ns",
+            row=f"c.{step}",
             evidence={"observed": f"{side}_frame_max", "expected": "4096"},
             offender=f"'{side}'",
         )
@@ -83,16 +82,14 @@ DETECTORS = (
         "connections",
         when=f"{CHOSEN} < {OFFERED}_min OR {CHOSEN} > {OFFERED}_max OR "
         f"{CHOSEN} > 0 AND c.tune IS NOT NULL AND {OFFERED}_min IS NULL",
-        frame="c.tune_ok.frame_no",
-        at_ns="c.tune_ok.ts_ns",
+        row="c.tune_ok",
         evidence={"observed": CHOSEN, "heartbeat_min": f"{OFFERED}_min", "heartbeat_max": f"{OFFERED}_max"},
     ),
     Detector(
         "T10-25",
         "connections",
         when=f"{OFFERED}_max < {OFFERED}_min OR {OFFERED}_max IS NOT NULL AND {OFFERED}_min IS NULL",
-        frame="c.tune.frame_no",
-        at_ns="c.tune.ts_ns",
+        row="c.tune",
         evidence={"heartbeat_min": f"{OFFERED}_min", "heartbeat_max": f"{OFFERED}_max"},
     ),
     odd("T10-26", "channel-above"),

@@ -23,7 +23,6 @@ CONTEXTS = {
     "stolen_links": stolen_links,
 }
 OPENED: Sql = "c.client_open IS NOT NULL AND c.server_open IS NOT NULL"
-FIRST_END: Sql = "least(c.client_end.ts_ns, c.server_end.ts_ns)"
 SASL_NAMED: Sql = "name LIKE 'sasl-%'"
 MISPLACED: Sql = f"(frame_type = 'amqp' AND {SASL_NAMED} OR frame_type = 'sasl' AND NOT {SASL_NAMED})"
 ON_LINK = {"link": "link", "address": "address"}
@@ -81,8 +80,7 @@ DETECTORS = (
             "L10-04",
             "connections",
             when=f"{side}_frame_max < 512",
-            frame=f"c.{side}_open.frame_no",
-            at_ns=f"c.{side}_open.ts_ns",
+            row=f"c.{side}_open",
             evidence={"observed": f"{side}_frame_max", "expected": "512"},
             offender=f"'{side}'",
         )
@@ -111,8 +109,7 @@ DETECTORS = (
         "L10-21",
         "connections",
         when="c.sasl_init IS NOT NULL AND NOT array_contains(c.sasl_mechanisms.mechanisms, mechanism)",
-        frame="c.sasl_init.frame_no",
-        at_ns="c.sasl_init.ts_ns",
+        row="c.sasl_init",
         evidence={"observed": "mechanism", "expected": "c.sasl_mechanisms.mechanisms"},
     ),
     Detector(
@@ -127,8 +124,7 @@ DETECTORS = (
         "L10-23",
         "connections",
         when="c.sasl_outcome.args.code != 0",
-        frame="c.sasl_outcome.frame_no",
-        at_ns="c.sasl_outcome.ts_ns",
+        row="c.sasl_outcome",
         evidence={
             "observed": "c.sasl_outcome.args.code",
             "meaning": "CASE c.sasl_outcome.args.code WHEN 1 THEN 'auth' WHEN 2 THEN 'sys' WHEN 3 THEN 'sys-perm' "
@@ -143,8 +139,7 @@ DETECTORS = (
         "connections",
         when="shiftright(c.client_header.code, 24) = 0 AND shiftright(c.server_header.code, 24) IN (2, 3) AND "
         "c.server_open IS NULL",
-        frame="c.server_header.frame_no",
-        at_ns="c.server_header.ts_ns",
+        row="c.server_header",
         evidence={
             "observed": "hex(c.client_header.code)",
             "expected": "CASE shiftright(c.server_header.code, 24) WHEN 2 THEN 'TLS' ELSE 'SASL' END",
@@ -154,8 +149,7 @@ DETECTORS = (
         "L10-25",
         "connections",
         when="c.sasl_init.args.hostname != c.client_open.args.hostname",
-        frame="c.client_open.frame_no",
-        at_ns="c.client_open.ts_ns",
+        row="c.client_open",
         evidence={"sasl_init": "c.sasl_init.args.hostname", "open": "c.client_open.args.hostname"},
     ),
     odd("L10-30", "no-session", name="name"),
@@ -301,8 +295,7 @@ DETECTORS = (
         "L10-98",
         "connections",
         when=f"{OPENED} AND coalesce(client_idle_timeout_ms, 0) = 0 AND coalesce(server_idle_timeout_ms, 0) = 0",
-        frame="c.server_open.frame_no",
-        at_ns="c.server_open.ts_ns",
+        row="c.server_open",
         evidence={"observed": "'no idle time-out'"},
     ),
     *(
@@ -310,8 +303,7 @@ DETECTORS = (
             "L10-99",
             "connections",
             when=f"{side}_idle_timeout_ms BETWEEN 1 AND {{limit_ms}} - 1",
-            frame=f"c.{side}_open.frame_no",
-            at_ns=f"c.{side}_open.ts_ns",
+            row=f"c.{side}_open",
             evidence={"observed": f"{side}_idle_timeout_ms", "expected": "{limit_ms}"},
             offender=f"'{side}'",
         )

@@ -27,8 +27,8 @@ SKIPPED = {
     "tunnels": SKIP_NAMES[TOO_NESTED],
     "fragments": SKIP_NAMES[FRAGMENT_LIMIT],
 }
-# Limit -> whether `error` tells that reading stopped for it. A record that claims more than the limit is, as a rule,
-# damage; which of both it is, nobody can tell. Other errors are damage.
+# Limit -> condition on `error`: reading stopped because of it. A record above the size limit is usually damage, which
+# cannot be distinguished. Other errors are damage.
 CLAIMED: Sql = r"CAST(nullif(regexp_extract(error, 'claims (more than|a length of) ([0-9]+)', 2), '') AS DECIMAL(38))"
 STOPPED: dict[str, Sql] = {
     "record size": f"{CLAIMED} >= {LIMITS.record_bytes}",

@@ -111,8 +111,7 @@ DETECTORS = (
             "code": "close.reply_code",
             "text": "close.reply_text",
         },
-        frame="close.frame_no",
-        at_ns="close.ts_ns",
+        row="close",
         offender="close.sender",
     ),
     Detector(
@@ -143,8 +142,7 @@ DETECTORS = (
                 "method": "'connection.close'",
                 "version": "version",
             },
-            frame=f"c.{side}_close.frame_no",
-            at_ns=f"c.{side}_close.ts_ns",
+            row=f"c.{side}_close",
             offender=f"'{side}'",
         )
         for side in ("client", "server")

@@ -93,8 +93,7 @@ DETECTORS = (
         "connections",
         # 403 before tune is how brokers say that the login failed.
         when=f"close_code IN ({', '.join(map(str, SOFT))}) AND NOT (close_code = 403 AND c.tune IS NULL)",
-        frame="c.close.frame_no",
-        at_ns="c.close.ts_ns",
+        row="c.close",
         evidence={"observed": "close_code", "reply_text": "close_text"},
         offender="close_initiator",
     ),

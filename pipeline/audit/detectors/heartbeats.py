@@ -98,8 +98,7 @@ DETECTORS = (
         "connections",
         # In 0-10 the argument may be left out.
         when="c.tune_ok.status = 'ok' AND (heartbeat_s = 0 OR version = '0-10' AND client_heartbeat_s IS NULL)",
-        frame="c.tune_ok.frame_no",
-        at_ns="c.tune_ok.ts_ns",
+        row="c.tune_ok",
         evidence={
             "observed": "CASE WHEN heartbeat_s IS NULL THEN 'no heartbeat in tune-ok' END",
             "negotiated": "heartbeat_s",
@@ -110,8 +109,7 @@ DETECTORS = (
         "HB-05",
         "connections",
         when="heartbeat_s > 0 AND heartbeat_s < {limit_seconds}",
-        frame="c.tune_ok.frame_no",
-        at_ns="c.tune_ok.ts_ns",
+        row="c.tune_ok",
         evidence={"negotiated": "heartbeat_s", "expected": "{limit_seconds}"},
     ),
     Detector(

@@ -25,17 +25,17 @@ TYPES: Sql = (
 )
 USES_QUEUE: Sql = "name IN ('queue.bind', 'queue.unbind', 'queue.purge', 'queue.delete', 'basic.consume', 'basic.get')"
 DECLARED_BEFORE: Sql = "ts_ns < broker_loss_ns AND NOT declared.passive AND was.deleted = false"
-# What the server itself deletes may be declared anew with other flags: its consent tells that it was gone.
+# An entity that the server deletes itself may be declared again with other flags: accepting that shows it was gone.
 MAY_HAVE_GONE: Sql = (
     "accepted AND (was.declared.auto_delete OR was.table LIKE '%\"x-expires\"%') OR "
     "was.declared.exclusive AND was.until_ns <= ts_ns"
 )
-# The names that the server makes up: nobody else has them, so consent tells that one exists.
+# Names that the server makes up: accepting one shows that it exists.
 GIVEN_AND_ACCEPTED: Sql = "accepted AND entity LIKE 'amq.gen%'"
 
 
 def redeclared(rule: str, kind: str, flags: tuple[str, ...]) -> Detector:
-    """A declaration of an entity of this kind that differs from the one that stands."""
+    """A declaration of an entity of this kind that differs from the existing one."""
 
     def flags_of(place: Sql, table: Sql) -> Sql:
         values = [f"'{flag}', {place}.{flag}" for flag in flags]
@@ -135,8 +135,7 @@ DETECTORS = (
         "connections",
         when="c.server_close.args.reply_code = 404",
         evidence={"observed": "404", "text": "c.server_close.args.reply_text"},
-        frame="c.server_close.frame_no",
-        at_ns="c.server_close.ts_ns",
+        row="c.server_close",
     ),
     Detector(
         "NM-12",

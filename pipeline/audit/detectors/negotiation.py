@@ -44,8 +44,7 @@ DETECTORS = (
         "NEG-02",
         "connections",
         when=f"{HEADER}.status = 'unknown'",
-        frame=f"{HEADER}.frame_no",
-        at_ns=f"{HEADER}.ts_ns",
+        row=f"{HEADER}",
         evidence={"observed": "asked", "answered": "answered"},
     ),
     Detector(
@@ -66,8 +65,7 @@ DETECTORS = (
         "NEG-05",
         "connections",
         when=f"{STARTED_VERSION} > {REQUESTED}",
-        frame="c.start.frame_no",
-        at_ns="c.start.ts_ns",
+        row="c.start",
         evidence={
             "observed": "concat_ws('-', c.start.args.version_major, c.start.args.version_minor)",
             "expected": "asked",

@@ -67,8 +67,7 @@ DETECTORS = (
         "R4-08",
         "connections",
         when="server_product = 'RabbitMQ' AND client_frame_max > 0 AND client_frame_max < {minimum_bytes}",
-        frame="c.tune_ok.frame_no",
-        at_ns="c.tune_ok.ts_ns",
+        row="c.tune_ok",
         evidence={"observed": "client_frame_max", "expected": "{minimum_bytes}", "broker": "server_version"},
     ),
     Detector(

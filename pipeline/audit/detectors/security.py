@@ -67,8 +67,7 @@ DETECTORS = (
         "connections",
         when=f"version = '1.0' AND start AND {IN_CLEAR} AND c.sasl_init IS NULL AND c.client_open IS NOT NULL "
         "AND (loss_from_ns > c.client_open.ts_ns OR loss_from_ns IS NULL)",
-        frame="c.client_open.frame_no",
-        at_ns="c.client_open.ts_ns",
+        row="c.client_open",
         evidence={"observed": "'no SASL'"},
     ),
     Detector(
@@ -105,8 +104,7 @@ DETECTORS = (
         "SEC-09",
         "connections",
         when="vhost = '/'",
-        frame="c.open.frame_no",
-        at_ns="c.open.ts_ns",
+        row="c.open",
         evidence={"vhost": "vhost"},
     ),
     Detector(
@@ -178,8 +176,7 @@ DETECTORS = (
         "SEC-17",
         "peers",
         when=f"{IN_CLEAR} AND offers_tls AND shiftright(c.client_header.code, 24) IN (0, 3)",
-        frame="c.client_header.frame_no",
-        at_ns="c.client_header.ts_ns",
+        row="c.client_header",
         evidence={"observed": "hex(c.client_header.code)", "server_ip": "server_ip"},
     ),
     Detector(
