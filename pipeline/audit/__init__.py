@@ -24,9 +24,10 @@ from pipeline.audit import custom
 from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_custom
 from pipeline.audit.config import Config, is_accepted
 from pipeline.audit.contexts.materialized import PUSH_DOWN_VALUES, materialize
+from pipeline.audit.contexts.registry import CONTEXTS
 from pipeline.audit.contexts.sources import Sources
 from pipeline.audit.detector import Detector
-from pipeline.audit.detectors import CONTEXTS, DETECTORS, FULL_SCANS, SOURCES_OF_CONTEXT
+from pipeline.audit.detectors import DETECTORS
 from pipeline.audit.engine import CAPTURE, hits, to_findings
 from pipeline.schemas import FINDINGS
 from pipeline.session import settings
@@ -108,16 +109,14 @@ def _found(
 
     def found_in(place: tuple[bool, str]) -> DataFrame | None:
         is_own, name = place
-        rows = custom.context(sources, name) if is_own else CONTEXTS[name](sources)
+        rows = custom.context(sources, name) if is_own else CONTEXTS[name].rows(sources)
         return None if rows is None else hits(rows, needed[place], rules).localCheckpoint()
 
-    makings = dict.fromkeys(
-        making for is_own, name in needed if not is_own for making in SOURCES_OF_CONTEXT.get(name, ())
-    )
-    made = [pool.submit(getattr, sources, name) for name in makings]
-    reading = [place for place in needed if place[0] or place[1] in FULL_SCANS]
+    shared = dict.fromkeys(source for is_own, name in needed if not is_own for source in CONTEXTS[name].reads)
+    begun = [pool.submit(getattr, sources, name) for name in shared]
+    reading = [place for place in needed if place[0] or CONTEXTS[place[1]].full_scan]
     found = list(pool.map(found_in, reading))
-    _ = [making.result() for making in made]
+    _ = [beginning.result() for beginning in begun]
     with settings(sources.tables.frames.sparkSession, sources.settings()):
         found += pool.map(found_in, (place for place in needed if place not in reading))
     return [rows for rows in found if rows is not None]

@@ -5,10 +5,11 @@ the parameter of the rule. All detectors on one context are evaluated in one pas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 Sql = str
+NEVER = (1 << 63) - 1  # later than any frame or time
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,6 @@ class Detector:
     row: Sql | None = None
 
 
-@dataclass(frozen=True)
-class State:
-    """State of a channel for a row of context 'events': an SQL aggregate over the earlier rows.
-
-    `by`: 'channel' (connection and channel), 'direction' (and sender), 'connection'. `layer`: a state of layer 2 may
-    read those of layer 1.
-    """
-
-    value: Sql
-    by: str = "channel"
-    layer: int = 1
+def sql_in(value: Sql, words: Iterable[str]) -> Sql:
+    """True if `value` is one of the words."""
+    return f"{value} IN ('" + "', '".join(words) + "')"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from rule_cases import capture_cases, cases_of, cases_spoken_in
 from rule_support import AMBIENT, Case, Key, Talk, write_cases
 
 import pipeline
+from codec.amqp.notes import NOTES
+from codec.amqp.versions import ERRORS
+from codec.checks.state import ODDITIES
 from jobs.cli import main
-from pipeline.audit.catalogue import KNOWLEDGE, SCOPES, SEVERITIES, catalogue, removed
-from pipeline.audit.contexts import prefilter as plain
-from pipeline.audit.contexts import settlements
-from pipeline.audit.detectors import DETECTORS
+from pipeline.audit.catalogue import KNOWLEDGE, SCOPES, SEVERITIES, catalogue, entries, removed
+from pipeline.audit.contexts import prefilter, settlements
+from pipeline.audit.detectors import DEFINITIONS, DETECTORS
 from pipeline.schemas import FINDINGS, TABLES
 
 Fired = dict[Key, dict[str, list[dict[str, Any]]]]
@@ -28,9 +31,9 @@ CASES = [
 ]
 CAPTURE_CASES = capture_cases()
 RULES = sorted(catalogue())
-SPECIFIED = Path(__file__).parents[2] / "codec" / "amqp" / "spec" / "wire-rules.json"
-# About our decoder, from practice, or about what lies below AMQP.
-OURS = {"CAP-06", *(name for name in RULES if name.startswith(("R4-", "PR-", "TLS-")))}
+LITERAL = re.compile(r"'((?:[^'\\]|\\.)*)'")
+# Texts that detectors compare columns with, each with what the decoder may write there.
+WRITTEN = {"ERROR_IS": set(map(str, ERRORS)), "HAS_NOTE": set(NOTES), "oddity": set(ODDITIES)}
 
 
 def on_channel_0(talk: Talk, times: int = 1) -> Talk:
@@ -77,7 +80,7 @@ def fired(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fire
     }
     found: Fired = defaultdict(lambda: defaultdict(list))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain, "LONG", 0)  # talks are short: leave plain rows out of every stretch
+        patch.setattr(prefilter, "LONG", 0)  # talks are short: leave routine rows out of every stretch
         patch.setattr(settlements, "MANY", 0)  # and settlements that hit
         found_rows = pipeline.findings(tables)
         rows = found_rows.collect()
@@ -100,11 +103,43 @@ def further(fired: Fired, name: str, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row[column] for column in columns) for row in fired[number, "breaks"][FURTHER[name].rule]]
 
 
-def test_the_catalogue_holds_every_rule_that_was_specified() -> None:
-    specified = json.loads(SPECIFIED.read_text())["rules"]
-    assert {*RULES, *removed()} - OURS == {rule["id"] for rule in specified}
+def test_a_removed_rule_has_a_reason_and_no_entry() -> None:
     assert not set(RULES) & set(removed())
     assert all(len(reason) > 20 for reason in removed().values())
+
+
+def test_detectors_look_for_what_the_decoder_writes() -> None:
+    texts = [text for entry in entries().values() for text in strings(entry["detectors"])]
+    texts += strings(DEFINITIONS["sql"])
+    found = {
+        "ERROR_IS": quoted(r"\{ERROR_IS\((.*?)\)\}", texts),
+        "HAS_NOTE": quoted(r"\{HAS_NOTE\((.*?)\)\}", texts),
+        "oddity": quoted(r"oddity (?:=|IN) \(?((?:'[^']*'(?:, )?)+)", texts),
+    }
+    assert {name: values - WRITTEN[name] for name, values in found.items()} == {name: set() for name in WRITTEN}
+    assert all(found.values())
+
+
+def strings(value: Any) -> list[str]:
+    """All texts within a JSON value."""
+    if isinstance(value, str):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for part in parts for text in strings(part)]
+
+
+def quoted(pattern: str, texts: list[str]) -> set[str]:
+    """The SQL literals in what `pattern` finds."""
+    literals = (text for part in texts for found in re.findall(pattern, part) for text in LITERAL.findall(found))
+    return {text.replace("\\'", "'") for text in literals}
+
+
+def test_every_definition_is_used() -> None:
+    used = " ".join(json.dumps(entry["detectors"]) for entry in entries().values())
+    used += json.dumps([part["sql"] for part in DEFINITIONS["sql"].values()])
+    assert [name for name in DEFINITIONS["sql"] if f"{{{name}}}" not in used and f"{{{name}(" not in used] == []
+    assert [name for name in DEFINITIONS["templates"] if f'"like": "{name}"' not in used] == []
+    assert [name for name in DEFINITIONS["states"] if not re.search(rf"\b{name}\b", used)] == []
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -6,6 +6,7 @@ that breaks the rule), `category`, `offender` (who breaks it; null: either), `su
 `reference`, `why` (what it means, and why it matters), `remedy` (what to do), `settings` (client library or broker, of
 SETTINGS -> the name of its setting), `parameters` (thresholds), and what has to be known of a connection: without all
 of `needs` the rule is not checked, without all of `prefers` its severity is one step lower (KNOWLEDGE).
+`detectors`: the SQL conditions that break it (`pipeline.audit.detectors`).
 `beginning`: it is about the handshake, or channels as they were opened, so that a connection that began before the
 capture is not checked, though what is seen of it may break the rule (`Rule.lacking`).
 """
@@ -129,20 +130,25 @@ def reason(severity: str, costs_work: bool) -> str:
 def rule_of(name: str, entry: Mapping[str, Any]) -> Rule:
     """An entry of a catalogue file as a Rule."""
     lists = {field: tuple(entry.get(field, ())) for field in ("versions", "needs", "prefers")}
-    return Rule(**{"parameters": {}, **entry, **lists, "id": name})
+    return Rule(**{"parameters": {}, **{key: entry[key] for key in entry if key != "detectors"}, **lists, "id": name})
 
 
 @cache
-def catalogue() -> Mapping[str, Rule]:
-    """All rules by id, group by group, in the order of their files."""
-    found = {}
+def entries() -> Mapping[str, Mapping[str, Any]]:
+    """The entries of the catalogue files by id, group by group, in the order of their files."""
+    found: dict[str, Mapping[str, Any]] = {}
     files = (
         file for file in resources.files(__name__).iterdir() if file.name.endswith(".json") and file.name != REMOVED
     )
     for file in sorted(files, key=lambda file: file.name):
-        entries = json.loads(file.read_text("utf-8"))
-        found.update({name: rule_of(name, entry) for name, entry in entries.items()})
+        found |= json.loads(file.read_text("utf-8"))
     return found
+
+
+@cache
+def catalogue() -> Mapping[str, Rule]:
+    """All rules by id, in the order of `entries`."""
+    return {name: rule_of(name, entry) for name, entry in entries().items()}
 
 
 def with_custom(additional: Iterable[Rule]) -> Mapping[str, Rule]:

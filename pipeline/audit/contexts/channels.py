@@ -15,6 +15,15 @@ Context 'rates': methods with a limit on their rate.
 opened_before_ns  time of the channel.open on this connection that is `limit_per_minute` of CH-11 opens before this one
 got_before_ns     the same for basic.get on this channel and CO-07
 empty_share       share of the gets on the channel so far that were answered with get-empty
+
+Context 'tags': methods that name a consumer tag, with the previous method that named it.
+
+    consumer_tag
+    tag_was      the previous basic.consume, consume-ok, cancel or cancel-ok with this tag in this channel incarnation:
+                 name, sender, frame_no
+    tag_was_anywhere  the same on any channel of the connection, with channel and channel_life
+
+Deliveries are rows as well, except those to a consumer that was started before and not cancelled before.
 """
 
 from __future__ import annotations
@@ -26,6 +35,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from codec.sides import SIDES
+from pipeline.audit.contexts.materialized import materialize_if_any
+from pipeline.audit.detector import NEVER, sql_in
+from pipeline.tables.roles import CONNECTION_CHANNEL
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts.sources import Sources
@@ -128,22 +140,6 @@ def _messages(counts: DataFrame) -> DataFrame:
     )
 
 
-def count_of(*methods: str, sender: str | None = None) -> str:
-    """SQL over 'incarnations': the number of these methods, sent by `sender` if given."""
-    return f"aggregate({_matching(methods, sender)}, 0L, (sum, m) -> sum + m.times)"
-
-
-def last_of(*methods: str, sender: str | None = None) -> str:
-    """SQL over 'incarnations': the last frame with one of these methods; 0 if there is none."""
-    return f"coalesce(array_max(transform({_matching(methods, sender)}, m -> m.last_frame)), 0L)"
-
-
-def _matching(methods: Iterable[str], sender: str | None) -> str:
-    names = ", ".join(f"'{name}'" for name in methods)
-    by = f" AND m.sender = '{sender}'" if sender else ""
-    return f"filter(methods, m -> m.name IN ({names}){by})"
-
-
 # Column -> the rule whose limit is its offset in rows.
 LOOKS_BACK = {"opened_before_ns": "CH-11", "got_before_ns": "CO-07"}
 RATED = ("channel.open", "basic.get")
@@ -180,3 +176,62 @@ def _limits(sources: Sources) -> dict[str, int]:
         for name, rule in LOOKS_BACK.items()
         if rule in sources.parameters
     }
+
+
+BEGINS = ("basic.consume", "basic.consume-ok")
+CONSUMER_METHODS = (*BEGINS, "basic.cancel", "basic.cancel-ok")
+
+
+def tags(sources: Sources) -> DataFrame:
+    """Context 'tags'."""
+    tag = F.expr("try_variant_get(arguments, '$.consumer_tag', 'string')")
+    spoken = channel_methods(sources, {"consumer_tag": tag}, CONSUMER_METHODS).filter(
+        "consumer_tag != '' AND name != 'channel.open'"
+    )
+    delivered = _deliveries_of_tags(sources, spoken)
+    rows = spoken if delivered is None else spoken.unionByName(delivered, allowMissingColumns=True)
+    statement = F.when(
+        F.col("name").isin(list(CONSUMER_METHODS)), F.struct("name", "sender", "frame_no", "channel", "channel_life")
+    )
+    return rows.withColumns(
+        {
+            "tag_was": _last_before(statement, *CHANNEL, "consumer_tag"),
+            "tag_was_anywhere": _last_before(statement, "connection_id", "consumer_tag"),
+        }
+    ).join(sources.connection_facts, "connection_id", "left")
+
+
+def _deliveries_of_tags(sources: Sources, spoken: DataFrame) -> DataFrame | None:
+    """Deliveries, from table messages, which has their tags as a column."""
+    frame_no = F.col("first_frame_no")
+    begins = F.col("name").isin(*BEGINS)
+    consumers = spoken.groupBy(*CHANNEL, F.col("consumer_tag").alias("link")).agg(
+        F.min(F.when(begins, F.col("frame_no"))).alias("begun"),
+        F.coalesce(F.min(F.when(~begins, F.col("frame_no"))), F.lit(NEVER)).alias("cancelled"),
+    )
+    versions = sources.tables.connections.select("connection_id", "version")
+    # Most consumers get all of their deliveries between start and cancel.
+    odd = materialize_if_any(
+        sources.message_counts.filter("operation = 'deliver' AND link != ''")
+        .join(versions, "connection_id")
+        .filter(sql_in("version", CONNECTION_CHANNEL))
+        .join(consumers, [*CHANNEL, "link"], "left")
+        .filter("NOT coalesce(first_frame > begun AND last_frame < cancelled, false)")
+        .select(*CHANNEL, "link", "version", "begun", "cancelled")
+    )
+    if odd is None:
+        return None
+    return (
+        sources.tables.messages.filter("operation = 'deliver'")
+        .join(odd, [*CHANNEL, "link"])
+        .filter("NOT coalesce(first_frame_no > begun AND first_frame_no < cancelled, false)")
+        .select(
+            *CHANNEL, frame_no.alias("frame_no"), frame_no.alias("content_frame_no"), "ts_ns", "version",
+            F.lit("server").alias("sender"), F.lit("basic.deliver").alias("name"), F.col("link").alias("consumer_tag"),
+        )
+    )  # fmt: skip
+
+
+def _last_before(value: Column, *partition: str) -> Column:
+    rows = Window.partitionBy(*partition).orderBy("frame_no").rowsBetween(Window.unboundedPreceding, -1)
+    return F.last(value, ignorenulls=True).over(rows)

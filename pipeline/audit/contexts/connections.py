@@ -19,24 +19,44 @@ Context 'control': protocol headers and methods of the connection itself, with w
 `earlier_header`: code of the last protocol header of the same sender; `framed`: the sender had sent frames;
 `earlier_step`: name of the last step of the handshake, of either side; `closing`: a connection.close came before;
 `far_close`: one by the other side.
+
+Context 'captures': one row per capture, with the limits that it ran into before its packets belonged to a connection.
+
+limits           names of these limits (SKIPPED, STOPPED)
+packets_skipped  packets that were left out for them; null: none, reading stopped
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from codec.compiler.limits import LIMITS
+from codec.net.protocols import FRAGMENT_LIMIT, SKIP_NAMES, TOO_DEEP, TOO_NESTED
 from codec.sides import SIDES
-from pipeline.audit.contexts.arguments import CONNECTION_ARGUMENTS, arguments_struct
+from pipeline.audit.detector import Sql
 from pipeline.tables.roles import KNOWN, SPANS
 from pipeline.tables.shape import utf8
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts.sources import Sources
 
+# Arguments of methods of class connection, context 'connections'.
+CONNECTION_ARGUMENTS = {
+    "version_major": "int",
+    "version_minor": "int",
+    "insist": "boolean",
+    "reply_code": "int",
+    "reply_text": "string",
+    "code": "int",
+    "hostname": "string",
+    "heartbeat": "int",
+    "heartbeat_min": "int",
+    "heartbeat_max": "int",
+}
 CONNECTION_METHODS = (
     "start", "start-ok", "secure", "secure-ok", "tune", "tune-ok", "open", "open-ok", "redirect", "close", "close-ok",
     "blocked", "update-secret",
@@ -59,6 +79,11 @@ LIST_ARGUMENTS = {"mechanisms": ("mechanisms", "sasl_server_mechanisms"), "local
 ROW = ("frame_no", "ts_ns", "sender", "status", "notes", "code", "args", *LIST_ARGUMENTS)
 ACCESS_REFUSED = 403
 CONNECTION_FORCED = 320  # sent by qpidd when a login fails
+
+
+def arguments_struct(fields: Mapping[str, str]) -> Column:
+    """Struct of these arguments (name -> type) from VARIANT `arguments`, in one pass; null: none, or another type."""
+    return F.expr(f"try_variant_get(arguments, '$', 'struct<{', '.join(f'{n} {t}' for n, t in fields.items())}>')")
 
 
 def list_arguments() -> dict[str, Column]:
@@ -198,3 +223,32 @@ def control(sources: Sources) -> DataFrame:
 
 def _any(sql: str) -> Column:
     return F.max(F.expr(sql))
+
+
+# Limit -> why packets were left out.
+SKIPPED = {
+    "packet headers": SKIP_NAMES[TOO_DEEP],
+    "tunnels": SKIP_NAMES[TOO_NESTED],
+    "fragments": SKIP_NAMES[FRAGMENT_LIMIT],
+}
+# Limit -> condition on `error`: reading stopped because of it. A record above the size limit is usually damage, which
+# cannot be distinguished. Other errors are damage.
+CLAIMED: Sql = r"CAST(nullif(regexp_extract(error, 'claims (more than|a length of) ([0-9]+)', 2), '') AS DECIMAL(38))"
+STOPPED: dict[str, Sql] = {
+    "record size": f"{CLAIMED} >= {LIMITS.record_bytes}",
+    "expansion": "error LIKE '%expands more than % times%'",
+}
+
+
+def captures(sources: Sources) -> DataFrame:
+    """Context 'captures'. `version` is null: a capture speaks none."""
+    found = {name: f"skipped_packets['{reason}'] > 0" for name, reason in SKIPPED.items()} | STOPPED
+    limits = ", ".join(f"CASE WHEN {reached} THEN '{name}' END" for name, reached in found.items())
+    skipped = " + ".join(f"coalesce(skipped_packets['{reason}'], 0)" for reason in SKIPPED.values())
+    return sources.tables.captures.select(
+        "capture_file",
+        "error",
+        F.lit(None).cast("string").alias("version"),
+        F.expr(f"array_compact(array({limits}))").alias("limits"),
+        F.expr(f"nullif({skipped}, 0L)").alias("packets_skipped"),
+    )

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.constants import NEVER
 from pipeline.audit.contexts.channels import channel_life
+from pipeline.audit.detector import NEVER
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts.sources import Sources

@@ -25,10 +25,18 @@ neither an id nor a publish in the capture. Streams deliver a message to every r
 streams, or read from an offset, are left out, too.
 
     earlier_frame, earlier_connection   the delivery that went back
+
+Context 'contents': messages with properties that rules read.
+
+Context 'files': file.publish and file.deliver, with the methods before them on the channel that may have staged their
+content.
+
+Messages are counted by kind, once (`count_messages`): a context about a kind that does not occur is not planned.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
@@ -36,12 +44,56 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.contexts.channels import CHANNEL
-from pipeline.audit.contexts.message_counts import KINDS, kind_conditions
+from pipeline.audit.contexts.channels import CHANNEL, MESSAGE_KINDS
 from pipeline.audit.detector import Sql
+from pipeline.tables.properties import PERSISTENT
 
 if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
+    from pipeline.audit.contexts.sources import Parameters, Sources
+
+LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting; the lowest one selects the rows
+# Kind -> condition on messages; contexts filter by the same conditions.
+KINDS: dict[str, Sql] = {
+    "immediate": "immediate AND operation = 'publish'",
+    "settled": "settled_frame_no IS NOT NULL AND delivery_tag IS NOT NULL",
+    "delivered": "operation IN ('deliver', 'get')",
+    # Properties that rules read; `durable` is delivery mode 2.
+    "special": "priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL OR NOT durable",
+    "returned": "operation = 'return'",
+    "went_back": "outcome IN ('requeued', 'unsettled') AND queue IS NOT NULL",
+    "redelivered": "redelivered AND operation IN ('deliver', 'get')",
+    "requeued": "outcome = 'requeued'",
+    "waited": "settle_latency_ns > {least_ns} OR outcome = 'unsettled'",
+}
+
+
+def kind_conditions(parameters: Parameters) -> Mapping[str, Sql]:
+    """KINDS with the lowest limit of the LIMITED rules, ns."""
+    limits = [parameters[rule]["limit_seconds"] for rule in LIMITED if rule in parameters]
+    return {name: sql.format(least_ns=int(min(limits, default=0) * 10**9)) for name, sql in KINDS.items()}
+
+
+def count_messages(messages: DataFrame, parameters: Parameters) -> DataFrame:
+    """Messages counted by CHANNEL, `operation` and `link`: `first_frame` and `last_frame`; the number of each of
+    MESSAGE_KINDS and of `large` publishes, with the frame of the first (`first_*`); the `largest`, bytes; the number of
+    each kind (`kind_*`)."""
+    limit = int(parameters.get("PR-09", {}).get("limit_bytes", 0))
+    published = F.when(F.col("operation") == "publish", F.coalesce("body_size", "body_seen"))
+    counts = {name: F.expr(sql) for name, sql in MESSAGE_KINDS.items()} | {"large": published > limit}
+    return messages.groupBy(*CHANNEL, "operation", "link").agg(
+        F.min("first_frame_no").alias("first_frame"),
+        F.max("first_frame_no").alias("last_frame"),
+        F.max(published).alias("largest"),
+        *(F.count_if(is_one).alias(name) for name, is_one in counts.items()),
+        *(F.min(F.when(is_one, F.col("first_frame_no"))).alias(f"first_{name}") for name, is_one in counts.items()),
+        *(F.count_if(F.expr(sql)).alias(f"kind_{name}") for name, sql in kind_conditions(parameters).items()),
+    )
+
+
+def count_kinds(counts: DataFrame) -> Mapping[str, int]:
+    """How many messages there are of each kind."""
+    (row,) = counts.agg(*(F.expr(f"coalesce(sum(kind_{name}), 0)").alias(name) for name in KINDS)).collect()
+    return row.asDict()
 
 
 def messages(sources: Sources) -> DataFrame:
@@ -215,3 +267,41 @@ def _with_verdict(rows: DataFrame) -> DataFrame:
             }
         )
     )
+
+
+# Rows in which the staging of a content is searched: more staged contents on a channel do not occur.
+STAGED_BEFORE = 1000
+STAGES = ("file.open", "file.open-ok", "file.stage")
+SENDS_STAGED = ("file.publish", "file.deliver")
+
+
+def contents(sources: Sources) -> DataFrame | None:
+    """Context 'contents': one row per message with properties that rules read."""
+    if not sources.message_kind_counts["special"]:
+        return None
+    messages = sources.tables.messages.filter(KINDS["special"])
+    # durable is delivery mode 2: only other messages need the properties
+    delivery_mode = F.when(~F.col("durable"), F.expr("try_variant_get(properties, '$.delivery_mode', 'int')"))
+    rows = messages.select(
+        "connection_id", "channel", "channel_life", "sender", "operation", "ts_ns", "priority", "user_id", "expiration",
+        F.col("first_frame_no").alias("frame_no"), F.col("first_frame_no").alias("content_frame_no"),
+        delivery_mode.alias("delivery_mode"),
+    )  # fmt: skip
+    asked_about = F.col("delivery_mode") != PERSISTENT
+    for name in ("priority", "user_id", "expiration"):
+        asked_about |= F.col(name).isNotNull()
+    of_connection = sources.connections.select("connection_id", "version", F.col("user").alias("login"))
+    return rows.filter(asked_about).join(of_connection, "connection_id")
+
+
+def files(sources: Sources) -> DataFrame | None:
+    """Context 'files': one row a file.publish or file.deliver, with whether its content was staged before."""
+    if not any(sources.method_counts[name] for name in SENDS_STAGED):
+        return None
+    before = Window.partitionBy("connection_id", "channel").orderBy("frame_no").rowsBetween(-STAGED_BEFORE, -1)
+    step = F.struct("frame_no", "sender", "name", "args.identifier")
+    rows = sources.control_methods.filter(F.col("name").isin(*STAGES, *SENDS_STAGED)).select(
+        "connection_id", "channel", "version", "frame_no", "content_frame_no", "ts_ns", "sender", "name",
+        F.expr("try_variant_get(arguments, '$', 'struct<identifier string>')").alias("args"),
+    )  # fmt: skip
+    return rows.withColumn("steps", F.collect_list(step).over(before)).filter(F.col("name").isin(*SENDS_STAGED))

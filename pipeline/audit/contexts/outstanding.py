@@ -32,11 +32,6 @@ QOS_ARGUMENTS = "struct<prefetch_count int, `global` boolean, consumer_tag strin
 LIMITS = ("basic.qos", "basic.consume", "basic.consume-ok", "tx.select")
 
 
-def outstanding_peaks(sources: Sources) -> DataFrame | None:
-    """Context 'outstanding_peaks'."""
-    return sources.outstanding_peaks
-
-
 def compute_peaks(sources: Sources) -> DataFrame | None:
     """The rows of context 'outstanding_peaks', which 'prefetched' reads as well."""
     if not sources.message_kind_counts["delivered"]:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.constants import NEVER, sql_in
-from pipeline.audit.contexts.message_counts import KINDS
-from pipeline.audit.detector import Sql
+from pipeline.audit.contexts.messages import KINDS
+from pipeline.audit.detector import NEVER, Sql, sql_in
 from pipeline.tables.roles import CLASSIC_VERSIONS, METHOD_FRAMES, SPANS
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
-from pipeline.audit.constants import NEVER, sql_in
-from pipeline.audit.detector import Sql
+from pipeline.audit.detector import NEVER, Sql, sql_in
 from pipeline.tables.roles import request_groups
 
 if TYPE_CHECKING:

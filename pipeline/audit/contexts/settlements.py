@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.constants import NEVER
 from pipeline.audit.contexts.channels import CHANNEL, METHOD_COLUMNS, channel_life
 from pipeline.audit.contexts.materialized import few_values, having_values, materialize, materialize_if_any
 from pipeline.audit.contexts.prefilter import ON_CHANNEL
+from pipeline.audit.detector import NEVER
 from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ channel_life (rules on channels, links, messages); content_frame_no (the message
                  class connection: `c.start`, `c.tune_ok` ... (`connections`)
     frames       one row per frame of any type, with its connection (`c`)
     events       one row per method of the classic family on a channel other than 0, with its arguments (`args`), the
-                 state from earlier rows of the channel (`State`), and its connection (`c`)
+                 states from earlier rows of the channel (`detectors.STATES`), and its connection (`c`)
 
 Contexts 'frames' and 'events' leave out routine rows, which no rule can be about (`prefilter`).
 """
@@ -19,14 +19,20 @@ from collections.abc import Collection, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.catalogue import Number
-from pipeline.audit.contexts.arguments import CHANNEL_ARGUMENTS, arguments_struct
-from pipeline.audit.contexts.connections import connection_rows, control_rows, first_rows, header_frames, seconds
+from pipeline.audit.contexts.connections import (
+    arguments_struct,
+    connection_rows,
+    control_rows,
+    first_rows,
+    header_frames,
+    seconds,
+)
 from pipeline.audit.contexts.materialized import FEW, few_values, having_values, materialize_counted
-from pipeline.audit.contexts.message_counts import count_kinds, count_messages
+from pipeline.audit.contexts.messages import count_kinds, count_messages
 from pipeline.audit.contexts.outstanding import compute_peaks
 from pipeline.audit.contexts.prefilter import (
     ON_CHANNEL,
@@ -39,7 +45,7 @@ from pipeline.audit.contexts.prefilter import (
     unusual_frames,
     unusual_transfers,
 )
-from pipeline.audit.detector import State
+from pipeline.audit.detector import Sql
 from pipeline.decoding.shared_property import shared_property
 from pipeline.session import INTERPRETED
 
@@ -64,10 +70,38 @@ FRAME_COLUMNS = (
 CONTROL_METHOD_COLUMNS = (
     *FRAME_COLUMNS, "ts", "arguments", "exchange", "queue", "reply_frame_no", "reply_name", "reply_latency_ns",
 )  # fmt: skip
-PARTITIONS = {
-    "channel": ("connection_id", "channel"),
-    "direction": ("connection_id", "channel", "sender"),
-    "connection": ("connection_id",),
+# Arguments of methods on channels, context 'events'.
+CHANNEL_ARGUMENTS = {
+    "exchange": "string",
+    "routing_key": "string",
+    "queue": "string",
+    "consumer_tag": "string",
+    "delivery_tag": "bigint",
+    "type": "string",
+    "source": "string",
+    "destination": "string",
+    "identifier": "string",
+    "reply_code": "int",
+    "reply_text": "string",
+    "class_id": "int",
+    "method_id": "int",
+    "ticket": "int",
+    "prefetch_count": "int",
+    "active": "boolean",
+    "multiple": "boolean",
+    "requeue": "boolean",
+    "no_wait": "boolean",
+    "no_ack": "boolean",
+    "exclusive": "boolean",
+    "passive": "boolean",
+    "durable": "boolean",
+    "auto_delete": "boolean",
+    "internal": "boolean",
+    "mandatory": "boolean",
+    "immediate": "boolean",
+    "redelivered": "boolean",
+    "global": "boolean",
+    "realm": "string",
 }
 # Columns of `c` in contexts 'frames' and 'events', besides the first methods.
 OF_CONNECTION = (
@@ -233,19 +267,18 @@ def frames(sources: Sources) -> DataFrame | None:
     return sources.unusual_frames.select(*FRAME_COLUMNS).join(sources.connection_facts, "connection_id", "left")
 
 
-def events(sources: Sources, states: Mapping[str, State]) -> DataFrame | None:
-    """Context 'events'."""
+def events(sources: Sources, states: Mapping[str, Sql]) -> DataFrame | None:
+    """Context 'events' with these states of the channel (`detectors.STATES`)."""
     if sources.unusual_methods is None:
         return None
+    before = Window.partitionBy("connection_id", "channel").orderBy("frame_no").rowsBetween(
+        Window.unboundedPreceding, -1
+    )  # fmt: skip
     rows = sources.unusual_methods.select(*FRAME_COLUMNS, arguments_struct(CHANNEL_ARGUMENTS).alias("args"))
-    for layer in sorted({state.layer for state in states.values()}):
-        rows = rows.withColumns({name: _before(state) for name, state in states.items() if state.layer == layer})
-    opens = F.when(F.col("name") == "channel.open", 1).otherwise(0)
-    rows = rows.withColumn("channel_life", F.col("opens_before") + opens)
-    return rows.join(sources.connection_facts, "connection_id", "left")
-
-
-def _before(state: State) -> Column:
-    """The state over the rows before the current one."""
-    window = Window.partitionBy(*PARTITIONS[state.by]).orderBy("frame_no")
-    return F.expr(state.value).over(window.rowsBetween(Window.unboundedPreceding, -1))
+    opens = F.when(F.col("name") == "channel.open", 1)
+    return rows.withColumns(
+        {
+            **{name: F.expr(sql).over(before) for name, sql in states.items()},
+            "channel_life": F.count(opens).over(before) + F.coalesce(opens, F.lit(0)),
+        }
+    ).join(sources.connection_facts, "connection_id", "left")

@@ -1,10 +1,10 @@
-"""HB: heartbeats, and the silence that they should have broken.
-
-Context 'silences': how long each side sent nothing, compared with the negotiated heartbeat interval.
+"""Context 'silences': how long each side sent nothing, compared with the negotiated heartbeat interval.
 
 One row per second in which a side sent, with the silence before it, and one for the silence up to the end of the
 connection. Intervals are whole seconds, so pauses within a second do not matter. Silence counts from tune-ok to a
 close, without the time in which the other side's TCP receive window was closed: nothing could be sent then.
+
+Context 'blocked': connection.blocked, unblocked and basic.publish on connections that were ever blocked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.detector import Detector, Sql
+from pipeline.audit.detector import Sql
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts.sources import Sources
@@ -69,54 +69,29 @@ def silences(sources: Sources) -> DataFrame:
     )
 
 
-CONTEXTS = {"silences": silences}
+SWITCHES = ("connection.blocked", "connection.unblocked")
 
-DETECTORS = (
-    Detector(
-        "HB-01",
-        "silences",
-        when="silence_ns > 2 * heartbeat_s * 1000000000L",
-        evidence={"observed_ms": "silence_ns DIV 1000000", "negotiated_s": "heartbeat_s"},
-        offender="sender",
-    ),
-    Detector(
-        "HB-02",
-        "frames",
-        when="frame_type = 'heartbeat' AND coalesce(frame_no < c.tune_ok.frame_no, true)",
-        evidence={"expected": "'after tune-ok'"},
-        offender="sender",
-    ),
-    Detector(
-        "HB-03",
-        "frames",
-        when="frame_type = 'heartbeat' AND c.heartbeat_s = 0 AND frame_no > c.tune_ok.frame_no",
-        evidence={"negotiated": "c.heartbeat_s"},
-        offender="sender",
-    ),
-    Detector(
-        "HB-04",
-        "connections",
-        # In 0-10 the argument may be left out.
-        when="c.tune_ok.status = 'ok' AND (heartbeat_s = 0 OR version = '0-10' AND client_heartbeat_s IS NULL)",
-        row="c.tune_ok",
-        evidence={
-            "observed": "CASE WHEN heartbeat_s IS NULL THEN 'no heartbeat in tune-ok' END",
-            "negotiated": "heartbeat_s",
-            "proposed": "server_heartbeat_s",
-        },
-    ),
-    Detector(
-        "HB-05",
-        "connections",
-        when="heartbeat_s > 0 AND heartbeat_s < {limit_seconds}",
-        row="c.tune_ok",
-        evidence={"negotiated": "heartbeat_s", "expected": "{limit_seconds}"},
-    ),
-    Detector(
-        "HB-06",
-        "silences",
-        when="silence_ns > 1.5 * heartbeat_s * 1000000000L AND silence_ns <= 2 * heartbeat_s * 1000000000L",
-        evidence={"observed_ms": "silence_ns DIV 1000000", "negotiated_s": "heartbeat_s"},
-        offender="sender",
-    ),
-)
+
+def blocked(sources: Sources) -> DataFrame | None:
+    """Columns: connection_id, version, frame_no, ts_ns, name; `since`: struct(on, frame_no, ts_ns) of the last switch
+    before; `unblocked_ns`: the next unblocked; tcp_rtt_ns and last_ns of the connection."""
+    if not sources.method_counts[SWITCHES[0]]:
+        return None
+    own = sources.connections.filter("c.blocked IS NOT NULL").select(
+        "connection_id", "tcp_rtt_ns", F.col("ts_ns").alias("last_ns")
+    )
+    rows = sources.tables.frames.filter(F.col("name").isin("basic.publish", *SWITCHES)).select(
+        "connection_id", "version", "frame_no", "ts_ns", "name"
+    )
+    in_order = Window.partitionBy("connection_id").orderBy("frame_no")
+    # Sorted backwards: Spark evaluates a window that reaches to the last row anew for each row.
+    backwards = Window.partitionBy("connection_id").orderBy(F.desc("frame_no"))
+    switch = F.struct((F.col("name") == SWITCHES[0]).alias("on"), "frame_no", "ts_ns")
+    since = F.last(F.when(F.col("name").isin(*SWITCHES), switch), True)
+    unblocked = F.min(F.when(F.col("name") == SWITCHES[1], F.col("ts_ns")))
+    return rows.join(own, "connection_id").withColumns(
+        {
+            "since": since.over(in_order.rowsBetween(Window.unboundedPreceding, -1)),
+            "unblocked_ns": unblocked.over(backwards.rowsBetween(Window.unboundedPreceding, -1)),
+        }
+    )

@@ -1,0 +1,137 @@
+"""The detectors of the catalogue: `detectors` of each rule, whose keys are the fields of `Detector`, and besides
+
+    like       a template of `definitions.json`: values that the detector does not give itself, and more evidence
+    as         the id of another rule: its detectors
+    each_side  two detectors: {side} is 'client' and {other} 'server', and the other way round
+    note       a comment
+
+A long SQL text may be a list of its lines. '{NAME}' in it stands for SQL of `definitions.json`, or of FROM_FACT_TABLES;
+'{NAME(argument)}' for the same with the argument in place of each '{}'; '{name}' for a parameter of the rule.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
+from codec.amqp.versions import fact_table
+from pipeline.audit.catalogue import entries
+from pipeline.audit.contexts.prefilter import LONGEST_NAME, ODD_OCTETS
+from pipeline.audit.detector import Detector, Sql
+
+DEFINITIONS: Mapping[str, Mapping[str, Any]] = json.loads(
+    resources.files("pipeline.audit").joinpath("definitions.json").read_text("utf-8")
+)
+# State of a channel for a row of context 'events': name -> an SQL aggregate over the earlier rows of the channel.
+STATES: Mapping[str, Sql] = DEFINITIONS["states"]
+REFERENCE = re.compile(r"\{([A-Z][A-Z0-9_]*)(?:\(([^{}]*)\))?\}")
+SIDES = {"client": "server", "server": "client"}
+
+
+def _of_version(value: Sql, of: Callable[[str], Iterable[int]]) -> Sql:
+    """True if `value` is one of the numbers of the row's version."""
+    cases = (f"WHEN '{version}' THEN {value} IN ({_list(of(version))})" for version in CLASSIC_VERSIONS)
+    return f"coalesce(CASE version {' '.join(cases)} END, false)"
+
+
+def _reply_codes(*kinds: str) -> Callable[[str], Iterable[int]]:
+    """Version -> its reply codes of these classes or kinds, extensions of brokers included."""
+
+    def codes(version: str) -> Iterable[int]:
+        facts = fact_table(version)
+        constants = [*facts["constants"], *facts.get("extension_constants", [])]
+        return {c["value"] for c in constants if {c.get("class"), c.get("kind", "reply-code")} & {*kinds}}
+
+    return codes
+
+
+def _wrong_side() -> Sql:
+    """True on methods that their sender may not send in their version."""
+    cases = (
+        f"WHEN version = '{version}' AND sender = '{sender}' THEN "
+        f"name IN ({_list(m.name for m in methods(version) if m.sent_by == other)})"
+        for version in CLASSIC_VERSIONS
+        for sender, other in SIDES.items()
+    )
+    return f"coalesce(CASE {' '.join(cases)} END, false)"
+
+
+def _work_in_progress() -> Sql:
+    """The methods that the 0-9 document labels so."""
+    classes = fact_table("0-9")["classes"]
+    labelled = (
+        f"{of_class['name']}.{method['name']}"
+        for of_class in classes
+        for method in of_class["methods"]
+        if of_class.get("work_in_progress") or method.get("work_in_progress")
+    )
+    return _list(labelled)
+
+
+def _list(values: Iterable[int] | Iterable[str]) -> Sql:
+    return ", ".join(map(repr, sorted({*values})))
+
+
+# What the fact tables of the versions say, as SQL.
+FROM_FACT_TABLES: Mapping[str, Callable[[], Sql]] = {
+    "REPLY_CODE": lambda: _of_version("{}", _reply_codes("reply-code")),
+    "HARD_ERROR": lambda: _of_version("{}", _reply_codes("hard-error")),
+    "SOFT_ERROR_CODES": lambda: _list(code for v in CLASSIC_VERSIONS for code in _reply_codes("soft-error")(v)),
+    "WRONG_SIDE": _wrong_side,
+    "WORK_IN_PROGRESS": _work_in_progress,
+    "LONGEST_NAME": lambda: str(LONGEST_NAME),
+    "ODD_OCTETS": lambda: ODD_OCTETS,
+}
+
+
+@cache
+def _definition(name: str) -> Sql:
+    if name in FROM_FACT_TABLES:
+        return FROM_FACT_TABLES[name]()
+    return expanded(DEFINITIONS["sql"][name]["sql"])
+
+
+def expanded(text: str | list[str], side: str = "", other: str = "") -> Sql:
+    """SQL of the catalogue with the sides and definitions in place of references."""
+    sql = text if isinstance(text, str) else " ".join(text)
+    sql = sql.replace("{side}", side).replace("{other}", other)
+    while REFERENCE.search(sql):
+        sql = REFERENCE.sub(lambda found: _definition(found[1]).replace("{}", found[2] or "{}"), sql)
+    return sql
+
+
+def detectors_of(rule: str, found: Mapping[str, Any]) -> Iterator[Detector]:
+    """The detectors that one element of `detectors` describes."""
+    if "as" in found:
+        for other in entries()[found["as"]]["detectors"]:
+            yield from detectors_of(rule, other)
+        return
+    template: Mapping[str, Any] = DEFINITIONS["templates"][found["like"]] if "like" in found else {}
+    values = {
+        **template,
+        **{key: value for key, value in found.items() if key not in ("like", "note", "each_side")},
+        "evidence": {**template.get("evidence", {}), **found.get("evidence", {})},
+    }
+    for sides in SIDES.items() if found.get("each_side") else [("", "")]:
+        texts = {key: expanded(value, *sides) for key, value in values.items() if key != "evidence"}
+        evidence = {key: expanded(value, *sides) for key, value in values["evidence"].items()}
+        yield Detector(rule, evidence=evidence, **texts)
+
+
+DETECTORS: tuple[Detector, ...] = tuple(
+    detector
+    for rule, entry in entries().items()
+    for found in entry["detectors"]
+    for detector in detectors_of(rule, found)
+)
+
+
+def needed_states(rules: Collection[str]) -> dict[str, Sql]:
+    """The STATES that detectors of these rules use."""
+    used = re.findall(r"\w+", repr([each for each in DETECTORS if each.context == "events" and each.rule in rules]))
+    return {name: sql for name, sql in STATES.items() if name in used}
