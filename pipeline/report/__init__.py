@@ -6,7 +6,7 @@ The data passes through these modules:
     groups                       counts all sections in one Spark query with a bounded number of rows
     facts                        the collected results; no Spark from here on
     baseline, coverage, verdict  what is new since the last audit, what was checked, the overall result
-    table_specs, tables, cards   tables and broken rules of the page
+    tables, cards                tables and broken rules of the page
     latency, charts, topology    percentiles; charts as SVG
     text                         escapes strings from the wire
     page, formats                the HTML page, limited in size; SARIF, JUnit, GitHub

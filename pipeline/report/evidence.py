@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.report.groups import Section, Source
-from pipeline.report.sections import ENDPOINT, MADE_UP, application
+from pipeline.report.sections import MADE_UP, application
 
 SEVERITIES = ("info", "warning", "violation")  # rising
 EXAMPLES = 4
@@ -33,6 +33,8 @@ ENTITIES = ("method", "exchange", "queue", "routing_key", "address", "name")
 # Names that applications choose.
 THINGS = ENTITIES[1:]
 WEIGHT = "array_position(array({}), severity)".format(", ".join(f"'{name}'" for name in SEVERITIES))
+
+ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':', {0}_port)"
 
 FINDINGS = Source(
     "findings",

@@ -25,7 +25,7 @@ from pipeline.report.cards import cards, connection_filter, most_important
 from pipeline.report.coverage import rules_of, unchecked
 from pipeline.report.facts import Facts
 from pipeline.report.latency import Latency, flow_latencies, latencies
-from pipeline.report.table_specs import TABLES
+from pipeline.report.sections import TABLES
 from pipeline.report.tables import Table, latency_table, table
 from pipeline.report.text import count, duration, moment, share, size, wire
 from pipeline.report.topology import BOX_HEIGHT, BOX_WIDTH, COLUMN, HEADINGS, picture, with_names

@@ -1,11 +1,19 @@
-"""The sections of the report: what is counted of the tables, as data.
+"""The sections of the report: what is counted of the tables, as data in `sections.json`.
 
-Keys and measures are SQL over the columns of `pipeline.schemas`; times are microseconds since 1970 UTC.
+One object per table, with `measures` (`groups.Source`) and `sections`: the fields of `groups.Section`, and `table`, how
+the page shows the section (TableSpec). Keys and measures are SQL over the columns of `pipeline.schemas`; times are
+microseconds since 1970 UTC. In SQL '{name}' stands for a value of `sources`; `query` is Spark SQL over views with the
+names of the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -13,55 +21,16 @@ from pyspark.sql import functions as F
 from pipeline.report.groups import Section, Source
 from pipeline.tables.roles import KNOWN
 
+DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("sections.json").read_text("utf-8"))
 # Bars of a chart over time: one is about four pixels wide on a phone.
 TIME_BARS = 80
 # Tables with a row per method or message.
 LARGE = ("methods", "messages")
-# Latencies are counted in classes, 16 for each doubling: a percentile read from them is at most 2.2 % off.
+# Latencies are counted in classes, 16 for each doubling: a percentile read from them is at most 2.2 % off. 64-bit
+# nanoseconds have 63 doublings, and few outcomes and methods occur: 4000 classes are enough.
 CLASSES_PER_OCTAVE = 16
-LATENCY_CLASS = f"floor(log2(greatest({{}}, 1)) * {CLASSES_PER_OCTAVE})"
-# 64-bit nanoseconds have 63 doublings; a latency stays within the few outcomes and methods that occur.
-CLASSES_SHOWN = 4000
 # 0-9-1 section 1.1: 200 is success, errors begin with 3.
-ERROR = "coalesce({}_code, 0) >= 300 or ({}_code is null and {}_text is not null)"
-
-FILES = Source(
-    "captures",
-    {
-        "rows": "count(*)",
-        "packets": "sum(packets)",
-        "bytes": "sum(byte_size)",
-        "first": "unix_micros(min(first_ts))",
-        "last": "unix_micros(max(last_ts))",
-        "dropped": "sum(dropped)",
-        "truncated": "count_if(truncated)",
-        "damaged": "count_if(error is not null)",
-    },
-    [
-        Section(
-            "files",
-            {
-                "file": "regexp_extract(capture_file, '([^/]*)/*$', 1)",
-                "format": "concat_ws(', ', format, compression)",
-                "skipped": "nullif(to_json(skipped_packets), '{}')",
-                "error": "error",
-            },
-            rank="packets",
-            limit=30,
-        )
-    ],
-)
-
-LEDGER = Source(
-    "streams",
-    {
-        name: f"sum({name}_bytes)"
-        for name in ("payload", "frame", "skipped", "tls", "foreign", "tail", "missing", "retransmitted")
-    }
-    | {"rows": "count(*)"},
-    [Section("ledger", {"sender": "sender"})],
-)
-
+CLOSED_WITH_ERROR = "coalesce(close_code, 0) >= 300 or (close_code is null and close_text is not null)"
 # Generated parts of names: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long numbers.
 MADE_UP = (
     r"(?<=amq\.(gen|ctag)-)[\w-]+"
@@ -70,206 +39,55 @@ MADE_UP = (
     r"|\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"
     r"|\d{5,}"
 )
-ENDPOINT = "concat(if({0}_ip like '%:%', concat('[', {0}_ip, ']'), {0}_ip), ':', {0}_port)"
-PROPOSALS = [
-    f"{sender}{name}" for name in ("frame_max", "channel_max", "heartbeat_s") for sender in ("client_", "server_", "")
-] + ["client_idle_timeout_ms", "server_idle_timeout_ms"]
-# KNOWLEDGE of a connection as SQL. Only the audit itself knows where frames were lost.
-CHECKABLE = {**KNOWN, "complete": "missing_bytes = 0"}
-KINDS_SHOWN = 10_000  # as many as findings in a baseline
-# A peer that keeps a heartbeat is never silent for two intervals (0-9-1 section 4.2.7).
-SILENT = "{}_max_silence_ns > 2000000000 * heartbeat_s"
-
-CONNECTIONS = Source(
-    "connections",
-    {
-        "rows": "count(*)",
-        "published": "sum(messages_published)",
-        "delivered": "sum(messages_delivered)",
-        "bytes": "sum(coalesce(client_bytes, 0) + coalesce(server_bytes, 0))",
-        "frames": "sum(coalesce(client_frames, 0) + coalesce(server_frames, 0))",
-        "missing": "sum(missing_bytes)",
-        "lossy": "count_if(missing_bytes > 0)",
-        "inferred": "count_if(version is not null and not version_known)",
-        "begun_before": f"count_if(content = 'amqp' and not ({KNOWN['start']}))",
-        "client_heartbeats": "sum(client_heartbeats)",
-        "server_heartbeats": "sum(server_heartbeats)",
-        "client_silence": "max(client_max_silence_ns)",
-        "server_silence": "max(server_max_silence_ns)",
-        "client_silent": f"count_if({SILENT.format('client')})",
-        "server_silent": f"count_if({SILENT.format('server')})",
-        "handshake": "max(handshake_ns)",
-        "blocked": "try_sum(blocked_ns)",
-    },
-    [
-        Section("versions", {"version": "version", "content": "content"}, limit=60),
-        Section(
-            "products",
-            {"product": "client_product", "release": "client_version", "version": "version"},
-            where="content = 'amqp'",
-            limit=30,
-        ),
-        Section(
-            "servers",
-            {
-                "server": ENDPOINT.format("server"),
-                "product": "server_product",
-                "release": "server_version",
-            },
-            where="content in ('amqp', 'tls')",
-        ),
-        Section(
-            "negotiated",
-            {"client": "client_product", "server": "server_product", **{name: name for name in PROPOSALS}},
-            where="content = 'amqp' and version is not null",
-        ),
-        Section(
-            "logins",
-            {"user": "user", "mechanism": "mechanism", "vhost": "vhost", "tls": "tls_mode"},
-            where="content = 'amqp' and (user is not null or mechanism is not null)",
-            limit=30,
-        ),
-        Section(
-            "encryption",
-            {"mode": "tls_mode", "tls_version": "tls_version", "sni": "sni"},
-            where="content in ('amqp', 'tls')",
-        ),
-        Section(
-            "ends",
-            {"state": "state", "end": "tcp_end", "by": "if(tcp_end = 'none', null, tcp_end_by)"},
-            where="content in ('amqp', 'tls')",
-        ),
-        Section(
-            "connection_errors",
-            {"client": "application", "by": "close_initiator", "code": "close_code", "text": "close_text"},
-            where=ERROR.format("close", "close", "close"),
-        ),
-        Section("heartbeats", {"interval": "heartbeat_s", "version": "version"}, where="content = 'amqp'"),
-        Section(
-            "checkable",
-            {
-                "client_product": "client_product",
-                "user": "user",
-                "vhost": "vhost",
-                "server": ENDPOINT.format("server"),
-                "version": "version",
-                **CHECKABLE,
-            },
-            where="content = 'amqp'",
-            limit=KINDS_SHOWN,
-        ),
-        Section("limits", {"limits": "array_join(limits, ', ')"}, where="size(limits) > 0"),
-    ],
-)
-
-CHANNELS = Source(
-    "channels",
-    {"rows": "count(*)", "unsettled": "sum(unsettled)", "delivered": "sum(delivered)", "published": "sum(published)"},
-    [
-        Section(
-            "channel_errors",
-            {"client": "application", "by": "close_initiator", "code": "close_code", "text": "close_text"},
-            where=ERROR.format("close", "close", "close"),
-        ),
-        Section(
-            "pileups",
-            {
-                "connection_id": "connection_id",
-                "channel": "channel",
-                "life": "channel_life",
-                "mode": "mode",
-                "prefetch": "prefetch_count",
-            },
-            where="unsettled > 0",
-            rank="unsettled",
-        ),
-    ],
-)
-
-METHODS = Source(
-    "methods",
-    {"rows": "count(*)", "longest": "max(reply_latency_ns)", "shortest": "min(reply_latency_ns)"},
-    [
-        Section("methods", {"name": "name", "sender": "sender"}, limit=40),
-        Section(
-            "replies",
-            {"name": "name", "class": LATENCY_CLASS.format("reply_latency_ns")},
-            where="reply_latency_ns >= 0",
-            limit=CLASSES_SHOWN,
-        ),
-        Section(
-            "returns",
-            {"code": "reply_code", "text": "reply_text", "exchange": "exchange"},
-            where="name = 'basic.return'",
-            apart=True,
-        ),
-    ],
-)
-
-DAMAGE = Source(
-    "frames",
-    {"rows": "count(*)", "bytes": "sum(size)"},
-    [Section("damage", {"status": "status", "kind": "frame_type", "error": "error"})],
-)
-
-TOPOLOGY = Source(
-    "topology",
-    {"rows": "sum(messages)"},
-    [Section("topology", {"kind": "kind", "origin": "origin", "target": "target"}, limit=120)],
-)
 BINDINGS = "name = 'queue.bind' AND queue != ''"
 
 
-def messages(first_ns: int, last_ns: int) -> Source:
-    """The sections of table messages, for a capture between two times."""
-    width = bar_width_ns(first_ns, last_ns)
-    return Source(
-        "messages",
-        {
-            "rows": "count(*)",
-            "bytes": "sum(body_seen)",
-            "redelivered": "count_if(redelivered)",
-            "longest": "max(settle_latency_ns)",
-            "shortest": "min(settle_latency_ns)",
-        },
-        [
-            Section("outcomes", {"operation": "operation", "outcome": "outcome"}, limit=60),
-            Section(
-                "rates",
-                {
-                    "operation": "operation",
-                    "bar": f"greatest(0, least({TIME_BARS - 1}, (ts_ns - {first_ns}) div {width}))",
-                },
-                limit=10 * TIME_BARS,
-            ),
-            Section(
-                "settled",
-                {
-                    "operation": "operation",
-                    "outcome": "outcome",
-                    "class": LATENCY_CLASS.format("settle_latency_ns"),
-                },
-                where="settle_latency_ns >= 0",
-                limit=CLASSES_SHOWN,
-                apart=True,
-            ),
-            Section(
-                "busiest",
-                {
-                    "operation": "operation",
-                    "exchange": "exchange",
-                    "target": "if(operation = 'publish', coalesce(routing_key, address), "
-                    "coalesce(queue, address, routing_key))",
-                },
-            ),
-            Section(
-                "unsettled",
-                {"operation": "operation", "target": "coalesce(queue, address, routing_key)", "link": "link"},
-                where="outcome = 'unsettled'",
-                apart=True,
-            ),
-        ],
-    )
+@dataclass(frozen=True)
+class TableSpec:
+    """A table of the page: `columns` are (heading, key or measure, kind of `tables.KINDS`); `query` shows all rows;
+    `nothing` stands in an empty table."""
+
+    caption: str
+    columns: Sequence[tuple[str, str, str]]
+    query: str
+    nothing: str
+
+
+TABLES: Mapping[str, TableSpec] = {
+    name: TableSpec(**section["table"])
+    for of_table in DEFINITIONS.values()
+    for name, section in of_table["sections"].items()
+    if "table" in section
+}
+
+
+def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
+    """All sources, for a capture between two times."""
+    values = {
+        **KNOWN,
+        "first_ns": first_ns,
+        "width_ns": bar_width_ns(first_ns, last_ns),
+        "last_bar": TIME_BARS - 1,
+        "classes": CLASSES_PER_OCTAVE,
+        "closed_with_error": CLOSED_WITH_ERROR,
+    }
+
+    def sql(text: str) -> str:
+        return re.sub(r"\{(\w+)\}", lambda found: str(values[found[1]]), text)
+
+    def section(name: str, fields: Mapping[str, Any]) -> Section:
+        keys = {key: sql(value) for key, value in fields["keys"].items()}
+        others = {key: value for key, value in fields.items() if key in ("rank", "limit", "apart")}
+        return Section(name, keys, sql(fields.get("where", "true")), **others)
+
+    return [
+        Source(
+            table,
+            {name: sql(measure) for name, measure in of_table["measures"].items()},
+            [section(name, fields) for name, fields in of_table["sections"].items()],
+        )
+        for table, of_table in DEFINITIONS.items()
+    ]
 
 
 def application() -> Column:
@@ -281,11 +99,6 @@ def application() -> Column:
 def bar_width_ns(first_ns: int, last_ns: int) -> int:
     """The width of one bar in a chart over the whole capture, ns."""
     return max(1, -(-(last_ns - first_ns + 1) // TIME_BARS))
-
-
-def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
-    """All sources, for a capture between two times."""
-    return (FILES, LEDGER, CONNECTIONS, CHANNELS, METHODS, DAMAGE, TOPOLOGY, messages(first_ns, last_ns))
 
 
 def topology(tables: dict[str, DataFrame], names: DataFrame, flows: bool) -> DataFrame:
@@ -331,7 +144,7 @@ def section_tables(tables: dict[str, DataFrame], flows: bool = True) -> dict[str
     Fields of a struct become columns: Spark 4.3 loses columns where such a field is read beneath an explode.
     """
     names = tables["connections"].select("connection_id", application())
-    of_interest = tables["channels"].filter(f"unsettled > 0 or {ERROR.format(*['close'] * 3)}")
+    of_interest = tables["channels"].filter(f"unsettled > 0 or {CLOSED_WITH_ERROR}")
     return {
         **tables,
         "topology": topology(tables, names, flows),

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from pipeline.report.groups import Groups
 from pipeline.report.latency import Latency
-from pipeline.report.table_specs import TABLES
+from pipeline.report.sections import TABLES
 from pipeline.report.text import NOTHING, count, duration, moment, size, wire
 
 Show = Callable[[Any], str | Markup]

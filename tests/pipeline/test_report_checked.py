@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from report_support import everywhere, group, identity
+from report_support import SOURCES, everywhere, group, identity
 
 from pipeline.audit.catalogue import KNOWLEDGE, catalogue
 from pipeline.audit.config import Accepted, Config
@@ -19,7 +19,6 @@ from pipeline.report.coverage import coverage_check, rules_of, unchecked
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.sections import CONNECTIONS
 from pipeline.report.verdict import Verdict, verdict
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -43,10 +42,14 @@ def facts_of(*kinds: tuple[dict[str, Any], int], contents: dict[str, int] | None
     of_content = contents or {"amqp": sum(number for _, number in kinds)}
     begun = sum(number for kind, number in kinds if kind["start"] == "false")
     versions = [
-        {**group(CONNECTIONS, "versions", "x", number), "content": content, "begun_before": begun * (content == "amqp")}
+        {
+            **group(SOURCES["connections"], "versions", "x", number),
+            "content": content,
+            "begun_before": begun * (content == "amqp"),
+        }
         for content, number in of_content.items()
     ]
-    rows = [{**group(CONNECTIONS, "checkable", "x", number), **kind} for kind, number in kinds]
+    rows = [{**group(SOURCES["connections"], "checkable", "x", number), **kind} for kind, number in kinds]
     none = dict.fromkeys(("rules", "identities", "affected"), Groups())
     groups = {**none, "versions": Groups(versions, len(versions)), "checkable": Groups(rows, len(rows))}
     return replace(facts, groups={**facts.groups, **groups}, examples={})

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from report_support import HOSTILE, everywhere, finding, group, identity
+from report_support import HOSTILE, SOURCES, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import catalogue
 from pipeline.report.baseline import Previous, compare, key
@@ -18,7 +18,6 @@ from pipeline.report.coverage import unchecked
 from pipeline.report.evidence import FINDINGS
 from pipeline.report.formats import Audit, github, junit, sarif
 from pipeline.report.groups import Groups
-from pipeline.report.sections import CONNECTIONS
 from pipeline.report.verdict import verdict
 
 BROKEN = {"CH-09": "warning", "DL-03": "violation", "SEC-16": "info"}
@@ -35,7 +34,7 @@ def audited(fail_on: str = "violation", text: str = "billing", begun_before: boo
         for name, severity in BROKEN.items()
     ]
     known = {**KNOWN, "start": "false"} if begun_before else KNOWN
-    kind = {**group(CONNECTIONS, "checkable", "x", 3), **known, "version": "0-9-1"}
+    kind = {**group(SOURCES["connections"], "checkable", "x", 3), **known, "version": "0-9-1"}
     named = [{**group(FINDINGS, "named", "x", 1), "rule_id": name, "application": text} for name in BROKEN]
     identities = [identity(name, severity, client_product=text) for name, severity in BROKEN.items()]
     groups = {"rules": rows, "checkable": [kind], "named": named, "identities": identities}

@@ -16,8 +16,7 @@ from pipeline.report.facts import Facts, collect_facts
 from pipeline.report.groups import Section, Source, count_groups
 from pipeline.report.latency import latencies
 from pipeline.report.page import REPLIES
-from pipeline.report.sections import CLASSES_SHOWN, METHODS, bar_width_ns, messages
-from pipeline.report.table_specs import TABLES
+from pipeline.report.sections import TABLES, bar_width_ns, sources
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +161,12 @@ def test_what_comes_to_the_driver_does_not_grow(spark: SparkSession) -> None:
     found = count_groups([source], {"t": rows})
     assert (len(found["each"].rows), found["each"].total, found["each"].more) == (3, 5000, 4997)
     assert (len(found["few"].rows), found["few"].more) == (7, 0)
-    assert max(IDENTITIES, CLASSES_SHOWN) <= 10_000
+    limits = [section.limit for source in sources(0, 0) for section in source.sections]
+    assert max(IDENTITIES, *limits) <= 10_000
 
 
 def test_large_tables_are_counted_in_two_steps_to_the_same(tables: pipeline.Tables, facts: Facts) -> None:
-    asked = [METHODS, messages(facts.first_ns, facts.last_ns)]
+    asked = [of for of in sources(facts.first_ns, facts.last_ns) if of.table in ("methods", "messages")]
     at_once = count_groups(asked, dict(tables.items()))
     assert {name: facts.groups[name] for name in at_once} == at_once
     assert any(section.apart and at_once[section.name].rows for source in asked for section in source.sections)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from report_support import everywhere, finding, group, identity
+from report_support import SOURCES, everywhere, finding, group, identity
 
 from pipeline.audit.catalogue import SEVERITIES, catalogue
 from pipeline.report.baseline import Previous, compare, key
@@ -16,7 +16,6 @@ from pipeline.report.evidence import FINDINGS
 from pipeline.report.facts import Facts
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
-from pipeline.report.sections import CONNECTIONS
 from pipeline.report.verdict import verdict
 
 ENDED_WORK = {
@@ -33,7 +32,7 @@ def facts_of(connections: int, **broken: tuple[str, int]) -> Facts:
         {**group(FINDINGS, "rules", "a rule", number), "rule_id": name, "severity": severity}
         for name, (severity, number) in rules.items()
     ]
-    amqp = {**group(CONNECTIONS, "versions", "x", connections), "content": "amqp", "begun_before": 0}
+    amqp = {**group(SOURCES["connections"], "versions", "x", connections), "content": "amqp", "begun_before": 0}
     groups = {
         "rules": Groups(rows, len(rows)),
         "identities": Groups([identity(name) for name in rules], len(rules)),
@@ -146,7 +145,7 @@ def test_a_section_says_what_rabbitmq_4_will_refuse(
     facts = facts_of(20, **broken)
     named = [{**group(FINDINGS, "named", "x", 1), "rule_id": "R4-01", "application": "billing", "things": "queue=q"}]
     rules = [{**row, "category": "rabbitmq-4"} for row in facts.groups["rules"].rows]
-    servers = [{**group(CONNECTIONS, "servers", "x", 1), "product": product}]
+    servers = [{**group(SOURCES["connections"], "servers", "x", 1), "product": product}]
     groups = {"named": named, "rules": rules, "servers": servers}
     html = html_of(replace(facts, groups={**facts.groups, **{name: Groups(of, 1) for name, of in groups.items()}}))
     section = html.partition('<section id="rabbitmq-4">')[2].partition("</section>")[0]

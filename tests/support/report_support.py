@@ -10,6 +10,7 @@ from pipeline.report.groups import Groups, Source
 from pipeline.report.sections import sources
 
 T0_NS = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
+SOURCES = {source.table: source for source in sources(T0_NS, T0_NS + 60 * 10**9)}
 HOSTILE = '<script>alert("x")</script><img src=//evil.example/x onerror=alert(1)>\u202egnp.exe\x07\x1b[2J'
 
 
@@ -31,7 +32,7 @@ NUMERIC = {
 def everywhere(text: str, rows: int = 1, examples: int = 0, rules: int = 1) -> Facts:
     """Facts in which every section has so many groups, and every string is `text`; each rule has examples."""
     groups = {}
-    for source in (*sources(T0_NS, T0_NS + 60 * 10**9), FINDINGS, AFFECTED):
+    for source in (*SOURCES.values(), FINDINGS, AFFECTED):
         for section in source.sections:
             numeric = {name: value for name, value in NUMERIC.items() if name in section.keys}
             groups[section.name] = Groups(
