@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test law-test fuzz format clean java
+.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test law-test fuzz dist format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -57,6 +57,12 @@ notebook-test: java .venv/dev .venv/kernels .venv/classes  ## run every notebook
 readme-test: java .venv/dev .venv/kernels .venv/classes  ## run every command and snippet of the README, from top to bottom
 	$(BIN)/python -m pytest -q -m readme tests/project/test_readme.py
 
+dist-test: java .venv/dev  ## build the distributions, install the wheel elsewhere, run the demo there
+	$(BIN)/python -m pytest -q -m dist tests/project/test_distribution.py
+
+dist: .venv/dev  ## build the sdist and the wheel in dist/
+	$(BIN)/python -m build
+
 law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in pieces of one packet, with states carried (slow)
 	$(BIN)/python -m pytest -q -n 2 -m law tests/pipeline/test_tables_of.py
 
@@ -69,7 +75,7 @@ format: .venv/dev  ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and all output
-	rm -rf .venv out out.html lake build *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv out out.html lake build dist *.egg-info spark-warehouse .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Spark runs on Java; say so before anything is downloaded.
