@@ -1,5 +1,5 @@
-"""The sdist and the wheel, built from the files under version control: what they contain, and the demo run from the wheel
-in an environment of its own (make dist-test)."""
+"""The sdist and the wheel, built from the files under version control: what they contain, and the demo run from the
+wheel in an environment of its own (make dist-test)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.dist
 
 @dataclass(frozen=True)
 class Built:
-    """`sources`: the unpacked sdist; `files`: names in the wheel; `about`: its metadata; `python`: that of an environment
-    with the wheel."""
+    """`sources`: the unpacked sdist; `files`: names in the wheel; `about`: its metadata; `python`: that of an
+    environment with the wheel."""
 
     sources: Path
     files: set[str]
