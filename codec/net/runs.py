@@ -81,7 +81,9 @@ def gather_payloads(block: Bytes, segments: NDArray[np.void]) -> tuple[Bytes, ND
     """Captured payloads of SEGMENTs that point into `block`, end to end (uint8), and their n + 1 offsets (int64)."""
     offsets = np.concatenate([[0], np.cumsum(segments["cap_len"].astype(np.int64))])
     payload = np.empty(offsets[-1], np.uint8)
-    _gather_payloads(block, segments, offsets, payload)
+    octets = block.view()
+    octets.flags.writeable = False  # files are mapped readonly, and kernels are compiled for one kind of array
+    _gather_payloads(octets, segments, offsets, payload)
     return payload, offsets
 
 

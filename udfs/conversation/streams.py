@@ -30,6 +30,10 @@ class Streams:
 
     def of(self, methods: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of OF_METHODS -> STREAMS."""
+        named = places_where(is_among(methods["name"], *self.tells))
+        methods = methods.select(OF_METHODS).take(named)
+        if not methods.num_rows:
+            return pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64()), pa.nulls(0, pa.string())], names=STREAMS.names)
         found = [self._told(methods, name, *told) for name, told in self.tells.items()]
         whole = pa.Table.from_batches(found).combine_chunks()
         return pa.RecordBatch.from_arrays([whole[name].combine_chunks() for name in whole.column_names], STREAMS.names)

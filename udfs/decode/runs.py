@@ -11,7 +11,7 @@ its last run is handed on, since no run that follows can precede that. So packet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from udfs.decode.payloads import Payloads
 
 GROUP_BYTES = 1 << 20  # of payload
 GROUP_SEGMENTS = 1 << 16
+CARRIED = -1  # instead of the number of a file: runs that carry their payloads
 
 
 class Group(NamedTuple):
@@ -78,10 +79,8 @@ class FlowOrder:
             flows = len(group.ends) if ready > begin else len(group.ends) - 1
             ends = np.minimum(group.ends[:flows], ready)
             yield Group(group.flows[:flows], ends, group.segments[:ready], group.payload)
-        payload, offsets = gather_payloads(group.payload, group.segments[ready:])
         segments = group.segments[ready:].copy()
-        segments["payload_at"] = offsets[:-1]
-        self._held = Group(group.flows[-1:], np.array([len(segments)]), segments, payload)
+        self._held = Group(group.flows[-1:], np.array([len(segments)]), segments, group.payload)
 
     def rest(self) -> Iterator[Group]:
         """There are no more runs."""
@@ -110,14 +109,31 @@ class FlowOrder:
 def joined(held: Group, group: Group) -> Group:
     """What was held, and what follows: perhaps of the same flow."""
     goes_on = bool((held.flows[-1] == group.flows[0]).all())
-    segments = np.concatenate([held.segments, group.segments])
-    segments["payload_at"][len(held.segments) :] += len(held.payload)
+    payload, parts = _in_one_array([(held.segments, held.payload), (group.segments, group.payload)])
     return Group(
         np.concatenate([held.flows[: -1 if goes_on else None], group.flows]),
         np.concatenate([held.ends[: -1 if goes_on else None], group.ends + len(held.segments)]),
-        segments,
-        np.concatenate([held.payload, group.payload]),
+        np.concatenate(parts),
+        payload,
     )
+
+
+def _in_one_array(
+    parts: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
+) -> tuple[NDArray[np.uint8], list[NDArray[np.void]]]:
+    """Parts of segments, each with the octets to which it refers -> the octets of all, and parts that refer to these.
+    Nothing is copied where all refer to the same array, as the segments of one capture file do."""
+    octets = parts[0][1]
+    if all(each is octets for _, each in parts):
+        return octets, [segments for segments, _ in parts]
+    payloads, moved, size = list[NDArray[np.uint8]](), list[NDArray[np.void]](), 0
+    for segments, each in parts:
+        payload, offsets = gather_payloads(each, segments)
+        moved.append(segments.copy())
+        moved[-1]["payload_at"] = offsets[:-1] + size
+        payloads.append(payload)
+        size += len(payload)
+    return np.concatenate(payloads), moved
 
 
 def groups(batch: pa.RecordBatch, files: Files, payloads: Payloads) -> Iterator[tuple[Group, int]]:
@@ -148,18 +164,20 @@ def _group(
     carried, offsets = _octets(runs["payload"])
     referring = runs["payload"].is_null().to_numpy(zero_copy_only=False)
     segments["payload_at"] += np.repeat(np.where(referring, 0, offsets[:-1]), counts)
-    refers = np.repeat(referring, counts)
-    parts, size = [carried], len(carried)
-    for number in np.unique(segments["file"][refers]):
-        mine = np.flatnonzero(refers & (segments["file"] == number))
-        placed, octets = payloads.of(files.names[number], segments[mine])
-        found, places = gather_payloads(octets, placed)
-        segments["payload_at"][mine] = places[:-1] + size
-        parts.append(found)
-        size += len(found)
+    source = np.where(np.repeat(referring, counts), segments["file"], CARRIED)
+    sources = np.unique(source).tolist()
+    parts = [segments if len(sources) == 1 else segments[source == number] for number in sources]
+    payload, moved = _in_one_array(
+        [
+            (part, carried if number == CARRIED else payloads.of(files.names[number], part))
+            for number, part in zip(sources, parts, strict=True)
+        ]
+    )
+    for number, part in zip(sources, moved, strict=True):
+        segments["payload_at"][source == number] = part["payload_at"]
     keys = _octets(runs["flow"])[0].reshape(-1, FLOW_KEY_BYTES)
     last = np.append((keys[1:] != keys[:-1]).any(axis=1), True)  # runs after which another flow begins
-    return Group(keys[last], ends[last], segments, np.concatenate(parts)), int(ends[-1] - counts[-1])
+    return Group(keys[last], ends[last], segments, payload), int(ends[-1] - counts[-1])
 
 
 def _octets(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

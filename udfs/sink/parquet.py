@@ -58,6 +58,15 @@ UNIQUE_COLUMNS = (
 )
 COMPRESSION = "zstd"  # a third smaller than snappy here, in the same time
 COMPRESSED = ("octets",)  # columns whose values are compressed already
+# Nobody looks for a range of these: each row group has all senders, sizes and digests, and octets of a VARIANT have no
+# order.
+NO_STATISTICS = (
+    "sender", "frame_type", "class_id", "method_id", "stream_offset", "size", "body_size",
+    "payload_size", "body_seen", "body_sha256", "payload", "body", "octets",
+    "arguments.value", "arguments.metadata", "properties.value", "properties.metadata", "headers.value",
+    "headers.metadata",
+)  # fmt: skip
+BUFFER_BYTES = 1 << 20
 # Spark looks for the schema of a table there.
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
 # A row group is written at a time: as large as a worker can well hold, as readers skip whole groups.
@@ -70,22 +79,27 @@ WRITTEN = "folder string, file string, rows bigint"
 
 
 class Marked:
-    """A file to write to whose footer gets its VARIANT columns marked: the end of what is written is held back."""
+    """A file to write to whose footer gets its VARIANT columns marked. What is written after `hold` is held back until
+    `close`: that is the footer."""
 
     closed = False
-    HELD = 3  # writes: pyarrow writes the footer, its length, and the magic bytes
 
     def __init__(self, stream: pa.NativeFile, variants: list[str]) -> None:
         self._stream, self._variants = stream, variants
-        self._held: list[bytes] = []
+        self._held: list[bytes] | None = None
         self._written = 0
 
     def write(self, data: bytes) -> int:
-        self._held.append(bytes(data))
+        if self._held is None:
+            self._stream.write(data)
+        else:
+            self._held.append(data)
         self._written += len(data)
-        if len(self._held) > self.HELD:
-            self._stream.write(self._held.pop(0))
         return len(data)
+
+    def hold(self) -> None:
+        """The footer comes next."""
+        self._held = []
 
     def tell(self) -> int:
         return self._written
@@ -107,7 +121,7 @@ class Marked:
         if self.closed:
             return
         self.closed = True
-        end = b"".join(self._held)
+        end = b"".join(self._held or ())
         size = int.from_bytes(end[-8:-4], "little")
         if end[-4:] != MAGIC or size > len(end) - 8:
             raise ValueError("what was written does not end as a Parquet file does")
@@ -142,6 +156,7 @@ class ParquetFiles:
         self._bytes = self._count = 0
         self._writer: pq.ParquetWriter | None = None
         self._file: Marked | None = None
+        self._buffer: pa.BufferedOutputStream | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows with the columns of the schema; a row group is written when there is enough for one."""
@@ -158,8 +173,11 @@ class ParquetFiles:
         self._flush()
         if self._writer is None and empty is not None:
             self._open(empty)
-        if self._writer is not None and self._file is not None:
+        if self._writer is not None and self._file is not None and self._buffer is not None:
+            self._buffer.flush()
+            self._file.hold()
             self._writer.close()
+            self._buffer.flush()
             self._file.close()
         return self.name, self.rows
 
@@ -184,13 +202,16 @@ class ParquetFiles:
         self._file = Marked(stream, variants)
         leaves = [path for field in schema for path in _leaves(field)]
         integers = [field.name for field in schema if _is_integer(field.type)]
+        # pyarrow writes each page apart.
+        self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._file, mode="w"),
+            self._buffer,
             schema,
             compression={path: "none" if path in COMPRESSED else COMPRESSION for path in leaves},
             use_dictionary=[path for path in leaves if path not in UNIQUE_COLUMNS],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in integers if name in UNIQUE_COLUMNS},
             data_page_version="2.0",
+            write_statistics=[path for path in leaves if path not in NO_STATISTICS],
             store_schema=False,
         )
         self._writer.add_key_value_metadata({SCHEMA_KEY: self._spark.json()})
