@@ -14,7 +14,7 @@ from udfs.source.suggestions import unknown
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
-EPILOG = "With no TABLE, all of them.\n"
+EPILOG = "Without TABLE, all tables.\n"
 
 # Units by the end of a column's name; the first that fits. Only numbers have one.
 UNITS = (
@@ -28,11 +28,12 @@ UNITS = (
 PAGE = """# Tables
 
 Every column of every table; `wirehare schema --markdown` prints this page, `wirehare schema TABLE` one table to the
-terminal. Types are Spark's, the files are Parquet. A null means that the capture does not tell.
+terminal. Types are Spark's, the files are Parquet. A null means that the capture does not show the value.
 
-Tables join on `connection_id`. A channel is `connection_id`, `channel` and `channel_life`, because numbers are used
-again; a frame is `connection_id` and `frame_no`, which `first_frame_no`, `settled_frame_no` and the other `*_frame_no`
-of the same connection refer to; a packet is `capture_file` and `packet_no`, as Wireshark counts.
+Tables join on `connection_id`. The key of a channel is `connection_id`, `channel` and `channel_life`, because channel
+numbers are reused. The key of a frame is `connection_id` and `frame_no`, to which `first_frame_no`,
+`settled_frame_no` and the other `*_frame_no` of the same connection refer. The key of a packet is `capture_file` and
+`packet_no`, counted as in Wireshark.
 """
 
 
@@ -89,8 +90,8 @@ def table_text(name: str, schema: StructType) -> str:
 
 
 def table_markdown(name: str, schema: StructType) -> str:
-    """One table as a Markdown section: what a row is, then one line per column. Members of a struct follow it."""
-    from pipeline.output.overview import ROWS
+    """One table as a Markdown section: what a row stands for, then a line per column. Members follow their struct."""
+    from pipeline.schemas import ROWS
 
     rows = [
         f"| `{path}` | `{column.dataType.simpleString()}` | {unit(column)} | {escaped(meaning(column))} |"

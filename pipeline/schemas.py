@@ -2,8 +2,8 @@
 
 Every column carries its meaning, unit and source under the metadata key `comment`; `wirehare schema` prints them. The
 order here is the order of the columns in the tables. `*_ts` is TIMESTAMP (UTC, microseconds), `*_ts_ns` nanoseconds
-since 1970-01-01 UTC, other `*_ns` are durations. A null means that the capture does not tell: a latency is null, too,
-where the answer was captured before what it answers, as happens where two interfaces or clocks saw the directions.
+since 1970-01-01 UTC, other `*_ns` are durations. A null means that the capture does not show the value. A
+latency is also null if the answer was captured before the request, as happens with two interfaces or clocks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from udfs.schemas import CERTIFICATE, DECODED, FRAMES, LEDGER, field
 
-__all__ = ["DECODED", "FINDINGS", "FRAMES", "TABLES"]
+__all__ = ["DECODED", "FINDINGS", "FRAMES", "ROWS", "TABLES"]
 
 LONG, INT, STRING, BOOLEAN, BINARY = LongType(), IntegerType(), StringType(), BooleanType(), BinaryType()
 TIMESTAMP, VARIANT, STRINGS = TimestampType(), VariantType(), ArrayType(StringType())
@@ -33,19 +33,19 @@ TLS = StructType(
     [
         field("mode", STRING, "'none', 'implicit' (from the first byte), 'upgraded' (after an AMQP protocol header)"),
         field("sni", STRING, "server name that the client asked for"),
-        field("tls_version", STRING, "version agreed on"),
+        field("tls_version", STRING, "negotiated version"),
         field("alpn", STRING, "application protocol offered"),
-        field("cipher_suite", STRING, "cipher suite agreed on, by its IANA name"),
-        field("resumed", BOOLEAN, "an earlier session was resumed: no certificates are shown then"),
-        field("decrypted", BOOLEAN, "plain bytes were decrypted; streams.decrypted_bytes says how many"),
-        field("server_certificate", CERTIFICATE, "the server's, where it was seen in clear (TLS 1.2) or decrypted"),
-        field("client_certificate", CERTIFICATE, "the client's, likewise"),
+        field("cipher_suite", STRING, "negotiated cipher suite, by its IANA name"),
+        field("resumed", BOOLEAN, "an earlier session was resumed: such a handshake has no certificates"),
+        field("decrypted", BOOLEAN, "the connection was decrypted; streams.decrypted_bytes says how many bytes"),
+        field("server_certificate", CERTIFICATE, "of the server, if it was captured in clear (TLS 1.2) or decrypted"),
+        field("client_certificate", CERTIFICATE, "of the client, likewise"),
     ]
 )
 
 
 def table(*columns: tuple[str, DataType, str] | StructField) -> StructType:
-    """A table's schema from (name, type, documentation), or from fields that stand elsewhere."""
+    """A table's schema from (name, type, documentation), or from fields that are defined elsewhere."""
     return StructType([column if isinstance(column, StructField) else field(*column) for column in columns])
 
 
@@ -66,7 +66,7 @@ CAPTURES = table(
     ("snaplen", LONG, "largest capture length the file declares, bytes"),
     ("dropped", LONG, "packets the capturing machine reports as dropped (pcapng interface statistics)"),
     ("truncated", BOOLEAN, "true: the file ends inside a record"),
-    ("error", STRING, "why reading stopped, when it did"),
+    ("error", STRING, "why reading stopped early; null: it did not"),
     ("skipped_packets", MapType(STRING, LONG), "packets that carry no TCP segment, by reason"),
 )
 
@@ -85,16 +85,16 @@ CONNECTIONS = table(
     ("client_port", INT, "TCP port of the client"),
     ("server_ip", STRING, "address of the server"),
     ("server_port", INT, "TCP port of the server"),
-    ("sides_known_by", STRING, "how client and server were told apart: 'syn' 'header' 'method' 'port'"),
+    ("sides_known_by", STRING, "what determined client and server: 'syn' 'header' 'method' 'port'"),
     ("content", STRING, "'amqp' 'tls' 'foreign' 'none'"),
-    ("version", STRING, "AMQP version; null when none was spoken"),
+    ("version", STRING, "AMQP version; null without AMQP"),
     (
         "versions_offered",
         STRINGS,
-        "protocol headers in order, 'client 0-9-1'; and a start that differs, 'server 0-8'",
+        "protocol headers in order, 'client 0-9-1'; and a start with another version, 'server 0-8'",
     ),
     ("version_known", BOOLEAN, "true: from a protocol header or connection.start; false: inferred from the frames"),
-    ("transport", STRING, "what AMQP lies in: 'tcp' 'tls' 'websocket' 'websocket+tls'"),
+    ("transport", STRING, "what carries AMQP: 'tcp' 'tls' 'websocket' 'websocket+tls'"),
     (
         "unread_because",
         STRING,
@@ -117,7 +117,7 @@ CONNECTIONS = table(
     ("login_latency_ns", LONG, "connection.start-ok to connection.tune (1.0: sasl-init to sasl-outcome), ns"),
     ("open_latency_ns", LONG, "connection.open to connection.open-ok (1.0: from one open to the other), ns"),
     ("vhost", STRING, "virtual host asked for; 1.0: hostname in the client's open"),
-    ("user", STRING, "user name the client gave (PLAIN, AMQPLAIN, SCRAM, CRAM-MD5)"),
+    ("user", STRING, "user name of the client (PLAIN, AMQPLAIN, SCRAM, CRAM-MD5)"),
     ("mechanism", STRING, "authentication mechanism chosen"),
     ("locale", STRING, "locale chosen"),
     (
@@ -131,14 +131,14 @@ CONNECTIONS = table(
     ("client_product", STRING, "client_properties: product"),
     ("client_version", STRING, "client_properties: version"),
     ("client_platform", STRING, "client_properties: platform"),
-    ("client_properties", VARIANT, "all that the client says of itself"),
+    ("client_properties", VARIANT, "all properties that the client announced"),
     ("server_product", STRING, "server_properties: product"),
     ("server_version", STRING, "server_properties: version"),
-    ("server_properties", VARIANT, "all that the server says of itself"),
+    ("server_properties", VARIANT, "all properties that the server announced"),
     ("capabilities", VARIANT, "capabilities of both sides: {client, server}"),
-    ("channel_max", LONG, "highest channel number agreed on, 0: no limit"),
-    ("frame_max", LONG, "largest frame agreed on, bytes, 0: no limit"),
-    ("heartbeat_s", LONG, "heartbeat interval agreed on, s, 0: none"),
+    ("channel_max", LONG, "negotiated highest channel number, 0: no limit"),
+    ("frame_max", LONG, "negotiated largest frame, bytes, 0: no limit"),
+    ("heartbeat_s", LONG, "negotiated heartbeat interval, s, 0: none"),
     *by_sender("channel_max", LONG, "channel_max proposed"),
     *by_sender("frame_max", LONG, "frame_max proposed, bytes"),
     *by_sender("heartbeat_s", LONG, "heartbeat interval proposed, s"),
@@ -152,14 +152,14 @@ CONNECTIONS = table(
     ("blocked_ns", LONG, "time between blocked and unblocked (or the end), ns"),
     *by_sender("packets", LONG, "packets"),
     *by_sender("bytes", LONG, "bytes of the stream captured"),
-    *by_sender("frames", LONG, "frames, protocol headers aside"),
+    *by_sender("frames", LONG, "frames, without protocol headers"),
     *by_sender("methods", LONG, "frames with a method, control, command or performative"),
     *by_sender("heartbeats", LONG, "heartbeats (1.0: empty frames)"),
     ("messages_published", LONG, "messages the client published; 1.0: without commands to a transaction coordinator"),
-    ("messages_delivered", LONG, "messages the server delivered, also by get"),
-    ("retransmitted_bytes", LONG, "bytes seen more than once, both directions"),
+    ("messages_delivered", LONG, "messages the server delivered, including gets"),
+    ("retransmitted_bytes", LONG, "bytes captured more than once, both directions"),
     ("out_of_order_segments", LONG, "segments out of order, both directions"),
-    ("conflicting_overlap_bytes", LONG, "bytes seen twice with different values (the first stand)"),
+    ("conflicting_overlap_bytes", LONG, "bytes captured twice with different values (the first ones count)"),
     ("missing_bytes", LONG, "bytes sent and not captured, both directions"),
     ("undecoded_bytes", LONG, "bytes skipped, foreign, or in an unfinished last frame, both directions"),
     *by_sender("max_silence_ns", LONG, "longest time between two packets, ns"),
@@ -167,7 +167,7 @@ CONNECTIONS = table(
         (
             f"{side}_zero_window_ns",
             LONG,
-            f"time in which the {side} had closed its TCP receive window: it did not read, ns",
+            f"time during which the TCP receive window of the {side} was closed, because it did not read, ns",
         )
         for side in ("client", "server")
     ),
@@ -181,13 +181,13 @@ CHANNELS = table(
         "channel_life",
         LONG,
         (
-            "how often the number was opened so far: 1 the first; 0: no opening was seen: it was before the capture, "
-            "or is missing, or (where the capture has the whole connection) there was none"
+            "1-based count of the opens of this number; 0: no open was captured: it was before the capture, or is "
+            "missing, or (where the capture has the whole connection) there was none"
         ),
     ),
     ("session_name", STRING, "0-10: name of the session"),
     ("remote_channel", INT, "1.0: channel number of the other direction"),
-    ("opened_ts", TIMESTAMP, "when the opening method was sent; null if that was not seen (channel_life 0)"),
+    ("opened_ts", TIMESTAMP, "when the opening method was sent; null: not captured (channel_life 0)"),
     ("closed_ts", TIMESTAMP, "when the closing method was sent; null if it ended with its connection or the capture"),
     ("close_initiator", STRING, "who sent it: 'client' or 'server'"),
     ("close_code", INT, "its reply code"),
@@ -198,20 +198,20 @@ CHANNELS = table(
     ("incoming_window", LONG, "1.0: transfers, as last announced by the side that opened"),
     ("outgoing_window", LONG, "1.0: transfers, as last announced by the side that opened"),
     ("published", LONG, "messages published"),
-    ("delivered", LONG, "messages delivered, also by get"),
+    ("delivered", LONG, "messages delivered, including gets"),
     ("returned", LONG, "messages returned to the publisher"),
     ("confirmed", LONG, "published messages that the server acknowledged"),
     ("nacked", LONG, "published messages that the server refused"),
     ("acked", LONG, "delivered messages that the client acknowledged"),
     ("rejected", LONG, "delivered messages that the client rejected for good"),
     ("requeued", LONG, "delivered messages that went back to their queue"),
-    ("unsettled", LONG, "messages nobody had settled at the end"),
+    ("unsettled", LONG, "messages that were unsettled at the end"),
 )
 
 LINKS = table(
     ("connection_id", LONG, "TCP connection"),
     ("channel", INT, "channel number"),
-    ("channel_life", LONG, "which life of the channel number, see channels"),
+    ("channel_life", LONG, "which incarnation of the channel number, see channels"),
     ("kind", STRING, "'consumer' 'subscription' 'sender' 'receiver'"),
     ("name", STRING, "consumer tag, destination, link name"),
     ("handle", LONG, "1.0: handle at the client; at the server where that is not known"),
@@ -232,18 +232,18 @@ LINKS = table(
     ("filters", STRING, "1.0: filters of the source, as JSON"),
     ("no_ack", BOOLEAN, "true: deliveries need no acknowledgement"),
     ("exclusive", BOOLEAN, "true: the only consumer of its queue"),
-    ("opened_ts", TIMESTAMP, "when it was asked for; null if that was not seen"),
+    ("opened_ts", TIMESTAMP, "when it was requested; null: not captured"),
     ("closed_ts", TIMESTAMP, "when it was cancelled, or its channel closed; null if it ended with its connection"),
-    ("error", STRING, "why it ended, when the far end says so"),
-    ("flow_mode", STRING, "0-10: 'credit', or 'window': what is completed is allowed again; as last set"),
-    ("credit", LONG, "messages the receiver has allowed in all; 0-10: by message.flow, 4294967295: no limit"),
+    ("error", STRING, "error with which the far end ended it"),
+    ("flow_mode", STRING, "0-10: 'credit', or 'window': completed messages renew the credit; as last set"),
+    ("credit", LONG, "total credit granted by the receiver, messages; 0-10: by message.flow, 4294967295: no limit"),
     ("transfers", LONG, "messages that went over it; 1.0: to a transaction coordinator, its commands"),
     (
         "no_credit_ns",
         LONG,
         (
-            "0-10, 1.0: time in which the sender had no credit left, to the end of the link or session, or the last "
-            "command of that; null where bytes are missing, ns"
+            "0-10, 1.0: time during which the sender had no credit, until the end of the link or session, or its last "
+            "command; null where bytes are missing, ns"
         ),
     ),
 )
@@ -261,7 +261,11 @@ METHODS = table(
     ("link_name", STRING, "1.0: name of the link, on attach"),
     ("reply_code", INT, "argument reply-code"),
     ("reply_text", STRING, "argument reply-text"),
-    ("transaction_command", STRING, "1.0: what a transfer asks of a transaction coordinator: 'declare' 'discharge'"),
+    (
+        "transaction_command",
+        STRING,
+        "1.0: the command of a transfer to a transaction coordinator: 'declare' 'discharge'",
+    ),
     ("reply_frame_no", LONG, "on a request: frame_no of its reply; null when there is none in the capture"),
     ("reply_name", STRING, "on a request: name of its reply; of a transaction_command 'disposition'"),
     ("reply_latency_ns", LONG, "on a request: time until its reply, ns; null where the reply was captured first"),
@@ -270,11 +274,11 @@ METHODS = table(
 MESSAGES = table(
     ("connection_id", LONG, "TCP connection"),
     ("channel", INT, "channel number"),
-    ("channel_life", LONG, "which life of the channel number, see channels"),
+    ("channel_life", LONG, "which incarnation of the channel number, see channels"),
     ("sender", STRING, "'client' or 'server'"),
     ("operation", STRING, "'publish' 'deliver' 'get' 'return'; a transfer: by the client 'publish', else 'deliver'"),
     ("first_frame_no", LONG, "frame_no of the method that carries the message"),
-    ("last_frame_no", LONG, "frame_no of its last frame seen"),
+    ("last_frame_no", LONG, "frame_no of its last captured frame"),
     ("capture_file", STRING, "URI of the capture that holds packet_no"),
     ("packet_no", LONG, "packet that completed the first frame"),
     ("ts", TIMESTAMP, "when the first frame was captured"),
@@ -283,14 +287,14 @@ MESSAGES = table(
     ("last_ts_ns", LONG, "capture time of the packet that completed the last frame, ns since 1970-01-01 UTC"),
     ("exchange", STRING, "exchange published to, '' the default one"),
     ("routing_key", STRING, "routing key"),
-    ("queue", STRING, "queue it was delivered from, as far as the capture shows its consumer or get"),
+    ("queue", STRING, "queue it was delivered from, if the capture shows its consumer or get"),
     ("address", STRING, "1.0: address of the link; property to where the link has none (anonymous relay)"),
     ("link", STRING, "consumer tag, destination of a subscription, or name of the link"),
     ("delivery_tag", LONG, "delivery tag; of a publish in confirm mode its number since confirm.select, 1-based"),
     ("delivery_tag_hex", STRING, "1.0: delivery-tag, which may be any octets, lower-case hex"),
     ("delivery_id", LONG, "1.0: delivery-id; 0-10: command id"),
     ("message_format", LONG, "1.0: message-format; 0: the sections of the specification"),
-    ("resumed", BOOLEAN, "1.0: the delivery goes on from an earlier attach of its link"),
+    ("resumed", BOOLEAN, "1.0: the delivery continues from an earlier attach of its link"),
     (
         "browsed",
         BOOLEAN,
@@ -299,9 +303,9 @@ MESSAGES = table(
             "distribution-mode copy)"
         ),
     ),
-    ("redelivered", BOOLEAN, "the server says it was delivered before; 1.0: delivery-count above 0"),
-    ("mandatory", BOOLEAN, "publish: return it when it cannot be routed"),
-    ("immediate", BOOLEAN, "publish: return it when no consumer is ready"),
+    ("redelivered", BOOLEAN, "the server states that it was delivered before; 1.0: delivery-count above 0"),
+    ("mandatory", BOOLEAN, "publish: to be returned when it cannot be routed"),
+    ("immediate", BOOLEAN, "publish: to be returned when no consumer is ready"),
     ("durable", BOOLEAN, "delivery mode 2, 1.0: durable; false when absent; null: its header was not captured"),
     ("priority", INT, "property priority"),
     ("ttl_ms", LONG, "property expiration, where it is a number; 0-10, 1.0: ttl; ms"),
@@ -314,7 +318,7 @@ MESSAGES = table(
     ("type", STRING, "property type"),
     ("user_id", STRING, "property user-id"),
     ("app_id", STRING, "property app-id"),
-    ("timestamp", TIMESTAMP, "property timestamp; null beyond the year 9999, as where milliseconds were written"),
+    ("timestamp", TIMESTAMP, "property timestamp; null beyond the year 9999, such as for milliseconds"),
     ("trace_id", STRING, "W3C trace context (traceparent in headers or message annotations): the trace, 32 hex digits"),
     ("span_id", STRING, "the same: the span that the publisher was in, 16 hex digits"),
     ("headers", VARIANT, "property headers"),
@@ -326,14 +330,14 @@ MESSAGES = table(
     (
         "body",
         BINARY,
-        "the body (1.0: all sections; tokens for `$cbs` as well); only when payloads were asked for",
+        "the body (1.0: all sections; tokens for `$cbs` as well); only with the option for payloads",
     ),
     (
         "outcome",
         STRING,
         (
             "publish: 'confirmed' 'nacked' 'returned'; delivery: 'acked' 'rejected' 'requeued' 'released' 'modified'; "
-            "1.0 also publish: 'rejected' 'released' 'modified', and 'aborted': its sender gave it up; "
+            "1.0 also publish: 'rejected' 'released' 'modified', and 'aborted' by its sender; "
             "'presettled': needs no answer (0-10: accept-mode none, unless it was refused); 'unsettled': open at the "
             "end; 'unknown': the capture cannot tell"
         ),
@@ -342,8 +346,8 @@ MESSAGES = table(
         "settled_ts_ns",
         LONG,
         (
-            "when that was said (in a transaction: when its commit was asked for; of a publish not before that was "
-            "done; of a presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC"
+            "when it was settled (in a transaction: when the commit was requested, for a publish when it was done; for "
+            "a presettled publish of 0-10 when its command was completed), ns since 1970-01-01 UTC"
         ),
     ),
     ("settle_latency_ns", LONG, "settled_ts_ns - ts_ns; null where the settlement was captured first"),
@@ -352,30 +356,30 @@ MESSAGES = table(
         STRING,
         (
             "'committed' 'rolled-back': the transaction of the publish, or of the acknowledgement; a publish that was "
-            "rolled back reached no queue, whatever its outcome (what the broker said of it before)"
+            "rolled back reached no queue, whatever its outcome (the broker's answer before)"
         ),
     ),
-    ("settled_frame_no", LONG, "frame that settled it; of a returned publish, the confirm it was given beside"),
-    ("returned_frame_no", LONG, "frame_no of the basic.return that gave the publish back"),
+    ("settled_frame_no", LONG, "frame that settled it; for a returned publish, its confirm"),
+    ("returned_frame_no", LONG, "frame_no of the basic.return of the publish"),
 )
 
 FINDINGS = table(
     ("rule_id", STRING, "rule of the catalogue that is broken, 'HS-08'"),
     ("severity", STRING, "'violation' 'warning' 'info'; one lower than the rule's where `reservation` says why"),
     ("scope", STRING, "what the finding is about: 'connection' 'channel' 'link' 'message'; 'capture': no connection"),
-    ("category", STRING, "part of the protocol, or of good practice, that the rule belongs to"),
-    ("offender", STRING, "who breaks the rule: 'client' or 'server'; null: the capture does not tell"),
+    ("category", STRING, "part of the protocol, or of good practice, that the rule is about"),
+    ("offender", STRING, "who breaks the rule: 'client' or 'server'; null: the capture does not show it"),
     ("connection_id", LONG, "TCP connection; of a rule about several the first; null: scope is 'capture'"),
     ("channel", INT, "channel number; of a rule about connections null"),
-    ("channel_life", LONG, "which life of the channel number, see channels"),
+    ("channel_life", LONG, "which incarnation of the channel number, see channels"),
     ("frame_no", LONG, "frame of the first occurrence"),
-    ("packet_no", LONG, "packet that completed that frame: the one to open"),
+    ("packet_no", LONG, "packet that completed that frame"),
     ("capture_file", STRING, "URI of the capture that holds packet_no, or that the finding is about"),
     ("ts", TIMESTAMP, "when it was captured"),
-    ("summary", STRING, "what the rule says is wrong"),
-    ("evidence", VARIANT, "values that show it: observed, expected, negotiated, and others by name"),
-    ("reference", STRING, "where the rule is written"),
-    ("occurrences", LONG, "occurrences of this rule by the same connection, channel life, link or message"),
+    ("summary", STRING, "what is wrong, in the words of the rule"),
+    ("evidence", VARIANT, "values that prove it: observed, expected, negotiated, and others by name"),
+    ("reference", STRING, "source of the rule"),
+    ("occurrences", LONG, "occurrences of this rule by the same connection, channel incarnation, link or message"),
     (
         "reservation",
         STRING,
@@ -413,18 +417,26 @@ MESSAGE_FLOWS = table(
     (
         "transaction",
         STRING,
-        "'committed' 'rolled-back': that of the publish; rolled back, it reached no queue, whatever its outcome",
+        "'committed' 'rolled-back', of the publish; one that was rolled back reached no queue, whatever its outcome",
     ),
-    ("dead_lettered", STRING, "why the first queue gave it up ('rejected' 'expired' 'maxlen' ...), when it did"),
+    (
+        "dead_lettered",
+        STRING,
+        "why the first queue dead-lettered it ('rejected' 'expired' 'maxlen' ...); null: it did not",
+    ),
     ("rpc_latency_ns", LONG, "on a request: publish begun until its reply was delivered to the requester, ns"),
-    ("match", STRING, "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash; 'none': alone"),
+    (
+        "match",
+        STRING,
+        "'message-id'; 'fingerprint': exchange, routing key, correlation id, size, hash; 'none': not paired",
+    ),
     (
         "ambiguous",
         BOOLEAN,
         (
-            "on a pair: several publishes fit, of those that share the most of the delivery's headers, and their order "
-            "decided; or it is a fingerprint, and no publish has its headers; or bytes of the broker are lost (on "
-            "message-id: where ids repeat at that broker)"
+            "on a pair: several publishes match, with equally many of the delivery's headers, and their order decided; "
+            "or it is a fingerprint, and no publish has its headers; or bytes of the broker are lost (for message-id: "
+            "if ids repeat at that broker)"
         ),
     ),
 )
@@ -439,4 +451,21 @@ TABLES: dict[str, StructType] = {
     "methods": METHODS,
     "messages": MESSAGES,
     "message_flows": MESSAGE_FLOWS,
+}
+# What a row stands for: first the tables that jobs write, then those that exist only in a Spark session.
+ROWS = {
+    "captures": "capture file: packets, times, skipped packets, damage",
+    "frames": "AMQP frame with its arguments, or span of bytes outside of frames",
+    "streams": "direction of a connection: an account of all of its bytes",
+    "connections": "TCP connection: peers, version, stage of the handshake, negotiated values, how it ended",
+    "channels": "channel from its open to its close (0-10, 1.0: session): mode, message counts, how it was closed",
+    "links": "consumer, subscription, sender or receiver",
+    "methods": "method, control, command or performative, with its reply and the latency of the reply",
+    "messages": "message each time it crossed the wire: properties, size, hash, outcome, settlement latency",
+    "message_flows": (
+        "pair of a publish and a delivery of its message from one queue, across connections and versions: the latency "
+        "of each step"
+    ),
+    "findings": "broken rule with its evidence: written by an audit, and returned by `pipeline.findings(tables)`",
+    "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`',
 }

@@ -31,7 +31,7 @@ def columns(schema: StructType, *names: str) -> StructType:
     return StructType([schema[name] for name in names])
 
 
-# One row a frame, or a span of bytes that is in no frame. The decoder fills the columns in this order.
+# One row per frame, or per span of bytes outside of frames. The decoder fills the columns in this order.
 FRAMES = StructType(
     [
         field("connection_id", LongType(), "TCP connection, the same number for any partitioning; joins all tables"),
@@ -43,7 +43,7 @@ FRAMES = StructType(
         field("capture_file", StringType(), "URI of the capture that holds packet_no"),
         field("first_packet_no", LongType(), "packet that began the frame, 1-based as Wireshark's frame.number"),
         field("packet_no", LongType(), "packet that completed the frame, 1-based as Wireshark's frame.number"),
-        field("stream_offset", LongType(), "where the frame begins among the sender's bytes, 0-based"),
+        field("stream_offset", LongType(), "0-based offset of the frame in the bytes of its sender"),
         field("size", LongType(), "bytes of the whole frame with its overhead; missing bytes of a 'gap'"),
         field("version", StringType(), "'0-8' '0-9' '0-9-1' '0-10' '1.0'; null when not known"),
         field("version_known", BooleanType(), "true: from a protocol header or connection.start; false: inferred"),
@@ -68,16 +68,22 @@ FRAMES = StructType(
         field("properties", VariantType(), "decoded content properties by name; on content headers"),
         field("body_size", LongType(), "content bytes that a content header declares"),
         field("payload_size", LongType(), "bytes inside the frame: content bytes of a body"),
-        field("payload", BinaryType(), "the content bytes themselves; only when payloads were asked for"),
-        field("status", StringType(), "'ok' 'partial' (bytes missing) 'malformed' (octets break the rules) 'unknown'"),
+        field("payload", BinaryType(), "the content bytes themselves; only with the option for payloads"),
+        field(
+            "status", StringType(), "'ok' 'partial' (bytes missing) 'malformed' (octets break the protocol) 'unknown'"
+        ),
         field("error", StringType(), "what is wrong, when status is not 'ok'"),
         field(
             "notes",
             ArrayType(StringType()),
-            "what only the octets tell: 'octets-left' 'reserved-set' 'weight' ...; null: nothing",
+            "oddities of the octets: 'octets-left' 'reserved-set' 'weight' ...; null: none",
         ),
         field("content_frame_no", LongType(), "frame_no of the method whose content this frame carries or announces"),
-        field("body_sha256", StringType(), "lower-case hex, on the frame that completes a content seen whole"),
+        field(
+            "body_sha256",
+            StringType(),
+            "lower-case hex, on the frame that completes a content, if it was captured completely",
+        ),
     ]
 )
 
@@ -85,41 +91,41 @@ FRAMES = StructType(
 LEDGER = StructType(
     [
         field("packets", LongType(), "packets captured in this direction"),
-        field("payload_bytes", LongType(), "bytes of the stream seen; the sum of the next six"),
+        field("payload_bytes", LongType(), "bytes of the stream captured; the sum of the next six"),
         field("frame_bytes", LongType(), "of them in frames and protocol headers"),
-        field("skipped_bytes", LongType(), "of them in no frame, between frames (a frame boundary was lost)"),
+        field("skipped_bytes", LongType(), "of them outside of frames, because a frame boundary was lost"),
         field(
             "tls_bytes",
             LongType(),
-            "of them encrypted; of a connection that was decrypted all that is not a plain byte: heads and codes of "
-            "records, handshake, and what could not be decrypted",
+            "of them encrypted; of a decrypted connection the overhead: record headers and authentication codes, "
+            "handshake, and what could not be decrypted",
         ),
-        field("websocket_bytes", LongType(), "of them WebSocket: upgrade, heads of frames, control frames"),
+        field("websocket_bytes", LongType(), "of them WebSocket: upgrade, frame headers, control frames"),
         field("foreign_bytes", LongType(), "of them of another protocol"),
         field("tail_bytes", LongType(), "of them in a last frame that the capture does not complete"),
-        field("decrypted_bytes", LongType(), "plain bytes that were decrypted; what they hold is counted above"),
+        field("decrypted_bytes", LongType(), "bytes after decryption; their contents are counted above"),
         field("missing_bytes", LongType(), "bytes of the stream that were sent and not captured"),
-        field("retransmitted_bytes", LongType(), "bytes seen more than once"),
+        field("retransmitted_bytes", LongType(), "bytes captured more than once"),
         field(
             "outside_bytes",
             LongType(),
-            "payload that is not part of the stream: on RST packets (they may say why they reset), or outside of any "
-            "TCP window",
+            "payload that is not part of the stream: on RST packets (which may state a reason), or outside of the TCP "
+            "window",
         ),
         field("out_of_order_segments", LongType(), "segments that came before an earlier part of the stream"),
         field("max_silence_ns", LongType(), "longest time between two packets of this direction, ns"),
         field(
             "zero_window_ns",
             LongType(),
-            "time in which this side had closed its TCP receive window, as it did not read what came, ns",
+            "time during which the TCP receive window of this side was closed, because it did not read, ns",
         ),
     ]
 )
 CERTIFICATE = StructType(
     [
-        field("subject", StringType(), "whose it is (RFC 4514)"),
-        field("issuer", StringType(), "who issued it"),
-        field("not_after", TimestampType(), "until when it is valid"),
+        field("subject", StringType(), "subject (RFC 4514)"),
+        field("issuer", StringType(), "issuer"),
+        field("not_after", TimestampType(), "end of its validity"),
     ]
 )
 # What is known of the encryption of a connection.

@@ -254,7 +254,7 @@ def warm_functions() -> None:
     from udfs.functions import decoding, privacy
 
     octets = pa.array([b"AMQP" + octets.tobytes() for octets in headers().octets])
-    decoding.spoken_version(octets)
+    decoding.version_of(octets)
     for version in ("0-9-1", "0-10", "1.0"):
         versions = pa.repeat(pa.scalar(version), len(octets))
         for function in (decoding.decode_frame, decoding.decode_arguments, decoding.decode_table, privacy.redact_frame):

@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.schemas import TABLES
+from pipeline.schemas import ROWS, TABLES
 from udfs.source.files import public_uri
 
 if TYPE_CHECKING:
     from pipeline.output.swap import Place
-
-# What a row is. First the tables that jobs write, then those that exist only in a Spark session.
-ROWS = {
-    "captures": "capture file: packets, times, what was skipped, what is damaged",
-    "frames": "AMQP frame, or span of bytes that is in no frame, with its arguments",
-    "streams": "direction of a connection: where each of its bytes went",
-    "connections": "TCP connection: who, which version, how far the handshake came, what was agreed on, how it ended",
-    "channels": "life of a channel (0-10, 1.0: session): mode, counts of messages, how it was closed",
-    "links": "consumer, subscription, sender or receiver",
-    "methods": "method, control, command or performative, with the reply that it got and when",
-    "messages": "message each time it crossed the wire: properties, size, hash, outcome, latency of the settlement",
-    "message_flows": (
-        "publish with one queue's delivery of its message, across connections and versions: how long each step took"
-    ),
-    "findings": "rule that a peer broke, with what shows it: what an audit writes, and `pipeline.findings(tables)`",
-    "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`',
-}
 
 MOST_FILES = 100  # of a table, to read their footers for row counts
 

@@ -20,7 +20,7 @@ from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods, tag_kinds
 from codec.compiler.limits import LIMITS, REACHED
 from jobs.cli import main
 from jobs.schema import all_schemas, columns, unit
-from pipeline.output.overview import ROWS
+from pipeline.schemas import ROWS
 from pipeline.session import RUNTIME
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from udfs.functions.decoding import (
     decode_properties,
     decode_table,
     decode_value,
-    spoken_version,
+    version_of,
 )
 
 SPANS = ("gap", "tls", "skipped", "foreign")
@@ -254,12 +254,12 @@ def test_which_version_octets_speak() -> None:
     described = bytes.fromhex("00000014 02000000 005315 c007 04 41 5201 5202 41".replace(" ", ""))
     headers = [classic_frames.protocol_header(version) for version in ("0-8", "0-9", "0-9-1")]
     sasl = [b"AMQP\x03\x01\x00\x00", b"AMQP\x01\x01\x00\x0a"]
-    spoken = spoken_version(column(*headers, *sasl, classic, segmented, described, classic + b"rest"))
+    spoken = version_of(column(*headers, *sasl, classic, segmented, described, classic + b"rest"))
     assert spoken.to_pylist() == ["0-8", "0-9", "0-9-1", "1.0", "0-10", "0-9-1", "0-10", "1.0", "0-9-1"]
     # The first frame fits all of them, the second one only: 0-8 has channel.alert (20, 30), 0-9 file.qos (70, 10).
     body = classic_frames.frame(3, 1, b"body")
     alert = classic_frames.frame(1, 1, bytes.fromhex("0014 001e 0138 00 00000000".replace(" ", "")))
     qos = classic_frames.frame(1, 1, bytes.fromhex("0046 000a 00000000 0001 00".replace(" ", "")))
-    assert spoken_version(column(alert, body + alert, qos, body + qos)).to_pylist() == ["0-8", "0-8", "0-9", "0-9"]
+    assert version_of(column(alert, body + alert, qos, body + qos)).to_pylist() == ["0-8", "0-8", "0-9", "0-9"]
     others = [b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"", b"AMQ", b"\x16\x03\x01\0\x05hello", classic[:-1], None]
-    assert spoken_version(column(*others)).to_pylist() == [None] * len(others)
+    assert version_of(column(*others)).to_pylist() == [None] * len(others)

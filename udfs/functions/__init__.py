@@ -1,4 +1,4 @@
-"""SQL functions for AMQP that lies in somebody's own tables: arrays of a column in, an array out, as Spark calls them.
+"""SQL functions for AMQP data in tables of the user: each takes Arrow arrays of columns and returns an array.
 
-`catalogue` lists them all with their names; `udfs.register(spark)` makes them known to a session.
+`catalogue` lists them with their names; `udfs.register(spark)` registers them in a session.
 """

@@ -21,7 +21,7 @@ from udfs.functions.decoding import (
     decode_properties,
     decode_table,
     decode_value,
-    spoken_version,
+    version_of,
 )
 from udfs.functions.naming import class_name, descriptor_name, flow_id, method_name
 from udfs.functions.privacy import anonymise_ip, pseudonyms, redact_frame
@@ -30,8 +30,8 @@ from udfs.schemas import FRAMES
 
 @dataclass(frozen=True)
 class Function:
-    """One function. `types` of its arguments by their names, which are those of the parameters of `of` and may be named
-    in SQL; those in brackets may be left out. `example`: an expression that gives a STRING, and its `result`."""
+    """One function. `types`: of its arguments, which have the names of the parameters of `of`, also in SQL; those in
+    brackets are optional. `example`: an expression of type STRING, with its `result`."""
 
     name: str
     of: Callable[..., pa.Array]
@@ -48,7 +48,7 @@ class Function:
 
     @property
     def keyed(self) -> bool:
-        """Whether a key makes the results."""
+        """Whether the results depend on a key."""
         return self.arguments[-1].name == "key"
 
     def __str__(self) -> str:
@@ -77,8 +77,8 @@ FUNCTIONS = (
         decode_frame,
         ("BINARY", "STRING"),
         StructType([StructField(name, FRAMES[name].dataType) for name in FRAME_COLUMNS]),
-        "One whole frame, or a protocol header: a struct with the columns that table `frames` has for its octets. What "
-        "does not fit shows in `status` and `error`.",
+        "One whole frame, or a protocol header: a struct with the columns of table `frames` that its octets determine. "
+        "`status` and `error` report octets that do not fit.",
         f"amqp_frame({_ACK}, '0-9-1').name",
         "basic.ack",
     ),
@@ -123,12 +123,12 @@ FUNCTIONS = (
     ),
     Function(
         "amqp_version",
-        spoken_version,
+        version_of,
         ("BINARY",),
         StringType(),
-        "Which version the octets speak that begin here: those of a stream or a TCP payload, with a protocol header or "
-        "with whole frames of which one parses exactly. NULL for all that is not AMQP, TLS as well. Frames alike in "
-        "0-8, 0-9 and 0-9-1 are taken for 0-9-1.",
+        "The version of the octets, which begin a stream or a TCP payload with a protocol header or with whole frames "
+        "of which one parses exactly. NULL for anything else than AMQP, also for TLS. Frames that are equal in 0-8, "
+        "0-9 and 0-9-1 count as 0-9-1.",
         "amqp_version(X'414d515000000901')",
         "0-9-1",
     ),
@@ -137,7 +137,7 @@ FUNCTIONS = (
         method_name,
         ("INT", "INT", "STRING"),
         StringType(),
-        "The name of a method, control or command by its numbers. NULL for what the version does not define.",
+        "The name of a method, control or command by its numbers. NULL if the version does not define it.",
         "amqp_method_name(60, 40, '0-9-1')",
         "basic.publish",
     ),
@@ -146,7 +146,7 @@ FUNCTIONS = (
         class_name,
         ("INT", "STRING"),
         StringType(),
-        "The name of a class by its number. NULL for what the version does not define.",
+        "The name of a class by its number. NULL if the version does not define it.",
         "amqp_class_name(4, '0-10')",
         "message",
     ),
@@ -155,7 +155,7 @@ FUNCTIONS = (
         descriptor_name,
         ("BIGINT",),
         StringType(),
-        "The name of what a numeric descriptor of 1.0 describes. NULL for what the standard does not define.",
+        "The name of the type with this numeric descriptor of 1.0. NULL if the standard does not define it.",
         "amqp_descriptor_name(20)",
         "transfer",
     ),
@@ -164,8 +164,8 @@ FUNCTIONS = (
         flow_id,
         ("STRING", "INT", "STRING", "INT", "INT", "INT"),
         StringType(),
-        "Community ID, version 1, of a flow, whichever end is named first; `protocol` 6 (TCP), 17 or 132, `seed` 0. "
-        "NULL for an address or port that is none.",
+        "Community ID, version 1, of a flow, the same for both orders of its ends; `protocol` 6 (TCP, the default), "
+        "17 or 132, `seed` 0 by default. NULL for an invalid address or port.",
         "amqp_community_id('128.232.110.120', 34855, '66.35.250.204', 80)",
         "1:LQU9qZlK+B5F3KDmev6m5PMibrg=",
     ),
@@ -174,8 +174,8 @@ FUNCTIONS = (
         redact_frame,
         ("BINARY", "STRING"),
         BinaryType(),
-        "A frame of the same length with its SASL responses and tokens written over by asterisks. NULL for octets that "
-        "are not one whole frame of a known method: nothing can be said of them.",
+        "The frame with its SASL responses and tokens replaced by asterisks, of the same length. NULL for octets that "
+        "are not one whole frame of a known method.",
         f"hex(amqp_redact({_SECURE_OK}, '0-9-1'))",
         "0100000000000A000A0015000000022A2ACE",
     ),
@@ -184,8 +184,8 @@ FUNCTIONS = (
         anonymise_ip,
         ("STRING", "STRING or BINARY"),
         StringType(),
-        "An address by Crypto-PAn: two that share their first k bits share exactly k bits afterwards. NULL for what is "
-        "no address.",
+        "An address anonymised by Crypto-PAn: two that share their first k bits share exactly k bits afterwards. NULL "
+        "for an invalid address.",
         f"amqp_anonymise_ip('128.11.68.132', {_KEY})",
         "135.242.180.132",
     ),
@@ -194,7 +194,7 @@ FUNCTIONS = (
         pseudonyms,
         ("STRING", "STRING", "STRING or BINARY"),
         StringType(),
-        "A pseudonym for a name, its prefix and 12 hexadecimal digits; the same digits for the same name. The empty "
+        "A pseudonym for a name: the prefix and 12 hexadecimal digits, the same digits for the same name. An empty "
         "name stays empty.",
         # printf orders | openssl mac -macopt hexkey:(the key) -macopt custom:"wirehare names" -macopt size:6 BLAKE2BMAC
         f"amqp_pseudonym('orders', 'queue', {_KEY})",
@@ -204,7 +204,7 @@ FUNCTIONS = (
 
 
 def with_key(function: Callable[..., pa.Array], key: bytes) -> Callable[..., pa.Array]:
-    """`function` with `key` wherever it is called without one."""
+    """`function` with `key` as the default of its last argument."""
 
     @wraps(function)
     def keyed(*columns: pa.Array, **named: pa.Array) -> pa.Array:
@@ -216,13 +216,13 @@ def with_key(function: Callable[..., pa.Array], key: bytes) -> Callable[..., pa.
 
 
 def register(spark: SparkSession, key: str | bytes | None = None) -> None:
-    """Make FUNCTIONS known to `spark`, a classic session or one of Spark Connect.
+    """Register FUNCTIONS in `spark`, a classic session or one of Spark Connect.
 
-    `key` (32 octets, or a passphrase) is that of the functions that take one, wherever they are called without; it
-    travels inside of the functions, and stands in no query text or plan.
+    `key` (32 octets, or a passphrase): the default of functions that take a key. It is part of the function, and in no
+    query text or plan.
     """
     octets = None if key is None else key_of(key)
-    declare: Any = arrow_udf  # whose hints leave out VARIANT
+    declare: Any = arrow_udf  # its type hints lack VARIANT
     for function in FUNCTIONS:
         of = function.of if octets is None or not function.keyed else with_key(function.of, octets)
         spark.udf.register(function.name, declare(of, function.returns))

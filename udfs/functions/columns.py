@@ -1,4 +1,4 @@
-"""Columns as the codec takes them: octets and offsets out of a BINARY column, versions out of a STRING one."""
+"""Columns in the form that the codec takes: octets and offsets of a BINARY column, version codes of a STRING column."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Octets(NamedTuple):
 
 
 def octets_of(column: pa.Array) -> Octets:
-    """The rows of a BINARY (or STRING) column, copied: the codec's kernels are compiled for octets they may write."""
+    """The rows of a BINARY (or STRING) column, copied: the codec's kernels are compiled for writable octets."""
     if column.null_count:
         column = pc.fill_null(column.cast(pa.binary()), b"")
     elif column.type != pa.binary():
@@ -45,7 +45,7 @@ def binary_of(octets: Octets, valid: NDArray[np.bool_]) -> pa.Array:
 
 
 def version_code(name: str) -> int:
-    """The VERSIONS code of a version. Raises ValueError for what is none."""
+    """The VERSIONS code of a version. Raises ValueError for an unknown one."""
     if name not in CODES:
         raise ValueError(f"'{name}' is not a version of AMQP; expected one of {', '.join(map(repr, CODES))}")
     return CODES[name]
@@ -54,8 +54,8 @@ def version_code(name: str) -> int:
 def each_version(
     versions: pa.Array, columns: list[pa.Array], decode: Callable[..., pa.Array], kind: pa.DataType
 ) -> pa.Array:
-    """`decode(version code, *columns)` over the rows of each version, put back in their order; null where a version or
-    one of the columns is. Usually all rows are of one version, and nothing is moved."""
+    """`decode(version code, *columns)` over the rows of each version, in the order of the rows; null where the version
+    or one of the columns is null. Usually all rows have one version, and no row is moved."""
     distinct = [name for name in versions.unique().to_pylist() if name is not None]
     codes = [version_code(name) for name in distinct]
     if len(distinct) == 1:
@@ -91,9 +91,9 @@ def joined(parts: Iterator[pa.Array], kind: pa.DataType) -> pa.Array:
 
 
 def by_distinct(columns: list[pa.Array], function: Callable[..., Any], kind: pa.DataType) -> pa.Array:
-    """`function` of every distinct row of `columns`, each worked out once; null where one of them is.
+    """`function` of every distinct row of `columns`, called once for each; null where one of them is null.
 
-    Rows are told apart column by column, so that nothing is a Python object but what is distinct.
+    Columns are dictionary-encoded one after the other, so that only distinct values become Python objects.
     """
     rows = len(columns[0])
     known = np.ones(rows, bool)
@@ -119,9 +119,9 @@ _own = threading.local()
 
 
 def own(make: Callable[[], T]) -> T:
-    """What `make` makes, once in this thread: decoders hold memory, and serve one thread."""
-    held: dict[Callable[[], Any], Any] = _own.__dict__.setdefault("held", {})
-    if make not in held:
-        held[make] = make()
-    made: T = held[make]
-    return made
+    """The result of `make`, called once per thread: a decoder buffers, and serves one thread."""
+    cached: dict[Callable[[], Any], Any] = _own.__dict__.setdefault("cached", {})
+    if make not in cached:
+        cached[make] = make()
+    result: T = cached[make]
+    return result

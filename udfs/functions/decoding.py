@@ -1,7 +1,7 @@
-"""Octets to what they say: frames, arguments, properties, tables and values, and the version that octets speak.
+"""Decoding octets: frames, arguments, properties, tables and values, and the AMQP version.
 
-What comes out is what table `frames` shows of the same octets, but for what only the neighbours of a frame tell
-(`codec.amqp.standalone`). Functions that return a VARIANT return null for octets that do not fit; `frame` says why.
+Results are those of table `frames` for the same octets, except values that depend on the frames around them
+(`codec.amqp.standalone`). Functions that return a VARIANT return null for malformed octets; `amqp_frame` says why.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FRAME_COLUMNS = (
 )
 FRAME = pa.struct([ARROW_DECODED.field(name) for name in FRAME_COLUMNS])
 
-# The frames laid around payloads that have lost theirs. Where there are two, which one fits is seen in the payload.
+# Frames to wrap around bare payloads. If there are two, the payload determines which one.
 CLASSIC_METHOD = [Wrapping(b"\x01\0\0" + bytes(4), b"\xce", size_at=3, size_width=4, counted=0)]
 CLASSIC_HEADER = [Wrapping(b"\x02\0\x01" + bytes(4), b"\xce", size_at=3, size_width=4, counted=0)]
 
@@ -42,7 +42,7 @@ def _segment(flags: int, kind: int, track: int, begins: bytes = b"") -> Wrapping
 
 SEGMENTS = [_segment(0x0F, kind=0, track=0), _segment(0x0F, kind=1, track=1)]  # of a control, of a command
 HEADER_SEGMENT = [_segment(0x07, kind=2, track=1)]
-# connection.start-ok with its first field alone, client-properties: a map.
+# connection.start-ok with only its first field, client-properties, which is a map.
 MAP_SEGMENT = [_segment(0x0F, kind=0, track=0, begins=b"\x01\x02\x01\x00")]
 
 
@@ -57,41 +57,42 @@ MESSAGE = [_body(kind=0, begins=bytes.fromhex("005314 c0 03 02 43 43"))]
 
 
 def decode_frame(frame: pa.Array, version: pa.Array) -> pa.Array:
-    """FRAME of each row that is the octets of one frame, or a protocol header."""
+    """FRAME of each row, which holds the octets of one frame or a protocol header."""
     return each_version(version, [frame], _frame, FRAME)
 
 
 def _frame(version: int, frames: pa.Array) -> pa.Array:
-    def shown(batch: Batch) -> pa.Array:
+    def decoded(batch: Batch) -> pa.Array:
         rows = frame_rows(batch, [""], False, FRAME_COLUMNS)
         return pa.StructArray.from_arrays(rows.columns, fields=list(FRAME))
 
-    return joined(map(shown, own(AloneDecoder).frames(*octets_of(frames), version)), FRAME)
+    return joined(map(decoded, own(AloneDecoder).frames(*octets_of(frames), version)), FRAME)
 
 
 def decode_arguments(payload: pa.Array, version: pa.Array) -> pa.Array:
-    """VARIANT of each row that is the payload of a method, control, command or performative, from its numbers (its
-    descriptor) on."""
+    """VARIANT of each row, which holds the payload of a method, control, command or performative from its numbers (or
+    its descriptor) on."""
     return each_version(version, [payload], _arguments, VARIANT)
 
 
 def _arguments(version: int, payloads: pa.Array) -> pa.Array:
     octets, family = octets_of(payloads), FAMILY_OF_VERSION[version]
     if family == CLASSIC:
-        return _wrapped(octets, CLASSIC_METHOD, _alike(octets), version, ARGUMENTS_END)
+        return _wrapped(octets, CLASSIC_METHOD, _first_wrapping(octets), version, ARGUMENTS_END)
     if family == SEGMENTED:
         return _wrapped(octets, SEGMENTS, _commands(octets), version, ARGUMENTS_END)
-    which = _alike(octets)
+    which = _first_wrapping(octets)
     sasl_bodies(*octets, described_tables()[0], which)
     return _wrapped(octets, PERFORMATIVES, which, version, ARGUMENTS_END)
 
 
-def _alike(octets: Octets) -> NDArray[np.int64]:
+def _first_wrapping(octets: Octets) -> NDArray[np.int64]:
+    """For each row the index of its frame among the wrappings: the first."""
     return np.zeros(len(octets.offsets) - 1, np.int64)
 
 
 def _commands(octets: Octets) -> NDArray[np.int64]:
-    """1 for the payloads of 0-10 that are no controls, by their class code and code."""
+    """0 for payloads of 0-10 that are controls by their class code and code, else 1."""
     padded = np.append(octets.octets, np.zeros(2, np.uint8))
     controls = segmented_tables().lookup[CONTROL_ENTRY] >= 0
     starts = octets.offsets[:-1]
@@ -100,38 +101,38 @@ def _commands(octets: Octets) -> NDArray[np.int64]:
 
 
 def decode_properties(payload: pa.Array, version: pa.Array) -> pa.Array:
-    """VARIANT of each row that is the payload of a content header frame (0-8 to 0-9-1) or header segment (0-10), or a
-    whole message of 1.0: the properties that table `frames` shows."""
+    """VARIANT of each row, which holds the payload of a content header frame (0-8 to 0-9-1), of a header segment
+    (0-10), or a whole message of 1.0: the properties as in table `frames`."""
     return each_version(version, [payload], _properties, VARIANT)
 
 
 def _properties(version: int, payloads: pa.Array) -> pa.Array:
     octets, family = octets_of(payloads), FAMILY_OF_VERSION[version]
     around = {CLASSIC: CLASSIC_HEADER, SEGMENTED: HEADER_SEGMENT}.get(int(family), MESSAGE)
-    return _wrapped(octets, around, _alike(octets), version, PROPERTIES_END)
+    return _wrapped(octets, around, _first_wrapping(octets), version, PROPERTIES_END)
 
 
 def _wrapped(octets: Octets, around: list[Wrapping], which: NDArray[np.int64], version: int, column: int) -> pa.Array:
-    """The VARIANTs of `column` (ARGUMENTS_END, PROPERTIES_END) of payloads with frames around them, null where one is
-    not in order."""
+    """The VARIANTs of `column` (ARGUMENTS_END, PROPERTIES_END) of payloads with frames around them; null where one is
+    malformed."""
 
-    def shown(batch: Batch) -> pa.Array:
+    def decoded(batch: Batch) -> pa.Array:
         heaps = (batch.arguments, batch.arguments_metadata)
         if column == PROPERTIES_END:
             heaps = (batch.properties, batch.properties_metadata)
         return only_where(_fits(batch.cells), variant_column(*heaps, batch.cells, column))
 
-    return joined(map(shown, own(AloneDecoder).frames(*wrap(*octets, around, which), version)), VARIANT)
+    return joined(map(decoded, own(AloneDecoder).frames(*wrap(*octets, around, which), version)), VARIANT)
 
 
 def _fits(cells: NDArray[np.int64]) -> pa.Array:
-    """Whether values fit their definitions; text that is not UTF-8 is shown escaped."""
+    """Whether values fit their definitions; text that is not UTF-8 fits, and is escaped."""
     return pa.array((cells[:, STATUS] == OK) | (cells[:, ERROR] == E_TEXT))
 
 
 def decode_table(octets: pa.Array, version: pa.Array) -> pa.Array:
-    """VARIANT of each row that is a field table with its length before it (0-8 to 0-9-1), a map with its size (0-10),
-    or any value (1.0)."""
+    """VARIANT of each row, which holds a field table with its length (0-8 to 0-9-1), a map with its size (0-10), or any
+    value (1.0)."""
     return each_version(version, [octets], _table, VARIANT)
 
 
@@ -139,7 +140,7 @@ def _table(version: int, tables: pa.Array) -> pa.Array:
     family = FAMILY_OF_VERSION[version]
     if family == SEGMENTED:
         octets = octets_of(tables)
-        framed = wrap(*octets, MAP_SEGMENT, _alike(octets))
+        framed = wrap(*octets, MAP_SEGMENT, _first_wrapping(octets))
         return joined(map(_only_argument, own(AloneDecoder).frames(*framed, version)), VARIANT)
     if family == CLASSIC:
         return _values(own(ValueDecoder).tables(*octets_of(tables), version))
@@ -157,7 +158,7 @@ def _only_argument(batch: Batch) -> pa.Array:
 
 
 def decode_value(octets: pa.Array) -> pa.Array:
-    """VARIANT of each row that is one value of AMQP 1.0, its constructor first."""
+    """VARIANT of each row, which holds one value of AMQP 1.0 with its constructor."""
     return only_where(octets.is_valid(), _values(own(ValueDecoder).values(*octets_of(octets))))
 
 
@@ -165,8 +166,8 @@ def _values(batches: Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], NDArra
     return joined((variant_column(heap, metadata, ends, 0) for heap, metadata, ends in batches), VARIANT)
 
 
-def spoken_version(octets: pa.Array) -> pa.Array:
-    """The version of each row that begins as a stream or a frame of AMQP does (`codec.amqp.detected_version`), else
+def version_of(octets: pa.Array) -> pa.Array:
+    """The version of each row that begins like a stream or a frame of AMQP (`codec.amqp.detected_version`), else
     null."""
     spoken = versions_spoken(*octets_of(octets))
     return pa.array(VERSIONS, pa.string()).take(pa.array(spoken, mask=spoken == NONE))

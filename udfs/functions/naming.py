@@ -39,17 +39,17 @@ def _descriptors() -> dict[int, str]:
 
 
 def method_name(class_id: pa.Array, method_id: pa.Array, version: pa.Array) -> pa.Array:
-    """'basic.publish' for class 60 and method 40 of 0-9-1; null for what the version does not define."""
+    """'basic.publish' for class 60 and method 40 of 0-9-1; null if the version does not define it."""
     return by_distinct([class_id, method_id, version], lambda c, m, v: _methods(v).get((c, m)), pa.string())
 
 
 def class_name(class_id: pa.Array, version: pa.Array) -> pa.Array:
-    """'basic' for class 60 of 0-9-1; null for what the version does not define (1.0 has no classes)."""
+    """'basic' for class 60 of 0-9-1; null if the version does not define it (1.0 has no classes)."""
     return by_distinct([class_id, version], lambda c, v: _classes(v).get(c), pa.string())
 
 
 def descriptor_name(code: pa.Array) -> pa.Array:
-    """'transfer' for descriptor 0x14 of 1.0: performatives, sections, outcomes and all others of the standard."""
+    """'transfer' for descriptor 0x14 of 1.0: performatives, sections, outcomes and all other types of the standard."""
     return by_distinct([code], _descriptors().get, pa.string())
 
 
@@ -61,8 +61,8 @@ def flow_id(
     protocol: pa.Array = None,
     seed: pa.Array = None,
 ) -> pa.Array:
-    """Community ID, version 1, of each flow, whichever end is named first; null where an address, a port, the protocol
-    (TCP, UDP or SCTP by number) or the seed is none. Without them: TCP, seed 0."""
+    """Community ID, version 1, of each flow, the same for both orders of its ends; null where an address, a port, the
+    protocol (TCP, UDP or SCTP by number) or the seed is invalid. Defaults: TCP, seed 0."""
     columns = [ip, port, other_ip, other_port, _default(protocol, IPPROTO_TCP, ip), _default(seed, 0, ip)]
     return by_distinct(columns, _community, pa.string())
 
@@ -84,8 +84,8 @@ def _community(ip: str, port: int, other_ip: str, other_port: int, protocol: int
 
 
 def packed(ip: str) -> bytes | None:
-    """The 4 or 16 octets of an address; None for what is none, or has a zone."""
+    """The 4 or 16 octets of an address; None for an invalid address, or one with a zone."""
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
-    except (OSError, ValueError):  # a text with a zero octet is not a text for C
+    except (OSError, ValueError):  # C rejects a text with a zero octet
         return None

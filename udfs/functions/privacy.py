@@ -1,4 +1,4 @@
-"""What can be shown around: frames without their secrets, addresses and names under a key."""
+"""Data that is safe to share: frames without their secrets, anonymised addresses, pseudonyms of names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from udfs.functions.naming import packed
 
 
 def redact_frame(frame: pa.Array, version: pa.Array) -> pa.Array:
-    """Each frame with its SASL responses and tokens written over by asterisks, all else in place; null for octets that
+    """Each frame with its SASL responses and tokens replaced by asterisks, otherwise unchanged; null for octets that
     are not one whole frame of a known method."""
     return each_version(version, [frame], _redact, pa.binary())
 
@@ -26,8 +26,8 @@ def _redact(version: int, frames: pa.Array) -> pa.Array:
 
 
 def anonymise_ip(ip: pa.Array, key: pa.Array = None) -> pa.Array:
-    """Each address (IPv4 or IPv6 as text) by Crypto-PAn under `key`: equal prefixes stay equal; null for what is no
-    address."""
+    """Each address (IPv4 or IPv6 as text) by Crypto-PAn under `key`: equal prefixes stay equal; null for an
+    invalid address."""
     if key is None:
         raise ValueError(_keyless("amqp_anonymise_ip(ip, key)"))
     results = pa.nulls(len(ip), pa.string())
