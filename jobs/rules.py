@@ -34,11 +34,11 @@ NEEDED = {
 
 PAGE = """# Rules of the audit
 
-`wirehare rules --markdown` prints this page, `wirehare rule CH-09` all that is known of one rule. A *violation* breaks
-the protocol, a *warning* causes trouble now or will later, *info* is worth knowing; what costs work comes first among
-its equals. Under each rule stand the settings of client libraries and of the broker that help, where there are such:
-"Qpid" means Qpid JMS and Proton, "RabbitMQ" the broker. [audit.md](audit.md) says how to switch rules off, set their
-thresholds, and add your own.
+`wirehare rules --markdown` prints this page, `wirehare rule CH-09` prints everything about one rule. A *violation*
+breaks the protocol, a *warning* causes trouble now or will later, *info* is worth knowing; within a severity, rules
+whose violation costs work come first. Each rule lists settings of client libraries and of the broker that help: "Qpid"
+means Qpid JMS and Proton, "RabbitMQ" the broker. [audit.md](audit.md) says how to disable rules, set their thresholds,
+and add your own.
 """
 
 
@@ -167,7 +167,7 @@ def rule_text(rule: Rule) -> str:
         "severity": f"{rule.severity}: {rule.reason}",
         "versions": ", ".join(version for version in ALL_VERSIONS if version in rule.versions),
         "group": GROUPS.get(rule.group, rule.group),
-        "blames": rule.offender or "either side, as the finding says",
+        "blames": rule.offender or "the side named in the finding",
         "one finding": f"for each {rule.scope} that breaks it",
         "seen by": rule.detect,
         "source": rule.reference,

@@ -135,8 +135,8 @@ def test_commands_are_complete() -> None:
     ("product", "broken", "said"),
     [
         ("RabbitMQ", {"R4_01": ("warning", 2)}, "R4-01 a rule (2): billing · queue=q Declare the queue durable"),
-        ("RabbitMQ", {}, "Nothing that was seen on connections to RabbitMQ is refused by RabbitMQ 4."),
-        ("qpid-cpp", {}, "Not checked: no server here said that it is RabbitMQ."),
+        ("RabbitMQ", {}, "RabbitMQ 4 refuses nothing that was captured on connections to RabbitMQ."),
+        ("qpid-cpp", {}, "Not checked: no server identified itself as RabbitMQ."),
     ],
 )
 def test_a_section_says_what_rabbitmq_4_will_refuse(
