@@ -52,8 +52,8 @@ def heartbeats(tables: Tables) -> DataFrame:
 def silences(frames: DataFrame, connections: DataFrame) -> DataFrame:
     """Silences of half a negotiated interval or longer: `connection_id`, `sender`, `client`, `ts_ns` (start), `end_ns`,
     `ns`, `limit_ns`; including the one from the last frame of a side to the last packet of the connection."""
-    kept = _measured(frames, connections).filter("limit_ns > 0 AND ns >= limit_ns / 2")
-    return kept.select("connection_id", "sender", "client", "ts_ns", "end_ns", "ns", "limit_ns")
+    long = _measured(frames, connections).filter("limit_ns > 0 AND ns >= limit_ns / 2")
+    return long.select("connection_id", "sender", "client", "ts_ns", "end_ns", "ns", "limit_ns")
 
 
 def _measured(frames: DataFrame, connections: DataFrame) -> DataFrame:

@@ -69,11 +69,11 @@ def findings(
         # All contexts need the first two, and nearly all need the third.
         beginnings = ["control_methods", "seconds", *(("message_counts",) if rules is None else ())]
         begun = [pool.submit(getattr, sources, name) for name in beginnings]
-        spoken = {*ALL_VERSIONS} & sources.versions
+        versions = {*ALL_VERSIONS} & sources.versions
         chosen = {
             name: rule
             for name, rule in wanted.items()
-            if name in additional or {*rule.versions} >= {*ALL_VERSIONS} or {*rule.versions} & spoken
+            if name in additional or {*rule.versions} >= {*ALL_VERSIONS} or {*rule.versions} & versions
         }
         sources.rules = chosen.keys()
         detectors = [detector for detector in (*DETECTORS, *searching) if detector.rule in chosen]

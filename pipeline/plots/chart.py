@@ -45,8 +45,8 @@ def unique_names(names: Mapping[Key, str]) -> dict[Key, str]:
 
 def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:
     """A colour scale for the words that are `present`; `words`: word -> name in the palette."""
-    kept = [word for word in words if word in present]
-    return alt.Scale(domain=kept, range=[LIGHT[words[word]] for word in kept])
+    used = [word for word in words if word in present]
+    return alt.Scale(domain=used, range=[LIGHT[words[word]] for word in used])
 
 
 def dashes(words: Sequence[str]) -> alt.Scale:

@@ -104,9 +104,9 @@ def frame_sizes(tables: Tables, where: str | None = None) -> Any:
     powers = [2**power for power in range(ends[0], ends[1] + 1)]
     x_scale = alt.Scale(type="log", base=2, domain=[powers[0], powers[-1]], nice=False)
     kinds, charts = [row["kind"] for row in found], []
-    spoken = [version for version in VERSIONS if any(row["version"] == version for row in found)]
-    for version in spoken:
-        own, last = [row for row in found if row["version"] == version], version == spoken[-1]
+    present = [version for version in VERSIONS if any(row["version"] == version for row in found)]
+    for version in present:
+        own, last = [row for row in found if row["version"] == version], version == present[-1]
         bars = [
             {"from": 2 ** (row["class"] / PER_OCTAVE), "to": 2 ** ((row["class"] + 1) / PER_OCTAVE), **row}
             for row in own

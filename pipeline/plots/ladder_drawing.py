@@ -72,7 +72,7 @@ def arrow_layers(arrows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Shafts, heads and labels; dashed where bytes of the frame were not captured."""
     colours = scale(KINDS, [arrow["kind"] for arrow in arrows])
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3, direction="horizontal", offset=6)
-    shown, same = (alt.Color("kind:N", scale=colours, legend=said) for said in (legend, None))
+    shown, same = (alt.Color("kind:N", scale=colours, legend=each) for each in (legend, None))
     dashes = alt.Scale(domain=[True, False], range=[[1, 0], [4, 3]])
     dash = alt.StrokeDash("whole:N", scale=dashes, legend=None)
     tip, middle = (alt.X(field, scale=None, axis=None) for field in ("x2:Q", "middle:Q"))

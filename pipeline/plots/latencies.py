@@ -47,7 +47,7 @@ def latency(
     """Histograms of latencies on a logarithmic scale, with median, 90 % and 99 %: an `altair.VConcatChart`.
 
     A row for each measure of `pipeline.latency` ('confirm' 'broker' 'ack' 'total' 'rpc'), or with `by` (a column of
-    message_flows or connections) for each of its `most` frequent values, of one `measure` ('broker' unless said).
+    message_flows or connections) for each of its `most` frequent values, of one `measure` (by default 'broker').
     `where`: SQL over message_flows. Two Spark jobs. Raises ValueError for an unknown measure or column, and
     for a `most` less than 1.
     """
@@ -61,8 +61,8 @@ def latency(
         return empty(title, "no message was measured")
     shown = found[:most] if by else sorted(found, key=lambda row: list(MEASURE_NAMES).index(row["measure"]))
     octave = F.floor(F.log2(F.greatest("ns", F.lit(1))) * PER_OCTAVE).cast("int").alias("class")
-    kept = is_one_of(by, [row[by] for row in shown]) if by else F.lit(True)
-    classes = measured(flows, keys).select(*keys, "measure", octave).filter(wanted & kept)
+    drawn_values = is_one_of(by, [row[by] for row in shown]) if by else F.lit(True)
+    classes = measured(flows, keys).select(*keys, "measure", octave).filter(wanted & drawn_values)
     counted = [row.asDict() for row in classes.groupBy(*keys, "measure", "class").count().collect()]
     key = by or "measure"
     reach = min(group["class"] for group in counted), max(group["class"] for group in counted)

@@ -73,7 +73,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
             ticks.append(at)
         else:
             spans.append({**at, "to": at["t"] + row["ns"] / unit_ns, "how": lateness(row["ns"] / row["limit_ns"])})
-    kept = subtitle(
+    lines = subtitle(
         "a side's name is followed by the interval agreed on; silence below half of it is blank; ticks are heartbeats",
         f"the {most} directions with the longest silence" if more else None,
         omitted(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
@@ -91,7 +91,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
         layer(spans).mark_bar(height=9).encode(x, y, alt.X2("to:Q"), colour),
         layer(ticks).mark_tick(thickness=1.2, height=17, color=LIGHT["ink"]).encode(x, y),
     )
-    return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP)), title, kept)
+    return titled(alt.layer(*layers).properties(width=WIDTH, height=alt.Step(STEP)), title, lines)
 
 
 def lateness(share: float) -> str:

@@ -43,11 +43,11 @@ def steps(frames: Iterable[Mapping[str, Any]], shown: int) -> list[Step]:
         dict(frame, body=frame["payload_size"] if frame["name"] == "transfer" else None, frames=1) for frame in frames
     ]
     by_number = {(row["connection_id"], row["frame_no"]): row for row in rows}
-    kept: list[dict[str, Any]] = []
+    methods: list[dict[str, Any]] = []
     for row in rows:
         method = by_number.get((row["connection_id"], row["content_frame_no"]), row)
         if method is row:
-            kept.append(row)
+            methods.append(row)
         else:
             add_content(method, row)
     return [
@@ -63,7 +63,7 @@ def steps(frames: Iterable[Mapping[str, Any]], shown: int) -> list[Step]:
             frames=row["frames"],
             name=row["name"] or row["frame_type"],
         )
-        for row in kept
+        for row in methods
     ]
 
 

@@ -47,8 +47,8 @@ def rates(
     """Messages a second in and out of each queue, a row each: an `altair.VConcatChart`.
 
     `by`: 'queue' (1.0: the address), or another column of table messages. A publish has no queue of its own: it counts
-    for each queue that its message was delivered from, or that the default exchange routes to; of a transaction that
-    was rolled back it came to none. `where`: SQL over columns that messages and message_flows both have, or
+    for each queue that its message was delivered from, or that the default exchange routes to; a publish that
+    was rolled back counts for none. `where`: SQL over columns that messages and message_flows both have, or
     connections. `every`: interval ('1 second'); by default as many as fit. The `most` busiest are drawn. Two Spark
     jobs. Raises ValueError for an unknown interval, and for a `most` less than 1.
     """
@@ -117,15 +117,17 @@ def waiting(tables: Tables, where: str | None) -> DataFrame:
         f"publish_ts_ns IS NOT NULL AND {QUEUE_OF_FLOW} IS NOT NULL AND {NOT_ROLLED_BACK}"
     )
     flows = flows.filter(~refused)
-    came = events(flows, F.expr(QUEUE_OF_FLOW), BROKER, "publish_ts_ns").withColumn("change", F.lit(1).cast("long"))
+    entered = events(flows, F.expr(QUEUE_OF_FLOW), BROKER, "publish_ts_ns").withColumn("change", F.lit(1).cast("long"))
     # A delivery may be captured before the publish is complete: its waiting time is 0.
     left = F.greatest("deliver_ts_ns", "publish_ts_ns").alias("left_ns")
-    gone = flows.filter("deliver_ts_ns IS NOT NULL").select("*", left)
-    went = events(gone, F.expr(QUEUE_OF_FLOW), BROKER, "left_ns").withColumn("change", F.lit(-1).cast("long"))
+    delivered = flows.filter("deliver_ts_ns IS NOT NULL").select("*", left)
+    left_broker = events(delivered, F.expr(QUEUE_OF_FLOW), BROKER, "left_ns").withColumn(
+        "change", F.lit(-1).cast("long")
+    )
     before = F.lag("outstanding", 1, 0).over(Window.partitionBy(*LINK).orderBy("ts_ns"))
     consumers = by_consumer(chosen).withColumn("change", F.col("outstanding") - before)
-    held = consumers.select(F.col("queue").alias("row"), F.lit(CONSUMERS).alias("what"), "ts_ns", "change")
-    return came.unionAll(went).unionAll(held)
+    with_consumers = consumers.select(F.col("queue").alias("row"), F.lit(CONSUMERS).alias("what"), "ts_ns", "change")
+    return entered.unionAll(left_broker).unionAll(with_consumers)
 
 
 def events(rows: DataFrame, name: Column, what: str, ts_ns: str = "ts_ns") -> DataFrame:
@@ -148,10 +150,10 @@ def top_rows(sizes: DataFrame, most: int) -> tuple[list[str | None], int, tuple[
     largest = (
         sizes.orderBy(F.desc("size"), "row").limit(most).select("row", F.lit(0).alias("all"), "size", "first", "last")
     )
-    *kept, whole = sorted(
+    *rows, whole = sorted(
         largest.unionAll(all_of_them).collect(), key=lambda row: (row["all"], -row["size"], row["row"] or "")
     )
-    return [row["row"] for row in kept], whole["size"], (whole["first"], whole["last"])
+    return [row["row"] for row in rows], whole["size"], (whole["first"], whole["last"])
 
 
 def fill_intervals(

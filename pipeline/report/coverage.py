@@ -75,8 +75,8 @@ def is_accepted(accepted: Accepted, entry: Mapping[str, Any]) -> bool:
 
 def unchecked_on_midstream(facts: Facts, rules: Mapping[str, Rule]) -> int:
     """The number of rules that were not checked on connections that began before the capture."""
-    spoken = {kind["version"] for kind in facts.groups["checkable"].rows if "start" in unknown(kind)}
-    return sum(bool(rule.lacking(("start",)) and spoken & {*rule.versions}) for rule in rules.values())
+    versions = {kind["version"] for kind in facts.groups["checkable"].rows if "start" in unknown(kind)}
+    return sum(bool(rule.lacking(("start",)) and versions & {*rule.versions}) for rule in rules.values())
 
 
 def coverage_check(
@@ -85,7 +85,7 @@ def coverage_check(
     """A predicate: whether this audit checked for an entry of an earlier audit. Entries that an exception
     accepts `today` (UTC) were not checked."""
     day = today or datetime.now(UTC).date()
-    standing = [accepted for accepted in exceptions if accepted.until >= day]
+    valid = [accepted for accepted in exceptions if accepted.until >= day]
     kinds = facts.groups["checkable"]
     of_server: dict[Any, list[Mapping[str, Any]]] = {}
     for kind in kinds.rows:
@@ -93,7 +93,7 @@ def coverage_check(
 
     def was_checked(entry: Mapping[str, Any]) -> bool:
         rule = rules.get(str(entry.get("rule_id")))
-        if rule is None or kinds.more or any(is_accepted(accepted, entry) for accepted in standing):
+        if rule is None or kinds.more or any(is_accepted(accepted, entry) for accepted in valid):
             return False
         if entry.get("server") is None:  # about a capture as a whole
             return facts.groups["files"].total > 0

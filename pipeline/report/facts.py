@@ -50,7 +50,7 @@ def collect_facts(all_tables: Tables, findings: DataFrame, *, flows: bool = True
         latencies = pool.submit(lambda: latency(all_tables).collect()) if flows else None
         found = pool.submit(evidence.examples, findings, tables["connections"])
         first_ns, last_ns, groups = _counted(tables, findings, sections.LARGE if large else (), flows)
-        connections = {int(str(group["connection_id"])) for group in groups["pileups"].rows}
+        connections = {int(str(group["connection_id"])) for group in groups["unsettled_channels"].rows}
         endpoints = evidence.connection_ends(tables["connections"], tables["links"], connections)
         through = [row.asDict() for row in latencies.result()] if latencies and groups["outcomes"].rows else []
         return Facts(groups, found.result(), endpoints, through, first_ns, last_ns)

@@ -116,12 +116,12 @@ def junit(audit: Audit) -> str:
     checked on no connection."""
     broken = {card.rule_id: card for card in audit.cards}
     nowhere = {one.rule_id: one for one in audit.unchecked if one.connections == one.of}
-    spoken = {kind["version"] for kind in audit.facts.groups["checkable"].rows}
+    versions = {kind["version"] for kind in audit.facts.groups["checkable"].rows}
     wrong = () if audit.verdict.fail_on == NEVER else tuple(at_least(audit.verdict.fail_on))
     suites = ElementTree.Element("testsuites", name="wirehare audit")
     for group in dict.fromkeys([*GROUPS, *(rule.group for rule in audit.rules.values())]):
         own = [rule for rule in audit.rules.values() if rule.group == group]
-        cases = [junit_case(rule, broken.get(rule.id), nowhere.get(rule.id), spoken, wrong) for rule in own]
+        cases = [junit_case(rule, broken.get(rule.id), nowhere.get(rule.id), versions, wrong) for rule in own]
         if not cases:
             continue
         suite = ElementTree.SubElement(suites, "testsuite", name=GROUPS.get(group, group), tests=str(len(cases)))
@@ -133,7 +133,7 @@ def junit(audit: Audit) -> str:
 
 
 def junit_case(
-    rule: Rule, card: Card | None, nowhere: Unchecked | None, spoken: set[Any], wrong: Sequence[str]
+    rule: Rule, card: Card | None, nowhere: Unchecked | None, versions: set[Any], wrong: Sequence[str]
 ) -> ElementTree.Element:
     """A rule as a test case."""
     made = ElementTree.Element("testcase", classname=rule.group, name=f"{rule.id} {rule.summary}")
@@ -146,7 +146,7 @@ def junit_case(
         inner.text = "\n".join(lines(card))
     elif nowhere is not None:
         ElementTree.SubElement(made, "skipped", message=f"not checked: {', '.join(nowhere.reasons)}")
-    elif not spoken & {*rule.versions}:
+    elif not versions & {*rule.versions}:
         ElementTree.SubElement(made, "skipped", message="no connection of its versions")
     return made
 

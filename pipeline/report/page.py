@@ -72,10 +72,10 @@ def page(
 ) -> str:
     """The report as HTML. `source`: where the tables are, for display; `config`: of the audit."""
     drawn = draw_charts(facts)
-    words = {"title": title, "source": source, "now": now, "config": config}
+    header = {"title": title, "source": source, "now": now, "config": config}
     html = ""
-    for room in PAGE_LIMITS:
-        html = render(room, facts, found, verdict, drawn, words)
+    for limits in PAGE_LIMITS:
+        html = render(limits, facts, found, verdict, drawn, header)
         if len(html.encode(errors="replace")) <= LARGEST:
             break
     return html
@@ -121,44 +121,44 @@ def ledger(facts: Facts) -> dict[str, int]:
 
 
 def render(
-    room: PageLimits, facts: Facts, found: Comparison, verdict: Verdict, drawn: Drawings, words: dict[str, Any]
+    limits: PageLimits, facts: Facts, found: Comparison, verdict: Verdict, drawn: Drawings, header: dict[str, Any]
 ) -> str:
-    """The page within the limits `room`."""
+    """The page within the limits `limits`."""
     style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
     totals = ledger(facts)
     groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}
-    tables = {name: table(name, groups[name], room.rows, room.characters) for name in TABLES}
+    tables = {name: table(name, groups[name], limits.rows, limits.characters) for name in TABLES}
     tables["settled"] = latency_table(
-        "Until settled", "Messages", drawn.settled, room.rows, "No settlement was captured."
+        "Until settled", "Messages", drawn.settled, limits.rows, "No settlement was captured."
     )
     tables["replies"] = latency_table(
         "Until answered: the slowest",
         "Request",
         drawn.replies,
-        room.rows,
+        limits.rows,
         "No request with its answer was captured.",
         REPLIES,
     )
     tables["flows"] = latency_table(
-        "Through the broker", "From, to", drawn.flows, room.rows, "No message was seen on both sides of a broker."
+        "Through the broker", "From, to", drawn.flows, limits.rows, "No message was seen on both sides of a broker."
     )
-    rules = rules_of(words["config"])
-    shown = cards(facts, found, room.examples, words["source"], rules)
+    rules = rules_of(header["config"])
+    broken = cards(facts, found, limits.examples, header["source"], rules)
     return (
-        environment(room.characters)
+        environment(limits.characters)
         .get_template("page.html.j2")
         .render(
-            **words,
+            **header,
             facts=facts,
             found=found,
             verdict=verdict,
             drawn=drawn,
-            room=room,
-            cards=shown,
-            first=most_important(shown),
+            limits=limits,
+            cards=broken,
+            first=most_important(broken),
             unchecked=unchecked(facts, rules),
             tables=tables,
-            pileups=pileups(facts, room),
+            unsettled_channels=unsettled_channels(facts, limits),
             picture=picture(facts.groups["topology"].rows, facts.last_ns - facts.first_ns),
             headings=HEADINGS,
             column=COLUMN,
@@ -173,21 +173,21 @@ def render(
     )
 
 
-def pileups(facts: Facts, room: PageLimits) -> Table:
+def unsettled_channels(facts: Facts, limits: PageLimits) -> Table:
     """The channels with the most unsettled messages, with the Wireshark filter of their connection."""
     cells = []
-    for group in facts.groups["pileups"].rows[: room.rows]:
+    for group in facts.groups["unsettled_channels"].rows[: limits.rows]:
         ends = facts.endpoints.get(int(str(group["connection_id"])), {})
-        shown = partial(wire, shown=room.characters)
+        text = partial(wire, limit=limits.characters)
         cells.append(
             [
                 (count(int(group["unsettled"] or 0)), int(group["unsettled"] or 0)),
-                (shown(ends.get("client_name")), None),
-                (shown(ends.get("user")), None),
-                (shown(", ".join(ends.get("queues", {}).get((group["channel"], group["life"]), ())) or None), None),
+                (text(ends.get("client_name")), None),
+                (text(ends.get("user")), None),
+                (text(", ".join(ends.get("queues", {}).get((group["channel"], group["life"]), ())) or None), None),
                 (f"{group['channel']}", int(str(group["channel"]))),
-                (shown(group["mode"]), None),
-                (shown(group["prefetch"]), None),
+                (text(group["mode"]), None),
+                (text(group["prefetch"]), None),
                 (count(int(group["published"] or 0)), int(group["published"] or 0)),
                 (count(int(group["delivered"] or 0)), int(group["delivered"] or 0)),
                 (Markup("<code>{}</code>").format(connection_filter(ends) or ""), None),
@@ -198,7 +198,7 @@ def pileups(facts: Facts, room: PageLimits) -> Table:
         ("Prefetch", False), ("Published", True), ("Delivered", True), ("Wireshark filter", False),
     ]  # fmt: skip
     query = "SELECT * FROM channels WHERE unsettled > 0 ORDER BY unsettled DESC"
-    left = facts.groups["pileups"].total - len(cells)
+    left = facts.groups["unsettled_channels"].total - len(cells)
     return Table("Channels with messages left unsettled", headings, cells, left, query, "None.")
 
 
@@ -208,7 +208,7 @@ def environment(characters: int) -> Environment:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    jinja.filters.update(wire=partial(wire, shown=characters), count=count, duration=duration, moment=moment, size=size)
+    jinja.filters.update(wire=partial(wire, limit=characters), count=count, duration=duration, moment=moment, size=size)
     return jinja
 
 

@@ -46,17 +46,17 @@ class Table:
 
 def table(section: str, groups: Groups, rows: int, characters: int) -> Table:
     """A section as a table: its first `rows` groups, with texts of at most `characters`."""
-    shown = TABLES[section]
-    kept = groups.rows[:rows]
-    cells = [[cell(group, name, kind, characters) for _, name, kind in shown.columns] for group in kept]
-    headings = [(heading, KINDS[kind][1]) for heading, _, kind in shown.columns]
-    return Table(shown.caption, headings, cells, groups.total - len(kept), shown.query, shown.nothing)
+    spec = TABLES[section]
+    first = groups.rows[:rows]
+    cells = [[cell(group, name, kind, characters) for _, name, kind in spec.columns] for group in first]
+    headings = [(heading, KINDS[kind][1]) for heading, _, kind in spec.columns]
+    return Table(spec.caption, headings, cells, groups.total - len(first), spec.query, spec.nothing)
 
 
 def cell(group: Mapping[str, Any], name: str, kind: str, characters: int) -> tuple[str | Markup, int | None]:
     """A value of a group as HTML, with the number that it sorts by."""
     if kind == "wire":
-        return wire(group[name], shown=characters), None
+        return wire(group[name], limit=characters), None
     if kind == "agreed":
         return agreed(group, name), sort_by(group.get(name, group[f"client_{name}"]))
     return KINDS[kind][0](group[name]), sort_by(group[name])

@@ -22,7 +22,7 @@ __all__ = ["count", "duration", "moment", "plain_text", "script_safe", "share", 
 NOTHING = "\u2013"
 # Names on the wire have at most 255 bytes, evidence may be longer.
 MAX_CHARACTERS = 160
-# How many of the SHOWN one that is written as its code point counts for, so that a name of nothing else stays short.
+# An invisible character counts as so many, because it is written as its code point.
 CODE_POINT_WEIGHT = 8
 # Control, format (direction marks, zero width), surrogate, private use, not assigned, line and paragraph separators.
 INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -38,33 +38,33 @@ ENDS_SCRIPT = str.maketrans({character: f"\\u{ord(character):04x}" for character
 MARKUP_BYTES = MAX_CHARACTERS * len("&#34;") + 100
 
 
-def wire(value: object, shown: int = MAX_CHARACTERS) -> Markup:
+def wire(value: object, limit: int = MAX_CHARACTERS) -> Markup:
     """A string from the wire as inert HTML; a dash for null, 'empty' for the empty string."""
     if value is None:
         return Markup('<span class="none">{}</span>').format(NOTHING)
     text = str(value)
     if text == "":
         return Markup('<span class="none">empty</span>')
-    if text.isascii() and text.isprintable() and len(text) <= shown:
+    if text.isascii() and text.isprintable() and len(text) <= limit:
         return BDI.format(text)
     parts = [
         f"<i>U+{ord(character):04X}</i>" if odd else str(escape(character))
-        for character, odd in visible_characters(text, shown)
+        for character, odd in visible_characters(text, limit)
     ]
     if len(parts) < len(text):
         parts.append(f"<i>\u2026 {len(text) - len(parts)} more</i>")
     return BDI.format(Markup("".join(parts)))
 
 
-def plain_text(value: object, shown: int) -> str:
+def plain_text(value: object, limit: int) -> str:
     """The same as plain text: code points in brackets, an ellipsis at the end of a truncated string.
 
-    At most `shown` characters. Right-to-left text is isolated from the surrounding text.
+    At most `limit` characters. Right-to-left text is isolated from the surrounding text.
     """
     text = NOTHING if value is None else str(value) or "''"
-    parts = [f"[U+{ord(character):04X}]" if odd else character for character, odd in visible_characters(text, shown)]
-    if len(parts) < len(text) or sum(map(len, parts)) > shown:
-        while parts and sum(map(len, parts)) >= shown:
+    parts = [f"[U+{ord(character):04X}]" if odd else character for character, odd in visible_characters(text, limit)]
+    if len(parts) < len(text) or sum(map(len, parts)) > limit:
+        while parts and sum(map(len, parts)) >= limit:
             parts.pop()
         parts.append("\u2026")
     turned = any(unicodedata.bidirectional(character) in RIGHT_TO_LEFT for character in text[: len(parts)])
@@ -76,15 +76,15 @@ def script_safe(json: str) -> str:
     return json.translate(ENDS_SCRIPT)
 
 
-def visible_characters(text: str, shown: int) -> Iterator[tuple[str, bool]]:
-    """The characters that are shown; for each, whether it is invisible and is written as its code point."""
+def visible_characters(text: str, limit: int) -> Iterator[tuple[str, bool]]:
+    """The characters up to `limit`; for each, whether it is invisible and is written as its code point."""
     weight = stacked = 0
     for character in text:
         category = unicodedata.category(character)
         stacked = stacked + 1 if category in COMBINING else 0
         odd = category in INVISIBLE or stacked > STACKED
         weight += CODE_POINT_WEIGHT if odd else 1
-        if weight > shown:
+        if weight > limit:
             return
         yield character, odd
 

@@ -123,11 +123,11 @@ def line(
     x, y, to_x, to_y = start[0] + BOX_WIDTH, start[1] + BOX_HEIGHT // 2, end[0], end[1] + BOX_HEIGHT // 2
     middle = (x + to_x) // 2
     width = 1 + (THICKEST - 1) * math.log1p(messages) / math.log1p(most) if most else 1.0
-    said = f"{count(messages)} messages{rate(messages, lasted_ns)}" if messages else "bound, no message seen"
+    amount = f"{count(messages)} messages{rate(messages, lasted_ns)}" if messages else "bound, no message seen"
     return Line(
         f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}",
         round(width, 1),
-        f"{plain_text(origin, 80)} \u2192 {plain_text(target, 80)}: {said}",
+        f"{plain_text(origin, 80)} \u2192 {plain_text(target, 80)}: {amount}",
         messages > 0,
     )
 

@@ -97,7 +97,7 @@ def incarnations(sources: Sources) -> DataFrame:
         F.min("first_ns").alias("first_ns"),
     )  # fmt: skip
     answers = F.col("name") == "channel.close-ok"
-    spoken = tallies.groupBy(*CHANNEL).agg(
+    counted = tallies.groupBy(*CHANNEL).agg(
         F.any_value("version").alias("version"),
         F.collect_list(F.struct(*COUNTED_METHOD)).alias("methods"),
         *(
@@ -110,7 +110,7 @@ def incarnations(sources: Sources) -> DataFrame:
     over = F.expr("c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none'")
     still_open = F.when(F.col("close").isNull(), 1)
     return (
-        spoken.join(_closes(sources), list(CHANNEL), "left")
+        counted.join(_closes(sources), list(CHANNEL), "left")
         .join(_messages(sources.message_counts), list(CHANNEL), "left")
         .join(sources.connection_facts, "connection_id", "left")
         .withColumns(
@@ -185,11 +185,11 @@ CONSUMER_METHODS = (*BEGINS, "basic.cancel", "basic.cancel-ok")
 def tags(sources: Sources) -> DataFrame:
     """Context 'tags'."""
     tag = F.expr("try_variant_get(arguments, '$.consumer_tag', 'string')")
-    spoken = channel_methods(sources, {"consumer_tag": tag}, CONSUMER_METHODS).filter(
+    tagged = channel_methods(sources, {"consumer_tag": tag}, CONSUMER_METHODS).filter(
         "consumer_tag != '' AND name != 'channel.open'"
     )
-    delivered = _deliveries_of_tags(sources, spoken)
-    rows = spoken if delivered is None else spoken.unionByName(delivered, allowMissingColumns=True)
+    delivered = _deliveries_of_tags(sources, tagged)
+    rows = tagged if delivered is None else tagged.unionByName(delivered, allowMissingColumns=True)
     statement = F.when(
         F.col("name").isin(list(CONSUMER_METHODS)), F.struct("name", "sender", "frame_no", "channel", "channel_life")
     )
@@ -201,11 +201,11 @@ def tags(sources: Sources) -> DataFrame:
     ).join(sources.connection_facts, "connection_id", "left")
 
 
-def _deliveries_of_tags(sources: Sources, spoken: DataFrame) -> DataFrame | None:
+def _deliveries_of_tags(sources: Sources, tagged: DataFrame) -> DataFrame | None:
     """Deliveries, from table messages, which has their tags as a column."""
     frame_no = F.col("first_frame_no")
     begins = F.col("name").isin(*BEGINS)
-    consumers = spoken.groupBy(*CHANNEL, F.col("consumer_tag").alias("link")).agg(
+    consumers = tagged.groupBy(*CHANNEL, F.col("consumer_tag").alias("link")).agg(
         F.min(F.when(begins, F.col("frame_no"))).alias("begun"),
         F.coalesce(F.min(F.when(~begins, F.col("frame_no"))), F.lit(NEVER)).alias("cancelled"),
     )

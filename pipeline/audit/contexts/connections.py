@@ -110,11 +110,11 @@ def header_frames(frames: DataFrame) -> DataFrame:
 def control_rows(header_frames: DataFrame, control_methods: DataFrame, columns: Sequence[str]) -> DataFrame:
     """`columns` of `header_frames` and of the connection methods in `control_methods`, with `args` and list
     arguments."""
-    spoken = header_frames.select(*columns, F.lit(None).cast("variant").alias("arguments")).unionAll(
+    rows = header_frames.select(*columns, F.lit(None).cast("variant").alias("arguments")).unionAll(
         control_methods.filter(CONTROL).select(*columns, "arguments")
     )
     own = [value.alias(name) for name, value in list_arguments().items()]
-    return spoken.select(*columns, arguments_struct(CONNECTION_ARGUMENTS).alias("args"), *own)
+    return rows.select(*columns, arguments_struct(CONNECTION_ARGUMENTS).alias("args"), *own)
 
 
 def seconds(frames: DataFrame) -> DataFrame:

@@ -29,7 +29,7 @@ def peers(sources: Sources) -> DataFrame:
     speaks_amqp   some connection to the same server and port carries AMQP
     offers_tls    the server and port answered a TLS header with one (1.0)
     refusal       the last earlier connection of the client to that server whose version was refused (asked, answered,
-                  opened_ns); `spoken`: versions of the connections before it, by any program
+                  opened_ns); `known_versions`: those of earlier connections to the server
     failures      failed logins of the client's address in the window of SEC-06, this one included; `all_failures`
     recent        connections of the client's address in the last minute, this one included
     hosts         addresses that have used the account on that broker so far; `new_host`: the first connection of its
@@ -38,12 +38,12 @@ def peers(sources: Sources) -> DataFrame:
     window_s = sources.parameters.get("SEC-06", {}).get("window_seconds", 0)
     account = ("server_ip", "user")
     first_of_host = (F.row_number().over(in_time(*account, "client_ip")) == 1) & F.col("user").isNotNull()
-    refusal = F.when(F.col("refused"), F.struct("asked", "answered", "opened_ns", "spoken"))
+    refusal = F.when(F.col("refused"), F.struct("asked", "answered", "opened_ns", "known_versions"))
     before = in_time("client_ip", *SERVER).rowsBetween(Window.unboundedPreceding, -1)
     amqp = F.when(F.col("content") == "amqp", 1)
     known = F.when(F.col("asked").isin(*ALL_VERSIONS), F.col("asked"))
     return (
-        sources.connections.withColumn("spoken", F.collect_set(known).over(before))
+        sources.connections.withColumn("known_versions", F.collect_set(known).over(before))
         .withColumns(
             {
                 "speaks_amqp": F.max(F.col("content") == "amqp").over(Window.partitionBy(*SERVER)),

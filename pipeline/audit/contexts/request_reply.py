@@ -43,10 +43,10 @@ def replies() -> dict[str, set[str]]:
     return {version: {m.name for m in methods(version) if m.reply_to and not m.replies} for version in CLASSIC_VERSIONS}
 
 
-def name_in_version(names: dict[str, set[str]], spoken: set[str]) -> Sql:
-    """True on rows whose name is one of `names` of their version, for versions in `spoken`."""
+def name_in_version(names: dict[str, set[str]], versions: set[str]) -> Sql:
+    """True on rows whose name is one of `names` of their version, for `versions`."""
     cases = (
-        f"WHEN '{version}' THEN {sql_in('name', sorted(names[version]))}" for version in names if version in spoken
+        f"WHEN '{version}' THEN {sql_in('name', sorted(names[version]))}" for version in names if version in versions
     )
     return f"coalesce(CASE version {' '.join(cases)} ELSE false END, false)"
 
@@ -59,13 +59,13 @@ def group_of(names: set[str]) -> Sql:
 
 def request_reply(sources: Sources) -> DataFrame | None:
     """Context 'request_reply'."""
-    spoken_versions = sources.versions & {*CLASSIC_VERSIONS}
-    if not spoken_versions:
+    versions = sources.versions & {*CLASSIC_VERSIONS}
+    if not versions:
         return None
-    asked, answer = (name_in_version(names, spoken_versions) for names in (requests(), replies()))
+    asked, answer = (name_in_version(names, versions) for names in (requests(), replies()))
     dialogue = group_of({*sources.method_counts, "basic.get-ok"})
     no_wait = F.expr("coalesce(try_variant_get(arguments, '$.no_wait', 'boolean'), false)")
-    spoken = (
+    methods = (
         _requests_and_replies(sources).withColumns({"asked": F.expr(asked), "replies": F.expr(answer)})
         .filter(F.col("asked") | F.col("replies"))
         .select(
@@ -80,7 +80,7 @@ def request_reply(sources: Sources) -> DataFrame | None:
     )
     own = F.struct("frame_no", "place")
     rows = (
-        spoken.withColumn("at", F.explode(F.concat(F.array(own), marks)))
+        methods.withColumn("at", F.explode(F.concat(F.array(own), marks)))
         .withColumns({"frame_no": F.col("at.frame_no"), "place": F.col("at.place")})
         .drop("at")
         .withColumns({"asks": F.expr(f"place = {ROW} AND NOT coalesce(no_wait, true)")})
