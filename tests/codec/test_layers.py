@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from encapsulations import MACS
 from scapy.layers.inet import ICMP, IP, TCP, UDP
 from scapy.layers.inet6 import (
     IPv6,
@@ -67,11 +68,11 @@ def assert_is_the_segment(packets: Packets, data: bytes, v6: bool = False) -> No
 
 
 STACKS = {
-    "ethernet": (ETHERNET, Ether() / IP(**V4)),
-    "ipv4 options": (ETHERNET, Ether() / IP(**V4, options=[b"\x94\x04\x00\x00"])),
-    "tcp options": (ETHERNET, Ether() / IP(**V4)),
-    "802.1Q": (ETHERNET, Ether() / Dot1Q(vlan=5) / IP(**V4)),
-    "QinQ 88a8": (ETHERNET, Ether() / Dot1AD(vlan=7) / Dot1Q(vlan=5) / IP(**V4)),
+    "ethernet": (ETHERNET, Ether(**MACS) / IP(**V4)),
+    "ipv4 options": (ETHERNET, Ether(**MACS) / IP(**V4, options=[b"\x94\x04\x00\x00"])),
+    "tcp options": (ETHERNET, Ether(**MACS) / IP(**V4)),
+    "802.1Q": (ETHERNET, Ether(**MACS) / Dot1Q(vlan=5) / IP(**V4)),
+    "QinQ 88a8": (ETHERNET, Ether(**MACS) / Dot1AD(vlan=7) / Dot1Q(vlan=5) / IP(**V4)),
     "QinQ 9100": (ETHERNET, Ether(type=0x9100) / Dot1Q(vlan=7) / Dot1Q(vlan=5) / IP(**V4)),
     "SLL": (SLL, CookedLinux(proto=0x0800) / IP(**V4)),
     "SLL with a tag": (SLL, CookedLinux(proto=0x8100) / Dot1Q(vlan=5) / IP(**V4)),
@@ -81,22 +82,22 @@ STACKS = {
     "raw of OpenBSD": (14, IP(**V4)),
     "ipv4": (IPV4, IP(**V4)),
     "null": (NULL, Loopback(type=2) / IP(**V4)),
-    "ip in ip": (ETHERNET, Ether() / IP(src="1.1.1.1", dst="2.2.2.2") / IP(**V4)),
-    "ipv6": (ETHERNET, Ether() / IPv6(**V6)),
+    "ip in ip": (ETHERNET, Ether(**MACS) / IP(src="1.1.1.1", dst="2.2.2.2") / IP(**V4)),
+    "ipv6": (ETHERNET, Ether(**MACS) / IPv6(**V6)),
     "ipv6 raw": (RAW, IPv6(**V6)),
     "ipv6 link": (IPV6, IPv6(**V6)),
     "ipv6 sll2": (SLL2, CookedLinuxV2(proto=0x86DD) / IPv6(**V6)),
     "ipv6 null": (NULL, Loopback(type=30) / IPv6(**V6)),
-    "ipv6 in ipv4": (ETHERNET, Ether() / IP(src="1.1.1.1", dst="2.2.2.2") / IPv6(**V6)),
-    "hop by hop": (ETHERNET, Ether() / IPv6(**V6) / IPv6ExtHdrHopByHop()),
-    "routing": (ETHERNET, Ether() / IPv6(**V6) / IPv6ExtHdrRouting(addresses=["2001:db8::5"], segleft=0)),
-    "destination": (ETHERNET, Ether() / IPv6(**V6) / IPv6ExtHdrDestOpt()),
-    "atomic fragment": (ETHERNET, Ether() / IPv6(**V6) / IPv6ExtHdrFragment(offset=0, m=0)),
-    "authentication": (ETHERNET, Ether() / IPv6(**V6) / AH(nh=6, payloadlen=4, spi=1, seq=1, icv=bytes(12))),
-    "authentication on ipv4": (ETHERNET, Ether() / IP(**V4, proto=51) / AH(nh=6, payloadlen=4, icv=bytes(12))),
+    "ipv6 in ipv4": (ETHERNET, Ether(**MACS) / IP(src="1.1.1.1", dst="2.2.2.2") / IPv6(**V6)),
+    "hop by hop": (ETHERNET, Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrHopByHop()),
+    "routing": (ETHERNET, Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrRouting(addresses=["2001:db8::5"], segleft=0)),
+    "destination": (ETHERNET, Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrDestOpt()),
+    "atomic fragment": (ETHERNET, Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrFragment(offset=0, m=0)),
+    "authentication": (ETHERNET, Ether(**MACS) / IPv6(**V6) / AH(nh=6, payloadlen=4, spi=1, seq=1, icv=bytes(12))),
+    "authentication on ipv4": (ETHERNET, Ether(**MACS) / IP(**V4, proto=51) / AH(nh=6, payloadlen=4, icv=bytes(12))),
     "four headers": (
         ETHERNET,
-        Ether() / IPv6(**V6) / IPv6ExtHdrHopByHop() / IPv6ExtHdrDestOpt() / IPv6ExtHdrRouting() / IPv6ExtHdrFragment(),
+        Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrHopByHop() / IPv6ExtHdrDestOpt() / IPv6ExtHdrRouting() / IPv6ExtHdrFragment(),
     ),
 }
 
@@ -122,19 +123,19 @@ def test_ipv6_families_of_all_systems(family: int) -> None:
 
 
 def test_ethernet_padding_is_no_payload() -> None:
-    data = bytes(Ether() / IP(**V4) / TCP(sport=1, dport=2)) + bytes(6)  # 54 bytes padded to the shortest frame, 60
+    data = bytes(Ether(**MACS) / IP(**V4) / TCP(sport=1, dport=2)) + bytes(6)  # 54 bytes padded to the shortest frame, 60
     packets = dissected(data)
     assert (packets.segments["wire_len"][0], packets.segments["cap_len"][0]) == (0, 0)
 
 
 def test_ip_length_zero_of_segmentation_offload_takes_the_length_of_the_frame() -> None:
-    for data in (bytes(Ether() / IP(**V4, len=0) / tcp()), bytes(Ether() / IPv6(**V6, plen=0) / tcp())):
+    for data in (bytes(Ether(**MACS) / IP(**V4, len=0) / tcp()), bytes(Ether(**MACS) / IPv6(**V6, plen=0) / tcp())):
         packets = dissected(data[:-3], wire=len(data))
         assert (packets.skip[0], packets.segments["wire_len"][0], packets.segments["cap_len"][0]) == (0, 8, 5)
 
 
 def test_snaplen_shortens_what_was_captured_not_what_was_sent() -> None:
-    data = bytes(Ether() / IP(**V4) / tcp(options=[("Timestamp", (1, 2)), ("NOP", None), ("NOP", None)]))
+    data = bytes(Ether(**MACS) / IP(**V4) / tcp(options=[("Timestamp", (1, 2)), ("NOP", None), ("NOP", None)]))
     assert len(data) == 14 + 20 + 32 + 8
     for captured, expected in ((74, 8), (73, 7), (67, 1), (66, 0), (60, 0), (54, 0)):
         packets = dissected(data[:captured], wire=len(data))
@@ -146,32 +147,32 @@ def test_snaplen_shortens_what_was_captured_not_what_was_sent() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "link"),
     [
-        ("udp", bytes(Ether() / IP(**V4) / UDP() / b"x"), ETHERNET),
-        ("icmp", bytes(Ether() / IP(**V4) / ICMP()), ETHERNET),
-        ("icmpv6", bytes(Ether() / IPv6(**V6, nh=58) / b"1234"), ETHERNET),
-        ("sctp", bytes(Ether() / IP(**V4, proto=132) / b"12345678"), ETHERNET),
-        ("gre", bytes(Ether() / IP(**V4, proto=47) / b"12345678"), ETHERNET),
-        ("ip-protocol-99", bytes(Ether() / IP(**V4, proto=99) / b"12345678"), ETHERNET),
-        ("arp", bytes(Ether() / ARP()), ETHERNET),
+        ("udp", bytes(Ether(**MACS) / IP(**V4) / UDP() / b"x"), ETHERNET),
+        ("icmp", bytes(Ether(**MACS) / IP(**V4) / ICMP()), ETHERNET),
+        ("icmpv6", bytes(Ether(**MACS) / IPv6(**V6, nh=58) / b"1234"), ETHERNET),
+        ("sctp", bytes(Ether(**MACS) / IP(**V4, proto=132) / b"12345678"), ETHERNET),
+        ("gre", bytes(Ether(**MACS) / IP(**V4, proto=47) / b"12345678"), ETHERNET),
+        ("ip-protocol-99", bytes(Ether(**MACS) / IP(**V4, proto=99) / b"12345678"), ETHERNET),
+        ("arp", bytes(Ether(**MACS) / ARP()), ETHERNET),
         ("llc", bytes(Dot3() / LLC() / STP()), ETHERNET),
         ("ethertype-0x1234", bytes(Ether(type=0x1234) / b"12345678"), ETHERNET),
         ("unknown-link-type-147", b"whatever", 147),
         ("unknown-link-type-65535", b"whatever", 65535),
         ("undescribed-interface", b"whatever", NO_INTERFACE),
         ("not-a-packet", b"", NOT_A_PACKET),
-        ("ip-fragment", bytes(Ether() / IP(**V4, flags="MF") / tcp() / bytes(4)), ETHERNET),  # 32 bytes, 4 units
-        ("ip-fragment", bytes(Ether() / IP(**V4, frag=3) / tcp()), ETHERNET),
-        ("ip-fragment", bytes(Ether() / IPv6(**V6) / IPv6ExtHdrFragment(m=1) / tcp() / bytes(4)), ETHERNET),
-        ("ip-fragment", bytes(Ether() / IPv6(**V6) / IPv6ExtHdrFragment(offset=3) / tcp()), ETHERNET),
-        ("malformed-ip-header", bytes(Ether() / IP(**V4, ihl=4) / tcp()), ETHERNET),
-        ("malformed-ip-header", bytes(Ether() / IP(**V4, len=19) / tcp()), ETHERNET),
-        ("malformed-ip-header", bytes(Ether() / IP(**V4, version=7) / tcp()), ETHERNET),
+        ("ip-fragment", bytes(Ether(**MACS) / IP(**V4, flags="MF") / tcp() / bytes(4)), ETHERNET),  # 32 bytes, 4 units
+        ("ip-fragment", bytes(Ether(**MACS) / IP(**V4, frag=3) / tcp()), ETHERNET),
+        ("ip-fragment", bytes(Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrFragment(m=1) / tcp() / bytes(4)), ETHERNET),
+        ("ip-fragment", bytes(Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrFragment(offset=3) / tcp()), ETHERNET),
+        ("malformed-ip-header", bytes(Ether(**MACS) / IP(**V4, ihl=4) / tcp()), ETHERNET),
+        ("malformed-ip-header", bytes(Ether(**MACS) / IP(**V4, len=19) / tcp()), ETHERNET),
+        ("malformed-ip-header", bytes(Ether(**MACS) / IP(**V4, version=7) / tcp()), ETHERNET),
         ("malformed-ip-header", b"\x70" + bytes(40), RAW),
-        ("malformed-tcp-header", bytes(Ether() / IP(**V4) / tcp(dataofs=4)), ETHERNET),
-        ("malformed-tcp-header", bytes(Ether() / IP(**V4) / tcp(dataofs=15)), ETHERNET),  # 60 of 28 bytes
-        ("malformed-tcp-header", bytes(Ether() / IP(**V4, len=30) / tcp()), ETHERNET),
+        ("malformed-tcp-header", bytes(Ether(**MACS) / IP(**V4) / tcp(dataofs=4)), ETHERNET),
+        ("malformed-tcp-header", bytes(Ether(**MACS) / IP(**V4) / tcp(dataofs=15)), ETHERNET),  # 60 of 28 bytes
+        ("malformed-tcp-header", bytes(Ether(**MACS) / IP(**V4, len=30) / tcp()), ETHERNET),
         ("truncated-header", b"", ETHERNET),
-        ("truncated-header", bytes(Ether() / Dot1Q())[:16], ETHERNET),
+        ("truncated-header", bytes(Ether(**MACS) / Dot1Q())[:16], ETHERNET),
         ("too-many-layers", bytes(Ether(type=0x8100)) + 40 * bytes.fromhex("00018100"), ETHERNET),
     ],
 )
@@ -180,7 +181,7 @@ def test_everything_else_is_counted_by_name(name: str, data: bytes, link: int) -
 
 
 def test_packets_without_tcp_keep_their_addresses() -> None:
-    packets = dissected(bytes(Ether() / IP(**V4) / UDP()), bytes(Ether() / ARP()))
+    packets = dissected(bytes(Ether(**MACS) / IP(**V4) / UDP()), bytes(Ether(**MACS) / ARP()))
     assert packets.keys[0].tobytes() == (
         ip_address("::ffff:10.0.0.2").packed + ip_address("::ffff:10.0.0.9").packed + bytes(4)
     )
@@ -196,7 +197,7 @@ def test_both_directions_share_a_key_also_when_only_ports_differ() -> None:
 
 
 def test_order_is_the_running_maximum_of_times() -> None:
-    data = bytes(Ether() / ARP())
+    data = bytes(Ether(**MACS) / ARP())
     packets = dissected(data, data, data, data, times=(5, 9, 3, 10))
     assert packets.segments["order_ns"].tolist() == [5, 9, 9, 10]
     assert packets.segments["ts_ns"].tolist() == [5, 9, 3, 10]
@@ -208,14 +209,14 @@ def test_random_bytes_never_raise() -> None:
     links = [0, 1, 12, 101, 108, 113, 228, 229, 276]
     for link in links:
         noise = [rng.integers(0, 256, rng.integers(0, 90), np.uint8).tobytes() for _ in range(200)]
-        seeded = [bytes(Ether() / IP(**V4) / tcp())[: int(rng.integers(0, 60))] + part for part in noise]
+        seeded = [bytes(Ether(**MACS) / IP(**V4) / tcp())[: int(rng.integers(0, 60))] + part for part in noise]
         for packets in (dissected(*noise, link=link), dissected(*seeded, link=link)):
             assert (packets.segments["cap_len"] <= packets.segments["wire_len"]).all()
             assert (packets.segments["payload_at"] + packets.segments["cap_len"] <= sum(map(len, seeded))).all()
 
 
 def test_filters_look_at_both_sides_and_at_the_time() -> None:
-    data = [bytes(Ether() / IP(**V4) / tcp()), bytes(Ether() / IPv6(**V6) / tcp(dport=80)), bytes(Ether() / ARP())]
+    data = [bytes(Ether(**MACS) / IP(**V4) / tcp()), bytes(Ether(**MACS) / IPv6(**V6) / tcp(dport=80)), bytes(Ether(**MACS) / ARP())]
     packets = dissected(*data, times=(10, 20, 30))
     hosts = host_bytes([ip_address("10.0.0.2"), ip_address("2001:db8::9")])
     assert Filter().matches(packets).tolist() == [True, True, True]

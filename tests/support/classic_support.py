@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -103,6 +104,7 @@ SECRETS = {"response", "new-secret", "security-token"}
 MECHANISMS = {"mechanism": (shortstr(b"PLAIN"), "PLAIN")}  # other names are not shown
 
 
+@cache
 def fact_table(version: str) -> dict[str, Any]:
     """The fact table as its file stands, past the product's reader."""
     name = f"amqp-{version.replace('.', '-')}.json"
