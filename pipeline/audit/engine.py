@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -29,6 +30,15 @@ THING = ("rule_id", "connection_id", "of_channel", "of_life", "of_thing")
 PER_CHANNEL = ("channel", "link", "message")
 CAPTURE = "capture"  # scope of what belongs to no connection
 PER_THING = (CAPTURE, "link", "message")
+
+
+# Columns of findings that come from the rule: name -> attribute of Rule, Arrow type.
+RULE_COLUMNS = {
+    **{name: (name.removeprefix("rule_"), pa.string()) for name in ("rule_severity", "rule_scope", "rule_offender")},
+    "rule_id": ("id", pa.string()),
+    **{name: (name, pa.string()) for name in ("category", "summary", "reference")},
+    **{name: (name, pa.list_(pa.string())) for name in ("needs", "prefers")},
+}
 
 
 def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
@@ -150,13 +160,10 @@ def _severity() -> dict[str, Column]:
 
 def rule_rows(spark: SparkSession, rules: Iterable[Rule]) -> DataFrame:
     """The columns of findings that come from the rule, one row per rule."""
-    rows = [
-        (rule.id, rule.severity, rule.scope, rule.category, rule.offender, rule.summary, rule.reference,
-         list(rule.needs), list(rule.prefers))
-        for rule in rules
-    ]  # fmt: skip
+    # From an Arrow table: for a list of rows Spark would start Python workers.
     return spark.createDataFrame(
-        rows,
-        "rule_id string, rule_severity string, rule_scope string, category string, rule_offender string, "
-        "summary string, reference string, needs array<string>, prefers array<string>",
+        pa.Table.from_pylist(
+            [{name: getattr(rule, of) for name, (of, _) in RULE_COLUMNS.items()} for rule in rules],
+            schema=pa.schema([(name, kind) for name, (_, kind) in RULE_COLUMNS.items()]),
+        )
     )
