@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator
 
 import numba
+import numpy as np
 import pytest
 from guarded_arrays import guard_all
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+from codec.compiler.jit import LazyKernel
 from pipeline.session import INTERPRETED, JOB_SETTINGS, session
 
 # The same examples in every run, however busy the machine is, so that a red run means a change;
@@ -35,6 +37,17 @@ TEST_SETTINGS = {
     # What a laptop's session has as well (pipeline.session).
     "spark.driver.memory": "2g",
 }
+
+
+@pytest.fixture(scope="module")
+def plain_kernels() -> Iterator[None]:
+    """Kernels that tests call run as plain Python. For kernels that the product only calls inside of others: compiled,
+    each costs up to half a minute, for these tests alone. Compiled inside of the others, the tests of tables run them;
+    `make slow-test` compiles them for these tests as well (COMPILE_ALL)."""
+    with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
+        if not os.environ.get("COMPILE_ALL"):
+            patch.setattr(LazyKernel, "__call__", lambda kernel, *args: kernel._function(*args))
+        yield
 
 
 @pytest.fixture(scope="session")

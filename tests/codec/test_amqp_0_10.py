@@ -34,6 +34,8 @@ from codec.variant import (
     rollback,
 )
 
+pytestmark = pytest.mark.usefixtures("plain_kernels")
+
 TABLES, KEYS, STACK = T.segmented_tables(), T.segmented_keys(), new_stack()
 INDEX = {entry.name: number for number, entry in enumerate(T.entries())}
 

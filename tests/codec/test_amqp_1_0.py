@@ -27,6 +27,8 @@ from codec.amqp.versions import ERRORS, STATUSES, fact_table
 from codec.compiler.limits import LIMITS
 from codec.variant import FULL, METADATA, VALUE, begin, decode, enlarge, finish_known, new_writer, trouble
 
+pytestmark = pytest.mark.usefixtures("plain_kernels")
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WIRE, VALUES = described_tables()
 SCRATCH = new_scratch()

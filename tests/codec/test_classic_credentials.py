@@ -22,6 +22,8 @@ from codec.amqp.classic.tables import CLASSIC_VERSIONS, classic_tables
 from codec.amqp.versions import VERSIONS
 from codec.variant import FULL, OK, new_writer
 
+pytestmark = pytest.mark.usefixtures("plain_kernels")
+
 PASSWORD = b"tops3cret-pa55"
 PLAIN = b"\x00alice\x00" + PASSWORD
 AMQPLAIN = shortstr(b"LOGIN") + b"S" + long_prefixed(b"alice") + shortstr(b"PASSWORD") + b"S" + long_prefixed(PASSWORD)

@@ -31,6 +31,8 @@ from codec.amqp.versions import VERSIONS
 from codec.compiler.limits import LIMITS
 from codec.variant import MALFORMED, OK, TOO_DEEP
 
+pytestmark = pytest.mark.usefixtures("plain_kernels")
+
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())

@@ -97,7 +97,12 @@ STACKS = {
     "authentication on ipv4": (ETHERNET, Ether(**MACS) / IP(**V4, proto=51) / AH(nh=6, payloadlen=4, icv=bytes(12))),
     "four headers": (
         ETHERNET,
-        Ether(**MACS) / IPv6(**V6) / IPv6ExtHdrHopByHop() / IPv6ExtHdrDestOpt() / IPv6ExtHdrRouting() / IPv6ExtHdrFragment(),
+        Ether(**MACS)
+        / IPv6(**V6)
+        / IPv6ExtHdrHopByHop()
+        / IPv6ExtHdrDestOpt()
+        / IPv6ExtHdrRouting()
+        / IPv6ExtHdrFragment(),
     ),
 }
 
@@ -123,7 +128,9 @@ def test_ipv6_families_of_all_systems(family: int) -> None:
 
 
 def test_ethernet_padding_is_no_payload() -> None:
-    data = bytes(Ether(**MACS) / IP(**V4) / TCP(sport=1, dport=2)) + bytes(6)  # 54 bytes padded to the shortest frame, 60
+    data = bytes(Ether(**MACS) / IP(**V4) / TCP(sport=1, dport=2)) + bytes(
+        6
+    )  # 54 bytes padded to the shortest frame, 60
     packets = dissected(data)
     assert (packets.segments["wire_len"][0], packets.segments["cap_len"][0]) == (0, 0)
 
@@ -216,7 +223,11 @@ def test_random_bytes_never_raise() -> None:
 
 
 def test_filters_look_at_both_sides_and_at_the_time() -> None:
-    data = [bytes(Ether(**MACS) / IP(**V4) / tcp()), bytes(Ether(**MACS) / IPv6(**V6) / tcp(dport=80)), bytes(Ether(**MACS) / ARP())]
+    data = [
+        bytes(Ether(**MACS) / IP(**V4) / tcp()),
+        bytes(Ether(**MACS) / IPv6(**V6) / tcp(dport=80)),
+        bytes(Ether(**MACS) / ARP()),
+    ]
     packets = dissected(*data, times=(10, 20, 30))
     hosts = host_bytes([ip_address("10.0.0.2"), ip_address("2001:db8::9")])
     assert Filter().matches(packets).tolist() == [True, True, True]
