@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
+from udfs.arrow.dictionaries import missing
 
 Column = Any  # pa.Array or pa.ChunkedArray; texts may be coded as words of a dictionary
+MOST_KNOWN = 1 << 10
+_KNOWN_WORDS: dict[tuple[int, int, int, int, tuple[str, ...]], tuple[pa.StringArray, NDArray[np.bool_]]] = {}
 
 
 def places_of(connections: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -25,7 +28,7 @@ def places_of(connections: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def numbers_of(column: Column) -> NDArray[np.int64]:
     """A column of integers; null is 0."""
-    numbers: NDArray[np.int64] = column.fill_null(0).to_numpy().astype(np.int64, copy=False)
+    numbers: NDArray[np.int64] = _filled(column, 0).to_numpy().astype(np.int64, copy=False)
     return numbers
 
 
@@ -38,7 +41,8 @@ def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def integers(column: Column, null: int = 0) -> NDArray[np.int64]:
     """A column of numbers or booleans, null as `null`; `fixed`."""
-    return fixed(column.cast(pa.int64()).fill_null(null).to_numpy(zero_copy_only=False))
+    numbers = column if column.type == pa.int64() else column.cast(pa.int64())
+    return fixed(_filled(in_one(numbers), null).to_numpy(zero_copy_only=False))
 
 
 def elapsed(since: Column, until: Column) -> Column:
@@ -57,9 +61,22 @@ def is_among(column: Column, *values: str) -> NDArray[np.bool_]:
     texts = in_one(column)
     if not pa.types.is_dictionary(texts.type):
         return truth_of(one_of(texts, values))
-    words = np.append(truth_of(one_of(texts.dictionary, values)), False)  # the last one: null
-    found: NDArray[np.bool_] = words.take(codes_of(texts), mode="wrap")
+    found: NDArray[np.bool_] = _words_among(texts.dictionary, values).take(codes_of(texts), mode="wrap")
     return found
+
+
+def _words_among(dictionary: pa.StringArray, values: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Which words of a dictionary are among `values`; the last one, which is null, is not. The decoder's dictionaries
+    are always the same, so answers are remembered, with the dictionaries, by their address."""
+    _, offsets, octets = dictionary.buffers()
+    key = (offsets.address, octets.address if octets else 0, dictionary.offset, len(dictionary), values)
+    known = _KNOWN_WORDS.get(key)
+    if known is None:
+        if len(_KNOWN_WORDS) >= MOST_KNOWN:
+            _KNOWN_WORDS.clear()
+        known = dictionary, np.append(truth_of(one_of(dictionary, values)), False)
+        _KNOWN_WORDS[key] = known
+    return known[1]
 
 
 def numbered(column: Column, values: Collection[str]) -> NDArray[np.int64]:
@@ -84,8 +101,13 @@ def is_noted(notes: Column, note: int) -> NDArray[np.bool_]:
 
 def codes_of(texts: pa.DictionaryArray) -> NDArray[np.int32]:
     """Which word each text is; -1 for null."""
-    codes: NDArray[np.int32] = texts.indices.fill_null(-1).to_numpy()
+    codes: NDArray[np.int32] = _filled(texts.indices, -1).to_numpy()
     return codes
+
+
+def _filled(column: Column, value: int) -> Column:
+    """The column, null as `value`."""
+    return column.fill_null(value) if column.null_count else column
 
 
 def is_there(column: Column) -> NDArray[np.bool_]:
@@ -101,7 +123,7 @@ def places_where(marks: NDArray[np.bool_]) -> pa.Int64Array:
 
 def truth_of(marks: pa.BooleanArray) -> NDArray[np.bool_]:
     """A column of truth values; null is not true."""
-    truth: NDArray[np.bool_] = marks.fill_null(False).to_numpy(zero_copy_only=False)
+    truth: NDArray[np.bool_] = _filled(marks, False).to_numpy(zero_copy_only=False)
     return truth
 
 
@@ -124,7 +146,7 @@ def joined(first: pa.Table | None, then: pa.Table | pa.RecordBatch | None) -> pa
 
 def picked(column: Column, places: NDArray[np.int64]) -> pa.Array:
     """The values at `places`; null where that is negative."""
-    return _with_parts(in_one(column).take(pa.array(places, mask=places < 0)))
+    return _with_parts(in_one(column).take(pa.array(places, mask=missing(places))))
 
 
 def with_parts(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -136,6 +158,8 @@ def with_parts(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _with_parts(column: pa.Array) -> pa.Array:
     """Under a null the parts of a VARIANT may be null, too, which they must not be."""
     if not pa.types.is_struct(column.type):
+        return column
+    if not column.null_count:
         return column
     parts = [column.field(i).fill_null(b"") for i in range(column.type.num_fields)]
     return pa.StructArray.from_arrays(parts, fields=list(column.type), mask=column.is_null())

@@ -203,7 +203,8 @@ class Groups:
 
     def __init__(self, frames: pa.Table, own_at: NDArray[np.int64], body_frames: tuple[str, ...]) -> None:
         self._frames, self.order = frames, own_at
-        connections, contents = self.numbers("connection_id"), self.numbers("content_frame_no")
+        self._numbers: dict[str, NDArray[np.int64]] = {}
+        connections, contents = (numbers_of(frames[name])[own_at] for name in ("connection_id", "content_frame_no"))
         keys = places_of(connections) * (contents.max() + 1) + contents
         if (np.diff(keys) < 0).any():
             by_key = np.argsort(keys, kind="stable")
@@ -224,7 +225,9 @@ class Groups:
 
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A column of integers, in order; null is 0."""
-        return numbers_of(self._frames[name])[self.order]
+        if name not in self._numbers:
+            self._numbers[name] = numbers_of(self._frames[name])[self.order]
+        return self._numbers[name]
 
     def valid(self, name: str) -> NDArray[np.bool_]:
         """Where a column is not null, in order."""
@@ -277,16 +280,21 @@ class Groups:
     def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
         """The frames of some groups, of those that go on with them one row each: the last, with the size and time of
         all."""
-        sizes, times = self.numbers("payload_size"), self.numbers("ts_ns")
-        known = self.goes_on & self.valid("payload_size")
-        places = np.arange(len(sizes))
-        last = np.maximum.reduceat(np.where(self.goes_on, places, -1), self.starts)
+        rows, counts = np.flatnonzero(np.repeat(chosen, self.sizes)), self.sizes[chosen]
+        if not len(rows):
+            return self._frames.take(pa.array([], pa.int64()))
+        starts, goes_on = np.cumsum(counts) - counts, self.goes_on[rows]
+        sizes, times = self.numbers("payload_size")[rows], self.numbers("ts_ns")[rows]
+        known = goes_on & self.valid("payload_size")[rows]
+        last = np.maximum.reduceat(np.where(goes_on, np.arange(len(rows)), -1), starts)
         at = last[last >= 0]
-        sizes[at] = self.sums(np.where(known, sizes, 0))[last >= 0]
-        times[at] = self.highest(np.where(self.goes_on, times, times.min()))[last >= 0]
-        unknown = ~known & ~(self.goes_on & np.isin(places, at) & np.repeat(self.first_where(known) >= 0, self.sizes))
-        kept = np.flatnonzero(np.repeat(chosen, self.sizes) & (~self.goes_on | np.isin(places, at)))
-        frames = self._frames.take(pa.array(self.order[kept]))
+        sizes[at] = np.add.reduceat(np.where(known, sizes, 0), starts)[last >= 0]
+        times[at] = np.maximum.reduceat(np.where(goes_on, times, times.min()), starts)[last >= 0]
+        is_last = np.zeros(len(rows), bool)
+        is_last[at] = True
+        unknown = ~known & ~(is_last & np.repeat(np.logical_or.reduceat(known, starts), counts))
+        kept = np.flatnonzero(~goes_on | is_last)
+        frames = self._frames.take(pa.array(self.order[rows[kept]]))
         columns = {"payload_size": pa.array(sizes[kept], mask=unknown[kept]), "ts_ns": pa.array(times[kept])}
         for name, column in columns.items():
             frames = frames.set_column(frames.schema.get_field_index(name), name, column)
