@@ -52,10 +52,10 @@ class Budget:
 
 
 BUDGETS = (
-    Budget("frames: as fast as tshark -T fields, times", "tshark fields", "frames", 6),
-    Budget("all tables: as fast as tshark -T fields, times", "tshark fields", "tables", 4),
+    Budget("frames: as fast as tshark -T fields, times", "tshark fields", "frames", 10),
+    Budget("all tables: as fast as tshark -T fields, times", "tshark fields", "tables", 5),
     Budget("all tables: as fast as tshark -T ek, times", "tshark ek", "tables", 50),
-    Budget("all tables: as long as the floor job, times", "tables", "floor", 2, at_least=False),
+    Budget("all tables: as long as the floor job, times", "tables", "floor", 3, at_least=False),
 )
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from codec.conversation import carried
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.credit import Changes, idle_times
-from codec.conversation.sessions.outcomes import Outcomes, Places, concluded, still_needed
+from codec.conversation.sessions.outcomes import Outcomes, Places, about, concluded, still_needed
 from codec.conversation.sessions.pools import COUNT, kept
 from codec.conversation.sessions.semantics import compiled_roles, names_with
 from codec.conversation.sessions.state import (
@@ -170,7 +170,7 @@ class Sessions:
         self._counts = counts
         found = _messages(records, outcomes, self._texts).filter(pa.array(gone))
         events = records.events
-        kept(state.events, (events["opens"] == 0) | ~np.isin(events["frame_no"], frames))
+        kept(state.events, about(events, (events["opens"] == 1) & ~np.isin(events["frame_no"], frames)))
         kept(state.messages, ~gone)
         return found
 

@@ -208,7 +208,13 @@ def still_needed(records: Ended, outcomes: Outcomes) -> NDArray[np.bool_]:
     waits |= (ledger % LEDGERS >= COMPLETIONS) & (
         Places(outcomes.completed.ledger, outcomes.completed.frame_no).find(ledger, events["frame_no"]) == NONE
     )
-    waits &= opens
+    return about(events, waits & opens)
+
+
+def about(events: NDArray[np.void], waits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which events say something of those messages whose openings are marked in `waits`: these, and what was noted of
+    them."""
+    opens, ledger = events["opens"] == 1, events["ledger"]
     ids = np.sort((ledger[waits] << KEY_BITS) | events["first"][waits])
     first = np.searchsorted(ids, (ledger << KEY_BITS) | events["first"], "left")
     last = np.searchsorted(ids, (ledger << KEY_BITS) | events["last"], "right")

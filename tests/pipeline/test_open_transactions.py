@@ -1,0 +1,104 @@
+"""A transaction of 1.0 that stays open while messages go by: what is held of it has a bound."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from test_conversation import FRAMES, performative, table
+
+from benchmarks.processes import RESET_PEAK, peak_bytes
+from codec.compiler.limits import Limits
+from codec.variant import encode
+from pipeline.tables.config import READ_ARGUMENTS, config
+from udfs.arrow.fields import fields
+from udfs.arrow.types import VARIANT
+from udfs.tables import conversation
+from udfs.tables.conversation import Conversation
+
+BATCH = 1 << 14
+FIRST = 0x11000000  # of delivery ids, which take four octets each
+MOST_BYTES = 1_500_000_000  # 1.1 KB a message and 250 MB were measured
+
+
+def opening() -> list[dict[str, object]]:
+    """A link for messages, one to the coordinator, and a transaction that is declared on it."""
+    attach = {"role": False, "source": {}, "initial_delivery_count": 0}
+    frames = [
+        performative("client", "begin"),
+        performative("server", "begin", remote_channel=0),
+        performative("client", "attach", name="a", handle=0, target={"address": "q"}, **attach),
+        performative("server", "attach", name="a", handle=0, role=True, target={"address": "q"}, source={}),
+        performative("client", "attach", name="b", handle=1, target={"type": "coordinator"}, **attach),
+    ]
+    declare = {"content_frame_no": len(frames) + 1, "properties": {"body": {"type": "declare"}}}
+    return [*frames, performative("client", "transfer", handle=1, delivery_id=1, **declare)]
+
+
+def numbered(arguments: dict[str, object], numbers: np.ndarray) -> pa.StructArray:
+    """The same VARIANT for each of `numbers`, which stand in it where FIRST is."""
+    value, metadata = encode(arguments)
+    octets = np.tile(np.frombuffer(value, np.uint8), (len(numbers), 1))
+    marker, at = FIRST.to_bytes(4, "little"), -1
+    while (at := value.find(marker, at + 1)) >= 0:
+        octets[:, at : at + 4] = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)
+    ends = pa.py_buffer(np.arange(len(numbers) + 1, dtype=np.int32) * len(value))
+    values = pa.Array.from_buffers(pa.binary(), len(numbers), [None, ends, pa.py_buffer(octets)])
+    return pa.StructArray.from_arrays([values, pa.repeat(pa.scalar(metadata), len(numbers))], fields=list(VARIANT))
+
+
+def accepted_transfers(count: int) -> Iterator[pa.RecordBatch]:
+    """So many transfers of the client, each accepted at once, in the transaction."""
+    begun = opening()
+    yield from table(begun).to_batches()
+    transfer = {"content_frame_no": 1, "body_sha256": "a", "properties": {}}
+    models = (
+        performative("client", "transfer", handle=0, delivery_id=FIRST, **transfer),
+        performative("server", "disposition", role=True, first=FIRST, state={"type": "accepted"}, settled=True),
+    )
+    rows = table([*models] * BATCH).combine_chunks()
+    for first in range(0, count, BATCH):
+        size = min(BATCH, count - first)
+        numbers = FIRST + first + np.arange(size)
+        frame_no = len(begun) + 1 + 2 * first + np.arange(2 * size)
+        parts = [numbered(model["arguments"], numbers) for model in models]
+        arguments = pa.concat_arrays(parts).take(pa.array(np.arange(2 * size).reshape(2, size).T.reshape(-1)))
+        columns = {name: rows[name].combine_chunks().slice(0, 2 * size) for name in FRAMES.names}
+        columns |= {"frame_no": pa.array(frame_no), "ts_ns": pa.array(frame_no * 1000), "arguments": arguments}
+        columns["content_frame_no"] = pa.array(frame_no, mask=frame_no % 2 == len(begun) % 2)
+        yield pa.RecordBatch.from_arrays([columns[name] for name in FRAMES.names], schema=FRAMES)
+
+
+def outcomes_of(count: int, waiting_bytes: int | None = None) -> tuple[list[str], Conversation]:
+    found, followed = list[str](), Conversation(config(), waiting_bytes)
+    for batch in accepted_transfers(count):
+        for name, rows in followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)):
+            found += rows["outcome"].to_pylist() if name == "messages" else []
+    for name, rows in followed.finish():
+        found += rows["outcome"].to_pylist() if name == "messages" else []
+    return found, followed
+
+
+def test_what_was_said_of_messages_that_went_out_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit; before that, all of them wait for the end of the transaction."""
+    monkeypatch.setattr(conversation, "LIMITS", Limits(outstanding_messages=1000))
+    followed, events = Conversation(config(), 0), []
+    for batch in accepted_transfers(8 * BATCH):
+        for _ in followed.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)):
+            pass
+        events.append(followed._sessions.event_bytes)
+    assert max(events[4:]) <= events[3]
+    assert followed.gave_up == {7}
+
+
+def test_a_million_transfers_in_one_open_transaction() -> None:
+    with open("/proc/self/clear_refs", "w") as refs:
+        refs.write(RESET_PEAK)
+    before = peak_bytes(os.getpid())
+    outcomes, followed = outcomes_of(1_000_000)
+    assert outcomes == ["confirmed"] * 1_000_000
+    assert not followed.gave_up
+    assert peak_bytes(os.getpid()) - before < MOST_BYTES
