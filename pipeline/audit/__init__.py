@@ -4,7 +4,7 @@
     found.filter("severity = 'violation'").select("rule_id", "summary", "evidence", "packet_no").show()
 
 Rules are data (`catalogue`), and so are the conditions that break them (`detectors`). A context is a set of rows that
-detectors read, computed once for all of them. `custom` adds rules of the user. The tables are read several times, so
+detectors read, computed once for all of them. `config` adds rules of the user. The tables are read several times, so
 they should come from files. `findings` runs the search when it is called and returns the result as a DataFrame.
 """
 
@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.audit import custom
 from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_custom
-from pipeline.audit.config import Config, is_accepted
+from pipeline.audit.config import Config, custom_rows, is_accepted, validate
 from pipeline.audit.contexts.materialized import PUSH_DOWN_VALUES, materialize
 from pipeline.audit.contexts.registry import CONTEXTS
 from pipeline.audit.contexts.sources import Sources
@@ -54,11 +53,11 @@ def findings(
     """Table findings of `tables`. `rules`, `disable`: ids ('HS-08') or groups ('HS'); all rules where `rules` is None.
 
     `config`: thresholds, disabled rules, accepted exceptions, custom rules (`config.read`); `today`: the day on which
-    exceptions must be valid, by default the current day (UTC). `extra`: custom rules with their detectors (`custom`).
+    exceptions must be valid, by default the current day (UTC). `extra`: custom rules with their detectors (`config`).
     Raises ValueError for unknown ids and for an invalid `extra`.
     """
     limits = config or Config()
-    additional, searching = custom.validate([*extra, *limits.rules])
+    additional, searching = validate([*extra, *limits.rules])
     without = {*disable, *limits.disabled}
     wanted = {rule.id: rule for rule in chosen_rules(rules, without, limits, additional.values())}
     nothing = shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
@@ -109,7 +108,7 @@ def _found(
 
     def found_in(place: tuple[bool, str]) -> DataFrame | None:
         is_own, name = place
-        rows = custom.context(sources, name) if is_own else CONTEXTS[name].rows(sources)
+        rows = custom_rows(sources, name) if is_own else CONTEXTS[name].rows(sources)
         return None if rows is None else hits(rows, needed[place], rules).localCheckpoint()
 
     shared = dict.fromkeys(source for is_own, name in needed if not is_own for source in CONTEXTS[name].reads)

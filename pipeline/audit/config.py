@@ -16,26 +16,45 @@ A file:
     reason = "firmware without TLS, replaced in spring"
     until = 2027-03-31                         # the last day
 
-The file may also define custom rules (`custom`); the rest of the file may name them.
+    [rules."HOUSE-01"]                         # a custom rule: the keys in RULE and DETECTOR
+    severity = "warning"
+    scope = "channel"
+    summary = "A queue is not named TEAM.PURPOSE."
+    table = "methods"
+    when = "name = 'queue.declare' AND queue NOT LIKE '%.%'"
+    evidence = { observed = "queue" }
+
+The same custom rule in Python:
+
+    names = Rule(id="HOUSE-01", severity="warning", scope="channel", summary="A queue is not named TEAM.PURPOSE.")
+    found = Detector("HOUSE-01", "methods", "name = 'queue.declare' AND queue NOT LIKE '%.%'", {"observed": "queue"})
+    pipeline.findings(tables, extra=[(names, found)])
+
+The context of a custom rule is a whole table with all of its columns, and `version` if it has none; 'connections' is
+the context of the catalogue, with `frame_no` and `ts_ns`. The other contexts of the catalogue are not available: they
+leave out rows that no rule of the catalogue can be about.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from codec.errors import WirehareError
-from pipeline.audit import custom
-from pipeline.audit.catalogue import Number, Rule, names_of, with_custom
+from pipeline.audit.catalogue import Number, Rule, catalogue, names_of, with_custom
 from pipeline.audit.detector import Detector
 from udfs.source.suggestions import meant
+
+if TYPE_CHECKING:
+    from pipeline.audit.contexts.sources import Sources
 
 CONNECTION_KEYS = ("client_product", "user", "vhost")
 
@@ -97,7 +116,7 @@ def parse_config(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> Config:
             raise ConfigError(f"parameters.{name}: expected thresholds by name")
         _require_known(values, rules[name].parameters, f"parameter of {name}")
         for parameter, value in values.items():
-            if not custom.is_number(value):
+            if not is_number(value):
                 raise ConfigError(
                     f"parameters.{name}.{parameter}: expected a number from 0 to 2147483647, not {value!r}"
                 )
@@ -113,8 +132,8 @@ def _custom_rules(entries: Mapping[str, Any], known: Collection[str]) -> tuple[t
         if name in known:
             raise ConfigError(f"rules.{name}: there is a rule of that name already")
     try:
-        found = tuple(custom.parse_rule(name, entry) for name, entry in entries.items())
-        custom.validate(found)
+        found = tuple(parse_rule(name, entry) for name, entry in entries.items())
+        validate(found)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return found
@@ -162,3 +181,78 @@ def is_accepted(exceptions: Collection[Accepted], today: date) -> Column:
                 same &= F.lit(True) if value is None else F.col(name).eqNullSafe(value)
             covered |= same
     return covered
+
+
+# Tables whose rows belong to one connection.
+CONTEXTS = ("frames", "streams", "connections", "channels", "links", "methods", "messages")
+# No '/': `wirehare cut --finding` divides there. No hyphen first: a command line takes that for an option.
+RULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+
+# Keys of a rule in a file that become fields of `Rule` and `Detector`, with their types. Elements of lists and values
+# of tables are texts; parameters are numbers.
+RULE: Mapping[str, type] = {
+    "severity": str, "scope": str, "summary": str, "versions": list, "category": str, "offender": str,
+    "reference": str, "parameters": dict, "needs": list, "prefers": list,
+}  # fmt: skip
+DETECTOR: Mapping[str, type] = {
+    "table": str, "when": str, "evidence": dict, "frame": str, "at_ns": str, "occurrences": str, "thing": str,
+}  # fmt: skip
+REQUIRED = ("severity", "scope", "summary", "table", "when")
+EXPECTED: Mapping[type, str] = {str: "a text", list: "a list of texts", dict: "a table"}
+
+
+def parse_rule(name: str, entry: Any) -> tuple[Rule, Detector]:
+    """A rule from its TOML table, with its detector. Raises ValueError."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"rules.{name}: expected a table")
+    kinds = {**RULE, **DETECTOR}
+    for key, value in entry.items():
+        if key not in kinds:
+            raise ValueError(f"rules.{name}: no key {key!r}; expected some of {', '.join(kinds)}")
+        number = key == "parameters"
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        fits = all(is_number(part) if number else isinstance(part, str) for part in parts)
+        if not isinstance(value, kinds[key]) or not fits:
+            expected = "numbers by name" if number else EXPECTED[kinds[key]]
+            raise ValueError(f"rules.{name}.{key}: expected {expected}")
+    for key in REQUIRED:
+        if key not in entry:
+            raise ValueError(f"rules.{name}: has no {key!r}")
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    about = {key: value for key, value in values.items() if key in RULE}
+    search = {"context" if key == "table" else key: value for key, value in values.items() if key in DETECTOR}
+    return Rule(id=name, **about), Detector(name, **search)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a valid threshold."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < 2**31
+
+
+def validate(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule], list[Detector]]:
+    """The rules by id, and the detectors. Raises ValueError for an invalid pair."""
+    rules: dict[str, Rule] = {}
+    detectors = []
+    for rule, detector in extra:
+        if not RULE_ID.fullmatch(rule.id) or rule.id in catalogue():
+            raise ValueError(
+                f"rule {rule.id!r}: expected letters, digits and hyphens, no hyphen first, and no id of the catalogue"
+            )
+        if rules.setdefault(rule.id, rule) != rule:
+            raise ValueError(f"rule {rule.id} is there twice, and is not the same")
+        if detector.rule != rule.id:
+            raise ValueError(f"rule {rule.id}: its detector is one of {detector.rule!r}")
+        if detector.context not in CONTEXTS:
+            raise ValueError(f"rule {rule.id}: no context {detector.context!r}; expected one of {', '.join(CONTEXTS)}")
+        detectors.append(detector)
+    return rules, detectors
+
+
+def custom_rows(sources: Sources, table: str) -> DataFrame:
+    """The rows of a table for the detectors of custom rules."""
+    if table == "connections":
+        return sources.connections
+    rows: DataFrame = getattr(sources.tables, table)
+    if "version" in rows.columns:
+        return rows
+    return rows.join(F.broadcast(sources.connections.select("connection_id", "version")), "connection_id", "left")

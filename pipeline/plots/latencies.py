@@ -22,9 +22,8 @@ from pipeline.plots.rows import (
     span,
     subtitle,
 )
-from pipeline.report.latency import MEASURE_NAMES
 from pipeline.report.text import plain_text
-from pipeline.summaries import ACCURACY, PERCENTILES, measured
+from pipeline.summaries import ACCURACY, MEASURE_NAMES, PERCENTILES, measured
 from pipeline.summaries import latency as summary
 from pipeline.theme import LIGHT, logarithmic_ms
 

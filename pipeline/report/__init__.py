@@ -3,11 +3,11 @@
 The data passes through these modules:
 
     sections, evidence           what is counted of the tables and of the findings, as data
-    groups                       counts all sections in one Spark query with a bounded number of rows
+    groups                       counts all sections in one Spark query with a bounded number of rows; percentiles
     facts                        the collected results; no Spark from here on
     baseline, coverage, verdict  what is new since the last audit, what was checked, the overall result
     tables, cards                tables and broken rules of the page
-    latency, charts, topology    percentiles; charts as SVG
+    charts, topology             charts as SVG
     text                         escapes strings from the wire
     page, formats                the HTML page, limited in size; SARIF, JUnit, GitHub
 """

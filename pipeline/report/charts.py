@@ -17,9 +17,8 @@ from markupsafe import Markup
 
 from pipeline import theme
 from pipeline.output.units import time_unit
-from pipeline.report.groups import Groups
-from pipeline.report.latency import Latency
-from pipeline.report.sections import CLASSES_PER_OCTAVE, TIME_BARS, bar_width_ns
+from pipeline.report.groups import CLASSES_PER_OCTAVE, Groups, Latency
+from pipeline.report.sections import TIME_BARS, bar_width_ns
 from pipeline.report.text import moment
 
 WIDTH = 330

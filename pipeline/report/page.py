@@ -24,7 +24,7 @@ from pipeline.report.baseline import Comparison
 from pipeline.report.cards import cards, connection_filter, most_important
 from pipeline.report.coverage import rules_of, unchecked
 from pipeline.report.facts import Facts
-from pipeline.report.latency import Latency, flow_latencies, latencies
+from pipeline.report.groups import Latency, flow_latencies, latencies
 from pipeline.report.sections import TABLES
 from pipeline.report.tables import Table, latency_table, table
 from pipeline.report.text import count, duration, moment, share, size, wire

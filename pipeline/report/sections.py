@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.report.groups import Section, Source
+from pipeline.report.groups import CLASSES_PER_OCTAVE, Section, Source
 from pipeline.tables.roles import KNOWN
 
 DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("sections.json").read_text("utf-8"))
@@ -26,9 +26,6 @@ DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("sections.j
 TIME_BARS = 80
 # Tables with a row per method or message.
 LARGE = ("methods", "messages")
-# Latencies are counted in classes, 16 for each doubling: a percentile read from them is at most 2.2 % off. 64-bit
-# nanoseconds have 63 doublings, and few outcomes and methods occur: 4000 classes are enough.
-CLASSES_PER_OCTAVE = 16
 # 0-9-1 section 1.1: 200 is success, errors begin with 3.
 CLOSED_WITH_ERROR = "coalesce(close_code, 0) >= 300 or (close_code is null and close_text is not null)"
 # Generated parts of names: what RabbitMQ appends to amq.gen- and amq.rabbitmq.reply-to., UUIDs, long hex, long numbers.

@@ -8,8 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pipeline.report.groups import Groups
-from pipeline.report.latency import Latency
+from pipeline.report.groups import Groups, Latency
 from pipeline.report.sections import TABLES
 from pipeline.report.text import NOTHING, count, duration, moment, size, wire
 

@@ -20,7 +20,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from pipeline import plots
-from pipeline.plots.escaping import TEMPLATES
+from pipeline.plots import TEMPLATES
 
 # As long as names on an axis may be. The page has x.js beside it, which says so when it runs.
 HOSTILE = ("</script><script>broken=1</script>", "</script><script src=x.js>", "<img src=x onerror=broken=1>")

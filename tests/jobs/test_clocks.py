@@ -20,7 +20,7 @@ from pipeline import Tables, plots, theme
 from pipeline.output.units import duration
 from pipeline.report import charts
 from pipeline.report.facts import collect_facts
-from pipeline.report.latency import Latency
+from pipeline.report.groups import Latency
 from pipeline.report.page import draw_charts
 from pipeline.schemas import FINDINGS
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from plots_support import MILLISECOND, SECOND, frame
 
 from pipeline import plots
-from pipeline.plots.labels import kind, label
-from pipeline.plots.steps import Step, add_silences, fold_repeats, steps
+from pipeline.plots.steps import Step, add_silences, fold_repeats, kind, label, steps
 from pipeline.report.text import plain_text
 
 WIDE = 200

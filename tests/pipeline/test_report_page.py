@@ -18,8 +18,7 @@ from report_support import HOSTILE, everywhere, identity
 from pipeline.report import charts
 from pipeline.report.baseline import compare, read
 from pipeline.report.facts import Facts
-from pipeline.report.groups import Groups
-from pipeline.report.latency import latencies
+from pipeline.report.groups import Groups, latencies
 from pipeline.report.page import LARGEST, page
 from pipeline.report.verdict import verdict
 

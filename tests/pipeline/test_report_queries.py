@@ -13,8 +13,7 @@ import pipeline
 from pipeline.report.cards import cards
 from pipeline.report.evidence import IDENTITIES, entities
 from pipeline.report.facts import Facts, collect_facts
-from pipeline.report.groups import Section, Source, count_groups
-from pipeline.report.latency import latencies
+from pipeline.report.groups import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
 from pipeline.report.sections import TABLES, bar_width_ns, sources
 
