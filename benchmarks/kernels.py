@@ -27,7 +27,7 @@ from codec.amqp.connections.flows import run
 from codec.amqp.values import decode_values
 from codec.amqp.versions import BODY
 from codec.capture.records import RECORD
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.hashes.digest import begin, finish, new_digests, update
 from codec.net.layers import dissect
 from codec.net.segments import ACK, SEGMENT, SYN

@@ -1,8 +1,8 @@
-"""Big-endian reads out of a byte buffer. The only place that checks bounds.
+"""Big-endian reads from a byte buffer, with bounds checks. No other module checks bounds of reads.
 
-Every read takes `buf` (uint8), the offset `at` and the offset `end` that it may not pass; the caller vouches only for
-`0 <= at` and `end <= len(buf)`. A read that would pass `end` gives `SHORT`, which no unsigned value equals. Results are
-64-bit signed integers when compiled (never unsigned, which numba would mix into float64) and `int` in plain Python.
+Every read takes `buf` (uint8), the offset `at` and the offset `end` that it may not pass. The caller guarantees only
+`0 <= at` and `end <= len(buf)`. A read that would pass `end` returns `SHORT`, which no unsigned value equals. Results
+are signed 64-bit integers when compiled (numba would convert mixed unsigned ones to float64) and `int` in plain Python.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ SHORT = -1
 
 @kernel
 def octet(buf, at):
-    """The byte at `at`, which the caller knows to be inside the buffer."""
+    """The byte at `at`; the caller guarantees that it is inside the buffer."""
     return int(np.int64(buf[at]))
 
 
 @kernel
 def fits(at, size, end):
-    """Whether `size` bytes stand at `at` before `end`."""
+    """Whether `size` bytes from `at` on end before `end`."""
     return 0 <= size <= end - at
 
 
@@ -60,8 +60,8 @@ def signed(value, bits):
 
 @kernel
 def i64(buf, at, end):
-    """Eight octets as a two's complement integer: signed values, bits of a double, or an unsigned value whose excess
-    over 2^63-1 shows as `exceeds_i64`. 0 when they do not stand before `end`: ask `fits` first."""
+    """Eight octets as a two's complement integer: a signed value, the bits of a double, or an unsigned value, which
+    `exceeds_i64` checks. 0 when they pass `end`: check `fits` first."""
     if end - at < 8:
         return 0
     return (signed(u32(buf, at, end), 32) << 32) | u32(buf, at + 4, end)
@@ -76,7 +76,7 @@ def exceeds_i64(bits):
 @kernel
 def is_ascii(buf, start, end):
     """Whether no byte of `buf[start:end]` has its high bit set."""
-    # an index that counts from 0 needs no test for negative ones, so this loop becomes vector instructions
+    # an index from 0 on needs no check for negative values, so LLVM vectorises this loop
     octets = buf[start:end]
     seen = 0
     for i in range(len(octets)):

@@ -1,7 +1,7 @@
-"""The error that all errors of Wirehare are: `except WirehareError` catches what Wirehare raises, and nothing else."""
+"""The base class of all errors of Wirehare."""
 
 from __future__ import annotations
 
 
 class WirehareError(Exception):
-    """Something that Wirehare was asked to do cannot be done; the message says why, and what to do instead."""
+    """Wirehare cannot do what it was asked to do; the message has the reason and the remedy."""

@@ -1,14 +1,14 @@
-"""Addresses and names that say nothing of whose they are, the same ones every time under the same key.
+"""Pseudonyms of addresses and names: with the same key, the same ones every time.
 
 Addresses: Crypto-PAn (Xu, Fan, Ammar, Moon: "Prefix-Preserving IP Address Anonymization", ICNP 2002). Two addresses
 that share their first k bits share exactly their first k bits afterwards, so subnets stay subnets. A bit is flipped
-when AES of all bits before it, filled up with a pad, begins with a one; IPv6 is the same over 128 bits. Every distinct
+when AES of all bits before it, padded, begins with a one; IPv6 is the same over 128 bits. Every distinct
 prefix is encrypted once, all of them in one call.
 
-Names: a keyed BLAKE2b (RFC 7693) of the name in UTF-8, of which 48 bits are kept: among a million names, two get the
-same pseudonym with a chance of 0.2 %.
+Names: 48 bits of a keyed BLAKE2b (RFC 7693) of the name in UTF-8. Among a million names, two have the same pseudonym
+with a probability of 0.2 %.
 
-Whoever has the key can try names and addresses until one fits: keep it as you would keep the capture.
+With the key, names and addresses can be found by trial: protect it like the capture.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ PSEUDONYM_BYTES = 6
 _BLOCK = 16  # octets of an AES block
 # Distinct addresses at a time: for IPv6, 128 blocks of 16 octets each, at most 8 MiB.
 _CHUNK = 1 << 12
-_NAMES = b"wirehare names"  # nothing else that this key is used for gives the same digests
+_NAMES = b"wirehare names"  # separates these digests from other uses of the key
 _SALT = b"wirehare key"
-# scrypt (RFC 7914) with 16 MiB: some 50 ms for us, and as long for every guess at a passphrase.
+# scrypt (RFC 7914) with 16 MiB: about 50 ms, also for every guess of a passphrase.
 _SCRYPT = {"n": 1 << 14, "r": 8, "p": 1}
-_KEYS = 256  # passphrases that are remembered: a column of them must not cost that for each row
+_KEYS = 256  # cached passphrases, so that a column of them does not cost that for each row
 
 
 @lru_cache(maxsize=_KEYS)
 def key_of(secret: str | bytes) -> bytes:
-    """The key of 32 octets that `secret` stands for: itself when it is 32 octets, else (and every text) scrypt of it.
+    """The key of 32 octets for `secret`: 32 octets are the key; other octets, and every text, give their scrypt.
 
     Raises ValueError for an empty secret.
     """
@@ -49,7 +49,7 @@ def key_of(secret: str | bytes) -> bytes:
 def anonymise_ipv4(addresses: NDArray[np.uint32], key: bytes) -> NDArray[np.uint32]:
     """Crypto-PAn of IPv4 addresses, uint32 (n,) in the machine's byte order (10.0.0.1 is 0x0A000001), same out.
 
-    `key`: 32 octets (`key_of` makes them of a passphrase). Raises ValueError for another length.
+    `key`: 32 octets (`key_of` derives them from a passphrase). Raises ValueError for another length.
     """
     octets = np.ascontiguousarray(addresses, ">u4").view(np.uint8).reshape(-1, 4)
     return _anonymised(octets, key).view(">u4").reshape(-1).astype(np.uint32)
@@ -64,10 +64,10 @@ def anonymise_ipv6(addresses: NDArray[np.uint8], key: bytes) -> NDArray[np.uint8
 
 
 def pseudonym(name: str, key: bytes, prefix: str) -> str:
-    """What stands for `name`: `prefix`, a hyphen and 12 hexadecimal digits, such as 'queue-3f9a2c71b0de'.
+    """The pseudonym of `name`: `prefix`, a hyphen and 12 hexadecimal digits, such as 'queue-3f9a2c71b0de'.
 
-    The digits depend on name and key alone, so that a queue and the routing key that names it still match. The empty
-    name (the default exchange) names nobody, and stays empty. `key`: 32 octets, else ValueError.
+    The digits depend only on name and key, so a queue still matches the routing key that names it. The empty name (the
+    default exchange) remains empty. `key`: 32 octets, else ValueError.
     """
     if not name:
         return name
@@ -82,7 +82,7 @@ def _checked(key: bytes) -> bytes:
 
 
 def _anonymised(octets: NDArray[np.uint8], key: bytes) -> NDArray[np.uint8]:
-    """Addresses uint8 (n, 4 or 16) in network order, anonymised: each distinct one once, in order."""
+    """Addresses uint8 (n, 4 or 16) in network order, anonymised; each distinct one is computed once."""
     cipher = Cipher(algorithms.AES(_checked(key)[:_BLOCK]), modes.ECB())
     pad = np.frombuffer(cipher.encryptor().update(key[_BLOCK:]), np.uint8)
     words = octets.view(">u4" if octets.shape[1] == 4 else ">u8").astype(np.uint64)
@@ -99,13 +99,14 @@ def _anonymised(octets: NDArray[np.uint8], key: bytes) -> NDArray[np.uint8]:
 
 
 def _flips(octets: NDArray[np.uint8], cipher: Cipher[modes.ECB], pad: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Which bits of the addresses `octets` (n, width), in order and distinct, the method flips: same shape."""
+    """The bits that the method flips in the addresses `octets` (n, width), which are sorted and distinct: same
+    shape."""
     width = octets.shape[1]
     levels = np.arange(8 * width)
     masks = np.packbits(np.tri(8 * width, k=-1, dtype=np.uint8), axis=1)  # row k: the first k bits are set
     differ = np.unpackbits(octets[1:] ^ octets[:-1], axis=1)
     shared = np.append(-1, np.argmax(differ, axis=1))  # bits that an address has in common with the one before it
-    fresh = levels[:, None] > shared[None, :]  # (levels, n): this prefix was not there before
+    fresh = levels[:, None] > shared[None, :]  # (levels, n): the first address with this prefix
     level, row = np.nonzero(fresh)
     blocks = np.tile(pad, (len(level), 1))
     blocks[:, :width] &= ~masks[level]

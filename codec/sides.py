@@ -1,4 +1,4 @@
-"""The two sides of a connection, as tables name them; their places are the numbers that kernels have for them."""
+"""The two sides of a connection, as in tables; kernels use their indexes."""
 
 from __future__ import annotations
 

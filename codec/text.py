@@ -1,10 +1,10 @@
-"""How text of the wire is written where it is not UTF-8: the one rule of every STRING, in columns and in VARIANT.
+"""Text of the wire as STRING, in columns and in VARIANT; and userinfo of URIs in it.
 
-Text that is well-formed UTF-8 (RFC 3629, section 4) stays as it is. In any other text each octet that is part of no
-well-formed character is escaped as `\\xHH`, as by Python's error handler "backslashreplace", and each backslash as
-`\\x5c`: different octets stay different, and can be had back. A row with such a text carries the note 'not-utf8'.
+Well-formed UTF-8 (RFC 3629, section 4) does not change. In any other text each octet outside of a well-formed character
+is escaped as `\\xHH`, as with Python's error handler "backslashreplace", and each backslash as `\\x5c`. So different
+octets remain different, and can be restored. A row with such a text has the note 'not-utf8'.
 
-`mask_userinfo` writes over what URIs carry beside their place. Cost: linear in the octets.
+`mask_userinfo` overwrites the userinfo of URIs. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _character_end(buf, at, end):
 
 @kernel
 def escaped_size(buf, start, end):
-    """Octets that `buf[start:end]`, which is not UTF-8, has when it is escaped."""
+    """Size of `buf[start:end]`, which is not UTF-8, when it is escaped."""
     size, at = 0, start
     while at < end:
         after = _character_end(buf, at, end)
@@ -68,8 +68,8 @@ def put_escaped(out, to, buf, start, end):
 
 @kernel
 def escaped_ends(buf, ends, out_ends):
-    """Of texts end to end, which end at `ends` in `buf`, where each ends when those that are not UTF-8 are escaped:
-    whether there are such."""
+    """Set `out_ends` to the ends of the texts that end at `ends` in `buf`, with those that are not UTF-8 escaped.
+    Returns whether there is any."""
     start, to, differs = 0, 0, False
     for i in range(len(ends)):
         end = int(ends[i])
@@ -85,7 +85,7 @@ def escaped_ends(buf, ends, out_ends):
 
 @kernel
 def escape_all(buf, ends, out):
-    """Write these texts end to end, those that are not UTF-8 escaped."""
+    """Write these texts to `out`, with those that are not UTF-8 escaped."""
     start, to = 0, 0
     for i in range(len(ends)):
         end = int(ends[i])
@@ -108,17 +108,17 @@ def escaped(octets: bytes) -> str:
 
 @kernel
 def _ends_token(byte):
-    """Whether no URI goes on with this octet: a blank, a quote, an angle bracket."""
+    """Whether this octet ends a URI: a space, a quote, an angle bracket."""
     return byte <= 0x20 or byte == 0x22 or byte == 0x27 or byte == 0x3C or byte == 0x3E
 
 
 @kernel
 def _userinfo_end(octets, start, end):
-    """Where the userinfo of the URI whose authority begins at `start` ends, the place of its "@" (`start` without one),
-    and how far was looked.
+    """(end of the userinfo in the URI whose authority begins at `start`: its "@", or `start` without one; offset where
+    the search ended).
 
-    The authority ends with the first of / ? # (RFC 3986, section 3.2). A password may have such signs unescaped: then
-    what stands behind the first colon there is no port.
+    The authority ends with the first of / ? # (RFC 3986, section 3.2). A password may contain these unescaped: then the
+    text after the first colon is not a port.
     """
     at, authority_end, found, colon = start, -1, start, -1
     is_port = True

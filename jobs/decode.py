@@ -205,7 +205,7 @@ def decode_captures(
     sessions: list[SparkSession | ThisProcess] = []
 
     def begin() -> SparkSession | ThisProcess:
-        from codec.compiler.places import all_compiled
+        from codec.compiler.kernel import all_compiled
         from pipeline.session import has_session
 
         ready = all_compiled()
@@ -263,8 +263,7 @@ def decode_captures(
 def interpret_while_cold(byte_size: int) -> bool:
     """If the kernels are not compiled yet and decoding `byte_size` bytes is faster without compiling, run them
     interpreted, in this process and in the workers of a JVM started here. Return whether that is so."""
-    from codec.compiler.jit import interpret
-    from codec.compiler.places import all_compiled
+    from codec.compiler.kernel import all_compiled, interpret
     from pipeline.session import has_session
 
     sooner = byte_size <= COLD_BYTES and not has_session() and not all_compiled()

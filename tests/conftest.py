@@ -12,7 +12,7 @@ from guarded_arrays import guard_all
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from codec.compiler.jit import LazyKernel
+from codec.compiler.kernel import LazyKernel
 from pipeline.session import INTERPRETED, JOB_SETTINGS, session
 
 # The same examples in every run, however busy the machine is, so that a red run means a change;

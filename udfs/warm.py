@@ -1,9 +1,9 @@
 """Compile all kernels before the first capture is read: `python -m udfs.warm`.
 
-Compiled kernels are kept on disk (`codec.compiler.jit`), so this is worth a minute or two once after an installation or
-an upgrade, on every machine that runs workers. It reads two captures of a few packets, through the code that workers
-run, so that each kernel is compiled for exactly the types it meets there; the kernels of the values are compiled by a
-second process at the same time."""
+Compiled kernels are cached on disk (`codec.compiler.kernel`), so this is worth a minute or two after an installation or
+an upgrade, on every machine that runs workers. It reads two captures of a few packets with the code that workers run,
+so that each kernel is compiled for exactly the types it meets there. A second process compiles the kernels of values at
+the same time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.amqp.versions import headers
 from codec.compiler import cache as kernel_cache
-from codec.compiler import places as kernel_places
+from codec.compiler import kernel as kernel_settings
 from codec.variant import encode
 from udfs.arrow.types import VARIANT
 
@@ -80,7 +80,7 @@ def warm_values() -> None:
     """Compile what turns octets into VARIANT, for every family, in rows and standing alone."""
     from codec.amqp import rows as R
     from codec.amqp.decoder import HEAP_BYTES
-    from codec.amqp.standalone_values import ValueDecoder
+    from codec.amqp.standalone import ValueDecoder
     from codec.amqp.values import decode_values, definitions
     from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1
     from codec.variant import new_writer
@@ -100,11 +100,11 @@ def warm_stream() -> None:
     """Compile the stream decoder, for connections and for standalone frames, but not what decodes values."""
     from codec.amqp.decoder import Batch
     from codec.amqp.rows import Rows
-    from codec.amqp.standalone import AloneDecoder
+    from codec.amqp.standalone import StandaloneDecoder
     from codec.amqp.versions import V0_9_1
     from codec.net.segments import SEGMENT
 
-    class RowsOnly(AloneDecoder):
+    class RowsOnly(StandaloneDecoder):
         def _decoded(self, cells: np.ndarray, rows: Rows) -> Iterator[Batch]:
             return iter(())
 
@@ -280,7 +280,7 @@ def main() -> None:
     warm_functions()
     if values.returncode:
         sys.exit(values.returncode)
-    kernel_cache.directories(kernel_places.complete_name())  # makes it
+    kernel_cache.directories(kernel_settings.complete_name())  # makes it
 
 
 if __name__ == "__main__":

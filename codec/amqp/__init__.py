@@ -1,15 +1,17 @@
 """AMQP 0-8, 0-9, 0-9-1, 0-10 and 1.0 on the wire: from the ordered bytes of connections to rows of frames.
 
     >>> import codec.amqp
-    >>> codec.amqp.decode(b"AMQP\\x00\\x00\\x09\\x01")[0].name
+    >>> codec.amqp.decode(b"AMQP\\x00\\x00\\x09\\x01")[0].version
+    '0-9-1'
 
-`decode` is for a person at a prompt; `codec.amqp.decoder.Decoder` is what captures go through. What is public:
+The public names:
 
-    decode, Frame     frames of a few octets, readable
-    UnknownVersion    what `decode` raises for octets that are no AMQP
-    VERSIONS          the five versions, as the tables name them
+    decode, Frame      decodes a few octets to readable frames, at a prompt
+    UnknownVersion     the error of `decode` for octets that are not AMQP, a `codec.errors.WirehareError`
+    VERSIONS           the names of the five versions in tables
+    Decoder, Batch     decodes the segments of connections to batches of rows
 
-Importing the package loads none of its modules: each is imported when it is first asked for.
+Importing the package loads none of its modules; the first use of a name does.
 """
 
 from __future__ import annotations
@@ -18,22 +20,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from codec.amqp.decoder import Batch as Batch
+    from codec.amqp.decoder import Decoder as Decoder
     from codec.amqp.readable import Frame as Frame
     from codec.amqp.readable import UnknownVersion as UnknownVersion
     from codec.amqp.readable import decode as decode
     from codec.amqp.versions import VERSIONS as VERSIONS
 
-HOMES = {
+MODULES = {
+    "Batch": "codec.amqp.decoder",
+    "Decoder": "codec.amqp.decoder",
     "Frame": "codec.amqp.readable",
     "UnknownVersion": "codec.amqp.readable",
     "VERSIONS": "codec.amqp.versions",
     "decode": "codec.amqp.readable",
 }
-__all__ = ["VERSIONS", "Frame", "UnknownVersion", "decode"]
+__all__ = ["VERSIONS", "Batch", "Decoder", "Frame", "UnknownVersion", "decode"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
+    if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(HOMES[name]), name)
-    return found
+    value = globals()[name] = getattr(importlib.import_module(MODULES[name]), name)
+    return value

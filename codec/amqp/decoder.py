@@ -1,4 +1,4 @@
-"""The stream decoder for callers: flows of segments in, batches of rows and records of ended connections out.
+"""The stream decoder: segments of flows in, batches of rows and records of ended connections out.
 
     decoder = Decoder()
     for flow_key, segments, payload in runs:            # flow by flow, each in capture order
@@ -8,9 +8,9 @@
         ...
     decoder.take_ended()                                # codec.amqp.connections.facts makes columns of them
 
-The kernels of `codec.amqp.connections.flows` do the work; this class enlarges arrays when a kernel asks for it, and
-hands out what is full. Memory is bounded by `Limits`: one connection is in hand at a time, and of it the bytes that
-wait for the end of a frame or for a missing segment."""
+The kernels of `codec.amqp.connections.flows` do the work. This class enlarges arrays when a kernel asks for it, and
+returns full batches. Memory is bounded by `Limits`: it holds one connection at a time, with the bytes that wait for the
+end of a frame or for a missing segment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from codec.amqp.connections.state import ConnectionState
 from codec.amqp.framing import forget
 from codec.amqp.stream import State, new_state
 from codec.amqp.values import decode_values, definitions
-from codec.amqp.versions import OFFERS, headers
+from codec.amqp.versions import headers
 from codec.layers.stack import Layered, Layers, Part
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.tcp.direction import DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS, Stream
@@ -43,10 +43,10 @@ _STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces"
 
 
 class Batch(NamedTuple):
-    """Rows that are complete. Arrays are views, valid until the decoder goes on.
+    """Complete rows. Arrays are views, valid until the decoder continues.
 
-    `cells` int64 (rows, columns of codec.amqp.rows); `digest` uint8 (rows, 32); the heaps are uint8, the ends of each
-    row's parts stand in its cells.
+    `cells` int64 (rows, columns of codec.amqp.rows); `digest` uint8 (rows, 32); the heaps are uint8, and the cells have
+    the ends of each row's octets in them.
     """
 
     cells: np.ndarray
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
     properties: np.ndarray
     properties_metadata: np.ndarray
     payload: np.ndarray
-    payload_from: int  # what PAYLOAD_END counts from
+    payload_from: int  # PAYLOAD_END of the row before the first
 
 
 class Files(Protocol):
@@ -67,30 +67,30 @@ class Files(Protocol):
     def number(self, name: str) -> int: ...
 
 
-class Carried:
-    """Connections that outlive what is decoded: `states` by flow are taken up when the flow's first segment comes; in
-    the end those of all flows are there, also of those that no segment came for."""
+class CarriedStates:
+    """States of connections that continue in another capture. The state of a flow is restored when its first segment
+    comes. After `Decoder.finish`, `states` has those of all flows, including flows without segments."""
 
-    keep = True  # whether connections are put down where their flow has no more segments; else they end there
+    keep = True  # save the state of a connection when its flow has no more segments; else end the connection
 
     def __init__(self, states: Iterable[ConnectionState], files: Files) -> None:
         self.states, self.files = {state.flow: state for state in states}, files
 
-    def take_up(self, flow: bytes) -> ConnectionState | None:
-        """The state of a flow, which goes on."""
+    def restore(self, flow: bytes) -> ConnectionState | None:
+        """Remove and return the state of a flow; None when it has none."""
         return self.states.pop(flow, None)
 
-    def put_down(self, state: ConnectionState) -> bool:
-        """Keep a state; whether the rows and facts of its connection are wanted as well, as if it ended there. All rows
-        that were handed out before will never change."""
+    def save(self, state: ConnectionState) -> bool:
+        """Save a state. True: also return the rows and facts of its connection, as if it ended here. Rows that were
+        returned before are final."""
         self.states[state.flow] = state
         return False
 
-    def closed(self) -> None:
-        """All rows and facts of the connection at hand were handed out."""
+    def on_closed(self) -> None:
+        """All rows and facts of the current connection were returned."""
 
-    def left(self) -> list[bytes]:
-        """Flows that no segment came for, and that end here."""
+    def remaining_flows(self) -> list[bytes]:
+        """Flows without segments whose connections end here."""
         return []
 
 
@@ -102,12 +102,12 @@ def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
 
 
 class Decoder:
-    """Decodes connections one after the other; see the module's text. `keep_payload` also hands out body bytes;
-    `carried`: where a flow has no more segments, its connection is not ended, but its state put down there. `layers`:
-    what takes off TLS and WebSocket, None: nothing does."""
+    """Decodes connections one after the other; see the module's docstring. `keep_payload`: batches have body bytes.
+    `carried`: where a flow has no more segments, its connection does not end; its state is saved there. `layers`
+    removes TLS and WebSocket; None: no layers."""
 
     def __init__(
-        self, keep_payload: bool = False, carried: Carried | None = None, layers: Layers | None = None
+        self, keep_payload: bool = False, carried: CarriedStates | None = None, layers: Layers | None = None
     ) -> None:
         self.keep_payload, self.carried, self.layers = keep_payload, carried, layers
         rows = R.new_rows(BATCH_ROWS + R.SPARE_ROWS, HEAP_BYTES, HEAP_BYTES if keep_payload else 1)
@@ -116,7 +116,7 @@ class Decoder:
         self.properties = new_writer(HEAP_BYTES, HEAP_BYTES)
         self.definitions = definitions()
         self.ended: list[Concluded] = []
-        self.limits: dict[int, int] = {}  # that the values of rows reached, by connection
+        self.limits: dict[int, int] = {}  # limits that the values of rows reached, by connection
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
         """Decode the next segments (SEGMENT records in capture order, `file` filled in) of `flow` (36-byte key)."""
@@ -125,8 +125,8 @@ class Decoder:
     def feed_flows(
         self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray
     ) -> Iterator[Batch]:
-        """The same for several flows: `flows` uint8 (n, 36); flow i has the segments before `ends[i]` (int64) that no
-        other one has. The first flow may be the last one of the call before."""
+        """The same for several flows: `flows` uint8 (n, 36); the segments of flow i end at `ends[i]` (int64). The first
+        flow may be the last flow of the call before."""
         flows, segments, payload = readonly(flows), readonly(segments.view(np.recarray)), readonly(payload)
         if self.layers is None:
             yield from self._feed_part(Part(flows, ends, segments, payload))
@@ -149,28 +149,28 @@ class Decoder:
             part.layered.connection_id = int(c.connection_id)
 
     def _run_carried(
-        self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, carried: Carried
+        self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray, carried: CarriedStates
     ) -> Iterator[Batch]:
         begin = 0
-        for i in range(len(flows)):  # states are put down and taken up flow by flow
-            yield from self._turn_to(flows[i], carried)
+        for i in range(len(flows)):  # states are saved and restored flow by flow
+            yield from self._switch_to(flows[i], carried)
             end = int(ends[i])
             yield from self._run(flows[i : i + 1], np.array([end - begin]), segments[begin:end], payload)
             begin = end
 
     def finish(self) -> Iterator[Batch]:
-        """End the connection in hand and hand out what is left; the decoder is as new then."""
+        """End the current connection and return the remaining rows; afterwards the decoder is as new."""
         if self.layers is not None:
             self.layers.parking = self.carried is not None and self.carried.keep
             for part in self.layers.finish():
                 yield from self._feed_part(part)
-        for flow in self.carried.left() if self.carried else ():
-            yield from self._turn_to(readonly(np.frombuffer(flow, np.uint8)), self.carried)  # type: ignore[arg-type]
+        for flow in self.carried.remaining_flows() if self.carried else ():
+            yield from self._switch_to(readonly(np.frombuffer(flow, np.uint8)), self.carried)  # type: ignore[arg-type]
             for part in self.layers.finish() if self.layers else ():
                 yield from self._feed_part(part)
         yield from self._close()
         begin_flow(self.state.begun, readonly(NO_FLOW))
-        yield from self._take()
+        yield from self._flush()
 
     def _run(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
         code, flow, i, direction = run(self.state, flows, ends, segments, payload, 0, 0)
@@ -178,59 +178,59 @@ class Decoder:
             yield from self._make_room(code, direction)
             code, flow, i, direction = run(self.state, flows, ends, segments, payload, flow, i)
 
-    def _turn_to(self, flow: np.ndarray, carried: Carried) -> Iterator[Batch]:
-        """The next segments are of this flow: that of the segments before, or another one."""
+    def _switch_to(self, flow: np.ndarray, carried: CarriedStates) -> Iterator[Batch]:
+        """Make this flow the current one, unless it is already."""
         if same_flow(self.state.begun, flow):
             return
         yield from self._close()
         begin_flow(self.state.begun, flow)
-        found = carried.take_up(flow.tobytes())
+        found = carried.restore(flow.tobytes())
         if found is not None:
             yield from self._resume(found, carried)
 
     def _close(self) -> Iterator[Batch]:
-        """The flow in hand has no more segments."""
+        """The current flow has no more segments."""
         if not self._open:
             return
         in_layers = self.layers is not None and self.layers.has_ended(int(self.state.connection[0].connection_id))
         if self.carried and self.carried.keep and not in_layers:
-            yield from self._put_down(self.carried)
+            yield from self._save(self.carried)
             return
         yield from self._end()
         if self.carried:
-            yield from self._take()
-            self.carried.closed()
+            yield from self._flush()
+            self.carried.on_closed()
 
     def _end(self) -> Iterator[Batch]:
-        """The connection in hand ends."""
+        """End the current connection."""
         self.state.connection[0].phase = ENDING
         nothing = np.zeros(0, SEGMENT).view(np.recarray), np.zeros(0, np.uint8)
         yield from self._run(readonly(NO_FLOW[None]), np.zeros(1, np.int64), *map(readonly, nothing))
 
-    def _put_down(self, carried: Carried) -> Iterator[Batch]:
-        """The connection in hand may go on in another capture."""
-        yield from self._take()
+    def _save(self, carried: CarriedStates) -> Iterator[Batch]:
+        """Save the state of the current connection, which may continue in another capture."""
+        yield from self._flush()
         state = self.state
         connection = int(state.connection[0].connection_id)
         found = ConnectionState.of(state, carried.files.names, self.limits.get(connection, 0))
         layered = self.layers.parked(found.flow) if self.layers is not None else None
         if layered is not None:
             found = replace(found, layers=layered.state(carried.files.names))
-        if carried.put_down(found):
+        if carried.save(found):
             if layered is not None and self.layers is not None:
                 for part in self.layers.end(layered):
                     yield from self._run(readonly(part.flows), part.ends, *_for_kernels(part))
             yield from self._end()
-            yield from self._take()
-            carried.closed()
+            yield from self._flush()
+            carried.on_closed()
             return
         self.limits.pop(connection, None)
         state.rows.used[:] = 0
         state.connection[0].phase = NO_CONNECTION
 
-    def _resume(self, found: ConnectionState, carried: Carried) -> Iterator[Batch]:
-        """The connection of this flow goes on."""
-        yield from self._take()
+    def _resume(self, found: ConnectionState, carried: CarriedStates) -> Iterator[Batch]:
+        """Continue the connection of this flow."""
+        yield from self._flush()
         for name, size in found.rooms().items():
             self._enlarge_to(name, size)
         for direction in range(2):
@@ -244,7 +244,7 @@ class Decoder:
             self.layers.resume(Layered.of(found.flow, found.layers, carried.files.number))
 
     def _enlarge_to(self, name: str, size: int) -> None:
-        """Room for `size` items in an array of both directions, or in a heap of the rows."""
+        """Make room for `size` items in an array of both directions, or in a heap of the rows."""
         if name in ("octets", "payload"):
             while len(getattr(self.state.rows, name)) < size:
                 self._enlarge_heaps()
@@ -254,7 +254,7 @@ class Decoder:
             self._enlarge_stream(code, -1)
 
     def take_ended(self) -> list[Concluded]:
-        """Connections that have ended, and all of whose rows were handed out, since the last call."""
+        """Connections that have ended since the last call, all of whose rows were returned."""
         ended, self.ended = self.ended, []
         return ended
 
@@ -263,7 +263,7 @@ class Decoder:
         return int(self.state.connection[0].phase) != NO_CONNECTION
 
     def _conclude(self) -> None:
-        """All rows of the connections that have ended are handed out: what is known of these is complete."""
+        """All rows of the ended connections were returned: take over their records."""
         ended = self.state.ended
         count, hellos = (int(used) for used in ended.used)
         if not count:
@@ -280,14 +280,14 @@ class Decoder:
         ended.used[:] = 0
 
     def _make_room(self, code: int, direction: int) -> Iterator[Batch]:
-        """A kernel said NEED_*: enlarge that array of the direction (both when -1), or hand out rows."""
+        """A kernel returned NEED_*: enlarge that array of the direction (of both when -1), or return rows."""
         if code == NEED_ROWS:
             used = int(self.state.ended.used[0])
-            handed = False
-            for batch in self._take():
-                handed = True
+            returned = False
+            for batch in self._flush():
+                returned = True
                 yield batch
-            if not handed and not used:
+            if not returned and not used:
                 self._enlarge_heaps()
             return
         self._enlarge_stream(code, direction)
@@ -306,20 +306,19 @@ class Decoder:
         rows = rows._replace(octets=enlarged(rows.octets), payload=enlarged(rows.payload))
         self.state = self.state._replace(rows=rows)
 
-    def _take(self) -> Iterator[Batch]:
-        """Hand out the rows that are complete. Rows that do not know their sender or version yet stay, moved to the
-        front."""
+    def _flush(self) -> Iterator[Batch]:
+        """Return the complete rows. Rows without a known sender or version remain, moved to the front."""
         rows = self.state.rows
         count = int(rows.used[0])
         c = self.state.connection[0]
         done = int(c.row_from) if self._open and (c.client < 0 or c.weighing) else count
         if done:
             yield from self._decoded(rows.cells[:done], rows)
-            self._move_up(done, count)
+            self._compact(done, count)
         self._conclude()
 
-    def _move_up(self, done: int, count: int) -> None:
-        """`done` of `count` rows were handed out: the others move to the front."""
+    def _compact(self, done: int, count: int) -> None:
+        """Move the rows after the first `done` of `count` to the front."""
         rows = self.state.rows
         last = rows.cells[done - 1]
         octets_end, payload_end = int(last[R.OCTETS_END]), int(last[R.PAYLOAD_END])
@@ -336,15 +335,15 @@ class Decoder:
         self.state.connection[0].row_from = 0
 
     def _decoded(self, cells: np.ndarray, rows: R.Rows) -> Iterator[Batch]:
-        """Decode the values of `cells` and hand them out, in as many batches as the writers have room for."""
+        """Decode the values of `cells`, in as many batches as the writers need."""
         first = 0
         while first < len(cells):
             _empty(self.arguments)
             _empty(self.properties)
             stop = decode_values(cells, rows.octets, first, self.definitions, self.arguments, self.properties)
             if stop == first:
-                self.arguments = _roomier(self.arguments)
-                self.properties = _roomier(self.properties)
+                self.arguments = _enlarged_if_full(self.arguments)
+                self.properties = _enlarged_if_full(self.properties)
                 continue
             part = cells[first:stop]
             for connection, limits in limits_of_rows(part).items():
@@ -367,12 +366,12 @@ def _empty(writer: Writer) -> None:
     writer.positions[VALUE] = writer.positions[METADATA] = 0
 
 
-def _roomier(writer: Writer) -> Writer:
+def _enlarged_if_full(writer: Writer) -> Writer:
     return enlarge(writer) if trouble(writer) == FULL else writer
 
 
 def readonly(array: np.ndarray) -> np.ndarray:
-    """A view nobody can write through: kernels are compiled for one kind of array."""
+    """A read-only view: kernels are compiled for one kind of array."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -384,9 +383,6 @@ def _for_kernels(part: Part) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shift(heap: np.ndarray, start: int, end: int) -> int:
-    """Move `heap[start:end]` to the front; its new end."""
+    """Move `heap[start:end]` to the front; returns its new end."""
     heap[: end - start] = heap[start:end].copy()
     return end - start
-
-
-__all__ = ["OFFERS", "SEGMENT", "Batch", "Decoder"]

@@ -1,10 +1,12 @@
-"""What a direction is, and where its frames begin: START and LOST of `codec.amqp.stream`."""
+"""Detection of the protocol of a direction, and of the next frame boundary: the modes START and LOST of
+`codec.amqp.stream`. Cost: linear in the bytes, at most `LIMITS.detect_bytes` of a stream that is not AMQP."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from codec.amqp.classic.agreement import assume
+from codec.amqp.classic.detect import start_frame
+from codec.amqp.classic.version import assume_classic
 from codec.amqp.connections.connection import (
     close_span,
     extend_span,
@@ -13,9 +15,9 @@ from codec.amqp.connections.connection import (
     plausible_header,
     release_spans,
 )
-from codec.amqp.detect import ACCEPT, UNDECIDED, greeting, tls_record
+from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
 from codec.amqp.framing import ONLY_VERSION, cut_frames, find_frames
-from codec.amqp.versions import CLASSIC, DESCRIBED, SKIPPED, UNKNOWN_FAMILY, V1_0
+from codec.amqp.versions import CLASSIC, SKIPPED, UNKNOWN_FAMILY, V1_0, V1_0_FAMILY
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, SEARCH
 from codec.cursor import u32
@@ -23,9 +25,9 @@ from codec.tcp.direction import FOREIGN, FRAMES, LOST, TLS
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
-HEAD = 4  # octets by which a protocol is known
-# How foreign streams begin that a row tells by those octets: requests and answers of HTTP, SSH. Of TLS the first two
-# (a handshake, major version 3). Of others nothing is shown: it may be a login.
+HEAD = 4  # octets that identify a protocol
+# First octets of foreign streams that a row shows: of requests and responses of HTTP, of SSH; of TLS the first two
+# (handshake, major version 3). A row shows no octets of other streams, since they may be a login.
 KNOWN_HEADS = np.array([int.from_bytes(head, "big") for head in (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"SSH-")])
 TLS_HEAD = 0x1603
 HELLO_BYTES = LIMITS.hello_bytes
@@ -40,8 +42,8 @@ def _is_known(head):
 
 
 @kernel
-def become_foreign(d, s, spans, direction, mode):
-    """Nobody will read this direction: what is buffered, and the spans that waited, are counted with the rest."""
+def set_unread(d, s, spans, direction, mode):
+    """Stop decoding this direction (`mode` TLS or FOREIGN): buffered bytes and pending spans are only counted."""
     for i in range(int(spans.number[direction])):
         span = spans.waiting[direction][i]
         if not span.gap:
@@ -74,8 +76,8 @@ def become_foreign(d, s, spans, direction, mode):
 
 
 @kernel
-def keep_hello(state, direction):
-    """Keep the first bytes of a TLS stream: its hello names the server and the TLS version."""
+def save_hello(state, direction):
+    """Save the first bytes of a TLS stream: its hello has the server name and the TLS version."""
     d = state.directions[direction]
     s = state.streams[direction]
     size = min(int(d.end) - int(d.pos), HELLO_BYTES)
@@ -86,7 +88,7 @@ def keep_hello(state, direction):
 
 @kernel
 def search(state, direction):
-    """LOST: look for the next boundary. True when there is one (FRAMES from `pos`) or all bytes are ruled out."""
+    """LOST: find the next frame boundary. True when there is one (FRAMES from `pos`), or no byte can be one."""
     c = state.connection[0]
     d = state.directions[direction]
     ended = d.final != 0
@@ -95,10 +97,10 @@ def search(state, direction):
     family = int(c.family)
     start = int(d.pos) + max(0, int(d.scanned[family]) - here)
     verdict, at = find_frames(state, c, family, s.bytes, start, int(d.end), ended)
-    if family == DESCRIBED:
+    if family == V1_0_FAMILY:
         verdict, at = header_before(s.bytes, start, at, int(d.end), ended, verdict, state.headers)
     if ended and d.cut_end > d.next:
-        cut = cut_off(state, c, d, s, int(d.pos), at if verdict == ACCEPT else int(d.end))
+        cut = cut_frame(state, c, d, s, int(d.pos), at if verdict == ACCEPT else int(d.end))
         if cut >= 0:
             verdict, at = ACCEPT, cut
     found = here + at - int(d.pos)
@@ -112,9 +114,9 @@ def search(state, direction):
 
 
 @kernel
-def cut_off(state, c, d, s, start, stop):
-    """The first packet among those in `bytes[start:stop]` that begins with a frame, and runs into what the snaplen cut
-    off: where it begins, -1 none. A sender rarely writes frames such that packets begin elsewhere."""
+def cut_frame(state, c, d, s, start, stop):
+    """Offset of the first packet in `bytes[start:stop]` that begins with a frame and ends with the bytes that the
+    snaplen cut off; -1 none. Packets rarely begin inside a frame."""
     end, cut = int(d.end), int(d.cut_end) - int(d.next)
     if d.kept == d.pos and start < stop and cut_frames(state, c, s.bytes, start, end, cut):
         return start  # a hole ends here
@@ -127,8 +129,8 @@ def cut_off(state, c, d, s, start, stop):
 
 @kernel
 def header_before(buf, start, at, end, ended, verdict, headers):
-    """(`verdict`, `at`), unless a protocol header of AMQP 1.0 may stand in `buf[start:at]`: those of a stream follow
-    each other in the middle of it (security layers come first: part 2, section 2.2)."""
+    """(`verdict`, `at`), or the position of a protocol header of AMQP 1.0 in `buf[start:at]`: a stream has several,
+    since security layers come first (part 2, section 2.2)."""
     for p in range(start, at):
         if matches_magic(buf, p, end) <= 0:
             continue
@@ -141,8 +143,8 @@ def header_before(buf, start, at, end, ended, verdict, headers):
 
 
 @kernel
-def recognise(state, direction):
-    """START: decide what this direction is. False: not yet, more bytes may tell."""
+def detect_direction(state, direction):
+    """START: detect the protocol of this direction. False: more bytes are needed."""
     c = state.connection[0]
     d = state.directions[direction]
     s = state.streams[direction]
@@ -160,33 +162,33 @@ def recognise(state, direction):
     tls = tls_record(s.bytes, p, end, ended)
     if tls == UNDECIDED:
         return False
-    greets = from_start and (s.bytes[p] == 22 or s.bytes[p] == 21)  # a handshake or an alert
-    if tls == ACCEPT and c.family == UNKNOWN_FAMILY and (greets or tls_chain(s.bytes, p, end, ended)):
-        keep_hello(state, direction)
-        become_foreign(d, s, spans, direction, TLS)
+    opens_tls = from_start and (s.bytes[p] == 22 or s.bytes[p] == 21)  # a handshake or an alert
+    if tls == ACCEPT and c.family == UNKNOWN_FAMILY and (opens_tls or tls_chain(s.bytes, p, end, ended)):
+        save_hello(state, direction)
+        set_unread(d, s, spans, direction, TLS)
         return True
     if from_start and direction != c.client and c.family != CLASSIC:
-        # the header is missing, or asked for what this server does not speak: its first frame says what it speaks
-        verdict = greeting(s.bytes, p, end, ended, state.tables)
+        # the header is missing, or the server does not support its version: its first frame has the version
+        verdict = start_frame(s.bytes, p, end, ended, state.classic)
         if verdict == UNDECIDED:
             return False
         if verdict == ACCEPT:
-            assume(c)
+            assume_classic(c)
     if c.family != UNKNOWN_FAMILY:
         enter(state, direction, FRAMES if from_start else LOST)
         return True
     peer = state.directions[1 - direction]
     if from_start and (direction == c.client or peer.mode == FOREIGN or peer.mode == TLS):
-        become_foreign(d, s, spans, direction, FOREIGN)
+        set_unread(d, s, spans, direction, FOREIGN)
         return True
     here = int(d.next) - (end - p)
-    for family in range(CLASSIC, DESCRIBED + 1):
+    for family in range(CLASSIC, V1_0_FAMILY + 1):
         skip = max(0, int(d.scanned[family]) - here)
         verdict, at = find_frames(state, c, family, s.bytes, p + skip, end, ended)
         d.scanned[family] = here + at - p
         if verdict == ACCEPT:
             if family == CLASSIC:
-                assume(c)
+                assume_classic(c)
             else:
                 c.family = family
                 c.version = ONLY_VERSION[family]
@@ -195,21 +197,21 @@ def recognise(state, direction):
             return True
     if end - p > DETECT_BYTES:
         c.limits |= SEARCH
-        become_foreign(d, s, spans, direction, FOREIGN)
+        set_unread(d, s, spans, direction, FOREIGN)
         return True
     return False
 
 
 @kernel
 def tls_chain(buf, p, end, ended):
-    """In the middle of a stream one TLS record header is weak evidence: does another follow?"""
+    """Does another TLS record follow the one at `p`? In the middle of a stream one record header is weak evidence."""
     size = 5 + ((int(buf[p + 3]) << 8) | int(buf[p + 4]))
     return p + size == end or tls_record(buf, p + size, end, ended) == ACCEPT
 
 
 @kernel
 def enter(state, direction, mode):
-    """The stream is AMQP: the spans that waited become rows, framing begins in `mode`."""
+    """The stream is AMQP: append rows for its pending spans, and decode in `mode` from now on."""
     c = state.connection[0]
     d = state.directions[direction]
     release_spans(state.rows, c, direction, d, state.spans)
@@ -219,6 +221,6 @@ def enter(state, direction, mode):
 
 @kernel
 def scan_from(d, offset):
-    """Whatever the family, the next search begins at stream offset `offset`."""
+    """Begin the next search at stream offset `offset`, for every family."""
     for family in range(len(d.scanned)):
         d.scanned[family] = offset

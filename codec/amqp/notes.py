@@ -1,7 +1,7 @@
-"""What is odd about a frame, as far as only its octets tell: the names, as data.
+"""Notes: oddities of a frame that its octets show, as data.
 
-Rows hold a bitmask of these, column `notes` of table frames their names. A note is not an error: status and error of
-the row say what that means for its values. Up to "content-alone" most are about 0-8 to 0-9-1."""
+Rows have a bitmask of notes, column `notes` of table frames has their names. A note is not an error: status and error
+of the row describe the consequence for its values. Most notes up to "content-alone" are of 0-8 to 0-9-1."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ NOTES = (
     "table-broken",  # the entries of a field table do not fit its length, or a tag is not defined
     "ambiguous-tag",  # a field table uses a tag of AMBIGUOUS_TAGS
     "zero-octet",  # a short string holds a zero octet
-    "reserved-set",  # a reserved argument is not zero or empty; a reserved property is there
+    "reserved-set",  # a reserved argument is not zero or empty; a reserved property is present
     "unused-bits",  # bits above the last of a run of bit arguments are set
     "weight",  # the weight of a content header is not zero
     "undefined-flags",  # property flags are set that the class does not define
-    "class-differs",  # a content header names another class than the method that announces it
-    "header-missing",  # the method before on this channel announced a content, and this is not its header
-    "body-short",  # the content before on this channel lacks bytes of its body
+    "class-differs",  # a content header has another class than the method that announces it
+    "header-missing",  # the last method on this channel announced a content, but this is not its header
+    "body-short",  # the last content on this channel lacks bytes of its body
     "body-long",  # more body than the header declared, up to this frame
-    "body-of-nothing",  # a body although the header declared no bytes
+    "body-of-nothing",  # a body, but the header declared no bytes
     "content-alone",  # a header or body with no content announced or open
     "empty-password",  # a SASL response of PLAIN or AMQPLAIN with a password of no octets
     "token-password",  # the same with a token for a password: three base64url parts, the first a JSON object
@@ -35,13 +35,13 @@ NOTES = (
     "track",  # 0-10: a control on another track than 0, or anything else on another than 1
     "segment-order",  # 0-10: flag first-segment does not fit the type of the segment
     "control-goes-on",  # 0-10: a control with segments after it
-    "segment-cut",  # 0-10: a segment begins before the last frame of the one before on its channel and track
-    "segments-unexpected",  # 0-10: segments are announced behind a command that has none
-    "entry-unexpected",  # 0-10: a struct in a header that is not defined, or there twice
+    "segment-cut",  # 0-10: a segment begins before the last frame of the previous one on its channel and track
+    "segments-unexpected",  # 0-10: segments are announced after a command that has none
+    "entry-unexpected",  # 0-10: a struct in a header is undefined or repeated
     "fields-missing",  # 1.0: a mandatory field is null, or the list ends before it
     "fields-extra",  # 1.0: a list has more fields than its type defines
-    "peer-late",  # read without bytes of the peer that packets of this direction acknowledge: they are captured later
-    "captured-late",  # the peer had acknowledged it in a packet that was read before
+    "peer-late",  # decoded before bytes of the peer that it acknowledges: they were captured later
+    "captured-late",  # acknowledged by the peer in a packet that was captured earlier
 )
 (
     FRAME_TYPE,
@@ -87,5 +87,5 @@ AMBIGUOUS_TAGS = b"slLU"
 
 @cache
 def note_names(mask: int) -> list[str] | None:
-    """The names in `mask`; None when nothing is noted."""
+    """The names of the notes in `mask`; None without notes."""
     return [name for bit, name in enumerate(NOTES) if mask >> bit & 1] or None

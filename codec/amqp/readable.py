@@ -1,11 +1,11 @@
-"""Frames for a person at a prompt: octets in, named frames with their arguments as dicts out.
+"""Frames at a prompt: octets in, named frames with their arguments as dicts out.
 
-    >>> for frame in decode(bytes.fromhex("01000100000005 0014000b 00 ce".replace(" ", ""))):
+    >>> for frame in decode(bytes.fromhex("01 0001 00000004 0014 0029 ce")):
     ...     print(frame.version, frame.channel, frame.name)
-    0-9-1 1 channel.open-ok
+    0-9-1 1 channel.close-ok
 
-Not for captures: frames are read one by one, each alone, so what only the frames before it tell is not there (which
-method announced a content, the number of a 0-10 command). Captures go through `pipeline.decode`.
+Each frame is decoded by itself, so what only earlier frames tell is missing (the method of a content, the number of a
+0-10 command). `pipeline.decode` decodes captures. Cost: linear in the octets, with a Python call for each frame.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ from typing import Any
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.detected_version import versions_spoken
-from codec.amqp.names import NAMES
 from codec.amqp.notes import note_names
-from codec.amqp.standalone import HEADER_OCTETS, AloneDecoder
+from codec.amqp.rows import NAMES
+from codec.amqp.standalone import HEADER_OCTETS, StandaloneDecoder, detect_versions
 from codec.amqp.versions import (
     CLASSIC,
-    DESCRIBED,
     ERRORS,
     FAMILY_OF_VERSION,
     FRAME_TYPES,
     NONE,
-    SEGMENTED,
     STATUSES,
+    V0_10_FAMILY,
+    V1_0_FAMILY,
     VERSIONS,
 )
 from codec.errors import WirehareError
-from codec.variant.python_values import decode as plain
+from codec.variant import decode as to_python
 
-# Where a frame states its size: (first octet, octets, what the size does not count).
-SIZE_FIELD = {CLASSIC: (3, 4, 8), SEGMENTED: (2, 2, 0), DESCRIBED: (0, 4, 0)}
-SMALLEST_FRAME = {CLASSIC: 8, SEGMENTED: 12, DESCRIBED: 8}
+# The size field of a frame: (first octet, octets, octets of the frame that the size does not count).
+SIZE_FIELD = {CLASSIC: (3, 4, 8), V0_10_FAMILY: (2, 2, 0), V1_0_FAMILY: (0, 4, 0)}
+SMALLEST_FRAME = {CLASSIC: 8, V0_10_FAMILY: 12, V1_0_FAMILY: 8}
 
 
 class UnknownVersion(WirehareError, ValueError):
-    """Octets that begin neither with a protocol header nor with a whole frame of any version."""
+    """The octets begin neither with a protocol header nor with a whole frame of any version."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,8 @@ class Frame:
     """One frame, or one protocol header.
 
     `frame_type`, `name`, `status`, `error` and `notes` are as in table `frames`; `arguments` and `properties` are
-    dicts of Python values, None where the frame has none. `octets` is the frame as it was given, secrets included, and
-    no part of the text that a prompt shows.
+    dicts of Python values, None where the frame has none. `octets` are the octets of the frame, secrets included; they
+    are not part of the `repr`.
     """
 
     version: str
@@ -66,16 +65,16 @@ class Frame:
 
 
 def decode(octets: bytes, version: str | None = None) -> list[Frame]:
-    """The frames that `octets` are: what one side of a connection sent, from a protocol header or a frame on.
+    """The frames in `octets`, which one side of a connection sent, from a protocol header or a frame on.
 
-    `version` is '0-8', '0-9', '0-9-1', '0-10' or '1.0'; without it, the protocol header or the frames tell. Octets
-    after the last whole frame are a frame of type 'skipped' with status 'malformed'. Raises UnknownVersion where
-    nothing tells the version, and for a version that does not exist. Secrets are not shown, as in the tables.
+    `version` is '0-8', '0-9', '0-9-1', '0-10' or '1.0'. Without it, the protocol header or the frames determine it.
+    Octets after the last whole frame are a frame of type 'skipped' with status 'malformed'. Raises UnknownVersion when
+    the version cannot be determined or does not exist. As in the tables, secrets are hidden.
     """
     found: list[Frame] = []
     known = NONE if version is None else _code(version)
-    for piece, spoken in _pieces(octets, known):
-        found += _rows(piece, spoken)
+    for piece, code in _pieces(octets, known):
+        found += _rows(piece, code)
     return found
 
 
@@ -85,59 +84,59 @@ def _code(version: str) -> int:
     return VERSIONS.index(version)
 
 
-def _recognised(octets: bytes) -> int:
+def _detected(octets: bytes) -> int:
     array = np.frombuffer(octets, np.uint8)
-    code = int(versions_spoken(array, np.array([0, len(array)], np.int64))[0])
+    code = int(detect_versions(array, np.array([0, len(array)], np.int64))[0])
     if code == NONE:
         raise UnknownVersion("these octets begin neither with a protocol header nor with a whole frame of AMQP")
     return code
 
 
 def _pieces(octets: bytes, known: int) -> Iterator[tuple[bytes, int]]:
-    """Octets of one frame each, with the version that they are read as: each protocol header decides anew."""
-    at, spoken = 0, known
+    """(octets of one frame, its version); each protocol header changes the version unless it is `known`."""
+    at, code = 0, known
     while at < len(octets):
         if octets.startswith(b"AMQP", at) and len(octets) - at >= HEADER_OCTETS:
             piece = octets[at : at + HEADER_OCTETS]
-            spoken = known if known != NONE else _recognised(piece)
+            code = known if known != NONE else _detected(piece)
         else:
-            spoken = _recognised(octets[at:]) if spoken == NONE else spoken
-            piece = octets[at : at + _size(octets, at, int(FAMILY_OF_VERSION[spoken]))]
-        yield piece, spoken
+            code = _detected(octets[at:]) if code == NONE else code
+            piece = octets[at : at + _size(octets, at, int(FAMILY_OF_VERSION[code]))]
+        yield piece, code
         at += len(piece)
 
 
 def _size(octets: bytes, at: int, family: int) -> int:
-    """Octets of the frame at `at`; all that is left, where it states no size that fits."""
+    """Size of the frame at `at`; all remaining octets where its size field does not fit."""
     first, width, uncounted = SIZE_FIELD[family]
     size = int.from_bytes(octets[at + first : at + first + width], "big") + uncounted
-    left = len(octets) - at
-    return size if SMALLEST_FRAME[family] <= size <= left else left
+    rest = len(octets) - at
+    return size if SMALLEST_FRAME[family] <= size <= rest else rest
 
 
 def _rows(piece: bytes, version: int) -> Iterator[Frame]:
     array = np.frombuffer(bytearray(piece), np.uint8)
-    for batch in AloneDecoder().frames(array, np.array([0, len(array)], np.int64), version):
+    for batch in StandaloneDecoder().frames(array, np.array([0, len(array)], np.int64), version):
         for cells in batch.cells:
             yield Frame(
                 version=str(VERSIONS[version]),
                 channel=None if cells[R.CHANNEL] < 0 else int(cells[R.CHANNEL]),
                 frame_type=FRAME_TYPES[cells[R.TYPE]],
-                name=_word(NAMES, cells[R.NAME]),
+                name=_text(NAMES, cells[R.NAME]),
                 arguments=_value(batch.arguments, batch.arguments_metadata, cells, R.ARGUMENTS_END),
                 properties=_value(batch.properties, batch.properties_metadata, cells, R.PROPERTIES_END),
                 status=STATUSES[cells[R.STATUS]],
-                error=_word(ERRORS, cells[R.ERROR]),
+                error=_text(ERRORS, cells[R.ERROR]),
                 notes=tuple(note_names(int(cells[R.NOTES])) or ()),
                 octets=piece,
             )
 
 
-def _word(words: Sequence[str | None], code: int) -> str | None:
-    return words[code] if code >= 0 else None
+def _text(texts: Sequence[str | None], code: int) -> str | None:
+    return texts[code] if code >= 0 else None
 
 
 def _value(heap: np.ndarray, metadata: np.ndarray, cells: np.ndarray, end: int) -> Any:
     """The VARIANT of the only row of a batch."""
     value = heap[: cells[end]].tobytes()
-    return plain(value, metadata[: cells[end + 1]].tobytes()) if value else None
+    return to_python(value, metadata[: cells[end + 1]].tobytes()) if value else None

@@ -1,8 +1,8 @@
-"""Output of the stream decoder: one row per frame or span, as a matrix of integers and heaps of bytes.
+"""Rows of the stream decoder: one row for each frame or span, as a matrix of integers and heaps of octets.
 
-`Rows.cells[r, COLUMN]` holds everything of fixed width (-1: null). Octets whose values are still to be decoded stand
-end to end in `octets` (`codec.amqp.values` makes VARIANT of them), bodies in `payload`; each row records where its
-own end. Rows are only ever appended; the caller takes them out and starts over (`codec.amqp.decoder`).
+`Rows.cells[r, COLUMN]` has every value of fixed width (-1: null). `octets` has the octets of arguments and properties,
+which `codec.amqp.values` decodes to VARIANT; `payload` has the message bodies. Each row has the ends of its own octets
+in both heaps. Rows are only appended; the caller takes them out and starts over (`codec.amqp.decoder`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec.amqp.classic.tables import classic_names
+from codec.amqp.versions import E_MISSING_INSIDE, PARTIAL, fact_table
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
+from codec.tcp.direction import FRAMES, INSIDE
 from codec.variant.writer import copy_bytes
 
 COLUMNS = (
@@ -80,8 +83,8 @@ COLUMNS = (
     DIGEST,
     OCTETS_END,
     PAYLOAD_END,
-    DEFINITION,  # which definition the octets follow: index of the method, of the performative; -1 none
-    HANDSHAKE,  # 1: the client is not authenticated yet; what is not understood may be part of a secret
+    DEFINITION,  # index of the method or performative that the octets follow; -1 none
+    HANDSHAKE,  # 1: the client is not authenticated yet; octets that do not parse may be part of a secret
     ARGUMENTS_END,
     ARGUMENTS_META_END,
     PROPERTIES_END,
@@ -90,12 +93,30 @@ COLUMNS = (
 
 CLIENT, SERVER = 0, 1
 KNOWN_BY = (None, "syn", "header", "method", "port")
-BY_NOTHING, BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(5)
-SPARE_ROWS = LIMITS.detect_spans + 16  # that one step of the decoder appends at most: all waiting spans and a few
-SPARE_OCTETS = LIMITS.torn_bytes + 64  # that the row of a frame which lost bytes keeps at most
-# After so many rows that do not tell the client from the server, the ports must; by then rows have told the classic
-# versions apart, or nothing will.
+BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(1, len(KNOWN_BY))
+SPARE_ROWS = LIMITS.detect_spans + 16  # one step of the decoder appends at most these: all pending spans and a few more
+SPARE_OCTETS = LIMITS.torn_bytes + 64  # the row of a frame that lost bytes has at most these
+# After this many rows that do not tell which side is the client, the ports decide. By then the rows have told which
+# classic version it is, or no row will.
 UNRESOLVED_ROWS = LIMITS.unresolved_rows
+
+
+def _names() -> tuple[str, ...]:
+    """The values of NAME: methods and content classes of the classic family, performatives and SASL frames of 1.0,
+    controls and commands of 0-10."""
+    v1_0 = fact_table("1.0")
+    of_frames = {entry["name"] for entry in (*v1_0["performatives"], *v1_0["sasl_frames"])}
+    performatives = [entry["name"] for entry in v1_0["descriptor_index"] if entry["name"] in of_frames]
+    segments = [
+        f"{of_class['name']}.{entry['name']}"
+        for of_class in fact_table("0-10")["classes"]
+        for group in ("controls", "commands")
+        for entry in of_class.get(group, ())
+    ]
+    return (*classic_names(), *performatives, *segments)
+
+
+NAMES = _names()
 
 
 class Rows(NamedTuple):
@@ -122,7 +143,7 @@ def new_rows(capacity: int, octets: int, payload: int) -> Rows:
 
 @inlined
 def rows_full(rows):
-    """True when one more step of the decoder might not fit."""
+    """Whether one more step of the decoder might not fit."""
     if int(rows.used[1]) + SPARE_OCTETS > len(rows.octets):
         return True
     return int(rows.used[0]) + SPARE_ROWS > rows.cells.shape[0]
@@ -130,7 +151,7 @@ def rows_full(rows):
 
 @kernel
 def resolve_senders(rows, c, client, known_by):
-    """Now it is known which direction is the client's: say so on this connection's rows that still wait for it."""
+    """The direction of the client is known from now on: set the sender of this connection's rows that have none."""
     c.client = client
     c.known_by = known_by
     for i in range(int(c.row_from), int(rows.used[0])):
@@ -141,7 +162,7 @@ def resolve_senders(rows, c, client, known_by):
 
 @inlined
 def append_row(rows, c, direction, frame_type, offset, size):
-    """A new row of connection `c` with what every row has; the rest is null. Returns its index."""
+    """Append a row of connection `c` with the values that every row has; the others are null. Returns its index."""
     if c.client < 0 and c.frame_no >= UNRESOLVED_ROWS:
         resolve_senders(rows, c, int(c.port_client), BY_PORT)
     index = int(rows.used[0])
@@ -178,9 +199,45 @@ def append_row(rows, c, direction, frame_type, offset, size):
     return index
 
 
+@kernel
+def begin_partial_frame(d, frame_type, size, channel):
+    """A hole follows the octets from `pos` on, which begin a frame of `size` octets: mode INSIDE from now on."""
+    here = int(d.end) - int(d.pos)
+    d.mode = INSIDE
+    d.frame_from = int(d.next) - here
+    d.frame_size = size
+    d.frame_end = d.frame_from + size
+    d.frame_seen = here
+    d.frame_type = frame_type
+    d.frame_channel = channel
+    d.frame_class = -1
+    d.frame_method = -1
+    d.frame_body_size = -1
+
+
+@kernel
+def append_partial_row(rows, c, d, direction, frame_type):
+    """Append the row of the frame that lost bytes in `d`, with the packets of its open span, which ends here. Returns
+    its index; mode FRAMES from now on."""
+    index = append_row(rows, c, direction, frame_type, int(d.frame_from), int(d.frame_size))
+    row = rows.cells[index]
+    row[FIRST_PACKET] = d.span_first_packet
+    row[FIRST_TS] = d.span_first_ns
+    row[PACKET] = d.span_packet
+    row[TS] = d.span_ns
+    row[FILE] = d.span_file
+    row[CHANNEL] = d.frame_channel
+    row[STATUS] = PARTIAL
+    row[ERROR] = E_MISSING_INSIDE
+    d.frame_bytes += d.frame_seen
+    d.span_from = -1
+    d.mode = FRAMES
+    return index
+
+
 @inlined
-def keep_octets(rows, row, buf, start, end):
-    """Keep `buf[start:end]` for `codec.amqp.values` to decode; False when the heap has no room."""
+def append_octets(rows, row, buf, start, end):
+    """Append `buf[start:end]` to the octets to decode of the last `row`; False when the heap has no room."""
     at, size = int(rows.used[1]), end - start
     if at + size > len(rows.octets):
         return False
@@ -191,8 +248,8 @@ def keep_octets(rows, row, buf, start, end):
 
 
 @inlined
-def keep_payload(rows, row, buf, start, end):
-    """Keep the content bytes `buf[start:end]`; False when the heap has no room."""
+def append_payload(rows, row, buf, start, end):
+    """Append the body bytes `buf[start:end]` of the last `row`; False when the heap has no room."""
     at, size = int(rows.used[2]), end - start
     if at + size > len(rows.payload):
         return False
@@ -203,16 +260,16 @@ def keep_payload(rows, row, buf, start, end):
 
 
 @kernel
-def cancel_row(rows, c):
-    """Take back the last row: its octets did not fit, it will be made again."""
+def drop_last_row(rows, c):
+    """Remove the last row: its octets did not fit, and it will be appended again."""
     rows.used[0] -= 1
     c.frame_no -= 1
 
 
 @inlined
 def set_packets(row, d, s, start, end):
-    """Which packet brought the byte at stream offset `start`, and with which all bytes before `end` were there in
-    order."""
+    """Set the packet that brought the byte at stream offset `start`, and the packet with which all bytes before `end`
+    had arrived in order."""
     i = int(d.mark_from)
     while i + 1 < d.mark_end and s.marks[i].end <= start:
         i += 1

@@ -1,27 +1,41 @@
-"""Standalone frames: a column of octets, each the whole of one frame, to the rows that a stream would give.
+"""Standalone octets: columns of frames or values that belong to no connection.
 
-The framing of `codec.amqp.framing` takes each of them, on a connection that remembers nothing of the others. So what a
-frame says only beside its neighbours is not there: a content header or body is not asked for the method that announced
-it, a command of 0-10 has no id, and of a segment in several frames none shows its arguments.
+    StandaloneDecoder().frames(octets, offsets, version)    rows of whole frames, as a stream would give them
+    ValueDecoder().tables(...), .values(...)                field tables and values of AMQP 1.0, as VARIANT
+    detect_versions(octets, offsets)                        the version of each
+    wrap(octets, offsets, wrappings, which)                 payloads as frames
 
-`wrap` lays the frame around payloads that have lost theirs. Cost: linear in the octets.
+Each frame is decoded on a connection without other frames. So what follows from the frames around it is missing: a
+content header or body is not matched with its method, a command of 0-10 has no id, and a segment in several frames has
+no arguments. Octets that are not exactly one frame, or one value, give a malformed row, or an empty value. Octets are
+`octets[offsets[i]:offsets[i + 1]]` (uint8, int64) throughout. Cost: linear in the octets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp.classic import kinds as K
+from codec.amqp.classic.detect import classic_chain
+from codec.amqp.classic.field_table import put_nested
 from codec.amqp.classic.frames import ROWS_FULL
-from codec.amqp.connections.connection import matches_magic, plausible_header, protocol_header
-from codec.amqp.decoder import Batch, Decoder
+from codec.amqp.classic.tables import classic_tables
+from codec.amqp.connections.connection import header_version, matches_magic, plausible_header, protocol_header
+from codec.amqp.decoder import HEAP_BYTES, Batch, Decoder
+from codec.amqp.frame_search import ACCEPT, EVERY_CLASSIC, UNKNOWN_CHANNEL_MAX, UNKNOWN_FRAME_MAX
 from codec.amqp.framing import forget, take_frames
-from codec.amqp.v1_0.detect import performative
+from codec.amqp.v0_10.detect import v0_10_chain
+from codec.amqp.v0_10.tables import v0_10_tables
+from codec.amqp.v1_0.detect import performative, v1_0_chain
+from codec.amqp.v1_0.scalars import new_scratch
+from codec.amqp.v1_0.tables import v1_0_tables
+from codec.amqp.v1_0.values import decode_value
 from codec.amqp.versions import (
     E_BODY_ALONE,
     E_HEADER_ALONE,
@@ -29,31 +43,78 @@ from codec.amqp.versions import (
     E_NO_COMMAND,
     FAMILY_OF_VERSION,
     MALFORMED,
+    NONE,
     SASL,
     SKIPPED,
+    V0_8,
+    V0_9_1,
+    V0_10,
+    V1_0,
+    headers,
 )
 from codec.compiler.kernel import inlined, kernel
+from codec.cursor import u32
 from codec.tcp.direction import FRAMES
+from codec.variant import FULL, METADATA, OK, VALUE, Writer, begin, enlarge, finish, new_writer, rollback
 from codec.variant.writer import copy_bytes
 
 HEADER_OCTETS = 8
-# What says of a frame that others are missing before it.
-NEIGHBOURS = np.array([E_HEADER_ALONE, E_BODY_ALONE, E_NO_COMMAND], np.int64)
+# Errors that say that other frames are missing before this one.
+MISSING_CONTEXT = np.array([E_HEADER_ALONE, E_BODY_ALONE, E_NO_COMMAND], np.int64)
+TABLE_SIZE = 4  # octets of the size before a field table
+TABLE = np.int64(K.TABLE)  # numpy integers: see `codec.amqp.v1_0.tables.WORDS`
+NO_COMPOSITE = np.int64(-1)
+FIRST_KEY = np.int64(0)
+CHANNEL_CAP, FRAME_CAP = np.array([UNKNOWN_CHANNEL_MAX, UNKNOWN_FRAME_MAX])
+
+Values = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int64]]
+
+
+@kernel
+def _version(octets, start, end, known, classic, v0_10, wire):
+    if matches_magic(octets, start, end) == 4 and end - start >= HEADER_OCTETS:
+        return int(header_version(octets, start, known))
+    # one frame that parses exactly is enough: the caller expects AMQP
+    for version in range(V0_9_1, V0_8 - 1, -1):
+        if classic_chain(octets, start, end, True, classic, 1 << version, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
+            return version
+    if v0_10_chain(octets, start, end, True, v0_10, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
+        return V0_10
+    if v1_0_chain(octets, start, end, True, wire, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
+        return V1_0
+    return NONE
+
+
+@kernel
+def _versions(octets, offsets, known, classic, v0_10, wire, out):
+    for i in range(len(out)):
+        out[i] = _version(octets, int(offsets[i]), int(offsets[i + 1]), known, classic, v0_10, wire)
+
+
+def detect_versions(octets: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """VERSIONS codes of octets; NONE for those that are not AMQP.
+
+    They begin with a protocol header, or with whole frames of which at least one parses exactly. Frames that several
+    classic versions define are of the latest of them.
+    """
+    out = np.zeros(len(offsets) - 1, np.int64)
+    _versions(octets, offsets, headers(), classic_tables(), v0_10_tables(), v1_0_tables()[0], out)
+    return out
 
 
 @inlined
 def _begin(state, version, family, start, end):
-    """The octets from `start` to `end` of the stream's bytes are all that was ever said on the connection."""
+    """A new connection that consists of the octets from `start` to `end` of the stream's bytes."""
     c, d = state.connection[0], state.directions[0]
     forget(state, 0)
     c.version = version
     c.family = family
     c.version_known = 1
     c.client = 0
-    c.started = 1  # no greeting decides about the version
+    c.started = 1  # no connection.start changes the version
     c.weighing = c.handshaking = 0
     c.frame_no = c.frame_max = c.channel_max = c.offers = 0
-    d.syn = 0  # a transfer may go on with what another one began
+    d.syn = 0  # a transfer may continue a delivery that began earlier
     d.mode = FRAMES
     d.mark_from = 0
     d.mark_end = 1
@@ -64,7 +125,7 @@ def _begin(state, version, family, start, end):
 
 @inlined
 def _take_one(state, start, end):
-    """Append the row of one frame: False, with nothing changed, when it has no room."""
+    """Append the row of one frame; False, with nothing changed, when it has no room."""
     c, d, s, rows = state.connection[0], state.directions[0], state.streams[0], state.rows
     index = int(rows.used[0])
     magic = matches_magic(s.bytes, start, end) == 4 and end - start == HEADER_OCTETS
@@ -81,16 +142,16 @@ def _take_one(state, start, end):
         return True
     row = rows.cells[index]
     row[R.NOTES] &= ~N.CONTENT_ALONE
-    for error in NEIGHBOURS:
+    for error in MISSING_CONTEXT:
         if row[R.ERROR] == error:
             row[R.ERROR] = 0
     return True
 
 
 @kernel
-def take_alone(state, offsets, first, version, family):
-    """Append a row for each of the octets between `offsets` (in the bytes of the stream of direction 0), from index
-    `first` on: the index of the first that had no room, or their number."""
+def take_standalone(state, offsets, first, version, family):
+    """Append a row for each frame in the bytes of direction 0, from index `first` on: the index of the first frame that
+    had no room, or their number."""
     for i in range(first, len(offsets) - 1):
         start, end = int(offsets[i]), int(offsets[i + 1])
         _begin(state, version, family, start, end)
@@ -99,21 +160,21 @@ def take_alone(state, offsets, first, version, family):
     return len(offsets) - 1
 
 
-class AloneDecoder(Decoder):
-    """Decodes standalone frames. Not for two threads at a time."""
+class StandaloneDecoder(Decoder):
+    """Decodes standalone frames. Not thread-safe."""
 
     def frames(self, octets: NDArray[np.uint8], offsets: NDArray[np.int64], version: int) -> Iterator[Batch]:
-        """Rows of the frames `octets[offsets[i]:offsets[i + 1]]` of a VERSIONS code, one each, in their order.
+        """Rows of frames of a VERSIONS code, one each, in their order.
 
-        `octets` must be writable, as those of a stream are (nobody writes). Octets that are not one whole frame give a
-        row of type 'skipped', status 'malformed'. Batches are views, valid until the next.
+        `octets` must be writable, as those of a stream are (nothing writes to them). Octets that are not one whole
+        frame give a row of type 'skipped', status 'malformed'. Batches are views, valid until the next.
         """
-        ours, peer = self.state.streams
-        self.state = self.state._replace(streams=(ours._replace(bytes=octets), peer))
+        own, peer = self.state.streams
+        self.state = self.state._replace(streams=(own._replace(bytes=octets), peer))
         first, family = 0, int(FAMILY_OF_VERSION[version])
         while first < len(offsets) - 1:
             self.state.rows.used[:] = 0
-            stop = int(take_alone(self.state, offsets, first, version, family))
+            stop = int(take_standalone(self.state, offsets, first, version, family))
             if stop == first:
                 self._enlarge_heaps()
                 continue
@@ -123,8 +184,8 @@ class AloneDecoder(Decoder):
 
 
 class Wrapping(NamedTuple):
-    """The frame around a payload: the octets `before` it, of which `size_width` ones from `size_at` on are the size,
-    counting `counted` octets beside the payload; and those `after` it."""
+    """The frame around a payload: the octets `before` and `after` it. The frame's size has `size_width` octets from
+    `size_at` on in `before`; it is the size of the payload and `counted` more."""
 
     before: bytes
     after: bytes
@@ -154,7 +215,7 @@ def _wrap(octets, offsets, which, before, after, size_at, size_width, counted, o
 
 @kernel
 def sasl_bodies(octets, offsets, t, out):
-    """Which of the frame bodies between `offsets` begin with a performative of the SASL layer (AMQP 1.0)."""
+    """Set `out[i]` to whether frame body `i` begins with a performative of the SASL layer (AMQP 1.0)."""
     for i in range(len(out)):
         of, _, _ = performative(octets, int(offsets[i]), int(offsets[i + 1]), t)
         out[i] = 1 if of >= 0 and t.descriptor[of].frame_type == SASL else 0
@@ -166,10 +227,10 @@ def wrap(
     wrappings: list[Wrapping],
     which: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The payloads `octets[offsets[i]:offsets[i + 1]]` as frames: (octets, offsets).
+    """Payloads as frames: (octets, offsets).
 
-    Payload i goes into `wrappings[which[i]]`; all of them have the same shape. A payload too large for the size field
-    gives octets that are no frame.
+    The frame of payload i is `wrappings[which[i]]`; all wrappings have the same shape. A payload too large for the size
+    field gives octets that are no frame.
     """
     shape = wrappings[0]
     before = np.frombuffer(b"".join(w.before for w in wrappings), np.uint8).reshape(len(wrappings), -1).copy()
@@ -178,3 +239,95 @@ def wrap(
     out = np.empty(int(framed[-1]), np.uint8)
     _wrap(octets, offsets, which, before, after, shape.size_at, shape.size_width, shape.counted, out)
     return out, framed
+
+
+@inlined
+def _end(w, whole, ends):
+    """End a value, or drop it unless it is `whole`; False when it must be written again with more room."""
+    code = finish(w)
+    if code == FULL:
+        rollback(w)
+        return False
+    if code != OK or not whole:
+        rollback(w)
+    ends[0] = w.positions[VALUE]
+    ends[1] = w.positions[METADATA]
+    return True
+
+
+@kernel
+def put_tables(octets, offsets, first, t, version, w, ends):
+    """Write field tables (0-8 to 0-9-1), each with its length before it, and their `ends`: the index of the first
+    without room, or their number."""
+    for i in range(first, len(offsets) - 1):
+        start, end = int(offsets[i]), int(offsets[i + 1])
+        begin(w)
+        whole = u32(octets, start, end) == end - start - TABLE_SIZE
+        if whole:
+            code, _ = put_nested(w, octets, start + TABLE_SIZE, end, TABLE, t.tag_kind[version])
+            whole = code == OK
+        if not _end(w, whole, ends[i]):
+            return i
+    return len(offsets) - 1
+
+
+@kernel
+def put_values(octets, offsets, first, t, v, s, w, ends):
+    """`put_tables` for values of AMQP 1.0 of any type."""
+    for i in range(first, len(offsets) - 1):
+        start, end = int(offsets[i]), int(offsets[i + 1])
+        begin(w)
+        at, flaws = decode_value(w, octets, start, end, t, v, s, v.word_set, NO_COMPOSITE, FIRST_KEY)
+        if not _end(w, at == end and flaws == 0, ends[i]):
+            return i
+    return len(offsets) - 1
+
+
+@kernel
+def only_field(value, ends, out, out_ends):
+    """Copy the only field of each VARIANT object to `out`, nothing of other values. Values end at `ends` in the heap
+    `value`, fields at `out_ends[:, 0]` in `out`.
+
+    (Variant Binary Encoding, object: header octet, number of fields, their keys, their offsets and the end.)
+    """
+    start, at = 0, 0
+    for i in range(len(ends)):
+        end = int(ends[i])
+        if end - start > 1 and value[start + 1] == 1:
+            header = int(value[start]) >> 2
+            inside = start + 2 + ((header >> 2) & 3) + 1 + 2 * ((header & 3) + 1)
+            copy_bytes(out, at, value, inside, end)
+            at += end - inside
+        out_ends[i, 0] = at
+        start = end
+
+
+class ValueDecoder:
+    """Decodes standalone values. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.writer: Writer = new_writer(HEAP_BYTES, HEAP_BYTES)
+        self.scratch = new_scratch()
+
+    def tables(self, octets: NDArray[np.uint8], offsets: NDArray[np.int64], version: int) -> Iterator[Values]:
+        """Field tables of a VERSIONS code of the classic family, in batches of (values, metadata, ends of both int64
+        (n, 2)): views, valid until the next."""
+        return self._batches(put_tables, octets, offsets, classic_tables(), version)
+
+    def values(self, octets: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Iterator[Values]:
+        """`tables` for values of AMQP 1.0."""
+        return self._batches(put_values, octets, offsets, *v1_0_tables(), self.scratch)
+
+    def _batches(
+        self, put: Callable[..., int], octets: NDArray[np.uint8], offsets: NDArray[np.int64], *tables: Any
+    ) -> Iterator[Values]:
+        first, ends = 0, np.zeros((len(offsets) - 1, 2), np.int64)
+        while first < len(offsets) - 1:
+            w = self.writer
+            w.positions[VALUE] = w.positions[METADATA] = 0
+            stop = int(put(octets, offsets, first, *tables, w, ends))
+            if stop == first:
+                self.writer = enlarge(w)
+                continue
+            yield w.value[: w.positions[VALUE]], w.metadata[: w.positions[METADATA]], ends[first:stop]
+            first = stop

@@ -1,17 +1,17 @@
 """One TCP connection: placed segments in, rows of frames out.
 
-Theory of operation. When a segment has been placed, both directions are drained: bytes in order go to the framing,
-which consumes whole frames at once; holes are declared when they are certain. Bytes whose packet acknowledged what the
-other direction still lacks wait for that (codec.tcp.order). A direction is in one of six modes:
+Theory of operation. After each segment both directions are drained. Bytes in order go to the framing, which consumes
+whole frames; holes are declared when they are certain. Bytes wait while the other direction lacks bytes that their
+packet acknowledged (`codec.tcp.order`). A direction is in one of six modes:
 
-    START    nothing recognised yet                    -> FRAMES, LOST, TLS, FOREIGN
-    FRAMES   `pos` is a frame boundary                 -> INSIDE (a hole), LOST (no frame here), TLS
-    INSIDE   in a frame that lost bytes, its end known -> FRAMES, LOST
-    LOST     the boundary is lost: search the next     -> FRAMES
-    TLS, FOREIGN   bytes are counted, nobody reads them
+    START    its protocol is not detected yet              -> FRAMES, LOST, TLS, FOREIGN
+    FRAMES   `pos` is a frame boundary                     -> INSIDE (a hole), LOST (no frame here), TLS
+    INSIDE   in a frame that lost bytes, its end is known  -> FRAMES, LOST
+    LOST     the frame boundary is lost: find the next     -> FRAMES
+    TLS, FOREIGN   bytes are counted but not decoded
 
-Each step can stop anywhere for more room (codes `NEED_*`), and is called again; `State` carries everything in between.
-It holds one connection, of those that `codec.amqp.connections.flows` begins and ends.
+Each step may stop for more room (codes `NEED_*`) and is called again; `State` has everything in between. It has one
+connection at a time; `codec.amqp.connections.flows` begins and ends them. Cost: linear in the bytes.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from codec.amqp.connections.connection import (
 )
 from codec.amqp.connections.ended import Ended, new_ended
 from codec.amqp.connections.transport import bring, open_window
-from codec.amqp.detect import ACCEPT, UNDECIDED, tls_record
-from codec.amqp.detection import HELLO_BYTES, become_foreign, enter, keep_hello, recognise, scan_from, search
-from codec.amqp.framing import TORN_BYTES, forget, take_frames, tear, torn_row
+from codec.amqp.detection import HELLO_BYTES, detect_direction, enter, save_hello, scan_from, search, set_unread
+from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
+from codec.amqp.framing import TORN_BYTES, begin_partial, forget, partial_row, take_frames
 from codec.amqp.v0_10.assemblies import Assemblies, new_assemblies
-from codec.amqp.v0_10.tables import SegmentedTables, segmented_tables
+from codec.amqp.v0_10.tables import V0_10Tables, v0_10_tables
 from codec.amqp.v1_0.delivery_slots import Deliveries, new_deliveries
-from codec.amqp.v1_0.tables import WireTables, described_tables
+from codec.amqp.v1_0.tables import WireTables, v1_0_tables
 from codec.amqp.versions import (
     BODY,
     FOREIGN_SPAN,
@@ -78,9 +78,9 @@ from codec.tcp.reassembly import declare_missing, make_room
 
 
 class State(NamedTuple):
-    """Everything about the connection at hand. `connection`: one CONNECTION record; `directions`: two DIRECTION
-    records; `hello` uint8 (2, HELLO_BYTES): how each direction of a TLS stream begins; `torn` uint8 (2, TORN_BYTES):
-    how the frame of each direction begins that lost bytes."""
+    """The state of the current connection. `connection`: one CONNECTION record; `directions`: two DIRECTION records;
+    `hello` uint8 (2, HELLO_BYTES): the beginning of each direction of a TLS stream; `torn` uint8 (2, TORN_BYTES): the
+    beginning of the frame in each direction that lost bytes."""
 
     connection: np.ndarray
     directions: np.ndarray
@@ -91,11 +91,11 @@ class State(NamedTuple):
     hello: np.ndarray
     torn: np.ndarray
     headers: Headers
-    tables: ClassicTables
+    classic: ClassicTables
     deliveries: Deliveries
     wire: WireTables
     assemblies: Assemblies
-    segmented: SegmentedTables
+    v0_10: V0_10Tables
     begun: Begun
     ended: Ended
 
@@ -116,9 +116,9 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payloa
         headers,
         tables,
         new_deliveries(),
-        described_tables()[0],
+        v1_0_tables()[0],
         new_assemblies(),
-        segmented_tables(),
+        v0_10_tables(),
         new_begun(keep_payload),
         new_ended(),
     )
@@ -126,13 +126,13 @@ def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payloa
 
 @kernel
 def has_more(d):
-    """Whether there is anything to `drain`: bytes in order, bytes that wait, or a hole that is certain."""
+    """Whether `drain` has anything to do: bytes in order, later bytes, or a hole that is certain."""
     return d.pos < d.end or d.piece_end > d.piece_from or d.cut_end > d.next
 
 
 @kernel
 def drain(state, direction):
-    """Let the framing consume what is in order, bring in what waited for it, declare holes that are certain."""
+    """Consume the bytes in order, append later bytes that are now in order, declare holes that are certain."""
     c = state.connection[0]
     d = state.directions[direction]
     s = state.streams[direction]
@@ -167,12 +167,12 @@ def drain(state, direction):
             return code
         if R.rows_full(state.rows):
             return NEED_ROWS
-        step_over(state, c, d, s, direction, gap)
+        skip_gap(state, c, d, s, direction, gap)
 
 
 @kernel
 def consume_ready(state, direction, waiting):
-    """`consume`, but for the last bytes, `waiting` ones, which wait for the other direction."""
+    """`consume`, without the last `waiting` bytes, which wait for the other direction."""
     d = state.directions[direction]
     peer = state.directions[1 - direction]
     first = int(state.rows.used[0])
@@ -190,7 +190,8 @@ def consume_ready(state, direction, waiting):
 
 @kernel
 def _note_order(cells, first, end, direction, d, peer):
-    """Rows of `direction` that were read before bytes of the peer which they acknowledge, or are such bytes."""
+    """Note rows of `direction` that were decoded before bytes of the peer that they acknowledge, or that are such
+    bytes."""
     for i in range(first, end):
         if cells[i, R.DIRECTION] != direction:
             continue
@@ -202,8 +203,8 @@ def _note_order(cells, first, end, direction, d, peer):
 
 
 @kernel
-def step_over(state, c, d, s, direction, gap):
-    """`gap` bytes are missing at `next`, and the framing has consumed what it could before them."""
+def skip_gap(state, c, d, s, direction, gap):
+    """Declare the `gap` bytes at `next` missing, after the framing has consumed the bytes before them."""
     rows, spans = state.rows, state.spans
     hole_end = int(d.next) + gap
     if d.mode == TLS or d.mode == FOREIGN:
@@ -215,21 +216,21 @@ def step_over(state, c, d, s, direction, gap):
         gap_span(rows, c, direction, d, s, spans, gap, True)
         if spans.number[direction] >= SPANS:
             c.limits |= SEARCH
-            become_foreign(d, s, spans, direction, FOREIGN)
+            set_unread(d, s, spans, direction, FOREIGN)
         declare_missing(d, gap)
         d.pos = d.end
         return
     if d.mode == FRAMES:
-        if d.end > d.pos and tear(state, c, d, direction, s):
+        if d.end > d.pos and begin_partial(state, c, d, direction, s):
             extend_span(d, s, int(d.next))
         else:
             d.mode = LOST
     if d.mode == INSIDE:
         gap_span(rows, c, direction, d, s, spans, gap, False)
         if d.frame_type == BODY and hole_end <= d.frame_end:
-            rows.cells[rows.used[0] - 1, R.CHANNEL] = d.frame_channel  # nothing but content of this channel is lost
+            rows.cells[rows.used[0] - 1, R.CHANNEL] = d.frame_channel  # only content of this channel is lost
         if hole_end >= d.frame_end:
-            torn_row(state, c, d, direction)
+            partial_row(state, c, d, direction)
             if hole_end > d.frame_end:
                 d.mode = LOST
     else:
@@ -244,7 +245,7 @@ def step_over(state, c, d, s, direction, gap):
 
 @kernel
 def consume(state, direction):
-    """Framing of one direction as far as its bytes reach; `final` says that a hole or the end follows them."""
+    """Decode the bytes of one direction into rows; `final`: a hole or the end of the stream follows them."""
     c = state.connection[0]
     d = state.directions[direction]
     s = state.streams[direction]
@@ -255,7 +256,7 @@ def consume(state, direction):
             return NEED_ROWS
         mode = int(d.mode)
         if mode == START:
-            if not recognise(state, direction):
+            if not detect_direction(state, direction):
                 return DONE
         elif mode == FRAMES:
             magic = matches_magic(s.bytes, int(d.pos), int(d.end))
@@ -269,7 +270,7 @@ def consume(state, direction):
                 if tls_record(s.bytes, int(d.pos), int(d.end), ended) == UNDECIDED:
                     return DONE
                 is_tls = tls_record(s.bytes, int(d.pos), int(d.end), ended) == ACCEPT
-                become_foreign(d, s, state.spans, direction, TLS if is_tls else FOREIGN)
+                set_unread(d, s, state.spans, direction, TLS if is_tls else FOREIGN)
                 continue
             taken = take_frames(state, c, d, direction, s)
             if taken == ROWS_FULL:
@@ -285,38 +286,38 @@ def consume(state, direction):
             d.frame_seen += size
             extend_span(d, s, int(d.next) - (int(d.end) - int(d.pos)) + size)
             if int(d.next) - (int(d.end) - int(d.pos)) == d.frame_end:
-                torn_row(state, c, d, direction)
+                partial_row(state, c, d, direction)
         elif mode == LOST:
             if not search(state, direction):
                 return DONE
         else:
             if mode == TLS and d.hello == 0:
-                keep_hello(state, direction)
-            become_foreign(d, s, state.spans, direction, mode)
+                save_hello(state, direction)
+            set_unread(d, s, state.spans, direction, mode)
     return DONE
 
 
 @kernel
 def end_connection(state):
-    """No more segments: both directions give up waiting. Can be called again after NEED_*."""
+    """End the connection: both directions stop waiting. Call again after NEED_*."""
     c = state.connection[0]
     c.over = 1
-    going_on = True
-    while going_on:
+    again = True
+    while again:
         for direction in range(2):
-            if not is_through(state.directions[direction]):
+            if not is_drained(state.directions[direction]):
                 code = drain(state, direction)
                 if code != DONE:
                     return code
-        going_on = someone_waits(state.directions) and goes_on(state)
+        again = has_waiting_bytes(state.directions) and can_continue(state)
     for direction in range(2):
         d = state.directions[direction]
         open_window(d, int(c.last_ns))
-        if d.closed or (d.mode == START and d.last_data_ns < 0 and d.holes == 0):  # it said nothing
+        if d.closed or (d.mode == START and d.last_data_ns < 0 and d.holes == 0):  # it sent no data
             continue
         s = state.streams[direction]
         if d.mode == START and c.family != UNKNOWN_FAMILY:
-            enter(state, direction, LOST)  # its peer turned out to be AMQP
+            enter(state, direction, LOST)  # its peer is AMQP
         d.final = 1
         code = consume(state, direction)
         if code != DONE:
@@ -332,14 +333,14 @@ def end_connection(state):
 
 @kernel
 def close_direction(state, c, d, s, direction):
-    """The last row of a direction: what is left in the buffer, or the one row of a stream nobody read."""
+    """Append the last row of a direction: the rest of the buffer, or the only row of a stream that is not decoded."""
     rows, spans = state.rows, state.spans
     if d.mode == START and (d.end > d.pos or spans.number[direction] > 0):
-        become_foreign(d, s, spans, direction, FOREIGN)
+        set_unread(d, s, spans, direction, FOREIGN)
     if d.mode == FRAMES:
         tail_row(rows, c, direction, d, s, spans)
     elif d.mode == INSIDE:
-        torn_row(state, c, d, direction)
+        partial_row(state, c, d, direction)
     elif d.mode == LOST:
         extend_span(d, s, int(d.next))
         close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
@@ -361,22 +362,22 @@ def close_direction(state, c, d, s, direction):
 
 
 @kernel
-def is_through(d):
-    """Whether a direction that has ended has nothing more to drain, and misses nothing."""
+def is_drained(d):
+    """Whether a direction of an ended connection is complete: nothing to drain, no missing bytes."""
     complete = d.anchored == 0 or (d.fin_at <= d.next and d.acked <= d.next)
     return complete and not has_more(d)
 
 
 @kernel
-def someone_waits(directions):
-    """Whether bytes of one direction wait for the other."""
+def has_waiting_bytes(directions):
+    """Whether bytes of one direction wait for the other direction."""
     first, second = directions[0], directions[1]
     return first.gate < first.mark_end or second.gate < second.mark_end
 
 
 @kernel
-def goes_on(state):
-    """Whether bytes that waited for the other direction wait no longer."""
+def can_continue(state):
+    """Whether bytes that waited for the other direction can be decoded now."""
     c, first, second = state.connection[0], state.directions[0], state.directions[1]
     a, b = state.streams[0], state.streams[1]
     if first.gate < first.mark_end and not waits(first, a, second):

@@ -1,7 +1,7 @@
-"""Second pass over finished rows: the octets that the stream decoder kept become VARIANT arguments and properties.
+"""Second pass over rows: the octets that the stream decoder stored become VARIANT arguments and properties.
 
-Kernels of their own, so that framing and values are compiled (and can be profiled) apart. They stop where a writer
-has no room left, and go on from that row when they are called again.
+Framing and values have separate kernels, so that they are compiled and profiled separately. A kernel stops at the row
+for which a writer has no room, and continues from that row when it is called again. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from codec.amqp.classic.methods import decode_arguments, decode_properties
 from codec.amqp.classic.tables import classic_tables
 from codec.amqp.v0_10.containers import new_stack
 from codec.amqp.v0_10.extents import content_length
-from codec.amqp.v0_10.tables import SegmentedTables, segmented_keys, segmented_tables
+from codec.amqp.v0_10.tables import V0_10Tables, v0_10_keys, v0_10_tables
 from codec.amqp.v0_10.values import HEADER_SEGMENT, decode_segment
-from codec.amqp.v1_0.message import decode_described
+from codec.amqp.v1_0.message import decode_frame
 from codec.amqp.v1_0.scalars import Scratch, new_scratch
-from codec.amqp.v1_0.tables import ValueTables, WireTables, described_tables
+from codec.amqp.v1_0.tables import ValueTables, WireTables, v1_0_tables
 from codec.amqp.versions import (
     CLASSIC,
     CONTROL,
-    DESCRIBED,
     E_ARGUMENTS,
     E_DEPTH,
     E_MISSING_VALUES,
@@ -40,8 +39,9 @@ from codec.amqp.versions import (
     OOB_METHOD,
     PARTIAL,
     PROTOCOL_HEADER,
-    SEGMENTED,
     UNKNOWN_FAMILY,
+    V0_10_FAMILY,
+    V1_0_FAMILY,
 )
 from codec.amqp.versions import OK as OK_ROW
 from codec.compiler.kernel import kernel
@@ -66,16 +66,16 @@ HEADER_KEYS = np.frombuffer(b"protocol_idmajorminorrevision", np.uint8).copy()
 HEADER_KEY_AT = np.array([0, 11, 16, 21, 29], np.int64)
 
 
-class Segmented(NamedTuple):
-    """What the octets of 0-10 are decoded by; `stack` is scratch."""
+class V0_10Values(NamedTuple):
+    """Tables and scratch (`stack`) of 0-10."""
 
-    tables: SegmentedTables
+    tables: V0_10Tables
     keys: KnownKeys
     stack: np.ndarray
 
 
-class Described(NamedTuple):
-    """What the octets of 1.0 are decoded by; `scratch` is scratch."""
+class V1_0Values(NamedTuple):
+    """Tables and scratch of 1.0."""
 
     wire: WireTables
     values: ValueTables
@@ -83,17 +83,17 @@ class Described(NamedTuple):
 
 
 def definitions() -> dict[int, tuple[Callable[..., int], tuple[Any, ...]]]:
-    """For each family the kernel that decodes its values, and the tables that it reads."""
+    """By family: the kernel that decodes its values, and the tables that the kernel reads."""
     return {
         CLASSIC: (classic_values, classic_tables()),
-        SEGMENTED: (segmented_values, Segmented(segmented_tables(), segmented_keys(), new_stack())),
-        DESCRIBED: (described_values, Described(*described_tables(), new_scratch())),
+        V0_10_FAMILY: (v0_10_values, V0_10Values(v0_10_tables(), v0_10_keys(), new_stack())),
+        V1_0_FAMILY: (v1_0_values, V1_0Values(*v1_0_tables(), new_scratch())),
     }
 
 
 @kernel
 def put_protocol_header(octets, start, w):
-    """The four octets after "AMQP" by the names of the 0-9-1 and 1.0 specifications."""
+    """Write the four octets after "AMQP" under their names in the 0-9-1 and 1.0 specifications."""
     begin(w)
     begin_object(w)
     for i in range(4):
@@ -105,8 +105,8 @@ def put_protocol_header(octets, start, w):
 
 @kernel
 def note_code(row, code, misfit):
-    """Say on the row what went wrong with its values; `misfit`: the error when they do not fit their definition. Those
-    of a frame that lost bytes cannot fit."""
+    """Set status and error of a row whose values did not decode with OK. `misfit`: the error of values that do not fit
+    their definition; those of a frame that lost bytes cannot fit."""
     if row[R.STATUS] == PARTIAL:
         row[R.ERROR] = E_MISSING_VALUES
     else:
@@ -121,8 +121,8 @@ def note_code(row, code, misfit):
 
 @kernel
 def finish_row(row, code, misfit, arguments, properties):
-    """Note on the row how its values came out and where they end; False when a writer is full and it must be done
-    again."""
+    """Set status, error, notes and the ends of values of a row after decoding; False when a writer is full and the row
+    must be decoded again."""
     if code == FULL:
         return False
     if code != OK:
@@ -150,7 +150,8 @@ def _octets_from(cells, index):
 
 @kernel
 def classic_values(cells, octets, first, stop, t, arguments, properties):
-    """Decode rows `first` to `stop` of the classic family, or of none: the row at which a writer is full, or `stop`."""
+    """Decode rows `first` to `stop` of the classic or of an unknown family: the row at which a writer is full, or
+    `stop`."""
     for index in range(first, stop):
         row = cells[index]
         start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
@@ -170,8 +171,8 @@ def classic_values(cells, octets, first, stop, t, arguments, properties):
 
 
 @kernel
-def segmented_values(cells, octets, first, stop, t, arguments, properties):
-    """`classic_values` for 0-10; `t`: Segmented."""
+def v0_10_values(cells, octets, first, stop, t, arguments, properties):
+    """`classic_values` for 0-10; `t`: V0_10Values."""
     for index in range(first, stop):
         row = cells[index]
         start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
@@ -192,8 +193,8 @@ def segmented_values(cells, octets, first, stop, t, arguments, properties):
 
 
 @kernel
-def described_values(cells, octets, first, stop, t, arguments, properties):
-    """`classic_values` for 1.0; `t`: Described."""
+def v1_0_values(cells, octets, first, stop, t, arguments, properties):
+    """`classic_values` for 1.0; `t`: V1_0Values."""
     for index in range(first, stop):
         row = cells[index]
         start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
@@ -202,19 +203,16 @@ def described_values(cells, octets, first, stop, t, arguments, properties):
         if row[R.TYPE] == PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
         elif definition >= 0:
-            code = decode_described(
-                octets, start, end, row, definition, t.wire, t.values, t.scratch, arguments, properties
-            )
+            code = decode_frame(octets, start, end, row, definition, t.wire, t.values, t.scratch, arguments, properties)
         if not finish_row(row, code, E_ARGUMENTS, arguments, properties):
             return index
     return stop
 
 
 def decode_values(cells, octets, first, definitions, arguments, properties):  # type: ignore[no-untyped-def]
-    """Decode `cells` from row `first` on: the row at which a writer is full (to be done again), or their number.
+    """Decode `cells` from row `first` on: the row at which a writer is full (to be decoded again), or their number.
 
-    Rows of one family after the other go to the kernel of that family, so that a kernel is only compiled where it is
-    used.
+    Consecutive rows of one family go to the kernel of that family, so that only kernels in use are compiled.
     """
     family = FAMILY_OF_VERSION[cells[:, R.VERSION]]
     family[family == UNKNOWN_FAMILY] = CLASSIC

@@ -1,6 +1,6 @@
-"""The five versions, their protocol headers, and the names of everything a row can say, as data.
+"""The five versions, their protocol headers, and the codes and texts of frame types, statuses and errors, as data.
 
-Codes are indexes into the tuples; `NONE` (0) is "not known". Protocol headers come from the fact tables (section
+Codes are indexes into the tuples; `NONE` (0) is "unknown". Protocol headers come from the fact tables (section
 `protocol_header` of each): eight octets, "AMQP" and four more.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,12 @@ VERSIONS = (None, "0-8", "0-9", "0-9-1", "0-10", "1.0")
 NONE, V0_8, V0_9, V0_9_1, V0_10, V1_0 = range(6)
 
 OFFERS = LIMITS.offers
-# Stands for the first octet of a protocol header (0 to 3) where an offer is the version of a connection.start.
-START_SAID = 0xFF
+# Replaces the first octet of a protocol header (0 to 3) where an offer is the version in a connection.start.
+START_VERSION = 0xFF
 
 FAMILIES = (None, "classic", "0-10", "1.0")
-UNKNOWN_FAMILY, CLASSIC, SEGMENTED, DESCRIBED = range(4)
-FAMILY_OF_VERSION = np.array([UNKNOWN_FAMILY, CLASSIC, CLASSIC, CLASSIC, SEGMENTED, DESCRIBED], np.int64)
+UNKNOWN_FAMILY, CLASSIC, V0_10_FAMILY, V1_0_FAMILY = range(4)
+FAMILY_OF_VERSION = np.array([UNKNOWN_FAMILY, CLASSIC, CLASSIC, CLASSIC, V0_10_FAMILY, V1_0_FAMILY], np.int64)
 
 FRAME_TYPES = (
     "protocol-header",
@@ -151,24 +151,31 @@ class Headers(NamedTuple):
 
 @lru_cache
 def fact_table(version: str) -> dict:
-    """The fact table of one version ('0-8', '0-9', '0-9-1', '0-10', '1.0') as read from its JSON file."""
+    """The fact table of one version ('0-8', '0-9', '0-9-1', '0-10', '1.0'), read from its JSON file."""
     name = f"amqp-{version.replace('.', '-')}.json"
     table: dict = json.loads(resources.files("codec.amqp.spec").joinpath(name).read_text("utf-8"))
     return table
 
 
 @lru_cache
+def overlay() -> dict[str, Any]:
+    """Additions to the printed specifications, and what rows hide, read from its JSON file."""
+    table: dict[str, Any] = json.loads(resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8"))
+    return table
+
+
+@lru_cache
 def headers() -> Headers:
-    """Every version's own header, then the variants no version calls its own."""
+    """Variants of headers that no version defines, then the header of every version."""
     own: dict[bytes, int] = {}
     variants: dict[bytes, int] = {}
     for code, version in enumerate(VERSIONS):
         if version is None:
             continue
-        described = fact_table(version)["protocol_header"]
-        for form in described.get("ids", [described]):
+        definition = fact_table(version)["protocol_header"]
+        for form in definition.get("ids", [definition]):
             own[bytes.fromhex(form["hex"])] = code
-        for form in described.get("variants", []):
+        for form in definition.get("variants", []):
             variants.setdefault(bytes.fromhex(form["hex"]), code)
     known = {**variants, **own}
     return Headers(

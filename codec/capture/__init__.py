@@ -3,8 +3,14 @@
     walker = new_walker(data)
     records, consumed = walker.walk(np.frombuffer(data, np.uint8), final=True)
 
-pcap in microseconds and nanoseconds, both byte orders, and with the longer record headers of the Linux "modified"
-variant; pcapng with any number of sections and interfaces. The magic number decides, never the name.
+It reads pcap in microseconds and nanoseconds, in both byte orders, and with the longer record headers of the Linux
+"modified" variant; and pcapng with any number of sections and interfaces. The magic number determines the format, never
+the file name. Cost: linear in records and blocks. The public names:
+
+    new_walker, sniff              a reader of a capture; its format, both from the first bytes
+    Walker, Records, RECORD        what a reader is, and the packet records that it returns
+    NO_INTERFACE, NOT_A_PACKET     link types of records without interface, and of blocks that are not packets
+    CaptureError                   the error for files that are not captures, a `codec.errors.WirehareError`
 """
 
 from __future__ import annotations
@@ -25,14 +31,14 @@ __all__ = [
     "sniff",
 ]
 
-MAGIC_BYTES = 4  # a capture is known by its first four bytes
-SNIFF_BYTES = 16  # what is not a capture is shown by these
+MAGIC_BYTES = 4  # they identify a capture
+SNIFF_BYTES = 16  # error messages show these of other files
 
 
 def sniff(head: bytes) -> str:
     """'pcap' or 'pcapng', from the first bytes of a file.
 
-    Raises CaptureError, saying what was found and what was expected.
+    Raises CaptureError with what was found and what was expected.
     """
     magic = bytes(head[:MAGIC_BYTES])
     if magic in MAGICS:
@@ -44,16 +50,16 @@ def sniff(head: bytes) -> str:
     if len(magic) < MAGIC_BYTES and any(known.startswith(magic) for known in (*MAGICS, SECTION_HEADER)):
         raise CaptureError(f"the file ends after {len(magic)} bytes, inside the magic number of a capture")
     raise CaptureError(
-        f"the file begins with {_shown(bytes(head[:SNIFF_BYTES]))}; expected the magic number of pcap or pcapng"
+        f"the file begins with {_printable(bytes(head[:SNIFF_BYTES]))}; expected the magic number of pcap or pcapng"
     )
 
 
 def new_walker(head: bytes) -> Walker:
-    """A walker at the beginning of a file that starts with `head`. Raises CaptureError when it is not a capture."""
+    """A reader of the file that starts with `head`. Raises CaptureError when it is not a capture."""
     return PcapWalker() if sniff(head) == "pcap" else PcapngWalker()
 
 
-def _shown(head: bytes) -> str:
-    """The first bytes as a person recognises them: text as text, else hexadecimal."""
+def _printable(head: bytes) -> str:
+    """The first bytes for a message: text as text, else hexadecimal."""
     printable = all(0x20 <= byte < 0x7F or byte in b"\t\r\n" for byte in head)
     return f"the text {head.decode('ascii')!r}" if printable else f"the bytes {head[:MAGIC_BYTES].hex(' ')}"

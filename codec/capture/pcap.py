@@ -20,14 +20,14 @@ from codec.capture.records import (
     read32,
     writable,
 )
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 
 FILE_HEADER_BYTES = 24
 SECOND_NS = 1_000_000_000
-VERSION = 2  # all files since 1998; the minor number changed nothing that is read here
+VERSION = 2  # all files since 1998; the minor version does not change these fields
 
-# Magic number as it stands in the file -> (big-endian, bytes of a record header, nanoseconds per unit of time).
+# Magic number in file order -> (big-endian, bytes of a record header, nanoseconds per unit of time).
 MAGICS: dict[bytes, tuple[bool, int, int]] = {
     bytes.fromhex("a1b2c3d4"): (True, 16, 1000),
     bytes.fromhex("d4c3b2a1"): (False, 16, 1000),
@@ -40,7 +40,7 @@ MAGICS: dict[bytes, tuple[bool, int, int]] = {
 
 @dataclass
 class PcapWalker:
-    """Walks one pcap file; see `codec.capture.records.Walker`."""
+    """Reads one pcap file; see `codec.capture.records.Walker`."""
 
     format: str = "pcap"
     position: int = 0
@@ -76,7 +76,7 @@ class PcapWalker:
         return records[:count], consumed
 
     def _file_header(self, head: bytes, final: bool) -> int:
-        """Read the file header when it is there; returns its length."""
+        """Read the file header when it is complete; returns its length, else 0."""
         if len(head) < FILE_HEADER_BYTES:
             if final:
                 self.truncated = True
@@ -92,7 +92,7 @@ class PcapWalker:
             return 0
         self.big_endian, self.header_bytes, self.unit_ns = big_endian, header_bytes, unit_ns
         self.snaplen = int.from_bytes(head[16:20], order) or None
-        self.link_type = int.from_bytes(head[20:24], order) & 0xFFFF  # the upper half tells of frame check sequences
+        self.link_type = int.from_bytes(head[20:24], order) & 0xFFFF  # the upper half describes frame check sequences
         return FILE_HEADER_BYTES
 
 

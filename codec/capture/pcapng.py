@@ -1,11 +1,13 @@
 """The pcapng format: blocks of (type, length, body, length again), in sections that each choose their byte order.
 
-Source: draft-ietf-opsawg-pcapng. Packet blocks (enhanced, simple, obsolete) and blocks that say nothing here are walked
-by a kernel. It stops at section headers, interface descriptions and interface statistics, which are rare: Python reads
-those and the kernel goes on.
+Source: draft-ietf-opsawg-pcapng. A kernel reads packet blocks (enhanced, simple, obsolete) and skips unused ones. It
+stops at section headers, interface descriptions and interface statistics, which are rare and read in Python.
 
-Wireshark numbers custom blocks and journal entries among the packets. They become records with link type NOT_A_PACKET,
-so that packet numbers agree.
+Wireshark counts custom blocks and journal entries as packets. They become records with link type NOT_A_PACKET, so that
+packet numbers agree.
+
+Times are 64 bits in units of the interface (section 4.2, options if_tsresol and if_tsoffset). They become nanoseconds
+within 63 bits: a damaged time ends at LAST_NS and does not wrap, nor does a difference of two times.
 """
 
 from __future__ import annotations
@@ -30,8 +32,7 @@ from codec.capture.records import (
     read32,
     writable,
 )
-from codec.capture.times import MAX_NS, SECOND_NS, nanoseconds, time_rule
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 
 SECTION_HEADER = bytes.fromhex("0a0d0d0a")  # the same in both byte orders
@@ -45,15 +46,32 @@ END_OF_OPTIONS = 0
 IF_TSRESOL, IF_TSOFFSET = 9, 14  # options of an interface description
 ISB_IFDROP, ISB_OSDROP = 5, 7  # options of interface statistics
 MICROSECONDS = 6  # if_tsresol when it is not given: units of 10**-6 s
+MAX_NS = 2**63 - 1
+SECOND_NS = 1_000_000_000
+# The last whole second of 62 bits, in 2116; the seconds of a pcap end in 2106.
+LAST_NS = 2**62 // SECOND_NS * SECOND_NS
+
+# Conversions of units to nanoseconds: times `factor`, divided by `factor`, or fractions of 2**-factor seconds.
+MULTIPLY, DIVIDE, SHIFT = range(3)
 
 INTERFACE_ROW = np.dtype(
     [("link_type", "i4"), ("rule", "i4"), ("factor", "i8"), ("offset_ns", "i8"), ("snaplen", "i8")], align=True
 )
 
 
+def time_rule(resolution: int) -> tuple[int, int]:
+    """if_tsresol -> (rule, factor). The high bit chooses between powers of 2 and of 10 (section 4.2 of the draft)."""
+    power = resolution & 0x7F
+    if resolution & 0x80:
+        return SHIFT, power
+    if power <= 9:
+        return MULTIPLY, 10 ** (9 - power)
+    return DIVIDE, min(10 ** (power - 9), MAX_NS)
+
+
 @dataclass
 class PcapngWalker:
-    """Walks one pcapng file; see `codec.capture.records.Walker`."""
+    """Reads one pcapng file; see `codec.capture.records.Walker`."""
 
     format: str = "pcapng"
     position: int = 0
@@ -65,8 +83,8 @@ class PcapngWalker:
     section: int = 0  # 0 until the first section header was read
     interface_count: int = 0  # of the section
     interfaces: np.ndarray = field(default_factory=lambda: np.zeros(4, INTERFACE_ROW))
-    last_ns: int = 0  # time of the packet before, for packets without one
-    drops: dict[int, int] = field(default_factory=dict)  # of the section, by interface: the last word counts
+    last_ns: int = 0  # time of the previous packet, for packets without time
+    drops: dict[int, int] = field(default_factory=dict)  # of the section, by interface: the last statistics count
     drops_sum: int = 0  # of all sections
 
     def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
@@ -97,7 +115,7 @@ class PcapngWalker:
         return records[:count], at
 
     def _other_block(self, block: Bytes, at: int) -> int:
-        """Read the block that the kernel stopped at; returns its length, 0 when it is not complete or damaged."""
+        """Read the block that the kernel stopped at; returns its length, 0 when it is incomplete or damaged."""
         if block[at : at + 4].tobytes() == SECTION_HEADER or not self.section:
             return self._section_header(block, at)
         length = self._number(block[at + 4 : at + 8].tobytes())
@@ -112,7 +130,7 @@ class PcapngWalker:
         return int.from_bytes(octets, "big" if self.big_endian else "little")
 
     def _section_header(self, block: Bytes, at: int) -> int:
-        """A new section: its byte order holds from here, its interfaces are numbered anew."""
+        """Begin a section, with its byte order and new interface numbers; returns its length, else 0."""
         head = block[at : at + SECTION_BYTES].tobytes()
         if len(head) < SECTION_BYTES:
             return 0
@@ -140,7 +158,7 @@ class PcapngWalker:
     def _interface_description(self, body: bytes) -> None:
         """Link type (2 bytes), reserved (2), snaplen (4), options."""
         if self.interface_count == LIMITS.interfaces:
-            return  # its packets are those of no interface
+            return  # its packets have no interface
         if self.interface_count == len(self.interfaces):
             self.interfaces = np.concatenate([self.interfaces, np.zeros_like(self.interfaces)])
         resolution, offset_s = MICROSECONDS, 0
@@ -185,6 +203,39 @@ class PcapngWalker:
             BAD_CAPTURED: f"claims more captured bytes than its {length} bytes hold",
         }[outcome]
         return f"the block of type {kind:#x} at byte {self.position} {wrong}; the file is damaged from there on"
+
+
+@njit
+def nanoseconds(high, low, rule, factor, offset_ns):
+    """Time of a packet from two halves of 32 bits, in the interface's units, within -LAST_NS..LAST_NS."""
+    if rule == SHIFT:
+        ns = _binary_fraction(high, low, factor)
+    elif high >= 1 << 31:
+        ns = MAX_NS
+    elif rule == DIVIDE:
+        ns = ((high << 32) | low) // factor
+    else:
+        units = (high << 32) | low
+        ns = units * factor if units <= MAX_NS // factor else MAX_NS
+    if offset_ns > 0 and ns > LAST_NS - offset_ns:
+        return LAST_NS
+    return max(-LAST_NS, min(ns + offset_ns, LAST_NS))
+
+
+@njit
+def _binary_fraction(high, low, bits):
+    """Nanoseconds of (high * 2**32 + low) units of 2**-bits seconds, rounded down, within 63 bits."""
+    if bits <= 32:
+        if high > (MAX_NS // SECOND_NS - 1) >> (32 - bits):
+            return MAX_NS
+        seconds = (high << (32 - bits)) | (low >> bits)
+        return seconds * SECOND_NS + (((low & ((1 << bits) - 1)) * SECOND_NS) >> bits)
+    shift = bits - 32
+    if shift > 62:
+        return 0
+    seconds = high >> min(shift, 32)
+    fraction = high & ((1 << min(shift, 32)) - 1)
+    return seconds * SECOND_NS + ((fraction * SECOND_NS + ((low * SECOND_NS) >> 32)) >> shift)
 
 
 @njit

@@ -1,11 +1,11 @@
-"""What all capture formats have in common: the columns of their packet records, and the reader that fills them.
+"""Packet records of all capture formats, and the interface of their readers.
 
-A `Walker` is fed like a parser without I/O: the caller gives it the bytes it has (the rest of last time in front), it
-returns the records that are complete and how many bytes it is done with. What it knows of the file (byte order,
-interfaces, how far it came) lives in the walker, which can be copied and pickled: a copy goes on where the original
-stood. Records do not depend on how the bytes are cut into blocks.
+A `Walker` does no I/O: the caller passes the bytes it has (with the unread rest of the last call in front), and gets
+the complete records and the number of bytes consumed. The state of the file (byte order, interfaces, position) is in
+the walker, which can be copied and pickled; a copy continues at the same position. Records do not depend on the blocks
+that the bytes come in.
 
-Damage never raises while walking: `error` is set, records before it are returned, and the walker stays where it is.
+Damage never raises: `error` is set, the records before it are returned, and the walker stays at its position.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.cursor import octet
 from codec.errors import WirehareError
 
@@ -32,7 +32,7 @@ RECORD = np.dtype(
 )
 
 NO_INTERFACE = -1  # link_type of a packet on an interface that the file does not describe
-NOT_A_PACKET = -2  # link_type of a block that is numbered among the packets and carries none
+NOT_A_PACKET = -2  # link_type of a block that counts as a packet but has none
 
 # Outcomes of the kernels.
 NEED_MORE, OTHER_BLOCK, BAD_CAPTURED, BAD_BLOCK, BAD_TRAILER = range(5)
@@ -42,18 +42,18 @@ Records = NDArray[np.void]
 
 
 class CaptureError(WirehareError, ValueError):
-    """The bytes are no capture that can be read; the text says what was found and what was expected."""
+    """The bytes are not a readable capture; the message has what was found and what was expected."""
 
 
 class Walker(Protocol):
-    """Finds the packet records in the bytes of one capture file, block by block."""
+    """Reads the packet records of one capture file, block by block."""
 
     format: str
     position: int  # offset in the file of the first byte not yet consumed
     snaplen: int | None  # largest the file declares; None when it declares no limit
     dropped: int | None  # packets the capturing machine lost, as far as the file tells
     truncated: bool  # the file ends inside a record
-    error: str | None  # one line: where walking stopped and why
+    error: str | None  # one line: where reading stopped and why
 
     def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
         """Complete records of `block` (uint8, 1-D, contiguous) as a RECORD array, and the number of bytes consumed.
@@ -64,7 +64,7 @@ class Walker(Protocol):
 
 
 def writable(block: Bytes) -> Bytes:
-    """The block itself, or a copy when it is read-only: kernels are compiled for one kind of array only."""
+    """The block, or a copy when it is read-only: kernels are compiled for one kind of array."""
     if block.flags.writeable and block.flags.c_contiguous and type(block) is np.ndarray:
         return block
     return np.array(block, np.uint8, copy=True, order="C")
@@ -72,7 +72,7 @@ def writable(block: Bytes) -> Bytes:
 
 @njit
 def read32(block, at, big):
-    """Unsigned 32-bit integer at `at`, which the caller knows to be inside the block, in either byte order."""
+    """Unsigned 32-bit integer at `at`, in either byte order; the caller guarantees that it is inside the block."""
     a, b, c, d = octet(block, at), octet(block, at + 1), octet(block, at + 2), octet(block, at + 3)
     if big:
         return (a << 24) | (b << 16) | (c << 8) | d

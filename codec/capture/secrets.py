@@ -1,6 +1,6 @@
-"""Decryption Secrets Blocks of pcapng (draft-ietf-opsawg-pcapng, section 4.7), wherever they stand in a file.
+"""Decryption Secrets Blocks of pcapng (draft-ietf-opsawg-pcapng, section 4.7), anywhere in a file.
 
-All other blocks are stepped over by a kernel that reads their heads alone.
+A kernel skips all other blocks; it reads only their heads. Cost: constant per block.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 from codec.capture.pcapng import BLOCK_BYTES, BYTE_ORDER_MAGIC, SECTION
 from codec.capture.records import read32, writable
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 
 SECRETS_BLOCK = 0x0000000A
@@ -19,8 +19,8 @@ HEAD_BYTES = 20  # type, length, secrets type, secrets length; of a section also
 
 @njit
 def _next_block(block, at, big):
-    """From the head of a block at `at` to that of the next section or of secrets: (where, its length); 0: it lies
-    behind the end, or is not complete; -1: no block begins there."""
+    """The next section or secrets block from the block at `at` on: (offset, length). Length 0: it is beyond the end, or
+    incomplete; -1: no block begins there."""
     while at + HEAD_BYTES <= len(block):
         kind = read32(block, at, big)
         if kind == SECTION:
@@ -35,15 +35,15 @@ def _next_block(block, at, big):
 
 
 class SecretsWalker:
-    """Walks one file; `octets` of a call begin where those of the call before were used up."""
+    """Reads one file; `octets` of a call begin after the bytes that the last call consumed."""
 
     def __init__(self) -> None:
         self.damaged = False
         self._big = False
-        self._ahead = 0  # bytes to step over before the next block
+        self._ahead = 0  # bytes to skip before the next block
 
     def walk(self, octets: np.ndarray) -> tuple[list[bytes], int]:
-        """Key logs in complete blocks of `octets` (uint8), and how many bytes were used up."""
+        """Key logs in complete blocks of `octets` (uint8), and the number of bytes consumed."""
         octets = writable(octets)
         found: list[bytes] = []
         at, end = self._ahead, len(octets)

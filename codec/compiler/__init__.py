@@ -1,1 +1,1 @@
-"""How kernels are compiled, linked and kept on disk, and the bounds that they work within."""
+"""Compiling, linking and caching of kernels, and the limits of the decoder."""

@@ -1,10 +1,10 @@
-"""Where machine code is kept on disk, and from which directories it is taken.
+"""The cache of machine code on disk, and the directories that are trusted.
 
-numba unpickles what it finds in a cache: whoever can write there runs code in every process that decodes. So a
-directory is used only if nobody can change it, or what is in it, but this user, root and the owner of these sources; of
-every other directory nothing is read. Of the places that `codec.compiler.places` lists, kernels are taken from the
-first that has them, which may be read-only: an administrator or an image brought them. They are kept in the first that
-this user can write. Where there is none they stay in the memory of the process."""
+numba unpickles cache files: a user who can write them runs code in every process that decodes. So a directory is used
+only if no user but this one, root and the owner of these sources can change it or its files; other directories are
+never read. Kernels are loaded from the first directory that has them, in the order of `codec.compiler.kernel.bases`; it
+may be read-only, when an administrator or an image provides it. They are stored in the first directory that this user
+can write. Without one they remain in the memory of the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 
-from codec.compiler.places import BESIDE, PACKAGE, bases
+from codec.compiler.kernel import PACKAGE, PACKAGE_CACHE, bases
 
 ACCESS_LIST = "system.posix_acl_access"
 
@@ -36,7 +36,7 @@ def _trusted() -> frozenset[int]:
 
 
 def _group_of_one(group: int) -> bool:
-    """Whether this is the group that a system makes for one user alone, and that user is trusted."""
+    """Whether this is the private group of a trusted user."""
     try:
         named = grp.getgrgid(group)
         user = pwd.getpwnam(named.gr_name)
@@ -46,16 +46,16 @@ def _group_of_one(group: int) -> bool:
 
 
 def _has_list(path: Path) -> bool:
-    """Whether an access control list (POSIX 1003.1e, draft 17) names further users: the bits of the group are then what
-    any of them may do."""
+    """Whether there is an access control list (POSIX 1003.1e, draft 17) with further users: then the group bits are the
+    permissions that any of them may have."""
     with suppress(OSError, AttributeError):  # file systems and systems without
         return ACCESS_LIST in os.listxattr(path, follow_symlinks=False)
     return False
 
 
 def _changed_by_others(path: Path, above: bool = False) -> str | None:
-    """Who else can change what is at `path`, in words; None if it is nobody. A directory `above` may be one where
-    everybody makes files but removes only their own."""
+    """The reason why another user can change `path`; None if no other can. A directory `above` may be one where all
+    users create files but remove only their own."""
     try:
         found = path.lstat()
     except FileNotFoundError:  # a file that another process has just renamed
@@ -77,12 +77,12 @@ def _changed_by_others(path: Path, above: bool = False) -> str | None:
 
 @functools.cache
 def _distrusted(base: Path) -> str | None:
-    """Why no kernels are taken from below `base`, or None. Where it is missing, it can be made.
+    """The reason why no kernels are loaded from below `base`, or None. A missing directory is created later.
 
-    Above the sources nothing is looked at: who can change that has changed the sources themselves.
+    Directories above the sources are not checked: a user who can change those can change the sources.
     """
     try:
-        found = [path for path in ((base,) if base == BESIDE else (base, *base.parents)) if path.exists()]
+        found = [path for path in ((base,) if base == PACKAGE_CACHE else (base, *base.parents)) if path.exists()]
         reasons = [_changed_by_others(path, above=path != base) for path in found]
     except OSError as error:
         return str(error)
@@ -90,7 +90,7 @@ def _distrusted(base: Path) -> str | None:
 
 
 def _unusable(directory: Path) -> str | None:
-    """Why no kernels are taken from `directory`, or None. It is made where it is missing."""
+    """The reason why no kernels are loaded from `directory`, or None. A missing directory is created."""
     try:
         for path in (*reversed(directory.parents), directory):
             if not path.exists():
@@ -104,8 +104,8 @@ def _unusable(directory: Path) -> str | None:
 @functools.cache
 def _warn(reason: str) -> None:
     warnings.warn(
-        f"Compiled kernels are not kept: {reason}. Every process compiles them anew, which takes minutes; "
-        "name a directory of your own with NUMBA_CACHE_DIR.",
+        f"Compiled kernels are not cached: {reason}. Every process compiles them anew, which takes minutes; "
+        "set NUMBA_CACHE_DIR to a directory of your own.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -113,7 +113,7 @@ def _warn(reason: str) -> None:
 
 @functools.cache
 def directories(name: str) -> tuple[tuple[Path, ...], Path | None]:
-    """The directories `name` that kernels are taken from, and the one they are kept in."""
+    """The directories `name` that kernels are loaded from, and the one that they are stored in."""
     taken: list[Path] = []
     reasons = []
     for base in bases():
@@ -130,7 +130,7 @@ def directories(name: str) -> tuple[tuple[Path, ...], Path | None]:
 
 
 class _CacheFile(IndexDataCacheFile):
-    """numba's files, which nobody else can write whatever the umask."""
+    """numba's cache files, which no other user can write, with any umask."""
 
     @contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[BinaryIO]:
@@ -169,5 +169,5 @@ class KernelCache(NullCache):
 
     def save_overload(self, sig: Any, cres: Any) -> None:
         if self.kept and not cres.library.has_dynamic_globals:
-            with suppress(OSError):  # a full disk stops no decoding
+            with suppress(OSError):  # a full disk does not stop decoding
                 self.kept.save((sig, cres.codegen.magic_tuple()), cres._reduce())

@@ -1,8 +1,8 @@
-"""Every bound of the decoder in one place, each with its reason.
+"""Every limit of the decoder, each with its reason.
 
-A limit that is reached never raises, and nothing that it keeps from being read is lost silently: it shows in a row
-(status, error, a skipped span), in the `limits` fact of the connection (REACHED) or in the account of the capture, or
-its comment says what is done instead. The values are compiled into the kernels, which notice a change of this file.
+Reaching a limit never raises and never loses data silently: a row (status, error, a skipped span), the `limits` fact of
+the connection (REACHED) or the account of the capture shows it, or the comment has the alternative. The values are
+compiled into the kernels; a change of this file compiles them anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Limits:
     """Bounds on what wire bytes may cost. Sizes in bytes, times in nanoseconds."""
 
-    # A run is the unit of the shuffle: large enough to make rows few, small enough for many to be in flight.
+    # A run is the unit of the shuffle: large enough for few rows, small enough for many in flight.
     run_bytes: int = 256 * 1024
     run_segments: int = 8192
     # Read block of the capture readers: one batch of work for the kernels, well inside the L2 + page cache.
@@ -24,15 +24,15 @@ class Limits:
     # A damaged capture may claim any record length; no link carries frames this long (Wireshark's bound is the same
     # order).
     record_bytes: int = 16 * 1024 * 1024
-    # Interfaces of a section of a pcapng; the packet blocks of old can number no more. Packets of others are skipped.
+    # Interfaces of a section of a pcapng; obsolete packet blocks can number no more. Packets of others are skipped.
     interfaces: int = 65_536
     # Compressed captures: a bomb expands by more than this without end; a real capture compresses 3 to 30 times.
     expansion_ratio: int = 1000
-    # What any capture may expand to before that is looked at: a small, dull one is told from a bomb by its size first.
+    # The ratio is checked above this size: a small, repetitive capture is no bomb.
     expansion_grace: int = 64 * 1024 * 1024
-    # Bytes of later data held while an earlier segment is awaited, per direction; a full 10 Gbit/s * 13 ms window.
+    # Bytes of later data stored while an earlier segment is awaited, per direction; a full 10 Gbit/s * 13 ms window.
     reorder_bytes: int = 16 * 1024 * 1024
-    # Pieces held at most per direction, so that inserting in order stays cheap with 1-byte segments.
+    # Stored pieces per direction, so that inserting in order remains cheap with 1-byte segments.
     reorder_segments: int = 4096
     # How long a hole that the peer has acknowledged past is still awaited: captures of several queues or interfaces
     # swap neighbouring packets by microseconds, two sniffers of the same traffic differ by a few milliseconds ...
@@ -53,49 +53,49 @@ class Limits:
     fragment_packets: int = 4096
     # Datagrams that wait at a time, each in 64 KB (touched only as far as it is filled): 16 MB.
     fragment_datagrams: int = 256
-    # A frame is buffered whole to decode it; larger ones (frame_max above this is unknown in practice) are malformed.
+    # A frame is buffered whole to decode it; larger ones (no frame_max in practice is higher) are malformed.
     frame_bytes: int = 16 * 1024 * 1024
-    # Octets kept of a frame up to the first byte that is missing from it, to decode what they say: more than the
-    # snaplen of any usual capture leaves, and more than arguments and properties take.
+    # Octets stored of a frame up to its first missing byte, to decode them: more than a usual snaplen leaves, and more
+    # than arguments and properties have.
     torn_bytes: int = 64 * 1024
-    # No peer means a frame of more bytes than this: agreed on are 128 KB to a few MB, and octets that are no size field
-    # make larger ones in 31 of 32 cases.
+    # Larger sizes are implausible: negotiated are 128 KB to a few MB, and octets that are not a size field are above
+    # this in 31 of 32 cases.
     plausible_frame_bytes: int = 128 * 1024 * 1024
     # Nesting of field tables, arrays, maps, described values. RabbitMQ and Qpid nest fewer than 10.
     nesting_depth: int = 64
     # A decoded value as VARIANT; Spark refuses larger ones.
     variant_bytes: int = 16 * 1024 * 1024
-    # Places of the dictionary of a value in which a key is looked for; one that is not found is stored again, so that
-    # nobody makes a search long by choosing keys that collide.
+    # Slots of a value's dictionary that are probed for a key; a key that is not found is stored again, so that
+    # colliding keys cannot make the search long.
     key_probes: int = 32
     # Segments of 0-10 that came in several frames and wait for their last one, on all channels of a connection.
     segment_bytes: int = 16 * 1024 * 1024
     # Deliveries of 1.0 that came in several transfers and wait for their last one, per direction.
     open_deliveries: int = 32768
-    # Places of their table in which a delivery is looked for, and has to be: one that finds none free is not joined.
+    # Slots that are probed for a delivery; a delivery without a free slot is not joined.
     delivery_probes: int = 32
-    # Sections around the bodies of these deliveries, kept for the last transfer, per direction.
+    # Sections around the bodies of these deliveries, stored for the last transfer, per direction.
     delivery_bytes: int = 8 * 1024 * 1024
     # Octets of a section of 1.0 before its contents: descriptor, constructor, size; 20 are usual. More are malformed.
     section_head_bytes: int = 64
     # How far a stream without protocol header is searched for frames before it is declared foreign.
     detect_bytes: int = 1024 * 1024
-    # Stretches of such a stream, seen and missing in turn, after which it is declared foreign, too.
+    # Spans of such a stream, captured and missing in turn, after which it is declared foreign, too.
     detect_spans: int = 30
-    # Table entries, and sections of a 0-10 header, that are looked at to tell whether a frame begins: so many in a row
-    # are no accident, and thousands of feigned frame headers may share one long table.
+    # Table entries, and sections of a 0-10 header, that are checked to detect a frame: so many in a row are no
+    # coincidence, and thousands of forged frame headers may share one long table.
     detect_entries: int = 64
-    # Consumed bytes kept to compare late copies with: the largest TCP window without scaling. Older copies are not
-    # compared.
+    # Consumed bytes in the buffer for comparison with late copies: the largest TCP window without scaling. Older copies
+    # are not compared.
     copy_bytes: int = 64 * 1024
-    # Frames above this are not looked for where a boundary was lost before frame_max is known: no broker takes more
+    # Larger frames are not searched for where a boundary was lost before frame_max is known: no broker accepts more
     # than 128 KiB by default.
     guessed_frame_bytes: int = 1024 * 1024
-    # Rows held back until one tells the client from the server, or the version; after them the ports must.
+    # Rows withheld until one identifies the client, or the version; after them the ports decide.
     unresolved_rows: int = 256
-    # Protocol headers, and versions that a server's start says, kept of a connection; the frames show all of them.
+    # Protocol headers, and versions in connection.start, stored of a connection; the frames have all of them.
     offers: int = 8
-    # Bytes of each side of a TLS stream in which its hello is looked for; one that is longer is not read.
+    # Bytes of each side of a TLS stream in which its hello is searched; a longer one is not read.
     hello_bytes: int = 4096
     # A message of a TLS handshake, such as a chain of certificates; a longer one is not read.
     handshake_bytes: int = 64 * 1024
@@ -105,33 +105,33 @@ class Limits:
     trial_grace: int = 4 * 1024 * 1024
     # ... and so many octets for each octet captured.
     trial_rate: int = 32
-    # Numbers that are tried for the first record behind a loss: 64 MB of usual records.
+    # Numbers that are tried for the first record after a loss: 64 MB of usual records.
     trial_records: int = 4096
     # Connections of a key log, the newest ones, whose secrets are tried on one that began before the capture ...
     trial_connections: int = 32
     # ... and numbers that are tried for a record of it, over all these secrets.
     trial_numbers: int = 1 << 18
-    # Octets of a connection that wait for the first that a layer gives; after them it passes as it is.
+    # Octets of a connection that wait for the first octets of a layer; after them the connection has no layer.
     layer_bytes: int = 256 * 1024
-    # The request for WebSocket, and its answer, with their headers: web servers take 8 to 16 KB.
+    # The request for WebSocket, and its response, with headers: web servers accept 8 to 16 KB.
     upgrade_bytes: int = 16 * 1024
-    # Frames of WebSocket above this are not looked for where a boundary was lost.
+    # Larger frames of WebSocket are not searched for where a boundary was lost.
     websocket_frame_bytes: int = 16 * 1024 * 1024
-    # A Decryption Secrets Block: 300,000 lines of a key log. A longer one is stepped over.
+    # A Decryption Secrets Block: 300,000 lines of a key log. A longer one is skipped.
     secrets_bytes: int = 64 * 1024 * 1024
-    # Messages of one connection that wait for their settlement, their return, or the end of their transaction; the
-    # oldest go out above that, with outcome 'unknown'. Brokers slow down, or stop, far below.
+    # Messages of one connection that wait for settlement, return, or the end of their transaction; above that the
+    # oldest are written with outcome 'unknown'. Brokers throttle far below.
     outstanding_messages: int = 1 << 21
-    # Connections of one flow that begin with equal packets are told apart as long as no more have begun since.
+    # Connections of one flow that begin with equal packets are distinguished among this many later ones.
     names_kept: int = 4096
-    # Publishes of one key that are looked at for the one of a delivery. One that is not found among them leaves the
-    # delivery, and all of its queue with that key, in doubt.
+    # Publishes of one key that are compared with a delivery. Without a match among them the delivery, and all
+    # deliveries of its queue with that key, are ambiguous.
     pairing_probes: int = 1024
 
 
 LIMITS = Limits()
 
-# What `connections.limits` says that a connection ran into; records hold a bitmask of these.
+# Limits that a connection reached, as in `connections.limits`; records have a bitmask of these.
 REACHED = (
     "reorder window",  # reorder_bytes, reorder_segments
     "segment out of window",  # RFC 7323, section 2.3

@@ -1,14 +1,14 @@
-"""How kernels become machine code: lowered one by one, linked and optimised once for each entry.
+"""Compiling of kernels: lowered one by one, linked and optimised once for each entry.
 
-numba optimises every compiled function together with all that it calls, and does so anew in each of its callers. Here
-a kernel is compiled in two ways, each only when it is wanted:
+numba optimises every compiled function together with all its callees, and again in each of its callers. Here a kernel
+is compiled in two ways, each when it is needed:
 
-    entry       for Python: machine code and a wrapper, cached on disk; everything it calls is linked in, directly or
-                not, each function once, and LLVM optimises that module as a whole;
+    entry       for Python: machine code and a wrapper, cached on disk. All direct and indirect callees are linked in,
+                each function once, and LLVM optimises that module as a whole.
     interior    for other kernels: the LLVM code of this one function, neither linked nor compiled, without wrappers,
                 in memory while entries are compiled.
 
-Some 500 kernels have about forty entries. Compiling those takes a quarter of the time, and they run as fast or faster.
+Some 500 kernels have about forty entries. Compiling these takes a quarter of the time, and they run as fast or faster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WITHOUT_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class InteriorLibrary(JITCodeLibrary):
-    """The LLVM code of one function; what it calls is noted for the entries that link it."""
+    """The LLVM code of one function, and its callees for the entries that link it."""
 
     def finalize(self) -> None:
         self._raise_if_finalized()
@@ -38,7 +38,7 @@ class InteriorLibrary(JITCodeLibrary):
 
 
 class EntryLibrary(JITCodeLibrary):
-    """The LLVM code of an entry and of all that it calls."""
+    """The LLVM code of an entry and of all its callees."""
 
     _linking_libraries: list[Any]
 
@@ -83,11 +83,12 @@ class InteriorLowering(NativeLowering):
         state.flags.no_compile = True
         super().run_pass(state)
         lowered, function = state["cr"], state["cr"].fndesc
-        # numba knows an overload by what Python would call. This has no code, and Python never gets hold of it.
+        # numba identifies an overload by the function that Python would call. This one has no code; Python never calls
+        # it.
         name = function.qualname, function.doc
-        known_by = _dynfunc.make_function(function.lookup_module(), *name, 0, lowered.env, (library,))
-        state.targetctx.insert_user_function(known_by, function, [library])
-        state["cr"] = lowered._replace(cfunc=known_by)
+        stub = _dynfunc.make_function(function.lookup_module(), *name, 0, lowered.env, (library,))
+        state.targetctx.insert_user_function(stub, function, [library])
+        state["cr"] = lowered._replace(cfunc=stub)
         return True
 
 
@@ -109,7 +110,7 @@ class InteriorCompiler(EntryCompiler):
 
 
 def _without_value(kind: Any) -> Any:
-    """int64 for the literal 3: one interior serves all calls, and LLVM sees the value in those that it inlines."""
+    """int64 for the literal 3: all calls share one interior, and LLVM knows the value in calls that it inlines."""
     has_value = isinstance(kind, types.IntegerLiteral | types.BooleanLiteral)
     return types.unliteral(kind) if has_value else kind  # type: ignore[attr-defined]
 
@@ -137,5 +138,5 @@ class KernelDispatcher(CPUDispatcher):
         return self.interior.get_call_template([_without_value(kind) for kind in args], by_name)
 
     def get_overload(self, sig: Any) -> Any:
-        """What a kernel links for a call."""
+        """The function that a kernel links for a call."""
         return self.interior.get_overload(sig)

@@ -1,1 +1,1 @@
-"""Hashes inside kernels: SHA-256 of bodies, hashes of rows, tables found by a key."""
+"""Hashes in kernels: SHA-256 of bodies, hashes of rows, hash tables."""

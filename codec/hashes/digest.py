@@ -1,7 +1,7 @@
-"""SHA-256 (FIPS 180-4) of message bodies that arrive in parts, without leaving the kernel.
+"""SHA-256 (FIPS 180-4) of message bodies that arrive in parts, in kernels.
 
-`Digests` holds one running state per slot; a slot is a channel of a direction. Plain Python's hashlib is faster for one
-large body, but costs a call per message from a kernel that handles millions.
+`Digests` has one running state per slot; a slot is a channel of a direction. hashlib is faster for one large body, but
+would need a Python call for each of millions of messages. Cost: linear; see `codec.hashes.sha_extensions`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from codec.compiler.jit import interpreted
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import interpreted, kernel
 from codec.hashes.sha_extensions import AVAILABLE, compress_block
 from codec.variant.writer import copy_bytes
 
@@ -58,7 +57,7 @@ class Digests(NamedTuple):
 
 
 def new_digests(slots: int) -> Digests:
-    """States for `slots` bodies at a time; memory is touched only where a slot is used."""
+    """States for `slots` bodies at a time; pages of unused slots are never touched."""
     return Digests(
         np.zeros((slots, 8), np.uint32),
         np.zeros((slots, 64), np.uint8),
@@ -74,7 +73,7 @@ def _rotate(x, n):
 
 @kernel
 def portable_block(words, data, at, schedule):
-    """One 64-byte block `data[at:at+64]` into the eight `words`; `schedule` is uint32 scratch of 64."""
+    """Add the 64-byte block `data[at:at+64]` to the eight `words`; `schedule` is uint32 scratch of 64."""
     for i in range(16):
         j = at + 4 * i
         schedule[i] = np.uint32(
@@ -115,7 +114,7 @@ def portable_block(words, data, at, schedule):
 
 @kernel
 def extended_block(words, data, at, schedule):
-    """`portable_block` in the instructions that processors have for it, five times as fast."""
+    """`portable_block` with the SHA instructions of the processor."""
     compress_block(words, data, at, ROUND)
 
 
@@ -155,7 +154,7 @@ def update(digests, slot, data, start, size):
 
 @kernel
 def finish(digests, slot, out):
-    """Close the body of `slot`: its 32 digest bytes go to `out`."""
+    """End the body of `slot` and write its 32 digest bytes to `out`."""
     schedule = digests.schedule
     words = digests.words[slot]
     block = digests.block[slot]

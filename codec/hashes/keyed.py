@@ -1,7 +1,7 @@
-"""Numbers found by a key: an open-addressing table that is emptied in one step.
+"""A hash table from int64 keys to int64 values, with open addressing, that is emptied in constant time.
 
-An entry is there while its epoch is that of the table's user. Look-ups probe linearly; `with_room` keeps the table at
-most half full, counting entries of the epoch at hand.
+An entry is valid while its epoch is the current one. Look-ups probe linearly; `with_room` limits the table to half full
+with entries of the current epoch.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 from codec.compiler.kernel import kernel
 
 FIRST_ENTRIES = 1 << 12
-# Odd, below 2**31: a product with 32 bits stays inside 63. To the compiler a product that does not is undefined, and it
-# has made 0 of one.
+# Odd, below 2**31: a product with 32 bits stays within 63. The compiler treats an overflow as undefined, and has
+# replaced one by 0.
 LOW, HIGH = 0x45D9F3B, 0x119DE1F3
 WORD = 0xFFFFFFFF
 ABSENT = -1
 
 
 class Keyed(NamedTuple):
-    """int64 (entries,) each, a power of two: `epochs`, `keys`, `values`; `used` int64 (2,): entries of the epoch, and
-    that epoch."""
+    """int64 (entries,) each, a power of two: `epochs`, `keys`, `values`; `used` int64 (2,): entries of the current
+    epoch, and that epoch."""
 
     epochs: np.ndarray
     keys: np.ndarray
@@ -31,13 +31,13 @@ class Keyed(NamedTuple):
 
 
 def new_keyed(entries: int = FIRST_ENTRIES) -> Keyed:
-    """An empty table; epochs above 0 may use it."""
+    """An empty table, for epochs above 0."""
     epochs, keys, values = (np.zeros(entries, np.int64) for _ in range(3))
     return Keyed(epochs, keys, values, np.zeros(2, np.int64))
 
 
 def with_room(table: Keyed, more: int) -> Keyed:
-    """`table`, or a larger one with the same entries, that takes so many more."""
+    """`table`, or a larger one with the same entries, with room for `more` entries."""
     entries = len(table.keys)
     if 2 * (int(table.used[0]) + more) <= entries:
         return table
@@ -51,7 +51,7 @@ def with_room(table: Keyed, more: int) -> Keyed:
 
 @kernel
 def place_of(table, key):
-    """Where `key` is, or is to be put."""
+    """The slot of `key`, or the free slot for it."""
     mask = len(table.keys) - 1
     mixed = ((key & WORD) * LOW) ^ (((key >> 32) & WORD) * HIGH)
     at = (mixed ^ (mixed >> 29)) & mask
@@ -62,14 +62,14 @@ def place_of(table, key):
 
 @kernel
 def found(table, key):
-    """The number of `key`, or ABSENT."""
+    """The value of `key`, or ABSENT."""
     at = place_of(table, key)
     return table.values[at] if table.epochs[at] == table.used[1] else ABSENT
 
 
 @kernel
 def put(table, key, value):
-    """Let `key` have the number `value`."""
+    """Set the value of `key`."""
     at = place_of(table, key)
     if table.epochs[at] != table.used[1]:
         table.epochs[at] = table.used[1]
@@ -80,14 +80,14 @@ def put(table, key, value):
 
 @kernel
 def empty(table):
-    """Begin a new epoch."""
+    """Remove all entries: begin a new epoch."""
     table.used[1] += 1
     table.used[0] = 0
 
 
 @kernel
 def refill(larger, table):
-    """Put all entries of `table` into `larger`."""
+    """Copy all entries of `table` to `larger`."""
     for i in range(len(table.keys)):
         if table.epochs[i] == table.used[1]:
             put(larger, table.keys[i], table.values[i])

@@ -4,8 +4,8 @@
     mix_texts(octets, ends, present, lanes)
     mix_numbers(numbers, present, lanes)
 
-Each column is mixed into both lanes word by word, by odd factors of their own; what is not there is a word as well. For
-grouping, not against who chooses texts so that they meet.
+Each column is mixed into both lanes word by word, each lane with its own odd factor; an absent value is a word as well.
+The hash groups rows; it does not resist texts that are chosen to collide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORD = 0xFFFFFFFF
 
 
 def new_lanes(rows: int, seed: int = 0) -> np.ndarray:
-    """Nothing is mixed in but the seed; int64 (rows, 2)."""
+    """Lanes with the seed alone; int64 (rows, 2)."""
     return np.full((rows, 2), seed + 1, np.int64)
 
 
@@ -31,20 +31,26 @@ def mixed(lane, word, factor):
 
 
 @kernel
+def mixed_words(octets, at, end, low, high):
+    """Both lanes with the words of `octets[at:end]`."""
+    while at < end:
+        word = 0
+        for i in range(min(4, end - at)):
+            word |= int(octets[at + i]) << (8 * i)
+        low, high = mixed(low, word, LOW), mixed(high, word, HIGH)
+        at += 4
+    return low, high
+
+
+@kernel
 def mix_texts(octets, ends, present, lanes):
     """Mix in a text a row: row i has `octets` from `ends[i]` to `ends[i + 1]`, int64 (n + 1,); `present` uint8 (n,)."""
     for row in range(len(present)):
         low, high = lanes[row, 0], lanes[row, 1]
         size = 0
         if present[row]:
-            at, end = ends[row], ends[row + 1]
-            size = end - at + 1  # nothing has another size than an empty text
-            while at < end:
-                word = 0
-                for i in range(min(4, end - at)):
-                    word |= int(octets[at + i]) << (8 * i)
-                low, high = mixed(low, word, LOW), mixed(high, word, HIGH)
-                at += 4
+            low, high = mixed_words(octets, ends[row], ends[row + 1], low, high)
+            size = ends[row + 1] - ends[row] + 1  # an absent text has another size than an empty one
         lanes[row, 0], lanes[row, 1] = mixed(low, size, LOW), mixed(high, size, HIGH)
 
 
@@ -56,5 +62,5 @@ def mix_numbers(numbers, present, lanes):
         word = 0
         if present[row]:
             low, high = mixed(low, numbers[row] & WORD, LOW), mixed(high, numbers[row] & WORD, HIGH)
-            word = ((numbers[row] >> 32) & WORD) + 1  # nothing is another word than any half of a number
+            word = ((numbers[row] >> 32) & WORD) + 1  # an absent number has another word than any number
         lanes[row, 0], lanes[row, 1] = mixed(low, word, LOW), mixed(high, word, HIGH)

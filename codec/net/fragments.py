@@ -2,20 +2,20 @@
 
 Rules (RFC 791 section 3.2, RFC 8200 section 4.5):
 
-* Fragments belong together by version, addresses, identification, and protocol (IPv4), whatever tunnel they came in.
-* The first copy of each eight bytes wins. A fragment is malformed when it has no bytes, ends beyond 64 KB or beyond the
-  last fragment, or is not the last one and no multiple of eight bytes long: it is left out.
-* After a datagram is complete, further copies bring nothing (for how long: `codec.net.datagrams`).
+* Fragments of one datagram agree in version, addresses, identification, and protocol (IPv4), in any tunnel.
+* The first copy of each eight bytes wins. A malformed fragment is ignored: it has no bytes, ends beyond 64 KB or beyond
+  the last fragment, or is not the last one and its length is no multiple of eight.
+* After a datagram is complete, further copies are ignored (for how long: `codec.net.datagrams`).
 * Where the snaplen cut a fragment, the captured part of the datagram ends.
 
-Time per fragment is linear in its length, by eights of bytes.
+Cost: linear in the length of the fragments.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16, u32
-from codec.net.datagrams import KEY_SOURCE, KEY_TARGET, NONE, UNIT, datagram, forget, release
+from codec.net.datagrams import KEY_SOURCE, KEY_TARGET, NONE, UNIT, datagram, expire, release
 from codec.net.protocols import (
     AT,
     BAD_FRAGMENT,
@@ -34,16 +34,16 @@ from codec.net.protocols import (
     WIRE_END,
 )
 
-LONGEST = 65535  # of an IPv4 datagram, and of what follows an IPv6 header
+LONGEST = 65535  # of an IPv4 datagram, and of the payload of an IPv6 packet
 DATAGRAM_BYTES = IPV6_BYTES + LONGEST
 
 
 @kernel
-def add_fragment(octets, used, state, waiting, packet_no):
-    """Take in the fragment that `state` stands at, of packet `packet_no`.
+def add_fragment(octets, used, state, buffers, packet_no):
+    """Add the fragment at `state`, of packet `packet_no`, to its datagram.
 
-    NEXT_LAYER: it completes its datagram, which is now at `octets[used:]` (room for DATAGRAM_BYTES is there), the state
-    before its IP header. Else a skip code.
+    NEXT_LAYER: it completes the datagram, which is now at `octets[used:]` (the caller provides DATAGRAM_BYTES of room);
+    `state` is at its IP header. Else a skip code.
     """
     at, end, version = state[AT], state[END], state[VERSION]
     if version == 4:
@@ -61,12 +61,12 @@ def add_fragment(octets, used, state, waiting, packet_no):
     stop = begin + state[WIRE_END] - at
     if stop <= begin or stop > longest or (more and (stop - begin) % UNIT != 0):
         return BAD_FRAGMENT
-    forget(waiting, packet_no)
-    number = datagram(octets, state, waiting, packet_no, identification, protocol if version == 4 else 0)
+    expire(buffers, packet_no)
+    number = datagram(octets, state, buffers, packet_no, identification, protocol if version == 4 else 0)
     if number == NONE:
         return FRAGMENT_LIMIT
-    row = number % len(waiting.datagrams)
-    datagrams = waiting.datagrams
+    row = number % len(buffers.datagrams)
+    datagrams = buffers.datagrams
     if datagrams["buffer"][row] == NONE:
         return FRAGMENT_COPY
     total = int(datagrams["total"][row])
@@ -80,9 +80,9 @@ def add_fragment(octets, used, state, waiting, packet_no):
     if begin == 0:
         datagrams["protocol"][row] = protocol
     datagrams["farthest"][row] = max(stop, int(datagrams["farthest"][row]))
-    fresh = _fill(octets, at, begin, stop, begin + end - at, waiting, row)
+    fresh = _fill(octets, at, begin, stop, begin + end - at, buffers, row)
     if total != NONE and datagrams["seen"][row] == (total + UNIT - 1) // UNIT:
-        _complete(octets, used, state, waiting, row)
+        _complete(octets, used, state, buffers, row)
         return NEXT_LAYER
     if fresh == 0:
         return FRAGMENT_COPY
@@ -90,11 +90,11 @@ def add_fragment(octets, used, state, waiting, packet_no):
 
 
 @kernel
-def _fill(octets, at, begin, stop, captured, waiting, row):
-    """Bytes `begin` to `stop` of a datagram, from `octets[at:]`, where they are new; of them those before `captured`
-    are there. Returns how many units were new."""
-    buffer = int(waiting.datagrams["buffer"][row])
-    covered, bytes_of = waiting.covered[buffer], waiting.octets[buffer]
+def _fill(octets, at, begin, stop, captured, buffers, row):
+    """Store bytes `begin` to `stop` of a datagram from `octets[at:]`, unless they are stored already; those before
+    `captured` were captured. Returns the number of new units."""
+    buffer = int(buffers.datagrams["buffer"][row])
+    covered, bytes_of = buffers.covered[buffer], buffers.octets[buffer]
     fresh = 0
     unit, last = begin // UNIT, (stop + UNIT - 1) // UNIT
     while unit < last:
@@ -109,17 +109,17 @@ def _fill(octets, at, begin, stop, captured, waiting, row):
             for j in range(unit * UNIT, there):
                 bytes_of[j] = octets[at + j - begin]
             if there < to:
-                waiting.datagrams["captured"][row] = min(there, int(waiting.datagrams["captured"][row]))
-        unit = after + 1  # the one at `after` was known
-    waiting.datagrams["seen"][row] += fresh
+                buffers.datagrams["captured"][row] = min(there, int(buffers.datagrams["captured"][row]))
+        unit = after + 1  # the unit at `after` was stored before
+    buffers.datagrams["seen"][row] += fresh
     return fresh
 
 
 @kernel
-def _complete(octets, used, state, waiting, row):
-    """Lay the datagram out at `used`, behind an IP header without options."""
-    total, protocol = int(waiting.datagrams["total"][row]), int(waiting.datagrams["protocol"][row])
-    captured = min(total, int(waiting.datagrams["captured"][row]))
+def _complete(octets, used, state, buffers, row):
+    """Write the datagram at `used`, after an IP header without options."""
+    total, protocol = int(buffers.datagrams["total"][row]), int(buffers.datagrams["protocol"][row])
+    captured = min(total, int(buffers.datagrams["captured"][row]))
     version = state[VERSION]
     header, size = (IPV4_BYTES, 4) if version == 4 else (IPV6_BYTES, 16)
     for j in range(used, used + header):
@@ -131,12 +131,12 @@ def _complete(octets, used, state, waiting, row):
     octets[length_at], octets[length_at + 1] = length >> 8, length & 0xFF
     octets[protocol_at] = protocol
     for j in range(size):
-        octets[source_at + j] = waiting.keys[row, KEY_SOURCE + j]
-        octets[source_at + size + j] = waiting.keys[row, KEY_TARGET + j]
-    buffer = int(waiting.datagrams["buffer"][row])
+        octets[source_at + j] = buffers.keys[row, KEY_SOURCE + j]
+        octets[source_at + size + j] = buffers.keys[row, KEY_TARGET + j]
+    buffer = int(buffers.datagrams["buffer"][row])
     for j in range(captured):
-        octets[used + header + j] = waiting.octets[buffer, j]
-    release(waiting, row)
+        octets[used + header + j] = buffers.octets[buffer, j]
+    release(buffers, row)
     state[AT] = used
     state[END] = used + header + captured
     state[WIRE_END] = used + header + total

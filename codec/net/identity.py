@@ -1,8 +1,8 @@
-"""Numbers and names of flows and connections that do not depend on where, when or in how many parts they are decoded.
+"""Identifiers of flows and connections that do not depend on where, when or in how many parts they are decoded.
 
 `connection_number` is BLAKE2b (RFC 7693, 8 octets of digest) of a flow and its connection's first packet. `name_flows`
-writes Community IDs (version 1 of the Corelight specification): SHA-1 (FIPS 180-4) in base64. What is hashed is always
-shorter than one block; hashlib would take a call from Python for each connection.
+writes Community IDs (version 1 of the Corelight specification): SHA-1 (FIPS 180-4) in base64. The input is always
+shorter than one block; hashlib would need a call from Python for each connection.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.compiler.jit import interpreted, njit
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import interpreted, kernel, njit
 from codec.net.segments import FLOW_KEY_BYTES
 
 if interpreted():  # additions wrap by design; compiled code does so silently
@@ -62,7 +61,7 @@ BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 
 
 class Scratch(NamedTuple):
-    """`words` uint64 (32,): what BLAKE2b works on; `octets` uint8 (64,): what is hashed."""
+    """`words` uint64 (32,): working memory of BLAKE2b; `octets` uint8 (64,): its input."""
 
     words: np.ndarray
     octets: np.ndarray
@@ -75,7 +74,7 @@ def new_scratch() -> Scratch:
 
 @kernel
 def _put(octets, at, number, size):
-    """Write a number in network order; what is behind it."""
+    """Write a number in network order: the offset after it."""
     for i in range(size):
         octets[at + i] = (number >> (8 * (size - 1 - i))) & 0xFF
     return at + size
@@ -102,8 +101,8 @@ def _mix(words, of, x, y):
 
 @kernel
 def connection_number(flow, ts_ns, seq, times, scratch):
-    """Non-negative int64 of the flow key (uint8), capture time and sequence number of the first packet, and (when not
-    0) how many connections of the flow began with such a packet before."""
+    """Non-negative int64 from the flow key (uint8), capture time and sequence number of the first packet, and (when not
+    0) the number of earlier connections of the flow that began with such a packet."""
     words, octets = scratch.words, scratch.octets
     octets[:] = 0
     for i in range(FLOW_KEY_BYTES):
@@ -168,7 +167,7 @@ def _sha1(words, digest):
 
 @kernel
 def _ends(flow, octets):
-    """Addresses and ports of a flow as they are hashed, the low endpoint first; their size without the seed."""
+    """Write the addresses of a flow to the input, the low endpoint first: the offset after them."""
     skip = MAPPED_BYTES
     for i in range(MAPPED_BYTES):
         expected = 0xFF if i >= 10 else 0

@@ -1,7 +1,7 @@
-"""IPv4 and IPv6 with extension headers: from an IP header to what it carries.
+"""IPv4 and IPv6 with extension headers: from an IP header to its payload.
 
-Steps as in `codec.net.link`. The IP length says where the packet ends on the wire (WIRE_END) and bounds what was
-captured of it (END), since a frame may be padded, or cut by the snaplen. Sources: RFC 791, RFC 8200, RFC 4302 (AH).
+Steps are as in `codec.net.link`. The IP length gives the end of the packet on the wire (WIRE_END) and bounds its
+captured part (END), since a link frame may be padded, or cut by the snaplen. Sources: RFC 791, RFC 8200, RFC 4302 (AH).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def ipv6(block, state):
 
 @kernel
 def ip_protocol(block, state):
-    """What the protocol number announces: TCP, UDP, a tunnel, or an extension header of IPv6 (RFC 8200 section 4)."""
+    """The protocol number: TCP, UDP, a tunnel, or an extension header of IPv6 (RFC 8200 section 4)."""
     at = state[AT]
     value = state[VALUE]
     if value == PROTOCOL_TCP:
@@ -130,7 +130,7 @@ def ip_protocol(block, state):
 
 @kernel
 def udp(block, state):
-    """RFC 768: the destination port tells a tunnel."""
+    """RFC 768: the destination port identifies a tunnel."""
     layer = known(UDP_PORT_LAYERS, u16(block, state[AT] + 2, state[END]))
     if layer == UNKNOWN_LAYER:
         return PROTOCOL_CODES + PROTOCOL_UDP

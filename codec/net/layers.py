@@ -1,11 +1,11 @@
 """Packet records -> TCP segments: link layer, tags, IP, extension headers, TCP.
 
-A packet is a stack of headers, taken off one at a time. The layer a packet stands at is a state; each layer decides
-where the next one begins and what it is, so a tunnel is nothing but a layer whose next one is a link or IP layer again.
-What leads to no TCP segment gives a skip code (`codec.net.protocols`). The TCP header: RFC 9293 section 3.1.
+A packet is a stack of headers, which are parsed one at a time. The current layer is a state; each layer determines type
+and offset of the next one, so a tunnel is a layer whose next one is a link or IP layer again. A packet without TCP
+segment gets a skip code (`codec.net.protocols`). The TCP header: RFC 9293 section 3.1. Cost: linear in the headers.
 
-A second pass goes over fragments only, in the order of the packets: a datagram that is complete goes through the same
-layers again, from its IP header on, and belongs to the packet that completed it.
+A second pass handles fragments only, in packet order: a complete datagram is parsed again, from its IP header on, and
+belongs to the packet that completed it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes, Records
-from codec.compiler.jit import njit
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import kernel, njit
 from codec.cursor import octet, u16, u32
 from codec.net.datagrams import Fragments
 from codec.net.fragments import DATAGRAM_BYTES, add_fragment
@@ -58,17 +57,17 @@ from codec.net.protocols import (
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.net.tunnels import tunnel
 
-HEADROOM = (MAX_TUNNELS + 1) * DATAGRAM_BYTES  # that one packet can complete: a datagram at each level
+HEADROOM = (MAX_TUNNELS + 1) * DATAGRAM_BYTES  # one packet can complete a datagram at each level
 
 
 class Packets(NamedTuple):
-    """What the layers say of each packet record; all arrays but `octets` have one row a record.
+    """Columns of packet records; all arrays but `octets` have one row per record.
 
     segments: SEGMENT; `payload_at` points into `octets`, lengths and TCP fields are 0 unless `skip` is TCP.
     keys: uint8 (n, 36), the flow key; without TCP its ports are 0, without IP all of it is.
-    skip: int32, TCP (0) or why the packet carries no segment, see `skip_name`.
-    tunnels: int64 (n, MAX_TUNNELS), what the packet was wrapped in, outermost first, see `tunnel_name`; else 0.
-    octets: uint8, the block, and behind it the datagrams that were put together from fragments.
+    skip: int32, TCP (0) or the reason why the packet has no segment, see `skip_name`.
+    tunnels: int64 (n, MAX_TUNNELS), encapsulations of the packet, outermost first, see `tunnel_name`; else 0.
+    octets: uint8, the block, and after it the datagrams that were reassembled from fragments.
     order_ns: running maximum of the capture times after the last record.
     """
 
@@ -85,8 +84,8 @@ def dissect(
 ) -> Packets:
     """Segments of the packets in `records`, which point into `block` (uint8).
 
-    `first_packet_no` is the number of the first record, `order_ns` the running maximum of the times before it,
-    `fragments` what the packets before it left behind; it takes up what these packets leave.
+    `first_packet_no` is the number of the first record, `order_ns` the running maximum of the times before it.
+    `fragments` has the datagrams of earlier packets; those of these packets are added.
     """
     count = len(records)
     segments = np.empty(count, SEGMENT)
@@ -97,11 +96,11 @@ def dissect(
     octets = block
     fragmented = skip == FRAGMENT
     if fragmented.any():
-        waiting = (fragments or Fragments()).waiting()
+        buffers = (fragments or Fragments()).buffers()
         at, used, room = 0, len(block), HEADROOM + int(records["cap_len"][fragmented].sum())
         while at < count:
             octets = np.concatenate([octets[:used], np.empty(room, np.uint8)])
-            at, used = _reassemble_all(octets, used, records, at, waiting, segments, keys, skip, tunnels)
+            at, used = _reassemble_all(octets, used, records, at, buffers, segments, keys, skip, tunnels)
             room *= 2
         octets = octets[:used]
     return Packets(segments, keys, skip, tunnels, octets, int(order_ns))
@@ -132,8 +131,8 @@ def _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip
 
 
 @njit
-def _reassemble_all(octets, used, records, at, waiting, segments, keys, skip, tunnels):
-    """Fragments of `records[at:]`; datagrams go to `octets[used:]`. Returns (record not yet looked at, end of them)."""
+def _reassemble_all(octets, used, records, at, buffers, segments, keys, skip, tunnels):
+    """Reassemble fragments of `records[at:]`; datagrams go to `octets[used:]`. Returns (next record, end of them)."""
     state = np.empty(STATE_SIZE, np.int64)
     for i in range(at, len(records)):
         if skip[i] != FRAGMENT:
@@ -141,18 +140,18 @@ def _reassemble_all(octets, used, records, at, waiting, segments, keys, skip, tu
         if used + HEADROOM > len(octets):
             return i, used
         code = _layers(octets, state, _first_layer(records, i, state))
-        code, used = _reassemble(octets, used, state, waiting, int(segments["packet_no"][i]), code)
+        code, used = _reassemble(octets, used, state, buffers, int(segments["packet_no"][i]), code)
         _finish(octets, state, code, i, segments, keys, skip, tunnels)
     return len(records), used
 
 
 @kernel
-def _reassemble(octets, used, state, waiting, packet_no, code):
-    """Datagrams that a packet completes, one inside the other; (TCP or a skip code, end of them)."""
+def _reassemble(octets, used, state, buffers, packet_no, code):
+    """Reassemble the nested datagrams that a packet completes: (TCP or a skip code, end of them)."""
     for _ in range(MAX_TUNNELS + 1):
         if code != FRAGMENT:
             return code, used
-        code = add_fragment(octets, used, state, waiting, packet_no)
+        code = add_fragment(octets, used, state, buffers, packet_no)
         if code != NEXT_LAYER:
             return code, used
         used = state[END]
@@ -175,7 +174,7 @@ def _first_layer(records, i, state):
 
 @kernel
 def _layers(block, state, code):
-    """Take off headers; TCP (its header begins at AT), or a skip code."""
+    """Parse headers: TCP (its header begins at AT), or a skip code."""
     depth = state[DEPTH]
     while code == NEXT_LAYER and depth < MAX_LAYERS:
         code = _step(block, state)
@@ -186,7 +185,7 @@ def _layers(block, state, code):
 
 @kernel
 def _finish(block, state, code, i, segments, keys, skip, tunnels):
-    """What the layers found in packet `i`."""
+    """Write the columns of packet `i`."""
     if code == TCP:
         code = _tcp(block, state, segments, i)
     if code != TCP:
@@ -199,7 +198,7 @@ def _finish(block, state, code, i, segments, keys, skip, tunnels):
 
 @kernel
 def _step(block, state):
-    """Take one header off; NEXT_LAYER, TCP (its header begins at AT), or a skip code."""
+    """Parse one header: NEXT_LAYER, TCP (its header begins at AT), or a skip code."""
     layer = state[LAYER]
     if layer == ETHERTYPE:
         return ethertype(block, state)

@@ -1,7 +1,7 @@
 """Link layers and tags: from the first byte of a packet to its IP header.
 
-A step reads the header at `state[AT]`, moves AT behind it and names the next layer; it returns NEXT_LAYER or a skip
-code. Sources: IEEE 802.3, 802.1Q, 802.1ad; the LINKTYPE_ registry of tcpdump.org.
+A step parses the header at `state[AT]`, moves AT past it and sets the next layer; it returns NEXT_LAYER or a skip code.
+Sources: IEEE 802.3, 802.1Q, 802.1ad; the LINKTYPE_ registry of tcpdump.org.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from codec.net.protocols import (
 
 @kernel
 def known(layers, number):
-    """The layer that `number` leads to, of pairs (number, layer); UNKNOWN_LAYER when it is none of them."""
+    """The layer of `number` in pairs (number, layer); UNKNOWN_LAYER when it is not among them."""
     for each, layer in layers:
         if each == number:
             return layer
@@ -76,7 +76,7 @@ def to_ethertype(block, state, type_at, size):
 
 @kernel
 def ethertype(block, state):
-    """What an EtherType announces: IP, a VLAN tag with the next EtherType (IEEE 802.1Q clause 9), or a tunnel."""
+    """The EtherType: IP, a VLAN tag with the next EtherType (IEEE 802.1Q clause 9), or a tunnel."""
     value = state[VALUE]
     if value == ETHERTYPE_IPV4:
         state[LAYER] = IPV4

@@ -1,4 +1,4 @@
-"""Numbers and names of the layers below TCP, and the codes that say why a packet carries no TCP segment.
+"""Numbers and names of the layers below TCP, and skip codes: the reasons why a packet has no TCP segment.
 
 Sources: the LINKTYPE_ registry of tcpdump.org, the EtherType registry of IEEE, the registries of IANA for protocol
 numbers, ports, and PPP.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from codec.compiler.limits import LIMITS
 
-# Layers: where a packet's next header is of this kind. The first ones are those of bare packets.
+# Layers: types of the next header of a packet. The first ones are of packets without encapsulation.
 ETHERNET, LINUX_SLL, LINUX_SLL2, BSD_NULL, BSD_LOOP, ETHERTYPE, IP, IPV4, IPV6, IP_PROTOCOL, BARE = range(11)
 VXLAN, GENEVE, GRE, MPLS, PPPOE, PPP = range(BARE, BARE + 6)
 UNKNOWN_LAYER = -1
 MAX_LAYERS = LIMITS.packet_headers
 MAX_TUNNELS = LIMITS.tunnels
 
-# Where each number leads: (number, layer), the usual ones first.
+# The layer of each number: (number, layer), the most frequent first.
 LINK_NULL, LINK_LOOP = 0, 108
 LINK_LAYERS = (
     (1, ETHERNET),
@@ -76,7 +76,7 @@ PROTOCOL_FRAGMENT, PROTOCOL_GRE, PROTOCOL_AH, PROTOCOL_DESTINATION, PROTOCOL_MPL
 EXTENSION_HEADERS = (PROTOCOL_HOP_BY_HOP, PROTOCOL_ROUTING, PROTOCOL_DESTINATION, PROTOCOL_FRAGMENT)  # of IPv6
 PROTOCOL_LAYERS = ((PROTOCOL_GRE, GRE), (PROTOCOL_MPLS, MPLS))
 
-# Encapsulations: name, and what their number is, as people read them.
+# Encapsulations: name, and name of their number.
 (
     IN_VXLAN, IN_GENEVE, IN_GRE, IN_ERSPAN_I, IN_ERSPAN_II, IN_ERSPAN_III, IN_MPLS, IN_PPPOE,
     IPV4_IN_IPV4, IPV6_IN_IPV4, IPV4_IN_IPV6, IPV6_IN_IPV6,
@@ -96,7 +96,7 @@ TUNNEL_NAMES = {
     IPV6_IN_IPV6: ("6in6", ""),
 }
 NO_NUMBER = 0xFFFFFFFF + 1  # above all keys of 32 bits
-TUNNEL_STEP = 1 << 33  # a tunnel is its kind times this, plus its number
+TUNNEL_STEP = 1 << 33  # the code of a tunnel is its type times this, plus its number
 
 # Skip codes. Four families carry a number: link type, EtherType, IP protocol, PPP protocol.
 TCP, NEXT_LAYER, TRUNCATED, BAD_IP, BAD_TCP, FRAGMENT, IEEE_802_3, TOO_DEEP, UNDESCRIBED, NUMBERED, FILTERED = range(11)
@@ -107,9 +107,9 @@ SKIP_NAMES = {
     TRUNCATED: "truncated-header",
     BAD_IP: "malformed-ip-header",
     BAD_TCP: "malformed-tcp-header",
-    FRAGMENT: "ip-fragment",  # held for the one that completes the datagram
-    FRAGMENT_COPY: "ip-fragment-copy",  # brings nothing new
-    FRAGMENT_OVERLAP: "ip-fragment-overlap",  # held, less the bytes that were there
+    FRAGMENT: "ip-fragment",  # stored until its datagram is complete
+    FRAGMENT_COPY: "ip-fragment-copy",  # without new bytes
+    FRAGMENT_OVERLAP: "ip-fragment-overlap",  # stored, without the bytes that were stored before
     FRAGMENT_LIMIT: "ip-fragment-over-limit",
     BAD_FRAGMENT: "malformed-ip-fragment",
     IEEE_802_3: "llc",
@@ -136,14 +136,14 @@ SKIP_NAMES = {
     },
 }  # fmt: skip
 
-# Places in the scratch array that holds the state of the packet at hand.
+# Indexes in the scratch array with the state of the current packet.
 LAYER, VALUE, AT, END, WIRE_END, VERSION, SOURCE, TARGET, DEPTH, TUNNELS, FIRST_TUNNEL = range(11)
 STATE_SIZE = FIRST_TUNNEL + MAX_TUNNELS
 IPV4_BYTES, IPV6_BYTES, UDP_BYTES, TCP_BYTES = 20, 40, 8, 20
 
 
 def skip_name(code: int) -> str:
-    """A skip code in words, such as 'udp', 'ip-fragment', 'unknown-link-type-147', 'ip-protocol-99'."""
+    """The name of a skip code, such as 'udp', 'ip-fragment', 'unknown-link-type-147', 'ip-protocol-99'."""
     if code in SKIP_NAMES:
         return SKIP_NAMES[code]
     if code >= PPP_CODES:
@@ -156,7 +156,7 @@ def skip_name(code: int) -> str:
 
 
 def tunnel_name(tunnel: int) -> str:
-    """An encapsulation in words, such as 'vxlan vni=42', 'gre key=7', 'gre', '6in4'."""
+    """The name of an encapsulation, such as 'vxlan vni=42', 'gre key=7', 'gre', '6in4'."""
     kind, number = divmod(tunnel, TUNNEL_STEP)
     name, what = TUNNEL_NAMES[kind]
     return name if number == NO_NUMBER else f"{name} {what}={number}"

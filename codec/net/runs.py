@@ -1,8 +1,8 @@
 """TCP segments -> runs: consecutive segments of one flow, both directions, with their payloads end to end.
 
-A run is what is shuffled instead of single packets. It is a combiner: where one run ends and the next begins changes
-nothing for those who take the segments out again in order. Flows are found with a hash table, in order of appearance,
-so runs are ordered by their first packet and segments stay in the order of the file.
+Runs are shuffled instead of single packets. The boundaries between runs change nothing for a reader that takes the
+segments in order. Flows are found with a hash table, in order of appearance, so runs are ordered by their first packet
+and segments remain in file order. Cost: linear in segments and payload bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.capture.records import Bytes
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u32
 from codec.net.layers import Packets
@@ -45,7 +45,7 @@ def gather_runs(
 ) -> Runs:
     """Runs of at most `run_bytes` payload bytes (more only for a single larger segment) and `run_segments` segments.
 
-    Packets whose `skip` is not TCP are left out; payloads are copied out of `block`.
+    Packets whose `skip` is not TCP are omitted; payloads are copied from `block`.
     """
     flow_of, flows = group_flows(packets.keys, packets.skip)
     run_of, flow_of_run, counts, sizes = _cut(packets.segments, flow_of, flows, run_bytes, run_segments)
@@ -88,7 +88,7 @@ def gather_payloads(block: Bytes, segments: NDArray[np.void]) -> tuple[Bytes, ND
 
 
 def group_flows(keys: NDArray[np.uint8], skip: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
-    """Number the distinct rows of `keys` by first appearance, -1 where `skip` is not TCP; also how many there are."""
+    """Number the distinct rows of `keys` by first appearance, -1 where `skip` is not TCP; and the number of them."""
     slots = 16
     while slots < 2 * len(keys):
         slots *= 2

@@ -1,6 +1,6 @@
-"""TCP segments as columns: the record that travels from the capture readers to the stream decoder.
+"""TCP segments as columns: the record that the capture readers pass to the stream decoder.
 
-One `SEGMENT` is one captured packet that carries TCP. A run (row of the `tcp_runs` source) holds consecutive segments
+One `SEGMENT` is one captured packet with TCP. A run (row of the `tcp_runs` source) holds consecutive segments
 of one flow, both directions, as the raw bytes of a SEGMENT array beside their captured payloads end to end.
 """
 
@@ -27,7 +27,7 @@ SEGMENT = np.dtype(
 )
 
 FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
-# Never on the wire: of segments that layers have put in order. What codec.amqp.notes say of frames, for their bytes.
+# Never on the wire: set on segments that layers have ordered, for the notes `peer-late` and `captured-late` of frames.
 PEER_IS_LATE, IS_LATE = 0x4000, 0x8000
 
 FLOW_KEY_BYTES = 36  # low ip 16, high ip 16, low port 2, high port 2; IPv4 as ::ffff:a.b.c.d

@@ -1,7 +1,7 @@
 """Tunnels: from the header of an encapsulation to the link or IP header inside.
 
-Steps as in `codec.net.link`. What a packet was wrapped in is noted in the state, outermost first; everything else that
-is said of it (addresses, flow, lengths) comes from the innermost packet. Sources: RFC 7348 (VXLAN), RFC 8926 (Geneve),
+Steps are as in `codec.net.link`. The state has the encapsulations of a packet, outermost first; all other columns
+(addresses, flow, lengths) are those of the innermost packet. Sources: RFC 7348 (VXLAN), RFC 8926 (Geneve),
 RFC 2784 and 2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662 (PPP).
 """
 
@@ -69,7 +69,7 @@ PPP_ALL_STATIONS = 0xFF  # the address byte of HDLC-like framing; a control byte
 
 @kernel
 def tunnel(block, state):
-    """Take the header of an encapsulation off."""
+    """Parse the header of an encapsulation."""
     layer = state[LAYER]
     if layer == VXLAN:
         return _vxlan(block, state)
@@ -86,7 +86,7 @@ def tunnel(block, state):
 
 @kernel
 def enter(state, kind, number):
-    """Note an encapsulation; the IP header around it no longer counts. NEXT_LAYER, or TOO_NESTED."""
+    """Add an encapsulation to the state, and drop the outer IP header. NEXT_LAYER, or TOO_NESTED."""
     count = state[TUNNELS]
     if count >= MAX_TUNNELS:
         return TOO_NESTED
@@ -98,7 +98,7 @@ def enter(state, kind, number):
 
 @kernel
 def _vxlan(block, state):
-    """RFC 7348 section 5. Without a VNI it is something else on that port."""
+    """RFC 7348 section 5. A packet without VNI is another protocol on that port."""
     at = state[AT]
     if not fits(at, VXLAN_BYTES, state[END]):
         return TRUNCATED
@@ -184,8 +184,8 @@ def _erspan_iii(block, state):
 def _mpls(block, state):
     """A label stack (RFC 3032 section 2.1) is one encapsulation; its number is the label at the bottom.
 
-    What follows shows in its first four bits: IP, or the control word of a pseudowire (RFC 4385 section 3), taken to
-    be one of Ethernet.
+    The first four bits after it tell the payload: IP, or the control word of a pseudowire (RFC 4385 section 3), which
+    is assumed to carry Ethernet.
     """
     at, end = state[AT], state[END]
     entry = u32(block, at, end)

@@ -33,7 +33,6 @@ from codec.pairing.state import (  # fmt: skip
     CHAIN,
     CLAIMS,
     COMMON,
-    DESCRIBED,
     FRONT,
     LABEL,
     LISTS,
@@ -45,6 +44,7 @@ from codec.pairing.state import (  # fmt: skip
     SINGLE,
     STAMP,
     TURNS,
+    V1_0_FAMILY,
     WAITING,
     Pairs,
     Rows,
@@ -143,7 +143,7 @@ def _candidates(rows, work, delivery):
 def _alike(rows, publish, delivery):
     """Whether the contents may be the same; of different families, digests cannot tell."""
     one, other = rows.digest[publish], rows.digest[delivery]
-    comparable = (rows.family[publish] == DESCRIBED) == (rows.family[delivery] == DESCRIBED)
+    comparable = (rows.family[publish] == V1_0_FAMILY) == (rows.family[delivery] == V1_0_FAMILY)
     return one == other or one == 0 or other == 0 or not comparable
 
 

@@ -10,7 +10,7 @@ from codec.hashes.keyed import Keyed
 
 PUBLISH, DELIVERY = 0, 1  # sides
 EXACT, NAMED, PLAIN = range(3)  # what a publish's route says: a queue, a named exchange, an address of either kind
-CLASSIC, SEGMENTED, DESCRIBED = range(3)  # families of versions; the body of the last is hashed by sections
+CLASSIC, V0_10_FAMILY, V1_0_FAMILY = range(3)  # families of versions; the body of the last is hashed by sections
 NOBODY = -1
 
 

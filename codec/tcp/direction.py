@@ -1,8 +1,8 @@
-"""One direction of a TCP connection: its record, and the arrays that its bytes stand in.
+"""One direction of a TCP connection: its record, and the arrays with its bytes.
 
-In-order bytes stand in `bytes[pos:end]` until the framing consumes them; `marks` say which packet brought which byte.
-Later data waits in `pieces` (sorted, disjoint), its bytes in `pool`. Functions over these report `NEED_*`, with
-nothing changed, when an array is too small: the caller enlarges it and calls again.
+Bytes in order are in `bytes[pos:end]` until the framing consumes them; `marks` have the packet of each byte. Later data
+waits in `pieces` (sorted, disjoint), its bytes in `pool`. A function that finds an array too small returns `NEED_*`
+with nothing changed: the caller enlarges the array and calls again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS = range(6)
 
-# What the framing makes of the bytes of a direction (codec.amqp.stream).
+# Modes of the framing of a direction (codec.amqp.stream).
 START, FRAMES, INSIDE, LOST, TLS, FOREIGN = range(6)
 
 DIRECTION = np.dtype(

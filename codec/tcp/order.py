@@ -1,16 +1,17 @@
-"""The order of both directions, as the peers saw it: nobody acknowledges what has not arrived.
+"""The order of both directions as the peers saw it, from acknowledgement numbers.
 
-A capture may show an answer before what it answers: two interfaces, two sniffers or two queues of a network card saw
-the directions, or clocks differ. Acknowledgement numbers tell (RFC 9293, section 3.4): bytes that a segment
-acknowledges were sent before it. So each mark of a direction says what its packet *needs*: the stream offset of the
-peer that it acknowledged. The framing reads a direction only up to `ready`, before the first mark that needs bytes of
-the peer which the framing does not have yet. Only this waits: segments are counted, placed and compared as they come.
+A capture may have a reply before its request, when two interfaces, sniffers or queues of a network card captured the
+directions, or clocks differ. Bytes that a segment acknowledges were sent before it (RFC 9293, section 3.4). So each
+mark of a direction has the stream offset of the peer that its packet acknowledged (`needs`). The framing reads a
+direction only up to `ready`: before the first mark that needs bytes of the peer that the framing does not have yet.
+Only the framing waits: segments are counted, placed and compared as they arrive.
 
-A wait is over when the bytes are there, or are known to be missing; when both directions wait for each other (one of
-the packets is a copy, sent again: the later one); and at the bounds of `Limits.ack_*`: then the capture's order holds.
-A direction whose peer was not seen does not wait at all. Each mark is passed once: the cost is linear.
+A wait ends when the bytes arrive, or are declared missing; when both directions wait for each other (then the later
+packet is a retransmission); and at the bounds of `Limits.ack_*`, where the order of the capture applies. A direction
+without captured peer does not wait. Cost: linear, since each mark is passed once.
 
-What a bound ends is noted on the frames of both sides: `early` says up to where the peer's bytes were read too late.
+When a bound ends a wait, the frames of both sides have a note: `early` is the offset up to which the peer's bytes were
+read too late.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ACK_BYTES = LIMITS.reorder_bytes
 
 @kernel
 def needed(peer, ack):
-    """Stream offset of the peer up to which acknowledgement number `ack` says that its bytes arrived; 0: not known."""
+    """Stream offset of the peer that acknowledgement number `ack` acknowledges; 0: unknown."""
     if peer.anchored:
         offset = offset_of(peer, ack)
         return offset if abs(offset - int(peer.next)) < OUT_OF_WINDOW else 0
@@ -39,13 +40,13 @@ def needed(peer, ack):
 
 @inlined
 def _read(peer):
-    """What an acknowledgement may count of the peer: its bytes that are ready, and its FIN behind them."""
+    """The peer's offset that an acknowledgement may have: of its bytes that are ready, and of the FIN after them."""
     return int(peer.ready) + (1 if peer.fin_at >= 0 and peer.ready >= peer.fin_at else 0)
 
 
 @kernel
 def waits(d, s, peer):
-    """Whether bytes of `d` that are there in order wait for the peer's."""
+    """Whether bytes in order of `d` wait for bytes of the peer."""
     if d.gate == d.mark_end or d.mode == TLS or d.mode == FOREIGN:
         return False
     needs = s.marks[d.gate].needs
@@ -54,7 +55,7 @@ def waits(d, s, peer):
 
 @kernel
 def release(d, s, peer):
-    """Let the framing read what waits no longer; how many bytes of `d` go on waiting."""
+    """Release bytes that need not wait any longer to the framing; the number of bytes of `d` that still wait."""
     while d.gate < d.mark_end and not waits(d, s, peer):
         d.ready = s.marks[d.gate].end
         d.gate += 1
@@ -65,8 +66,8 @@ def release(d, s, peer):
 
 @kernel
 def give_up(c, d, s, peer, other):
-    """Both directions wait, or one does: whether one of them stops waiting for the bytes that it needs next. `s`,
-    `other`: the streams of `d` and `peer`."""
+    """One or both directions wait: whether one of them stops waiting for the bytes that it needs next. `s`, `other`:
+    the streams of `d` and `peer`."""
     mine, theirs = waits(d, s, peer), waits(peer, other, d)
     if mine and theirs:
         m, n = s.marks[d.gate], other.marks[peer.gate]
@@ -87,7 +88,8 @@ def give_up(c, d, s, peer, other):
 
 @inlined
 def _read_early(c, d, s):
-    """What waits in `d` is read without what it waits for; at the end of a connection that is missing, not late."""
+    """Read the waiting bytes of `d` without those that they need, which at the end of a connection are missing, not
+    late."""
     d.waived = s.marks[d.gate].needs
     if not c.over:
         d.early = max(int(d.early), int(d.waived))
@@ -95,13 +97,13 @@ def _read_early(c, d, s):
 
 @inlined
 def _before(d, s, peer, other):
-    """Whether what waits in `d` came before what waits in its peer."""
+    """Whether the waiting bytes of `d` arrived before those of its peer."""
     return s.marks[d.gate].since_arrival < other.marks[peer.gate].since_arrival
 
 
 @kernel
 def _too_long(c, d, s):
-    """Whether what `d` waits for will not come, or has been waited for long enough."""
+    """Whether the bytes that `d` waits for cannot arrive, or the wait reached its bound."""
     m = s.marks[d.gate]
     return bool(
         c.over

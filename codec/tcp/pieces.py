@@ -1,7 +1,7 @@
-"""Data that came before its turn, and when the wait for what is missing before it is over.
+"""Out-of-order data, and when the hole before it is declared.
 
-`pieces` are sorted by stream offset and disjoint; their bytes stand in `pool`. What `Limits` allows to wait is the
-reorder window: beyond it the hole in front is declared, and the connection says so.
+`pieces` are sorted by stream offset and disjoint; their bytes are in `pool`. `Limits` bounds the reorder window: beyond
+it the hole is declared, and the connection has that limit. Cost: a binary search per piece, plus the pieces moved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _first_piece_after(d, s, start):
 
 @kernel
 def hold_room(d, s, size):
-    """DONE when bytes of `size` can be held (they may be split once per piece they straddle)."""
+    """DONE when `size` bytes fit (they may be split once for each piece that they overlap)."""
     waiting = int(d.piece_end) - int(d.piece_from)
     if d.piece_end + waiting + 2 > len(s.pieces):
         if 2 * waiting + 2 > len(s.pieces) // 2:
@@ -66,7 +66,7 @@ def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no,
 
 @kernel
 def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file, needs):
-    """Keep bytes that came before their turn; parts that wait already are duplicates (`hold_room` said DONE).
+    """Store out-of-order bytes; parts that are stored already are duplicates (`hold_room` returned DONE).
 
     `source[at:at+size]` has stream offset `start`; `cut` more bytes followed on the wire and were not captured.
     """
@@ -103,7 +103,7 @@ def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file, ne
 
 @kernel
 def drop_first_piece(d, s):
-    """Forget the first waiting piece: it was delivered."""
+    """Remove the first waiting piece: it was delivered."""
     d.pool_live -= s.pieces[d.piece_from].length
     d.piece_from += 1
     if d.piece_from == d.piece_end:
@@ -115,16 +115,16 @@ def drop_first_piece(d, s):
 
 @kernel
 def hole_ahead(d, s, ended, now_ns, arrival):
-    """Bytes now known to be missing before the next byte in order; 0 when they may still arrive.
+    """The number of bytes that are certainly missing at `next`; 0 when they may still arrive.
 
     `ended`: the connection is over, nothing more can arrive. An acknowledgement past the hole proves that the peer
-    got the bytes; they are still awaited for a moment, because captures of several queues or interfaces swap
-    neighbours. What the snaplen cut off is missing once the peer acknowledged it or later data came.
+    received the bytes; they are awaited a moment longer, because captures of several queues or interfaces swap
+    neighbouring packets. Bytes that the snaplen cut off are missing when the peer acknowledged them or later data came.
     """
     waiting = int(d.piece_end) - int(d.piece_from)
     if d.cut_end > d.next:
         if waiting == 0 and not ended and d.acked < d.cut_end:
-            return 0  # what the snaplen cut off may be sent again in smaller segments
+            return 0  # the bytes may be retransmitted in smaller segments
         gap = int(d.cut_end) - int(d.next)
         if waiting > 0:
             gap = min(gap, int(s.pieces[d.piece_from].start) - int(d.next))
@@ -143,7 +143,7 @@ def hole_ahead(d, s, ended, now_ns, arrival):
                 d.doubt_arrival = arrival
             if now_ns - d.doubt_ns >= REORDER_NS or arrival - d.doubt_arrival >= REORDER_PATIENCE:
                 return gap
-        # room in the pool is only won back when nothing waits: its end counts as well
+        # the pool is only reused when no piece waits, so its end counts as well
         if d.pool_live > REORDER_BYTES or d.pool_end > 4 * REORDER_BYTES or waiting > REORDER_SEGMENTS:
             d.limits |= REORDER_WINDOW
             return gap

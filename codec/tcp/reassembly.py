@@ -1,4 +1,4 @@
-"""Segments of one direction in any order in, bytes in order and holes out: stream offsets, and what is in order.
+"""Reassembly of one direction: segments in any order in, bytes in order and holes out.
 
 Rules (RFC 9293 section 3.4 for sequence arithmetic):
 
@@ -6,11 +6,11 @@ Rules (RFC 9293 section 3.4 for sequence arithmetic):
   captured); it includes bytes that are missing, so it never wraps and holes have exact lengths.
 * The first captured copy of a byte wins. A later copy that differs is counted as a conflicting overlap, as far back as
   `HISTORY` bytes.
-* Later data waits (`codec.tcp.pieces`) until what is before it arrives, or is declared missing: because the peer
-  acknowledged past it, because the snaplen cut it off and no copy came before later data, because a limit is reached,
-  or because the connection ended.
+* Later data waits (`codec.tcp.pieces`) until the bytes before it arrive or are declared missing: because the peer
+  acknowledged past them, because the snaplen cut them off and no copy came before later data, because a limit is
+  reached, or because the connection ended.
 
-Every function works on the plain arrays and records of `codec.tcp.direction`.
+Functions take the records and arrays of `codec.tcp.direction`. Cost: linear in the bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def anchor(d, seq):
 
 @kernel
 def offset_of(d, seq):
-    """Stream offset of sequence number `seq`: the one nearest to what is expected next."""
+    """Stream offset of sequence number `seq`: the one nearest to the next expected byte."""
     ahead = (int(seq) - int(d.seq)) % WRAP
     if ahead >= HALF:
         ahead -= WRAP
@@ -45,11 +45,11 @@ def offset_of(d, seq):
 
 @kernel
 def make_room(d, s, size, marks):
-    """Move what is still needed to the front of `bytes` and `marks`; DONE when `size` bytes and `marks` marks fit."""
+    """Move bytes and marks in use to the front of their arrays; DONE when `size` bytes and `marks` marks fit."""
     if d.end + size > len(s.bytes):
         keep = max(int(d.kept), int(d.pos) - HISTORY)
         n = int(d.end) - keep
-        if n + size > len(s.bytes) * 3 // 4:  # moving more than is gained costs more than growing
+        if n + size > len(s.bytes) * 3 // 4:  # moving more than the room gained costs more than growing
             return NEED_BYTES
         copy_bytes(s.bytes, 0, s.bytes, keep, keep + n)
         d.kept = 0
@@ -73,7 +73,7 @@ def make_room(d, s, size, marks):
 
 @kernel
 def deliver(d, s, source, at, size, arrival, packet_no, ts_ns, file, needs):
-    """Append `source[at:at+size]` as the next bytes in order (`make_room` said DONE); their mark."""
+    """Append `source[at:at+size]` as the next bytes in order (`make_room` returned DONE); returns their mark."""
     end = int(d.end)
     copy_bytes(s.bytes, end, source, at, at + size)
     d.end = end + size
@@ -99,8 +99,8 @@ def deliver(d, s, source, at, size, arrival, packet_no, ts_ns, file, needs):
 
 
 @kernel
-def swallow(d, size):
-    """Count `size` bytes in order that nobody will read (a foreign or encrypted stream)."""
+def skip_unread(d, size):
+    """Count `size` bytes in order that are not decoded (a foreign or encrypted stream)."""
     d.next += size
     d.ready = d.next
     d.seq = (int(d.seq) + size) % WRAP
@@ -109,7 +109,7 @@ def swallow(d, size):
 
 @kernel
 def declare_missing(d, size):
-    """The next `size` bytes are not in the capture. What was consumed before cannot be compared across the hole."""
+    """Declare the next `size` bytes missing. Late copies of bytes before the hole are no longer compared."""
     d.next += size
     d.seq = (int(d.seq) + size) % WRAP
     d.missing_bytes += size
@@ -120,7 +120,7 @@ def declare_missing(d, size):
 
 @kernel
 def count_conflicts(d, s, source, at, start, size):
-    """Compare a late copy of `[start, start+size)` with the bytes still kept."""
+    """Compare a late copy of `[start, start+size)` with the bytes still in the buffer."""
     kept_from = int(d.next) - (int(d.end) - max(int(d.kept), int(d.pos) - HISTORY))
     for i in range(size):
         offset = start + i

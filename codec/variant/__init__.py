@@ -12,7 +12,7 @@ both to heaps, value after value, so that the heaps are the data buffers of an A
 
     begin_array(w); element(w); put_null(w); element(w); put_bool(w, True); end_array(w)
 
-Trouble is sticky: once something does not fit, every call until `finish` does nothing, and `finish` returns
+Errors are sticky: once something does not fit, every call until `finish` does nothing, and `finish` returns
  - FULL: a heap or the scratch has no room. `rollback(w)`, make room (empty the heaps, or `enlarge`), write it again;
  - TOO_LARGE: value or dictionary above `LIMITS.variant_bytes`; TOO_DEEP: nested deeper than the stack. `rollback(w)`.
 

@@ -1,7 +1,7 @@
 """Objects and arrays of a VARIANT value.
 
-What a container holds is written first; its header (count, key numbers in the order of their bytes, offsets) is put
-before it at the end, into the room reserved by `begin_object_of` when the guess was right, else by moving the
+The contents of a container are written first. Its header (count, key numbers in byte order, offsets) is written before
+them at the end: into the room that `begin_object_of` reserved, when the guess was right, else after moving the
 contents.
 """
 
@@ -28,7 +28,7 @@ from codec.variant.writer import (
 )
 
 OBJECT, ARRAY = 2, 3  # basic types
-_INSERTION = 12  # sort by insertion up to this many
+_INSERTION = 12  # up to this many entries are sorted by insertion
 
 
 @kernel
@@ -47,26 +47,25 @@ def _begin(w, reserved):
 
 @kernel
 def begin_object(w):
-    """Begin an object: then `key` and a value, again and again, then `end_object`."""
+    """Begin an object: `key` and a value for each entry, then `end_object`."""
     _begin(w, 0)
 
 
 @kernel
 def begin_object_of(w, count, size):
-    """`begin_object` for what probably is `count` known keys (`known_key`, `end_known_object`) and up to `size`
-    bytes."""
+    """`begin_object` for about `count` known keys (`known_key`, `end_known_object`) and up to `size` bytes."""
     _begin(w, 2 + count + (count + 1) * width(size))
 
 
 @kernel
 def begin_array(w):
-    """Begin an array: then `element` and a value, again and again, then `end_array`."""
+    """Begin an array: `element` and a value for each element, then `end_array`."""
     _begin(w, 0)
 
 
 @kernel
 def known_key(w, number):
-    """The value that follows belongs to the key with this number."""
+    """The next value has the key with this number."""
     p = w.positions
     n = int(p[ENTRIES])
     if n == len(w.entry_id):
@@ -79,7 +78,7 @@ def known_key(w, number):
 
 @kernel
 def key(w, buf, start, end):
-    """The value that follows belongs to the key `buf[start:end]` (UTF-8)."""
+    """The next value has the key `buf[start:end]` (UTF-8)."""
     number = key_id(w, buf, start, end)
     if number >= 0:
         known_key(w, number)
@@ -87,7 +86,7 @@ def key(w, buf, start, end):
 
 @kernel
 def element(w):
-    """The value that follows is the next element of the array."""
+    """The next value is the next element of the array."""
     known_key(w, 0)
 
 
@@ -122,7 +121,7 @@ def _insert_sorted(w, first, start, end):
 
 @kernel
 def _merge(w, first, low, middle, high, source, target):
-    """Merge the sorted stretches `[low, middle)` and `[middle, high)` at `order[source:]` into `order[target:]`."""
+    """Merge the sorted runs `[low, middle)` and `[middle, high)` at `order[source:]` into `order[target:]`."""
     order = w.order
     i, j = low, middle
     for k in range(low, high):
@@ -142,7 +141,7 @@ def _merge(w, first, low, middle, high, source, target):
 
 @kernel
 def _sort_entries(w, first, count):
-    """Fill `order` with the entries from `first` in the order of their keys, stable. Where in `order` they begin."""
+    """Sort the entries from `first` by key, stably, into `order`. Returns their offset in `order`."""
     order = w.order
     for i in range(count):
         order[i] = i
@@ -160,22 +159,22 @@ def _sort_entries(w, first, count):
 
 @kernel
 def _drop_duplicates(w, first, start, count):
-    """Of sorted entries with equal keys keep the last written. How many remain."""
+    """Remove all but the last of sorted entries with equal keys. Returns the number of entries."""
     order = w.order
-    kept = 0
+    unique = 0
     for i in range(count):
         number = int(w.entry_id[first + int(order[start + i])])
         if i + 1 < count and _compare_keys(w, number, int(w.entry_id[first + int(order[start + i + 1])])) == 0:
             continue
-        order[start + kept] = order[start + i]
-        kept += 1
-    return kept
+        order[start + unique] = order[start + i]
+        unique += 1
+    return unique
 
 
 @inlined
 def _make_header_room(w, header):
-    """Close the innermost container, leaving exactly `header` bytes before its contents: where they begin, -1 after
-    trouble."""
+    """Close the innermost container with exactly `header` bytes before its contents: their offset, -1 after an
+    error."""
     p = w.positions
     depth = int(p[DEPTH]) - 1
     start, reserved, first = int(w.stack[depth, 0]), int(w.stack[depth, 1]), int(w.stack[depth, 2])
@@ -193,7 +192,7 @@ def _make_header_room(w, header):
 
 @inlined
 def _put_object(w, first, start, count, size, origin):
-    """Header of the innermost object: `count` entries at `order[start:]`, contents of `size` bytes from `origin`."""
+    """Write the header of the innermost object: `count` entries at `order[start:]`, `size` bytes from `origin`."""
     largest = 0
     for i in range(count):
         largest = max(largest, int(w.entry_id[first + int(w.order[start + i])]))
@@ -224,7 +223,7 @@ def _put_object(w, first, start, count, size, origin):
 
 @kernel
 def end_object(w):
-    """End the innermost object, whose keys came by `key`."""
+    """End the innermost object, whose keys were written with `key`."""
     p = w.positions
     if p[CODE] != OK:
         return
@@ -238,7 +237,7 @@ def end_object(w):
 
 @inlined
 def end_known_object(w, keys, key_set):
-    """End the innermost object, whose keys are distinct ones of `key_set` in ascending number."""
+    """End the innermost object, whose keys are distinct keys of `key_set` in ascending order of number."""
     p = w.positions
     if p[CODE] != OK:
         return

@@ -1,4 +1,4 @@
-"""The dictionary of keys (metadata) of a VARIANT value, and key sets that are known beforehand.
+"""The dictionary of keys (metadata) of a VARIANT value, and known key sets.
 
 While a value is written its dictionary text grows at the end of the metadata heap; `finish` puts the header before it.
 """
@@ -39,8 +39,7 @@ _SLOT = (1 << 32) - 1
 
 
 class KnownKeys(NamedTuple):
-    """Key sets known beforehand; the id of a key is its place in its set. Set `s` has the keys `first[s]` to
-    `first[s+1]`.
+    """Known key sets; the id of a key is its index in its set. Set `s` has the keys `first[s]` to `first[s+1]`.
 
     Per key int64: `text_at` (one more) into `text` uint8, `hash`, `rank` in its set's byte order, and the reverse,
     `by_rank`. Per set: `block_at` (one more) into `block` uint8, the finished metadata.
@@ -98,7 +97,7 @@ def key_hash(buf, start, end):
 
 @kernel
 def _holds(w, number, buf, start, end):
-    """Whether key `number` of the value at hand is `buf[start:end]`."""
+    """Whether key `number` of the current value is `buf[start:end]`."""
     at = int(w.key_at[number])
     if int(w.key_at[number + 1]) - at != end - start:
         return False
@@ -111,7 +110,7 @@ def _holds(w, number, buf, start, end):
 
 @kernel
 def _text_room(w, keys, size):
-    """Whether `keys` more keys of `size` bytes in all have room."""
+    """Whether there is room for `keys` more keys of `size` bytes in total."""
     p = w.positions
     text = int(w.key_at[int(p[KEYS])])
     if text + size > VARIANT_BYTES:
@@ -128,7 +127,7 @@ def _text_room(w, keys, size):
 
 @kernel
 def key_id(w, buf, start, end):
-    """Number of the key `buf[start:end]` (UTF-8) in the dictionary, where it is added when new; -1 after trouble."""
+    """Number of the key `buf[start:end]` (UTF-8), which is added when it is new; -1 after an error."""
     p = w.positions
     if p[CODE] != OK:
         return -1
@@ -137,12 +136,12 @@ def key_id(w, buf, start, end):
     slot = key_hash(buf, start, end) & mask
     free = -1
     for _ in range(PROBES):
-        held = int(w.slots[slot])
-        if held >> 32 != generation:
+        entry = int(w.slots[slot])
+        if entry >> 32 != generation:
             free = slot
             break
-        if _holds(w, held & _SLOT, buf, start, end):
-            return held & _SLOT
+        if _holds(w, entry & _SLOT, buf, start, end):
+            return entry & _SLOT
         slot = (slot + 1) & mask
     if not _text_room(w, 1, end - start):
         return -1
@@ -158,8 +157,7 @@ def key_id(w, buf, start, end):
 
 @kernel
 def load_known(w, keys, key_set):
-    """Put the known keys into the dictionary, ids unchanged, because other keys will follow. Once; again does
-    nothing."""
+    """Add the known keys to the dictionary, with unchanged ids, before other keys. A second call does nothing."""
     p = w.positions
     if p[KEYS] > 0 or p[CODE] != OK:
         return
@@ -183,7 +181,7 @@ def load_known(w, keys, key_set):
 
 @kernel
 def finish(w):
-    """End the value: its dictionary goes to the metadata heap. OK, or the code of the trouble (then `rollback`)."""
+    """End the value and write its dictionary to the metadata heap. OK, or an error code (then `rollback`)."""
     p = w.positions
     if p[CODE] != OK:
         return int(p[CODE])
@@ -209,7 +207,7 @@ def finish(w):
 
 @inlined
 def finish_known(w, keys, key_set):
-    """`finish` for a value that began with the keys of `key_set`; cheap when no other key was used."""
+    """`finish` for a value with the keys of `key_set`; cheap when no other key was used."""
     p = w.positions
     if p[KEYS] > 0 or p[CODE] != OK:
         return finish(w)

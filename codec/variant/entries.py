@@ -1,10 +1,10 @@
-"""What many VARIANT objects hold, as hashes of their entries: for telling whether two of them say the same.
+"""Hashes of many VARIANT objects, from their entries: two objects with equal entries have equal hashes.
 
     mix_entries(value, starts, stops, words, words_starts, words_stops, left_out, private, all_, common)
 
-Entries have no order, so what they add up to is compared. A container is known by its kind and how many elements it has
-alone: numbers inside refer to a dictionary that another object need not have. Terms, and bounds, as in
-`codec.variant.reading`.
+Entries have no order, so their hashes are added. Of a nested container only its type and its number of elements count:
+key numbers in it refer to a dictionary, which another object may not share. Bounds are checked as in
+`codec.variant.reading`. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.hashes.rows import HIGH, LOW, WORD, mixed
-from codec.variant.reading import OBJECT, little, whole
+from codec.hashes.rows import HIGH, LOW, WORD, mixed, mixed_words
+from codec.variant.reading import OBJECT, entry_text, layout, little, whole
 
-ARRAY = 3  # basic type
-CASE = 0x20  # between an ASCII letter and its capital
+CASE = 0x20  # the bit that differs between an ASCII letter and its capital
 
 
 class Names(NamedTuple):
-    """Names end to end, whose letters may be of either case: `octets` uint8, `ends` int64 (k,); `prefix` uint8 (k,):
-    1 for what a name begins with."""
+    """Names end to end, compared without case: `octets` uint8, `ends` int64 (k,); `prefix` uint8 (k,): 1 for a
+    prefix."""
 
     octets: np.ndarray
     ends: np.ndarray
@@ -32,7 +31,7 @@ class Names(NamedTuple):
 
 
 def names_of(names: Collection[str]) -> Names:
-    """Names as kernels read them; one that ends in '*' is a prefix."""
+    """Names for kernels; a name that ends in '*' is a prefix."""
     plain = [name.removesuffix("*").encode() for name in names]
     return Names(
         np.frombuffer(b"".join(plain), np.uint8),
@@ -42,27 +41,8 @@ def names_of(names: Collection[str]) -> Names:
 
 
 @kernel
-def _entry_of(words, at, end, number):
-    """Where entry `number` of the dictionary at `at` begins and ends; nowhere if it has none."""
-    if at >= end:
-        return at, at
-    width = (int(words[at]) >> 6) + 1
-    first = at + 1
-    if first + width > end:
-        return at, at
-    count = little(words, first, width)
-    offsets = first + width
-    texts = offsets + (count + 1) * width
-    if number >= count or texts > end:
-        return at, at
-    start = texts + little(words, offsets + number * width, width)
-    stop = texts + little(words, offsets + (number + 1) * width, width)
-    return (at, at) if stop > end or start > stop else (start, stop)
-
-
-@kernel
 def _is_among(words, start, stop, names):
-    """Whether a text begins with one of the `names` that are prefixes, or is one of the others."""
+    """Whether a text equals one of `names`, or begins with one that is a prefix."""
     begin = 0
     for k in range(len(names.ends)):
         size = names.ends[k] - begin
@@ -78,19 +58,13 @@ def _is_among(words, start, stop, names):
 
 @kernel
 def _mixed_octets(octets, start, stop, low, high):
-    at = start
-    while at < stop:
-        word = 0
-        for i in range(min(4, stop - at)):
-            word |= int(octets[at + i]) << (8 * i)
-        low, high = mixed(low, word, LOW), mixed(high, word, HIGH)
-        at += 4
+    low, high = mixed_words(octets, start, stop, low, high)
     return mixed(low, stop - start, LOW), mixed(high, stop - start, HIGH)
 
 
 @kernel
 def _value_hash(value, at, end, low, high):
-    """`low`, `high` with the value at `at` mixed in, and whether it is a scalar."""
+    """(`low`, `high` with the value at `at` mixed in, whether it is a scalar)."""
     basic = value[at] & 3
     if basic < OBJECT:
         low, high = _mixed_octets(value, at, at + whole(value, at, end), low, high)
@@ -104,26 +78,17 @@ def _value_hash(value, at, end, low, high):
 
 @kernel
 def mix_entries(value, starts, stops, words, words_starts, words_stops, left_out, private, all_, common):
-    """Add up hashes of the entries of each row's object, but for those `left_out`, in `all_`; of scalars whose names
-    are not `private` in `common`, too: lanes of 32 bits, int64 (n, 2). Rows as in `codec.variant.reading`."""
+    """Add the hashes of the entries of each row's object to `all_`, except those named in `left_out`; and those of
+    scalars whose names are not in `private` also to `common`: two lanes of 32 bits, int64 (n, 2). Rows are as in
+    `codec.variant.reading.read_fields`."""
     for row in range(len(starts)):
         at, end = starts[row], stops[row]
         if at >= end or value[at] & 3 != OBJECT:
             continue
-        rest = int(value[at]) >> 2
-        width, id_width = (rest & 3) + 1, ((rest >> 2) & 3) + 1
-        count_width = 4 if (rest >> 4) & 1 else 1
-        if at + 1 + count_width > end:
-            continue
-        count = little(value, at + 1, count_width)
-        ids = at + 1 + count_width
-        offsets = ids + count * id_width
-        values = offsets + (count + 1) * width
-        if values > end:
-            continue
+        count, ids, offsets, values, id_width, width = layout(value, at, end)
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
-            start, stop = _entry_of(words, words_starts[row], words_stops[row], number)
+            start, stop = entry_text(words, words_starts[row], words_stops[row], number)
             place = values + little(value, offsets + i * width, width)
             if place >= end or start == stop or _is_among(words, start, stop, left_out):
                 continue

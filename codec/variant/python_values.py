@@ -1,4 +1,4 @@
-"""VARIANT to and from Python objects, for small facts and for people; not for the hot path."""
+"""VARIANT from and to Python objects. Cost: Python calls for each value; not for the hot path."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
 _VERSION = 1  # of the encoding of metadata
 _INTEGERS = {size: range(-(1 << 8 * size - 1), 1 << 8 * size - 1) for size in (1, 2, 4, 8)}
 _UNSIGNED = range(1 << 64)
-_DIGITS = DECIMAL_SCALE  # of a DECIMAL, before and behind its point
-_MANY = 255  # elements, above which their number has four octets
+_DIGITS = DECIMAL_SCALE  # of a DECIMAL, before and after its point
+_MANY = 255  # above this, the number of elements has four octets
 
 Keys = dict[bytes, int]
 
@@ -42,8 +42,8 @@ def encode(thing: Any) -> tuple[bytes, bytes]:
     """(value, metadata) of None, bool, int (up to 64 bits), float, Decimal (up to 38 digits), str, bytes, datetime
     (aware), list, tuple, dict.
 
-    Keys are str. TypeError for anything else (also of their subclasses), OverflowError for larger integers, ValueError
-    when it is above the limits of a value.
+    Keys are str. Raises TypeError for other types (also for subclasses), OverflowError for larger integers, ValueError
+    for a value above the limits.
     """
     keys: Keys = {}
     value = _encoded(thing, keys, LIMITS.nesting_depth + 8)
@@ -57,7 +57,7 @@ def encode(thing: Any) -> tuple[bytes, bytes]:
 
 
 def _encoded(thing: Any, keys: Keys, depth: int) -> bytes:
-    """A value with up to `depth` containers in each other; `keys` gets those that are new."""
+    """A value with up to `depth` nested containers; new keys are added to `keys`."""
     encoder = _ENCODERS.get(type(thing))
     if encoder is not None:
         return encoder(thing)
@@ -87,8 +87,8 @@ def _object(items: dict[bytes, bytes], keys: Keys) -> bytes:
 def _container(
     basic: int, size_bit: int, ids: bytes, items: list[bytes], starts: list[int] | None = None, id_width: int = 1
 ) -> bytes:
-    """An object or array: how many `items`, `ids` of their keys, where they start, and they. `size_bit` of the head
-    says that there are many."""
+    """An object or array: the number of `items`, `ids` of their keys, their offsets, and the items. `size_bit` of the
+    head is set for more than 255 items."""
     ends = list(accumulate(map(len, items), initial=0))
     starts = ends[:-1] if starts is None else starts
     width = _width(ends[-1])

@@ -1,7 +1,7 @@
-"""Fields of many VARIANT objects at once: where each lies, and of which type it is.
+"""Fields of many VARIANT objects, and elements of many VARIANT arrays, at once: their offsets and types.
 
-Only what stands at the top of a value is read ("Variant Binary Encoding" of Parquet). Bounds are checked: values may
-come from anywhere. A field is looked for by its name in the dictionary of the value.
+Only the top level of a value is read (Parquet's "Variant Binary Encoding"). A field is found by its name in the value's
+dictionary. Bounds are checked, since values may come from any source. Cost: linear in fields and elements.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from codec.variant.scalars import (
 )
 from codec.variant.writer import copy_bytes
 
-OBJECT = 2  # basic type
-# What was found of a field: nothing or null; a number, truth value or time in `numbers`; text or octets, of `sizes`
-# octets at the place in `numbers`; a value of some other type.
+OBJECT, ARRAY = 2, 3  # basic types
+# Kinds of fields: absent or null; a number, boolean or time in `numbers`; text or octets, their size in `sizes` and
+# their offset in `numbers`; any other type.
 ABSENT, NUMBER, TRUTH, TIME, TEXT, OTHER = range(6)
-DATE, TIMESTAMP_NTZ = 11, 13  # primitive types that are not written here
+DATE, TIMESTAMP_NTZ = 11, 13  # primitive types that the writer does not use
 UUID = 20
-# Dictionaries that are remembered, and entries of each: rows of one kind have the same one.
+# Cached dictionaries, and entries of each: rows of the same kind have the same dictionary.
 SLOTS, ENTRIES = 64, 64
 UNASKED = -2
 
 
 class Fields(NamedTuple):
-    """What is found of k fields in n rows: `kinds` uint8, `numbers` int64, `sizes` int32, each (k, n). `whole_of` int64
-    (k,): the row of `whole_at`, `whole_size`, int64 (w, n), that tells the whole value of a field; -1 for none."""
+    """k fields in n rows: `kinds` uint8, `numbers` int64, `sizes` int32, each (k, n). `whole_of` int64 (k,): the row of
+    `whole_at`, `whole_size`, int64 (w, n), with offset and size of the field's whole value; -1 for none."""
 
     kinds: np.ndarray
     numbers: np.ndarray
@@ -62,15 +62,15 @@ def new_fields(wholes: Sequence[bool], rows: int) -> Fields:
 
 
 class Seen(NamedTuple):
-    """Dictionaries of rows before, int64: `slots` (SLOTS, 2): where each begins and ends; `keys` (SLOTS, ENTRIES):
-    which of the wanted keys an entry is, -1 for none, or UNASKED."""
+    """Dictionaries of earlier rows, int64: `slots` (SLOTS, 2): start and end of each; `keys` (SLOTS, ENTRIES): the
+    wanted key that an entry is, -1 for none, or UNASKED."""
 
     slots: np.ndarray
     keys: np.ndarray
 
 
 def new_seen() -> Seen:
-    """Nothing was seen yet."""
+    """An empty cache."""
     return Seen(np.zeros((SLOTS, 2), np.int64), np.full((SLOTS, ENTRIES), UNASKED, np.int64))
 
 
@@ -91,23 +91,28 @@ def signed(data, at, size):
 
 
 @kernel
-def _wanted(metadata, at, end, number, keys, key_ends):
-    """Which of the wanted keys entry `number` of the dictionary at `at` is; -1 for none."""
+def entry_text(metadata, at, end, number):
+    """Start and end of the text of entry `number` in the dictionary `metadata[at:end]`; (at, at) when it has none."""
     if at >= end:
-        return -1
+        return at, at
     width = (int(metadata[at]) >> 6) + 1
     first = at + 1
     if first + width > end:
-        return -1
+        return at, at
     count = little(metadata, first, width)
     offsets = first + width
     texts = offsets + (count + 1) * width
     if number >= count or texts > end:
-        return -1
+        return at, at
     start = texts + little(metadata, offsets + number * width, width)
     stop = texts + little(metadata, offsets + (number + 1) * width, width)
-    if stop > end or start > stop:
-        return -1
+    return (at, at) if stop > end or start > stop else (start, stop)
+
+
+@kernel
+def _wanted(metadata, at, end, number, keys, key_ends):
+    """The index of the wanted key that entry `number` of the dictionary is; -1 for none."""
+    start, stop = entry_text(metadata, at, end, number)
     begin = 0
     for k in range(len(key_ends)):
         if key_ends[k] - begin == stop - start:
@@ -121,8 +126,26 @@ def _wanted(metadata, at, end, number, keys, key_ends):
 
 
 @kernel
+def layout(value, at, end):
+    """Layout of the object or array at `at`: (elements, offset of their key numbers, of their offsets, of their values,
+    octets of a key number, octets of an offset). -1 elements: it is neither, or its head does not end before `end`."""
+    basic, rest = int(value[at]) & 3, int(value[at]) >> 2
+    is_object = basic == OBJECT
+    large = (rest >> 4) & 1 if is_object else (rest >> 2) & 1
+    count_width = 4 if large else 1
+    ids = at + 1 + count_width
+    if basic < OBJECT or ids > end:
+        return -1, 0, 0, 0, 0, 0
+    id_width, width = ((rest >> 2) & 3) + 1 if is_object else 0, (rest & 3) + 1
+    count = little(value, at + 1, count_width)
+    offsets = ids + count * id_width
+    values = offsets + (count + 1) * width
+    return (count if values <= end else -1), ids, offsets, values, id_width, width
+
+
+@kernel
 def _slot_of(metadata, at, end, seen):
-    """The slot of the dictionary from `at` to `end`; if another one was there, it is forgotten."""
+    """The slot of the dictionary from `at` to `end`, which replaces any other dictionary there."""
     slots = seen.slots
     size = end - at
     slot = 0
@@ -145,7 +168,7 @@ def _slot_of(metadata, at, end, seen):
 
 @kernel
 def look(value, at, end, out, k, row):
-    """Note what the value at `at` is, which ends at `end` at the latest."""
+    """Read kind and number of the value at `at`, which may not pass `end`, into field `k` of `row`."""
     kinds, numbers, sizes = out.kinds, out.numbers, out.sizes
     head = value[at]
     basic, rest = head & 3, int(head) >> 2
@@ -180,7 +203,7 @@ def look(value, at, end, out, k, row):
 
 @kernel
 def whole(value, at, end):
-    """How many octets the value at `at` has; what lies behind `end` is not counted."""
+    """Octets of the value at `at`, those beyond `end` not counted."""
     head = value[at]
     basic, rest = head & 3, int(head) >> 2
     size = end - at
@@ -202,43 +225,26 @@ def whole(value, at, end):
         elif rest == UUID:
             size = 17
     else:
-        # Containers: how many there are, their offsets, the last of which is where the values end.
-        is_object = basic == OBJECT
-        width = (rest & 3) + 1
-        id_width = ((rest >> 2) & 3) + 1 if is_object else 0
-        large = (rest >> 4) & 1 if is_object else (rest >> 2) & 1
-        count_width = 4 if large else 1
-        if at + 1 + count_width <= end:
-            count = little(value, at + 1, count_width)
-            offsets = at + 1 + count_width + count * id_width
-            values = offsets + (count + 1) * width
-            if values <= end:
-                size = values + little(value, offsets + count * width, width) - at
+        count, _, offsets, values, _, width = layout(value, at, end)
+        if count >= 0:  # the last offset is the end of the values
+            size = values + little(value, offsets + count * width, width) - at
     return min(size, end - at)
 
 
 @kernel
 def read_fields(value, starts, stops, words, words_starts, words_stops, keys, key_ends, seen, out):
-    """Look for fields of each row's object.
+    """Read the fields of each row's object.
 
-    Row i has the octets from `starts[i]` to `stops[i]` of `value`, which are none where it has no value, and a
-    dictionary of those from `words_starts[i]` to `words_stops[i]` of `words`; both heaps are uint8, the places int64
-    (n,). `keys` uint8: names end to end, `key_ends` int64 (k,). `seen`: `Seen`, new. `out`: `Fields`, zeroed.
+    The value of row i is `value[starts[i]:stops[i]]`, empty where it has none; its dictionary is
+    `words[words_starts[i]:words_stops[i]]`. Heaps are uint8, offsets int64 (n,). `keys` uint8: names end to end, which
+    end at `key_ends` int64 (k,). `seen`: `Seen`, new. `out`: `Fields`, zeroed.
     """
     for row in range(len(starts)):
         at, end = starts[row], stops[row]
         if at >= end or value[at] & 3 != OBJECT:
             continue
-        rest = int(value[at]) >> 2
-        width, id_width = (rest & 3) + 1, ((rest >> 2) & 3) + 1
-        count_width = 4 if (rest >> 4) & 1 else 1
-        if at + 1 + count_width > end:
-            continue
-        count = little(value, at + 1, count_width)
-        ids = at + 1 + count_width
-        offsets = ids + count * id_width
-        values = offsets + (count + 1) * width
-        if values > end:
+        count, ids, offsets, values, id_width, width = layout(value, at, end)
+        if count < 0:
             continue
         slot = _slot_of(words, words_starts[row], words_stops[row], seen)
         for i in range(count):
@@ -259,8 +265,48 @@ def read_fields(value, starts, stops, words, words_starts, words_stops, keys, ke
 
 @kernel
 def gather(heap, places, sizes, out):
-    """Put the octets of `sizes` at `places` of `heap` end to end into `out`."""
+    """Copy `sizes` octets from each of `places` in `heap` to `out`, end to end."""
     to = 0
     for i in range(len(places)):
         copy_bytes(out, to, heap, places[i], places[i] + sizes[i])
         to += sizes[i]
+
+
+@kernel
+def read_values(value, starts, stops, out):
+    """Read each row's value itself, as if it were the only field of an object; `out`: `Fields` of one."""
+    for row in range(len(starts)):
+        if starts[row] < stops[row]:
+            look(value, starts[row], stops[row], out, 0, row)
+
+
+@kernel
+def _array(value, at, end):
+    """(elements, offset of their offsets, of their values, octets of an offset) of the array at `at`; no elements when
+    it is none."""
+    count, _, offsets, values, _, width = layout(value, at, end)
+    return (count, offsets, values, width) if value[at] & 3 == ARRAY and count > 0 else (0, 0, 0, 0)
+
+
+@kernel
+def count_elements(value, starts, stops, counts):
+    """Count the elements of each row's array, `counts` int64 (n,); 0 when it is no array."""
+    for row in range(len(starts)):
+        counts[row] = _array(value, starts[row], stops[row])[0] if starts[row] < stops[row] else 0
+
+
+@kernel
+def read_elements(value, starts, stops, counts, begins, ends):
+    """Start and end of each element of each row's array, those of all rows in order: int64 (sum of `counts`,), zeroed.
+    An element that does not lie in its array has no octets."""
+    to = 0
+    for row in range(len(counts)):
+        if counts[row]:
+            count, offsets, values, width = _array(value, starts[row], stops[row])
+            begin = little(value, offsets, width)
+            for i in range(count):
+                stop = little(value, offsets + (i + 1) * width, width)
+                if begin <= stop and values + stop <= stops[row]:
+                    begins[to], ends[to] = values + begin, values + stop
+                begin = stop
+                to += 1

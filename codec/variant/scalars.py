@@ -120,7 +120,7 @@ def put_string(w, buf, start, end):
 
 @kernel
 def string_room(w, size):
-    """A STRING of `size` octets without them: where they go, or -1."""
+    """Write a STRING of `size` octets without the octets: their offset, or -1."""
     if size <= SHORT_STRING_BYTES:
         at = take(w, 1 + size)
         if at >= 0:
@@ -143,7 +143,7 @@ def put_binary(w, buf, start, end):
 
 @kernel
 def mask_last(w, size):
-    """Mask userinfo in the text of `size` octets that was written last, where `mask_uris` asks for it."""
+    """Mask userinfo in the text of `size` octets that was written last, if `mask_uris` is on."""
     if w.positions[MASKING]:
         end = int(w.positions[VALUE])
         mask_userinfo(w.value, max(end - size, 0), end)
@@ -151,7 +151,7 @@ def mask_last(w, size):
 
 @inlined
 def put_text(w, buf, start, end):
-    """STRING of `buf[start:end]`, which is text by its type: what is not UTF-8 is escaped (`codec.text`), and
+    """STRING of `buf[start:end]`, which is text by its type; text that is not UTF-8 is escaped (`codec.text`) and
     counted."""
     if is_utf8(buf, start, end):
         put_string(w, buf, start, end)

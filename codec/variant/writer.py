@@ -1,4 +1,4 @@
-"""The state of a VARIANT writer: heaps, positions, scratch; how room is taken and trouble noted."""
+"""The state of a VARIANT writer: heaps, positions, scratch; allocation of room, and errors."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 
-OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(
-    5
-)  # MALFORMED is for decoders: the value was written as far as it went
+OK, FULL, TOO_LARGE, TOO_DEEP, MALFORMED = range(5)  # MALFORMED is for decoders: the value ends at the error
 
-# Cells of `Writer.positions`. NOTES is free for decoders: bits that they set while they write a value. ESCAPED counts
-# texts that are not UTF-8; MASKING: userinfo of URIs is written over, and octets that may be text are.
+# Cells of `Writer.positions`. NOTES: bits that decoders set while they write a value. ESCAPED: the number of texts that
+# are not UTF-8. MASKING: userinfo of URIs is masked, and octets that may be text are text.
 VALUE, METADATA, VALUE_FROM, METADATA_FROM, ROOM, CODE, SHORT_OF, KEYS, DEPTH, ENTRIES, GENERATION, NOTES = range(12)
 ESCAPED, MASKING = 12, 13
-# What a writer was short of (cell SHORT_OF), for `enlarge`.
+# What a writer lacked room in (cell SHORT_OF), for `enlarge`.
 SHORT_VALUE, SHORT_METADATA, SHORT_SCRATCH = range(3)
 
 VARIANT_BYTES = LIMITS.variant_bytes
-KEY_TEXT = 1024  # a shortstr of 255 octets with each shown as four characters
+KEY_TEXT = 1024  # a shortstr of 255 octets, each escaped as four characters
 _GENERATIONS = 1 << 30
 
 
 class Writer(NamedTuple):
     """`value`, `metadata` uint8 heaps, used up to `positions[VALUE]` and `positions[METADATA]`; the rest is scratch.
 
-    int64 throughout: `stack` (depth, 3) open containers: start, header room reserved, first entry; `nest` (depth, 2)
-    free for decoders that keep a stack beside it; `key_at` where each key of this value ends in the dictionary text;
-    `slots` hash table of them (generation << 32 | key); `entry_id`, `entry_at` key and position of each open entry;
-    `order` twice as long, for sorting. `text` uint8 (KEY_TEXT,) is free for whoever makes up a key.
+    All int64: `stack` (depth, 3) open containers: start, reserved header room, first entry; `nest` (depth, 2) a stack
+    for decoders; `key_at` end of each key of this value in the dictionary text; `slots` hash table of the keys
+    (generation << 32 | key); `entry_id`, `entry_at` key and offset of each open entry; `order` twice as long, for
+    sorting. `text` uint8 (KEY_TEXT,) is for callers that compose a text.
     """
 
     value: np.ndarray
@@ -50,7 +48,7 @@ class Writer(NamedTuple):
 def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entries: int = 1024) -> Writer:
     """A writer with heaps of these sizes and scratch for `entries` (rounded up to a power of two) open entries and
     keys."""
-    depth = LIMITS.nesting_depth + 8  # what decoders wrap around the nesting that they bound
+    depth = LIMITS.nesting_depth + 8  # containers that decoders add around the nesting that they bound
     entries = 1 << max(entries - 1, 1).bit_length()
     return Writer(
         np.zeros(value_bytes, np.uint8),
@@ -68,7 +66,7 @@ def new_writer(value_bytes: int = 1 << 16, metadata_bytes: int = 1 << 16, entrie
 
 
 def enlarge(w: Writer) -> Writer:
-    """A writer with twice the room of what `w` was short of at its last FULL, holding the values finished so far."""
+    """A writer with twice the room that `w` lacked at its last FULL, and the finished values of `w`."""
     rollback(w)
     short = int(w.positions[SHORT_OF])
     larger = new_writer(
@@ -106,14 +104,14 @@ def begin(w):
 
 @kernel
 def rollback(w):
-    """Take back what was written since `begin`."""
+    """Remove everything written since `begin`."""
     w.positions[VALUE] = w.positions[VALUE_FROM]
     w.positions[METADATA] = w.positions[METADATA_FROM]
 
 
 @kernel
 def trouble(w):
-    """The code that `finish` will return: OK while nothing is wrong. Lets a decoder stop early."""
+    """The code that `finish` will return, so that a decoder can stop early: OK without errors."""
     return int(w.positions[CODE])
 
 
@@ -125,8 +123,8 @@ def note(w, bits):
 
 @kernel
 def mask_uris(w, truth):
-    """Whether what is written from now on tells of a peer: all octets that may be text are text, and the userinfo of
-    URIs is masked."""
+    """Whether the next values are of a peer that describes itself: octets that may be text are text, and the userinfo
+    of URIs is masked."""
     w.positions[MASKING] = 1 if truth else 0
 
 
@@ -140,7 +138,7 @@ def stop(w, code, short_of):
 
 @kernel
 def take(w, size):
-    """Room for `size` more bytes of value: where they begin, or -1."""
+    """Allocate `size` more bytes of value: their offset, or -1."""
     p = w.positions
     at = int(p[VALUE])
     if at + size > p[ROOM]:
@@ -160,7 +158,7 @@ def put_le(heap, at, number, size):
 @kernel
 def copy_bytes(to, at, buf, start, end):
     """`to[at:]` = `buf[start:end]`."""
-    # indexes that count from 0 need no test for negative ones, so these loops become vector instructions
+    # indexes from 0 on need no check for negative values, so LLVM vectorises these loops
     source, target = buf[start:end], to[at : at + end - start]
     for i in range(len(source)):
         target[i] = source[i]

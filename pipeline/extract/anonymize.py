@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp.secrets import BLANK
+from codec.amqp.redaction import BLANK
 from codec.capture.records import Bytes
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6
 from pipeline.extract.headers import HARDWARE_BYTES, Stack

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from codec.capture import CaptureError, new_walker
 from codec.capture.pcap import PcapWalker
-from codec.capture.pcapng import PcapngWalker
-from codec.capture.times import MULTIPLY
+from codec.capture.pcapng import MULTIPLY, PcapngWalker
 from pipeline.output.swap import OutputError, Place, place
 from udfs.source.files import LOCAL, MISSING, PACKED_NAME, CaptureFile
 from udfs.source.paths import PathError, resolve

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS
-from codec.amqp.secrets import BLANK
+from codec.amqp.redaction import BLANK
 from codec.capture.records import Bytes, Records
 from codec.net.protocols import PROTOCOL_TCP
 from pipeline.extract.checksums import folded, word_sum

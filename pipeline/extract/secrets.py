@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from codec.amqp.classic import kinds
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
-from codec.amqp.secrets import blank_secrets
+from codec.amqp.disclosure import SHOW_ALL
+from codec.amqp.redaction import blank_secrets
 from codec.amqp.v0_10.tables import entries
-from codec.amqp.v1_0.tables import SHOWN, descriptors
+from codec.amqp.v1_0.tables import descriptors
 from codec.amqp.versions import VERSIONS
 from pipeline.extract.frames import Frames, Streams
 from pipeline.extract.survey import UNMAPPED, Survey
@@ -35,9 +36,9 @@ def methods_with_secrets() -> Mapping[str, tuple[str, ...]]:
         )
         for version in CLASSIC_VERSIONS
     }
-    found["0-10"] = tuple(each.name for each in entries() if any(field.shown != SHOWN for field in each.fields))
+    found["0-10"] = tuple(each.name for each in entries() if any(field.disclosure != SHOW_ALL for field in each.fields))
     found["1.0"] = tuple(
-        each.name for each in descriptors() if any(field.shown != SHOWN for field in each.fields or ())
+        each.name for each in descriptors() if any(field.disclosure != SHOW_ALL for field in each.fields or ())
     )
     return found
 

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from codec.compiler.jit import interpreted
-from codec.compiler.places import all_compiled
+from codec.compiler.kernel import all_compiled, interpreted
 from pipeline.decoding.decode import IN_PROCESS_BYTES, PacketFilter, by_flow, one_task
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written

@@ -36,7 +36,7 @@ from codec.variant import (
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
 
-TABLES, KEYS, STACK = T.segmented_tables(), T.segmented_keys(), new_stack()
+TABLES, KEYS, STACK = T.v0_10_tables(), T.v0_10_keys(), new_stack()
 INDEX = {entry.name: number for number, entry in enumerate(T.entries())}
 
 
@@ -175,6 +175,16 @@ def test_text_that_is_none_is_escaped_or_of_another_encoding_binary() -> None:
 
 def test_more_decimal_places_than_a_decimal_has_are_kept_apart() -> None:
     assert in_map(0xD8, bytes([39]) + (5).to_bytes(8, "big")) == (OK, {"scale": 39, "value": 5})
+
+
+def test_such_decimals_outside_of_a_map_leave_the_keys_around_them() -> None:
+    # connection.start (class 1, code 1), two octets of flags; bit 1: mechanisms, an array of size 10: type dec32
+    # (0xc8), count 1, scale 39, value 5; the locales (bit 2), an array of no octets, follow
+    mechanisms = bytes.fromhex("0000000a c8 00000001 27 00000005".replace(" ", ""))
+    assert arguments(bytes.fromhex("0101 0600") + mechanisms + bytes(4)) == (
+        OK,
+        {"mechanisms": [{"scale": 39, "value": 5}], "locales": []},
+    )
 
 
 def test_elements_without_octets_are_counted_not_expanded() -> None:

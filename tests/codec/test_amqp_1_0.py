@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from codec.amqp.rows import COLUMNS, ERROR, STATUS
 from codec.amqp.v1_0.composites import BROKEN, DEEP
-from codec.amqp.v1_0.message import NO_BODY, decode_described
+from codec.amqp.v1_0.message import NO_BODY, decode_frame
 from codec.amqp.v1_0.scalars import new_scratch
-from codec.amqp.v1_0.tables import TYPES, Described, described_tables, descriptors
+from codec.amqp.v1_0.tables import TYPES, Descriptor, descriptors, v1_0_tables
 from codec.amqp.v1_0.values import decode_value
 from codec.amqp.versions import ERRORS, STATUSES, fact_table
 from codec.compiler.limits import LIMITS
@@ -30,7 +30,7 @@ from codec.variant import FULL, METADATA, VALUE, begin, decode, enlarge, finish_
 pytestmark = pytest.mark.usefixtures("plain_kernels")
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-WIRE, VALUES = described_tables()
+WIRE, VALUES = v1_0_tables()
 SCRATCH = new_scratch()
 
 
@@ -78,8 +78,7 @@ def frame_values(body: bytes, sections: bytes = b"", section: int = NO_BODY) -> 
     definition = {d.code: index for index, d in enumerate(descriptors())}[body[2]]
     arguments, properties = new_writer(), new_writer()
     while (
-        decode_described(octets(kept), 0, len(kept), row, definition, WIRE, VALUES, SCRATCH, arguments, properties)
-        == FULL
+        decode_frame(octets(kept), 0, len(kept), row, definition, WIRE, VALUES, SCRATCH, arguments, properties) == FULL
     ):
         arguments = enlarge(arguments) if trouble(arguments) == FULL else arguments
         properties = enlarge(properties) if trouble(properties) == FULL else properties
@@ -393,7 +392,7 @@ def example(types: int) -> tuple[bytes, Any]:
     return bytes.fromhex(wire), value
 
 
-def composite(described: Described) -> tuple[bytes, dict[str, Any]]:
+def composite(described: Descriptor) -> tuple[bytes, dict[str, Any]]:
     """The list of a composite with an example for every field, and what a row shows of it."""
     items, values = [], {}
     for field in described.fields or ():
@@ -404,16 +403,16 @@ def composite(described: Described) -> tuple[bytes, dict[str, Any]]:
     return b"\xd0" + (len(body) + 4).to_bytes(4, "big") + len(items).to_bytes(4, "big") + body, values
 
 
-def composites() -> list[Described]:
+def composites() -> list[Descriptor]:
     return [described for described in descriptors() if described.fields is not None]
 
 
-def without_secrets() -> list[Described]:
+def without_secrets() -> list[Descriptor]:
     """Those with secrets have tests of their own."""
-    return [described for described in composites() if not any(field.shown for field in described.fields or ())]
+    return [described for described in composites() if not any(field.disclosure for field in described.fields or ())]
 
 
-def forms(described: Described) -> Iterator[bytes]:
+def forms(described: Descriptor) -> Iterator[bytes]:
     """Every form of a descriptor: smallulong, ulong, symbol."""
     yield bytes([0x00, 0x53, described.code])
     yield b"\x00\x80" + described.code.to_bytes(8, "big")
@@ -423,7 +422,7 @@ def forms(described: Described) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("described", without_secrets(), ids=lambda described: described.name)
-def test_every_composite_with_every_field_in_every_form_of_its_descriptor(described: Described) -> None:
+def test_every_composite_with_every_field_in_every_form_of_its_descriptor(described: Descriptor) -> None:
     fields, values = composite(described)
     for form in forms(described):
         assert decoded(form + fields) == {"type": described.name, **values}
@@ -432,11 +431,11 @@ def test_every_composite_with_every_field_in_every_form_of_its_descriptor(descri
 @pytest.mark.parametrize(
     "described", [d for d in composites() if d.frame_type >= 0], ids=lambda described: described.name
 )
-def test_every_performative_and_sasl_frame(described: Described) -> None:
+def test_every_performative_and_sasl_frame(described: Descriptor) -> None:
     fields, values = composite(described)
     arguments, properties, error = frame_values(bytes([0x00, 0x53, described.code]) + fields)
     for field in described.fields or ():
-        if field.shown:
+        if field.disclosure:
             values.pop(field.key)
     assert {key: arguments[key] for key in values} == values
     assert properties is None

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from test_capture_pcap import walked
 
 from codec.capture import NO_INTERFACE, NOT_A_PACKET
-from codec.capture.pcapng import PcapngWalker
-from codec.capture.times import LAST_NS, nanoseconds, time_rule
+from codec.capture.pcapng import LAST_NS, PcapngWalker, nanoseconds, time_rule
 from codec.compiler.limits import LIMITS
 
 ORDERS = ["<", ">"]

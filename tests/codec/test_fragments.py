@@ -207,11 +207,11 @@ def test_endless_fragments_take_bounded_memory() -> None:
         packets = dissect(block, records, packet_no, 0, fragments)
         packet_no += len(data)
         assert len(packets.octets) == len(block)
-    assert sum(array.nbytes for array in fragments.waiting()) < 20 * 2**20
-    kept = fragments.kept(packet_no)
-    assert kept is not None
-    assert len(kept.datagrams) <= LIMITS.fragment_datagrams
-    assert fragments.kept(packet_no + LIMITS.fragment_packets) is None
+    assert sum(array.nbytes for array in fragments.buffers()) < 20 * 2**20
+    saved = fragments.save(packet_no)
+    assert saved is not None
+    assert len(saved.datagrams) <= LIMITS.fragment_datagrams
+    assert fragments.save(packet_no + LIMITS.fragment_packets) is None
 
 
 # ---- a model, byte by byte ------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def planted(sources: Path, marker: Path) -> Iterator[tuple[str, bytes]]:
     """(directory/file, octets) of an index of the kernel that the test calls, which is code."""
     script = """
 from codec.cursor import u8
-from codec.compiler.jit import kernels_digest
+from codec.compiler.kernel import kernels_digest
 from pathlib import Path
 import codec.cursor
 print(f"kernels-{kernels_digest(Path(codec.cursor.__file__))}", u8._cache._base)

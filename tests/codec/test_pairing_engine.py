@@ -15,13 +15,13 @@ from codec.pairing.state import (
     CLASSIC,
     COMMON,
     DELIVERY,
-    DESCRIBED,
     EXACT,
     LABEL,
     NAMED,
     NOBODY,
     PLAIN,
     PUBLISH,
+    V1_0_FAMILY,
     Rows,
 )
 
@@ -78,7 +78,7 @@ def rows(messages: list[Message]) -> Rows:
 
 
 def fits(publish: Message, delivery: Message) -> bool:
-    if (publish.family == DESCRIBED) != (delivery.family == DESCRIBED):
+    if (publish.family == V1_0_FAMILY) != (delivery.family == V1_0_FAMILY):
         return True
     return 0 in (publish.digest, delivery.digest) or publish.digest == delivery.digest
 
@@ -171,7 +171,7 @@ publishes = st.builds(
     route=st.sampled_from([101, 102, 103]),
     kind=st.sampled_from([EXACT, NAMED, PLAIN]),
     digest=st.integers(0, 2),
-    family=st.sampled_from([CLASSIC, DESCRIBED]),
+    family=st.sampled_from([CLASSIC, V1_0_FAMILY]),
     label=st.sampled_from(LABELS),
     common=st.sampled_from(COMMONS),
 )
@@ -182,7 +182,7 @@ deliveries = st.builds(
     key=st.integers(1, 2),
     place=st.sampled_from([11, 12]),
     digest=st.integers(0, 2),
-    family=st.sampled_from([CLASSIC, DESCRIBED]),
+    family=st.sampled_from([CLASSIC, V1_0_FAMILY]),
     label=st.sampled_from(LABELS),
     common=st.sampled_from(COMMONS),
     again=st.booleans(),
@@ -241,8 +241,8 @@ def test_what_bears_no_label_of_a_publish_takes_none_that_another_delivery_claim
 def test_across_families_the_common_label_tells() -> None:
     published = [Message(PUBLISH, n, route=101, label=n, common=10 + n) for n in (1, 2)]
     delivered = [
-        Message(DELIVERY, 5, place=11, family=DESCRIBED, label=8, common=12),
-        Message(DELIVERY, 6, place=11, family=DESCRIBED, label=9, common=11),
+        Message(DELIVERY, 5, place=11, family=V1_0_FAMILY, label=8, common=12),
+        Message(DELIVERY, 6, place=11, family=V1_0_FAMILY, label=9, common=11),
     ]
     pairs = pairs_of(rows(published + delivered))
     assert (pairs.publish.tolist()[2:], pairs.doubt.tolist()[2:]) == ([1, 0], [0, 0])

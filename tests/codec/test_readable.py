@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
+from types import ModuleType
+
 import pytest
 from pika import spec
 from pika.frame import Header, Method
 
 import codec.amqp
+import codec.amqp.readable
 from codec.errors import WirehareError
 
 
@@ -70,3 +74,10 @@ def test_a_version_that_does_not_exist() -> None:
 
 def test_nothing_gives_no_frames() -> None:
     assert codec.amqp.decode(b"") == []
+
+
+@pytest.mark.parametrize("module", [codec.amqp, codec.amqp.readable])
+def test_the_examples_of_the_docstrings_print_what_they_say(module: ModuleType) -> None:
+    failed, attempted = doctest.testmod(module)
+    assert attempted
+    assert not failed

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import pipeline
-from codec.capture.times import LAST_NS
+from codec.capture.pcapng import LAST_NS
 from jobs.cli import main
 from pipeline import Tables, plots, theme
 from pipeline.output.units import duration

@@ -1,4 +1,4 @@
-"""What a job does before it decodes: nothing that it does not need (pipeline.decoding.decode, codec.compiler.jit,
+"""What a job does before it decodes: nothing that it does not need (pipeline.decoding.decode, codec.compiler.kernel,
 benchmarks.start)."""
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from submitting import ROOT
 
 import pipeline
 from benchmarks.start import Moment, Timeline, report
-from codec.compiler.jit import LazyKernel, interpret, interpreted, njit
-from codec.compiler.places import CACHE_DIR, all_compiled, bases, complete_name
+from codec.compiler.kernel import (
+    CACHE_DIR,
+    LazyKernel,
+    all_compiled,
+    bases,
+    complete_name,
+    interpret,
+    interpreted,
+    njit,
+)
 from jobs.decode import COLD_BYTES, interpret_while_cold
 from pipeline.decoding.decode import ONE_TASK_BYTES, in_one_task
 

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
 THREE = """
-from codec.compiler.jit import njit
+from codec.compiler.kernel import njit
 from codec.compiler.kernel import inlined, kernel
 
 @kernel

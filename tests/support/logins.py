@@ -25,7 +25,7 @@ from wire import CLIENT, FLOW, SERVER, Wire
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
-from codec.amqp.secrets import blank_secrets
+from codec.amqp.redaction import blank_secrets
 from codec.amqp.versions import VERSIONS
 from udfs.arrow.rows import numbers_of
 from udfs.decode.frame_rows import frame_rows

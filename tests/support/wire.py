@@ -9,8 +9,8 @@ from ended import take_facts
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
-from codec.amqp.names import NAMES
 from codec.amqp.notes import note_names
+from codec.amqp.rows import NAMES
 from codec.amqp.versions import ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.layers.stack import Layers
 from codec.net.segments import ACK, SEGMENT, SYN

@@ -24,7 +24,7 @@ from test_loss import FAMILIES, written
 from wire import CLIENT, FLOW, Wire
 
 from codec.amqp.connections.state import ConnectionState, StateError
-from codec.amqp.decoder import Batch, Carried, Decoder
+from codec.amqp.decoder import Batch, CarriedStates, Decoder
 from codec.net.runs import gather_payloads
 from codec.net.segments import SEGMENT
 from udfs.decode.frame_rows import frame_rows
@@ -118,7 +118,7 @@ def in_pieces(known: Files, found: Flows, cuts: list[int]) -> tuple[pa.Table, di
         for other in range(piece % 3):
             files.number(f"another {other}")
         numbers = np.array([files.number(file) for file in known.names])
-        carried = Carried((ConnectionState.from_bytes(state) for state in states), files)
+        carried = CarriedStates((ConnectionState.from_bytes(state) for state in states), files)
         decoder = Decoder(keep_payload=True, carried=carried)
         for flow, (segments, octets) in found.items():
             part = segments[(segments["order_ns"] >= first) & (segments["order_ns"] < end)]
@@ -129,7 +129,7 @@ def in_pieces(known: Files, found: Flows, cuts: list[int]) -> tuple[pa.Table, di
         states = [state.to_bytes() for state in carried.states.values()]
     files = Files()
     for state in map(ConnectionState.from_bytes, states):
-        decoder = Decoder(keep_payload=True, carried=Carried([state], files))
+        decoder = Decoder(keep_payload=True, carried=CarriedStates([state], files))
         rows.take(decoder.feed(state.flow, np.zeros(0, SEGMENT), np.zeros(0, np.uint8)), files)
         decoder.carried = None  # there is no next piece
         rows.end(decoder, files)
@@ -217,7 +217,7 @@ def test_a_piece_for_every_segment_around_holes(family: Callable[[], list[bytes]
 
 def a_state() -> ConnectionState:
     files, found = flows("091_tx.pcap")
-    carried = Carried([], files)
+    carried = CarriedStates([], files)
     decoder = Decoder(carried=carried)
     flow, (segments, octets) = next(iter(found.items()))
     for _ in decoder.feed(flow, segments[: len(segments) // 2], octets):
@@ -269,7 +269,7 @@ def test_octets_that_are_no_state_of_this_layout_are_refused_in_one_line() -> No
 
 def test_a_connection_that_nobody_sends_on_is_carried_through() -> None:
     state = replace(a_state(), flow=bytes(36))
-    carried = Carried([state], Files())
+    carried = CarriedStates([state], Files())
     for _ in Decoder(carried=carried).finish():
         pass
     assert carried.states == {bytes(36): state}

@@ -17,7 +17,7 @@ from wire import CLIENT, FLOW, SERVER, Wire
 from wire_capture import give_up
 
 from codec.amqp.connections.state import ConnectionState
-from codec.amqp.decoder import Carried, Decoder
+from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
 from codec.net.segments import SEGMENT
@@ -51,7 +51,7 @@ def pieces(
             files.number(f"another {other}")
         part = segments[first:end].copy()
         part["file"] = files.number("a.pcap")
-        carried = Carried((ConnectionState.from_bytes(state) for state in states), files)
+        carried = CarriedStates((ConnectionState.from_bytes(state) for state in states), files)
         decoder = Decoder(keep_payload=True, carried=carried, layers=Layers(log, carry=carry))
         rows.take(decoder.feed(FLOW, part, payload), files)
         rows.end(decoder, files)
@@ -59,7 +59,7 @@ def pieces(
         every += states
     files = Files()
     for state in map(ConnectionState.from_bytes, states):
-        decoder = Decoder(keep_payload=True, carried=Carried([state], files), layers=Layers(log, carry=carry))
+        decoder = Decoder(keep_payload=True, carried=CarriedStates([state], files), layers=Layers(log, carry=carry))
         rows.take(decoder.feed(state.flow, np.zeros(0, SEGMENT), np.zeros(0, np.uint8)), files)
         decoder.carried = None
         rows.end(decoder, files)

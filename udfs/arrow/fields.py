@@ -15,8 +15,21 @@ from numpy.typing import NDArray
 
 from codec.cursor import is_ascii
 from codec.text import escape_all, escaped_ends
-from codec.variant.elements import count_elements, read_elements, read_values
-from codec.variant.reading import NUMBER, OBJECT, TEXT, TIME, TRUTH, Fields, gather, new_fields, new_seen, read_fields
+from codec.variant.reading import (
+    NUMBER,
+    OBJECT,
+    TEXT,
+    TIME,
+    TRUTH,
+    Fields,
+    count_elements,
+    gather,
+    new_fields,
+    new_seen,
+    read_elements,
+    read_fields,
+    read_values,
+)
 from udfs.arrow.types import TIMESTAMP, VARIANT
 
 INT32 = np.iinfo(np.int32)

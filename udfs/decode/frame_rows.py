@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Batch
-from codec.amqp.names import NAMES
 from codec.amqp.notes import note_names
+from codec.amqp.rows import NAMES
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Words, missing

@@ -13,13 +13,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.amqp.decoder import Batch
-from codec.amqp.detected_version import versions_spoken
 from codec.amqp.rows import ARGUMENTS_END, ARGUMENTS_META_END, ERROR, PROPERTIES_END, STATUS
-from codec.amqp.standalone import AloneDecoder, Wrapping, sasl_bodies, wrap
-from codec.amqp.standalone_values import ValueDecoder, only_field
-from codec.amqp.v0_10.tables import CONTROL_ENTRY, segmented_tables
-from codec.amqp.v1_0.tables import described_tables
-from codec.amqp.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, SEGMENTED, VERSIONS
+from codec.amqp.standalone import (
+    StandaloneDecoder,
+    ValueDecoder,
+    Wrapping,
+    detect_versions,
+    only_field,
+    sasl_bodies,
+    wrap,
+)
+from codec.amqp.v0_10.tables import CONTROL_ENTRY, v0_10_tables
+from codec.amqp.v1_0.tables import v1_0_tables
+from codec.amqp.versions import CLASSIC, E_TEXT, FAMILY_OF_VERSION, NONE, OK, V0_10_FAMILY, VERSIONS
 from udfs.arrow.types import VARIANT
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows, variant_column
 from udfs.functions.columns import Octets, each_version, joined, octets_of, only_where, own
@@ -66,7 +72,7 @@ def _frame(version: int, frames: pa.Array) -> pa.Array:
         rows = frame_rows(batch, [""], False, FRAME_COLUMNS)
         return pa.StructArray.from_arrays(rows.columns, fields=list(FRAME))
 
-    return joined(map(decoded, own(AloneDecoder).frames(*octets_of(frames), version)), FRAME)
+    return joined(map(decoded, own(StandaloneDecoder).frames(*octets_of(frames), version)), FRAME)
 
 
 def decode_arguments(payload: pa.Array, version: pa.Array) -> pa.Array:
@@ -79,10 +85,10 @@ def _arguments(version: int, payloads: pa.Array) -> pa.Array:
     octets, family = octets_of(payloads), FAMILY_OF_VERSION[version]
     if family == CLASSIC:
         return _wrapped(octets, CLASSIC_METHOD, _first_wrapping(octets), version, ARGUMENTS_END)
-    if family == SEGMENTED:
+    if family == V0_10_FAMILY:
         return _wrapped(octets, SEGMENTS, _commands(octets), version, ARGUMENTS_END)
     which = _first_wrapping(octets)
-    sasl_bodies(*octets, described_tables()[0], which)
+    sasl_bodies(*octets, v1_0_tables()[0], which)
     return _wrapped(octets, PERFORMATIVES, which, version, ARGUMENTS_END)
 
 
@@ -94,7 +100,7 @@ def _first_wrapping(octets: Octets) -> NDArray[np.int64]:
 def _commands(octets: Octets) -> NDArray[np.int64]:
     """0 for payloads of 0-10 that are controls by their class code and code, else 1."""
     padded = np.append(octets.octets, np.zeros(2, np.uint8))
-    controls = segmented_tables().lookup[CONTROL_ENTRY] >= 0
+    controls = v0_10_tables().lookup[CONTROL_ENTRY] >= 0
     starts = octets.offsets[:-1]
     numbers = [np.minimum(padded[starts + i], len(controls) - 1) for i in (0, 1)]
     return np.where(controls[numbers[0], numbers[1]], 0, 1)
@@ -108,7 +114,7 @@ def decode_properties(payload: pa.Array, version: pa.Array) -> pa.Array:
 
 def _properties(version: int, payloads: pa.Array) -> pa.Array:
     octets, family = octets_of(payloads), FAMILY_OF_VERSION[version]
-    around = {CLASSIC: CLASSIC_HEADER, SEGMENTED: HEADER_SEGMENT}.get(int(family), MESSAGE)
+    around = {CLASSIC: CLASSIC_HEADER, V0_10_FAMILY: HEADER_SEGMENT}.get(int(family), MESSAGE)
     return _wrapped(octets, around, _first_wrapping(octets), version, PROPERTIES_END)
 
 
@@ -122,7 +128,7 @@ def _wrapped(octets: Octets, around: list[Wrapping], which: NDArray[np.int64], v
             heaps = (batch.properties, batch.properties_metadata)
         return only_where(_fits(batch.cells), variant_column(*heaps, batch.cells, column))
 
-    return joined(map(decoded, own(AloneDecoder).frames(*wrap(*octets, around, which), version)), VARIANT)
+    return joined(map(decoded, own(StandaloneDecoder).frames(*wrap(*octets, around, which), version)), VARIANT)
 
 
 def _fits(cells: NDArray[np.int64]) -> pa.Array:
@@ -138,10 +144,10 @@ def decode_table(octets: pa.Array, version: pa.Array) -> pa.Array:
 
 def _table(version: int, tables: pa.Array) -> pa.Array:
     family = FAMILY_OF_VERSION[version]
-    if family == SEGMENTED:
+    if family == V0_10_FAMILY:
         octets = octets_of(tables)
         framed = wrap(*octets, MAP_SEGMENT, _first_wrapping(octets))
-        return joined(map(_only_argument, own(AloneDecoder).frames(*framed, version)), VARIANT)
+        return joined(map(_only_argument, own(StandaloneDecoder).frames(*framed, version)), VARIANT)
     if family == CLASSIC:
         return _values(own(ValueDecoder).tables(*octets_of(tables), version))
     return decode_value(tables)
@@ -167,7 +173,7 @@ def _values(batches: Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8], NDArra
 
 
 def version_of(octets: pa.Array) -> pa.Array:
-    """The version of each row that begins like a stream or a frame of AMQP (`codec.amqp.detected_version`), else
+    """The version of each row that begins like a stream or a frame of AMQP (`codec.amqp.standalone`), else
     null."""
-    spoken = versions_spoken(*octets_of(octets))
+    spoken = detect_versions(*octets_of(octets))
     return pa.array(VERSIONS, pa.string()).take(pa.array(spoken, mask=spoken == NONE))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.amqp.secrets import blank_secrets
+from codec.amqp.redaction import blank_secrets
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6, key_of, pseudonym
 from udfs.functions.columns import binary_of, by_distinct, each_version, octets_of
 from udfs.functions.naming import packed

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from codec.pairing.state import CLASSIC, DELIVERY, DESCRIBED, EXACT, NAMED, PLAIN, PUBLISH, SEGMENTED
+from codec.pairing.state import CLASSIC, DELIVERY, EXACT, NAMED, PLAIN, PUBLISH, V0_10_FAMILY, V1_0_FAMILY
 from udfs.arrow.rows import Index, numbers_of, one_of, picked, truth_of, with_parts
 from udfs.arrow.types import VARIANT
 from udfs.pairing.addresses import nodes
@@ -28,7 +28,7 @@ from udfs.pairing.hash_partitions import HashPartitioner, one_batch
 from udfs.pairing.hashes import hashed
 from udfs.pairing.labels import labels
 
-FAMILIES = {"0-10": SEGMENTED, "1.0": DESCRIBED}
+FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 10
 BY_ID, BY_BODY, ALONE, ROUTE, PLACE, BODY = range(6)  # what a hash is of; LABEL and COMMON are 6 and 7
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from codec.capture import SNIFF_BYTES, CaptureError, Records, Walker, new_walker
 from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
-from codec.net.datagrams import Fragments, Kept
+from codec.net.datagrams import Fragments, SavedFragments
 from codec.net.filters import Filter
 from codec.net.layers import Packets, dissect, has_fragments
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
@@ -52,7 +52,7 @@ class Split:
     walker: Walker | None = None  # None: nothing was read, the walker is chosen by the first bytes
     first_packet_no: int = 1
     order_ns: int = BEGINNING  # running maximum of the capture times before
-    fragments: Kept | None = None  # that wait for others
+    fragments: SavedFragments | None = None  # that wait for others
 
 
 @dataclass
@@ -213,7 +213,7 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
     return parts
 
 
-def _waiting(octets: Bytes, records: Records, part: Split) -> Kept | None:
+def _waiting(octets: Bytes, records: Records, part: Split) -> SavedFragments | None:
     """The fragments that wait after the `records` of `part`, which are in `octets`."""
     known = LIMITS.fragment_packets
     if len(records) >= known and not has_fragments(*_around(octets, records[-known:])):
@@ -222,7 +222,7 @@ def _waiting(octets: Bytes, records: Records, part: Split) -> Kept | None:
     for at in range(0, len(records), STEP_PACKETS):
         packets = _around(octets, records[at : at + STEP_PACKETS])
         dissect(*packets, part.first_packet_no + at, BEGINNING, fragments)
-    return fragments.kept(part.first_packet_no + len(records))
+    return fragments.save(part.first_packet_no + len(records))
 
 
 def _around(octets: Bytes, records: Records) -> tuple[Bytes, Records]:

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from codec.amqp.connections.state import ConnectionState, StateError
-from codec.amqp.decoder import Batch, Carried, Decoder
+from codec.amqp.decoder import Batch, CarriedStates, Decoder
 from codec.layers.stack import Layers
 from udfs.arrow.fields import fields
 from udfs.arrow.types import arrow_schema
@@ -231,7 +231,7 @@ class _Decoding:
             yield Part(STATES, False, rows)
 
 
-class _Carried(Carried):
+class _Carried(CarriedStates):
     """States as octets, unpacked one by one."""
 
     def __init__(self, decoding: _Decoding, states: Mapping[bytes, bytes], keep_open: bool) -> None:
@@ -239,17 +239,17 @@ class _Carried(Carried):
         self._decoding, self._octets, self.keep = decoding, states, keep_open
         self._taken = set[bytes]()
 
-    def take_up(self, flow: bytes) -> ConnectionState | None:
+    def restore(self, flow: bytes) -> ConnectionState | None:
         octets = None if flow in self._taken else self._octets.get(flow)
         self._taken.add(flow)
         return None if octets is None else self._decoding.take_up(octets, flow)
 
-    def put_down(self, state: ConnectionState) -> bool:
+    def save(self, state: ConnectionState) -> bool:
         self._decoding.put_down(state)
         return True
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         self._decoding.closed()
 
-    def left(self) -> list[bytes]:
+    def remaining_flows(self) -> list[bytes]:
         return [] if self.keep else [flow for flow in self._octets if flow not in self._taken]

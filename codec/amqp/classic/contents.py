@@ -1,8 +1,9 @@
 """Contents in the classic family: a method, its header, its bodies, one at a time per channel and direction.
 
-(0-9-1 specification, section 4.2.6: frames of one content follow each other on their channel; other channels may come
-in between.) `Contents` has one slot per direction and channel number. A slot is valid while its epoch is that of its
-direction: a new connection, or a lost frame boundary, starts a new epoch, so that nothing is joined across a loss.
+(0-9-1 specification, section 4.2.6: frames of one content are consecutive on their channel; frames of other channels
+may come in between.) `Contents` has one slot per direction and channel number. A slot is valid while its epoch equals
+that of its direction. A new connection, or a lost frame boundary, starts a new epoch, so no content continues across a
+loss. Cost: constant per frame, besides SHA-256 of the bodies.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ CONTENT = np.dtype(
 
 
 class Contents(NamedTuple):
-    """`slots`: CONTENT records (2 * 65536,); `epochs` int64 (2,) current per direction; `digests` running SHA-256 a
-    slot."""
+    """`slots`: CONTENT records (2 * 65536,); `epochs` int64 (2,): the current epoch of each direction; `digests`: a
+    running SHA-256 for each slot."""
 
     slots: np.ndarray
     epochs: np.ndarray
@@ -45,14 +46,14 @@ class Contents(NamedTuple):
 
 
 def new_contents() -> Contents:
-    """Slots for every channel of both directions; memory is touched only where a channel is used."""
+    """Slots for every channel of both directions; pages of unused channels are never touched."""
     n = 2 * CHANNELS
     return Contents(np.zeros(n, CONTENT).view(np.recarray), np.ones(2, np.int64), new_digests(n))
 
 
 @kernel
-def forget_contents(contents, direction):
-    """A frame boundary was lost (or a connection begins): no open content of `direction` may go on."""
+def reset_contents(contents, direction):
+    """A frame boundary was lost (or a connection begins): no open content of `direction` may continue."""
     contents.epochs[direction] += 1
 
 
@@ -67,8 +68,8 @@ def _slot(contents, direction, channel):
 
 
 @inlined
-def method_seen(contents, direction, channel, carries_content, row):
-    """A method frame: it announces a content, or ends whatever was open on its channel."""
+def on_method(contents, direction, channel, carries_content, row):
+    """A method frame: it announces a content, or ends the open content of its channel."""
     slot = _slot(contents, direction, channel)
     state = contents.slots[slot].state
     if state == ANNOUNCED:
@@ -93,8 +94,8 @@ def _complete(contents, slot, row, digest):
 
 
 @inlined
-def header_seen(contents, direction, channel, body_size, row, digest):
-    """A content header frame. `body_size` -1: not readable (the frame lost those bytes)."""
+def on_header(contents, direction, channel, body_size, row, digest):
+    """A content header frame. `body_size` -1: unknown (the frame lost those bytes)."""
     slot = _slot(contents, direction, channel)
     state = contents.slots[slot].state
     if state != ANNOUNCED:
@@ -120,7 +121,7 @@ def header_seen(contents, direction, channel, body_size, row, digest):
 
 
 @inlined
-def body_seen(contents, direction, channel, data, start, size, row, digest):
+def on_body(contents, direction, channel, data, start, size, row, digest):
     """A whole body frame with payload `data[start:start+size]`."""
     slot = _slot(contents, direction, channel)
     state = contents.slots[slot].state
@@ -150,8 +151,8 @@ def body_seen(contents, direction, channel, data, start, size, row, digest):
 
 
 @kernel
-def body_torn(contents, direction, channel, size, row):
-    """A body frame of declared payload `size` that lost bytes: the content goes on, but has no digest."""
+def on_partial_body(contents, direction, channel, size, row):
+    """A body frame of declared payload `size` that lost bytes: the content continues, but has no digest."""
     slot = _slot(contents, direction, channel)
     if contents.slots[slot].state == UNSIZED:
         row[R.CONTENT] = contents.slots[slot].frame_no

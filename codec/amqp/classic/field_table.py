@@ -1,12 +1,12 @@
 """Values of the classic family into VARIANT: scalars, field tables, field arrays (0-9-1, section 4.2.5).
 
-A table is a sequence of (name shortstr, tag octet, value), an array one of (tag octet, value), both after a length in
-bytes. Which kind of value a tag stands for is data (`ClassicTables.tag_kind`, a row per version): the brokers' practice
-where it differs from the printed tags. Every step consumes at least the tag octet, nesting is bounded by
-`LIMITS.nesting_depth` and kept on an explicit stack (`Writer.nest`), so the cost is linear.
+A table is a sequence of (name shortstr, tag octet, value), an array a sequence of (tag octet, value), both after a
+length in bytes. The kind of value of a tag is data (`ClassicTables.tag_kind`, a row per version): the brokers' practice
+where it differs from the printed tags. Nesting is bounded by `LIMITS.nesting_depth`, on an explicit stack
+(`Writer.nest`). Cost: linear, since every step consumes at least the tag octet.
 
-What does not fit is MALFORMED with its offset; a tag nobody defines is, too, because its width is unknown. The value
-written then ends with what was read before it.
+A value that does not fit is MALFORMED with its offset, as is an undefined tag, because its width is unknown. Then the
+value is written up to that offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from codec.compiler.limits import LIMITS
 from codec.cursor import SHORT, exceeds_i64, fits, i64, is_plain, is_utf8, octet, signed, u8, u16, u32
 from codec.text import put_escaped
 from codec.variant import (
-    DECIMAL_SCALE,
     ESCAPED,
     MALFORMED,
     OK,
@@ -35,7 +34,6 @@ from codec.variant import (
     note,
     put_binary,
     put_bool,
-    put_decimal,
     put_f32,
     put_f64,
     put_int,
@@ -47,17 +45,16 @@ from codec.variant import (
     put_u64,
     trouble,
 )
+from codec.variant.texts import put_scaled
 from codec.variant.writer import MASKING
 
 _DEPTH = LIMITS.nesting_depth
 _ENTRIES = LIMITS.detect_entries
-# TIMESTAMP reaches to the end of year 9999, as SQL's and Python's; seconds beyond it are shown as the integer they are
-# (some Qpid clients write milliseconds here).
+# TIMESTAMP ends with year 9999, as in SQL and Python; later seconds are written as an integer (some Qpid clients send
+# milliseconds).
 _LAST_SECOND = 253_402_300_799
-_SCALE = np.frombuffer(bytearray(b"scale"), np.uint8)
-_VALUE = np.frombuffer(bytearray(b"value"), np.uint8)
 _AMBIGUOUS = np.array([tag in N.AMBIGUOUS_TAGS for tag in range(256)], np.uint8)
-# Tags in practice of another width than printed, and all tags with those as they are printed: `s` of 0-9-1.
+# Tags whose width in practice differs from the printed one (`s` of 0-9-1), and the kinds of all tags as printed.
 _LATEST = CLASSIC_VERSIONS[-1]
 _PRINTED_ONLY = printed_kinds(_LATEST)
 _DIVERGES = np.array([chr(tag) in _PRINTED_ONLY for tag in range(256)], np.uint8)
@@ -68,7 +65,7 @@ _PRINTED = np.array(
 
 @inlined
 def value_end(buf, at, end, kind):
-    """Where a value of `kind` that begins at `at` ends; SHORT when that is beyond `end`, or the kind has no value."""
+    """End of the value of `kind` at `at`; SHORT when it is beyond `end`, or the kind has no value."""
     size = K.SIZE[kind]
     if size >= 0:
         return at + size if fits(at, size, end) else SHORT
@@ -85,7 +82,7 @@ def value_end(buf, at, end, kind):
 
 @inlined
 def put_scalar(w, buf, at, end, kind):
-    """Write the value `buf[at:end]` of `kind`, neither table nor array, whose extent is that of `value_end`."""
+    """Write the value `buf[at:end]` of `kind`, neither table nor array; `end` is that of `value_end`."""
     if kind == K.SHORTSTR:
         if is_plain(buf, at + 1, end) and not w.positions[MASKING]:
             put_string(w, buf, at + 1, end)
@@ -120,7 +117,8 @@ def put_scalar(w, buf, at, end, kind):
     elif kind == K.BINARY:
         put_binary(w, buf, at + 4, end)
     elif kind == K.DECIMAL:
-        _put_decimal(w, buf, at, end)
+        # the grammar says unsigned, the prose signed: signed is what every client writes
+        put_scaled(w, signed(u32(buf, at + 1, end), 32), u8(buf, at, end))
     else:
         put_null(w)
 
@@ -134,7 +132,7 @@ def _put_special_text(w, buf, start, end):
 
 @kernel
 def _check_shortstr(w, buf, start, end):
-    """Note zero octets, which may not stand in a short string (0-9-1 specification, section 4.2.5.3)."""
+    """Note zero octets, which a short string may not contain (0-9-1 specification, section 4.2.5.3)."""
     for i in range(start, end):
         if octet(buf, i) == 0:
             note(w, N.ZERO_OCTET)
@@ -148,23 +146,6 @@ def _put_timestamp(w, seconds):
         put_u64(w, seconds)
     else:
         put_timestamp_us(w, seconds * 1_000_000)
-
-
-@kernel
-def _put_decimal(w, buf, at, end):
-    """Scale octet and 32-bit value. The grammar says unsigned, the prose signed: read signed, as every client writes
-    it. A scale that DECIMAL does not have is kept as {scale, value}."""
-    scale = u8(buf, at, end)
-    unscaled = signed(u32(buf, at + 1, end), 32)
-    if scale <= DECIMAL_SCALE:
-        put_decimal(w, unscaled, scale)
-        return
-    begin_object(w)
-    key(w, _SCALE, 0, len(_SCALE))
-    put_int(w, scale)
-    key(w, _VALUE, 0, len(_VALUE))
-    put_int(w, unscaled)
-    end_object(w)
 
 
 @kernel
@@ -203,8 +184,8 @@ def _close(w, depth):
 def put_nested(w, buf, start, end, kind, tags):
     """Write the entries `buf[start:end]` (after the length) of a field TABLE as OBJECT or a field ARRAY as ARRAY.
 
-    `tags` is the row of `tag_kind` of the version. Returns (OK, end), or (MALFORMED or TOO_DEEP, offset of what does
-    not fit), or the writer's trouble.
+    `tags` is the row of `tag_kind` of the version. Returns (OK, end), or (MALFORMED or TOO_DEEP, offset of the value
+    that does not fit), or (error code of the writer, offset).
     """
     _open(w, 0, kind, end)
     depth, at, code = 0, start, OK
@@ -222,7 +203,7 @@ def put_nested(w, buf, start, end, kind, tags):
 
 @kernel
 def _put_entry(w, buf, at, stop, depth, tags):
-    """One entry of the container at `depth`: (code, offset after it or of the trouble, depth to go on with)."""
+    """Write one entry of the container at `depth`: (code, offset after it or of the error, new depth)."""
     data = at
     in_table = w.nest[depth, 0] == K.TABLE
     if in_table:
@@ -254,20 +235,20 @@ def _put_entry(w, buf, at, stop, depth, tags):
 
 @kernel
 def _fits_as_printed(buf, at, stop, tags):
-    """Whether the entries of a table from `at` on make sense only where tags are read as the document prints them."""
+    """Whether the entries of a table from `at` on are valid only with the tags as printed."""
     return not entries_fit(buf, at, stop, tags) and entries_fit(buf, at, stop, _PRINTED)
 
 
 @kernel
 def table_fits(buf, start, end, tags):
-    """Whether `buf[start:end]` are table entries, in practice or as printed, as far as `entries_fit` looks."""
+    """Whether `buf[start:end]` are table entries by `entries_fit`, with tags as in practice or as printed."""
     return entries_fit(buf, start, end, tags) or entries_fit(buf, start, end, _PRINTED)
 
 
 @kernel
 def table_fits_throughout(buf, start, end, tags, nest):
-    """Whether `buf[start:end]` are table entries that fill it exactly, in practice or as printed, and so on in all that
-    are nested. `nest` is scratch as `Writer.nest`."""
+    """Whether table entries fill `buf[start:end]` exactly, nested ones included, with tags as in practice or as
+    printed. `nest` is scratch like `Writer.nest`."""
     return _nested_fit(buf, start, end, tags, nest) or _nested_fit(buf, start, end, _PRINTED, nest)
 
 
@@ -300,8 +281,8 @@ def _nested_fit(buf, start, end, tags, nest):
 
 @kernel
 def entries_fit(buf, start, end, tags):
-    """Whether `buf[start:end]` is a sequence of table entries whose values, not looked into, fill it exactly, as far as
-    `LIMITS.detect_entries` of them tell."""
+    """Whether a sequence of table entries fills `buf[start:end]` exactly. Nested values are not parsed; at most
+    `LIMITS.detect_entries` entries are."""
     at = start
     for _ in range(_ENTRIES):
         if at == end:

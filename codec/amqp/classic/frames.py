@@ -1,8 +1,8 @@
-"""Frames of the classic family (0-8, 0-9, 0-9-1) out of an ordered stream: one row each.
+"""Frames of the classic family (0-8, 0-9, 0-9-1) in an ordered stream: one row each.
 
 Frame (0-9-1 specification, section 4.2.3): type octet, channel short, size long, payload, end octet 0xCE.
-`next_frame` takes one whole frame from the boundary at `pos`; `tear` starts on a frame that a hole runs through,
-whose row is `partial`; `torn_row` ends it.
+`next_frame` takes one whole frame from the boundary at `pos`. A frame that lost bytes begins with `begin_partial` and
+ends with `partial_row`; its row has the status 'partial'.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import numpy as np
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
-from codec.amqp.classic.agreement import agree, is_start, method_index, method_sender, weigh_frame
-from codec.amqp.classic.contents import body_seen, body_torn, header_seen, method_seen
+from codec.amqp.classic.contents import on_body, on_header, on_method, on_partial_body
+from codec.amqp.classic.detect import FRAME_END, find_classic
 from codec.amqp.classic.methods import check_method, classify_method
-from codec.amqp.detect import ACCEPT, FRAME_BYTES, FRAME_END, find_chain
+from codec.amqp.classic.version import apply_start, is_start, method_index, method_sender, score_frame
+from codec.amqp.frame_search import ACCEPT, FRAME_BYTES
 from codec.amqp.versions import (
     BODY,
     E_FRAME_END,
     E_FRAME_TYPE,
     E_HEARTBEAT,
     E_METHOD,
-    E_MISSING_INSIDE,
     E_NO_CONTENT_CLASS,
     E_SHORT_HEADER,
     E_SHORT_METHOD,
@@ -31,7 +31,6 @@ from codec.amqp.versions import (
     METHOD,
     OOB_HEADER,
     OOB_METHOD,
-    PARTIAL,
     SKIPPED,
     UNKNOWN,
     V0_8,
@@ -39,13 +38,13 @@ from codec.amqp.versions import (
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import FRAME_SIZE, LIMITS
 from codec.cursor import octet, u16
-from codec.tcp.direction import FRAMES, INSIDE, LOST
+from codec.tcp.direction import LOST
 
 TAKEN, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
 OVERHEAD = 8
 PLAUSIBLE_BYTES = LIMITS.plausible_frame_bytes
 FRAME_MIN_SIZE = 4096  # 0-9-1 specification, constant frame-min-size
-NO_NUMBER = 0x2000  # of a class or method: two characters of a text that stands in their place
+NO_NUMBER = 0x2000  # class and method ids from here on are two characters of a text
 HEADER_FIXED = 14  # class, weight, body size, first property flags
 
 
@@ -61,10 +60,10 @@ def _u32(buf, p):
 
 @inlined
 def body_size_at(buf, p):
-    """The unsigned 64-bit body size at `p`; -2 when it is 2^63 or more (no LONG holds it, no content has it)."""
+    """The unsigned 64-bit body size at `p`; -2 when it is 2^63 or more, which LONG cannot represent."""
     if buf[p] >= 0x80:
         return -2
-    # signed, like -2: of signed and unsigned numba would make a float, which has 53 bits
+    # signed, like -2: numba would make a float of signed and unsigned, which has 53 bits
     return (np.int64(_u32(buf, p)) << 32) | np.int64(_u32(buf, p + 4))
 
 
@@ -76,15 +75,15 @@ def frame_kind(t, version, number):
 
 @inlined
 def next_frame(c, d, direction, s, rows, contents, t):
-    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
-    here, ROWS_FULL with nothing changed."""
+    """Decode the frame at `pos`: TAKEN (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
+    begins here), ROWS_FULL (nothing changed)."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if p >= end:
         return WAIT
     kind = frame_kind(t, int(c.version), int(buf[p]))
     if kind < 0 and c.weighing:
-        kind = frame_kind(t, V0_8, int(buf[p]))  # which defines all types
+        kind = frame_kind(t, V0_8, int(buf[p]))  # which defines all frame types
     if p + 7 > end:
         return WAIT
     size = _u32(buf, p + 3)
@@ -96,10 +95,10 @@ def next_frame(c, d, direction, s, rows, contents, t):
         return MODE_CHANGED
     stop = p + 7 + size
     if c.weighing and stop + 1 <= end and int(buf[stop]) == FRAME_END:
-        weigh_frame(rows, c, buf, p, stop, t)
+        score_frame(rows, c, buf, p, stop, t)
         kind = frame_kind(t, int(c.version), int(buf[p]))
     if kind < 0:
-        # an undefined type is a frame only if everything else says so
+        # a frame with an undefined type must have its end octet in place
         if stop + 1 > end or int(buf[stop]) != FRAME_END:
             d.span_notes = N.FRAME_TYPE
             d.mode = LOST
@@ -122,7 +121,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
         row[R.ERROR] = E_FRAME_END
         row[R.NOTES] = N.FRAME_END
     if not _fill(c, direction, buf, p + 7, stop, kind, row, index, rows, contents, t):
-        R.cancel_row(rows, c)
+        R.drop_last_row(rows, c)
         return ROWS_FULL
     d.pos = stop + 1
     if kind == SKIPPED:
@@ -134,8 +133,8 @@ def next_frame(c, d, direction, s, rows, contents, t):
 
 @kernel
 def begins_frame(c, buf, p, end, kind, t):
-    """Whether the bytes at `p`, with a frame type of `kind`, may begin a frame of `c`, whatever size they claim: a
-    channel in use, a method or class that is defined."""
+    """Whether the bytes at `p`, with a frame type of `kind`, may begin a frame of `c`, of any size: its channel is in
+    range, and its method or class is defined."""
     channel, version = u16(buf, p + 1, end), int(c.version)
     if kind < 0 or kind == HEARTBEAT or (c.channel_max > 0 and channel > c.channel_max):
         return False
@@ -149,26 +148,25 @@ def begins_frame(c, buf, p, end, kind, t):
 
 @kernel
 def _boundary_inside(c, buf, p, stop, t):
-    """The frame at `p` has no end octet in place: is its size a lie that hides real frames?"""
-    verdict, _ = find_chain(buf, p + 1, stop, stop > p, t, c)
+    """Whether frames begin inside the frame at `p`, which has no end octet in place: then its size is wrong."""
+    verdict, _ = find_classic(buf, p + 1, stop, stop > p, t, c)
     return verdict == ACCEPT
 
 
 @inlined
 def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
-    """Decode the payload `buf[start:stop]` of a frame into its row; False when the row must be made again with more
-    room."""
+    """Decode the payload `buf[start:stop]` of a frame into its row; False when the row needs more room."""
     if kind in (METHOD, OOB_METHOD):
         return _fill_method(c, direction, buf, start, stop, row, rows, contents, t)
     if kind in (HEADER, OOB_HEADER):
         return _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t)
     if kind == BODY:
         size = stop - start
-        # a body on channel 0, which has no content, may be a login whose type is damaged
+        # a body on channel 0, which has no contents, may be a login with a damaged frame type
         is_content = not row[R.HANDSHAKE] and row[R.CHANNEL] != 0
-        if c.keep_payload and is_content and not R.keep_payload(rows, row, buf, start, stop):
+        if c.keep_payload and is_content and not R.append_payload(rows, row, buf, start, stop):
             return False
-        body_seen(contents, direction, int(row[R.CHANNEL]), buf, start, size, row, rows.digest[index])
+        on_body(contents, direction, int(row[R.CHANNEL]), buf, start, size, row, rows.digest[index])
         return True
     if kind == HEARTBEAT and stop > start:
         row[R.STATUS] = MALFORMED
@@ -191,7 +189,7 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     row[R.CLASS] = _u16(buf, start)
     row[R.METHOD_ID] = _u16(buf, start + 2)
     if c.started == 0 and direction != c.client and is_start(buf, start, stop, t):
-        agree(rows, c, direction, octet(buf, start + 4), octet(buf, start + 5), t)
+        apply_start(rows, c, direction, octet(buf, start + 4), octet(buf, start + 5), t)
         row[R.VERSION] = c.version
         row[R.KNOWN] = c.version_known
     method = classify_method(buf, start, stop, t, int(c.version))
@@ -202,7 +200,7 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
         return True
     row[R.NAME] = t.method_name[method]
     row[R.DEFINITION] = method
-    if not R.keep_octets(rows, row, buf, start + 4, stop):
+    if not R.append_octets(rows, row, buf, start + 4, stop):
         return False
     if t.method_greets[method]:
         c.handshaking = 1
@@ -210,22 +208,22 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
         c.handshaking = 0
         row[R.HANDSHAKE] = 0
     if row[R.TYPE] == OOB_METHOD:
-        return True  # its content travels apart from that of the channel
-    note_method(c, direction, buf, start, stop, method, rows, t)
-    method_seen(contents, direction, channel, t.method_content[method], row)
+        return True  # its content is separate from that of the channel
+    apply_method(c, direction, buf, start, stop, method, rows, t)
+    on_method(contents, direction, channel, t.method_content[method], row)
     return True
 
 
 @inlined
 def _hide_numbers(c, row):
-    """Class and method that nobody has defined may be a piece of a secret."""
+    """Clear undefined class and method ids that may be part of a secret."""
     if c.handshaking or row[R.CLASS] >= NO_NUMBER or row[R.METHOD_ID] >= NO_NUMBER:
         row[R.CLASS] = row[R.METHOD_ID] = -1
 
 
 @kernel
-def note_method(c, direction, buf, start, stop, method, rows, t):
-    """What a method says about its connection: who is the client, and the limits agreed on."""
+def apply_method(c, direction, buf, start, stop, method, rows, t):
+    """Apply a method to its connection: which side is the client, the negotiated limits."""
     if c.client < 0:
         sender = method_sender(c, buf, start, stop, method, t)
         if sender >= 0:
@@ -233,7 +231,7 @@ def note_method(c, direction, buf, start, stop, method, rows, t):
     if method == t.tune_ok[int(c.version)] and stop - start >= 10:
         c.channel_max = _u16(buf, start + 4)
         frame_max = _u32(buf, start + 6)
-        # less than every peer must accept, or more than is ever buffered, bounds nothing
+        # a value below the minimum, or above the buffer, is no limit
         c.frame_max = min(frame_max, FRAME_BYTES) if frame_max >= FRAME_MIN_SIZE else 0
 
 
@@ -254,20 +252,19 @@ def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
         row[R.BODY_SIZE] = body_size if body_size >= 0 else -1
         row[R.NAME] = t.class_name[version, klass]
         row[R.DEFINITION] = klass
-        if not R.keep_octets(rows, row, buf, start + 12, stop):
+        if not R.append_octets(rows, row, buf, start + 12, stop):
             return False
     else:
         row[R.STATUS] = MALFORMED
         row[R.ERROR] = E_NO_CONTENT_CLASS
     if row[R.TYPE] == HEADER:
-        header_seen(contents, direction, int(row[R.CHANNEL]), body_size, row, rows.digest[index])
+        on_header(contents, direction, int(row[R.CHANNEL]), body_size, row, rows.digest[index])
     return True
 
 
 @kernel
-def tear(c, d, s, t):
-    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they
-    are."""
+def begin_partial(c, d, s, t):
+    """A hole follows `end`: if the bytes from `pos` begin a frame, continue INSIDE it. True when they do."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < 7:
@@ -276,16 +273,7 @@ def tear(c, d, s, t):
     size = _u32(buf, p + 3)
     if kind < 0 or size + OVERHEAD > FRAME_BYTES:
         return False
-    d.mode = INSIDE
-    d.frame_from = int(d.next) - (end - p)
-    d.frame_size = size + OVERHEAD
-    d.frame_end = d.frame_from + d.frame_size
-    d.frame_seen = end - p
-    d.frame_type = kind
-    d.frame_channel = _u16(buf, p + 1)
-    d.frame_class = -1
-    d.frame_method = -1
-    d.frame_body_size = -1
+    R.begin_partial_frame(d, kind, size + OVERHEAD, _u16(buf, p + 1))
     if kind == METHOD and end - p >= 11:
         d.frame_class = _u16(buf, p + 7)
         d.frame_method = _u16(buf, p + 9)
@@ -297,22 +285,14 @@ def tear(c, d, s, t):
 
 
 @kernel
-def torn_row(c, d, direction, torn, rows, contents, t):
-    """The row of a frame that lost bytes, of which `torn` is there (its packets stand in the open span of `d`)."""
+def partial_row(c, d, direction, torn, rows, contents, t):
+    """Append the row of a frame that lost bytes; `torn`: its first octets. The open span of `d` has its packets."""
     kind = int(d.frame_type)
-    index = R.append_row(rows, c, direction, kind, int(d.frame_from), int(d.frame_size))
+    index = R.append_partial_row(rows, c, d, direction, kind)
     row = rows.cells[index]
-    row[R.FIRST_PACKET] = d.span_first_packet
-    row[R.FIRST_TS] = d.span_first_ns
-    row[R.PACKET] = d.span_packet
-    row[R.TS] = d.span_ns
-    row[R.FILE] = d.span_file
-    row[R.CHANNEL] = d.frame_channel
     row[R.CLASS] = d.frame_class
     row[R.METHOD_ID] = d.frame_method
-    row[R.STATUS] = PARTIAL
-    row[R.ERROR] = E_MISSING_INSIDE
-    # bytes seen less the frame header; whether the end octet is among them is not worth an exact answer
+    # the bytes present without the frame header; the end octet may be among them
     row[R.PAYLOAD_SIZE] = max(0, min(int(d.frame_seen) - 7, int(d.frame_size) - OVERHEAD))
     channel = int(d.frame_channel)
     version = int(c.version)
@@ -323,29 +303,26 @@ def torn_row(c, d, direction, torn, rows, contents, t):
             row[R.DEFINITION] = method
             if t.method_greets[method]:
                 c.handshaking = 1
-            _keep_torn(rows, row, torn, 4)
-            method_seen(contents, direction, channel, t.method_content[method], row)
+            store_partial(rows, row, torn, 4)
+            on_method(contents, direction, channel, t.method_content[method], row)
         else:
             _hide_numbers(c, row)
     elif kind == METHOD:
-        method_seen(contents, direction, channel, False, row)
+        on_method(contents, direction, channel, False, row)
     elif kind == HEADER:
         if 0 <= d.frame_class < t.class_name.shape[1]:
             row[R.NAME] = t.class_name[version, int(d.frame_class)]
             if row[R.NAME] >= 0 and d.frame_body_size != -1:
                 row[R.DEFINITION] = d.frame_class
-                _keep_torn(rows, row, torn, 12)
+                store_partial(rows, row, torn, 12)
         if d.frame_body_size >= 0 and row[R.NAME] >= 0:
             row[R.BODY_SIZE] = d.frame_body_size
-        header_seen(contents, direction, channel, int(d.frame_body_size), row, rows.digest[index])
+        on_header(contents, direction, channel, int(d.frame_body_size), row, rows.digest[index])
     elif kind == BODY:
-        body_torn(contents, direction, channel, int(d.frame_size) - OVERHEAD, row)
-    d.frame_bytes += d.frame_seen
-    d.span_from = -1
-    d.mode = FRAMES
+        on_partial_body(contents, direction, channel, int(d.frame_size) - OVERHEAD, row)
 
 
 @kernel
-def _keep_torn(rows, row, torn, fixed):
-    """Keep what is there of the values behind the first `fixed` octets of the payload of a frame that lost bytes."""
-    R.keep_octets(rows, row, torn, 7 + fixed, max(7 + fixed, min(len(torn), 7 + int(row[R.SIZE]) - OVERHEAD)))
+def store_partial(rows, row, torn, fixed):
+    """Store the octets of values after the first `fixed` octets of the payload, of a frame that lost bytes."""
+    R.append_octets(rows, row, torn, 7 + fixed, max(7 + fixed, min(len(torn), 7 + int(row[R.SIZE]) - OVERHEAD)))

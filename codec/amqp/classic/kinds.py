@@ -1,6 +1,6 @@
-"""Kinds of value in 0-8, 0-9 and 0-9-1: what arguments, properties and field-table values are made of.
+"""Kinds of values in 0-8, 0-9 and 0-9-1: types of arguments, properties and field-table values.
 
-One numbering for method fields and field-table tags, because both are the same octets.
+Method fields and field-table tags share one numbering, because their octets are the same.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ NAMES = (
     SASL_RESPONSE,
     SASL_NAME,  # a short string: the name of a SASL mechanism
     AFTER_SECRET,  # a short string that follows a secret
-    PEER_TABLE,  # a table in which a peer tells of itself
+    PEER_TABLE,  # a table in which a peer describes itself
 ) = range(len(NAMES))
 
-# How long a value is: its octets; or, negative, the octets of its length (1, 4), or of an octet and a length (5).
+# Octets of a value; or, negative, the octets of the length before it (1, 4), or of an octet and a length (5).
 LENGTH_8, LENGTH_32, OCTET_AND_LENGTH_32, NO_VALUE = -1, -4, -5, -9
 SIZE = np.array(
     [

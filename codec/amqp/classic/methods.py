@@ -1,9 +1,9 @@
 """Methods and content headers of 0-8, 0-9 and 0-9-1: payload octets to VARIANT arguments and properties.
 
-One interpreter over the fields that `ClassicTables` lists for a method (0-9-1 specification, section 4.2.5):
-consecutive bits share octets, the first in the lowest bit. Whatever the bytes, a value is written: an object of the
-fields read before the trouble. Codes: OK; MALFORMED (the fields do not fit the payload, or octets are left over) and
-TOO_DEEP, both with the offset where; TOO_LARGE (no value is written); FULL (`rollback`, make room, again).
+One interpreter of the fields that `ClassicTables` lists for a method (0-9-1 specification, section 4.2.5). Consecutive
+bits share octets, the first in the lowest bit. For any octets an object is written, with the fields before the error.
+Codes: OK; MALFORMED (the fields do not fit the payload, or octets follow them) and TOO_DEEP, both with the offset;
+TOO_LARGE (no value is written); FULL (`rollback`, make room, call again). Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from codec.amqp import notes as N
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.field_table import put_nested, put_scalar, table_fits, table_fits_throughout, value_end
 from codec.amqp.classic.tables import OPTIONAL, RESERVED, UNUSED_SHIFT
-from codec.amqp.credentials import is_sasl_name, stands_apart, user_span
+from codec.amqp.credentials import user_span
+from codec.amqp.disclosure import is_not_secret, is_sasl_name
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import SHORT, octet, u16
 from codec.variant import (
@@ -53,8 +54,8 @@ def classify_method(buf, start, end, t, version):
 def decode_arguments(buf, start, end, t, version, method, w, guarded=False, cut=False):
     """Write the arguments `buf[start:end]` (after the method number) of method index `method`: (code, offset).
 
-    Where they do not fill the payload, a method that bears a secret, and any that is `guarded`, shows only what can be
-    no part of a secret. `cut`: octets that followed are missing; of a table those entries are shown that are there.
+    Where they do not fill the payload, a method with a secret, and any method that is `guarded`, has only arguments
+    that cannot be part of a secret. `cut`: the following octets are missing; a table has its complete entries.
     """
     begin(w)
     first, last = int(t.field_from[method]), int(t.field_from[method + 1])
@@ -72,9 +73,10 @@ def decode_arguments(buf, start, end, t, version, method, w, guarded=False, cut=
 
 @kernel
 def fields_in_place(buf, start, end, t, tags, method, nest):
-    """How many fields of `method` in `buf[start:end]` are in their place for certain, and the note about what is not: 0
-    when all of them fill it exactly, tables from end to end. Otherwise those before the first secret, if they fit and
-    what stands among them for the name of a mechanism can be one: else none. `nest` is scratch as `Writer.nest`."""
+    """(fields of `method` in `buf[start:end]` whose position is certain, the note on the first that does not fit). The
+    note is 0 when all fields fill it exactly, with all entries of tables. Otherwise only fields before the first secret
+    are certain, and only if they fit and the mechanism among them has the form of one. `nest` is scratch like
+    `Writer.nest`."""
     first, last = int(t.field_from[method]), int(t.field_from[method + 1])
     certain = max(int(t.method_secret[method]), 0)
     at, bit, flaw = start, 0, 0
@@ -142,7 +144,7 @@ def _put_fields(w, buf, start, end, t, tags, method, first, last, cut):
 
 @kernel
 def _check_bits(w, octets, bit, flags):
-    """Note what is set in this octet of bit arguments though it must not be: the `bit`, or those above the last."""
+    """Note a reserved `bit` that is set in this octet of bit arguments, or set bits above the last one."""
     if flags & RESERVED and (octets >> bit) & 1:
         note(w, N.RESERVED_SET)
     if octets & (flags >> UNUSED_SHIFT):
@@ -160,7 +162,7 @@ def _check_reserved(w, buf, start, end):
 
 @kernel
 def _put_special(w, buf, before, at, after, t, tags, method, i):
-    """A table, content or secret at `buf[at:after]`, or what stands beside a secret; the field before it begins at
+    """Write a table, content or secret at `buf[at:after]`, or a field next to a secret; the field before it begins at
     `before`."""
     kind, number = int(t.field_kind[i]), int(t.field_key[i])
     if kind == K.TABLE or kind == K.PEER_TABLE:
@@ -183,23 +185,23 @@ def _put_special(w, buf, before, at, after, t, tags, method, i):
         if user >= 0:
             known_key(w, number)
             put_text(w, buf, user, user_end)
-    elif is_shown(buf, at, after, kind):
+    elif is_public(buf, at, after, kind):
         known_key(w, number)
         put_scalar(w, buf, at, after, K.SHORTSTR)
     return OK, after
 
 
 @kernel
-def is_shown(buf, at, after, kind):
-    """Whether the short string `buf[at:after]` of kind SASL_NAME or AFTER_SECRET can be no part of a secret."""
+def is_public(buf, at, after, kind):
+    """Whether the short string `buf[at:after]` of kind SASL_NAME or AFTER_SECRET cannot be part of a secret."""
     if kind == K.SASL_NAME:
         return is_sasl_name(buf, at + 1, after)
-    return stands_apart(buf, at + 1, after)
+    return is_not_secret(buf, at + 1, after)
 
 
 @inlined
 def _finish(w, code, at, end, t, key_set):
-    """Close the value of known keys: its code."""
+    """End the object of known keys: (code, offset)."""
     if code == OK and at != end:
         note(w, N.OCTETS_LEFT)
         code = MALFORMED
@@ -216,10 +218,9 @@ def _finish(w, code, at, end, t, key_set):
 def decode_properties(buf, start, end, t, version, class_id, w, cut=False):
     """Write the properties `buf[start:end]` (from the property flags on) of a content header: (code, offset).
 
-    A flag word whose bit 0 is set is followed by another. Properties exist for the bits of the first word only, so a
-    set bit elsewhere is MALFORMED: nobody knows how long its value is. A table that is broken ends where its length
-    says, and the properties after it are read; the offset is that of the first trouble. `cut` as for
-    `decode_arguments`.
+    A flag word with bit 0 set is followed by another. Only the bits of the first word have properties, so a set bit in
+    a later word is MALFORMED: the length of its value is unknown. A broken table ends by its length, and the properties
+    after it are decoded; the offset is that of the first error. `cut` is as for `decode_arguments`.
     """
     begin(w)
     index = int(t.class_index[version, class_id]) if class_id < t.class_index.shape[1] else -1
@@ -252,7 +253,7 @@ def decode_properties(buf, start, end, t, version, class_id, w, cut=False):
 
 @kernel
 def _flags(buf, start, end):
-    """(flags of the first word, offset after the last); -1: cut off. Bit 0 stays if a later word has a property."""
+    """(flags of the first word, offset after the last word); -1: cut off. Bit 0 remains if a later word has flags."""
     first = u16(buf, start, end)
     at, word, later = start + 2, first, 0
     while word >= 0 and word & 1:
@@ -266,8 +267,8 @@ def _flags(buf, start, end):
 
 @inlined
 def _put_property(w, buf, at, end, t, tags, index, key_set, bit, cut):
-    """Write the property of a flag `bit`: (code, offset of what was read or of the trouble, offset after the property
-    or SHORT when that is not known or the writer is full)."""
+    """Write the property of a flag `bit`: (code, offset after it or of the error, offset after the property or SHORT
+    when it is unknown or the writer is full)."""
     kind, number = int(t.property_kind[index, bit]), int(t.property_key[index, bit])
     if kind == K.BIT:
         known_key(w, number)
@@ -294,7 +295,7 @@ def _put_property(w, buf, at, end, t, tags, index, key_set, bit, cut):
 def check_method(buf, start, end, t, version, method):
     """Whether the arguments of `method` fill its payload `buf[start:end]` (from the class number on) exactly.
 
-    Nothing is written. Entries of tables are followed one level deep.
+    Nothing is written. Only the top level of tables is parsed.
     """
     at, bit = start + NUMBERS, 0
     for i in range(int(t.field_from[method]), int(t.field_from[method + 1])):
@@ -323,8 +324,8 @@ def _checked(buf, at, end, kind, tags):
 
 @kernel
 def check_header(buf, start, end, t, version):
-    """Whether `buf[start:end]` is the payload of a content header frame that is filled exactly: a class with content,
-    weight 0, and the properties its flags announce."""
+    """Whether a content header fills the frame payload `buf[start:end]` exactly: a class with content, weight 0, and
+    the properties of its flags."""
     class_id = u16(buf, start, end)
     if class_id < 0 or class_id >= t.class_index.shape[1] or u16(buf, start + 2, end) != 0:
         return False

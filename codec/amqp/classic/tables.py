@@ -1,36 +1,34 @@
-"""The fact tables of the classic family (0-8, 0-9, 0-9-1): look-ups by name for people, arrays for kernels.
+"""The fact tables of the classic family (0-8, 0-9, 0-9-1): dataclasses by name, and arrays for kernels.
 
-Read once from the JSON files of `codec.amqp.spec`, with `overlay.json` for what they lack. No method is described in
+They are read once from the JSON files of `codec.amqp.spec`, with additions in `overlay.json`. No method is defined in
 code.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from codec.amqp.classic import kinds
-from codec.amqp.versions import FRAME_TYPES, VERSIONS, fact_table
+from codec.amqp.versions import FRAME_TYPES, VERSIONS, fact_table, overlay
+from codec.sides import SIDES
 from codec.variant import KnownKeys, known_keys
 
 CLASSIC_VERSIONS = ("0-8", "0-9", "0-9-1")
 RESERVED_PROPERTY = "reserved"  # name of the property that 0-9-1 reserves
-SENDERS = ("client", "server")  # codes 0 and 1; -1 both
 CLASS_IDS, METHOD_IDS = 128, 544  # above every id of the fact tables (120, 530)
-# Flags of a field: it may be left out at the end of a method; it must be zero or empty; and, from UNUSED_SHIFT on, the
-# bits that must be zero in the octet of a bit, on the last bit of the octet.
+# Flags of a field: it may be omitted at the end of a method; it must be zero or empty. From UNUSED_SHIFT on, for the
+# last bit of an octet of bits: the bits of the octet that must be zero.
 OPTIONAL, RESERVED, UNUSED_SHIFT = 1, 2, 8
 
 
 @dataclass(frozen=True)
 class Field:
-    """One argument of a method or property of a class. `key`: what it is called in a row; None for a secret."""
+    """One argument of a method or property of a class. `key`: its key in a row; None for a secret."""
 
     name: str
     key: str | None
@@ -72,14 +70,14 @@ class ClassicTables(NamedTuple):
 
     lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name` and `method_version`,
     `method_content` 0/1, `method_ticket` 0/1 (a reserved short stands where older versions have an access ticket),
-    `method_sender`, `method_secret` place of its first secret field, `method_greets` 0/1 (a client authenticates by
+    `method_sender`, `method_secret` place of its first secret field, `method_greets` 0/1 (a client authenticates with
     it), `field_from` (one more), `field_room` bytes its fields may need above their size on the wire. Per field, int64:
     `field_kind`, `field_key` number in the key set of its method, `field_flags`.
     class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
     `property_kind`, `property_key` (classes, flag bit), `reserved_flags` bits of its reserved properties. tag_kind
     (versions, 256): kind of a field-table tag. frame_kind (versions, 256): code of FRAME_TYPES. start, tune_ok
-    (versions,): method index. start_says (versions, 2): major and minor number in connection.start. `keys`: key sets of
-    the methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
+    (versions,): method index. start_version (versions, 2): major and minor in connection.start. `keys`: key sets of the
+    methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
     """
 
     lookup: np.ndarray
@@ -103,37 +101,30 @@ class ClassicTables(NamedTuple):
     tag_kind: np.ndarray
     frame_kind: np.ndarray
     start: np.ndarray
-    start_says: np.ndarray
+    start_version: np.ndarray
     tune_ok: np.ndarray
     keys: KnownKeys
 
 
-@lru_cache
-def _overlay() -> dict[str, Any]:
-    text = resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8")
-    overlay: dict[str, Any] = json.loads(text)
-    return overlay
-
-
-def _field(described: dict[str, Any], of: str, optional: bool) -> Field:
+def _field(definition: dict[str, Any], of: str, optional: bool) -> Field:
     """A field of method `of`, or a property of the class `of`."""
-    name, overlay = described["name"], _overlay()
-    renamed, secrets = overlay["key_names"], overlay["credentials"].get(of, {})
-    shown = described.get("practice_name", name)
-    key: str | None = renamed.get(shown, shown).replace("-", "_")
-    kind = kinds.OF_FIELD[described["type"]]
+    name, facts = definition["name"], overlay()
+    renamed, secrets = facts["key_names"], facts["credentials"].get(of, {})
+    in_practice = definition.get("practice_name", name)
+    key: str | None = renamed.get(in_practice, in_practice).replace("-", "_")
+    kind = kinds.OF_FIELD[definition["type"]]
     if name in secrets:
         by_mechanism = "user_from" in secrets[name]
         key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (secrets[name].get("size_as"), kinds.SECRET)
-    elif name in overlay["sasl_names"].get(of, ()):
+    elif name in facts["sasl_names"].get(of, ()):
         kind = kinds.SASL_NAME
-    elif name in overlay["tells_of_peer"].get(of, ()):
+    elif name in facts["tells_of_peer"].get(of, ()):
         kind = kinds.PEER_TABLE
-    return Field(name, key, kind, optional, described.get("reserved", name == RESERVED_PROPERTY))
+    return Field(name, key, kind, optional, definition.get("reserved", name == RESERVED_PROPERTY))
 
 
 def _after_secrets(fields: list[Field]) -> tuple[Field, ...]:
-    """`fields`, with the short strings behind a secret marked as such."""
+    """`fields`, with the kind AFTER_SECRET for short strings after a secret."""
     first = _first_secret(fields)
     return tuple(
         replace(field, kind=kinds.AFTER_SECRET) if 0 <= first < i and field.kind == kinds.SHORTSTR else field
@@ -142,51 +133,51 @@ def _after_secrets(fields: list[Field]) -> tuple[Field, ...]:
 
 
 def _first_secret(fields: Sequence[Field]) -> int:
-    """Place of the first secret field; -1: there is none."""
+    """Index of the first secret field; -1: none."""
     return next((i for i, field in enumerate(fields) if field.kind in (kinds.SECRET, kinds.SASL_RESPONSE)), -1)
 
 
-def _method(version: str, of_class: dict[str, Any], described: dict[str, Any]) -> Method:
+def _method(version: str, of_class: dict[str, Any], definition: dict[str, Any]) -> Method:
     class_name = of_class["name"]
-    name = f"{class_name}.{described['name']}"
-    fields = [_field(field, name, False) for field in described["fields"]]
-    fields += [_field(field, name, True) for field in described.get("optional_trailing_fields", [])]
-    pairs = _overlay()["replies"].get(version, {})
-    replies = [f"{class_name}.{reply}" for reply in described["responses"]]
-    requests = [f"{class_name}.{request}" for request in described["response_to"]]
+    name = f"{class_name}.{definition['name']}"
+    fields = [_field(field, name, False) for field in definition["fields"]]
+    fields += [_field(field, name, True) for field in definition.get("optional_trailing_fields", [])]
+    pairs = overlay()["replies"].get(version, {})
+    replies = [f"{class_name}.{reply}" for reply in definition["responses"]]
+    requests = [f"{class_name}.{request}" for request in definition["response_to"]]
     replies += [reply for request, reply in pairs.items() if request == name]
     requests += [request for request, reply in pairs.items() if reply == name]
     return Method(
         version,
         of_class["index"],
-        described["index"],
+        definition["index"],
         name,
-        _overlay()["sent_by"].get(version, {}).get(name) or described.get("sent_by_extension", described)["sent_by"],
-        described["synchronous"],
-        described["content"],
+        overlay()["sent_by"].get(version, {}).get(name) or definition.get("sent_by_extension", definition)["sent_by"],
+        definition["synchronous"],
+        definition["content"],
         tuple(replies),
         tuple(requests),
         _after_secrets(fields),
-        described.get("extension"),
+        definition.get("extension"),
     )
 
 
-def _described_methods(version: str, described_by: str) -> list[Method]:
-    table = fact_table(described_by)["classes"]
-    found = [_method(described_by, of_class, described) for of_class in table for described in of_class["methods"]]
+def _methods_of(version: str, defined_by: str) -> list[Method]:
+    table = fact_table(defined_by)["classes"]
+    found = [_method(defined_by, of_class, definition) for of_class in table for definition in of_class["methods"]]
     return [replace(method, version=version) for method in found]
 
 
 @lru_cache
 def methods(version: str) -> tuple[Method, ...]:
-    """Every method of a classic version ('0-8', '0-9', '0-9-1'), its own first, then extensions.
+    """Every method of a classic version ('0-8', '0-9', '0-9-1'): those of its document, then extensions.
 
-    Numbers are unique, names need not be: under a 0-9 header basic.recover is 100, and 110 where RabbitMQ answers.
+    Numbers are unique, names are not: with a 0-9 header basic.recover is 100, and 110 with RabbitMQ.
     """
-    known = _described_methods(version, version)
-    extra = _overlay()["extra_methods"].get(version)
+    known = _methods_of(version, version)
+    extra = overlay()["extra_methods"].get(version)
     if extra:
-        known += [method for method in _described_methods(version, extra["from"]) if method.name in extra["methods"]]
+        known += [method for method in _methods_of(version, extra["from"]) if method.name in extra["methods"]]
     return tuple(known)
 
 
@@ -207,20 +198,20 @@ def content_classes(version: str) -> tuple[ContentClass, ...]:
             {each["flag_bit"]: _field(each, of_class["name"], False) for each in of_class["properties"]},
         )
         for of_class in fact_table(version)["classes"]
-        if any(described["content"] for described in of_class["methods"])
+        if any(definition["content"] for definition in of_class["methods"])
     )
 
 
 @lru_cache
 def tag_kinds(version: str) -> dict[str, int]:
-    """Field-table tag -> kind (`codec.amqp.classic.kinds`): what is practised, else what is specified."""
+    """Field-table tag -> kind (`codec.amqp.classic.kinds`): as in practice, else as specified."""
     tags = fact_table(version)["field_table"]["tags"]
     return {tag["tag"]: kinds.OF_TAG[(tag["practice"] or tag["spec"])["type"]] for tag in tags}
 
 
 @lru_cache
 def printed_kinds(version: str) -> dict[str, int]:
-    """Field-table tag -> kind as specified, for tags that in practice have a value of another width."""
+    """Field-table tag -> kind as specified, for tags whose value has another width in practice."""
     tags = fact_table(version)["field_table"]["tags"]
     both = {tag["tag"]: (tag["spec"], tag["practice"]) for tag in tags if tag["spec"] and tag["practice"]}
     return {
@@ -248,7 +239,7 @@ def key_set(fields: tuple[Field, ...]) -> list[str]:
 
 
 def _room(fields: tuple[Field, ...]) -> int:
-    """Bytes that the values of `fields`, tables aside, may need as VARIANT above what they have on the wire."""
+    """Bytes that the values of `fields`, except tables, may need as VARIANT beyond their size on the wire."""
     # the widest form less the octets on the wire: an integer of n octets takes up to 1 + 2n, text up to 5 and itself
     above = {kinds.BIT: 1, kinds.UINT64: 10, kinds.TIMESTAMP: 10}
     return sum(above.get(field.kind, 5) for field in fields)
@@ -273,9 +264,9 @@ def classic_tables() -> ClassicTables:
         np.array([VERSIONS.index(method.version) for method in every], np.int64),
         np.array([method.content for method in every], np.int64),
         np.array([_reserves_ticket(method) for method in every], np.int64),
-        np.array([SENDERS.index(m.sent_by) if m.sent_by in SENDERS else -1 for m in every], np.int64),
+        np.array([SIDES.index(m.sent_by) if m.sent_by in SIDES else -1 for m in every], np.int64),
         np.array([_first_secret(method.fields) for method in every], np.int64),
-        np.array([method.name in _overlay()["handshake"]["methods"] for method in every], np.int64),
+        np.array([method.name in overlay()["handshake"]["methods"] for method in every], np.int64),
         np.cumsum([0] + [len(method.fields) for method in every], dtype=np.int64),
         np.array([_room(method.fields) for method in every], np.int64),
         np.array([field.kind for field, _ in fields], np.int64),
@@ -297,7 +288,7 @@ def classic_tables() -> ClassicTables:
 
 def _field_flags(method: Method) -> list[int]:
     """Flags of the fields of a method."""
-    in_use = _overlay()["reserved_in_use"].get(method.name, {}).get("fields", ())
+    in_use = overlay()["reserved_in_use"].get(method.name, {}).get("fields", ())
     flags, bit = [], 0
     following = [*(field.kind for field in method.fields[1:]), None]
     for field, after in zip(method.fields, following, strict=False):

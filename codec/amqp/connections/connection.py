@@ -57,10 +57,10 @@ CONNECTION = np.dtype(
         ("frame_max", "i8"),  # negotiated, 0 unknown
         ("channel_max", "i8"),
         ("offers", "i8"),
-        ("offer", "i8", OFFERS),  # direction << 32 | the four octets after "AMQP", or START_SAID 0 major minor
+        ("offer", "i8", OFFERS),  # direction << 32 | the four octets after "AMQP", or START_VERSION 0 major minor
         ("started", "u1"),  # connection.start was seen
         ("handshaking", "u1"),  # the client has begun to authenticate, and nothing has followed
-        ("weighing", "u1"),  # frames still tell which classic version it is, see codec.amqp.classic.agreement
+        ("weighing", "u1"),  # frames still tell which classic version it is, see codec.amqp.classic.version
         ("weighed", "i8"),  # frame_no of the last frame weighed
         ("misfits", "i8", 4),  # points against each classic version, by version code
         ("first_ns", "i8"),
@@ -329,8 +329,8 @@ def protocol_header(rows, c, direction, d, s, headers):
     if version == NONE:
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_VERSION
-    if not R.keep_octets(rows, row, s.bytes, p + 4, p + 8):
-        R.cancel_row(rows, c)
+    if not R.append_octets(rows, row, s.bytes, p + 4, p + 8):
+        R.drop_last_row(rows, c)
         return False
     d.pos = p + 8
     d.frame_bytes += 8

@@ -17,7 +17,7 @@ from codec.amqp.rows import CONNECTION, DEFINITION, ERROR
 from codec.amqp.versions import (
     E_DEPTH,
     E_VALUE_SIZE,
-    START_SAID,
+    START_VERSION,
     UNKNOWN_FAMILY,
     VERSIONS,
     fact_table,
@@ -38,7 +38,7 @@ def offered_versions(offers: Sequence[int], client: int) -> list[str]:
     offered = []
     for offer in offers:
         direction, octets = offer >> 32, (offer & 0xFFFFFFFF).to_bytes(4, "big")
-        if octets[0] == START_SAID:
+        if octets[0] == START_VERSION:
             version = said.get(octets[2:]) or f"{octets[2]}.{octets[3]}"
         else:
             version = VERSIONS[known.get(octets, 0)] or ".".join(str(octet) for octet in octets)

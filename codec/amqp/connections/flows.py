@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from codec.amqp.classic.contents import forget_contents
+from codec.amqp.classic.contents import reset_contents
 from codec.amqp.connections.begun import NO_CONNECTION, begin_connection, begin_flow, same_flow
 from codec.amqp.connections.ended import collect
 from codec.amqp.connections.transport import begins_anew, take
-from codec.amqp.stream import drain, end_connection, goes_on, has_more, someone_waits
-from codec.amqp.v1_0.delivery_slots import forget_deliveries
+from codec.amqp.stream import can_continue, drain, end_connection, has_more, has_waiting_bytes
+from codec.amqp.v1_0.delivery_slots import reset_deliveries
 from codec.compiler.kernel import kernel
 from codec.tcp.direction import DONE, NEED_ROWS
 
@@ -66,8 +66,8 @@ def run(state, flows, ends, segments, payload, flow, i):
         if c.phase == NO_CONNECTION:
             begin_connection(state.begun, state.connection, state.directions, g, int(state.rows.used[0]))
             for side in range(2):
-                forget_contents(state.contents, side)
-                forget_deliveries(state.deliveries, side)
+                reset_contents(state.contents, side)
+                reset_deliveries(state.deliveries, side)
                 state.spans.number[side] = 0
             c.phase = PLACE
         if c.phase == PLACE:
@@ -86,7 +86,7 @@ def run(state, flows, ends, segments, payload, flow, i):
                     return code, flow, i, side
             if c.phase == DRAIN:
                 c.phase = DRAIN_PEER
-            elif someone_waits(state.directions) and goes_on(state):
+            elif has_waiting_bytes(state.directions) and can_continue(state):
                 c.phase = DRAIN
             else:
                 c.phase = PLACE

@@ -15,7 +15,16 @@ from codec.net.segments import ACK, FIN, IS_LATE, PEER_IS_LATE, RST, SYN
 from codec.tcp.direction import DONE, FOREIGN, TLS
 from codec.tcp.order import needed
 from codec.tcp.pieces import hold, hold_room
-from codec.tcp.reassembly import OUT_OF_WINDOW, WRAP, anchor, count_conflicts, deliver, make_room, offset_of, swallow
+from codec.tcp.reassembly import (
+    OUT_OF_WINDOW,
+    WRAP,
+    anchor,
+    count_conflicts,
+    deliver,
+    make_room,
+    offset_of,
+    skip_unread,
+)
 
 FAR = 1 << 62  # a stream offset behind all others
 
@@ -214,7 +223,7 @@ def bring(c, d, s, source, at, size, arrival, packet_no, ts, file, needs):
             d.tls_bytes += size
         else:
             d.foreign_bytes += size
-        swallow(d, size)
+        skip_unread(d, size)
     else:
         mark = deliver(d, s, source, at, size, arrival, packet_no, ts, file, needs)
         mark.since_arrival = c.arrival

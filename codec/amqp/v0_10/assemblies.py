@@ -1,11 +1,12 @@
-"""Assemblies of AMQP 0-10: segments put together from frames, commands numbered, contents followed to their end.
+"""Assemblies of AMQP 0-10: joins frames to segments, numbers commands, tracks contents.
 
-A command is an assembly of segments (command, header, body), a segment is one or more frames; assemblies of different
-channels interleave, and controls go on a track of their own. (0-10 specification, sections 9.1 and 9.2.) Every slot
-here is valid while its epoch is that of its direction in `Contents`: a new connection, or a lost frame boundary, starts
-a new epoch, so that nothing is joined across a loss.
+A command is an assembly of assembly segments (command, header, body); a segment is one or more frames. Assemblies of
+different channels interleave, and controls have a track of their own (0-10 specification, sections 9.1 and 9.2). A slot
+is valid while its epoch equals that of its direction in `Contents`. A new connection, or a lost frame boundary, starts
+a new epoch, so nothing is joined across a loss.
 
-A segment of one frame never comes here. The frames of others wait in blocks of one pool, which bounds them in total.
+The frames of a segment of several frames wait in blocks of one pool, which bounds their total size. Segments of one
+frame need no pool. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from codec.variant.writer import copy_bytes
 
 BLOCK = 4096
 BLOCKS = max(1, LIMITS.segment_bytes // BLOCK)
-NOTHING, GROWING, BROKEN, TOO_LARGE = range(4)  # BROKEN: bytes of it were lost; TOO_LARGE: the pool has no room
+NOTHING, GROWING, BROKEN, TOO_LARGE = range(4)  # BROKEN: bytes were lost; TOO_LARGE: the pool has no room
 
 SEGMENT = np.dtype(
     [
@@ -45,8 +46,8 @@ SESSION = np.dtype(
     [
         ("epoch", "i8"),
         ("next_id", "i8"),  # of the next command; -1 unknown
-        ("open", "i8"),  # an assembly goes on
-        ("frame_no", "i8"),  # its first row
+        ("open", "i8"),  # an assembly is incomplete
+        ("frame_no", "i8"),  # of its first row
         ("whole", "i8"),  # no byte of its body is missing so far
     ],
     align=True,
@@ -67,7 +68,7 @@ class Assemblies(NamedTuple):
 
 
 def new_assemblies() -> Assemblies:
-    """Slots for every channel of both directions; memory is touched only where it is used."""
+    """Slots for every channel of both directions; unused pages are never touched."""
     return Assemblies(
         np.zeros(4 * CHANNELS, SEGMENT).view(np.recarray),
         np.zeros(2 * CHANNELS, SESSION).view(np.recarray),
@@ -79,7 +80,7 @@ def new_assemblies() -> Assemblies:
 
 @kernel
 def release(a, slot):
-    """The segment ends: its blocks are free, if it has any."""
+    """End the segment and free its blocks."""
     segment = a.segments[slot]
     if segment.state == GROWING and segment.length > 0:
         a.blocks[segment.tail, 0] = a.numbers[FREE]
@@ -96,7 +97,7 @@ def release(a, slot):
 
 @kernel
 def segment_slot(a, epochs, direction, channel, track):
-    """The slot of the segment that is open on a track of a channel."""
+    """The slot of the open segment on a track of a channel."""
     slot = (direction * CHANNELS + channel) * 2 + track
     segment = a.segments[slot]
     if segment.epoch != epochs[direction]:
@@ -119,7 +120,7 @@ def session_slot(a, epochs, direction, channel):
 
 @kernel
 def _sweep(a, epochs):
-    """Free the blocks of segments that belong to an epoch that is over."""
+    """Free the blocks of segments of past epochs."""
     for block in range(int(a.numbers[USED])):
         slot = int(a.blocks[block, 1])
         if slot >= 0 and a.segments[slot].epoch != epochs[slot // (2 * CHANNELS)]:
@@ -145,7 +146,7 @@ def _new_block(a, epochs):
 
 @kernel
 def append(a, epochs, slot, buf, start, end):
-    """Add `buf[start:end]` to the segment; when the pool has no room for it, it is TOO_LARGE from then on."""
+    """Append `buf[start:end]` to the segment, which becomes TOO_LARGE when the pool has no room."""
     segment = a.segments[slot]
     while start < end and segment.state == GROWING:
         used = int(segment.length) % BLOCK
@@ -169,7 +170,7 @@ def append(a, epochs, slot, buf, start, end):
 
 @kernel
 def gather(a, slot, heap, at):
-    """Copy the segment so far to `heap[at:]`: the offset after it."""
+    """Copy the segment as it is so far to `heap[at:]`: the offset after it."""
     segment = a.segments[slot]
     block, left = int(segment.head), int(segment.length)
     while left > 0:
@@ -182,8 +183,8 @@ def gather(a, slot, heap, at):
 
 
 @kernel
-def command_begins(a, digests, slot, row, opens):
-    """A command: number it, and open its assembly when segments may follow. Its implicit id, -1 unknown."""
+def begin_command(a, digests, slot, row, opens):
+    """Number a command, and open its assembly when segments may follow. Returns its implicit id, -1 unknown."""
     session = a.sessions[slot]
     command_id = int(session.next_id)
     if command_id >= 0:
@@ -197,8 +198,8 @@ def command_begins(a, digests, slot, row, opens):
 
 
 @kernel
-def assembly_goes_on(a, digests, slot, row, digest, ends):
-    """A frame of an assembly: what the row says of it. `ends`: the last one."""
+def on_assembly_frame(a, digests, slot, row, digest, ends):
+    """Set content and digest in the row of a frame of an assembly. `ends`: its last frame."""
     session = a.sessions[slot]
     if not session.open:
         return
@@ -212,7 +213,7 @@ def assembly_goes_on(a, digests, slot, row, digest, ends):
 
 @kernel
 def body_bytes(a, digests, slot, buf, start, end, row):
-    """Bytes of the body of an assembly."""
+    """Add bytes to the body of an assembly."""
     session = a.sessions[slot]
     if not session.open:
         if row[R.ERROR] == 0:

@@ -1,7 +1,7 @@
-"""Containers of AMQP 0-10 values, on an explicit stack: how a decoder goes into them.
+"""Containers of AMQP 0-10 values, on an explicit stack.
 
-A row of the stack is an open container of the VARIANT value. `put_value` writes a value that holds no others, or opens
-one that does and leaves its items to the loop of `codec.amqp.v0_10.values`.
+A row of the stack is an open container of the VARIANT value. `put_value` writes a scalar, or opens a container, whose
+items the loop of `codec.amqp.v0_10.values` writes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ DEPTH = LIMITS.nesting_depth
 ITEMS = LIMITS.variant_bytes // 16
 CODES = 2  # octets of class code and code
 
-# Columns of the stack. LEFT: items to come, or the packing flags of fields to come. BASE: number of the first field's
-# key among the keys known beforehand, -1 when it is not. BEFORE: where the last field shown begins.
+# Columns of the stack. LEFT: number of remaining items, or packing flags of remaining fields. BASE: number of the first
+# field's key among the known keys, -1 when it is not known. BEFORE: offset of the last field written.
 KIND, END, LEFT, TYPE, OF, PLACE, BASE, BEFORE = range(8)
 IN_FIELDS, IN_MAP, IN_LIST, IN_ARRAY, IN_SECTIONS = range(5)
 MORE, NO_MORE, UNKNOWN_KEYS = 1, 0, -1
@@ -63,7 +63,7 @@ def push(stack, depth, kind, end, left, number, of, base):
 
 @kernel
 def open_fields(buf, at, end, of, base, stack, depth, t):
-    """Go into the fields of entry `of`, whose object has begun and whose packing flags stand at `at`: (offset, depth,
+    """Open the fields of entry `of`, whose object has begun and whose packing flags are at `at`: (offset, depth,
     code)."""
     flags = packing_flags(buf, at, end, of, t) if at >= 0 else -1
     sized = int(t.entries[of, T.SIZE_WIDTH])
@@ -75,8 +75,8 @@ def open_fields(buf, at, end, of, base, stack, depth, t):
 
 @kernel
 def _declared_struct(w, buf, at, end, of, base, stack, depth, t):
-    """A struct that the definition of a field, of an array's elements or of a header segment names, with its size and
-    code."""
+    """Open a struct, with its size and code, that is declared as the type of a field, of the elements of an array or of
+    a header segment."""
     begin_object_of(w, int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]), end - at)
     at += int(t.entries[of, T.SIZE_WIDTH])
     if t.entries[of, T.CODE] >= 0:
@@ -86,7 +86,7 @@ def _declared_struct(w, buf, at, end, of, base, stack, depth, t):
 
 @kernel
 def _struct32(w, buf, at, end, stack, depth, t, keys, key_set):
-    """A struct whose class code and code stand at `at`."""
+    """Open a struct whose class code and code are at `at`."""
     begin_object(w)
     word(w, t, keys, int(T.STRUCT_WORD), key_set)
     of = entry_at(buf, at, end, int(T.STRUCT_ENTRY), t)
@@ -103,13 +103,13 @@ def _struct32(w, buf, at, end, stack, depth, t, keys, key_set):
 
 @kernel
 def _items(w, buf, at, end, form, of, stack, depth, t, keys, key_set):
-    """A map, list or array, which says how many items follow. One without any octet is empty."""
+    """Open a map, list or array, which begins with its number of items. Without octets it is empty."""
     start, number = at, -1
     if form == T.ARRAY_OF:
         number = u8(buf, at, end)
         at += 1
         if of >= 0 and number != STRUCT32_TYPE:
-            number = int(T.STRUCT_TYPE)  # which octet announces a struct without a code is not specified
+            number = int(T.STRUCT_TYPE)  # the type code of a struct without a code is not specified
     count = u32(buf, at, end)
     if count > 0 and number >= 0 and t.types[T.CATEGORY, number] == T.FIXED and t.types[T.WIDTH, number] == 0:
         begin_object(w)
@@ -135,7 +135,8 @@ def _items(w, buf, at, end, form, of, stack, depth, t, keys, key_set):
 
 @inlined
 def put_value(w, buf, at, end, number, of, base, stack, depth, t, keys, key_set):
-    """Write the value `buf[at:end]` of type `number`, or go into it: (offset after what was taken, depth, code)."""
+    """Write the scalar, or open the container, `buf[at:end]` of type `number`: (offset of the next octet, depth,
+    code)."""
     form = int(t.types[T.FORM, number])
     if form < T.RANGES:
         put_scalar(w, buf, at, end, number, t, keys, key_set)

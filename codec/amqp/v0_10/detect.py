@@ -1,25 +1,14 @@
-"""Is this AMQP 0-10, and where does a frame begin? The counterpart of `codec.amqp.detect` for frames without an end
-octet.
+"""Detection of frames of 0-10 (`codec.amqp.frame_search`).
 
-What stands for the end octet: some fifty bits of the frame header that are fixed (flags, type, track, reserved octets),
-and payloads that parse exactly.
+They have no end octet. The evidence is the frame header, of which about fifty bits are fixed (flags, type, track,
+reserved octets), and payloads that parse exactly.
 """
 
 from __future__ import annotations
 
-from codec.amqp.detect import (
-    ACCEPT,
-    FRAMES_KNOWN,
-    FRAMES_UNKNOWN,
-    NEED_KNOWN,
-    NEED_UNKNOWN,
-    POINTS_BODY,
-    POINTS_PARSED,
-    REJECT,
-    UNDECIDED,
-)
+from codec.amqp.frame_search import ACCEPT, POINTS_BODY, POINTS_PARSED, REJECT, UNDECIDED, search
 from codec.amqp.v0_10.extents import entry_at, segment_fits
-from codec.amqp.versions import E_FRAME_TYPE, E_RESERVED, E_SHORT_FRAME, E_TRACK, NO_ERROR, UNKNOWN_FAMILY
+from codec.amqp.versions import E_FRAME_TYPE, E_RESERVED, E_SHORT_FRAME, E_TRACK, NO_ERROR
 from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16
 
@@ -32,8 +21,8 @@ RESERVED_FLAGS = 0xF0
 
 @kernel
 def header_flaw(buf, p, end):
-    """What is wrong with the frame header at `p`, as far as it stands before `end`: NO_ERROR or an ERRORS code.
-    E_SHORT_FRAME: the frame has no end; other flaws leave it a frame that somebody may have meant."""
+    """The first flaw of the frame header at `p`, of which the octets before `end` are checked: NO_ERROR or an ERRORS
+    code. With E_SHORT_FRAME the frame has no end; with other flaws it may still be a frame."""
     have = end - p
     if have >= 4 and u16(buf, p + 2, end) < OVERHEAD:
         return E_SHORT_FRAME
@@ -58,71 +47,26 @@ def header_flaw(buf, p, end):
 
 
 @kernel
-def segmented_frame(buf, p, end, t, channel_cap):
-    """Judge the bytes at `p` as one frame: (verdict, its size, points). UNDECIDED: nothing speaks against it, but it
-    reaches beyond `end`."""
+def v0_10_frame(buf, p, end, t, versions, frame_cap, channel_cap):
+    """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`. Its size field bounds the frame."""
     if header_flaw(buf, p, end) != NO_ERROR:
-        return REJECT, 0, 0
+        return REJECT, 0, 0, versions
     if end - p < OVERHEAD:
-        return UNDECIDED, 0, 0
+        return UNDECIDED, 0, 0, versions
     if u16(buf, p + 6, end) > channel_cap:
-        return REJECT, 0, 0
+        return REJECT, 0, 0, versions
     flags, kind, size = octet(buf, p), octet(buf, p + 1), u16(buf, p + 2, end)
     start, stop = p + OVERHEAD, p + size
     coded = kind <= COMMAND_SEGMENT and flags & FIRST_FRAME
     if coded and end - start >= 2 and entry_at(buf, start, min(stop, end), kind, t) < 0:
-        return REJECT, 0, 0
+        return REJECT, 0, 0, versions
     if stop > end:
-        return UNDECIDED, size, 0
+        return UNDECIDED, size, 0, versions
     if kind == BODY_SEGMENT or flags & WHOLE_SEGMENT != WHOLE_SEGMENT:
-        return ACCEPT, size, POINTS_BODY
+        return ACCEPT, size, POINTS_BODY, versions
     if not segment_fits(buf, start, stop, kind, t):
-        return REJECT, 0, 0
-    return ACCEPT, size, POINTS_PARSED
+        return REJECT, 0, 0, versions
+    return ACCEPT, size, POINTS_PARSED, versions
 
 
-@kernel
-def segmented_chain(buf, p, end, ended, t, channel_cap, known):
-    """Does a chain of frames begin at `p`? `ended`: no byte will follow `end` (the stream or its part is over)."""
-    need = NEED_KNOWN if known else NEED_UNKNOWN
-    least = FRAMES_KNOWN if known else FRAMES_UNKNOWN
-    points, frames = 0, 0
-    while True:
-        verdict, size, more = segmented_frame(buf, p, end, t, channel_cap)
-        if verdict == REJECT:
-            return REJECT
-        if verdict == UNDECIDED:
-            if not ended:
-                return UNDECIDED
-            # the last frame before a hole or the end: accept a lone body that ends exactly there
-            return ACCEPT if known and frames > 0 and p >= end else REJECT
-        points += more
-        frames += 1
-        if points >= need and frames >= least:
-            return ACCEPT
-        p += size
-
-
-@kernel
-def find_segmented_chain(buf, p, end, ended, t, c):
-    """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position not ruled
-    out)."""
-    channel_cap = int(c.channel_max) if c.channel_max > 0 else 65535
-    known = c.family != UNKNOWN_FAMILY
-    while p < end:
-        verdict = segmented_chain(buf, p, end, ended, t, channel_cap, known)
-        if verdict != REJECT:
-            return verdict, p
-        p += 1
-    return UNDECIDED, p
-
-
-@kernel
-def cut_segmented_chain(buf, p, end, t, c):
-    """Whether whole frames from `p` on lead to one whose header is there, and that goes on behind `end`."""
-    channel_cap = int(c.channel_max) if c.channel_max > 0 else 65535
-    while True:
-        verdict, size, _ = segmented_frame(buf, p, end, t, channel_cap)
-        if verdict != ACCEPT:
-            return verdict == UNDECIDED and size > 0
-        p += size
+v0_10_chain, find_v0_10, is_cut_v0_10 = search(v0_10_frame, True)

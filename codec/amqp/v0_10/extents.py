@@ -1,12 +1,12 @@
-"""How far the values of AMQP 0-10 reach, without reading them: sizes, packing flags, entries that fit.
+"""Extents of AMQP 0-10 values, without decoding them: sizes, packing flags, entries that fit.
 
-A value is as long as its type says (fixed), or as the size before it says (variable); types nobody defines have a width
-by the range of their code. A struct without a size before it ends where its fields end.
+The type gives the size of a fixed value, the size field that of a variable one; the code range gives the width of an
+undefined type. A struct without a size field ends with its fields.
 """
 
 from __future__ import annotations
 
-from codec.amqp.credentials import is_sasl_name
+from codec.amqp.disclosure import SHOW_SASL_NAMES, is_sasl_name
 from codec.amqp.v0_10 import tables as T
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
@@ -28,8 +28,8 @@ def length_at(buf, at, end, width):
 
 @kernel
 def extent(buf, at, end, number, of, t):
-    """Where the value of type `number` that begins at `at` ends; SHORT when that is beyond `end`, or nobody knows.
-    `of`: the entry of a declared struct; `end` when that has no size."""
+    """End of the value of type `number` at `at`; SHORT when it is beyond `end` or unknown. `of`: the entry of a
+    declared struct; one without a size field ends at `end`."""
     category, width = t.types[T.CATEGORY, number], t.types[T.WIDTH, number]
     if category == T.FIXED:
         return at + width if fits(at, width, end) else SHORT
@@ -45,7 +45,7 @@ def extent(buf, at, end, number, of, t):
 
 @kernel
 def entry_at(buf, at, end, kind, t):
-    """The control, command or struct whose class code and code stand at `at`; -1 when there is none."""
+    """The control, command or struct whose class code and code are at `at`; -1 when it is undefined."""
     if end - at < 2 or octet(buf, at) >= NUMBERS or octet(buf, at + 1) >= NUMBERS:
         return -1
     return int(t.lookup[kind, octet(buf, at), octet(buf, at + 1)])
@@ -53,8 +53,8 @@ def entry_at(buf, at, end, kind, t):
 
 @kernel
 def packing_flags(buf, at, end, of, t):
-    """The packing flags of entry `of` at `at`, field 0 in the lowest bit; SHORT when they do not stand before `end`, or
-    speak of fields that the entry does not have. Without flag octets all fields are there."""
+    """The packing flags of entry `of` at `at`, field 0 in the lowest bit; SHORT when they are cut off, or a flag has no
+    field. An entry without flag octets has all fields."""
     pack = t.entries[of, T.PACK]
     count = t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
     if pack == 0:
@@ -69,15 +69,15 @@ def packing_flags(buf, at, end, of, t):
 
 @kernel
 def unknown_flags(buf, at, end, of, t):
-    """Whether packing flags stand at `at` that speak of fields that entry `of` does not have."""
+    """Whether the packing flags at `at` have a flag without a field of entry `of`."""
     pack = t.entries[of, T.PACK]
     return at >= 0 and pack > 0 and end - at >= pack and packing_flags(buf, at, end, of, t) == SHORT
 
 
 @kernel
 def _items_fit(buf, at, end, form, t):
-    """Whether a map, list or array, which begins with its size at `at`, has as many items as it says, and they reach
-    exactly to `end`; those with values of a size are not looked into."""
+    """Whether the items of a map, list or array, which begins with its size at `at`, match its count and end exactly at
+    `end`. Nested values with a size field are not parsed."""
     at += 4
     if at == end:
         return True
@@ -104,10 +104,10 @@ def _items_fit(buf, at, end, form, t):
 
 @kernel
 def fields_in_place(buf, at, end, of, t):
-    """How many fields of entry `of`, whose packing flags stand at `at`, are in their place for certain, and where the
-    last of them ends: all, and `end`, when they reach exactly there. Otherwise those before the first secret, if they
-    fit and what stands among them for the name of a mechanism can be one: else none. Nothing is looked into but the
-    items of controls of class connection, which may be a login."""
+    """(fields of entry `of` whose position is certain, end of the last of them); its packing flags are at `at`. All
+    fields are certain when they end exactly at `end`. Otherwise only fields before the first secret are, and only if
+    they fit and the mechanism among them has the form of one. Only the items of connection controls, which may be a
+    login, are parsed."""
     count = int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM])
     flags = packing_flags(buf, at, end, of, t)
     if flags < 0:
@@ -128,7 +128,7 @@ def fields_in_place(buf, at, end, of, t):
                 after = after if _items_fit(buf, at, after, form, t) else SHORT
             if after < 0:
                 return (certain, certain_at) if place >= certain else (0, start)
-            if t.fields[field, T.FIELD_SHOWN] == T.NAME_SHOWN and not is_sasl_name(buf, at + 1, after):
+            if t.fields[field, T.FIELD_DISCLOSURE] == SHOW_SASL_NAMES and not is_sasl_name(buf, at + 1, after):
                 certain, certain_at = 0, start
             at = after
         flags >>= 1
@@ -142,7 +142,7 @@ def fields_in_place(buf, at, end, of, t):
 
 @kernel
 def fields_fit(buf, at, end, of, t):
-    """Whether packing flags at `at` and the fields that they announce, not looked into, reach exactly to `end`."""
+    """Whether the packing flags at `at` and their fields, which are not parsed, end exactly at `end`."""
     if packing_flags(buf, at, end, of, t) < 0:
         return False
     shown, after = fields_in_place(buf, at, end, of, t)
@@ -151,15 +151,14 @@ def fields_fit(buf, at, end, of, t):
 
 @kernel
 def session_header_end(buf, at, end):
-    """Where the session header of a command ends: an octet with its size, then flags."""
+    """End of the session header of a command: an octet with its size, then flags."""
     size = u8(buf, at, end)
     return at + 1 + size if size >= 0 and fits(at + 1, size, end) else SHORT
 
 
 @kernel
 def segment_fits(buf, at, end, kind, t):
-    """Whether `buf[at:end]` is the payload of a whole control (0), command (1) or header (2) segment, filled
-    exactly."""
+    """Whether a whole control (0), command (1) or header (2) segment fills `buf[at:end]` exactly."""
     if kind == 2:
         return sections_fit(buf, at, end, t)
     of = entry_at(buf, at, end, kind, t)
@@ -173,8 +172,7 @@ def segment_fits(buf, at, end, kind, t):
 
 @kernel
 def sections_fit(buf, at, end, t):
-    """Whether `buf[at:end]` is a sequence of struct32 that are defined, as far as `LIMITS.detect_entries` of them
-    tell."""
+    """Whether `buf[at:end]` is a sequence of defined struct32; at most `LIMITS.detect_entries` of them are checked."""
     if at == end:
         return False
     for _ in range(SECTIONS):
@@ -192,8 +190,7 @@ def sections_fit(buf, at, end, t):
 
 @kernel
 def content_length(buf, at, end, t):
-    """The content-length that the message-properties of a header segment declare, their first field; -1 when they do
-    not."""
+    """The content-length in the message-properties of a header segment, their first field; -1 without one."""
     while fits(at, 8, end):
         size = u32(buf, at, end)
         if not fits(at + 4, size, end):

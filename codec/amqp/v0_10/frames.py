@@ -1,8 +1,9 @@
-"""Frames of AMQP 0-10 out of an ordered stream: one row each.
+"""Frames of AMQP 0-10 in an ordered stream: one row each.
 
 Frame (0-10 specification, section 9.2.2): flags octet, segment type octet, size short (of the whole frame), reserved
 octet, track octet, channel short, four reserved octets, payload. `next_frame` takes one whole frame from the boundary
-at `pos`; `tear` starts on a frame that a hole runs through, whose row is `partial`; `torn_row` ends it.
+at `pos`. A frame that lost bytes begins with `begin_partial` and ends with `partial_row`; its row has the status
+'partial'.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import numpy as np
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
-from codec.amqp.classic.contents import forget_contents
+from codec.amqp.classic.contents import reset_contents
 from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN, WAIT
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.assemblies import (
     BROKEN,
     NOTHING,
     TORN_FLAGS,
-    assembly_goes_on,
+    begin_command,
     body_bytes,
-    command_begins,
+    on_assembly_frame,
     release,
     segment_slot,
     session_slot,
@@ -39,33 +40,31 @@ from codec.amqp.v0_10.detect import (
     WHOLE_SEGMENT,
     header_flaw,
 )
-from codec.amqp.v0_10.segments import CODES, COMMAND_ID_OCTETS, begin_segment, keep_torn, name_row, opens, take_frame
+from codec.amqp.v0_10.segments import CODES, COMMAND_ID_OCTETS, add_frame, begin_segment, name_row, opens, store_partial
 from codec.amqp.versions import (
     BODY,
     COMMAND,
     CONTROL,
     E_FRAME_TYPE,
-    E_MISSING_INSIDE,
     E_NO_COMMAND,
     E_SHORT_FRAME,
     HEADER,
     MALFORMED,
     NO_ERROR,
-    PARTIAL,
     SKIPPED,
     UNKNOWN,
 )
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import octet, u16
-from codec.tcp.direction import FRAMES, INSIDE, LOST
+from codec.tcp.direction import LOST
 
 KINDS = np.array([CONTROL, COMMAND, HEADER, BODY], np.int64)
 
 
 @inlined
 def next_frame(c, d, direction, s, rows, contents, a, t):
-    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
-    here, ROWS_FULL with nothing changed."""
+    """Decode the frame at `pos`: TAKEN (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
+    begins here), ROWS_FULL (nothing changed)."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < OVERHEAD:
@@ -100,14 +99,14 @@ def next_frame(c, d, direction, s, rows, contents, a, t):
         d.frame_bytes += size
     else:
         d.pos = p
-        R.cancel_row(rows, c)
+        R.drop_last_row(rows, c)
         return ROWS_FULL
     return TAKEN
 
 
 @kernel
 def _flaw_notes(flags, kind, track):
-    """What is odd about the flags and the track of a frame of this segment type."""
+    """Notes on the flags and the track of a frame of this segment type."""
     notes = N.FRAME_FLAGS if flags & RESERVED_FLAGS else 0
     if kind > BODY_SEGMENT:
         return notes
@@ -122,12 +121,12 @@ def _flaw_notes(flags, kind, track):
 
 @inlined
 def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
-    """What the frame `buf[p:stop]` says, into its row; False, with nothing changed, when a heap has no room for it."""
+    """Decode the frame `buf[p:stop]` into its row; False, with nothing changed, when a heap has no room."""
     flags, kind, start, channel = octet(buf, p), octet(buf, p + 1), p + OVERHEAD, int(row[R.CHANNEL])
     session = session_slot(a, contents.epochs, direction, channel)
     if kind == BODY_SEGMENT:
         is_content = not row[R.HANDSHAKE] and row[R.ERROR] == 0
-        if c.keep_payload and is_content and not R.keep_payload(rows, row, buf, start, stop):
+        if c.keep_payload and is_content and not R.append_payload(rows, row, buf, start, stop):
             return False
         body_bytes(a, contents.digests, session, buf, start, stop, row)
     else:
@@ -137,34 +136,25 @@ def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
             return False
         if flags & FIRST_FRAME:
             begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a, t)
-        take_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t)
+        add_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t)
     if kind != CONTROL_SEGMENT:
         ends = flags & LAST_SEGMENT and flags & LAST_FRAME
         if kind == HEADER_SEGMENT and not a.sessions[session].open and row[R.ERROR] == 0:
             row[R.ERROR] = E_NO_COMMAND
-        assembly_goes_on(a, contents.digests, session, row, digest, ends)
+        on_assembly_frame(a, contents.digests, session, row, digest, ends)
     return True
 
 
 @kernel
-def tear(d, direction, s, a):
-    """A hole follows `end`: if the bytes from `pos` are the beginning of a frame, go on INSIDE it. True when they are.
-    Four octets tell where it ends."""
+def begin_partial(d, direction, s, a):
+    """A hole follows `end`: if the bytes from `pos` begin a frame, continue INSIDE it. True when they do; four octets
+    include its size."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < 4 or header_flaw(buf, p, end) != NO_ERROR:
         return False
     kind = octet(buf, p + 1)
-    d.mode = INSIDE
-    d.frame_from = int(d.next) - (end - p)
-    d.frame_size = u16(buf, p + 2, end)
-    d.frame_end = d.frame_from + d.frame_size
-    d.frame_seen = end - p
-    d.frame_type = KINDS[kind]
-    d.frame_channel = u16(buf, p + 6, end)  # -1 when it is missing, too
-    d.frame_class = -1
-    d.frame_method = -1
-    d.frame_body_size = -1
+    R.begin_partial_frame(d, KINDS[kind], u16(buf, p + 2, end), u16(buf, p + 6, end))  # the channel may be missing: -1
     a.numbers[TORN_FLAGS + direction] = octet(buf, p)
     if kind <= COMMAND_SEGMENT and octet(buf, p) & FIRST_FRAME and end - p >= OVERHEAD + CODES:
         d.frame_class = octet(buf, p + OVERHEAD)
@@ -173,31 +163,20 @@ def tear(d, direction, s, a):
 
 
 @kernel
-def torn_row(c, d, direction, torn, rows, contents, a, t):
-    """The row of a frame that lost bytes, of which `torn` is there (its packets stand in the open span of `d`)."""
-    index = R.append_row(rows, c, direction, int(d.frame_type), int(d.frame_from), int(d.frame_size))
+def partial_row(c, d, direction, torn, rows, contents, a, t):
+    """Append the row of a frame that lost bytes; `torn`: its first octets. The open span of `d` has its packets."""
+    index = R.append_partial_row(rows, c, d, direction, int(d.frame_type))
     row = rows.cells[index]
-    row[R.FIRST_PACKET] = d.span_first_packet
-    row[R.FIRST_TS] = d.span_first_ns
-    row[R.PACKET] = d.span_packet
-    row[R.TS] = d.span_ns
-    row[R.FILE] = d.span_file
-    row[R.CHANNEL] = d.frame_channel
-    row[R.STATUS] = PARTIAL
-    row[R.ERROR] = E_MISSING_INSIDE
     row[R.PAYLOAD_SIZE] = max(0, min(int(d.frame_seen), int(d.frame_size)) - OVERHEAD)
     if d.frame_channel < 0:
-        forget_contents(contents, direction)  # it may have been a frame of any assembly
+        reset_contents(contents, direction)  # the frame may belong to any assembly
     else:
-        _torn_effects(c, d, direction, torn, row, rows, rows.digest[index], contents, a, t)
-    d.frame_bytes += d.frame_seen
-    d.span_from = -1
-    d.mode = FRAMES
+        _apply_partial(c, d, direction, torn, row, rows, rows.digest[index], contents, a, t)
 
 
 @kernel
-def _torn_effects(c, d, direction, torn, row, rows, digest, contents, a, t):
-    """What a frame that lost bytes does to the assembly and the segment that it belongs to, and what it says itself."""
+def _apply_partial(c, d, direction, torn, row, rows, digest, contents, a, t):
+    """Apply a frame that lost bytes to its assembly and its segment, and set its row."""
     flags, channel = int(a.numbers[TORN_FLAGS + direction]), int(d.frame_channel)
     is_control = d.frame_type == CONTROL
     session = session_slot(a, contents.epochs, direction, channel)
@@ -218,15 +197,15 @@ def _torn_effects(c, d, direction, torn, row, rows, digest, contents, a, t):
                 segment.entry = t.lookup[segment.kind, d.frame_class, d.frame_method]
             if d.frame_type == COMMAND:
                 opening = opens(flags, int(segment.entry), t)
-                segment.command_id = command_begins(a, contents.digests, session, row, opening)
+                segment.command_id = begin_command(a, contents.digests, session, row, opening)
         if flags & FIRST_FRAME or (d.frame_type != HEADER and segment.state != NOTHING):
             name_row(row, segment, t)
         if is_control and (segment.entry < 0 or segment.entry == t.special[T.COMMAND_POINT]):
             a.sessions[session].next_id = -1
         if flags & WHOLE_SEGMENT == WHOLE_SEGMENT and len(torn) > OVERHEAD:
-            keep_torn(c, torn, OVERHEAD, min(len(torn), int(row[R.SIZE])), segment, row, rows, t)
+            store_partial(c, torn, OVERHEAD, min(len(torn), int(row[R.SIZE])), segment, row, rows, t)
         release(a, slot)
         if flags & WHOLE_SEGMENT != WHOLE_SEGMENT and not flags & LAST_FRAME:
             segment.state = BROKEN
     if not is_control:
-        assembly_goes_on(a, contents.digests, session, row, digest, flags & LAST_SEGMENT and flags & LAST_FRAME)
+        on_assembly_frame(a, contents.digests, session, row, digest, flags & LAST_SEGMENT and flags & LAST_FRAME)

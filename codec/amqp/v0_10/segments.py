@@ -1,7 +1,7 @@
-"""Segments of AMQP 0-10, frame by frame: named, collected, kept for decoding, and heeded where they steer a session.
+"""Assembly segments of AMQP 0-10, frame by frame: collected, stored for decoding, and applied to their session.
 
-The octets of a segment are kept on the row of the frame that completes it, without class code and code; before those of
-a command stands its implicit id in eight octets.
+The row of the frame that completes a segment has the octets of the segment, without class code and code. The octets of
+a command begin with its implicit id in eight octets.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.v0_10 import tables as T
-from codec.amqp.v0_10.assemblies import BROKEN, GROWING, NOTHING, TOO_LARGE, append, command_begins, gather, release
+from codec.amqp.v0_10.assemblies import BROKEN, GROWING, NOTHING, TOO_LARGE, append, begin_command, gather, release
 from codec.amqp.v0_10.detect import COMMAND_SEGMENT, LAST_FRAME, LAST_SEGMENT
 from codec.amqp.v0_10.extents import entry_at, fields_fit, session_header_end
 from codec.amqp.versions import (
@@ -48,12 +48,12 @@ def begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a
     if kind == COMMAND_SEGMENT:
         if segment.entry >= 0:
             row[R.NOTES] |= _content_notes(flags, int(t.entries[segment.entry, T.CONTENT]))
-        segment.command_id = command_begins(a, contents.digests, session, row, opens(flags, int(segment.entry), t))
+        segment.command_id = begin_command(a, contents.digests, session, row, opens(flags, int(segment.entry), t))
 
 
 @kernel
 def _content_notes(flags, content):
-    """What is odd about the segments that a command announces, which has such `content` (`T.CONTENT`)."""
+    """Notes on the segments that a command with this `content` (`T.CONTENT`) announces."""
     if flags & LAST_SEGMENT:
         return N.HEADER_MISSING if content == T.HEADER_REQUIRED else 0
     return 0 if content else N.SEGMENTS_UNEXPECTED
@@ -67,7 +67,7 @@ def opens(flags, of, t):
 
 @kernel
 def name_row(row, segment, t):
-    """What is known of its segment, on a row of a control or command."""
+    """Set class, code and name in a row of a control or command."""
     row[R.CLASS] = segment.class_code
     row[R.METHOD_ID] = segment.code
     if segment.entry >= 0:
@@ -75,8 +75,8 @@ def name_row(row, segment, t):
 
 
 @kernel
-def take_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t):
-    """A frame of the segment in `slot`: collect it; the last one keeps all octets for decoding (there is room)."""
+def add_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t):
+    """Add a frame to the segment in `slot`; its last frame stores all octets for decoding (there is room)."""
     segment = a.segments[slot]
     if segment.state == NOTHING or segment.kind != kind:
         row[R.STATUS] = UNKNOWN
@@ -103,13 +103,13 @@ def take_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, 
         row[R.STATUS] = UNKNOWN
         row[R.ERROR] = E_METHOD
     else:
-        _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a, t)
+        _store(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a, t)
     release(a, slot)
 
 
 @kernel
 def _put_command_id(rows, segment):
-    """The octets of a segment begin with the id of its command, if it is one: the offset behind that."""
+    """Begin the octets of a segment, those of a command with its id: the offset after it."""
     at = int(rows.used[1])
     if segment.kind != COMMAND_SEGMENT:
         return at
@@ -119,9 +119,9 @@ def _put_command_id(rows, segment):
 
 
 @kernel
-def keep_torn(c, buf, start, stop, segment, row, rows, t):
-    """Keep what is there, `buf[start:stop]`, of a segment of one frame that lost bytes (there is room). Structs of a
-    header that reach beyond it end there."""
+def store_partial(c, buf, start, stop, segment, row, rows, t):
+    """Store `buf[start:stop]` of a segment of one frame that lost bytes (there is room). Structs of a header are cut at
+    its end."""
     definition = int(segment.entry)
     at = _put_command_id(rows, segment)
     if segment.kind > COMMAND_SEGMENT:
@@ -135,15 +135,15 @@ def keep_torn(c, buf, start, stop, segment, row, rows, t):
     end = at + stop - start
     copy_bytes(rows.octets, at, buf, start, stop)
     if segment.kind > COMMAND_SEGMENT:
-        end_struct(rows.octets, at, end)
+        _cut_structs(rows.octets, at, end)
     row[R.DEFINITION] = definition
     rows.used[1] = end
     row[R.OCTETS_END] = end
 
 
 @kernel
-def end_struct(octets, at, end):
-    """Where a struct32 of those in `octets[at:end]` says that it goes on behind `end`, it says so no more."""
+def _cut_structs(octets, at, end):
+    """Reduce the size of a struct32 in `octets[at:end]` that ends beyond `end`."""
     while end - at > STRUCT_SIZE:
         size = u32(octets, at, end)
         if size > end - at - STRUCT_SIZE:
@@ -154,8 +154,8 @@ def end_struct(octets, at, end):
 
 
 @kernel
-def _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a, t):
-    """Keep the octets of a whole segment, from `rows.octets[at]` on, and note what it says about the session."""
+def _store(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a, t):
+    """Store the octets of a whole segment from `rows.octets[at]` on, and apply it to its session."""
     segment = a.segments[slot]
     heap = rows.octets
     if segment.length == 0:
@@ -182,13 +182,13 @@ def _keep(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a,
     rows.used[1] = end
     row[R.OCTETS_END] = end
     if kind <= COMMAND_SEGMENT:
-        _note_handshake(c, heap, at, end, kind, int(segment.entry), row, t)
-        note_entry(c, direction, heap, at, end, int(segment.entry), a.sessions[session], rows, t)
+        _update_handshake(c, heap, at, end, kind, int(segment.entry), row, t)
+        apply_entry(c, direction, heap, at, end, int(segment.entry), a.sessions[session], rows, t)
 
 
 @kernel
-def _note_handshake(c, buf, at, end, kind, of, row, t):
-    """Whether the client still has to authenticate behind the entry `of`, whose arguments are `buf[at:end]`."""
+def _update_handshake(c, buf, at, end, kind, of, row, t):
+    """Update whether the client is still to authenticate after entry `of` with the arguments `buf[at:end]`."""
     if t.entries[of, T.GREETS]:
         c.handshaking = 1
         return
@@ -200,8 +200,8 @@ def _note_handshake(c, buf, at, end, kind, of, row, t):
 
 
 @kernel
-def note_entry(c, direction, buf, at, end, of, session, rows, t):
-    """What a control or command says about its connection or session. `buf[at:end]` are its arguments."""
+def apply_entry(c, direction, buf, at, end, of, session, rows, t):
+    """Apply a control or command with the arguments `buf[at:end]` to its connection or session."""
     sender = int(t.entries[of, T.SENDER])
     if c.client < 0 and sender >= 0:
         R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, R.BY_METHOD)

@@ -1,38 +1,34 @@
-"""The fact table of AMQP 0-10: look-ups by name for people, arrays for kernels.
+"""The fact table of AMQP 0-10: dataclasses by name, and arrays for kernels.
 
-Read once from the JSON file of `codec.amqp.spec`, with `overlay.json` for the fields that carry a secret. Controls,
-commands and structs are one thing here, an *entry*: an ordered list of fields behind packing flags. None is described
-in code; what an octet sequence of a type means is named by its *form*.
+It is read once from the JSON file of `codec.amqp.spec`, with the fields that have a secret in `overlay.json`. Controls,
+commands and structs are *entries*: an ordered list of fields after packing flags. No entry is defined in code. The
+*form* of a type tells how its octets are decoded.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from codec.amqp.classic import kinds as K
-from codec.amqp.names import NAMES
-from codec.amqp.versions import fact_table
+from codec.amqp.disclosure import SECRETS, SHOW_SHORT_TEXT, describes_peer, disclosure
+from codec.amqp.rows import NAMES
+from codec.amqp.versions import fact_table, overlay
+from codec.sides import SIDES
 from codec.variant import KnownKeys, known_keys
 
 KINDS = ("controls", "commands", "structs")
 CONTROL_ENTRY, COMMAND_ENTRY, STRUCT_ENTRY = range(len(KINDS))
 NUMBERS = 16  # above every class, control, command and struct code
-SENDERS = ("client", "server")  # codes 0 and 1; -1 both
 
-# Forms: the kinds of the classic family where the octets are the same, and what only 0-10 has.
-FORMS = (
-    *(*K.NAMES, "uuid", "utf32", "decimal64", "text", "latin", "utf16", "ranges"),
-    *("map", "list", "array of", "struct32", "struct"),
-)
-UUID, UTF32, DECIMAL64, TEXT, LATIN, UTF16, RANGES = range(len(K.NAMES), len(K.NAMES) + 7)
-MAP, LIST, ARRAY_OF, STRUCT32, STRUCT = range(RANGES + 1, len(FORMS))
+# Forms: the kinds of the classic family where the octets are the same, and forms of 0-10 alone.
+# LATIN, UTF16, UTF32 in the order of `codec.variant.texts`.
+UUID, DECIMAL64, TEXT, LATIN, UTF16, UTF32, RANGES = range(len(K.NAMES), len(K.NAMES) + 7)
+MAP, LIST, ARRAY_OF, STRUCT32, STRUCT = range(RANGES + 1, RANGES + 6)
 TYPES_OF_FORM = {
     K.BINARY: "bin8 bin16 bin32 bin64 bin128 bin256 bin512 bin1024 bin40 bin72 vbin8 vbin16 vbin32",
     K.INT8: "int8",
@@ -63,16 +59,12 @@ TYPES_OF_FORM = {
     STRUCT32: "struct32",
 }
 
-# Type numbers: the type code, and from 256 on the types that have none.
+# Type numbers: the type code, and from 256 on the types without a code.
 UNCODED = ("sequence-no", "byte-ranges", "sequence-set", "struct")
 BYTE_RANGES, SEQUENCE_SET, STRUCT_TYPE = (256 + UNCODED.index(name) for name in UNCODED[1:])
 CATEGORIES = ("reserved", "fixed", "variable")
 RESERVED, FIXED, VARIABLE = range(len(CATEGORIES))
 
-# What a row shows of a field: it; the user in it; nothing; its size; it, if it can be the name of a SASL mechanism, or
-# no part of the secret before it.
-SHOWN, USER_SHOWN, HIDDEN, SIZE_SHOWN, NAME_SHOWN, SHOWN_APART = range(6)
-SECRETS = (USER_SHOWN, HIDDEN, SIZE_SHOWN)
 SECTIONS = ("message.delivery-properties", "message.fragment-properties", "message.message-properties")
 OTHER_SECTIONS = ("file.file-properties", "stream.stream-properties")
 RANGE_KEYS = ("lower", "upper")
@@ -85,26 +77,26 @@ FORM, CATEGORY, WIDTH = range(3)
 NAME, FIELD_FROM, FIELD_END, PACK, SIZE_WIDTH, CLASS_CODE, CODE, SENDER, CONTENT = range(9)
 BASE, SECTION_KEY, SECTION_BASE, SECRET, GREETS = range(9, 14)
 SEGMENTS, HEADER_REQUIRED = 1, 2  # CONTENT: segments may follow; one of them must be a header
-FIELD_TYPE, FIELD_OF, FIELD_SHOWN, FIELD_BASE, FIELD_MASKED = range(5)
+FIELD_TYPE, FIELD_OF, FIELD_DISCLOSURE, FIELD_BASE, FIELD_MASKED = range(5)
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field. `key`: what it is called in a row; `type`: type number; `of`: the declared struct of the field, or of
-    the elements of an array, when that struct has no code of its own on the wire."""
+    """One field. `key`: its key in a row; `type`: type number; `of`: the declared struct of the field, or of the
+    elements of an array, when that struct has no code on the wire; `disclosure`: see `codec.amqp.disclosure`."""
 
     name: str
     key: str
     type: int
     of: str | None
-    shown: int
-    tells_of_peer: bool = False
+    disclosure: int
+    describes_peer: bool = False
 
 
 @dataclass(frozen=True)
 class Entry:
     """A control, command or struct. `name` is 'class.entry'; `code` None: a struct that only fields declare. `pack` and
-    `size_width`: octets of the packing flags and of the size before them. `content`: what CONTENT says."""
+    `size_width`: octets of the packing flags and of the size before them. `content`: see CONTENT."""
 
     kind: int
     name: str
@@ -117,7 +109,7 @@ class Entry:
     fields: tuple[Field, ...]
 
 
-class SegmentedTables(NamedTuple):
+class V0_10Tables(NamedTuple):
     """Kernel arrays, int64; -1 means none.
 
     `types` (3, type number): form, category, width of the value (FIXED) or of the size before it. `lookup` (kind, class
@@ -127,7 +119,7 @@ class SegmentedTables(NamedTuple):
     authenticates by it. `fields` (m, 5): type, entry of the declared struct, what is shown, from which key on the keys
     of a nested value stand in the key set of the entry (of header segments, for their structs), whether a peer tells
     of itself there. `special` (9,): the entries that the framing looks into, then numbers of key sets
-    (`segmented_keys`).
+    (`v0_10_keys`).
     """
 
     types: np.ndarray
@@ -143,13 +135,6 @@ _SPECIAL = (
 )
 TUNE_OK, COMMAND_POINT, ATTACH, ATTACHED, MESSAGE_PROPERTIES = range(len(_SPECIAL))
 HEADER_SET, WORD_SET, NAME_SET, TYPE_SET = range(len(_SPECIAL), len(_SPECIAL) + 4)
-
-
-@lru_cache
-def _overlay() -> dict[str, Any]:
-    text = resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8")
-    overlay: dict[str, Any] = json.loads(text)
-    return overlay
 
 
 @lru_cache
@@ -184,55 +169,48 @@ def _resolve(name: str, class_name: str) -> tuple[int, str | None]:
     return number, of
 
 
-def _field(described: dict[str, Any], class_name: str, entry: str) -> Field:
-    name, overlay = described["name"], _overlay()
-    key, shown, secrets = name.replace("-", "_"), SHOWN, overlay["credentials"].get(entry, {})
-    if name in secrets:
-        key, shown = ("user", USER_SHOWN) if "user_from" in secrets[name] else (key, HIDDEN)
-        if "size_as" in secrets[name]:
-            key, shown = secrets[name]["size_as"], SIZE_SHOWN
-    elif name in overlay["sasl_names"].get(entry, ()):
-        shown = NAME_SHOWN
-    of_peer = name in overlay["tells_of_peer"].get(entry, ())
-    return Field(name, key, *_resolve(described["type"], class_name), shown, of_peer)
+def _field(definition: dict[str, Any], class_name: str, entry: str) -> Field:
+    name = definition["name"]
+    key, shown = disclosure(entry, name)
+    return Field(name, key, *_resolve(definition["type"], class_name), shown, describes_peer(entry, name))
 
 
-def _fields(of_class: dict[str, Any], described: dict[str, Any]) -> tuple[Field, ...]:
-    """The fields of an entry; texts behind a secret are shown apart."""
-    entry = f"{of_class['name']}.{described['name']}"
-    fields = [_field(field, of_class["name"], entry) for field in described["fields"]]
+def _fields(of_class: dict[str, Any], definition: dict[str, Any]) -> tuple[Field, ...]:
+    """The fields of an entry; texts after a secret have SHOW_SHORT_TEXT."""
+    entry = f"{of_class['name']}.{definition['name']}"
+    fields = [_field(field, of_class["name"], entry) for field in definition["fields"]]
     first = _first_secret(fields)
     return tuple(
-        replace(field, shown=SHOWN_APART) if 0 <= first < i and field.type == type_numbers()["str8"] else field
+        replace(field, disclosure=SHOW_SHORT_TEXT) if 0 <= first < i and field.type == type_numbers()["str8"] else field
         for i, field in enumerate(fields)
     )
 
 
 def _first_secret(fields: Sequence[Field]) -> int:
-    """Place of the first secret field; -1: there is none."""
-    return next((i for i, field in enumerate(fields) if field.shown in SECRETS), -1)
+    """Index of the first secret field; -1: none."""
+    return next((i for i, field in enumerate(fields) if field.disclosure in SECRETS), -1)
 
 
 def _content(segments: dict[str, Any] | None) -> int:
-    """What segments follow a command: 0 none, SEGMENTS, HEADER_REQUIRED."""
+    """The segments that follow a command: 0 none, SEGMENTS, HEADER_REQUIRED."""
     if not segments:
         return 0
     return HEADER_REQUIRED if segments["header"]["required"] else SEGMENTS
 
 
-def _entry(of_class: dict[str, Any], kind: int, described: dict[str, Any]) -> Entry:
-    name = f"{of_class['name']}.{described['name']}"
-    sender = described.get("sent_by")
+def _entry(of_class: dict[str, Any], kind: int, definition: dict[str, Any]) -> Entry:
+    name = f"{of_class['name']}.{definition['name']}"
+    sender = definition.get("sent_by")
     return Entry(
         kind,
         name,
         of_class["code"],
-        described["code"],
-        described["pack_width"],
-        described["size_width"],
-        SENDERS.index(sender) if sender in SENDERS else -1,
-        _content(described.get("segments")),
-        _fields(of_class, described),
+        definition["code"],
+        definition["pack_width"],
+        definition["size_width"],
+        SIDES.index(sender) if sender in SIDES else -1,
+        _content(definition.get("segments")),
+        _fields(of_class, definition),
     )
 
 
@@ -240,10 +218,10 @@ def _entry(of_class: dict[str, Any], kind: int, described: dict[str, Any]) -> En
 def entries() -> tuple[Entry, ...]:
     """Every control, command and struct of the fact table."""
     return tuple(
-        _entry(of_class, kind, described)
+        _entry(of_class, kind, definition)
         for of_class in _classes()
         for kind, group in enumerate(KINDS)
-        for described in of_class.get(group, [])
+        for definition in of_class.get(group, [])
     )
 
 
@@ -252,15 +230,15 @@ def _fields_named(name: str) -> tuple[Field, ...]:
 
 
 def _nested(field: Field) -> list[str]:
-    """Keys of the values inside of a field that are known beforehand."""
+    """The known keys of the values inside a field."""
     if field.type in (BYTE_RANGES, SEQUENCE_SET):
         return list(RANGE_KEYS)
     return [inner.key for inner in _fields_named(field.of)] if field.of and field.type == STRUCT_TYPE else []
 
 
 def _key_set(entry: Entry) -> list[str]:
-    """`sync` and the implicit command id of a command, the fields, and what is nested in them. A command with a field
-    `command_id` of its own (which speaks of another command) has its implicit id under `own_command_id`."""
+    """`sync` and the implicit id of a command, the fields, and the keys nested in them. A command with a field
+    `command_id` (the id of another command) has its implicit id under `own_command_id`."""
     own = [field.key for field in entry.fields]
     keys = own
     if entry.kind == COMMAND_ENTRY:
@@ -282,7 +260,7 @@ def _header_keys() -> list[str]:
 
 
 def _base(keys: list[str], wanted: list[str]) -> int:
-    """Where `wanted` stands in `keys` without a break; -1: it does not."""
+    """Index of the run `wanted` in `keys`; -1: none."""
     if not wanted or wanted[0] not in keys:
         return -1
     at = keys.index(wanted[0])
@@ -292,14 +270,14 @@ def _base(keys: list[str], wanted: list[str]) -> int:
 def _types() -> np.ndarray:
     table = np.zeros((3, 256 + len(UNCODED)), np.int64)
     facts = fact_table("0-10")
-    for stretch in facts["type_code_ranges"]:
-        if stretch["width"] is not None:
-            for code in range(int(stretch["from"], 16), int(stretch["to"], 16) + 1):
-                table[:, code] = K.BINARY, CATEGORIES.index(stretch["kind"]), stretch["width"]
+    for code_range in facts["type_code_ranges"]:
+        if code_range["width"] is not None:
+            for code in range(int(code_range["from"], 16), int(code_range["to"], 16) + 1):
+                table[:, code] = K.BINARY, CATEGORIES.index(code_range["kind"]), code_range["width"]
     forms = {name: form for form, names in TYPES_OF_FORM.items() for name in names.split()}
-    for described in facts["types"]:
-        number, form = type_numbers()[described["name"]], forms[described["name"]]
-        table[:, number] = form, CATEGORIES.index(described["kind"]), described["width"]
+    for definition in facts["types"]:
+        number, form = type_numbers()[definition["name"]], forms[definition["name"]]
+        table[:, number] = form, CATEGORIES.index(definition["kind"]), definition["width"]
     table[:, STRUCT_TYPE] = STRUCT, RESERVED, 0
     return table
 
@@ -312,7 +290,7 @@ def _type_names() -> list[str]:
 
 
 @lru_cache
-def segmented_tables() -> SegmentedTables:
+def v0_10_tables() -> V0_10Tables:
     """The arrays of version 0-10."""
     every = entries()
     index = {entry.name: number for number, entry in enumerate(every)}
@@ -342,15 +320,15 @@ def segmented_tables() -> SegmentedTables:
                 header_keys.index(sections) if sections in header_keys else -1,
                 _base(header_keys, own) if section else -1,
                 _first_secret(entry.fields),
-                entry.name in _overlay()["handshake"]["methods"],
+                entry.name in overlay()["handshake"]["methods"],
             )
         )
         for field in entry.fields:
             base = _base(header_keys if section else keys, _nested(field))
             of = index[field.of] if field.of else -1
-            fields.append((field.type, of, field.shown, base, field.tells_of_peer))
+            fields.append((field.type, of, field.disclosure, base, field.describes_peer))
     n = len(every)
-    return SegmentedTables(
+    return V0_10Tables(
         _types(),
         lookup,
         np.array(rows, np.int64),
@@ -360,7 +338,7 @@ def segmented_tables() -> SegmentedTables:
 
 
 @lru_cache
-def segmented_keys() -> KnownKeys:
+def v0_10_keys() -> KnownKeys:
     """A key set per entry, then that of header segments, WORDS, the names of entries, and the names of types by
     number."""
     every = entries()

@@ -1,25 +1,34 @@
 """Controls, commands and header segments of AMQP 0-10: octets to VARIANT.
 
-One interpreter over the entries of `SegmentedTables`. Containers that are open stand on an explicit stack, a row each;
-the loop of `decode_segment` takes the next item of the innermost one.
+One interpreter of the entries of `V0_10Tables`. An explicit stack has a row for each open container; the loop of
+`decode_segment` takes the next item of the innermost container.
 
-* An entry is an object of the fields whose packing flag is set; a bit is true or not there.
+* An entry is an object of the fields whose packing flag is set; a bit is true or absent.
 * map -> OBJECT; list, array -> ARRAY; sequence-set, byte-ranges -> ARRAY of {lower, upper}
-* struct32 -> OBJECT of its fields and `struct`: its name; one nobody defines -> {struct: "CLASS.CODE", value: its
-  octets}. A struct that the definition of its field names has its fields only.
-* A header segment is an object of its structs by their names; other ones stand there as "CLASS.CODE" with their octets.
+* struct32 -> OBJECT of its fields and `struct`: its name; undefined -> {struct: "CLASS.CODE", value: its octets}. A
+  struct that is declared as the type of its field has its fields only.
+* A header segment is an object of its structs by name; undefined ones are "CLASS.CODE" with their octets.
 * An array whose elements have no octets -> {type, count}, never expanded.
-* A container nested too deep or with too many items -> BINARY, its octets as they stand.
+* A container nested too deep or with too many items -> BINARY, its octets.
 
-Whatever the octets, a well-formed value is written. What does not fit ends the container it is in, and the one around
-it goes on behind it. Codes are those of `codec.variant`. Cost: linear in the octets.
+For any octets a well-formed value is written. An item that does not fit ends its container, and the outer container
+continues after it. Codes are those of `codec.variant`. Cost: linear in the octets.
 """
 
 from __future__ import annotations
 
 from codec.amqp import notes as N
 from codec.amqp.classic.field_table import put_name as put_key
-from codec.amqp.credentials import is_sasl_name, stands_apart, user_span
+from codec.amqp.credentials import user_span
+from codec.amqp.disclosure import (
+    SHOW_ALL,
+    SHOW_SASL_NAMES,
+    SHOW_SHORT_TEXT,
+    SHOW_SIZE,
+    SHOW_USER,
+    is_not_secret,
+    is_sasl_name,
+)
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.containers import (
     BASE,
@@ -75,12 +84,12 @@ from codec.variant.writer import KEYS
 COMMAND_ID_OCTETS = 8  # of the implicit command id, which the framing puts before a command
 HEADER_SEGMENT = 2
 EVERY_FIELD = 16  # packing flags announce no more
-SKIPPED, NO_VALUE = -1, -2  # for the type of a value: there is none to write; it does not fit
+SKIPPED, NO_VALUE = -1, -2  # instead of the type of a value: no value is written; the value does not fit
 
 
 @kernel
 def _field_key(w, row, place, t, keys, key_set):
-    """The value that follows belongs to field `place` of the entry at the top of the stack."""
+    """The next value has the key of field `place` of the entry at the top of the stack."""
     if row[BASE] >= 0:
         known_key(w, int(row[BASE]) + place)
         return
@@ -92,7 +101,7 @@ def _field_key(w, row, place, t, keys, key_set):
 
 @inlined
 def _next_field(w, buf, at, row, t, keys, key_set):
-    """Announce the next field whose packing flag is set: as `_next_item`."""
+    """Announce the next field whose packing flag is set; returns as `_next_item`."""
     flags, place = int(row[LEFT]), int(row[PLACE])
     while flags & 1 == 0:
         flags >>= 1
@@ -106,16 +115,16 @@ def _next_field(w, buf, at, row, t, keys, key_set):
         return at, at, NO_VALUE, of, UNKNOWN_KEYS
     before = int(row[BEFORE])
     row[BEFORE] = at
-    shown = int(field[T.FIELD_SHOWN])
+    shown = int(field[T.FIELD_DISCLOSURE])
     if row[BASE] >= 0:
         mask_uris(w, field[T.FIELD_MASKED] != 0)
-    if shown == T.SHOWN or is_shown(buf, at, end, shown):
+    if shown == SHOW_ALL or is_public(buf, at, end, shown):
         _field_key(w, row, place, t, keys, key_set)
         return at, end, number, of, int(field[T.FIELD_BASE]) if row[BASE] >= 0 else UNKNOWN_KEYS
-    if shown == T.SIZE_SHOWN:
+    if shown == SHOW_SIZE:
         _field_key(w, row, place, t, keys, key_set)
         put_int(w, end - at - int(t.types[T.WIDTH, number]))
-    elif shown == T.USER_SHOWN:
+    elif shown == SHOW_USER:
         mechanism = before + 1 if before >= 0 else at
         user, user_end = user_span(w, buf, mechanism, at, at + 4, end, t.types[T.FORM])
         if user >= 0:
@@ -125,16 +134,16 @@ def _next_field(w, buf, at, row, t, keys, key_set):
 
 
 @kernel
-def is_shown(buf, at, end, shown):
-    """Whether the str8 `buf[at:end]`, of which is shown what `shown` says, can be no part of a secret."""
-    if shown == T.NAME_SHOWN:
+def is_public(buf, at, end, shown):
+    """Whether the str8 `buf[at:end]` with disclosure `shown` cannot be part of a secret."""
+    if shown == SHOW_SASL_NAMES:
         return is_sasl_name(buf, at + 1, end)
-    return shown == T.SHOWN_APART and stands_apart(buf, at + 1, end)
+    return shown == SHOW_SHORT_TEXT and is_not_secret(buf, at + 1, end)
 
 
 @inlined
 def _next_section(w, buf, at, row, t, keys, key_set):
-    """Announce the next struct of a header segment: as `_next_item`."""
+    """Announce the next struct of a header segment; returns as `_next_item`."""
     size = u32(buf, at, int(row[END]))
     end = at + 4 + size
     if size < CODES or end > row[END]:
@@ -154,9 +163,8 @@ def _next_section(w, buf, at, row, t, keys, key_set):
 
 @inlined
 def _next_item(w, buf, at, row, t, keys, key_set):
-    """Announce the next entry of a map, or item of a list or array: (its offset and end, its type, SKIPPED when nothing
-    follows or NO_VALUE when it does not fit, entry of a declared struct, number of the first key known inside of
-    it)."""
+    """Announce the next entry of a map, or item of a list or array: (its offset, its end, its type, entry of a declared
+    struct, number of the first known key inside it). Type SKIPPED: no value; NO_VALUE: the value does not fit."""
     kind, end = int(row[KIND]), int(row[END])
     row[LEFT] -= 1
     number, of, name = int(row[TYPE]), int(row[OF]), at + 1
@@ -190,7 +198,7 @@ def _close(w, row, keys, key_set):
 
 @inlined
 def _begin_entry(w, buf, start, end, kind, of, stack, t):
-    """Begin the object of a control or command with what the framing and the session header say: (offset, depth,
+    """Begin the object of a control or command with its implicit id and the session header's sync: (offset, depth,
     code)."""
     at, sync, command_id = start, False, -1
     if kind == T.COMMAND_ENTRY:
@@ -214,12 +222,11 @@ def _begin_entry(w, buf, start, end, kind, of, stack, t):
 
 @kernel
 def decode_segment(buf, start, end, kind, of, t, keys, stack, w, guarded=False):
-    """Write what the segment `buf[start:end]` holds: a code. `kind`: CONTROL_ENTRY, COMMAND_ENTRY, or HEADER_SEGMENT.
+    """Write the value of the segment `buf[start:end]`: a code. `kind`: CONTROL_ENTRY, COMMAND_ENTRY, or HEADER_SEGMENT.
 
-    Arguments of control or command `of` follow its class code and code; before those of a command stands its implicit
-    id, 8 octets, -1 when it is not known. `of` of a header segment is the number of its key set. Where the fields do
-    not fill the segment, an entry that bears a secret, and any that is `guarded`, shows only those that can be no part
-    of a secret.
+    The segment has the arguments of control or command `of`; those of a command follow its implicit id, 8 octets, -1
+    when it is unknown. `of` of a header segment is the number of its key set. Where the fields do not fill the segment,
+    an entry with a secret, and any entry that is `guarded`, has only fields that cannot be part of a secret.
     """
     if kind == HEADER_SEGMENT or (t.entries[of, T.SECRET] < 0 and not guarded):
         return _write_segment(buf, start, end, kind, of, t, keys, stack, w, EVERY_FIELD)
@@ -232,7 +239,7 @@ def decode_segment(buf, start, end, kind, of, t, keys, stack, w, guarded=False):
     stop = end if whole else shown_end
     code = _write_segment(buf, start, stop, kind, of, t, keys, stack, w, EVERY_FIELD if whole else shown)
     if code == MALFORMED and shown > 0:
-        # what a field holds is no better known than where it ends
+        # a field that does not parse may have a wrong end, too
         rollback(w)
         code = _write_segment(buf, start, end, kind, of, t, keys, stack, w, 0)
     return MALFORMED if code == OK and not whole else code

@@ -1,6 +1,6 @@
-"""Fields of composites: what the definition says of them, and what a row shows (part 1, section 1.4).
+"""Fields of composites: checked against their definition, and hidden where they have a secret (part 1, section 1.4).
 
-A composite is on the stack of `codec.amqp.v1_0.values` as a row; `next_field` announces its next field to the writer.
+A composite is a row on the stack of `codec.amqp.v1_0.values`; `next_field` announces its next field to the writer.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp import notes as N
-from codec.amqp.credentials import is_sasl_name, user_span
+from codec.amqp.credentials import user_span
+from codec.amqp.disclosure import SHOW_ALL, SHOW_SASL_NAMES, SHOW_SIZE, SHOW_USER, is_sasl_name
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import DESCRIBED, NULL, compound, length_at, skip, symbol_span
 from codec.amqp.v1_0.scalars import word
@@ -26,29 +27,30 @@ from codec.variant import (
     put_text,
 )
 
-# Flaws of a value, as bits: octets that make no sense; values that the definition does not allow; nested above the
-# limit; more entries than the limit.
+# Flaws of a value, as bits: it does not parse; its definition does not allow it; it is nested too deep; it has too many
+# entries.
 BROKEN, MISFIT, DEEP, LARGE = 1 << np.arange(4)
 
-# Columns of the stack: kind of container, where it ends, items left, items taken, constructor of the elements,
-# descriptor index of the composite (or of the elements).
+# Columns of the stack: kind of container, its end, remaining items, items read, constructor of the elements, descriptor
+# index of the composite (or of the elements).
 KIND, END, LEFT, STEP, CODE, OF = range(6)
 IN_LIST, IN_ARRAY, IN_MAP, IN_PAIRS, IN_DESCRIBED, IN_DESCRIBED_ARRAY, IN_COMPOSITE, IN_FRAME = np.arange(8)
-NO_VALUE, ONE_ELEMENT, VALUE = range(3)  # what follows a field's key
+# What to write of a field: nothing; its value as the only element of an array; its value.
+NO_VALUE, ONE_ELEMENT, VALUE = range(3)
 
 
 @kernel
 def put_name(w, t, of):
-    """Name of the composite with descriptor index `of`."""
+    """The name of the composite with descriptor index `of` as STRING."""
     put_string(w, t.text, int(t.descriptor[of].text_from), int(t.descriptor[of].text_end))
 
 
 @inlined
 def begin_composite(w, t, v, of, count, key_set):
-    """A composite of `count` fields inside of a value of `key_set`: an object that begins with its type."""
+    """Begin the object of a composite of `count` fields, inside a value of `key_set`, with its type."""
     begin_object(w)
     if count == 0 and key_set < v.message_set:
-        # the usual outcome, accepted: no dictionary is needed for an object with one key that is known
+        # usually the outcome 'accepted': an object with one known key needs no dictionary
         known_key(w, int(t.descriptor[key_set].field_end - t.descriptor[key_set].field_from))
     else:
         word(w, v, T.TYPE_WORD, key_set)
@@ -57,7 +59,7 @@ def begin_composite(w, t, v, of, count, key_set):
 
 @kernel
 def no_fields(w, of, t):
-    """MISFIT when a composite that must have fields has none, which is noted."""
+    """MISFIT, and a note, when a composite with mandatory fields has no fields."""
     d = t.descriptor[of]
     for field in range(int(d.field_from), int(d.field_end)):
         if t.field[field].mandatory:
@@ -68,7 +70,7 @@ def no_fields(w, of, t):
 
 @kernel
 def missing_fields(w, row, t):
-    """MISFIT when the list of a composite ended before a field that must be there, which is noted."""
+    """MISFIT, and a note, when the list of a composite ended before a mandatory field."""
     of = int(row[OF])
     for field in range(int(t.descriptor[of].field_from) + int(row[STEP]), int(t.descriptor[of].field_end)):
         if t.field[field].mandatory:
@@ -79,7 +81,7 @@ def missing_fields(w, row, t):
 
 @kernel
 def allowed(buf, at, end, field, t):
-    """Whether the type at `at` is one that the definition of `field` allows; of an array the type of its elements."""
+    """Whether the definition of `field` allows the type at `at`, of an array the type of its elements."""
     code = u8(buf, at, end)
     kind = T.DESCRIBED_VALUE if code == DESCRIBED else int(t.constructor[code].type)
     if kind == T.ARRAY and t.field[field].multiple:
@@ -93,11 +95,11 @@ def allowed(buf, at, end, field, t):
 
 @inlined
 def next_field(w, buf, at, row, t, v, s, key_set, base):
-    """Announce the next field of the composite in `row`: (offset of its constructor, flaws, what follows).
+    """Announce the next field of the composite in `row`: (offset of its constructor, flaws, NO_VALUE, ONE_ELEMENT or
+    VALUE).
 
-    A null, a secret, and what is beyond the definition are stepped over: NO_VALUE. A single value of a field that may
-    be multiple is to be written as ONE_ELEMENT of an array. Offset -1: broken. Known keys begin at `base` of
-    `key_set`.
+    A null, a secret, and a field beyond the definition are skipped: NO_VALUE. A single value of a multiple field is
+    written as ONE_ELEMENT of an array. Offset -1: broken. Known keys begin at `base` of `key_set`.
     """
     of, place, end = int(row[OF]), int(row[STEP]), int(row[END])
     row[STEP] = place + 1
@@ -117,13 +119,13 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
         return -1, BROKEN, NO_VALUE
     flaws = 0 if allowed(buf, at, end, field, t) else MISFIT
     if row[KIND] == IN_FRAME:
-        if place >= s.shown[0]:
+        if place >= s.field_count[0]:
             return skip(buf, at, end, t), MISFIT, NO_VALUE
-        mask_uris(w, t.field[field].tells_of_peer != 0)
-    if t.field[field].shown == T.NAME_SHOWN:
+        mask_uris(w, t.field[field].describes_peer != 0)
+    if t.field[field].disclosure == SHOW_SASL_NAMES:
         if not sasl_names(buf, at, end, t):
             return skip(buf, at, end, t), flaws, NO_VALUE
-    elif t.field[field].shown != T.SHOWN:
+    elif t.field[field].disclosure != SHOW_ALL:
         return _secret(w, buf, at, end, field, row, t, v, s, key_set, base), flaws, NO_VALUE
     if row[KIND] == IN_FRAME:
         known_key(w, base + place)
@@ -136,7 +138,7 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
 
 @kernel
 def sasl_names(buf, at, end, t):
-    """Whether a symbol that can be the name of a SASL mechanism has its constructor at `at`, or an array of such."""
+    """Whether the value at `at` is a symbol with the form of a SASL mechanism name, or an array of such symbols."""
     code = u8(buf, at, end)
     if code <= 0 or t.constructor[code].type != T.ARRAY:
         start, stop = symbol_span(buf, at, end, t)
@@ -158,7 +160,7 @@ def sasl_names(buf, at, end, t):
 
 @kernel
 def _put_key(w, v, of, place, key_set):
-    """A key of the set of `of` in a value that began with another set."""
+    """Write a key of the set of `of` in a value that began with another set."""
     load_known(w, v.keys, key_set)
     text = int(v.keys.first[of]) + place
     key(w, v.keys.text, int(v.keys.text_at[text]), int(v.keys.text_at[text + 1]))
@@ -166,18 +168,18 @@ def _put_key(w, v, of, place, key_set):
 
 @kernel
 def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
-    """Step over a field that carries a secret: the offset after it, -1. At most the user or the size is written."""
+    """Skip a field with a secret: the offset after it, or -1. At most the user or the size is written."""
     after = skip(buf, at, end, t)
     code = u8(buf, at, end)
     if after < 0 or row[KIND] != IN_FRAME or code == DESCRIBED or t.constructor[code].type != T.BINARY:
         return after
     place = int(row[STEP]) - 1
     start = at + 1 + int(t.constructor[code].width)
-    shown = int(t.field[field].shown)
-    if shown == T.SIZE_SHOWN:
+    shown = int(t.field[field].disclosure)
+    if shown == SHOW_SIZE:
         known_key(w, base + place)
         put_int(w, after - start)
-    elif shown == T.USER_SHOWN:
+    elif shown == SHOW_USER:
         mechanism, mechanism_end = start, start
         if place > 0:
             mechanism, mechanism_end = symbol_span(buf, int(s.fields[place - 1]), at, t)

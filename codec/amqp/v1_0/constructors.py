@@ -1,6 +1,7 @@
-"""Stepping over values of AMQP 1.0 without decoding them: sizes, descriptors, kinds of maps (part 1, 1.2 and 1.3).
+"""Extents of AMQP 1.0 values, without decoding them: sizes, descriptors, heads of sections (part 1, 1.2 and 1.3; part
+3, 3.2).
 
-Nothing here looks inside of a container but `is_text_map`, which looks at its keys.
+Only `is_text_map` reads items of a container: its keys. Cost of the other functions: constant.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from codec.compiler.limits import LIMITS
 from codec.cursor import exceeds_i64, fits, i64, is_utf8, octet, u8, u16, u32
 
 DESCRIBED, NULL, SMALL_ULONG = 0x00, 0x40, 0x53  # constructors
-CONSTRUCTORS = 4 * LIMITS.nesting_depth  # of one value outside of containers: twice as many as its nesting may have
+NO_HEAD = -1  # not a section
+MORE = -2  # the head of the section is incomplete
+CONSTRUCTORS = 4 * LIMITS.nesting_depth  # of one value outside containers: twice its possible nesting
 
 
 @kernel
@@ -30,9 +33,9 @@ def length_at(buf, at, end, width):
 
 @kernel
 def skip(buf, at, end, t):
-    """The offset after the value whose constructor is at `at`, or -1 when it does not end before `end`, or is described
-    over and over: a step costs the same whatever is stepped over."""
-    values = 1  # still to be stepped over; a described value is two: descriptor and value
+    """The offset after the value whose constructor is at `at`; -1 when it does not end before `end`, or has too many
+    descriptors (so that the cost is constant)."""
+    values = 1  # remaining; a described value is two: descriptor and value
     for _ in range(CONSTRUCTORS):
         code = u8(buf, at, end)
         at += 1
@@ -58,8 +61,8 @@ def skip(buf, at, end, t):
 
 @kernel
 def compound(buf, at, end, code, t):
-    """The list, map or array with constructor `code` whose octets begin at `at`: (start of its items, their end, how
-    many items), (-1, -1, 0) when it does not fit. Items of an array begin with their constructor."""
+    """The list, map or array with constructor `code` whose octets begin at `at`: (start of its items, their end, number
+    of items), (-1, -1, 0) when it does not fit. Items of an array begin with their constructor."""
     width = int(t.constructor[code].width)
     if t.constructor[code].category == T.FIXED:
         return at, at, 0
@@ -71,7 +74,7 @@ def compound(buf, at, end, code, t):
 
 @kernel
 def text_span(buf, at, end, t):
-    """The string or symbol whose constructor is at `at` (-1: nothing has): (start, end), or (-1, -1)."""
+    """The string or symbol whose constructor is at `at` (-1: none): (start, end), or (-1, -1)."""
     code = u8(buf, at, end) if at >= 0 else -1
     if code < 0 or (t.constructor[code].type != T.STRING and t.constructor[code].type != T.SYMBOL):
         return -1, -1
@@ -109,7 +112,7 @@ def unsigned_value(buf, at, end, t):
 
 @kernel
 def is_true(buf, at, end, t):
-    """Whether a boolean with the value true has its constructor at `at` (-1: nothing has)."""
+    """Whether the value at `at` (-1: none) is the boolean true."""
     code = u8(buf, at, end) if at >= 0 else -1
     if code < 0 or t.constructor[code].type != T.BOOLEAN:
         return False
@@ -128,7 +131,7 @@ def _is_symbol(buf, start, stop, text, text_start, text_end):
 
 @kernel
 def is_descriptor(buf, at, end, t):
-    """Whether a descriptor can begin with octets from `at`: its constructor, if any, is a number's or a symbol's."""
+    """Whether the octets from `at` can begin a descriptor: its constructor, if present, is of a number or symbol."""
     code = u8(buf, at, end)
     if code <= 0:
         return code < 0
@@ -138,8 +141,8 @@ def is_descriptor(buf, at, end, t):
 
 @kernel
 def descriptor(buf, at, end, t):
-    """The descriptor whose constructor is at `at` (after the octet 0): (its index in the tables or -1, its number or
-    -1, the offset after it or -1). A symbol has the number that the fact table gives it."""
+    """The descriptor whose constructor is at `at` (after the octet 0): (its index in the tables or -1, its code or -1,
+    the offset after it or -1). A symbol has its code in the fact table."""
     if u8(buf, at, end) == SMALL_ULONG and end - at >= 2:  # nearly every descriptor
         code = octet(buf, at + 1)
         return int(t.by_code[code]), code, at + 2
@@ -166,5 +169,46 @@ def is_text_map(buf, start, stop, count, t):
             return False
         at = skip(buf, text_end, stop, t)
         if at < 0:
-            return True  # broken behind a key that is text: shown as far as it goes
+            return True  # broken after a text key: written up to there
     return True
+
+
+@kernel
+def section_head(buf, at, end, t):
+    """The section at `at`: (section or NO_HEAD or MORE, offset of its value's constructor, offset of the contents of
+    the value, size of the contents)."""
+    if at >= end:
+        return MORE, at, at, 0
+    if octet(buf, at) != DESCRIBED:
+        return NO_HEAD, at, at, 0
+    of, _, value = descriptor(buf, at + 1, end, t)
+    if value < 0:
+        return (MORE if is_descriptor(buf, at + 1, end, t) else NO_HEAD), at, at, 0
+    if of < 0 or t.descriptor[of].section < 0:
+        return NO_HEAD, at, at, 0
+    inner, code = value, u8(buf, value, end)
+    while code == DESCRIBED:
+        inner = skip(buf, inner + 1, end, t)
+        if inner < 0:
+            return MORE, at, at, 0
+        code = u8(buf, inner, end)
+    if code < 0:
+        return MORE, at, at, 0
+    if t.constructor[code].type < 0:
+        return NO_HEAD, at, at, 0
+    width = int(t.constructor[code].width)
+    if t.constructor[code].category == T.FIXED:
+        return int(t.descriptor[of].section), value, inner + 1, width
+    size = length_at(buf, inner + 1, end, width)
+    if size < 0:
+        return MORE, at, at, 0
+    return int(t.descriptor[of].section), value, inner + 1 + width, size
+
+
+@kernel
+def is_operation(buf, value, end, t):
+    """Whether the value of a section is for a transaction coordinator (declare, discharge: part 4, section 4.5)."""
+    if u8(buf, value, end) != DESCRIBED:
+        return False
+    of, _, _ = descriptor(buf, value + 1, end, t)
+    return of >= 0 and t.descriptor[of].transactional != 0

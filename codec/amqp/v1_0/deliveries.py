@@ -1,48 +1,48 @@
 """Deliveries of AMQP 1.0: transfers on one link make a message (part 2, section 2.6.14; part 3, section 3.2).
 
-Most deliveries are one transfer; they are taken apart where they stand. The others interleave across links and
-sessions: each has a slot (`codec.amqp.v1_0.delivery_slots`), and is taken apart while it arrives. Either way the
-sections around the body are kept for the row that completes the delivery, and the contents of the body go into its
-digest: the octets of all data sections, or the encoded values of all sequence sections, or the encoded value, without
-the descriptor (the encoding of the sections may change from hop to hop where the contents do not). A message without a
-body has the digest of no octets."""
+Most deliveries are one transfer, whose sections are parsed in place. The others interleave across links and sessions:
+each has a slot (`codec.amqp.v1_0.delivery_slots`), and its sections are parsed as transfers arrive. In both cases the
+row that completes the delivery has the sections around the body, and the digest is of the contents of the body: the
+octets of all data sections, or the encoded values of all sequence sections, or the encoded value, without the
+descriptor (the encoding of the sections may change from hop to hop; the contents do not). A message without a body has
+the digest of no octets. Cost: linear in the octets."""
 
 from __future__ import annotations
 
 from codec.amqp import rows as R
 from codec.amqp.v1_0 import tables as T
-from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, keep, release
-from codec.amqp.v1_0.sections import MORE, is_operation, section_head
+from codec.amqp.v1_0.constructors import MORE, is_operation, section_head
+from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, release, store
 from codec.amqp.versions import E_SECTIONS, MALFORMED
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import DELIVERY_SIZE, OPEN_DELIVERIES
 from codec.hashes.digest import begin, finish, update
 
-KEEP, HASH, KEEP_AND_HASH = 1, 2, 3  # what to do with the octets of a section
-LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be read
-# Flags of a transfer. UNCERTAIN: bytes may have been lost before, so that it need not be the first of its delivery.
+STORE, HASH, STORE_AND_HASH = 1, 2, 3  # what to do with the octets of a section
+LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be parsed
+# Flags of a transfer. UNCERTAIN: bytes may have been lost before it, so it may not be the first of its delivery.
 MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN = 1, 2, 4, 8
 
 
 @kernel
-def _take_octets(dl, direction, slot, r, buf, start, end):
-    """Octets of the section at hand."""
+def _add_octets(dl, direction, slot, r, buf, start, end):
+    """Add octets of the current section."""
     if r.what & HASH and r.whole:
         update(dl.digests, direction * SLOTS + slot, buf, start, end - start)
         r.body_size += end - start
-    if r.what & KEEP:
-        keep(dl, direction, r, buf, start, end)
+    if r.what & STORE:
+        store(dl, direction, r, buf, start, end)
 
 
 @kernel
-def _take(dl, direction, slot, buf, start, end, t):
-    """The payload `buf[start:end]` of one more transfer of a delivery."""
+def _add(dl, direction, slot, buf, start, end, t):
+    """Add the payload `buf[start:end]` of one more transfer of a delivery."""
     r = dl.slots[direction, slot]
     at, base = start, (direction * SLOTS + slot) * HEAD
     while at < end and r.torn == 0:
         if r.left > 0:
             n = min(int(r.left), end - at)
-            _take_octets(dl, direction, slot, r, buf, at, at + n)
+            _add_octets(dl, direction, slot, r, buf, at, at + n)
             r.left -= n
             at += n
             continue
@@ -54,39 +54,39 @@ def _take(dl, direction, slot, buf, start, end, t):
         if section >= 0:
             r.head_size = 0
             r.left = size
-            r.what = HASH if T.DATA <= section <= T.VALUE else KEEP
-            first = base if r.what == KEEP else (inside if section == T.DATA else value)
+            r.what = HASH if T.DATA <= section <= T.VALUE else STORE
+            first = base if r.what == STORE else (inside if section == T.DATA else value)
             if r.what == HASH:
                 r.body = section
             if section == T.VALUE and is_operation(dl.heads, value, stop, t):
-                keep(dl, direction, r, dl.heads, base, value)
-                r.what = KEEP_AND_HASH
-            _take_octets(dl, direction, slot, r, dl.heads, first, stop)
+                store(dl, direction, r, dl.heads, base, value)
+                r.what = STORE_AND_HASH
+            _add_octets(dl, direction, slot, r, dl.heads, first, stop)
         elif section != MORE or r.head_size == HEAD:
             r.whole = 0
             r.torn = NO_SECTION
 
 
 @kernel
-def link_changed(dl, direction, channel, handle):
-    """The link of a handle was attached or detached: what it was delivering is over."""
+def on_link_change(dl, direction, channel, handle):
+    """The link of a handle was attached or detached: its open delivery ends."""
     slot = find(dl, direction, (channel << 32) | handle)
     if slot >= 0:
         release(dl, direction, slot)
 
 
 @kernel
-def octets_to_keep(dl, direction, channel, handle):
-    """How many octets were kept of the delivery that is open on a link."""
+def stored_octets(dl, direction, channel, handle):
+    """The number of octets stored of the open delivery on a link."""
     slot = find(dl, direction, (channel << 32) | handle)
     return int(dl.slots[direction, slot].kept) if slot >= 0 else 0
 
 
 @kernel
-def transfer_seen(dl, c, direction, row, rows, digest, t, buf, start, end, transfer):
-    """A transfer whose payload is `buf[start:end]`: the sections to show are appended to the octets of its `row`
-    (there is room); the section of the body, or -1 when the delivery is not complete or has none. `transfer`: handle,
-    delivery id (-1: none), flags.
+def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfer):
+    """Add a transfer with the payload `buf[start:end]`. When it completes its delivery, the sections around the body
+    are appended to the octets of its `row` (there is room). Returns the section of the body, -1 when the delivery is
+    incomplete or has none. `transfer`: handle, delivery id (-1: none), flags.
     """
     handle, delivery_id, flags = transfer
     key = (int(row[R.CHANNEL]) << 32) | handle
@@ -101,7 +101,7 @@ def transfer_seen(dl, c, direction, row, rows, digest, t, buf, start, end, trans
         if flags & ABORTED:
             return -1
         if not flags & MORE_FOLLOWS:
-            return _take_in_place(dl, row, rows, digest, t, buf, start, end, flags)
+            return _add_in_place(dl, row, rows, digest, t, buf, start, end, flags)
         slot = claim(dl, direction, key, int(row[R.FRAME_NO]), delivery_id)
         if slot < 0:
             c.limits |= OPEN_DELIVERIES
@@ -113,7 +113,7 @@ def transfer_seen(dl, c, direction, row, rows, digest, t, buf, start, end, trans
         return -1
     if flags & RESUMED:
         r.whole = 0
-    _take(dl, direction, slot, buf, start, end, t)
+    _add(dl, direction, slot, buf, start, end, t)
     if r.torn == NO_SECTION:
         _misfit(row)
     return -1 if flags & MORE_FOLLOWS else _complete(dl, c, direction, slot, row, rows, digest)
@@ -121,7 +121,7 @@ def transfer_seen(dl, c, direction, row, rows, digest, t, buf, start, end, trans
 
 @kernel
 def _misfit(row):
-    """The sections of the message make no sense."""
+    """The sections of the message do not parse."""
     row[R.STATUS] = MALFORMED
     if row[R.ERROR] == 0:
         row[R.ERROR] = E_SECTIONS
@@ -129,13 +129,13 @@ def _misfit(row):
 
 @kernel
 def begins(buf, start, end, t):
-    """Whether the payload `buf[start:end]` of a transfer looks like that of the first one of its delivery."""
+    """Whether the payload `buf[start:end]` of a transfer has the form of the first of its delivery."""
     return section_head(buf, start, end, t)[0] >= 0
 
 
 @kernel
-def _take_in_place(dl, row, rows, digest, t, buf, start, end, flags):
-    """A delivery of one transfer: the section of its body, or -1."""
+def _add_in_place(dl, row, rows, digest, t, buf, start, end, flags):
+    """Parse a delivery of one transfer: the section of its body, or -1."""
     at, body, size = start, -1, 0
     begin(dl.digests, IN_PLACE)
     while at < end:
@@ -150,7 +150,7 @@ def _take_in_place(dl, row, rows, digest, t, buf, start, end, flags):
             update(dl.digests, IN_PLACE, buf, first, stop - first)
             size += stop - first
         if section < T.DATA or section > T.VALUE or (section == T.VALUE and is_operation(buf, value, stop, t)):
-            R.keep_octets(rows, row, buf, at, stop)
+            R.append_octets(rows, row, buf, at, stop)
         at = stop
     if not flags & RESUMED:
         row[R.BODY_SIZE] = size
@@ -161,7 +161,7 @@ def _take_in_place(dl, row, rows, digest, t, buf, start, end, flags):
 
 @kernel
 def _complete(dl, c, direction, slot, row, rows, digest):
-    """The last transfer of a delivery of several was taken in: the section of its body, or -1."""
+    """Complete a delivery of several transfers: the section of its body, or -1."""
     r = dl.slots[direction, slot]
     body = int(r.body)
     if r.limited:
@@ -170,7 +170,7 @@ def _complete(dl, c, direction, slot, row, rows, digest):
         block, left = int(r.first_block), int(r.kept)
         while left > 0:
             n = min(BLOCK, left)
-            R.keep_octets(rows, row, dl.blocks, block * BLOCK, block * BLOCK + n)
+            R.append_octets(rows, row, dl.blocks, block * BLOCK, block * BLOCK + n)
             block = int(dl.next_block[block])
             left -= n
     if r.left > 0 or r.head_size > 0:
@@ -186,8 +186,8 @@ def _complete(dl, c, direction, slot, row, rows, digest):
 
 
 @kernel
-def transfer_torn(dl, direction, handle, flags, row):
-    """A transfer that lost bytes. `flags`: MORE_FOLLOWS; UNCERTAIN, it may go on with a delivery that was lost."""
+def on_partial_transfer(dl, direction, handle, flags, row):
+    """Add a transfer that lost bytes. `flags`: MORE_FOLLOWS; UNCERTAIN, it may continue a delivery that was lost."""
     slot = find(dl, direction, (int(row[R.CHANNEL]) << 32) | handle)
     if slot < 0:
         if not flags & UNCERTAIN:

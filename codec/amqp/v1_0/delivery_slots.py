@@ -1,8 +1,8 @@
-"""Deliveries of AMQP 1.0 that arrive in several transfers: a slot for each, by direction, channel and handle.
+"""Deliveries of AMQP 1.0 in several transfers: a slot for each, by direction, channel and handle.
 
-Slots are valid in their direction's epoch: a new connection, or a lost frame boundary, starts another, so that nothing
-is joined across a loss. What is kept is bounded: a delivery that finds no slot is not joined, and when the blocks of a
-direction are used up, one goes on without properties.
+A slot is valid while its epoch equals that of its direction. A new connection, or a lost frame boundary, starts a new
+epoch, so nothing is joined across a loss. Memory is bounded: a delivery without a slot is not joined; a delivery
+without a free block continues without properties. Cost: constant per transfer, plus the octets copied.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ DELIVERY = np.dtype(
         ("epoch", "i8"),
         ("frame_no", "i8"),  # of its first transfer
         ("delivery_id", "i8"),  # -1 not known
-        ("whole", "i8"),  # 1 while every octet of the body was seen
+        ("whole", "i8"),  # 1 while no octet of the body is missing
         ("torn", "i8"),  # 0, LOST or NO_SECTION
-        ("limited", "i8"),  # 1: sections were not kept
+        ("limited", "i8"),  # 1: sections were not stored
         ("body", "i8"),  # section of the body, -1 not yet
         ("body_size", "i8"),
-        ("what", "i8"),  # KEEP ... for the `left` octets that the section at hand still has
+        ("what", "i8"),  # STORE ... for the `left` octets that remain of the current section
         ("left", "i8"),
         ("first_block", "i8"),  # -1 none
         ("last_block", "i8"),
         ("kept", "i8"),  # octets in its blocks
-        ("head_size", "i8"),  # octets of the beginning of a section, as far as it came
+        ("head_size", "i8"),  # octets of the head of a section so far
     ],
     align=True,
 )
@@ -46,9 +46,9 @@ DELIVERY = np.dtype(
 
 class Deliveries(NamedTuple):
     """`slots` DELIVERY (2, SLOTS); `heads` uint8, HEAD for each of them; `blocks` uint8, BLOCK for each of 2 * BLOCKS;
-    `next_block` int64 (2 * BLOCKS,); `pool` int64 (2, 4): epoch, deliveries open, blocks ever used, first free block +
-    1; `digests`: one state per slot, and one more; `fields` int64 (16,) where the fields of the performative at hand
-    stand."""
+    `next_block` int64 (2 * BLOCKS,); `pool` int64 (2, 4): epoch, open deliveries, blocks ever used, first free block +
+    1; `digests`: one state per slot, and one more; `fields` int64 (16,): offsets of the fields of the current
+    performative."""
 
     slots: np.ndarray
     heads: np.ndarray
@@ -60,11 +60,11 @@ class Deliveries(NamedTuple):
 
 
 EPOCH, OPEN, USED, FREE = range(4)
-IN_PLACE = np.int64(2 * SLOTS)  # the digest of a delivery that is one transfer
+IN_PLACE = np.int64(2 * SLOTS)  # the digest of a delivery in one transfer
 
 
 def new_deliveries() -> Deliveries:
-    """Room for the deliveries of a connection; memory is touched only where it is used."""
+    """Room for the deliveries of a connection; unused pages are never touched."""
     pool = np.zeros((2, 4), np.int64)
     pool[:, EPOCH] = 1
     return Deliveries(
@@ -79,8 +79,8 @@ def new_deliveries() -> Deliveries:
 
 
 @kernel
-def forget_deliveries(dl, direction):
-    """A frame boundary was lost (or a connection begins): no open delivery of `direction` may go on."""
+def reset_deliveries(dl, direction):
+    """A frame boundary was lost (or a connection begins): no open delivery of `direction` may continue."""
     pool = dl.pool[direction]
     pool[EPOCH] += 1
     pool[OPEN] = 0
@@ -95,7 +95,7 @@ def _home(key):
 
 @kernel
 def find(dl, direction, key):
-    """Slot of the open delivery with `key`, or -1."""
+    """The slot of the open delivery with `key`, or -1."""
     if dl.pool[direction, OPEN] == 0:
         return -1
     home = _home(key)
@@ -109,7 +109,7 @@ def find(dl, direction, key):
 
 @kernel
 def claim(dl, direction, key, frame_no, delivery_id):
-    """A slot for a new delivery, or -1 when there is no place."""
+    """A slot for a new delivery, or -1 when none is free."""
     home = _home(key)
     for i in range(PROBES):
         slot = (home + i) % SLOTS
@@ -136,7 +136,7 @@ def claim(dl, direction, key, frame_no, delivery_id):
 
 @kernel
 def release(dl, direction, slot):
-    """The delivery is over: its blocks are free."""
+    """End the delivery and free its blocks."""
     r = dl.slots[direction, slot]
     r.epoch = 0
     pool = dl.pool[direction]
@@ -147,8 +147,8 @@ def release(dl, direction, slot):
 
 
 @kernel
-def keep(dl, direction, r, buf, start, end):
-    """Append `buf[start:end]` to the blocks of a delivery; it is `limited` when there are no more blocks."""
+def store(dl, direction, r, buf, start, end):
+    """Append `buf[start:end]` to the blocks of a delivery, which becomes `limited` when no block is free."""
     pool = dl.pool[direction]
     at = start
     while at < end and not r.limited:

@@ -1,10 +1,10 @@
-"""Frames of AMQP 1.0 out of an ordered stream: one row each.
+"""Frames of AMQP 1.0 in an ordered stream: one row each.
 
-Frame (part 2, section 2.3.1): size, DOFF (where the body begins, in units of four octets), type, channel, an extended
-header that nobody reads, then the body: a performative, behind a transfer a part of a message. A frame without body
-keeps the connection alive. `next_frame` takes one whole frame from the boundary at `pos`; `tear` starts on a frame
-that a hole runs through, whose row is `partial`; `torn_row` ends it. Of each performative the octets are kept for
-`codec.amqp.v1_0.message`, which says how.
+Frame (part 2, section 2.3.1): size, DOFF (offset of the body in units of four octets), type, channel, an extended
+header that is ignored, then the body: a performative, and after a transfer a part of a message. A frame without body
+is a heartbeat. `next_frame` takes one whole frame from the boundary at `pos`. A frame that lost bytes begins with
+`begin_partial` and ends with `partial_row`; its row has the status 'partial'. The octets of performatives are stored
+for `codec.amqp.v1_0.message`, which describes them.
 """
 
 from __future__ import annotations
@@ -12,44 +12,41 @@ from __future__ import annotations
 from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN, WAIT
-from codec.amqp.detect import ACCEPT, FRAME_BYTES, tls_record
+from codec.amqp.frame_search import ACCEPT, FRAME_BYTES, tls_record
 from codec.amqp.v1_0 import tables as T
-from codec.amqp.v1_0.constructors import compound, is_true, length_at, skip, unsigned_value
+from codec.amqp.v1_0.constructors import compound, is_true, length_at, section_head, skip, unsigned_value
 from codec.amqp.v1_0.deliveries import (
     ABORTED,
     MORE_FOLLOWS,
     RESUMED,
     UNCERTAIN,
     begins,
-    link_changed,
-    octets_to_keep,
-    transfer_seen,
-    transfer_torn,
+    on_link_change,
+    on_partial_transfer,
+    on_transfer,
+    stored_octets,
 )
-from codec.amqp.v1_0.delivery_slots import forget_deliveries
+from codec.amqp.v1_0.delivery_slots import reset_deliveries
 from codec.amqp.v1_0.detect import (
     AMQP_FRAME,
     FRAME_HEADER,
     SASL_FRAME,
     WORD,
     fields_end,
-    find_described,
+    find_v1_0,
     is_list,
     performative,
 )
 from codec.amqp.v1_0.message import NO_BODY
-from codec.amqp.v1_0.sections import section_head
 from codec.amqp.versions import (
     AMQP,
     E_FIELDS,
     E_FRAME_TYPE,
-    E_MISSING_INSIDE,
     E_MISSING_VALUES,
     E_NO_PERFORMATIVE,
     E_SHORT_FRAME,
     EMPTY,
     MALFORMED,
-    PARTIAL,
     SASL,
     SKIPPED,
     UNKNOWN,
@@ -57,20 +54,20 @@ from codec.amqp.versions import (
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import FRAME_SIZE
 from codec.cursor import octet, u8, u16, u32
-from codec.tcp.direction import FRAMES, INSIDE, LOST, TLS
+from codec.tcp.direction import LOST, TLS
 
 
 @inlined
 def next_frame(c, d, direction, s, rows, dl, t):
-    """Take the frame at `pos`: TAKEN with its row appended, WAIT for more bytes, MODE_CHANGED when no frame begins
-    here, ROWS_FULL with nothing changed."""
+    """Decode the frame at `pos`: TAKEN (its row was appended), WAIT (more bytes are needed), MODE_CHANGED (no frame
+    begins here), ROWS_FULL (nothing changed)."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < FRAME_HEADER:
         return WAIT
     size, doff, kind = u32(buf, p, end), octet(buf, p + WORD), octet(buf, p + 5)
     if size > FRAME_BYTES and tls_record(buf, p, end, size > 0) == ACCEPT:
-        d.mode = TLS  # what the protocol header with id 2 announced
+        d.mode = TLS  # announced by the protocol header with id 2
         return MODE_CHANGED
     if size < FRAME_HEADER or size > FRAME_BYTES:
         c.limits |= FRAME_SIZE if size > FRAME_BYTES else 0
@@ -82,7 +79,7 @@ def next_frame(c, d, direction, s, rows, dl, t):
         return WAIT
     start = p + doff * WORD
     odd = start < p + FRAME_HEADER or start > stop or kind > SASL_FRAME
-    if odd and find_described(buf, p + 1, stop, stop > p, t, c)[0] == ACCEPT:
+    if odd and find_v1_0(buf, p + 1, stop, stop > p, t, c)[0] == ACCEPT:
         d.mode = LOST
         return MODE_CHANGED
     room = 1 + size
@@ -90,9 +87,7 @@ def next_frame(c, d, direction, s, rows, dl, t):
     after = _locate_fields(buf, at, stop, of, dl.fields, t)
     channel = u16(buf, p + 6, end) if kind == AMQP_FRAME else 0
     if of == t.places[0].transfer and after >= 0:
-        room += octets_to_keep(
-            dl, direction, channel, unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t)
-        )
+        room += stored_octets(dl, direction, channel, unsigned_value(buf, int(dl.fields[t.places[0].handle]), after, t))
     if int(rows.used[1]) + room > len(rows.octets) or (c.keep_payload and int(rows.used[2]) + size > len(rows.payload)):
         return ROWS_FULL
     offset = int(d.next) - (end - p)
@@ -119,8 +114,8 @@ def next_frame(c, d, direction, s, rows, dl, t):
 
 @kernel
 def _locate_fields(buf, at, stop, of, fields, t):
-    """Note where the fields of the list whose constructor is at `at` stand (-1: not there), when the framing looks into
-    the performative `of`: the offset after the list, -1 when it is none."""
+    """Store the offsets of the fields of the list at `at` (-1: absent) when the framing reads the performative `of`.
+    Returns the offset after the list, -1 when it is none."""
     if not is_list(buf, at, stop, t):
         return -1
     start, end, count = compound(buf, at + 1, stop, octet(buf, at), t)
@@ -138,7 +133,7 @@ def _locate_fields(buf, at, stop, of, fields, t):
 
 @inlined
 def _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, rows, dl, t):
-    """The body `buf[start:stop]` of a frame into its row. The list of its performative is `buf[at:after]`."""
+    """Decode the frame body `buf[start:stop]` into its row. The list of its performative is `buf[at:after]`."""
     if row[R.TYPE] == SASL:
         c.handshaking = 1
         row[R.HANDSHAKE] = 1
@@ -167,7 +162,7 @@ def _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, ro
     first = int(rows.used[1])
     rows.octets[first] = NO_BODY
     rows.used[1] += 1
-    R.keep_octets(rows, row, buf, start, after)
+    R.append_octets(rows, row, buf, start, after)
     if misplaced:
         return
     if of == t.places[0].transfer:
@@ -175,14 +170,14 @@ def _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, ro
         if body >= 0:
             rows.octets[first] = body
     else:
-        _note(c, direction, buf, after, of, row, rows, dl, t)
+        _apply(c, direction, buf, after, of, row, rows, dl, t)
 
 
 @inlined
 def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
-    """A transfer with the payload `buf[after:stop]`: the section of the body that it completes, or -1."""
+    """Add a transfer with the payload `buf[after:stop]`: the section of the body that it completes, or -1."""
     if c.keep_payload and not row[R.HANDSHAKE]:
-        R.keep_payload(rows, row, buf, after, stop)
+        R.append_payload(rows, row, buf, after, stop)
     places, fields = t.places[0], dl.fields
     handle = unsigned_value(buf, int(fields[places.handle]), after, t)
     if handle < 0:
@@ -194,12 +189,12 @@ def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     flags |= ABORTED if is_true(buf, int(fields[places.aborted]), after, t) else 0
     flags |= UNCERTAIN if d.holes > 0 or not d.syn else 0
     transfer = (handle, unsigned_value(buf, int(fields[places.delivery_id]), after, t), flags)
-    return transfer_seen(dl, c, direction, row, rows, rows.digest[index], t, buf, after, stop, transfer)
+    return on_transfer(dl, c, direction, row, rows, rows.digest[index], t, buf, after, stop, transfer)
 
 
 @kernel
-def _note(c, direction, buf, after, of, row, rows, dl, t):
-    """What a performative says about its connection: who is the client, the limits, which links begin and end."""
+def _apply(c, direction, buf, after, of, row, rows, dl, t):
+    """Apply a performative to its connection: which side is the client, the limits, links that begin and end."""
     places, fields = t.places[0], dl.fields
     sender = int(t.descriptor[of].sender)
     if c.client < 0 and sender >= 0:
@@ -213,12 +208,12 @@ def _note(c, direction, buf, after, of, row, rows, dl, t):
         place = places.attach_handle if of == places.attach else places.detach_handle
         handle = unsigned_value(buf, int(fields[place]), after, t)
         if handle >= 0:
-            link_changed(dl, direction, int(row[R.CHANNEL]), handle)
+            on_link_change(dl, direction, int(row[R.CHANNEL]), handle)
 
 
 @kernel
-def tear(c, d, s, dl, t):
-    """A hole follows `end`: whether the bytes from `pos` are the beginning of a frame; then INSIDE it from now on."""
+def begin_partial(c, d, s, dl, t):
+    """A hole follows `end`: if the bytes from `pos` begin a frame, continue INSIDE it. True when they do."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
     if end - p < FRAME_HEADER:
@@ -226,16 +221,8 @@ def tear(c, d, s, dl, t):
     size, doff, kind = u32(buf, p, end), octet(buf, p + WORD), octet(buf, p + 5)
     if size < FRAME_HEADER or size > FRAME_BYTES or doff < 2 or doff * WORD > size or kind > SASL_FRAME:
         return False
-    d.mode = INSIDE
-    d.frame_from = int(d.next) - (end - p)
-    d.frame_size = size
-    d.frame_end = d.frame_from + size
-    d.frame_seen = end - p
-    d.frame_type = kind
-    d.frame_channel = u16(buf, p + 6, end) if kind == AMQP_FRAME else 0
-    d.frame_class = -1  # index of the performative
-    d.frame_method = -1  # handle of a transfer
-    d.frame_body_size = 0  # flags of a transfer
+    R.begin_partial_frame(d, kind, size, u16(buf, p + 6, end) if kind == AMQP_FRAME else 0)
+    d.frame_body_size = 0  # flags of a transfer; frame_class: index of the performative; frame_method: handle
     if end - p < doff * WORD:
         return True
     of, _, at = performative(buf, p + doff * WORD, end, t)
@@ -253,41 +240,29 @@ def tear(c, d, s, dl, t):
 
 
 @kernel
-def torn_row(c, d, direction, torn, rows, dl, t):
-    """The row of a frame that lost bytes, of which `torn` is there (its packets stand in the open span of `d`)."""
+def partial_row(c, d, direction, torn, rows, dl, t):
+    """Append the row of a frame that lost bytes; `torn`: its first octets. The open span of `d` has its packets."""
     of = int(d.frame_class)
     kind = SASL if d.frame_type == SASL_FRAME else AMQP
-    index = R.append_row(rows, c, direction, kind, int(d.frame_from), int(d.frame_size))
+    index = R.append_partial_row(rows, c, d, direction, kind)
     row = rows.cells[index]
-    row[R.FIRST_PACKET] = d.span_first_packet
-    row[R.FIRST_TS] = d.span_first_ns
-    row[R.PACKET] = d.span_packet
-    row[R.TS] = d.span_ns
-    row[R.FILE] = d.span_file
-    row[R.CHANNEL] = d.frame_channel
-    row[R.STATUS] = PARTIAL
-    row[R.ERROR] = E_MISSING_INSIDE
     if of >= 0:
         row[R.NAME] = t.descriptor[of].name
         row[R.CODE] = t.descriptor[of].code
     if kind == SASL:
         c.handshaking = row[R.HANDSHAKE] = 1
     if of == t.places[0].transfer and d.frame_method >= 0:
-        transfer_torn(dl, direction, int(d.frame_method), int(d.frame_body_size), row)
+        on_partial_transfer(dl, direction, int(d.frame_method), int(d.frame_body_size), row)
     elif of < 0 or of == t.places[0].transfer:
-        forget_deliveries(dl, direction)  # it may have been a transfer of any of them
+        reset_deliveries(dl, direction)  # it may be a transfer of any delivery
     if of >= 0:
-        _keep_torn(d, torn, of, row, rows, t)
-    d.frame_bytes += d.frame_seen
-    d.span_from = -1
-    d.mode = FRAMES
+        store_partial(d, torn, of, row, rows, t)
 
 
 @kernel
-def _keep_torn(d, torn, of, row, rows, t):
-    """Keep what is there of the performative `of` in a frame that lost bytes: fields that are whole; and if it is the
-    transfer that a delivery begins with, sections. Of a login nothing is kept where its list lost bytes, since nobody
-    knows what is whole then."""
+def store_partial(d, torn, of, row, rows, t):
+    """Store the complete fields of the performative `of` in a frame that lost bytes, and the sections after it if it is
+    the first transfer of a delivery. A login whose list lost bytes is not stored, since its fields are uncertain."""
     start, stop = octet(torn, WORD) * WORD, min(len(torn), int(row[R.SIZE]))
     _, _, at = performative(torn, start, stop, t)
     code = u8(torn, at, stop) if at >= 0 else -1
@@ -311,26 +286,26 @@ def _keep_torn(d, torn, of, row, rows, t):
             after = follows
             count += 1
         row[R.ERROR] = E_MISSING_VALUES
-    begins = int(rows.used[1])
-    rows.octets[begins] = NO_BODY
+    begin = int(rows.used[1])
+    rows.octets[begin] = NO_BODY
     rows.used[1] += 1
-    R.keep_octets(rows, row, torn, start, after)
+    R.append_octets(rows, row, torn, start, after)
     row[R.DEFINITION] = of
     if not whole:
-        at += begins + 1 - start
+        at += begin + 1 - start
         for i in range(width):
             rows.octets[at + 1 + i] = ((after - first + width) >> (8 * (width - 1 - i))) & 0xFF
             rows.octets[at + 1 + width + i] = (count >> (8 * (width - 1 - i))) & 0xFF
     elif of == t.places[0].transfer and row[R.CONTENT] == row[R.FRAME_NO]:
-        _keep_sections(torn, after, stop, row, rows, t)
+        _store_sections(torn, after, stop, row, rows, t)
 
 
 @kernel
-def _keep_sections(torn, at, stop, row, rows, t):
-    """Keep the sections before the body, as far as they are whole, of the message that begins at `at`."""
+def _store_sections(torn, at, stop, row, rows, t):
+    """Store the complete sections before the body of the message that begins at `at`."""
     while at < stop:
         section, _, inside, size = section_head(torn, at, stop, t)
         if section < 0 or size > stop - inside or T.DATA <= section <= T.VALUE:
             return
-        R.keep_octets(rows, row, torn, at, inside + size)
+        R.append_octets(rows, row, torn, at, inside + size)
         at = inside + size

@@ -1,9 +1,9 @@
-"""The octets that `codec.amqp.v1_0.frames` kept of a 1.0 frame, as arguments and properties.
+"""Arguments and properties of 1.0 frames, from the octets that `codec.amqp.v1_0.frames` stored.
 
-They are: one octet, the section of the message's body (NO_BODY: not known, or none); the performative; and on the
-frame that completes a delivery, the sections of its message, those of the body left out unless they are for a
-transaction coordinator. The properties are one object: the sections under their names, "body_kind", and "body" for
-such an operation.
+The octets are: one octet with the section of the message's body (NO_BODY: unknown or none); the performative; and in
+the frame that completes a delivery, the sections of its message without those of the body, unless the body is for a
+transaction coordinator. The properties are one object: the sections by name, "body_kind", and "body" for a transaction
+coordinator.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import numpy as np
 from codec.amqp.rows import ERROR, HANDSHAKE, STATUS
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.composites import BROKEN, DEEP, LARGE, MISFIT
-from codec.amqp.v1_0.constructors import descriptor
+from codec.amqp.v1_0.constructors import descriptor, section_head
 from codec.amqp.v1_0.detect import fields_in_place
 from codec.amqp.v1_0.scalars import EVERY_FIELD
-from codec.amqp.v1_0.sections import section_head
 from codec.amqp.v1_0.values import decode_value
 from codec.amqp.versions import E_DEPTH, E_FIELDS, E_SECTIONS, E_VALUE_SIZE, MALFORMED, PARTIAL
 from codec.compiler.kernel import kernel
@@ -35,25 +34,25 @@ from codec.variant import (
 
 NO_BODY = 0xFF
 MISFIT_OF_FIELDS, MISFIT_OF_SECTIONS = np.array([E_FIELDS, E_SECTIONS])  # see `codec.amqp.v1_0.tables.WORDS`
-START, SECTIONS = np.array([0, 4])  # first key of a performative; how many sections there usually are
+START, SECTIONS = np.array([0, 4])  # first key of a performative; the usual number of sections
 
 
 @kernel
-def decode_described(octets, start, end, row, definition, t, v, s, arguments, properties):
-    """Write what was kept of a frame in `octets[start:end]`: OK, or FULL with nothing written.
+def decode_frame(octets, start, end, row, definition, t, v, s, arguments, properties):
+    """Write the values of a frame from `octets[start:end]`: OK, or FULL with nothing written.
 
-    `definition`: descriptor index of the performative. What does not fit its definition is noted on `row`. Of a
-    performative that may hold a secret, and of any before the client is authenticated, only those fields are shown
-    then that can be no part of a secret.
+    `definition`: descriptor index of the performative. Status and error of `row` tell whether the values fit it. If
+    they do not, a performative that may hold a secret, and any performative before the client is authenticated, has
+    only fields that cannot be part of a secret.
     """
     if start >= end:
         return OK
     _, _, at = descriptor(octets, start + 2, end, t)
-    s.shown[0] = EVERY_FIELD
+    s.field_count[0] = EVERY_FIELD
     if row[HANDSHAKE] or t.descriptor[definition].secret >= 0:
         shown, fields_stop = fields_in_place(octets, at, end, definition, t)
         if fields_stop < 0:
-            s.shown[0] = shown
+            s.field_count[0] = shown
     begin(arguments)
     at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, START)
     code = finish_known(arguments, v.keys, definition)
@@ -81,7 +80,7 @@ def decode_described(octets, start, end, row, definition, t, v, s, arguments, pr
 
 @kernel
 def _note(row, flaws, misfit):
-    """Say on the row what is wrong with its values."""
+    """Set status and error of a row whose values have flaws."""
     if flaws and row[STATUS] != PARTIAL:
         row[STATUS] = MALFORMED
         if row[ERROR] == 0:
@@ -101,7 +100,7 @@ def _decode_message(w, buf, at, end, t, v, s, body):
             break
         at = start + size
         if seen >> section:
-            flaws |= MISFIT  # one that comes after it in a message came before
+            flaws |= MISFIT  # a later section came before it
         seen |= 1 << section
         of, first = int(v.section[section, 2]), int(v.section[section, 1])
         if section == T.VALUE:

@@ -1,22 +1,22 @@
-"""The fact table of AMQP 1.0: look-ups by name for people, arrays for kernels.
+"""The fact table of AMQP 1.0: dataclasses by name, and arrays for kernels.
 
-Read once from the JSON file of `codec.amqp.spec`, with `overlay.json` for the fields that carry a secret. No
-performative, composite or section is described in code.
+It is read once from the JSON file of `codec.amqp.spec`, with the fields that have a secret in `overlay.json`. No
+performative, composite or section is defined in code.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from codec.amqp.classic.tables import classic_tables
-from codec.amqp.names import NAMES
+from codec.amqp.disclosure import SECRETS, SHOW_SASL_NAMES, describes_peer, disclosure
+from codec.amqp.rows import NAMES
 from codec.amqp.versions import AMQP, SASL, V0_9_1, fact_table
+from codec.sides import SIDES
 from codec.variant import KnownKeys, known_keys
 
 # Primitive types; a bit each in the types that a field may have, and one more for any described value.
@@ -30,35 +30,30 @@ DECIMAL32, DECIMAL64, DECIMAL128, CHAR, TIMESTAMP, UUID, BINARY, STRING, SYMBOL 
 LIST, MAP, ARRAY, DESCRIBED_VALUE = range(21, 25)
 UNDEFINED = -1
 
-FRAMING = ("open", "attach", "detach", "transfer")  # performatives that the framing looks into
+FRAMING = ("open", "attach", "detach", "transfer")  # performatives that the framing reads
 CATEGORIES = ("fixed", "variable", "compound", "array")
 FIXED, VARIABLE, COMPOUND, ARRAY_OF = range(len(CATEGORIES))
 
-SENDERS = ("client", "server")  # codes 0 and 1; -1 both
-# What a row shows of a field: it; of a secret the user in it, its size, nothing; it, if it can be names of SASL
-# mechanisms.
-SHOWN, USER_SHOWN, SIZE_SHOWN, HIDDEN, NAME_SHOWN = range(5)
-SECRETS = (USER_SHOWN, SIZE_SHOWN, HIDDEN)
 BODY_KINDS = {"data": "data", "amqp-sequence": "sequence", "amqp-value": "value"}
 DATA, SEQUENCE, VALUE = 5, 6, 7  # sections by their order in a message
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a composite. `key`: what it is called in a row; `types`: bit mask over TYPES of what may stand
-    there; `shown`: SHOWN, or what is shown instead of a secret."""
+    """One field of a composite. `key`: its key in a row; `types`: bit mask over TYPES of its allowed types;
+    `disclosure`: SHOW_ALL or another code of `codec.amqp.disclosure`."""
 
     name: str
     key: str
     types: int
     mandatory: bool
     multiple: bool
-    shown: int
-    tells_of_peer: bool = False
+    disclosure: int
+    describes_peer: bool = False
 
 
 @dataclass(frozen=True)
-class Described:
+class Descriptor:
     """One descriptor. `fields` is None for restricted types (annotations, data ...), whose value is not a list of
     fields.
 
@@ -87,11 +82,11 @@ DESCRIPTOR = np.dtype(
     ],
     align=True,
 )
-OF_FIELD = ("types", "mandatory", "multiple", "shown", "tells_of_peer")
+OF_FIELD = ("types", "mandatory", "multiple", "disclosure", "describes_peer")
 FIELD = np.dtype([(name, "i8") for name in OF_FIELD], align=True)
 
 
-# Descriptor indexes of the performatives that the framing looks into, and places of their fields.
+# Descriptor indexes of the performatives that the framing reads, and indexes of their fields.
 PLACES = np.dtype(
     [
         *((name, "i8") for name in ("open", "attach", "detach", "transfer", "max_frame_size", "channel_max")),
@@ -105,7 +100,7 @@ PLACES = np.dtype(
 
 
 class WireTables(NamedTuple):
-    """What must be known to step through values; -1 means none. Few arrays: each is seven arguments of every kernel.
+    """Tables for reading values; -1 means none. They are few arrays, since each is seven arguments of every kernel.
 
     `constructor` CONSTRUCTOR (256,); `descriptor` DESCRIPTOR (n,); `field` FIELD (all fields, in that order);
     `by_code` int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `places` PLACES
@@ -121,7 +116,7 @@ class WireTables(NamedTuple):
 
 
 class ValueTables(NamedTuple):
-    """What must be known beside `WireTables` to show values.
+    """Further tables for writing values.
 
     `section` int64 (9, 3): per section its number in the message's keys, and for composites that of its first field,
     and their descriptor index. `span` int64 (28, 2): where `WireTables.text` has the names of TYPES, then of
@@ -143,13 +138,6 @@ class ValueTables(NamedTuple):
 WORDS = ("descriptor", "value", "key", "type", "count", "hex")
 # numpy integers: numba compiles a kernel once more for every Python constant that it is called with
 DESCRIPTOR_WORD, VALUE_WORD, KEY_WORD, TYPE_WORD, COUNT_WORD, HEX_WORD = np.arange(len(WORDS))
-
-
-@lru_cache
-def _overlay() -> dict[str, Any]:
-    text = resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8")
-    overlay: dict[str, Any] = json.loads(text)
-    return overlay
 
 
 @lru_cache
@@ -178,20 +166,14 @@ def _field_types(described: dict[str, Any]) -> int:
 
 def _field(described: dict[str, Any], of: str) -> Field:
     """A field of composite `of`."""
-    name, overlay = described["name"], _overlay()
-    key, shown, secrets = name.replace("-", "_"), SHOWN, overlay["credentials"].get(of, {})
-    if name in overlay["sasl_names"].get(of, ()):
-        shown = NAME_SHOWN
-    elif name in secrets:
-        key, shown = secrets[name].get("size_as", key), SIZE_SHOWN if "size_as" in secrets[name] else HIDDEN
-        if "user_from" in secrets[name]:
-            key, shown = "user", USER_SHOWN
-    of_peer = name in overlay["tells_of_peer"].get(of, ())
-    return Field(name, key, _field_types(described), described["mandatory"], described["multiple"], shown, of_peer)
+    name = described["name"]
+    key, shown = disclosure(of, name)
+    mandatory, multiple = described["mandatory"], described["multiple"]
+    return Field(name, key, _field_types(described), mandatory, multiple, shown, describes_peer(of, name))
 
 
 @lru_cache
-def descriptors() -> tuple[Described, ...]:
+def descriptors() -> tuple[Descriptor, ...]:
     """Every descriptor of the fact table: composites with their fields, and described restricted types."""
     table = fact_table("1.0")
     composites = {entry["name"]: entry for entry in table["composite_types"]}
@@ -205,14 +187,14 @@ def descriptors() -> tuple[Described, ...]:
             fields = tuple(_field(described, name) for described in composites[name]["fields"])
         sender = sasl[name]["sent_by"] if name in sasl else "both"
         found.append(
-            Described(
+            Descriptor(
                 entry["code"],
                 entry["symbol"],
                 name,
                 entry["part"],
                 fields,
                 frame_types.get(name, -1),
-                SENDERS.index(sender) if sender in SENDERS else -1,
+                SIDES.index(sender) if sender in SIDES else -1,
                 sections.get(name, -1),
             )
         )
@@ -261,7 +243,7 @@ def _places() -> np.ndarray:
 
 
 def _sections(message: list[str]) -> np.ndarray:
-    """Per section in order: number of its own key, and of its fields' first key, in the message's keys; its index."""
+    """By section in order: number of its key, and of its first field's key, in the message's keys; its descriptor."""
     array = np.full((len(BODY_KINDS) + 6, 3), -1, np.int64)
     for index, described in enumerate(descriptors()):
         if described.section >= 0 and described.name not in BODY_KINDS:
@@ -285,10 +267,10 @@ class _Texts:
 
 
 def _first_secret(fields: tuple[Field, ...]) -> int:
-    """Place of the first secret field, or else of one that names mechanisms; -1: there is none."""
-    by_shown = {each.shown: place for place, each in reversed(tuple(enumerate(fields)))}
+    """Index of the first secret field, or else of one that names mechanisms; -1: none."""
+    by_shown = {each.disclosure: place for place, each in reversed(tuple(enumerate(fields)))}
     secrets = [by_shown[shown] for shown in SECRETS if shown in by_shown]
-    return min(secrets, default=by_shown.get(NAME_SHOWN, -1))
+    return min(secrets, default=by_shown.get(SHOW_SASL_NAMES, -1))
 
 
 def _descriptors(texts: _Texts) -> np.ndarray:
@@ -316,7 +298,7 @@ def _descriptors(texts: _Texts) -> np.ndarray:
 
 
 @lru_cache
-def described_tables() -> tuple[WireTables, ValueTables]:
+def v1_0_tables() -> tuple[WireTables, ValueTables]:
     """The arrays of version 1.0."""
     every = descriptors()
     by_code = np.full(256, -1, np.int64)
@@ -329,7 +311,7 @@ def described_tables() -> tuple[WireTables, ValueTables]:
     wire = WireTables(
         _constructors(),
         descriptor,
-        np.array([(f.types, f.mandatory, f.multiple, f.shown, f.tells_of_peer) for f in fields], FIELD).view(
+        np.array([(f.types, f.mandatory, f.multiple, f.disclosure, f.describes_peer) for f in fields], FIELD).view(
             np.recarray
         ),
         by_code,

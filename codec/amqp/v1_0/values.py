@@ -1,17 +1,17 @@
 """The type system of AMQP 1.0 to VARIANT: one interpreter for every value, composite and section.
 
-A value is a constructor octet and what it says (OASIS AMQP 1.0, part 1). Containers that are open stand on an explicit
-stack, one row each; the loop of `decode_value` takes the next item of the innermost one.
+A value is a constructor and its octets (OASIS AMQP 1.0, part 1). An explicit stack has a row for each open container;
+the loop of `decode_value` takes the next item of the innermost container.
 
 * list, array -> ARRAY; map -> OBJECT when all keys are text, else ARRAY of {key, value}
 * composite -> OBJECT of its fields that are not null, with "type": its name (not for the body of a frame, nor a
   section); a field that may be multiple is always an ARRAY
 * any other described value -> {descriptor, value}; an array of described values -> {descriptor, value: [...]}
 * an array whose elements have no octets -> {type, count}, never expanded
-* a container nested too deep or with too many entries -> BINARY, its octets as they stand
+* a container nested too deep or with too many entries -> BINARY, its octets
 
-Whatever the octets, what is written is a well-formed value: what is broken ends where its container does, and the rest
-goes on. Cost: linear in the octets.
+For any octets a well-formed value is written. A broken item ends its container, and the outer container continues after
+it. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ from codec.variant.writer import ENTRIES as OPEN_ENTRIES
 # An entry costs 6 or more octets of VARIANT, and far more of scratch memory while its container is open.
 ENTRIES = LIMITS.variant_bytes // 16
 EMPTY, PAIR, NONE = np.array([0, 2, -1])  # numpy integers, see `codec.amqp.v1_0.tables.WORDS`
-NOTHING, ELEMENTS = -2, -3  # instead of a constructor: nothing to write; the rest of an array of described values
+NOTHING, ELEMENTS = -2, -3  # instead of a constructor: no value; the rest of an array of described values
 
 
 @kernel
 def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
     """Write the value whose constructor is at `at`: (offset after it or -1, flaws).
 
-    `key_set`: the set that the value in the writer begins with. `top` is the descriptor index when the value is known
-    to be the list of that composite, whose keys stand in `key_set` from number `base` on. Otherwise `top` is -1.
+    `key_set`: the key set of the writer's value. `top` is the descriptor index when the value is the list of that
+    composite, whose keys are in `key_set` from number `base` on. Otherwise `top` is -1.
     """
     depth, flaws, code, of, wrapped = 0, 0, u8(buf, at, end), -1, False
     if top >= 0:
@@ -92,7 +92,7 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
         at += 1
     limit, depths = end, depth
     while True:
-        # one value, unless there is none
+        # the next value, if any
         if code != NOTHING:
             if code == ELEMENTS:
                 row = s.stack[depth - 1]
@@ -149,7 +149,7 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
 
 @kernel
 def _abandon(w, depth, t, v, s, key_set):
-    """What is broken ends where the innermost container with a size does: (offset after it, depth, flaws)."""
+    """End the innermost container with a size after a broken item: (offset after it, depth, flaws)."""
     at, flaws = -1, BROKEN
     while depth > 0 and at < 0:
         depth -= 1
@@ -186,9 +186,8 @@ def _begin_top(w, buf, at, end, code, top, t, s):
 
 @inlined
 def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
-    """A value that is not a scalar, with constructor `code` and octets from `at` on: (offset after what was taken, new
-    depth, flaws). The offset is -1 when nothing was written. `of`: descriptor index when it is known to be a
-    composite, else -1."""
+    """Write a value that is not a scalar, with constructor `code` and octets from `at` on: (offset of the next octet,
+    new depth, flaws). The offset is -1 when nothing was written. `of`: descriptor index of a composite, else -1."""
     if code == DESCRIBED:
         index, _, after = descriptor(buf, at, end, t)
         inner = u8(buf, after, end) if after >= 0 else -1
@@ -221,7 +220,7 @@ def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
         return -1, depth, BROKEN
     if kind == T.LIST and of >= 0:
         begin_composite(w, t, v, of, count, key_set)
-        if start == stop:  # no fields: the usual outcome, accepted
+        if start == stop:  # no fields: usually the outcome 'accepted'
             end_object(w)
             return stop, depth, no_fields(w, of, t)
         return start, _push(s, depth, IN_COMPOSITE, stop, count, NONE, of), 0
@@ -234,7 +233,7 @@ def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
 
 @kernel
 def _raw(w, buf, at, stop, depth, flaw):
-    """A container that is too deep or too large: its octets."""
+    """Write a container that is too deep or too large as BINARY."""
     if stop < 0:
         return -1, depth, BROKEN
     put_binary(w, buf, at, stop)
@@ -243,7 +242,7 @@ def _raw(w, buf, at, stop, depth, flaw):
 
 @kernel
 def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
-    """An array of `count` elements, which share the constructor at `start` (part 1, section 1.2)."""
+    """Write an array of `count` elements, which share the constructor at `start` (part 1, section 1.2)."""
     code = u8(buf, start, stop)
     at, of = start + 1, -1
     if count == 0:
@@ -274,7 +273,7 @@ def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
 
 @kernel
 def _put_count(w, t, v, kind, of, count, key_set):
-    """An array of `count` elements without octets."""
+    """Write an array of `count` elements without octets."""
     begin_object(w)
     word(w, v, T.TYPE_WORD, key_set)
     if of >= 0:
@@ -288,8 +287,8 @@ def _put_count(w, t, v, kind, of, count, key_set):
 
 @kernel
 def _next_item(w, buf, at, row, t, v, key_set):
-    """Announce the next item of a container that is not a composite: (offset after its constructor, the constructor or
-    NOTHING or ELEMENTS). The offset is -1 when broken before anything was announced."""
+    """Announce the next item of a container that is not a composite: (offset after its constructor, its constructor or
+    NOTHING or ELEMENTS). The offset is -1 when the item is broken and was not announced."""
     kind, end, step = int(row[KIND]), int(row[END]), int(row[STEP])
     row[STEP] = step + 1
     if kind == IN_ARRAY:

@@ -1,15 +1,14 @@
-"""Which of the classic versions (0-8, 0-9, 0-9-1) a connection speaks, where its protocol header does not settle it.
+"""The version of a connection of the classic family (0-8, 0-9, 0-9-1).
 
-The rule, in this order:
+The rules, in order of precedence:
 
-1. The client's protocol header proposes a version.
-2. The server's `connection.start` decides: version-major and version-minor are those the server agrees to use
-   (connection.start of the 0-8, 0-9 and 0-9-1 documents). 8 0 is 0-8, whatever the header was and if none was seen.
-   0 9 is said by 0-9 and 0-9-1 alike: a header of one of the two stands; without one 0-8 is ruled out, and frames
-   tell the rest. Numbers that no version says change nothing. What differs from the header is kept among the offers.
-3. Until something is settled, whole frames are weighed by how they fit each version's definitions. Rows are not
-   handed out while this goes on (`R.UNRESOLVED_ROWS`), so that all of them say the same version in the end. Where
-   nothing tells the versions apart, it is 0-9-1.
+1. The server's `connection.start` decides. Its version-major and version-minor are those the server agrees to use (see
+   connection.start in the 0-8, 0-9 and 0-9-1 documents). 8 0 is 0-8, with any protocol header and without one. 0 9 is
+   0-9 or 0-9-1: the protocol header of one of them decides; without a header 0-8 is excluded and rule 3 applies.
+   Undefined numbers change nothing. Numbers that differ from the header are stored as an offer.
+2. The client's protocol header proposes a version.
+3. Otherwise each whole frame counts against the versions whose definitions it does not fit. Rows are withheld meanwhile
+   (`R.UNRESOLVED_ROWS`), so that all rows have the same version. If no frame decides, the version is 0-9-1.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 
 from codec.amqp import rows as R
 from codec.amqp.classic.methods import check_header, check_method, classify_method
+from codec.amqp.frame_search import EVERY_CLASSIC
 from codec.amqp.versions import (
     CLASSIC,
     E_METHOD,
@@ -28,7 +28,7 @@ from codec.amqp.versions import (
     OOB_HEADER,
     OOB_METHOD,
     PROTOCOL_HEADER,
-    START_SAID,
+    START_VERSION,
     UNKNOWN,
     V0_8,
     V0_9_1,
@@ -36,17 +36,16 @@ from codec.amqp.versions import (
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import PROTOCOL_HEADERS
 
-EVERY_CLASSIC = 0b1110  # bits by version code: 0-8, 0-9, 0-9-1
-# Of versions that fit the frames equally well the first one: by how many speak them.
+# The first of the versions that fit the frames equally well is chosen: they are in order of use.
 PREFERRED = np.array([V0_9_1, V0_8, V0_8 + 1], np.int64)
-# Points against a version. A frame that another version defines and this one does not, or not so, can hardly be of it;
-# some clients of 0-9-1 still send an access ticket, which it reserves (0-9-1 XML, domain of reserved-1).
+# Points against a version: for a frame that another version defines and this one does not; for an access ticket, which
+# 0-9-1 reserves (0-9-1 XML, domain of reserved-1) but some of its clients send.
 MISFIT, TICKET, RULED_OUT = 3, 1, 1 << 30
 
 
 @kernel
 def payload_fits(buf, start, stop, kind, t, version):
-    """Whether the payload `buf[start:stop]` of a frame of type `kind` is exactly what `version` defines."""
+    """Whether the payload `buf[start:stop]` of a frame of type `kind` fits the definitions of `version` exactly."""
     if kind in (METHOD, OOB_METHOD):
         method = classify_method(buf, start, stop, t, version)
         return method >= 0 and check_method(buf, start, stop, t, version, method)
@@ -68,14 +67,8 @@ def fitting_versions(buf, p, stop, t, versions):
 
 
 @kernel
-def possible_versions(c):
-    """The versions that frames of connection `c` may be of: the settled one, else every classic one."""
-    return 1 << int(c.version) if c.version_known and c.family == CLASSIC else EVERY_CLASSIC
-
-
-@kernel
-def assume(c):
-    """Frames of the classic family, of no settled version: begin to weigh them."""
+def assume_classic(c):
+    """The family is classic, the version unknown: begin to score frames."""
     c.family = CLASSIC
     c.version = V0_9_1
     c.version_known = 0
@@ -83,10 +76,10 @@ def assume(c):
 
 
 @kernel
-def weigh_frame(rows, c, buf, p, stop, t):
-    """Let the whole frame at `p`, whose payload ends at `stop`, speak for and against the versions of `c`."""
+def score_frame(rows, c, buf, p, stop, t):
+    """Count the whole frame at `p`, whose payload ends at `stop`, against versions that it does not fit."""
     if c.weighed == c.frame_no + 1:
-        return  # this frame is taken a second time, because its row did not fit
+        return  # the frame is decoded again, because its row did not fit
     c.weighed = c.frame_no + 1
     fits = fitting_versions(buf, p, stop, t, EVERY_CLASSIC)
     if fits == 0:
@@ -98,23 +91,23 @@ def weigh_frame(rows, c, buf, p, stop, t):
         method = classify_method(buf, p + 7, stop, t, V0_9_1)
         if t.method_ticket[method] and (buf[p + 11] or buf[p + 12]):
             c.misfits[V0_9_1] += TICKET
-    settle_on_likeliest(rows, c, t)
+    choose_likeliest(rows, c, t)
 
 
 @kernel
-def settle_on_likeliest(rows, c, t):
-    """The version with the fewest points against it becomes that of `c` and of its rows at hand."""
+def choose_likeliest(rows, c, t):
+    """Set the version of `c` and of its pending rows to the one with the fewest points against it."""
     likeliest = V0_9_1
     for version in PREFERRED:
         if c.misfits[version] < c.misfits[likeliest]:
             likeliest = version
     if likeliest != c.version:
-        rename_rows(rows, c, likeliest, t)
+        set_version(rows, c, likeliest, t)
 
 
 @kernel
 def method_index(t, version, klass, method):
-    """Index of a method by its numbers, -1 undefined."""
+    """Index of a method by class and method id, -1 undefined."""
     if klass < 0 or method < 0 or klass >= t.lookup.shape[1] or method >= t.lookup.shape[2]:
         return -1
     return int(t.lookup[version, klass, method])
@@ -122,9 +115,9 @@ def method_index(t, version, klass, method):
 
 @kernel
 def method_sender(c, buf, start, stop, method, t):
-    """Who alone sends the method whose payload is `buf[start:stop]`: R.CLIENT, R.SERVER, or -1; its index is `method`.
-    While frames are weighed, every version that has these numbers must say so (10 61 is connection.close-ok of 0-8,
-    which both send, and later connection.unblocked of servers)."""
+    """The only side that sends method `method`, whose payload is `buf[start:stop]`: R.CLIENT, R.SERVER, or -1. While
+    the version is unknown, all versions that define these numbers must agree (10 61 is connection.close-ok in 0-8,
+    which both sides send, and connection.unblocked of servers later)."""
     sender = int(t.method_sender[method])
     if c.weighing:
         for version in range(V0_8, V0_9_1 + 1):
@@ -135,8 +128,8 @@ def method_sender(c, buf, start, stop, method, t):
 
 
 @kernel
-def rename_rows(rows, c, version, t):
-    """`c` turns out to be of `version`: so are its rows at hand, with the names that their frames have there."""
+def set_version(rows, c, version, t):
+    """Set the version of `c` and of its pending rows, with the names of their frames in that version."""
     c.version = version
     for i in range(int(c.row_from), int(rows.used[0])):
         row = rows.cells[i]
@@ -169,29 +162,29 @@ def is_start(buf, start, stop, t):
 
 
 @kernel
-def agree(rows, c, direction, major, minor, t):
-    """The server's connection.start, sent in `direction`, says version `major` `minor`: rule 2."""
+def apply_start(rows, c, direction, major, minor, t):
+    """Apply rule 1: the server's connection.start, sent in `direction`, has version `major` `minor`."""
     c.started = 1
-    said, settled = 0, NONE
+    agreed, settled = 0, NONE
     for version in range(V0_8, V0_9_1 + 1):
-        if t.start_says[version, 0] == major and t.start_says[version, 1] == minor:
-            settled = version if said == 0 else NONE
-            said |= 1 << version
-    if c.version_known and said >> int(c.version) & 1:
+        if t.start_version[version, 0] == major and t.start_version[version, 1] == minor:
+            settled = version if agreed == 0 else NONE
+            agreed |= 1 << version
+    if c.version_known and agreed >> int(c.version) & 1:
         return
     if c.offers < OFFERS:
-        c.offer[c.offers] = (direction << 32) | (START_SAID << 24) | (major << 8) | minor
+        c.offer[c.offers] = (direction << 32) | (START_VERSION << 24) | (major << 8) | minor
         c.offers += 1
     else:
         c.limits |= PROTOCOL_HEADERS
-    if said == 0:
+    if agreed == 0:
         return
     c.version_known = 1 if settled != NONE else 0
     c.weighing = 1 if settled == NONE and c.frame_no < R.UNRESOLVED_ROWS else 0
     for version in range(V0_8, V0_9_1 + 1):
-        if not said >> version & 1:
+        if not agreed >> version & 1:
             c.misfits[version] = RULED_OUT
     if settled != NONE:
-        rename_rows(rows, c, settled, t)
+        set_version(rows, c, settled, t)
     else:
-        settle_on_likeliest(rows, c, t)
+        choose_likeliest(rows, c, t)

@@ -1,11 +1,11 @@
-"""Secrets of a frame, blanked where they stand: what SASL responses and tokens carry, as the overlay of the fact tables
-lists them ("credentials").
+"""Redaction of frames: secrets in SASL responses and tokens are overwritten in place.
 
-A frame keeps its length and all its other octets, so that it decodes as before but for the user, who stands inside of
-the response. Where the fields do not fill the frame, some length is not true: all is blanked from the first secret on,
-or from where they no longer fit. So is what stands beside a secret and may be a part of it: what cannot name a
-mechanism, a long string behind a secret. Octets that are not one whole frame, whose method nobody knows, or that stand
-where their type cannot (a login whose type is damaged), cannot be vouched for: they are blanked from end to end.
+The fact tables' overlay lists the fields with secrets ("credentials"). A frame does not change its length or any other
+octet, so it decodes as before, except for the user, which is part of the response. Where the fields do not fill the
+frame, some length is damaged: everything is overwritten from the first secret on, or from the first field that does not
+fit. A field next to a secret that may be part of it is overwritten as well: a mechanism without the form of one, a long
+string after a secret. A frame is unsafe when it is incomplete, its method is unknown, or its type is impossible in its
+place (such as a login with a damaged type). All octets of an unsafe frame are overwritten. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from codec.amqp.classic import kinds as K
+from codec.amqp.classic.detect import FRAME_END
 from codec.amqp.classic.field_table import value_end
 from codec.amqp.classic.frames import OVERHEAD, frame_kind
-from codec.amqp.classic.methods import NUMBERS, check_header, classify_method, fields_in_place, is_shown
+from codec.amqp.classic.methods import NUMBERS, check_header, classify_method, fields_in_place, is_public
 from codec.amqp.classic.tables import OPTIONAL, classic_tables
 from codec.amqp.connections.connection import matches_magic, plausible_header
-from codec.amqp.detect import FRAME_END
+from codec.amqp.disclosure import SECRETS, SHOW_ALL, SHOW_SASL_NAMES
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.detect import BODY_SEGMENT, COMMAND_SEGMENT, WHOLE_SEGMENT, header_flaw
 from codec.amqp.v0_10.detect import OVERHEAD as SEGMENT_OVERHEAD
 from codec.amqp.v0_10.extents import entry_at, extent, packing_flags, session_header_end
 from codec.amqp.v0_10.extents import fields_in_place as fields_in_segment
-from codec.amqp.v0_10.tables import segmented_tables
-from codec.amqp.v0_10.values import is_shown as is_shown_apart
+from codec.amqp.v0_10.tables import v0_10_tables
+from codec.amqp.v0_10.values import is_public as is_public_v0_10
 from codec.amqp.v1_0 import tables as D
 from codec.amqp.v1_0.composites import sasl_names
 from codec.amqp.v1_0.constructors import DESCRIBED, compound, skip
 from codec.amqp.v1_0.detect import FRAME_HEADER, SASL_FRAME, WORD, is_list, performative
 from codec.amqp.v1_0.detect import fields_in_place as fields_in_place_1_0
-from codec.amqp.v1_0.tables import described_tables
+from codec.amqp.v1_0.tables import v1_0_tables
 from codec.amqp.versions import (
     AMQP,
     BODY,
@@ -45,7 +46,7 @@ from codec.amqp.versions import (
     OOB_HEADER,
     OOB_METHOD,
     SASL,
-    SEGMENTED,
+    V0_10_FAMILY,
 )
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
@@ -59,21 +60,21 @@ CONTENT = (HEADER, BODY, OOB_HEADER, OOB_BODY)
 
 @kernel
 def blank(octets, start, end):
-    """Write over `octets[start:end]`."""
+    """Overwrite `octets[start:end]`."""
     for i in range(start, end):
         octets[i] = BLANK
 
 
 @kernel
 def _classic(octets, start, end, t, version, nest):
-    """Blank the secrets of a frame of 0-8 to 0-9-1: whether all of it can be vouched for."""
+    """Overwrite the secrets of a frame of 0-8 to 0-9-1; False when it is unsafe."""
     if end - start < OVERHEAD or u32(octets, start + 3, end) != end - start - OVERHEAD:
         return False
     kind, stop = frame_kind(t, version, octet(octets, start)), end - 1
     if kind < 0 or octet(octets, stop) != FRAME_END:
         return False
     if kind not in (METHOD, OOB_METHOD):
-        # content is on no channel 0, its headers fit their class, and no other frame has a payload
+        # contents are not on channel 0, headers fit their class, and no other frame has a payload
         if kind in (HEADER, OOB_HEADER) and not check_header(octets, start + PAYLOAD, stop, t, version):
             return False
         return stop == start + PAYLOAD or (kind in CONTENT and u16(octets, start + 1, end) != 0)
@@ -95,7 +96,7 @@ def _classic(octets, start, end, t, version, nest):
         after = value_end(octets, at, stop, kind)
         if kind in (K.SECRET, K.SASL_RESPONSE):
             blank(octets, at + 4, after)
-        elif kind in (K.SASL_NAME, K.AFTER_SECRET) and not is_shown(octets, at, after, kind):
+        elif kind in (K.SASL_NAME, K.AFTER_SECRET) and not is_public(octets, at, after, kind):
             blank(octets, at + 1, after)
         at = after
     if flaw:
@@ -104,7 +105,7 @@ def _classic(octets, start, end, t, version, nest):
 
 
 @kernel
-def _segmented(octets, start, end, t):
+def _v0_10(octets, start, end, t):
     """`_classic` for 0-10."""
     if end - start < SEGMENT_OVERHEAD or u16(octets, start + 2, end) != end - start:
         return False
@@ -127,9 +128,9 @@ def _segmented(octets, start, end, t):
     first = int(t.entries[of, T.FIELD_FROM])
     for i in range(first, first + shown):
         if flags & 1:
-            number, of_field = int(t.fields[i, T.FIELD_TYPE]), int(t.fields[i, T.FIELD_SHOWN])
+            number, of_field = int(t.fields[i, T.FIELD_TYPE]), int(t.fields[i, T.FIELD_DISCLOSURE])
             after = extent(octets, at, shown_end, number, int(t.fields[i, T.FIELD_OF]), t)
-            if of_field in T.SECRETS or (of_field != T.SHOWN and not is_shown_apart(octets, at, after, of_field)):
+            if of_field in SECRETS or (of_field != SHOW_ALL and not is_public_v0_10(octets, at, after, of_field)):
                 blank(octets, at + int(t.types[T.WIDTH, number]), after)
             at = after
         flags >>= 1
@@ -138,14 +139,14 @@ def _segmented(octets, start, end, t):
 
 
 @kernel
-def _described(octets, start, end, t):
+def _v1_0(octets, start, end, t):
     """`_classic` for 1.0."""
     if end - start < FRAME_HEADER or u32(octets, start, end) != end - start:
         return False
     body, kind = start + octet(octets, start + WORD) * WORD, octet(octets, start + WORD + 1)
     if body < start + FRAME_HEADER or body > end or kind > SASL_FRAME:
         return False
-    blank(octets, start + FRAME_HEADER, body)  # an extended header, which nobody has defined
+    blank(octets, start + FRAME_HEADER, body)  # an extended header, for which no meaning is defined
     if body == end:
         return True
     of, _, at = performative(octets, body, end, t)
@@ -159,22 +160,22 @@ def _described(octets, start, end, t):
     first = int(t.descriptor[of].field_from)
     for i in range(first, first + shown):
         after = skip(octets, at, stop, t)
-        if t.field[i].shown == D.NAME_SHOWN:
+        if t.field[i].disclosure == SHOW_SASL_NAMES:
             if not sasl_names(octets, at, stop, t):
                 blank(octets, _content_of(octets, at, stop, t), after)
-        elif t.field[i].shown != D.SHOWN:
+        elif t.field[i].disclosure != SHOW_ALL:
             blank(octets, min(_content_of(octets, at, stop, t), after), after)
         at = after
     if fields_stop < 0:
         blank(octets, at if shown > 0 else in_list, stop)
     if t.descriptor[of].secret >= 0:
-        blank(octets, stop, end)  # what follows the list is a message, or nothing that a performative with secrets has
+        blank(octets, stop, end)  # only a transfer, which has no secret, may have a payload
     return True
 
 
 @kernel
 def _content_of(octets, at, stop, t):
-    """Where the octets of the value whose constructor is at `at` begin, behind their size if they have one."""
+    """Offset of the value whose constructor is at `at`, after its size if it has one."""
     code = u8(octets, at, stop)
     if code != DESCRIBED and t.constructor[code].category == D.VARIABLE:
         return at + 1 + int(t.constructor[code].width)
@@ -182,29 +183,29 @@ def _content_of(octets, at, stop, t):
 
 
 @kernel
-def _blank_classic(octets, offsets, t, version, nest, vouched):
+def _blank_classic(octets, offsets, t, version, nest, safe):
     for i in range(len(offsets) - 1):
         start, end = int(offsets[i]), int(offsets[i + 1])
-        vouched[i] = _is_header(octets, start, end) or _classic(octets, start, end, t, version, nest)
-        if not vouched[i]:
+        safe[i] = _is_header(octets, start, end) or _classic(octets, start, end, t, version, nest)
+        if not safe[i]:
             blank(octets, start, end)
 
 
 @kernel
-def _blank_segmented(octets, offsets, t, vouched):
+def _blank_v0_10(octets, offsets, t, safe):
     for i in range(len(offsets) - 1):
         start, end = int(offsets[i]), int(offsets[i + 1])
-        vouched[i] = _is_header(octets, start, end) or _segmented(octets, start, end, t)
-        if not vouched[i]:
+        safe[i] = _is_header(octets, start, end) or _v0_10(octets, start, end, t)
+        if not safe[i]:
             blank(octets, start, end)
 
 
 @kernel
-def _blank_described(octets, offsets, t, vouched):
+def _blank_v1_0(octets, offsets, t, safe):
     for i in range(len(offsets) - 1):
         start, end = int(offsets[i]), int(offsets[i + 1])
-        vouched[i] = _is_header(octets, start, end) or _described(octets, start, end, t)
-        if not vouched[i]:
+        safe[i] = _is_header(octets, start, end) or _v1_0(octets, start, end, t)
+        if not safe[i]:
             blank(octets, start, end)
 
 
@@ -215,17 +216,17 @@ def _is_header(octets, start, end):
 
 
 def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version: int) -> NDArray[np.bool_]:
-    """Write over the secrets of the frames `octets[offsets[i]:offsets[i + 1]]`, each a whole frame of a VERSIONS code.
+    """Overwrite the secrets of the frames `octets[offsets[i]:offsets[i + 1]]` of a VERSIONS code, in place.
 
-    False for those that cannot be vouched for, of which no octet is left. `octets` must be writable, and is changed.
+    Returns bool (n,): False for unsafe frames, all of whose octets are overwritten.
     """
-    vouched = np.zeros(len(offsets) - 1, np.bool_)
+    safe = np.zeros(len(offsets) - 1, np.bool_)
     family = int(FAMILY_OF_VERSION[version])
     if family == CLASSIC:
         nest = np.zeros((LIMITS.nesting_depth, 2), np.int64)
-        _blank_classic(octets, offsets, classic_tables(), version, nest, vouched)
-    elif family == SEGMENTED:
-        _blank_segmented(octets, offsets, segmented_tables(), vouched)
+        _blank_classic(octets, offsets, classic_tables(), version, nest, safe)
+    elif family == V0_10_FAMILY:
+        _blank_v0_10(octets, offsets, v0_10_tables(), safe)
     else:
-        _blank_described(octets, offsets, described_tables()[0], vouched)
-    return vouched
+        _blank_v1_0(octets, offsets, v1_0_tables()[0], safe)
+    return safe

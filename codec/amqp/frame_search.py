@@ -1,0 +1,111 @@
+"""Is this AMQP, and where does a frame begin? The search in bytes without a known frame boundary, for every family.
+
+A boundary is accepted where a *chain* of frames begins. Each frame has a defined type and a plausible channel and size;
+arguments parse exactly to its end. Evidence is counted in points, so that one frame that matches by chance never
+decides. Ports are never considered. Cost: linear in the bytes, times the length of a chain.
+
+Each family judges one frame: `judge(buf, p, end, t, versions, frame_cap, channel_cap)` returns (verdict, size of the
+frame, points, those of `versions` that define it). UNDECIDED: nothing contradicts a frame, but it reaches beyond `end`.
+`search` makes the kernels that walk over frames with such a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from codec.amqp.versions import CLASSIC, UNKNOWN_FAMILY
+from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
+
+REJECT, ACCEPT, UNDECIDED = range(3)
+
+# Points of a frame. A method, header or performative parses exactly (about 60 bits of agreement); a body agrees only in
+# type, size and end octet (about 28 bits).
+POINTS_PARSED, POINTS_BODY = 3, 2
+# In a connection that is known to be AMQP one parsed frame is proof enough. Any other stream needs two: another
+# protocol may carry the bytes of one AMQP frame.
+NEED_KNOWN, NEED_UNKNOWN = 3, 6
+FRAMES_KNOWN, FRAMES_UNKNOWN = 1, 2
+
+UNKNOWN_FRAME_MAX = LIMITS.guessed_frame_bytes
+UNKNOWN_CHANNEL_MAX = 65535
+FRAME_BYTES = LIMITS.frame_bytes
+EVERY_CLASSIC = 0b1110  # bits by version code: 0-8, 0-9, 0-9-1
+
+TLS_RECORD_MAX = 16384 + 2048  # RFC 5246 section 6.2.3
+
+
+@kernel
+def tls_record(buf, p, end, ended):
+    """Does a TLS record begin at `p`? (RFC 8446 section 5.1: type 20..23, version 3.0..3.4, a bounded length.)"""
+    if p >= end or buf[p] < 20 or buf[p] > 23:
+        return REJECT
+    if p + 1 < end and buf[p + 1] != 3:
+        return REJECT
+    if p + 2 < end and buf[p + 2] > 4:
+        return REJECT
+    if p + 5 > end:
+        return REJECT if ended else UNDECIDED
+    size = (int(buf[p + 3]) << 8) | int(buf[p + 4])
+    return ACCEPT if 0 < size <= TLS_RECORD_MAX else REJECT
+
+
+@kernel
+def negotiated(c):
+    """What frames of connection `c` may be: (classic versions as bits by version code, frame size, channel)."""
+    versions = 1 << int(c.version) if c.version_known and c.family == CLASSIC else EVERY_CLASSIC
+    frame_cap = int(c.frame_max) if c.frame_max > 0 else UNKNOWN_FRAME_MAX
+    return versions, frame_cap, int(c.channel_max) if c.channel_max > 0 else UNKNOWN_CHANNEL_MAX
+
+
+def search(judge: Callable[..., tuple[int, int, int, int]], ends_with_body: bool) -> tuple[Callable[..., Any], ...]:
+    """The kernels `chain`, `find` and `is_cut` of a family. `ends_with_body`: a chain in a known connection may end
+    with a frame that carries a body alone."""
+
+    @kernel
+    def chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known):  # type: ignore[no-untyped-def]
+        """Does a chain of frames begin at `p`, all of one of `versions`? `ended`: no byte will follow `end` (the stream
+        or its part is over)."""
+        need = NEED_KNOWN if known else NEED_UNKNOWN
+        least = FRAMES_KNOWN if known else FRAMES_UNKNOWN
+        points, frames = 0, 0
+        while True:
+            verdict, size, more, versions = judge(buf, p, end, t, versions, frame_cap, channel_cap)
+            if verdict == REJECT:
+                return REJECT
+            if verdict == UNDECIDED:
+                if not ended:
+                    return UNDECIDED
+                # the last frame before a hole or the end: accept a single body that ends exactly there
+                return ACCEPT if ends_with_body and known and frames > 0 and p >= end else REJECT
+            points += more
+            frames += 1
+            if points >= need and frames >= least:
+                return ACCEPT
+            p += size
+
+    @kernel
+    def find(buf, p, end, ended, t, c):  # type: ignore[no-untyped-def]
+        """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position that is not
+        ruled out). `c` (CONNECTION record): whether the stream is known to be AMQP, and the negotiated limits."""
+        versions, frame_cap, channel_cap = negotiated(c)
+        known = c.family != UNKNOWN_FAMILY
+        while p < end:
+            verdict = chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known)
+            if verdict != REJECT:
+                return verdict, p
+            p += 1
+        return UNDECIDED, p
+
+    @kernel
+    def is_cut(buf, p, end, t, c):  # type: ignore[no-untyped-def]
+        """Whether whole frames from `p` on lead to one whose header is complete and that continues beyond `end`."""
+        versions, frame_cap, channel_cap = negotiated(c)
+        while True:
+            verdict, size, points, versions = judge(buf, p, end, t, versions, frame_cap, channel_cap)
+            if verdict != ACCEPT:
+                return verdict == UNDECIDED and size > 0 and points == 0
+            p += size
+
+    return chain, find, is_cut
