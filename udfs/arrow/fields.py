@@ -165,7 +165,8 @@ def _found(values: Values, wanted: Mapping[str, str]) -> Fields:
     keys = np.frombuffer(b"".join(names), np.uint8)
     key_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     found = new_fields([kind == "variant" for kind in wanted.values()], len(values.starts))
-    read_fields(*values, keys, key_ends, new_seen(), found)
+    if (values.stops > values.starts).any():
+        read_fields(*values, keys, key_ends, new_seen(), found)
     return found
 
 

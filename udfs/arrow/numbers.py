@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from codec.text import escaped
 
+FEW_TEXTS = 64
 MOST_TEXTS = 1 << 16  # that are remembered for connections to come
 
 
@@ -22,6 +23,10 @@ class Numbers:
 
     def of(self, column: pa.Array) -> NDArray[np.int64]:
         """The number of each text; not writeable, as `integers`."""
+        if column.null_count == len(column):
+            nothing = np.zeros(len(column), np.int64)
+            nothing.flags.writeable = False
+            return nothing
         encoded = column.dictionary_encode()
         # Spark hands on octets from the wire that are not UTF-8.
         octets = encoded.dictionary.cast(pa.binary()).to_pylist()
@@ -42,6 +47,8 @@ class Numbers:
 
     def column(self, numbers: NDArray[np.int64]) -> pa.Array:
         """The texts of `numbers`."""
+        if len(self.texts) <= FEW_TEXTS:
+            return pa.array([None, *self.texts], pa.string()).take(pa.array(numbers))
         # Only those that are there: all texts met so far would be too many for every batch.
         distinct, places = np.unique(numbers, return_inverse=True)
         texts = [self.texts[number - 1] if number else None for number in distinct.tolist()]
