@@ -45,8 +45,8 @@ EPILOG = """examples:
   wirehare audit lake --since yesterday --until today --report yesterday.html
 
 exit codes:
-  0  done, and no finding reaches the threshold of --fail-on
-  1  done, and some do: see the report
+  0  done; no finding reaches the threshold of --fail-on
+  1  done; some findings reach the threshold: see the report
   2  bad usage, or a configuration or baseline that cannot be read; nothing was written
   3  the tables are missing or cannot be read; nothing was written
   4  Spark or the file system failed; the previous report is as it was
@@ -132,7 +132,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="TOML with thresholds, rules that are switched off, accepted exceptions, rules of your own",
+        help="TOML with thresholds, disabled rules, accepted exceptions, custom rules",
     )
     parser.add_argument(
         "--title", metavar="TEXT", default="AMQP audit", help="heading of the report (default: AMQP audit)"

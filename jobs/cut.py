@@ -43,7 +43,7 @@ exit codes:
   0  done
   1  nothing matched, nothing was written
   2  bad usage; nothing was written
-  3  tables or captures could not be read, or not to their end, or are other ones now: what could be read was written
+  3  tables or captures could not be read, or not to their end, or have changed: what could be read was written
   4  Spark or the file system failed; nothing was written
 """
 LARGEST = (1 << 63) - 1  # LONG

@@ -1,4 +1,4 @@
-"""Append captures to a lake, batch after batch: what is new, with open connections carried from one to the next.
+"""Append new captures to a lake, batch by batch; open connections continue in the next batch.
 
 Runs as `wirehare ingest` and as `spark-submit jobs/ingest.py`. What it does is `pipeline.ingest`; this is its command
 line, its loop, and a line for each batch.
@@ -35,7 +35,7 @@ exit codes:
   0  done (--once)
   2  bad usage, no capture found, no lake, or another ingest works on it
   3  done (--once), but some captures could not be read to their end (see the table captures)
-  4  Spark or the file system failed; the lake is as of its last batch, and the next run goes on from there
+  4  Spark or the file system failed; the lake is as of its last batch, and the next run continues
   130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
 """
 STOPPED = "the lake is as of its last batch; the next run goes on from there"
@@ -51,13 +51,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a pcap or pcapng file (also .gz .zst .lz4), a directory of them, a glob pattern, or a URI (s3, gs, hdfs)",
     )
     parser.add_argument(
-        "--lake", metavar="DIR", required=True, help="directory or URI of the lake, which is made if there is none"
+        "--lake", metavar="DIR", required=True, help="directory or URI of the lake, created if it does not exist"
     )
     how_often = parser.add_mutually_exclusive_group()
     how_often.add_argument(
-        "--every", metavar="TIME", type=length, default=60.0, help="look for new captures so often (default: 60s)"
+        "--every",
+        metavar="TIME",
+        type=length,
+        default=60.0,
+        help="interval at which to look for new captures (default: 60s)",
     )
-    how_often.add_argument("--once", action="store_true", help="take what is new, and end")
+    how_often.add_argument("--once", action="store_true", help="ingest what is new, then exit")
     parser.add_argument(
         "--settle",
         metavar="TIME",
@@ -84,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=length,
         default=300.0,
-        help="decode captures that end this much before the latest packet of the lake for themselves (default: 5m)",
+        help="captures that end this much before the latest packet of the lake are decoded on their own (default: 5m)",
     )
     add_choice(parser)
     add_keylog(parser)

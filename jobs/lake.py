@@ -1,4 +1,4 @@
-"""Show what a lake holds, join its small files, or drop its old days.
+"""Show a lake, compact its small files, or drop old days.
 
 Without an option: its last batches, its days, its tables and open connections. Safe beside a running ingest and beside
 readers. Spark is not needed.
@@ -34,7 +34,7 @@ DAYS = 14
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("lake", metavar="LAKE", help="directory or URI that `wirehare ingest` fills")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--compact", action="store_true", help="join the small files of days that are over")
+    what.add_argument("--compact", action="store_true", help="compact the small files of past days")
     what.add_argument(
         "--expire", metavar="DAYS", type=days, help="drop what ended more than so many days before the latest day: 90d"
     )

@@ -1,4 +1,4 @@
-"""Decode captures and audit the tables, in one Spark session: what a night has to do.
+"""Decode captures and audit the tables in one Spark session.
 
 Runs as `wirehare nightly` and as `spark-submit jobs/nightly.py`. It is `wirehare decode` followed by `wirehare audit`
 and writes the same files, but Spark starts only once. Nothing is audited if decoding failed.
@@ -26,10 +26,10 @@ EPILOG = """examples:
   wirehare nightly trace.pcapng --output tables --format sarif > nightly.sarif
 
 exit codes:
-  0  done, no finding reaches the threshold of --fail-on, and all captures were read to their end
-  1  done, and some findings do: see the report; also when some captures could not be read to their end
+  0  done; no finding reaches the threshold of --fail-on, and all captures were read to their end
+  1  done; some findings reach the threshold: see the report, which names incomplete captures, too
   2  bad usage, no capture found, or a configuration or baseline that cannot be read; nothing was written
-  3  done, and no finding reaches the threshold, but some captures could not be read to their end (see the report)
+  3  done; no finding reaches the threshold, but some captures could not be read to their end (see the report)
   4  Spark or the file system failed; the old report is as it was, and so are the tables unless all were written
 """
 
