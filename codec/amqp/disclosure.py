@@ -1,4 +1,4 @@
-"""What rows show of fields that hold a secret, or stand next to one; the fact tables' overlay lists the fields.
+"""What rows show of fields with a secret, and of fields next to one; the fact tables' overlay lists the fields.
 
 A damaged length moves octets of a secret into the fields next to it. So the name of a mechanism is shown only if it has
 the form of one. A short string after a secret is shown only if its length is no octet that a secret consists of, and

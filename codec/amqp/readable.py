@@ -17,26 +17,16 @@ from typing import Any
 import numpy as np
 
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.notes import note_names
 from codec.amqp.rows import NAMES
 from codec.amqp.standalone import HEADER_OCTETS, StandaloneDecoder, detect_versions
-from codec.amqp.versions import (
-    CLASSIC,
-    ERRORS,
-    FAMILY_OF_VERSION,
-    FRAME_TYPES,
-    NONE,
-    STATUSES,
-    V0_10_FAMILY,
-    V1_0_FAMILY,
-    VERSIONS,
-)
 from codec.errors import WirehareError
 from codec.variant import decode as to_python
 
 # The size field of a frame: (first octet, octets, octets of the frame that the size does not count).
-SIZE_FIELD = {CLASSIC: (3, 4, 8), V0_10_FAMILY: (2, 2, 0), V1_0_FAMILY: (0, 4, 0)}
-SMALLEST_FRAME = {CLASSIC: 8, V0_10_FAMILY: 12, V1_0_FAMILY: 8}
+SIZE_FIELD = {V.CLASSIC: (3, 4, 8), V.V0_10_FAMILY: (2, 2, 0), V.V1_0_FAMILY: (0, 4, 0)}
+SMALLEST_FRAME = {V.CLASSIC: 8, V.V0_10_FAMILY: 12, V.V1_0_FAMILY: 8}
 
 
 class UnknownVersion(WirehareError, ValueError):
@@ -72,22 +62,22 @@ def decode(octets: bytes, version: str | None = None) -> list[Frame]:
     the version cannot be determined or does not exist. As in the tables, secrets are hidden.
     """
     found: list[Frame] = []
-    known = NONE if version is None else _code(version)
+    known = V.NONE if version is None else _code(version)
     for piece, code in _pieces(octets, known):
         found += _rows(piece, code)
     return found
 
 
 def _code(version: str) -> int:
-    if not version or version not in VERSIONS:
-        raise UnknownVersion(f"no version {version!r} of AMQP: expected one of {', '.join(filter(None, VERSIONS))}")
-    return VERSIONS.index(version)
+    if not version or version not in V.VERSIONS:
+        raise UnknownVersion(f"no version {version!r} of AMQP: expected one of {', '.join(filter(None, V.VERSIONS))}")
+    return V.VERSIONS.index(version)
 
 
 def _detected(octets: bytes) -> int:
     array = np.frombuffer(octets, np.uint8)
     code = int(detect_versions(array, np.array([0, len(array)], np.int64))[0])
-    if code == NONE:
+    if code == V.NONE:
         raise UnknownVersion("these octets begin neither with a protocol header nor with a whole frame of AMQP")
     return code
 
@@ -98,10 +88,10 @@ def _pieces(octets: bytes, known: int) -> Iterator[tuple[bytes, int]]:
     while at < len(octets):
         if octets.startswith(b"AMQP", at) and len(octets) - at >= HEADER_OCTETS:
             piece = octets[at : at + HEADER_OCTETS]
-            code = known if known != NONE else _detected(piece)
+            code = known if known != V.NONE else _detected(piece)
         else:
-            code = _detected(octets[at:]) if code == NONE else code
-            piece = octets[at : at + _size(octets, at, int(FAMILY_OF_VERSION[code]))]
+            code = _detected(octets[at:]) if code == V.NONE else code
+            piece = octets[at : at + _size(octets, at, int(V.FAMILY_OF_VERSION[code]))]
         yield piece, code
         at += len(piece)
 
@@ -119,14 +109,14 @@ def _rows(piece: bytes, version: int) -> Iterator[Frame]:
     for batch in StandaloneDecoder().frames(array, np.array([0, len(array)], np.int64), version):
         for cells in batch.cells:
             yield Frame(
-                version=str(VERSIONS[version]),
+                version=str(V.VERSIONS[version]),
                 channel=None if cells[R.CHANNEL] < 0 else int(cells[R.CHANNEL]),
-                frame_type=FRAME_TYPES[cells[R.TYPE]],
+                frame_type=V.FRAME_TYPES[cells[R.TYPE]],
                 name=_text(NAMES, cells[R.NAME]),
                 arguments=_value(batch.arguments, batch.arguments_metadata, cells, R.ARGUMENTS_END),
                 properties=_value(batch.properties, batch.properties_metadata, cells, R.PROPERTIES_END),
-                status=STATUSES[cells[R.STATUS]],
-                error=_text(ERRORS, cells[R.ERROR]),
+                status=V.STATUSES[cells[R.STATUS]],
+                error=_text(V.ERRORS, cells[R.ERROR]),
                 notes=tuple(note_names(int(cells[R.NOTES])) or ()),
                 octets=piece,
             )

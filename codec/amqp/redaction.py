@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from codec.amqp import versions as V
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.detect import FRAME_END
 from codec.amqp.classic.field_table import value_end
@@ -34,20 +35,6 @@ from codec.amqp.v1_0.constructors import DESCRIBED, compound, skip
 from codec.amqp.v1_0.detect import FRAME_HEADER, SASL_FRAME, WORD, is_list, performative
 from codec.amqp.v1_0.detect import fields_in_place as fields_in_place_1_0
 from codec.amqp.v1_0.tables import v1_0_tables
-from codec.amqp.versions import (
-    AMQP,
-    BODY,
-    CLASSIC,
-    FAMILY_OF_VERSION,
-    HEADER,
-    METHOD,
-    NO_ERROR,
-    OOB_BODY,
-    OOB_HEADER,
-    OOB_METHOD,
-    SASL,
-    V0_10_FAMILY,
-)
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u8, u16, u32
@@ -55,7 +42,7 @@ from codec.cursor import octet, u8, u16, u32
 BLANK = ord("*")
 HEADER_OCTETS = 8
 PAYLOAD = 7  # offset in a frame of 0-8 to 0-9-1
-CONTENT = (HEADER, BODY, OOB_HEADER, OOB_BODY)
+CONTENT = (V.HEADER, V.BODY, V.OOB_HEADER, V.OOB_BODY)
 
 
 @kernel
@@ -73,9 +60,9 @@ def _classic(octets, start, end, t, version, nest):
     kind, stop = frame_kind(t, version, octet(octets, start)), end - 1
     if kind < 0 or octet(octets, stop) != FRAME_END:
         return False
-    if kind not in (METHOD, OOB_METHOD):
+    if kind not in (V.METHOD, V.OOB_METHOD):
         # contents are not on channel 0, headers fit their class, and no other frame has a payload
-        if kind in (HEADER, OOB_HEADER) and not check_header(octets, start + PAYLOAD, stop, t, version):
+        if kind in (V.HEADER, V.OOB_HEADER) and not check_header(octets, start + PAYLOAD, stop, t, version):
             return False
         return stop == start + PAYLOAD or (kind in CONTENT and u16(octets, start + 1, end) != 0)
     method = classify_method(octets, start + PAYLOAD, stop, t, version)
@@ -109,7 +96,7 @@ def _v0_10(octets, start, end, t):
     """`_classic` for 0-10."""
     if end - start < SEGMENT_OVERHEAD or u16(octets, start + 2, end) != end - start:
         return False
-    if header_flaw(octets, start, end) != NO_ERROR:
+    if header_flaw(octets, start, end) != V.NO_ERROR:
         return False
     kind, at = octet(octets, start + 1), start + SEGMENT_OVERHEAD
     if kind > COMMAND_SEGMENT:
@@ -152,7 +139,7 @@ def _v1_0(octets, start, end, t):
     of, _, at = performative(octets, body, end, t)
     if of < 0 or not is_list(octets, at, end, t):
         return False
-    if t.descriptor[of].frame_type != (SASL if kind == SASL_FRAME else AMQP):
+    if t.descriptor[of].frame_type != (V.SASL if kind == SASL_FRAME else V.AMQP):
         return False
     shown, fields_stop = fields_in_place_1_0(octets, at, end, of, t)
     in_list = at + 1
@@ -221,11 +208,11 @@ def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version
     Returns bool (n,): False for unsafe frames, all of whose octets are overwritten.
     """
     safe = np.zeros(len(offsets) - 1, np.bool_)
-    family = int(FAMILY_OF_VERSION[version])
-    if family == CLASSIC:
+    family = int(V.FAMILY_OF_VERSION[version])
+    if family == V.CLASSIC:
         nest = np.zeros((LIMITS.nesting_depth, 2), np.int64)
         _blank_classic(octets, offsets, classic_tables(), version, nest, safe)
-    elif family == V0_10_FAMILY:
+    elif family == V.V0_10_FAMILY:
         _blank_v0_10(octets, offsets, v0_10_tables(), safe)
     else:
         _blank_v1_0(octets, offsets, v1_0_tables()[0], safe)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.detect import classic_chain
 from codec.amqp.classic.field_table import put_nested
@@ -36,22 +37,6 @@ from codec.amqp.v1_0.detect import performative, v1_0_chain
 from codec.amqp.v1_0.scalars import new_scratch
 from codec.amqp.v1_0.tables import v1_0_tables
 from codec.amqp.v1_0.values import decode_value
-from codec.amqp.versions import (
-    E_BODY_ALONE,
-    E_HEADER_ALONE,
-    E_NO_BOUNDARY,
-    E_NO_COMMAND,
-    FAMILY_OF_VERSION,
-    MALFORMED,
-    NONE,
-    SASL,
-    SKIPPED,
-    V0_8,
-    V0_9_1,
-    V0_10,
-    V1_0,
-    headers,
-)
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import u32
 from codec.tcp.direction import FRAMES
@@ -60,7 +45,7 @@ from codec.variant.writer import copy_bytes
 
 HEADER_OCTETS = 8
 # Errors that say that other frames are missing before this one.
-MISSING_CONTEXT = np.array([E_HEADER_ALONE, E_BODY_ALONE, E_NO_COMMAND], np.int64)
+MISSING_CONTEXT = np.array([V.E_HEADER_ALONE, V.E_BODY_ALONE, V.E_NO_COMMAND], np.int64)
 TABLE_SIZE = 4  # octets of the size before a field table
 TABLE = np.int64(K.TABLE)  # numpy integers: see `codec.amqp.v1_0.tables.WORDS`
 NO_COMPOSITE = np.int64(-1)
@@ -75,14 +60,14 @@ def _version(octets, start, end, known, classic, v0_10, wire):
     if matches_magic(octets, start, end) == 4 and end - start >= HEADER_OCTETS:
         return int(header_version(octets, start, known))
     # one frame that parses exactly is enough: the caller expects AMQP
-    for version in range(V0_9_1, V0_8 - 1, -1):
+    for version in range(V.V0_9_1, V.V0_8 - 1, -1):
         if classic_chain(octets, start, end, True, classic, 1 << version, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
             return version
     if v0_10_chain(octets, start, end, True, v0_10, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
-        return V0_10
+        return V.V0_10
     if v1_0_chain(octets, start, end, True, wire, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
-        return V1_0
-    return NONE
+        return V.V1_0
+    return V.NONE
 
 
 @kernel
@@ -98,7 +83,7 @@ def detect_versions(octets: NDArray[np.uint8], offsets: NDArray[np.int64]) -> ND
     classic versions define are of the latest of them.
     """
     out = np.zeros(len(offsets) - 1, np.int64)
-    _versions(octets, offsets, headers(), classic_tables(), v0_10_tables(), v1_0_tables()[0], out)
+    _versions(octets, offsets, V.headers(), classic_tables(), v0_10_tables(), v1_0_tables()[0], out)
     return out
 
 
@@ -136,9 +121,9 @@ def _take_one(state, start, end):
         return False
     if d.pos != end or rows.used[0] != index + 1:
         rows.used[0] = index
-        row = rows.cells[R.append_row(rows, c, 0, SKIPPED, 0, end - start)]
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_NO_BOUNDARY
+        row = rows.cells[R.append_row(rows, c, 0, V.SKIPPED, 0, end - start)]
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_NO_BOUNDARY
         return True
     row = rows.cells[index]
     row[R.NOTES] &= ~N.CONTENT_ALONE
@@ -171,7 +156,7 @@ class StandaloneDecoder(Decoder):
         """
         own, peer = self.state.streams
         self.state = self.state._replace(streams=(own._replace(bytes=octets), peer))
-        first, family = 0, int(FAMILY_OF_VERSION[version])
+        first, family = 0, int(V.FAMILY_OF_VERSION[version])
         while first < len(offsets) - 1:
             self.state.rows.used[:] = 0
             stop = int(take_standalone(self.state, offsets, first, version, family))
@@ -218,7 +203,7 @@ def sasl_bodies(octets, offsets, t, out):
     """Set `out[i]` to whether frame body `i` begins with a performative of the SASL layer (AMQP 1.0)."""
     for i in range(len(out)):
         of, _, _ = performative(octets, int(offsets[i]), int(offsets[i + 1]), t)
-        out[i] = 1 if of >= 0 and t.descriptor[of].frame_type == SASL else 0
+        out[i] = 1 if of >= 0 and t.descriptor[of].frame_type == V.SASL else 0
 
 
 def wrap(

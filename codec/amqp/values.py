@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from codec import variant as W
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.classic.methods import decode_arguments, decode_properties
 from codec.amqp.classic.tables import classic_tables
 from codec.amqp.v0_10.containers import new_stack
@@ -22,44 +24,7 @@ from codec.amqp.v0_10.values import HEADER_SEGMENT, decode_segment
 from codec.amqp.v1_0.message import decode_frame
 from codec.amqp.v1_0.scalars import Scratch, new_scratch
 from codec.amqp.v1_0.tables import ValueTables, WireTables, v1_0_tables
-from codec.amqp.versions import (
-    CLASSIC,
-    CONTROL,
-    E_ARGUMENTS,
-    E_DEPTH,
-    E_MISSING_VALUES,
-    E_PROPERTIES,
-    E_TEXT,
-    E_VALUE_SIZE,
-    FAMILY_OF_VERSION,
-    HEADER,
-    MALFORMED,
-    METHOD,
-    OOB_HEADER,
-    OOB_METHOD,
-    PARTIAL,
-    PROTOCOL_HEADER,
-    UNKNOWN_FAMILY,
-    V0_10_FAMILY,
-    V1_0_FAMILY,
-)
-from codec.amqp.versions import OK as OK_ROW
 from codec.compiler.kernel import kernel
-from codec.variant import (
-    ESCAPED,
-    FULL,
-    NOTES,
-    OK,
-    TOO_DEEP,
-    TOO_LARGE,
-    KnownKeys,
-    begin,
-    begin_object,
-    end_object,
-    finish,
-    key,
-    put_int,
-)
 from codec.variant.writer import METADATA, VALUE
 
 HEADER_KEYS = np.frombuffer(b"protocol_idmajorminorrevision", np.uint8).copy()
@@ -70,7 +35,7 @@ class V0_10Values(NamedTuple):
     """Tables and scratch (`stack`) of 0-10."""
 
     tables: V0_10Tables
-    keys: KnownKeys
+    keys: W.KnownKeys
     stack: np.ndarray
 
 
@@ -85,36 +50,36 @@ class V1_0Values(NamedTuple):
 def definitions() -> dict[int, tuple[Callable[..., int], tuple[Any, ...]]]:
     """By family: the kernel that decodes its values, and the tables that the kernel reads."""
     return {
-        CLASSIC: (classic_values, classic_tables()),
-        V0_10_FAMILY: (v0_10_values, V0_10Values(v0_10_tables(), v0_10_keys(), new_stack())),
-        V1_0_FAMILY: (v1_0_values, V1_0Values(*v1_0_tables(), new_scratch())),
+        V.CLASSIC: (classic_values, classic_tables()),
+        V.V0_10_FAMILY: (v0_10_values, V0_10Values(v0_10_tables(), v0_10_keys(), new_stack())),
+        V.V1_0_FAMILY: (v1_0_values, V1_0Values(*v1_0_tables(), new_scratch())),
     }
 
 
 @kernel
 def put_protocol_header(octets, start, w):
     """Write the four octets after "AMQP" under their names in the 0-9-1 and 1.0 specifications."""
-    begin(w)
-    begin_object(w)
+    W.begin(w)
+    W.begin_object(w)
     for i in range(4):
-        key(w, HEADER_KEYS, int(HEADER_KEY_AT[i]), int(HEADER_KEY_AT[i + 1]))
-        put_int(w, int(octets[start + i]))
-    end_object(w)
-    return finish(w)
+        W.key(w, HEADER_KEYS, int(HEADER_KEY_AT[i]), int(HEADER_KEY_AT[i + 1]))
+        W.put_int(w, int(octets[start + i]))
+    W.end_object(w)
+    return W.finish(w)
 
 
 @kernel
 def note_code(row, code, misfit):
     """Set status and error of a row whose values did not decode with OK. `misfit`: the error of values that do not fit
     their definition; those of a frame that lost bytes cannot fit."""
-    if row[R.STATUS] == PARTIAL:
-        row[R.ERROR] = E_MISSING_VALUES
+    if row[R.STATUS] == V.PARTIAL:
+        row[R.ERROR] = V.E_MISSING_VALUES
     else:
-        row[R.STATUS] = MALFORMED
-    if code == TOO_LARGE:
-        row[R.ERROR] = E_VALUE_SIZE
-    elif code == TOO_DEEP:
-        row[R.ERROR] = E_DEPTH
+        row[R.STATUS] = V.MALFORMED
+    if code == W.TOO_LARGE:
+        row[R.ERROR] = V.E_VALUE_SIZE
+    elif code == W.TOO_DEEP:
+        row[R.ERROR] = V.E_DEPTH
     elif row[R.ERROR] == 0:
         row[R.ERROR] = misfit
 
@@ -123,19 +88,19 @@ def note_code(row, code, misfit):
 def finish_row(row, code, misfit, arguments, properties):
     """Set status, error, notes and the ends of values of a row after decoding; False when a writer is full and the row
     must be decoded again."""
-    if code == FULL:
+    if code == W.FULL:
         return False
-    if code != OK:
+    if code != W.OK:
         note_code(row, code, misfit)
-    if row[R.STATUS] != PARTIAL:
-        row[R.NOTES] |= arguments.positions[NOTES] | properties.positions[NOTES]
-    if arguments.positions[ESCAPED] > 0 or properties.positions[ESCAPED] > 0:
+    if row[R.STATUS] != V.PARTIAL:
+        row[R.NOTES] |= arguments.positions[W.NOTES] | properties.positions[W.NOTES]
+    if arguments.positions[W.ESCAPED] > 0 or properties.positions[W.ESCAPED] > 0:
         row[R.NOTES] |= N.NOT_UTF8
-        if row[R.STATUS] == OK_ROW:
-            row[R.STATUS] = MALFORMED
-            row[R.ERROR] = E_TEXT
-    arguments.positions[NOTES] = properties.positions[NOTES] = 0
-    arguments.positions[ESCAPED] = properties.positions[ESCAPED] = 0
+        if row[R.STATUS] == V.OK:
+            row[R.STATUS] = V.MALFORMED
+            row[R.ERROR] = V.E_TEXT
+    arguments.positions[W.NOTES] = properties.positions[W.NOTES] = 0
+    arguments.positions[W.ESCAPED] = properties.positions[W.ESCAPED] = 0
     row[R.ARGUMENTS_END] = arguments.positions[VALUE]
     row[R.ARGUMENTS_META_END] = arguments.positions[METADATA]
     row[R.PROPERTIES_END] = properties.positions[VALUE]
@@ -156,14 +121,14 @@ def classic_values(cells, octets, first, stop, t, arguments, properties):
         row = cells[index]
         start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
         definition, kind, version = int(row[R.DEFINITION]), int(row[R.TYPE]), int(row[R.VERSION])
-        code, misfit, cut = OK, E_ARGUMENTS, row[R.STATUS] == PARTIAL
-        if kind == PROTOCOL_HEADER:
+        code, misfit, cut = W.OK, V.E_ARGUMENTS, row[R.STATUS] == V.PARTIAL
+        if kind == V.PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
-        elif definition >= 0 and kind in (METHOD, OOB_METHOD):
+        elif definition >= 0 and kind in (V.METHOD, V.OOB_METHOD):
             guarded = row[R.HANDSHAKE] != 0
             code, _ = decode_arguments(octets, start, end, t, version, definition, arguments, guarded, cut)
-        elif definition >= 0 and kind in (HEADER, OOB_HEADER):
-            misfit = E_PROPERTIES
+        elif definition >= 0 and kind in (V.HEADER, V.OOB_HEADER):
+            misfit = V.E_PROPERTIES
             code, _ = decode_properties(octets, start, end, t, version, definition, properties, cut)
         if not finish_row(row, code, misfit, arguments, properties):
             return index
@@ -177,13 +142,13 @@ def v0_10_values(cells, octets, first, stop, t, arguments, properties):
         row = cells[index]
         start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
         definition, kind = int(row[R.DEFINITION]), int(row[R.TYPE])
-        code, misfit = OK, E_ARGUMENTS
-        if kind == PROTOCOL_HEADER:
+        code, misfit = W.OK, V.E_ARGUMENTS
+        if kind == V.PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
         elif definition >= 0:
-            segment, writer = kind - CONTROL, arguments
-            if kind == HEADER:
-                segment, writer, misfit = HEADER_SEGMENT, properties, E_PROPERTIES
+            segment, writer = kind - V.CONTROL, arguments
+            if kind == V.HEADER:
+                segment, writer, misfit = HEADER_SEGMENT, properties, V.E_PROPERTIES
                 row[R.BODY_SIZE] = content_length(octets, start, end, t.tables)
             guarded = row[R.HANDSHAKE] != 0
             code = decode_segment(octets, start, end, segment, definition, t.tables, t.keys, t.stack, writer, guarded)
@@ -199,12 +164,12 @@ def v1_0_values(cells, octets, first, stop, t, arguments, properties):
         row = cells[index]
         start, end = _octets_from(cells, index), int(row[R.OCTETS_END])
         definition = int(row[R.DEFINITION])
-        code = OK
-        if row[R.TYPE] == PROTOCOL_HEADER:
+        code = W.OK
+        if row[R.TYPE] == V.PROTOCOL_HEADER:
             code = put_protocol_header(octets, start, arguments)
         elif definition >= 0:
             code = decode_frame(octets, start, end, row, definition, t.wire, t.values, t.scratch, arguments, properties)
-        if not finish_row(row, code, E_ARGUMENTS, arguments, properties):
+        if not finish_row(row, code, V.E_ARGUMENTS, arguments, properties):
             return index
     return stop
 
@@ -214,8 +179,8 @@ def decode_values(cells, octets, first, definitions, arguments, properties):  # 
 
     Consecutive rows of one family go to the kernel of that family, so that only kernels in use are compiled.
     """
-    family = FAMILY_OF_VERSION[cells[:, R.VERSION]]
-    family[family == UNKNOWN_FAMILY] = CLASSIC
+    family = V.FAMILY_OF_VERSION[cells[:, R.VERSION]]
+    family[family == V.UNKNOWN_FAMILY] = V.CLASSIC
     changes = np.flatnonzero(np.diff(family)) + 1
     for end in [*changes[changes > first].tolist(), len(cells)]:
         decode, tables = definitions[int(family[first])]

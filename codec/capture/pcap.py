@@ -115,7 +115,7 @@ def _walk(block, at, big, header_bytes, unit_ns, link_type, limit, records):
         offset[count] = at + header_bytes
         cap_len[count] = captured
         wire_len[count] = max(captured, read32(block, at + 12, big))
-        # seconds and fraction of 32 bits each: below 2**63 ns together, whatever they are
+        # seconds and fraction of 32 bits each: always below 2**63 ns together
         ts_ns[count] = read32(block, at, big) * SECOND_NS + read32(block, at + 4, big) * unit_ns
         interface[count] = 0
         link[count] = link_type

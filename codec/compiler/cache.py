@@ -152,7 +152,7 @@ class KernelCache(NullCache):
         base = f"{Path(code.co_filename).stem}.{function.__qualname__}-{code.co_firstlineno}"
         self._base = f"{base}.{sys.implementation.cache_tag}".replace("<", "").replace(">", "")
         taken, kept = directories(name)
-        # `name` stands for the sources: no stamp is needed
+        # `name` identifies the sources: no stamp is needed
         files = {directory: _CacheFile(str(directory), self._base, None) for directory in taken}
         self.taken = list(files.values())
         self.kept = files[kept] if kept else None

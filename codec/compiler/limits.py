@@ -101,7 +101,8 @@ class Limits:
     handshake_bytes: int = 64 * 1024
     # 0-RTT data that wait until the server is seen to accept them: servers take 16 KB by default.
     early_bytes: int = 64 * 1024
-    # What may be decrypted on trial behind losses and with secrets that may not fit: so much of every connection ...
+    # Bytes that may be decrypted by trial after losses and with secrets that may not fit: this much of each connection
+    # ...
     trial_grace: int = 4 * 1024 * 1024
     # ... and so many octets for each octet captured.
     trial_rate: int = 32

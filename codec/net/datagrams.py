@@ -33,7 +33,7 @@ DATAGRAM = np.dtype(
         ("older", "i8"),  # number of the datagram before in the same bucket
         ("buffer", "i4"),  # NONE: complete
         ("protocol", "i4"),  # from the fragment that begins the datagram; NONE before that
-        ("total", "i4"),  # bytes behind the IP header, from the last fragment; NONE before that
+        ("total", "i4"),  # bytes after the IP header, from the last fragment; NONE before that
         ("seen", "i4"),  # units
         ("farthest", "i4"),  # end of the farthest fragment, in bytes
         ("captured", "i4"),  # bytes from here on may be missing: the snaplen cut them off

@@ -15,27 +15,11 @@ from __future__ import annotations
 
 from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16, u32
+from codec.net import protocols as P
 from codec.net.datagrams import KEY_SOURCE, KEY_TARGET, NONE, UNIT, datagram, expire, release
-from codec.net.protocols import (
-    AT,
-    BAD_FRAGMENT,
-    END,
-    FRAGMENT,
-    FRAGMENT_COPY,
-    FRAGMENT_LIMIT,
-    FRAGMENT_OVERLAP,
-    IPV4,
-    IPV4_BYTES,
-    IPV6,
-    IPV6_BYTES,
-    LAYER,
-    NEXT_LAYER,
-    VERSION,
-    WIRE_END,
-)
 
 LONGEST = 65535  # of an IPv4 datagram, and of the payload of an IPv6 packet
-DATAGRAM_BYTES = IPV6_BYTES + LONGEST
+DATAGRAM_BYTES = P.IPV6_BYTES + LONGEST
 
 
 @kernel
@@ -45,36 +29,36 @@ def add_fragment(octets, used, state, buffers, packet_no):
     NEXT_LAYER: it completes the datagram, which is now at `octets[used:]` (the caller provides DATAGRAM_BYTES of room);
     `state` is at its IP header. Else a skip code.
     """
-    at, end, version = state[AT], state[END], state[VERSION]
+    at, end, version = state[P.AT], state[P.END], state[P.VERSION]
     if version == 4:
         place = u16(octets, at + 6, end)
         begin, more = (place & 0x1FFF) * UNIT, place & 0x2000
         protocol, identification = octet(octets, at + 9), u16(octets, at + 4, end)
         at += (octet(octets, at) & 0x0F) * 4
-        longest = LONGEST - IPV4_BYTES
+        longest = LONGEST - P.IPV4_BYTES
     else:
         place = u16(octets, at + 2, end)
         begin, more = place & 0xFFF8, place & 1
         protocol, identification = octet(octets, at), u32(octets, at + 4, end)
         at += UNIT
         longest = LONGEST
-    stop = begin + state[WIRE_END] - at
+    stop = begin + state[P.WIRE_END] - at
     if stop <= begin or stop > longest or (more and (stop - begin) % UNIT != 0):
-        return BAD_FRAGMENT
+        return P.BAD_FRAGMENT
     expire(buffers, packet_no)
     number = datagram(octets, state, buffers, packet_no, identification, protocol if version == 4 else 0)
     if number == NONE:
-        return FRAGMENT_LIMIT
+        return P.FRAGMENT_LIMIT
     row = number % len(buffers.datagrams)
     datagrams = buffers.datagrams
     if datagrams["buffer"][row] == NONE:
-        return FRAGMENT_COPY
+        return P.FRAGMENT_COPY
     total = int(datagrams["total"][row])
     if total != NONE and (stop > total or (not more and stop != total)):
-        return BAD_FRAGMENT
+        return P.BAD_FRAGMENT
     if not more:
         if stop < datagrams["farthest"][row]:
-            return BAD_FRAGMENT
+            return P.BAD_FRAGMENT
         total = stop
         datagrams["total"][row] = total
     if begin == 0:
@@ -83,10 +67,10 @@ def add_fragment(octets, used, state, buffers, packet_no):
     fresh = _fill(octets, at, begin, stop, begin + end - at, buffers, row)
     if total != NONE and datagrams["seen"][row] == (total + UNIT - 1) // UNIT:
         _complete(octets, used, state, buffers, row)
-        return NEXT_LAYER
+        return P.NEXT_LAYER
     if fresh == 0:
-        return FRAGMENT_COPY
-    return FRAGMENT if fresh == (stop - begin + UNIT - 1) // UNIT else FRAGMENT_OVERLAP
+        return P.FRAGMENT_COPY
+    return P.FRAGMENT if fresh == (stop - begin + UNIT - 1) // UNIT else P.FRAGMENT_OVERLAP
 
 
 @kernel
@@ -120,8 +104,8 @@ def _complete(octets, used, state, buffers, row):
     """Write the datagram at `used`, after an IP header without options."""
     total, protocol = int(buffers.datagrams["total"][row]), int(buffers.datagrams["protocol"][row])
     captured = min(total, int(buffers.datagrams["captured"][row]))
-    version = state[VERSION]
-    header, size = (IPV4_BYTES, 4) if version == 4 else (IPV6_BYTES, 16)
+    version = state[P.VERSION]
+    header, size = (P.IPV4_BYTES, 4) if version == 4 else (P.IPV6_BYTES, 16)
     for j in range(used, used + header):
         octets[j] = 0
     length, length_at, protocol_at, source_at = total, used + 4, used + 6, used + 8
@@ -137,7 +121,7 @@ def _complete(octets, used, state, buffers, row):
     for j in range(captured):
         octets[used + header + j] = buffers.octets[buffer, j]
     release(buffers, row)
-    state[AT] = used
-    state[END] = used + header + captured
-    state[WIRE_END] = used + header + total
-    state[LAYER] = IPV4 if version == 4 else IPV6
+    state[P.AT] = used
+    state[P.END] = used + header + captured
+    state[P.WIRE_END] = used + header + total
+    state[P.LAYER] = P.IPV4 if version == 4 else P.IPV6

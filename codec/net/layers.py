@@ -18,46 +18,15 @@ from numpy.typing import NDArray
 from codec.capture.records import Bytes, Records
 from codec.compiler.kernel import kernel, njit
 from codec.cursor import octet, u16, u32
+from codec.net import protocols as P
 from codec.net.datagrams import Fragments
 from codec.net.fragments import DATAGRAM_BYTES, add_fragment
 from codec.net.ip import ip_protocol, ipv4, ipv6
 from codec.net.link import bsd, ethertype, ip, link, to_ethertype
-from codec.net.protocols import (
-    AT,
-    BAD_TCP,
-    BARE,
-    DEPTH,
-    END,
-    ETHERNET,
-    ETHERTYPE,
-    FIRST_TUNNEL,
-    FRAGMENT,
-    IP,
-    IP_PROTOCOL,
-    IPV4,
-    IPV6,
-    LAYER,
-    LINUX_SLL,
-    LINUX_SLL2,
-    MAX_LAYERS,
-    MAX_TUNNELS,
-    NEXT_LAYER,
-    SOURCE,
-    STATE_SIZE,
-    TARGET,
-    TCP,
-    TCP_BYTES,
-    TOO_DEEP,
-    TOO_NESTED,
-    TRUNCATED,
-    TUNNELS,
-    VERSION,
-    WIRE_END,
-)
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.net.tunnels import tunnel
 
-HEADROOM = (MAX_TUNNELS + 1) * DATAGRAM_BYTES  # one packet can complete a datagram at each level
+HEADROOM = (P.MAX_TUNNELS + 1) * DATAGRAM_BYTES  # one packet can complete a datagram at each level
 
 
 class Packets(NamedTuple):
@@ -91,10 +60,10 @@ def dissect(
     segments = np.empty(count, SEGMENT)
     keys = np.empty((count, FLOW_KEY_BYTES), np.uint8)
     skip = np.empty(count, np.int32)
-    tunnels = np.zeros((count, MAX_TUNNELS), np.int64)
+    tunnels = np.zeros((count, P.MAX_TUNNELS), np.int64)
     order_ns = _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip, tunnels)
     octets = block
-    fragmented = skip == FRAGMENT
+    fragmented = skip == P.FRAGMENT
     if fragmented.any():
         buffers = (fragments or Fragments()).buffers()
         at, used, room = 0, len(block), HEADROOM + int(records["cap_len"][fragmented].sum())
@@ -110,14 +79,14 @@ def has_fragments(block: Bytes, records: Records) -> bool:
     """Whether a packet of `records` is a fragment, or has one in a tunnel."""
     skip = np.empty(len(records), np.int32)
     keys = np.empty((len(records), FLOW_KEY_BYTES), np.uint8)
-    tunnels = np.empty((len(records), MAX_TUNNELS), np.int64)
+    tunnels = np.empty((len(records), P.MAX_TUNNELS), np.int64)
     _dissect_all(block, records, 1, 0, np.empty(len(records), SEGMENT), keys, skip, tunnels)
-    return bool((skip == FRAGMENT).any())
+    return bool((skip == P.FRAGMENT).any())
 
 
 @njit
 def _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip, tunnels):
-    state = np.empty(STATE_SIZE, np.int64)
+    state = np.empty(P.STATE_SIZE, np.int64)
     for i in range(len(records)):
         ts_ns = int(records["ts_ns"][i])
         order_ns = max(order_ns, ts_ns)
@@ -133,9 +102,9 @@ def _dissect_all(block, records, first_packet_no, order_ns, segments, keys, skip
 @njit
 def _reassemble_all(octets, used, records, at, buffers, segments, keys, skip, tunnels):
     """Reassemble fragments of `records[at:]`; datagrams go to `octets[used:]`. Returns (next record, end of them)."""
-    state = np.empty(STATE_SIZE, np.int64)
+    state = np.empty(P.STATE_SIZE, np.int64)
     for i in range(at, len(records)):
-        if skip[i] != FRAGMENT:
+        if skip[i] != P.FRAGMENT:
             continue
         if used + HEADROOM > len(octets):
             return i, used
@@ -148,75 +117,75 @@ def _reassemble_all(octets, used, records, at, buffers, segments, keys, skip, tu
 @kernel
 def _reassemble(octets, used, state, buffers, packet_no, code):
     """Reassemble the nested datagrams that a packet completes: (TCP or a skip code, end of them)."""
-    for _ in range(MAX_TUNNELS + 1):
-        if code != FRAGMENT:
+    for _ in range(P.MAX_TUNNELS + 1):
+        if code != P.FRAGMENT:
             return code, used
         code = add_fragment(octets, used, state, buffers, packet_no)
-        if code != NEXT_LAYER:
+        if code != P.NEXT_LAYER:
             return code, used
-        used = state[END]
+        used = state[P.END]
         code = _layers(octets, state, code)
-    return (TOO_NESTED if code == FRAGMENT else code), used
+    return (P.TOO_NESTED if code == P.FRAGMENT else code), used
 
 
 @kernel
 def _first_layer(records, i, state):
     """The state at the first byte of packet `i`; NEXT_LAYER or a skip code."""
     begin = int(records["offset"][i])
-    state[AT] = begin
-    state[END] = begin + int(records["cap_len"][i])
-    state[WIRE_END] = begin + int(records["wire_len"][i])
-    state[VERSION] = 0
-    state[DEPTH] = 0
-    state[TUNNELS] = 0
+    state[P.AT] = begin
+    state[P.END] = begin + int(records["cap_len"][i])
+    state[P.WIRE_END] = begin + int(records["wire_len"][i])
+    state[P.VERSION] = 0
+    state[P.DEPTH] = 0
+    state[P.TUNNELS] = 0
     return link(int(records["link_type"][i]), state)
 
 
 @kernel
 def _layers(block, state, code):
     """Parse headers: TCP (its header begins at AT), or a skip code."""
-    depth = state[DEPTH]
-    while code == NEXT_LAYER and depth < MAX_LAYERS:
+    depth = state[P.DEPTH]
+    while code == P.NEXT_LAYER and depth < P.MAX_LAYERS:
         code = _step(block, state)
         depth += 1
-    state[DEPTH] = depth
-    return TOO_DEEP if code == NEXT_LAYER else code
+    state[P.DEPTH] = depth
+    return P.TOO_DEEP if code == P.NEXT_LAYER else code
 
 
 @kernel
 def _finish(block, state, code, i, segments, keys, skip, tunnels):
     """Write the columns of packet `i`."""
-    if code == TCP:
+    if code == P.TCP:
         code = _tcp(block, state, segments, i)
-    if code != TCP:
+    if code != P.TCP:
         _no_segment(segments, i)
-    segments["direction"][i] = _key(block, state, code == TCP, keys, i)
+    segments["direction"][i] = _key(block, state, code == P.TCP, keys, i)
     skip[i] = code
-    for j in range(state[TUNNELS]):
-        tunnels[i, j] = state[FIRST_TUNNEL + j]
+    for j in range(state[P.TUNNELS]):
+        tunnels[i, j] = state[P.FIRST_TUNNEL + j]
 
 
 @kernel
 def _step(block, state):
     """Parse one header: NEXT_LAYER, TCP (its header begins at AT), or a skip code."""
-    layer = state[LAYER]
-    if layer == ETHERTYPE:
+    layer = state[P.LAYER]
+    if layer == P.ETHERTYPE:
         return ethertype(block, state)
-    if layer == IPV4:
+    if layer == P.IPV4:
         return ipv4(block, state)
-    if layer == IPV6:
+    if layer == P.IPV6:
         return ipv6(block, state)
-    if layer == IP_PROTOCOL:
+    if layer == P.IP_PROTOCOL:
         return ip_protocol(block, state)
-    if layer == ETHERNET:
+    if layer == P.ETHERNET:
         return to_ethertype(block, state, 12, 14)
-    if layer == LINUX_SLL:
+    if layer == P.LINUX_SLL:
         return to_ethertype(block, state, 14, 16)
-    if layer == LINUX_SLL2:
+    if layer == P.LINUX_SLL2:
         return to_ethertype(block, state, 0, 20)
-    if layer == IP:
+    if layer == P.IP:
         return ip(block, state)
-    if layer < BARE:
+    if layer < P.BARE:
         return bsd(block, state)
     return tunnel(block, state)
 
@@ -224,22 +193,22 @@ def _step(block, state):
 @kernel
 def _tcp(block, state, segments, i):
     """RFC 9293 section 3.1. Options may be cut off by the snaplen; the first 20 bytes may not."""
-    at = state[AT]
-    if at + TCP_BYTES > state[END]:
-        return TRUNCATED if at + TCP_BYTES <= state[WIRE_END] else BAD_TCP
-    control = u16(block, at + 12, state[END])
+    at = state[P.AT]
+    if at + P.TCP_BYTES > state[P.END]:
+        return P.TRUNCATED if at + P.TCP_BYTES <= state[P.WIRE_END] else P.BAD_TCP
+    control = u16(block, at + 12, state[P.END])
     payload_at = at + (control >> 12) * 4
-    wire_len = state[WIRE_END] - payload_at
-    if payload_at < at + TCP_BYTES or wire_len < 0:
-        return BAD_TCP
-    segments["seq"][i] = u32(block, at + 4, state[END])
-    segments["ack"][i] = u32(block, at + 8, state[END])
+    wire_len = state[P.WIRE_END] - payload_at
+    if payload_at < at + P.TCP_BYTES or wire_len < 0:
+        return P.BAD_TCP
+    segments["seq"][i] = u32(block, at + 4, state[P.END])
+    segments["ack"][i] = u32(block, at + 8, state[P.END])
     segments["flags"][i] = control & 0x1FF
-    segments["window"][i] = u16(block, at + 14, state[END])
+    segments["window"][i] = u16(block, at + 14, state[P.END])
     segments["payload_at"][i] = payload_at
     segments["wire_len"][i] = wire_len
-    segments["cap_len"][i] = max(0, min(wire_len, state[END] - payload_at))
-    return TCP
+    segments["cap_len"][i] = max(0, min(wire_len, state[P.END] - payload_at))
+    return P.TCP
 
 
 @kernel
@@ -256,18 +225,18 @@ def _no_segment(segments, i):
 @kernel
 def _key(block, state, ports, keys, i):
     """Write the flow key of packet `i`; 0 when its source is the low endpoint, else 1."""
-    if state[VERSION] == 0:
+    if state[P.VERSION] == 0:
         for j in range(FLOW_KEY_BYTES):
             keys[i, j] = 0
         return 0
-    source, target = state[SOURCE], state[TARGET]
-    size = 4 if state[VERSION] == 4 else 16
+    source, target = state[P.SOURCE], state[P.TARGET]
+    size = 4 if state[P.VERSION] == 4 else 16
     difference = 0
     for j in range(size):
         difference = octet(block, source + j) - octet(block, target + j)
         if difference != 0:
             break
-    at = state[AT]
+    at = state[P.AT]
     if difference == 0 and ports:
         difference = u16(block, at, at + 2) - u16(block, at + 2, at + 4)
     direction = 1 if difference > 0 else 0

@@ -9,52 +9,8 @@ from __future__ import annotations
 
 from codec.compiler.kernel import kernel
 from codec.cursor import fits, octet, u8, u16, u32
+from codec.net import protocols as P
 from codec.net.link import known
-from codec.net.protocols import (
-    AT,
-    END,
-    ETHERNET,
-    ETHERTYPE,
-    ETHERTYPE_ERSPAN,
-    ETHERTYPE_ERSPAN_III,
-    ETHERTYPE_LEAST,
-    FIRST_TUNNEL,
-    GENEVE,
-    GRE,
-    IN_ERSPAN_I,
-    IN_ERSPAN_II,
-    IN_ERSPAN_III,
-    IN_GENEVE,
-    IN_GRE,
-    IN_MPLS,
-    IN_PPPOE,
-    IN_VXLAN,
-    IP,
-    IPV4,
-    IPV6,
-    LAYER,
-    MAX_TUNNELS,
-    MPLS,
-    MPLS_OTHER,
-    NEXT_LAYER,
-    NO_NUMBER,
-    PPP,
-    PPP_CODES,
-    PPP_LAYERS,
-    PPPOE,
-    PPPOE_OTHER,
-    PROTOCOL_CODES,
-    PROTOCOL_GRE,
-    PROTOCOL_UDP,
-    TOO_NESTED,
-    TRUNCATED,
-    TUNNEL_STEP,
-    TUNNELS,
-    UNKNOWN_LAYER,
-    VALUE,
-    VERSION,
-    VXLAN,
-)
 
 VXLAN_BYTES, VXLAN_HAS_VNI = 8, 0x08
 GENEVE_BYTES = 8
@@ -70,16 +26,16 @@ PPP_ALL_STATIONS = 0xFF  # the address byte of HDLC-like framing; a control byte
 @kernel
 def tunnel(block, state):
     """Parse the header of an encapsulation."""
-    layer = state[LAYER]
-    if layer == VXLAN:
+    layer = state[P.LAYER]
+    if layer == P.VXLAN:
         return _vxlan(block, state)
-    if layer == GRE:
+    if layer == P.GRE:
         return _gre(block, state)
-    if layer == GENEVE:
+    if layer == P.GENEVE:
         return _geneve(block, state)
-    if layer == MPLS:
+    if layer == P.MPLS:
         return _mpls(block, state)
-    if layer == PPPOE:
+    if layer == P.PPPOE:
         return _pppoe(block, state)
     return _ppp(block, state)
 
@@ -87,97 +43,97 @@ def tunnel(block, state):
 @kernel
 def enter(state, kind, number):
     """Add an encapsulation to the state, and drop the outer IP header. NEXT_LAYER, or TOO_NESTED."""
-    count = state[TUNNELS]
-    if count >= MAX_TUNNELS:
-        return TOO_NESTED
-    state[FIRST_TUNNEL + count] = kind * TUNNEL_STEP + number
-    state[TUNNELS] = count + 1
-    state[VERSION] = 0
-    return NEXT_LAYER
+    count = state[P.TUNNELS]
+    if count >= P.MAX_TUNNELS:
+        return P.TOO_NESTED
+    state[P.FIRST_TUNNEL + count] = kind * P.TUNNEL_STEP + number
+    state[P.TUNNELS] = count + 1
+    state[P.VERSION] = 0
+    return P.NEXT_LAYER
 
 
 @kernel
 def _vxlan(block, state):
     """RFC 7348 section 5. A packet without VNI is another protocol on that port."""
-    at = state[AT]
-    if not fits(at, VXLAN_BYTES, state[END]):
-        return TRUNCATED
+    at = state[P.AT]
+    if not fits(at, VXLAN_BYTES, state[P.END]):
+        return P.TRUNCATED
     if not octet(block, at) & VXLAN_HAS_VNI:
-        return PROTOCOL_CODES + PROTOCOL_UDP
-    state[AT] = at + VXLAN_BYTES
-    state[LAYER] = ETHERNET
-    return enter(state, IN_VXLAN, u32(block, at + 4, state[END]) >> 8)
+        return P.PROTOCOL_CODES + P.PROTOCOL_UDP
+    state[P.AT] = at + VXLAN_BYTES
+    state[P.LAYER] = P.ETHERNET
+    return enter(state, P.IN_VXLAN, u32(block, at + 4, state[P.END]) >> 8)
 
 
 @kernel
 def _geneve(block, state):
     """RFC 8926 section 3.4; the length of the options counts words of four bytes."""
-    at = state[AT]
-    if not fits(at, GENEVE_BYTES, state[END]):
-        return TRUNCATED
+    at = state[P.AT]
+    if not fits(at, GENEVE_BYTES, state[P.END]):
+        return P.TRUNCATED
     first = octet(block, at)
     if first >> 6:  # only version 0 is defined
-        return PROTOCOL_CODES + PROTOCOL_UDP
-    state[VALUE] = u16(block, at + 2, state[END])
-    state[AT] = at + GENEVE_BYTES + 4 * (first & 0x3F)
-    state[LAYER] = ETHERTYPE
-    return enter(state, IN_GENEVE, u32(block, at + 4, state[END]) >> 8)
+        return P.PROTOCOL_CODES + P.PROTOCOL_UDP
+    state[P.VALUE] = u16(block, at + 2, state[P.END])
+    state[P.AT] = at + GENEVE_BYTES + 4 * (first & 0x3F)
+    state[P.LAYER] = P.ETHERTYPE
+    return enter(state, P.IN_GENEVE, u32(block, at + 4, state[P.END]) >> 8)
 
 
 @kernel
 def _gre(block, state):
     """RFC 2784 section 2, RFC 2890. Source routing (RFC 1701) and version 1 (PPTP) are not followed."""
-    at, end = state[AT], state[END]
+    at, end = state[P.AT], state[P.END]
     if not fits(at, 4, end):
-        return TRUNCATED
+        return P.TRUNCATED
     flags, kind = u16(block, at, end), u16(block, at + 2, end)
-    if flags & (GRE_ROUTING | GRE_VERSION) or kind < ETHERTYPE_LEAST:
-        return PROTOCOL_CODES + PROTOCOL_GRE
+    if flags & (GRE_ROUTING | GRE_VERSION) or kind < P.ETHERTYPE_LEAST:
+        return P.PROTOCOL_CODES + P.PROTOCOL_GRE
     at += 8 if flags & GRE_CHECKSUM else 4
-    number = NO_NUMBER
+    number = P.NO_NUMBER
     if flags & GRE_KEY:
         if not fits(at, 4, end):
-            return TRUNCATED
+            return P.TRUNCATED
         number = u32(block, at, end)
         at += 4
     if flags & GRE_SEQUENCE:
         at += 4
-    state[AT] = at
-    if kind == ETHERTYPE_ERSPAN:
+    state[P.AT] = at
+    if kind == P.ETHERTYPE_ERSPAN:
         return _erspan_i_or_ii(block, state, flags & GRE_SEQUENCE)
-    if kind == ETHERTYPE_ERSPAN_III:
+    if kind == P.ETHERTYPE_ERSPAN_III:
         return _erspan_iii(block, state)
-    state[VALUE] = kind
-    state[LAYER] = ETHERTYPE
-    return enter(state, IN_GRE, number)
+    state[P.VALUE] = kind
+    state[P.LAYER] = P.ETHERTYPE
+    return enter(state, P.IN_GRE, number)
 
 
 @kernel
 def _erspan_i_or_ii(block, state, sequenced):
     """draft-foschiano-erspan sections 4.1 and 4.2: type I has no header of its own, and no GRE sequence number."""
-    at = state[AT]
-    state[LAYER] = ETHERNET
+    at = state[P.AT]
+    state[P.LAYER] = P.ETHERNET
     if not sequenced:
-        return enter(state, IN_ERSPAN_I, NO_NUMBER)
-    if not fits(at, ERSPAN_II_BYTES, state[END]):
-        return TRUNCATED
-    state[AT] = at + ERSPAN_II_BYTES
-    return enter(state, IN_ERSPAN_II, u16(block, at + 2, state[END]) & ERSPAN_SESSION)
+        return enter(state, P.IN_ERSPAN_I, P.NO_NUMBER)
+    if not fits(at, ERSPAN_II_BYTES, state[P.END]):
+        return P.TRUNCATED
+    state[P.AT] = at + ERSPAN_II_BYTES
+    return enter(state, P.IN_ERSPAN_II, u16(block, at + 2, state[P.END]) & ERSPAN_SESSION)
 
 
 @kernel
 def _erspan_iii(block, state):
     """draft-foschiano-erspan section 4.3: the last bit announces a platform specific header."""
-    at = state[AT]
-    if not fits(at, ERSPAN_III_BYTES, state[END]):
-        return TRUNCATED
-    last = u16(block, at + 10, state[END])
+    at = state[P.AT]
+    if not fits(at, ERSPAN_III_BYTES, state[P.END]):
+        return P.TRUNCATED
+    last = u16(block, at + 10, state[P.END])
     frame = (last >> 10) & 0x1F
     if frame != ERSPAN_FRAME_ETHERNET and frame != ERSPAN_FRAME_IP:
-        return PROTOCOL_CODES + PROTOCOL_GRE
-    state[LAYER] = ETHERNET if frame == ERSPAN_FRAME_ETHERNET else IP
-    state[AT] = at + ERSPAN_III_BYTES + ERSPAN_PLATFORM_BYTES * (last & 1)
-    return enter(state, IN_ERSPAN_III, u16(block, at + 2, state[END]) & ERSPAN_SESSION)
+        return P.PROTOCOL_CODES + P.PROTOCOL_GRE
+    state[P.LAYER] = P.ETHERNET if frame == ERSPAN_FRAME_ETHERNET else P.IP
+    state[P.AT] = at + ERSPAN_III_BYTES + ERSPAN_PLATFORM_BYTES * (last & 1)
+    return enter(state, P.IN_ERSPAN_III, u16(block, at + 2, state[P.END]) & ERSPAN_SESSION)
 
 
 @kernel
@@ -187,7 +143,7 @@ def _mpls(block, state):
     The first four bits after it tell the payload: IP, or the control word of a pseudowire (RFC 4385 section 3), which
     is assumed to carry Ethernet.
     """
-    at, end = state[AT], state[END]
+    at, end = state[P.AT], state[P.END]
     entry = u32(block, at, end)
     while entry >= 0 and not entry & MPLS_BOTTOM:
         at += 4
@@ -195,44 +151,44 @@ def _mpls(block, state):
     at += 4
     first = u8(block, at, end)
     if entry < 0 or first < 0:
-        return TRUNCATED
+        return P.TRUNCATED
     kind = first >> 4
     if kind == 4:
-        state[LAYER] = IPV4
+        state[P.LAYER] = P.IPV4
     elif kind == 6:
-        state[LAYER] = IPV6
+        state[P.LAYER] = P.IPV6
     elif kind == 0:
-        state[LAYER] = ETHERNET
+        state[P.LAYER] = P.ETHERNET
         at += CONTROL_WORD_BYTES
     else:
-        return MPLS_OTHER
-    state[AT] = at
-    return enter(state, IN_MPLS, entry >> 12)
+        return P.MPLS_OTHER
+    state[P.AT] = at
+    return enter(state, P.IN_MPLS, entry >> 12)
 
 
 @kernel
 def _pppoe(block, state):
     """RFC 2516 section 4; only the session stage comes here."""
-    at = state[AT]
-    if not fits(at, PPPOE_BYTES, state[END]):
-        return TRUNCATED
-    if u16(block, at, state[END]) != PPPOE_SESSION:
-        return PPPOE_OTHER
-    state[AT] = at + PPPOE_BYTES
-    state[LAYER] = PPP
-    return enter(state, IN_PPPOE, u16(block, at + 2, state[END]))
+    at = state[P.AT]
+    if not fits(at, PPPOE_BYTES, state[P.END]):
+        return P.TRUNCATED
+    if u16(block, at, state[P.END]) != PPPOE_SESSION:
+        return P.PPPOE_OTHER
+    state[P.AT] = at + PPPOE_BYTES
+    state[P.LAYER] = P.PPP
+    return enter(state, P.IN_PPPOE, u16(block, at + 2, state[P.END]))
 
 
 @kernel
 def _ppp(block, state):
     """RFC 1661 section 2, RFC 1662 section 3.1; a protocol of one byte is odd (RFC 1661 section 6.5)."""
-    at, end = state[AT], state[END]
+    at, end = state[P.AT], state[P.END]
     if u8(block, at, end) == PPP_ALL_STATIONS:
         at += 2
     first = u8(block, at, end)
     value = first if first & 1 else u16(block, at, end)
     if value < 0:
-        return TRUNCATED
-    state[LAYER] = known(PPP_LAYERS, value)
-    state[AT] = at + (1 if first & 1 else 2)
-    return NEXT_LAYER if state[LAYER] != UNKNOWN_LAYER else PPP_CODES + value
+        return P.TRUNCATED
+    state[P.LAYER] = known(P.PPP_LAYERS, value)
+    state[P.AT] = at + (1 if first & 1 else 2)
+    return P.NEXT_LAYER if state[P.LAYER] != P.UNKNOWN_LAYER else P.PPP_CODES + value

@@ -31,7 +31,7 @@ DIRECTION = np.dtype(
         ("cut_end", "i8"),  # the snaplen cut off everything up to this stream offset
         ("highest", "i8"),  # stream offset after the furthest byte seen
         ("fin_at", "i8"),  # stream offset of the FIN, -1 unknown
-        ("kept", "i8"),  # bytes[kept:pos] were consumed and are kept to compare late copies with
+        ("kept", "i8"),  # bytes[kept:pos] were consumed and remain for comparison with late copies
         ("pos", "i8"),  # bytes[pos:end] wait for the framing; bytes[end] will be the byte at `next`
         ("end", "i8"),
         ("latest_arrival", "i8"),  # of the packets that brought the bytes since the last hole: the last one to arrive
@@ -40,7 +40,7 @@ DIRECTION = np.dtype(
         ("latest_file", "i4"),
         ("mark_from", "i8"),
         ("mark_end", "i8"),
-        ("gate", "i8"),  # marks[gate:mark_end] wait for what they acknowledge (codec.tcp.order)
+        ("gate", "i8"),  # marks[gate:mark_end] wait for bytes that they acknowledge (codec.tcp.order)
         ("ready", "i8"),  # stream offset up to which the framing may read
         ("waived", "i8"),  # stream offset of the peer up to which nothing waits for its bytes any more
         ("early", "i8"),  # stream offset of the peer whose bytes before it were not waited for long enough
@@ -72,7 +72,7 @@ DIRECTION = np.dtype(
         ("outside_bytes", "i8"),  # beside the stream: payload of RST segments, and of those outside of any window
         # framing
         ("mode", "i8"),
-        ("final", "u1"),  # a hole or the end follows the bytes at hand
+        ("final", "u1"),  # a hole or the end follows the current bytes
         ("closed", "u1"),
         ("scanned", "i8", 4),  # START, LOST, by family: none of its frames begins before this stream offset
         ("holes", "i8"),  # holes so far: framing after the first one may have lost the start
@@ -85,7 +85,7 @@ DIRECTION = np.dtype(
         ("frame_method", "i8"),
         ("frame_body_size", "i8"),
         ("frame_from", "i8"),  # stream offset of its first byte
-        ("torn", "i8"),  # its octets kept, those before the first byte that it lost (codec.amqp.stream)
+        ("torn", "i8"),  # its stored octets, before the first missing byte (codec.amqp.stream)
         # the span that is being skipped, swallowed or missing: its first and last packet
         ("span_from", "i8"),  # stream offset, -1 none
         ("span_first_packet", "i8"),
@@ -93,9 +93,9 @@ DIRECTION = np.dtype(
         ("span_packet", "i8"),
         ("span_ns", "i8"),
         ("span_file", "i4"),
-        ("span_notes", "i8"),  # what is noted where a frame boundary was lost (codec.amqp.notes)
+        ("span_notes", "i8"),  # notes on the lost frame boundary (codec.amqp.notes)
         ("foreign_head", "i8"),  # the first four octets of a foreign stream of a known protocol, plus 1; 0: none
-        ("hello", "i8"),  # bytes of the start of a TLS stream kept
+        ("hello", "i8"),  # stored bytes of the beginning of a TLS stream
     ],
     align=True,
 )

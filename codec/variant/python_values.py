@@ -10,21 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from codec.compiler.limits import LIMITS
-from codec.variant.scalars import (
-    BINARY,
-    DECIMAL4,
-    DECIMAL8,
-    DECIMAL16,
-    DECIMAL_SCALE,
-    DOUBLE,
-    FALSE,
-    INT8,
-    NULL,
-    SHORT_STRING_BYTES,
-    STRING,
-    TIMESTAMP,
-    TRUE,
-)
+from codec.variant import scalars as S
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -32,7 +18,7 @@ _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
 _VERSION = 1  # of the encoding of metadata
 _INTEGERS = {size: range(-(1 << 8 * size - 1), 1 << 8 * size - 1) for size in (1, 2, 4, 8)}
 _UNSIGNED = range(1 << 64)
-_DIGITS = DECIMAL_SCALE  # of a DECIMAL, before and after its point
+_DIGITS = S.DECIMAL_SCALE  # of a DECIMAL, before and after its point
 _MANY = 255  # above this, the number of elements has four octets
 
 Keys = dict[bytes, int]
@@ -105,12 +91,12 @@ def _width(number: int) -> int:
 
 
 def _integer(number: int) -> bytes:
-    for kind, (size, its) in enumerate(_INTEGERS.items(), start=INT8):
+    for kind, (size, its) in enumerate(_INTEGERS.items(), start=S.INT8):
         if number in its:
             return bytes([kind << 2]) + number.to_bytes(size, "little", signed=True)
     if number not in _UNSIGNED:
         raise OverflowError(f"{number} does not fit 64 bits")
-    return bytes([DECIMAL16 << 2, 0]) + number.to_bytes(16, "little")
+    return bytes([S.DECIMAL16 << 2, 0]) + number.to_bytes(16, "little")
 
 
 def _decimal(number: Decimal) -> bytes:
@@ -119,16 +105,16 @@ def _decimal(number: Decimal) -> bytes:
         raise OverflowError(f"{number} does not fit {_DIGITS} digits")
     unscaled = int("".join(map(str, digits)))
     unscaled = -unscaled if sign else unscaled
-    kinds = ((DECIMAL4, 4, 9), (DECIMAL8, 8, 18), (DECIMAL16, 16, _DIGITS))
+    kinds = ((S.DECIMAL4, 4, 9), (S.DECIMAL8, 8, 18), (S.DECIMAL16, 16, _DIGITS))
     kind, size = next((kind, size) for kind, size, most in kinds if max(-exponent, len(str(abs(unscaled)))) <= most)
     return bytes([kind << 2, -exponent]) + unscaled.to_bytes(size, "little", signed=True)
 
 
 def _text(text: str) -> bytes:
     octets = text.encode("utf-8", "backslashreplace")
-    if len(octets) <= SHORT_STRING_BYTES:
+    if len(octets) <= S.SHORT_STRING_BYTES:
         return bytes([len(octets) << 2 | _SHORT_STRING]) + octets
-    return _sized(STRING, octets)
+    return _sized(S.STRING, octets)
 
 
 def _sized(kind: int, octets: bytes) -> bytes:
@@ -136,15 +122,15 @@ def _sized(kind: int, octets: bytes) -> bytes:
 
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
-    type(None): lambda _: bytes([NULL << 2]),
-    bool: lambda truth: bytes([(TRUE if truth else FALSE) << 2]),
+    type(None): lambda _: bytes([S.NULL << 2]),
+    bool: lambda truth: bytes([(S.TRUE if truth else S.FALSE) << 2]),
     int: _integer,
-    float: lambda number: bytes([DOUBLE << 2]) + struct.pack("<d", number),
+    float: lambda number: bytes([S.DOUBLE << 2]) + struct.pack("<d", number),
     Decimal: _decimal,
     str: _text,
-    bytes: lambda octets: _sized(BINARY, octets),
+    bytes: lambda octets: _sized(S.BINARY, octets),
     datetime: lambda moment: (
-        bytes([TIMESTAMP << 2]) + ((moment - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
+        bytes([S.TIMESTAMP << 2]) + ((moment - _EPOCH) // _MICROSECOND).to_bytes(8, "little", signed=True)
     ),
 }
 

@@ -12,20 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.variant.scalars import (
-    BINARY,
-    DECIMAL4,
-    DECIMAL16,
-    DOUBLE,
-    FALSE,
-    FLOAT,
-    INT8,
-    INT64,
-    NULL,
-    STRING,
-    TIMESTAMP,
-    TRUE,
-)
+from codec.variant import scalars as S
 from codec.variant.writer import copy_bytes
 
 OBJECT, ARRAY = 2, 3  # basic types
@@ -179,21 +166,21 @@ def look(value, at, end, out, k, row):
             numbers[k, row] = at + 1
             sizes[k, row] = rest
     elif basic == 0:
-        if rest == NULL:
+        if rest == S.NULL:
             kinds[k, row] = ABSENT
-        elif TRUE <= rest <= FALSE:
+        elif S.TRUE <= rest <= S.FALSE:
             kinds[k, row] = TRUTH
-            numbers[k, row] = 1 if rest == TRUE else 0
-        elif INT8 <= rest <= INT64:
-            size = 1 << (rest - INT8)
+            numbers[k, row] = 1 if rest == S.TRUE else 0
+        elif S.INT8 <= rest <= S.INT64:
+            size = 1 << (rest - S.INT8)
             if at + 1 + size <= end:
                 kinds[k, row] = NUMBER
                 numbers[k, row] = signed(value, at + 1, size)
-        elif rest == TIMESTAMP:
+        elif rest == S.TIMESTAMP:
             if at + 9 <= end:
                 kinds[k, row] = TIME
                 numbers[k, row] = signed(value, at + 1, 8)
-        elif BINARY <= rest <= STRING and at + 5 <= end:
+        elif S.BINARY <= rest <= S.STRING and at + 5 <= end:
             size = little(value, at + 1, 4)
             if at + 5 + size <= end:
                 kinds[k, row] = TEXT
@@ -210,17 +197,17 @@ def whole(value, at, end):
     if basic == 1:
         size = 1 + rest
     elif basic == 0:
-        if rest <= FALSE:
+        if rest <= S.FALSE:
             size = 1
-        elif rest <= INT64:
-            size = 1 + (1 << (rest - INT8))
-        elif rest in (DOUBLE, TIMESTAMP, TIMESTAMP_NTZ):
+        elif rest <= S.INT64:
+            size = 1 + (1 << (rest - S.INT8))
+        elif rest in (S.DOUBLE, S.TIMESTAMP, TIMESTAMP_NTZ):
             size = 9
-        elif rest in (FLOAT, DATE):
+        elif rest in (S.FLOAT, DATE):
             size = 5
-        elif DECIMAL4 <= rest <= DECIMAL16:
-            size = 2 + (4 << (rest - DECIMAL4))
-        elif BINARY <= rest <= STRING:
+        elif S.DECIMAL4 <= rest <= S.DECIMAL16:
+            size = 2 + (4 << (rest - S.DECIMAL4))
+        elif S.BINARY <= rest <= S.STRING:
             size = 5 + little(value, at + 1, 4) if at + 5 <= end else end - at
         elif rest == UUID:
             size = 17

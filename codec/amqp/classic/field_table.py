@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec import variant as W
 from codec.amqp import notes as N
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, printed_kinds, tag_kinds
@@ -20,31 +21,6 @@ from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import SHORT, exceeds_i64, fits, i64, is_plain, is_utf8, octet, signed, u8, u16, u32
 from codec.text import put_escaped
-from codec.variant import (
-    ESCAPED,
-    MALFORMED,
-    OK,
-    TOO_DEEP,
-    begin_array,
-    begin_object,
-    element,
-    end_array,
-    end_object,
-    key,
-    note,
-    put_binary,
-    put_bool,
-    put_f32,
-    put_f64,
-    put_int,
-    put_null,
-    put_octets,
-    put_string,
-    put_text,
-    put_timestamp_us,
-    put_u64,
-    trouble,
-)
 from codec.variant.texts import put_scaled
 from codec.variant.writer import MASKING
 
@@ -85,49 +61,49 @@ def put_scalar(w, buf, at, end, kind):
     """Write the value `buf[at:end]` of `kind`, neither table nor array; `end` is that of `value_end`."""
     if kind == K.SHORTSTR:
         if is_plain(buf, at + 1, end) and not w.positions[MASKING]:
-            put_string(w, buf, at + 1, end)
+            W.put_string(w, buf, at + 1, end)
         else:
             _put_special_text(w, buf, at + 1, end)
     elif kind == K.LONGSTR or kind == K.CHARACTER:
-        put_octets(w, buf, at + (4 if kind == K.LONGSTR else 0), end)
+        W.put_octets(w, buf, at + (4 if kind == K.LONGSTR else 0), end)
     elif kind == K.UINT64:
-        put_u64(w, i64(buf, at, end))
+        W.put_u64(w, i64(buf, at, end))
     elif kind == K.UINT16:
-        put_int(w, u16(buf, at, end))
+        W.put_int(w, u16(buf, at, end))
     elif kind == K.UINT8:
-        put_int(w, u8(buf, at, end))
+        W.put_int(w, u8(buf, at, end))
     elif kind == K.UINT32:
-        put_int(w, u32(buf, at, end))
+        W.put_int(w, u32(buf, at, end))
     elif kind == K.BOOL:
-        put_bool(w, u8(buf, at, end) != 0)
+        W.put_bool(w, u8(buf, at, end) != 0)
     elif kind == K.INT32:
-        put_int(w, signed(u32(buf, at, end), 32))
+        W.put_int(w, signed(u32(buf, at, end), 32))
     elif kind == K.INT64:
-        put_int(w, i64(buf, at, end))
+        W.put_int(w, i64(buf, at, end))
     elif kind == K.INT16:
-        put_int(w, signed(u16(buf, at, end), 16))
+        W.put_int(w, signed(u16(buf, at, end), 16))
     elif kind == K.INT8:
-        put_int(w, signed(u8(buf, at, end), 8))
+        W.put_int(w, signed(u8(buf, at, end), 8))
     elif kind == K.TIMESTAMP:
         _put_timestamp(w, i64(buf, at, end))
     elif kind == K.FLOAT64:
-        put_f64(w, i64(buf, at, end))
+        W.put_f64(w, i64(buf, at, end))
     elif kind == K.FLOAT32:
-        put_f32(w, u32(buf, at, end))
+        W.put_f32(w, u32(buf, at, end))
     elif kind == K.BINARY:
-        put_binary(w, buf, at + 4, end)
+        W.put_binary(w, buf, at + 4, end)
     elif kind == K.DECIMAL:
         # the grammar says unsigned, the prose signed: signed is what every client writes
         put_scaled(w, signed(u32(buf, at + 1, end), 32), u8(buf, at, end))
     else:
-        put_null(w)
+        W.put_null(w)
 
 
 @kernel
 def _put_special_text(w, buf, start, end):
     """The text of a short string that is not plain ASCII."""
     _check_shortstr(w, buf, start, end)
-    put_text(w, buf, start, end)
+    W.put_text(w, buf, start, end)
 
 
 @kernel
@@ -135,7 +111,7 @@ def _check_shortstr(w, buf, start, end):
     """Note zero octets, which a short string may not contain (0-9-1 specification, section 4.2.5.3)."""
     for i in range(start, end):
         if octet(buf, i) == 0:
-            note(w, N.ZERO_OCTET)
+            W.note(w, N.ZERO_OCTET)
             return
 
 
@@ -143,23 +119,23 @@ def _check_shortstr(w, buf, start, end):
 def _put_timestamp(w, seconds):
     """POSIX seconds, unsigned 64 bits."""
     if exceeds_i64(seconds) or seconds > _LAST_SECOND:
-        put_u64(w, seconds)
+        W.put_u64(w, seconds)
     else:
-        put_timestamp_us(w, seconds * 1_000_000)
+        W.put_timestamp_us(w, seconds * 1_000_000)
 
 
 @kernel
 def put_name(w, buf, start, end):
     """The key of a table entry; a name that is not UTF-8 is escaped (`codec.text`)."""
     if is_plain(buf, start, end):
-        key(w, buf, start, end)
+        W.key(w, buf, start, end)
         return
     _check_shortstr(w, buf, start, end)
     if is_utf8(buf, start, end):
-        key(w, buf, start, end)
+        W.key(w, buf, start, end)
         return
-    w.positions[ESCAPED] += 1
-    key(w, w.text, 0, put_escaped(w.text, 0, buf, start, end))
+    w.positions[W.ESCAPED] += 1
+    W.key(w, w.text, 0, put_escaped(w.text, 0, buf, start, end))
 
 
 @kernel
@@ -167,17 +143,17 @@ def _open(w, depth, kind, end):
     w.nest[depth, 0] = kind
     w.nest[depth, 1] = end
     if kind == K.TABLE:
-        begin_object(w)
+        W.begin_object(w)
     else:
-        begin_array(w)
+        W.begin_array(w)
 
 
 @kernel
 def _close(w, depth):
     if w.nest[depth, 0] == K.TABLE:
-        end_object(w)
+        W.end_object(w)
     else:
-        end_array(w)
+        W.end_array(w)
 
 
 @kernel
@@ -188,16 +164,16 @@ def put_nested(w, buf, start, end, kind, tags):
     that does not fit), or (error code of the writer, offset).
     """
     _open(w, 0, kind, end)
-    depth, at, code = 0, start, OK
+    depth, at, code = 0, start, W.OK
     while depth >= 0:
         stop = int(w.nest[depth, 1])
-        if code == OK and at < stop:
+        if code == W.OK and at < stop:
             code, at, depth = _put_entry(w, buf, at, stop, depth, tags)
         else:
             _close(w, depth)
             depth -= 1
-    if code == MALFORMED:
-        note(w, N.TABLE_BROKEN)
+    if code == W.MALFORMED:
+        W.note(w, N.TABLE_BROKEN)
     return code, at
 
 
@@ -209,28 +185,28 @@ def _put_entry(w, buf, at, stop, depth, tags):
     if in_table:
         data = value_end(buf, at, stop, K.SHORTSTR)
         if data < 0:
-            return MALFORMED, at, depth
+            return W.MALFORMED, at, depth
     tag = u8(buf, data, stop)
     kind = int(tags[tag]) if tag >= 0 else K.UNDEFINED
     if in_table and tag >= 0 and _DIVERGES[tag] and _fits_as_printed(buf, at, stop, tags):
         kind = int(_PRINTED[tag])
     end = value_end(buf, data + 1, stop, kind)
     if end < 0:
-        return MALFORMED, data if data < stop else at, depth
+        return W.MALFORMED, data if data < stop else at, depth
     if _AMBIGUOUS[tag]:
-        note(w, N.AMBIGUOUS_TAG)
+        W.note(w, N.AMBIGUOUS_TAG)
     nested = kind == K.TABLE or kind == K.ARRAY
     if nested and depth + 1 == _DEPTH:
-        return TOO_DEEP, data, depth
+        return W.TOO_DEEP, data, depth
     if in_table:
         put_name(w, buf, at + 1, data)
     else:
-        element(w)
+        W.element(w)
     if nested:
         _open(w, depth + 1, kind, end)
-        return trouble(w), data + 5, depth + 1
+        return W.trouble(w), data + 5, depth + 1
     put_scalar(w, buf, data + 1, end, kind)
-    return trouble(w), end, depth
+    return W.trouble(w), end, depth
 
 
 @kernel

@@ -11,30 +11,12 @@ import numpy as np
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.classic.contents import on_body, on_header, on_method, on_partial_body
 from codec.amqp.classic.detect import FRAME_END, find_classic
 from codec.amqp.classic.methods import check_method, classify_method
 from codec.amqp.classic.version import apply_start, is_start, method_index, method_sender, score_frame
 from codec.amqp.frame_search import ACCEPT, FRAME_BYTES
-from codec.amqp.versions import (
-    BODY,
-    E_FRAME_END,
-    E_FRAME_TYPE,
-    E_HEARTBEAT,
-    E_METHOD,
-    E_NO_CONTENT_CLASS,
-    E_SHORT_HEADER,
-    E_SHORT_METHOD,
-    HEADER,
-    HEARTBEAT,
-    MALFORMED,
-    METHOD,
-    OOB_HEADER,
-    OOB_METHOD,
-    SKIPPED,
-    UNKNOWN,
-    V0_8,
-)
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import FRAME_SIZE, LIMITS
 from codec.cursor import octet, u16
@@ -83,7 +65,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
         return WAIT
     kind = frame_kind(t, int(c.version), int(buf[p]))
     if kind < 0 and c.weighing:
-        kind = frame_kind(t, V0_8, int(buf[p]))  # which defines all frame types
+        kind = frame_kind(t, V.V0_8, int(buf[p]))  # which defines all frame types
     if p + 7 > end:
         return WAIT
     size = _u32(buf, p + 3)
@@ -103,7 +85,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
             d.span_notes = N.FRAME_TYPE
             d.mode = LOST
             return MODE_CHANGED
-        kind = SKIPPED
+        kind = V.SKIPPED
     if stop + 1 > end:
         return WAIT
     if int(buf[stop]) != FRAME_END and _boundary_inside(c, buf, p, stop + 1, t):
@@ -117,14 +99,14 @@ def next_frame(c, d, direction, s, rows, contents, t):
     row[R.CHANNEL] = _u16(buf, p + 1)
     row[R.PAYLOAD_SIZE] = size
     if int(buf[stop]) != FRAME_END:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_FRAME_END
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_FRAME_END
         row[R.NOTES] = N.FRAME_END
     if not _fill(c, direction, buf, p + 7, stop, kind, row, index, rows, contents, t):
         R.drop_last_row(rows, c)
         return ROWS_FULL
     d.pos = stop + 1
-    if kind == SKIPPED:
+    if kind == V.SKIPPED:
         d.skipped_bytes += size + OVERHEAD
     else:
         d.frame_bytes += size + OVERHEAD
@@ -136,11 +118,11 @@ def begins_frame(c, buf, p, end, kind, t):
     """Whether the bytes at `p`, with a frame type of `kind`, may begin a frame of `c`, of any size: its channel is in
     range, and its method or class is defined."""
     channel, version = u16(buf, p + 1, end), int(c.version)
-    if kind < 0 or kind == HEARTBEAT or (c.channel_max > 0 and channel > c.channel_max):
+    if kind < 0 or kind == V.HEARTBEAT or (c.channel_max > 0 and channel > c.channel_max):
         return False
-    if kind == METHOD:
+    if kind == V.METHOD:
         return classify_method(buf, p + 7, end, t, version) >= 0
-    if kind == HEADER:
+    if kind == V.HEADER:
         klass = u16(buf, p + 7, end)
         return 0 <= klass < t.class_name.shape[1] and t.class_name[version, klass] >= 0
     return True
@@ -156,11 +138,11 @@ def _boundary_inside(c, buf, p, stop, t):
 @inlined
 def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
     """Decode the payload `buf[start:stop]` of a frame into its row; False when the row needs more room."""
-    if kind in (METHOD, OOB_METHOD):
+    if kind in (V.METHOD, V.OOB_METHOD):
         return _fill_method(c, direction, buf, start, stop, row, rows, contents, t)
-    if kind in (HEADER, OOB_HEADER):
+    if kind in (V.HEADER, V.OOB_HEADER):
         return _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t)
-    if kind == BODY:
+    if kind == V.BODY:
         size = stop - start
         # a body on channel 0, which has no contents, may be a login with a damaged frame type
         is_content = not row[R.HANDSHAKE] and row[R.CHANNEL] != 0
@@ -168,12 +150,12 @@ def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
             return False
         on_body(contents, direction, int(row[R.CHANNEL]), buf, start, size, row, rows.digest[index])
         return True
-    if kind == HEARTBEAT and stop > start:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_HEARTBEAT
-    if kind == SKIPPED:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_FRAME_TYPE
+    if kind == V.HEARTBEAT and stop > start:
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_HEARTBEAT
+    if kind == V.SKIPPED:
+        row[R.STATUS] = V.UNKNOWN
+        row[R.ERROR] = V.E_FRAME_TYPE
         row[R.NOTES] |= N.FRAME_TYPE
     return True
 
@@ -182,8 +164,8 @@ def _fill(c, direction, buf, start, stop, kind, row, index, rows, contents, t):
 def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     channel = int(row[R.CHANNEL])
     if stop - start < 4:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_SHORT_METHOD
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_SHORT_METHOD
         row[R.NOTES] |= N.FIELDS_SHORT
         return True
     row[R.CLASS] = _u16(buf, start)
@@ -194,8 +176,8 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
         row[R.KNOWN] = c.version_known
     method = classify_method(buf, start, stop, t, int(c.version))
     if method < 0:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_METHOD
+        row[R.STATUS] = V.UNKNOWN
+        row[R.ERROR] = V.E_METHOD
         _hide_numbers(c, row)
         return True
     row[R.NAME] = t.method_name[method]
@@ -207,7 +189,7 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     elif c.handshaking and check_method(buf, start, stop, t, int(c.version), method):
         c.handshaking = 0
         row[R.HANDSHAKE] = 0
-    if row[R.TYPE] == OOB_METHOD:
+    if row[R.TYPE] == V.OOB_METHOD:
         return True  # its content is separate from that of the channel
     apply_method(c, direction, buf, start, stop, method, rows, t)
     on_method(contents, direction, channel, t.method_content[method], row)
@@ -238,8 +220,8 @@ def apply_method(c, direction, buf, start, stop, method, rows, t):
 @inlined
 def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
     if stop - start < HEADER_FIXED:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_SHORT_HEADER
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_SHORT_HEADER
         row[R.NOTES] |= N.FIELDS_SHORT
         return True
     klass = _u16(buf, start)
@@ -255,9 +237,9 @@ def _fill_header(c, direction, buf, start, stop, row, index, rows, contents, t):
         if not R.append_octets(rows, row, buf, start + 12, stop):
             return False
     else:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_NO_CONTENT_CLASS
-    if row[R.TYPE] == HEADER:
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_NO_CONTENT_CLASS
+    if row[R.TYPE] == V.HEADER:
         on_header(contents, direction, int(row[R.CHANNEL]), body_size, row, rows.digest[index])
     return True
 
@@ -274,10 +256,10 @@ def begin_partial(c, d, s, t):
     if kind < 0 or size + OVERHEAD > FRAME_BYTES:
         return False
     R.begin_partial_frame(d, kind, size + OVERHEAD, _u16(buf, p + 1))
-    if kind == METHOD and end - p >= 11:
+    if kind == V.METHOD and end - p >= 11:
         d.frame_class = _u16(buf, p + 7)
         d.frame_method = _u16(buf, p + 9)
-    elif kind == HEADER and end - p >= 9:
+    elif kind == V.HEADER and end - p >= 9:
         d.frame_class = _u16(buf, p + 7)
         if end - p >= 19:
             d.frame_body_size = body_size_at(buf, p + 11)
@@ -296,7 +278,7 @@ def partial_row(c, d, direction, torn, rows, contents, t):
     row[R.PAYLOAD_SIZE] = max(0, min(int(d.frame_seen) - 7, int(d.frame_size) - OVERHEAD))
     channel = int(d.frame_channel)
     version = int(c.version)
-    if kind == METHOD and d.frame_class >= 0:
+    if kind == V.METHOD and d.frame_class >= 0:
         method = method_index(t, version, int(d.frame_class), int(d.frame_method))
         if method >= 0:
             row[R.NAME] = t.method_name[method]
@@ -307,9 +289,9 @@ def partial_row(c, d, direction, torn, rows, contents, t):
             on_method(contents, direction, channel, t.method_content[method], row)
         else:
             _hide_numbers(c, row)
-    elif kind == METHOD:
+    elif kind == V.METHOD:
         on_method(contents, direction, channel, False, row)
-    elif kind == HEADER:
+    elif kind == V.HEADER:
         if 0 <= d.frame_class < t.class_name.shape[1]:
             row[R.NAME] = t.class_name[version, int(d.frame_class)]
             if row[R.NAME] >= 0 and d.frame_body_size != -1:
@@ -318,7 +300,7 @@ def partial_row(c, d, direction, torn, rows, contents, t):
         if d.frame_body_size >= 0 and row[R.NAME] >= 0:
             row[R.BODY_SIZE] = d.frame_body_size
         on_header(contents, direction, channel, int(d.frame_body_size), row, rows.digest[index])
-    elif kind == BODY:
+    elif kind == V.BODY:
         on_partial_body(contents, direction, channel, int(d.frame_size) - OVERHEAD, row)
 
 

@@ -78,7 +78,7 @@ SIZE = np.array(
     np.int64,
 )
 
-# Names in the fact tables: types of fields and properties, and types behind field-table tags.
+# Names in the fact tables: types of fields and properties, and types of field-table tags.
 OF_FIELD = {
     "bit": BIT,
     "octet": UINT8,

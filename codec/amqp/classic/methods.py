@@ -8,6 +8,7 @@ TOO_LARGE (no value is written); FULL (`rollback`, make room, call again). Cost:
 
 from __future__ import annotations
 
+from codec import variant as W
 from codec.amqp import notes as N
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.field_table import put_nested, put_scalar, table_fits, table_fits_throughout, value_end
@@ -16,25 +17,6 @@ from codec.amqp.credentials import user_span
 from codec.amqp.disclosure import is_not_secret, is_sasl_name
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import SHORT, octet, u16
-from codec.variant import (
-    MALFORMED,
-    OK,
-    TOO_DEEP,
-    TOO_LARGE,
-    begin,
-    begin_object_of,
-    end_known_object,
-    finish_known,
-    known_key,
-    load_known,
-    mask_uris,
-    note,
-    put_bool,
-    put_int,
-    put_octets,
-    put_text,
-    rollback,
-)
 
 TABLE_SIZE = 4  # octets of the size before a table
 NUMBERS = 4  # octets of the class and method numbers that begin a method's payload
@@ -57,16 +39,16 @@ def decode_arguments(buf, start, end, t, version, method, w, guarded=False, cut=
     Where they do not fill the payload, a method with a secret, and any method that is `guarded`, has only arguments
     that cannot be part of a secret. `cut`: the following octets are missing; a table has its complete entries.
     """
-    begin(w)
+    W.begin(w)
     first, last = int(t.field_from[method]), int(t.field_from[method + 1])
-    begin_object_of(w, last - first, end - start + int(t.field_room[method]))
+    W.begin_object_of(w, last - first, end - start + int(t.field_room[method]))
     if guarded or t.method_secret[method] >= 0:
         shown, flaw = fields_in_place(buf, start, end, t, t.tag_kind[version], method, w.nest)
         if flaw:
-            note(w, flaw)
+            W.note(w, flaw)
             _, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, first + shown, False)
-            code, at = _finish(w, OK, at, at, t, method)
-            return (MALFORMED if code == OK else code), at
+            code, at = _finish(w, W.OK, at, at, t, method)
+            return (W.MALFORMED if code == W.OK else code), at
     code, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, last, cut)
     return _finish(w, code, at, end, t, method)
 
@@ -112,43 +94,43 @@ def _put_fields(w, buf, start, end, t, tags, method, first, last, cut):
         if kind == K.BIT:
             if bit == 0:
                 if at == end:
-                    note(w, N.FIELDS_SHORT)
-                    return MALFORMED, at
+                    W.note(w, N.FIELDS_SHORT)
+                    return W.MALFORMED, at
                 at += 1
             if flags:
                 _check_bits(w, octet(buf, at - 1), bit, flags)
-            known_key(w, int(t.field_key[i]))
-            put_bool(w, (octet(buf, at - 1) >> bit) & 1)
+            W.known_key(w, int(t.field_key[i]))
+            W.put_bool(w, (octet(buf, at - 1) >> bit) & 1)
             bit = (bit + 1) & 7
             continue
         bit = 0
         after = value_end(buf, at, end, kind)
         if after < 0:
-            note(w, N.FIELDS_SHORT)
+            W.note(w, N.FIELDS_SHORT)
             if cut and end - at >= TABLE_SIZE and (kind == K.TABLE or kind == K.PEER_TABLE):
                 code, where = _put_special(w, buf, before, at, end, t, tags, method, i)
-                return (MALFORMED if code == OK else code), where
-            return MALFORMED, at
+                return (W.MALFORMED if code == W.OK else code), where
+            return W.MALFORMED, at
         if flags & RESERVED:
             _check_reserved(w, buf, at, after)
         if kind < K.TABLE:
-            known_key(w, int(t.field_key[i]))
+            W.known_key(w, int(t.field_key[i]))
             put_scalar(w, buf, at, after, kind)
         else:
             code, where = _put_special(w, buf, before, at, after, t, tags, method, i)
-            if code != OK:
+            if code != W.OK:
                 return code, where
         before, at = at, after
-    return OK, at
+    return W.OK, at
 
 
 @kernel
 def _check_bits(w, octets, bit, flags):
     """Note a reserved `bit` that is set in this octet of bit arguments, or set bits above the last one."""
     if flags & RESERVED and (octets >> bit) & 1:
-        note(w, N.RESERVED_SET)
+        W.note(w, N.RESERVED_SET)
     if octets & (flags >> UNUSED_SHIFT):
-        note(w, N.UNUSED_BITS)
+        W.note(w, N.UNUSED_BITS)
 
 
 @kernel
@@ -156,7 +138,7 @@ def _check_reserved(w, buf, start, end):
     """Note a reserved value that is neither zero nor empty."""
     for i in range(start, end):
         if octet(buf, i) != 0:
-            note(w, N.RESERVED_SET)
+            W.note(w, N.RESERVED_SET)
             return
 
 
@@ -166,29 +148,29 @@ def _put_special(w, buf, before, at, after, t, tags, method, i):
     `before`."""
     kind, number = int(t.field_kind[i]), int(t.field_key[i])
     if kind == K.TABLE or kind == K.PEER_TABLE:
-        load_known(w, t.keys, method)
-        known_key(w, number)
-        mask_uris(w, kind == K.PEER_TABLE)
+        W.load_known(w, t.keys, method)
+        W.known_key(w, number)
+        W.mask_uris(w, kind == K.PEER_TABLE)
         code, at = put_nested(w, buf, at + 4, after, K.TABLE, tags)
-        mask_uris(w, False)
+        W.mask_uris(w, False)
         return code, at
     if kind == K.CONTENT:
         # octet 0: content inline, 1: name of content sent in parts (0-9, class message)
-        known_key(w, number + 1 if octet(buf, at) == 1 else number)
-        put_octets(w, buf, at + 5, after)
+        W.known_key(w, number + 1 if octet(buf, at) == 1 else number)
+        W.put_octets(w, buf, at + 5, after)
     elif kind == K.SECRET:
         if number >= 0:
-            known_key(w, number)
-            put_int(w, after - at - 4)
+            W.known_key(w, number)
+            W.put_int(w, after - at - 4)
     elif kind == K.SASL_RESPONSE:
         user, user_end = user_span(w, buf, before + 1, at, at + 4, after, tags)
         if user >= 0:
-            known_key(w, number)
-            put_text(w, buf, user, user_end)
+            W.known_key(w, number)
+            W.put_text(w, buf, user, user_end)
     elif is_public(buf, at, after, kind):
-        known_key(w, number)
+        W.known_key(w, number)
         put_scalar(w, buf, at, after, K.SHORTSTR)
-    return OK, after
+    return W.OK, after
 
 
 @kernel
@@ -202,15 +184,15 @@ def is_public(buf, at, after, kind):
 @inlined
 def _finish(w, code, at, end, t, key_set):
     """End the object of known keys: (code, offset)."""
-    if code == OK and at != end:
-        note(w, N.OCTETS_LEFT)
-        code = MALFORMED
-    end_known_object(w, t.keys, key_set)
-    trouble = finish_known(w, t.keys, key_set)
-    if trouble == OK:
+    if code == W.OK and at != end:
+        W.note(w, N.OCTETS_LEFT)
+        code = W.MALFORMED
+    W.end_known_object(w, t.keys, key_set)
+    trouble = W.finish_known(w, t.keys, key_set)
+    if trouble == W.OK:
         return code, at
-    if trouble == TOO_LARGE:
-        rollback(w)
+    if trouble == W.TOO_LARGE:
+        W.rollback(w)
     return trouble, at
 
 
@@ -222,32 +204,32 @@ def decode_properties(buf, start, end, t, version, class_id, w, cut=False):
     a later word is MALFORMED: the length of its value is unknown. A broken table ends by its length, and the properties
     after it are decoded; the offset is that of the first error. `cut` is as for `decode_arguments`.
     """
-    begin(w)
+    W.begin(w)
     index = int(t.class_index[version, class_id]) if class_id < t.class_index.shape[1] else -1
     flags, at = _flags(buf, start, end)
     if index < 0 or flags < 0:
-        note(w, N.FIELDS_SHORT)
-        begin_object_of(w, 0, 0)
-        return _finish(w, MALFORMED, start, end, t, len(t.method_name) + max(index, 0))
+        W.note(w, N.FIELDS_SHORT)
+        W.begin_object_of(w, 0, 0)
+        return _finish(w, W.MALFORMED, start, end, t, len(t.method_name) + max(index, 0))
     key_set = len(t.method_name) + index
     count = 0
     for bit in range(1, 16):
         count += (flags >> bit) & 1
-    begin_object_of(w, count, end - at + 8 * count)
-    code, where = OK, at
+    W.begin_object_of(w, count, end - at + 8 * count)
+    code, where = W.OK, at
     for bit in range(15, 0, -1):
         if not (flags >> bit) & 1:
             continue
         trouble, place, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit, cut)
-        if code == OK:
+        if code == W.OK:
             code, where = trouble, place
         if at < 0:
             break
     if flags & 1:
-        note(w, N.UNDEFINED_FLAGS)
-        code = MALFORMED
+        W.note(w, N.UNDEFINED_FLAGS)
+        code = W.MALFORMED
     if flags & t.reserved_flags[index]:
-        note(w, N.RESERVED_SET)
+        W.note(w, N.RESERVED_SET)
     return _finish(w, code, where, end, t, key_set)
 
 
@@ -271,24 +253,24 @@ def _put_property(w, buf, at, end, t, tags, index, key_set, bit, cut):
     when it is unknown or the writer is full)."""
     kind, number = int(t.property_kind[index, bit]), int(t.property_key[index, bit])
     if kind == K.BIT:
-        known_key(w, number)
-        put_bool(w, True)
-        return OK, at, at
+        W.known_key(w, number)
+        W.put_bool(w, True)
+        return W.OK, at, at
     after = value_end(buf, at, end, kind)
     if after < 0:
-        note(w, N.UNDEFINED_FLAGS if kind == K.UNDEFINED else N.FIELDS_SHORT)
+        W.note(w, N.UNDEFINED_FLAGS if kind == K.UNDEFINED else N.FIELDS_SHORT)
         if not (cut and kind == K.TABLE and end - at >= TABLE_SIZE):
-            return MALFORMED, at, SHORT
+            return W.MALFORMED, at, SHORT
     if kind == K.TABLE:
-        load_known(w, t.keys, key_set)
-        known_key(w, number)
+        W.load_known(w, t.keys, key_set)
+        W.known_key(w, number)
         code, place = put_nested(w, buf, at + TABLE_SIZE, after if after >= 0 else end, kind, tags)
-        if after < 0 and code == OK:
-            code = MALFORMED
-        return code, place, (after if code in (OK, MALFORMED, TOO_DEEP) else SHORT)
-    known_key(w, number)
+        if after < 0 and code == W.OK:
+            code = W.MALFORMED
+        return code, place, (after if code in (W.OK, W.MALFORMED, W.TOO_DEEP) else SHORT)
+    W.known_key(w, number)
     put_scalar(w, buf, at, after, kind)
-    return OK, after, after
+    return W.OK, after, after
 
 
 @kernel

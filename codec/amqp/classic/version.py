@@ -16,28 +16,14 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.classic.methods import check_header, check_method, classify_method
 from codec.amqp.frame_search import EVERY_CLASSIC
-from codec.amqp.versions import (
-    CLASSIC,
-    E_METHOD,
-    HEADER,
-    METHOD,
-    NONE,
-    OFFERS,
-    OOB_HEADER,
-    OOB_METHOD,
-    PROTOCOL_HEADER,
-    START_VERSION,
-    UNKNOWN,
-    V0_8,
-    V0_9_1,
-)
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import PROTOCOL_HEADERS
 
 # The first of the versions that fit the frames equally well is chosen: they are in order of use.
-PREFERRED = np.array([V0_9_1, V0_8, V0_8 + 1], np.int64)
+PREFERRED = np.array([V.V0_9_1, V.V0_8, V.V0_8 + 1], np.int64)
 # Points against a version: for a frame that another version defines and this one does not; for an access ticket, which
 # 0-9-1 reserves (0-9-1 XML, domain of reserved-1) but some of its clients send.
 MISFIT, TICKET, RULED_OUT = 3, 1, 1 << 30
@@ -46,10 +32,10 @@ MISFIT, TICKET, RULED_OUT = 3, 1, 1 << 30
 @kernel
 def payload_fits(buf, start, stop, kind, t, version):
     """Whether the payload `buf[start:stop]` of a frame of type `kind` fits the definitions of `version` exactly."""
-    if kind in (METHOD, OOB_METHOD):
+    if kind in (V.METHOD, V.OOB_METHOD):
         method = classify_method(buf, start, stop, t, version)
         return method >= 0 and check_method(buf, start, stop, t, version, method)
-    if kind in (HEADER, OOB_HEADER):
+    if kind in (V.HEADER, V.OOB_HEADER):
         return check_header(buf, start, stop, t, version)
     return kind >= 0
 
@@ -58,7 +44,7 @@ def payload_fits(buf, start, stop, kind, t, version):
 def fitting_versions(buf, p, stop, t, versions):
     """Those of `versions` (bits by version code) that define the frame at `p`, whose payload ends at `stop`."""
     fits = 0
-    for version in range(V0_8, V0_9_1 + 1):
+    for version in range(V.V0_8, V.V0_9_1 + 1):
         if versions >> version & 1 and payload_fits(
             buf, p + 7, stop, int(t.frame_kind[version, int(buf[p])]), t, version
         ):
@@ -69,8 +55,8 @@ def fitting_versions(buf, p, stop, t, versions):
 @kernel
 def assume_classic(c):
     """The family is classic, the version unknown: begin to score frames."""
-    c.family = CLASSIC
-    c.version = V0_9_1
+    c.family = V.CLASSIC
+    c.version = V.V0_9_1
     c.version_known = 0
     c.weighing = 1
 
@@ -84,20 +70,20 @@ def score_frame(rows, c, buf, p, stop, t):
     fits = fitting_versions(buf, p, stop, t, EVERY_CLASSIC)
     if fits == 0:
         return
-    for version in range(V0_8, V0_9_1 + 1):
+    for version in range(V.V0_8, V.V0_9_1 + 1):
         if not fits >> version & 1:
             c.misfits[version] += MISFIT
-    if fits >> V0_9_1 & 1 and t.frame_kind[V0_9_1, int(buf[p])] == METHOD:
-        method = classify_method(buf, p + 7, stop, t, V0_9_1)
+    if fits >> V.V0_9_1 & 1 and t.frame_kind[V.V0_9_1, int(buf[p])] == V.METHOD:
+        method = classify_method(buf, p + 7, stop, t, V.V0_9_1)
         if t.method_ticket[method] and (buf[p + 11] or buf[p + 12]):
-            c.misfits[V0_9_1] += TICKET
+            c.misfits[V.V0_9_1] += TICKET
     choose_likeliest(rows, c, t)
 
 
 @kernel
 def choose_likeliest(rows, c, t):
     """Set the version of `c` and of its pending rows to the one with the fewest points against it."""
-    likeliest = V0_9_1
+    likeliest = V.V0_9_1
     for version in PREFERRED:
         if c.misfits[version] < c.misfits[likeliest]:
             likeliest = version
@@ -120,7 +106,7 @@ def method_sender(c, buf, start, stop, method, t):
     which both sides send, and connection.unblocked of servers later)."""
     sender = int(t.method_sender[method])
     if c.weighing:
-        for version in range(V0_8, V0_9_1 + 1):
+        for version in range(V.V0_8, V.V0_9_1 + 1):
             other = classify_method(buf, start, stop, t, version)
             if other >= 0 and t.method_sender[other] != sender:
                 return -1
@@ -134,20 +120,20 @@ def set_version(rows, c, version, t):
     for i in range(int(c.row_from), int(rows.used[0])):
         row = rows.cells[i]
         kind = int(row[R.TYPE])
-        if row[R.CONNECTION] != c.connection_id or kind == PROTOCOL_HEADER:
+        if row[R.CONNECTION] != c.connection_id or kind == V.PROTOCOL_HEADER:
             continue
         row[R.VERSION] = version
         row[R.KNOWN] = c.version_known
         if row[R.NAME] < 0:
             continue
-        if kind in (METHOD, OOB_METHOD):
+        if kind in (V.METHOD, V.OOB_METHOD):
             method = method_index(t, version, int(row[R.CLASS]), int(row[R.METHOD_ID]))
             if method >= 0:
                 row[R.NAME] = t.method_name[method]
             else:
                 row[R.NAME] = -1
-                row[R.STATUS] = UNKNOWN
-                row[R.ERROR] = E_METHOD
+                row[R.STATUS] = V.UNKNOWN
+                row[R.ERROR] = V.E_METHOD
             if row[R.DEFINITION] >= 0:
                 row[R.DEFINITION] = method
         elif t.class_name[version, int(row[R.CLASS])] >= 0:
@@ -157,34 +143,34 @@ def set_version(rows, c, version, t):
 @kernel
 def is_start(buf, start, stop, t):
     """Whether `buf[start:stop]` is the payload of a whole connection.start (the same in all classic versions)."""
-    method = classify_method(buf, start, stop, t, V0_9_1)
-    return method == t.start[V0_9_1] and check_method(buf, start, stop, t, V0_9_1, method)
+    method = classify_method(buf, start, stop, t, V.V0_9_1)
+    return method == t.start[V.V0_9_1] and check_method(buf, start, stop, t, V.V0_9_1, method)
 
 
 @kernel
 def apply_start(rows, c, direction, major, minor, t):
     """Apply rule 1: the server's connection.start, sent in `direction`, has version `major` `minor`."""
     c.started = 1
-    agreed, settled = 0, NONE
-    for version in range(V0_8, V0_9_1 + 1):
+    agreed, settled = 0, V.NONE
+    for version in range(V.V0_8, V.V0_9_1 + 1):
         if t.start_version[version, 0] == major and t.start_version[version, 1] == minor:
-            settled = version if agreed == 0 else NONE
+            settled = version if agreed == 0 else V.NONE
             agreed |= 1 << version
     if c.version_known and agreed >> int(c.version) & 1:
         return
-    if c.offers < OFFERS:
-        c.offer[c.offers] = (direction << 32) | (START_VERSION << 24) | (major << 8) | minor
+    if c.offers < V.OFFERS:
+        c.offer[c.offers] = (direction << 32) | (V.START_VERSION << 24) | (major << 8) | minor
         c.offers += 1
     else:
         c.limits |= PROTOCOL_HEADERS
     if agreed == 0:
         return
-    c.version_known = 1 if settled != NONE else 0
-    c.weighing = 1 if settled == NONE and c.frame_no < R.UNRESOLVED_ROWS else 0
-    for version in range(V0_8, V0_9_1 + 1):
+    c.version_known = 1 if settled != V.NONE else 0
+    c.weighing = 1 if settled == V.NONE and c.frame_no < R.UNRESOLVED_ROWS else 0
+    for version in range(V.V0_8, V.V0_9_1 + 1):
         if not agreed >> version & 1:
             c.misfits[version] = RULED_OUT
-    if settled != NONE:
+    if settled != V.NONE:
         set_version(rows, c, settled, t)
     else:
         choose_likeliest(rows, c, t)

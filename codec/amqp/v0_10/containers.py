@@ -8,25 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec import variant as W
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.extents import STRUCT32_TYPE, entry_at, packing_flags
 from codec.amqp.v0_10.scalars import SCRATCH, put_code, put_name, put_ranges, put_scalar, word
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import u8, u32
-from codec.variant import (
-    MALFORMED,
-    OK,
-    TOO_DEEP,
-    TOO_LARGE,
-    begin_array,
-    begin_object,
-    begin_object_of,
-    end_object,
-    put_binary,
-    put_int,
-    put_string,
-)
 from codec.variant.writer import ENTRIES
 
 DEPTH = LIMITS.nesting_depth
@@ -69,15 +57,15 @@ def open_fields(buf, at, end, of, base, stack, depth, t):
     sized = int(t.entries[of, T.SIZE_WIDTH])
     depth = push(stack, depth, int(IN_FIELDS), end, max(flags, NO_MORE), sized, of, base)
     if flags < 0:
-        return end, depth, MALFORMED
-    return at + int(t.entries[of, T.PACK]), depth, OK
+        return end, depth, W.MALFORMED
+    return at + int(t.entries[of, T.PACK]), depth, W.OK
 
 
 @kernel
 def _declared_struct(w, buf, at, end, of, base, stack, depth, t):
     """Open a struct, with its size and code, that is declared as the type of a field, of the elements of an array or of
     a header segment."""
-    begin_object_of(w, int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]), end - at)
+    W.begin_object_of(w, int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]), end - at)
     at += int(t.entries[of, T.SIZE_WIDTH])
     if t.entries[of, T.CODE] >= 0:
         at = at + CODES if entry_at(buf, at, end, int(T.STRUCT_ENTRY), t) == of else -1
@@ -87,18 +75,18 @@ def _declared_struct(w, buf, at, end, of, base, stack, depth, t):
 @kernel
 def _struct32(w, buf, at, end, stack, depth, t, keys, key_set):
     """Open a struct whose class code and code are at `at`."""
-    begin_object(w)
+    W.begin_object(w)
     word(w, t, keys, int(T.STRUCT_WORD), key_set)
     of = entry_at(buf, at, end, int(T.STRUCT_ENTRY), t)
     if of >= 0:
         put_name(w, keys, t.special[T.NAME_SET], of)
         return open_fields(buf, at + CODES, end, of, int(UNKNOWN_KEYS), stack, depth, t)
     coded = end - at >= CODES
-    put_string(w, w.text, int(SCRATCH), put_code(w, buf, at) if coded else 0)
+    W.put_string(w, w.text, int(SCRATCH), put_code(w, buf, at) if coded else 0)
     word(w, t, keys, int(T.VALUE_WORD), key_set)
-    put_binary(w, buf, at + CODES if coded else at, end)
+    W.put_binary(w, buf, at + CODES if coded else at, end)
     depth = push(stack, depth, int(IN_FIELDS), end, int(NO_MORE), end, of, int(UNKNOWN_KEYS))
-    return end, depth, OK if coded else MALFORMED
+    return end, depth, W.OK if coded else W.MALFORMED
 
 
 @kernel
@@ -112,25 +100,25 @@ def _items(w, buf, at, end, form, of, stack, depth, t, keys, key_set):
             number = int(T.STRUCT_TYPE)  # the type code of a struct without a code is not specified
     count = u32(buf, at, end)
     if count > 0 and number >= 0 and t.types[T.CATEGORY, number] == T.FIXED and t.types[T.WIDTH, number] == 0:
-        begin_object(w)
+        W.begin_object(w)
         word(w, t, keys, int(T.TYPE_WORD), key_set)
         put_name(w, keys, t.special[T.TYPE_SET], number)
         word(w, t, keys, int(T.COUNT_WORD), key_set)
-        put_int(w, count)
-        end_object(w)
-        return end, depth, OK if at + 4 == end else MALFORMED
+        W.put_int(w, count)
+        W.end_object(w)
+        return end, depth, W.OK if at + 4 == end else W.MALFORMED
     if w.positions[ENTRIES] + min(count, end - at) > ITEMS:
-        put_binary(w, buf, start, end)
-        return end, depth, TOO_LARGE
+        W.put_binary(w, buf, start, end)
+        return end, depth, W.TOO_LARGE
     kind = IN_MAP if form == T.MAP else (IN_LIST if form == T.LIST else IN_ARRAY)
     if kind == IN_MAP:
-        begin_object(w)
+        W.begin_object(w)
     else:
-        begin_array(w)
+        W.begin_array(w)
     depth = push(stack, depth, kind, end, max(count, NO_MORE), number, of, int(UNKNOWN_KEYS))
     if count < 0:
-        return end, depth, OK if start >= end else MALFORMED
-    return at + 4, depth, OK
+        return end, depth, W.OK if start >= end else W.MALFORMED
+    return at + 4, depth, W.OK
 
 
 @inlined
@@ -140,12 +128,12 @@ def put_value(w, buf, at, end, number, of, base, stack, depth, t, keys, key_set)
     form = int(t.types[T.FORM, number])
     if form < T.RANGES:
         put_scalar(w, buf, at, end, number, t, keys, key_set)
-        return end, depth, OK
+        return end, depth, W.OK
     if form == T.RANGES and put_ranges(w, buf, at, end, number, base, t, keys, key_set):
-        return end, depth, OK
+        return end, depth, W.OK
     if form == T.RANGES or depth == DEPTH:
-        put_binary(w, buf, at, end)
-        return end, depth, MALFORMED if form == T.RANGES else TOO_DEEP
+        W.put_binary(w, buf, at, end)
+        return end, depth, W.MALFORMED if form == T.RANGES else W.TOO_DEEP
     if form == T.STRUCT:
         return _declared_struct(w, buf, at, end, of, base, stack, depth, t)
     if form == T.STRUCT32:

@@ -12,8 +12,10 @@ import numpy as np
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.classic.contents import reset_contents
 from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN, WAIT
+from codec.amqp.v0_10 import detect as D
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.assemblies import (
     BROKEN,
@@ -26,39 +28,12 @@ from codec.amqp.v0_10.assemblies import (
     segment_slot,
     session_slot,
 )
-from codec.amqp.v0_10.detect import (
-    BODY_SEGMENT,
-    COMMAND_SEGMENT,
-    CONTROL_SEGMENT,
-    FIRST_FRAME,
-    FIRST_SEGMENT,
-    HEADER_SEGMENT,
-    LAST_FRAME,
-    LAST_SEGMENT,
-    OVERHEAD,
-    RESERVED_FLAGS,
-    WHOLE_SEGMENT,
-    header_flaw,
-)
 from codec.amqp.v0_10.segments import CODES, COMMAND_ID_OCTETS, add_frame, begin_segment, name_row, opens, store_partial
-from codec.amqp.versions import (
-    BODY,
-    COMMAND,
-    CONTROL,
-    E_FRAME_TYPE,
-    E_NO_COMMAND,
-    E_SHORT_FRAME,
-    HEADER,
-    MALFORMED,
-    NO_ERROR,
-    SKIPPED,
-    UNKNOWN,
-)
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import octet, u16
 from codec.tcp.direction import LOST
 
-KINDS = np.array([CONTROL, COMMAND, HEADER, BODY], np.int64)
+KINDS = np.array([V.CONTROL, V.COMMAND, V.HEADER, V.BODY], np.int64)
 
 
 @inlined
@@ -67,33 +42,33 @@ def next_frame(c, d, direction, s, rows, contents, a, t):
     begins here), ROWS_FULL (nothing changed)."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
-    if end - p < OVERHEAD:
+    if end - p < D.OVERHEAD:
         return WAIT
-    flaw = header_flaw(buf, p, end)
+    flaw = D.header_flaw(buf, p, end)
     size = u16(buf, p + 2, end)
     stop = p + size
-    if flaw == E_SHORT_FRAME:
+    if flaw == V.E_SHORT_FRAME:
         d.span_notes = N.FRAME_SHORT
         d.mode = LOST
         return MODE_CHANGED
-    if stop > end and (flaw == NO_ERROR or not d.final):
+    if stop > end and (flaw == V.NO_ERROR or not d.final):
         return WAIT
-    if stop > end or (flaw != NO_ERROR and header_flaw(buf, stop, end) != NO_ERROR):
+    if stop > end or (flaw != V.NO_ERROR and D.header_flaw(buf, stop, end) != V.NO_ERROR):
         d.mode = LOST
         return MODE_CHANGED
     kind = octet(buf, p + 1)
     offset = int(d.next) - (end - p)
-    index = R.append_row(rows, c, direction, KINDS[kind] if kind <= BODY_SEGMENT else SKIPPED, offset, size)
+    index = R.append_row(rows, c, direction, KINDS[kind] if kind <= D.BODY_SEGMENT else V.SKIPPED, offset, size)
     row = rows.cells[index]
     R.set_packets(row, d, s, offset, offset + size)
     row[R.CHANNEL] = u16(buf, p + 6, end)
-    row[R.PAYLOAD_SIZE] = size - OVERHEAD
-    if flaw != NO_ERROR:
-        row[R.STATUS] = UNKNOWN if flaw == E_FRAME_TYPE else MALFORMED
+    row[R.PAYLOAD_SIZE] = size - D.OVERHEAD
+    if flaw != V.NO_ERROR:
+        row[R.STATUS] = V.UNKNOWN if flaw == V.E_FRAME_TYPE else V.MALFORMED
         row[R.ERROR] = flaw
         row[R.NOTES] = _flaw_notes(octet(buf, p), kind, octet(buf, p + 5))
     d.pos = stop
-    if kind > BODY_SEGMENT:
+    if kind > D.BODY_SEGMENT:
         d.skipped_bytes += size
     elif _fill(c, direction, buf, p, stop, row, rows.digest[index], rows, contents, a, t):
         d.frame_bytes += size
@@ -107,14 +82,14 @@ def next_frame(c, d, direction, s, rows, contents, a, t):
 @kernel
 def _flaw_notes(flags, kind, track):
     """Notes on the flags and the track of a frame of this segment type."""
-    notes = N.FRAME_FLAGS if flags & RESERVED_FLAGS else 0
-    if kind > BODY_SEGMENT:
+    notes = N.FRAME_FLAGS if flags & D.RESERVED_FLAGS else 0
+    if kind > D.BODY_SEGMENT:
         return notes
-    if track != (0 if kind == CONTROL_SEGMENT else 1):
+    if track != (0 if kind == D.CONTROL_SEGMENT else 1):
         notes |= N.TRACK
-    if flags & FIRST_SEGMENT != (FIRST_SEGMENT if kind <= COMMAND_SEGMENT else 0):
+    if flags & D.FIRST_SEGMENT != (D.FIRST_SEGMENT if kind <= D.COMMAND_SEGMENT else 0):
         notes |= N.SEGMENT_ORDER
-    if kind == CONTROL_SEGMENT and not flags & LAST_SEGMENT:
+    if kind == D.CONTROL_SEGMENT and not flags & D.LAST_SEGMENT:
         notes |= N.CONTROL_GOES_ON
     return notes
 
@@ -122,25 +97,25 @@ def _flaw_notes(flags, kind, track):
 @inlined
 def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
     """Decode the frame `buf[p:stop]` into its row; False, with nothing changed, when a heap has no room."""
-    flags, kind, start, channel = octet(buf, p), octet(buf, p + 1), p + OVERHEAD, int(row[R.CHANNEL])
+    flags, kind, start, channel = octet(buf, p), octet(buf, p + 1), p + D.OVERHEAD, int(row[R.CHANNEL])
     session = session_slot(a, contents.epochs, direction, channel)
-    if kind == BODY_SEGMENT:
+    if kind == D.BODY_SEGMENT:
         is_content = not row[R.HANDSHAKE] and row[R.ERROR] == 0
         if c.keep_payload and is_content and not R.append_payload(rows, row, buf, start, stop):
             return False
         body_bytes(a, contents.digests, session, buf, start, stop, row)
     else:
-        slot = segment_slot(a, contents.epochs, direction, channel, 0 if kind == CONTROL_SEGMENT else 1)
-        size = stop - start + (0 if flags & FIRST_FRAME else int(a.segments[slot].length))
-        if flags & LAST_FRAME and int(rows.used[1]) + COMMAND_ID_OCTETS + size > len(rows.octets):
+        slot = segment_slot(a, contents.epochs, direction, channel, 0 if kind == D.CONTROL_SEGMENT else 1)
+        size = stop - start + (0 if flags & D.FIRST_FRAME else int(a.segments[slot].length))
+        if flags & D.LAST_FRAME and int(rows.used[1]) + COMMAND_ID_OCTETS + size > len(rows.octets):
             return False
-        if flags & FIRST_FRAME:
+        if flags & D.FIRST_FRAME:
             begin_segment(buf, start, stop, flags, kind, slot, session, row, contents, a, t)
         add_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, rows, contents, a, t)
-    if kind != CONTROL_SEGMENT:
-        ends = flags & LAST_SEGMENT and flags & LAST_FRAME
-        if kind == HEADER_SEGMENT and not a.sessions[session].open and row[R.ERROR] == 0:
-            row[R.ERROR] = E_NO_COMMAND
+    if kind != D.CONTROL_SEGMENT:
+        ends = flags & D.LAST_SEGMENT and flags & D.LAST_FRAME
+        if kind == D.HEADER_SEGMENT and not a.sessions[session].open and row[R.ERROR] == 0:
+            row[R.ERROR] = V.E_NO_COMMAND
         on_assembly_frame(a, contents.digests, session, row, digest, ends)
     return True
 
@@ -151,14 +126,14 @@ def begin_partial(d, direction, s, a):
     include its size."""
     p, end = int(d.pos), int(d.end)
     buf = s.bytes
-    if end - p < 4 or header_flaw(buf, p, end) != NO_ERROR:
+    if end - p < 4 or D.header_flaw(buf, p, end) != V.NO_ERROR:
         return False
     kind = octet(buf, p + 1)
     R.begin_partial_frame(d, KINDS[kind], u16(buf, p + 2, end), u16(buf, p + 6, end))  # the channel may be missing: -1
     a.numbers[TORN_FLAGS + direction] = octet(buf, p)
-    if kind <= COMMAND_SEGMENT and octet(buf, p) & FIRST_FRAME and end - p >= OVERHEAD + CODES:
-        d.frame_class = octet(buf, p + OVERHEAD)
-        d.frame_method = octet(buf, p + OVERHEAD + 1)
+    if kind <= D.COMMAND_SEGMENT and octet(buf, p) & D.FIRST_FRAME and end - p >= D.OVERHEAD + CODES:
+        d.frame_class = octet(buf, p + D.OVERHEAD)
+        d.frame_method = octet(buf, p + D.OVERHEAD + 1)
     return True
 
 
@@ -167,7 +142,7 @@ def partial_row(c, d, direction, torn, rows, contents, a, t):
     """Append the row of a frame that lost bytes; `torn`: its first octets. The open span of `d` has its packets."""
     index = R.append_partial_row(rows, c, d, direction, int(d.frame_type))
     row = rows.cells[index]
-    row[R.PAYLOAD_SIZE] = max(0, min(int(d.frame_seen), int(d.frame_size)) - OVERHEAD)
+    row[R.PAYLOAD_SIZE] = max(0, min(int(d.frame_seen), int(d.frame_size)) - D.OVERHEAD)
     if d.frame_channel < 0:
         reset_contents(contents, direction)  # the frame may belong to any assembly
     else:
@@ -178,34 +153,36 @@ def partial_row(c, d, direction, torn, rows, contents, a, t):
 def _apply_partial(c, d, direction, torn, row, rows, digest, contents, a, t):
     """Apply a frame that lost bytes to its assembly and its segment, and set its row."""
     flags, channel = int(a.numbers[TORN_FLAGS + direction]), int(d.frame_channel)
-    is_control = d.frame_type == CONTROL
+    is_control = d.frame_type == V.CONTROL
     session = session_slot(a, contents.epochs, direction, channel)
-    if d.frame_type == BODY:
+    if d.frame_type == V.BODY:
         a.sessions[session].whole = 0
     else:
         slot = segment_slot(a, contents.epochs, direction, channel, 0 if is_control else 1)
         segment = a.segments[slot]
-        if flags & FIRST_FRAME:
+        if flags & D.FIRST_FRAME:
             release(a, slot)
             segment.kind = (
-                CONTROL_SEGMENT if is_control else (COMMAND_SEGMENT if d.frame_type == COMMAND else HEADER_SEGMENT)
+                D.CONTROL_SEGMENT
+                if is_control
+                else (D.COMMAND_SEGMENT if d.frame_type == V.COMMAND else D.HEADER_SEGMENT)
             )
             segment.class_code = d.frame_class
             segment.code = d.frame_method
             segment.entry = segment.command_id = -1
             if 0 <= d.frame_class < T.NUMBERS and d.frame_method < T.NUMBERS:
                 segment.entry = t.lookup[segment.kind, d.frame_class, d.frame_method]
-            if d.frame_type == COMMAND:
+            if d.frame_type == V.COMMAND:
                 opening = opens(flags, int(segment.entry), t)
                 segment.command_id = begin_command(a, contents.digests, session, row, opening)
-        if flags & FIRST_FRAME or (d.frame_type != HEADER and segment.state != NOTHING):
+        if flags & D.FIRST_FRAME or (d.frame_type != V.HEADER and segment.state != NOTHING):
             name_row(row, segment, t)
         if is_control and (segment.entry < 0 or segment.entry == t.special[T.COMMAND_POINT]):
             a.sessions[session].next_id = -1
-        if flags & WHOLE_SEGMENT == WHOLE_SEGMENT and len(torn) > OVERHEAD:
-            store_partial(c, torn, OVERHEAD, min(len(torn), int(row[R.SIZE])), segment, row, rows, t)
+        if flags & D.WHOLE_SEGMENT == D.WHOLE_SEGMENT and len(torn) > D.OVERHEAD:
+            store_partial(c, torn, D.OVERHEAD, min(len(torn), int(row[R.SIZE])), segment, row, rows, t)
         release(a, slot)
-        if flags & WHOLE_SEGMENT != WHOLE_SEGMENT and not flags & LAST_FRAME:
+        if flags & D.WHOLE_SEGMENT != D.WHOLE_SEGMENT and not flags & D.LAST_FRAME:
             segment.state = BROKEN
     if not is_control:
-        on_assembly_frame(a, contents.digests, session, row, digest, flags & LAST_SEGMENT and flags & LAST_FRAME)
+        on_assembly_frame(a, contents.digests, session, row, digest, flags & D.LAST_SEGMENT and flags & D.LAST_FRAME)

@@ -6,29 +6,12 @@ like text in UTF-8; text that is not valid in its encoding is BINARY, as are und
 
 from __future__ import annotations
 
+from codec import variant as W
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.field_table import put_scalar as put_classic
 from codec.amqp.v0_10 import tables as T
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import i64, octet, signed, u8, u32
-from codec.variant import (
-    DECIMAL_SCALE,
-    begin_array,
-    begin_object,
-    element,
-    end_array,
-    end_known_object,
-    end_object,
-    key,
-    known_key,
-    load_known,
-    put_binary,
-    put_bool,
-    put_int,
-    put_string,
-    put_text,
-    put_u64,
-)
 from codec.variant.texts import put_hex, put_scaled, put_transcoded
 
 DOT = 0x2E
@@ -38,16 +21,16 @@ SCRATCH = 0  # where a text that is composed begins in `Writer.text`
 @kernel
 def word(w, t, keys, number, key_set):
     """The next value has the key WORDS[number]."""
-    load_known(w, keys, key_set)
+    W.load_known(w, keys, key_set)
     at = int(keys.first[t.special[T.WORD_SET]]) + number
-    key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
+    W.key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
 @kernel
 def put_name(w, keys, name_set, number):
     """The name of an entry or type (`name_set`: which) as STRING."""
     at = int(keys.first[name_set]) + number
-    put_string(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
+    W.put_string(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
 @inlined
@@ -56,14 +39,14 @@ def put_scalar(w, buf, at, end, number, t, keys, key_set):
     form = t.types[T.FORM, number]
     start = at + t.types[T.WIDTH, number] if t.types[T.CATEGORY, number] == T.VARIABLE else at
     if form == T.TEXT:
-        put_text(w, buf, start, end)
+        W.put_text(w, buf, start, end)
     elif form == K.BINARY:
-        put_binary(w, buf, start, end)
+        W.put_binary(w, buf, start, end)
     elif form == K.BIT:
-        put_bool(w, form)  # a bit that is present is set
+        W.put_bool(w, form)  # a bit that is present is set
     elif form == T.DECIMAL64 or form == K.DECIMAL:
-        if u8(buf, at, end) > DECIMAL_SCALE:
-            load_known(w, keys, key_set)
+        if u8(buf, at, end) > W.DECIMAL_SCALE:
+            W.load_known(w, keys, key_set)
         unscaled = i64(buf, at + 1, end) if form == T.DECIMAL64 else signed(u32(buf, at + 1, end), 32)
         put_scaled(w, unscaled, octet(buf, at))
     elif form < T.UUID:
@@ -82,25 +65,25 @@ def put_ranges(w, buf, at, end, number, base, t, keys, key_set):
     at += 2
     if (end - at) % (2 * width) != 0:
         return False
-    begin_array(w)
+    W.begin_array(w)
     while at < end:
-        element(w)
-        begin_object(w)
+        W.element(w)
+        W.begin_object(w)
         for bound in range(2):
             if base >= 0:
-                known_key(w, base + bound)
+                W.known_key(w, base + bound)
             else:
                 word(w, t, keys, T.LOWER_WORD + bound, key_set)
             if width == 4:
-                put_int(w, u32(buf, at, end))
+                W.put_int(w, u32(buf, at, end))
             else:
-                put_u64(w, i64(buf, at, end))
+                W.put_u64(w, i64(buf, at, end))
             at += width
         if base >= 0:
-            end_known_object(w, keys, key_set)
+            W.end_known_object(w, keys, key_set)
         else:
-            end_object(w)
-    end_array(w)
+            W.end_object(w)
+    W.end_array(w)
     return True
 
 

@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.assemblies import BROKEN, GROWING, NOTHING, TOO_LARGE, append, begin_command, gather, release
 from codec.amqp.v0_10.detect import COMMAND_SEGMENT, LAST_FRAME, LAST_SEGMENT
 from codec.amqp.v0_10.extents import entry_at, fields_fit, session_header_end
-from codec.amqp.versions import (
-    E_METHOD,
-    E_SEGMENT_ALONE,
-    E_SEGMENT_HOLE,
-    E_SHORT_METHOD,
-    E_VALUE_SIZE,
-    MALFORMED,
-    UNKNOWN,
-)
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import SEGMENT_SIZE
 from codec.cursor import i64, octet, u16, u32
@@ -79,8 +71,8 @@ def add_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, r
     """Add a frame to the segment in `slot`; its last frame stores all octets for decoding (there is room)."""
     segment = a.segments[slot]
     if segment.state == NOTHING or segment.kind != kind:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_SEGMENT_ALONE
+        row[R.STATUS] = V.UNKNOWN
+        row[R.ERROR] = V.E_SEGMENT_ALONE
         return
     name_row(row, segment, t)
     if not flags & LAST_FRAME:
@@ -90,18 +82,18 @@ def add_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, r
     state, size = int(segment.state), int(segment.length)
     codes = CODES if kind <= COMMAND_SEGMENT else 0
     if state == BROKEN:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_SEGMENT_HOLE
+        row[R.STATUS] = V.UNKNOWN
+        row[R.ERROR] = V.E_SEGMENT_HOLE
     elif state == TOO_LARGE:
         c.limits |= SEGMENT_SIZE
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_VALUE_SIZE
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_VALUE_SIZE
     elif size + stop - start < codes:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_SHORT_METHOD
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_SHORT_METHOD
     elif kind <= COMMAND_SEGMENT and segment.entry < 0 and size == 0:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_METHOD
+        row[R.STATUS] = V.UNKNOWN
+        row[R.ERROR] = V.E_METHOD
     else:
         _store(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a, t)
     release(a, slot)
@@ -176,8 +168,8 @@ def _store(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a
             end -= CODES
     row[R.DEFINITION] = segment.entry if kind <= COMMAND_SEGMENT else int(t.special[T.HEADER_SET])
     if row[R.DEFINITION] < 0:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_METHOD
+        row[R.STATUS] = V.UNKNOWN
+        row[R.ERROR] = V.E_METHOD
         return
     rows.used[1] = end
     row[R.OCTETS_END] = end

@@ -17,6 +17,7 @@ continues after it. Codes are those of `codec.variant`. Cost: linear in the octe
 
 from __future__ import annotations
 
+from codec import variant as W
 from codec.amqp import notes as N
 from codec.amqp.classic.field_table import put_name as put_key
 from codec.amqp.credentials import user_span
@@ -29,56 +30,12 @@ from codec.amqp.disclosure import (
     is_not_secret,
     is_sasl_name,
 )
+from codec.amqp.v0_10 import containers as C
 from codec.amqp.v0_10 import tables as T
-from codec.amqp.v0_10.containers import (
-    BASE,
-    BEFORE,
-    BOTTOM,
-    CODES,
-    END,
-    IN_ARRAY,
-    IN_FIELDS,
-    IN_LIST,
-    IN_MAP,
-    IN_SECTIONS,
-    KIND,
-    LEFT,
-    MORE,
-    OF,
-    PLACE,
-    TYPE,
-    UNKNOWN_KEYS,
-    open_fields,
-    push,
-    put_value,
-)
 from codec.amqp.v0_10.extents import entry_at, extent, fields_in_place, session_header_end, unknown_flags
 from codec.amqp.v0_10.scalars import SCRATCH, put_code
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import i64, octet, u8, u32
-from codec.variant import (
-    MALFORMED,
-    OK,
-    TOO_LARGE,
-    begin,
-    begin_object_of,
-    element,
-    end_array,
-    end_known_object,
-    end_object,
-    finish_known,
-    key,
-    known_key,
-    load_known,
-    mask_uris,
-    note,
-    put_binary,
-    put_bool,
-    put_int,
-    put_text,
-    rollback,
-    trouble,
-)
 from codec.variant.writer import KEYS
 
 COMMAND_ID_OCTETS = 8  # of the implicit command id, which the framing puts before a command
@@ -90,47 +47,47 @@ SKIPPED, NO_VALUE = -1, -2  # instead of the type of a value: no value is writte
 @kernel
 def _field_key(w, row, place, t, keys, key_set):
     """The next value has the key of field `place` of the entry at the top of the stack."""
-    if row[BASE] >= 0:
-        known_key(w, int(row[BASE]) + place)
+    if row[C.BASE] >= 0:
+        W.known_key(w, int(row[C.BASE]) + place)
         return
-    load_known(w, keys, key_set)
-    of = int(row[OF])
+    W.load_known(w, keys, key_set)
+    of = int(row[C.OF])
     at = int(keys.first[of]) + int(t.entries[of, T.BASE]) + place
-    key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
+    W.key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
 @inlined
 def _next_field(w, buf, at, row, t, keys, key_set):
     """Announce the next field whose packing flag is set; returns as `_next_item`."""
-    flags, place = int(row[LEFT]), int(row[PLACE])
+    flags, place = int(row[C.LEFT]), int(row[C.PLACE])
     while flags & 1 == 0:
         flags >>= 1
         place += 1
-    row[LEFT] = flags >> 1
-    row[PLACE] = place + 1
-    field = t.fields[int(t.entries[int(row[OF]), T.FIELD_FROM]) + place]
+    row[C.LEFT] = flags >> 1
+    row[C.PLACE] = place + 1
+    field = t.fields[int(t.entries[int(row[C.OF]), T.FIELD_FROM]) + place]
     number, of = int(field[T.FIELD_TYPE]), int(field[T.FIELD_OF])
-    end = extent(buf, at, int(row[END]), number, of, t)
+    end = extent(buf, at, int(row[C.END]), number, of, t)
     if end < 0:
-        return at, at, NO_VALUE, of, UNKNOWN_KEYS
-    before = int(row[BEFORE])
-    row[BEFORE] = at
+        return at, at, NO_VALUE, of, C.UNKNOWN_KEYS
+    before = int(row[C.BEFORE])
+    row[C.BEFORE] = at
     shown = int(field[T.FIELD_DISCLOSURE])
-    if row[BASE] >= 0:
-        mask_uris(w, field[T.FIELD_MASKED] != 0)
+    if row[C.BASE] >= 0:
+        W.mask_uris(w, field[T.FIELD_MASKED] != 0)
     if shown == SHOW_ALL or is_public(buf, at, end, shown):
         _field_key(w, row, place, t, keys, key_set)
-        return at, end, number, of, int(field[T.FIELD_BASE]) if row[BASE] >= 0 else UNKNOWN_KEYS
+        return at, end, number, of, int(field[T.FIELD_BASE]) if row[C.BASE] >= 0 else C.UNKNOWN_KEYS
     if shown == SHOW_SIZE:
         _field_key(w, row, place, t, keys, key_set)
-        put_int(w, end - at - int(t.types[T.WIDTH, number]))
+        W.put_int(w, end - at - int(t.types[T.WIDTH, number]))
     elif shown == SHOW_USER:
         mechanism = before + 1 if before >= 0 else at
         user, user_end = user_span(w, buf, mechanism, at, at + 4, end, t.types[T.FORM])
         if user >= 0:
             _field_key(w, row, place, t, keys, key_set)
-            put_text(w, buf, user, user_end)
-    return end, end, SKIPPED, of, UNKNOWN_KEYS
+            W.put_text(w, buf, user, user_end)
+    return end, end, SKIPPED, of, C.UNKNOWN_KEYS
 
 
 @kernel
@@ -144,56 +101,56 @@ def is_public(buf, at, end, shown):
 @inlined
 def _next_section(w, buf, at, row, t, keys, key_set):
     """Announce the next struct of a header segment; returns as `_next_item`."""
-    size = u32(buf, at, int(row[END]))
+    size = u32(buf, at, int(row[C.END]))
     end = at + 4 + size
-    if size < CODES or end > row[END]:
-        return at, at, NO_VALUE, -1, UNKNOWN_KEYS
+    if size < C.CODES or end > row[C.END]:
+        return at, at, NO_VALUE, -1, C.UNKNOWN_KEYS
     of = entry_at(buf, at + 4, end, int(T.STRUCT_ENTRY), t)
     number = int(t.entries[of, T.SECTION_KEY]) if of >= 0 else -1
-    if number >= 0 and not (int(row[PLACE]) >> number) & 1:
-        row[PLACE] |= 1 << number
-        known_key(w, number)
+    if number >= 0 and not (int(row[C.PLACE]) >> number) & 1:
+        row[C.PLACE] |= 1 << number
+        W.known_key(w, number)
         return at, end, T.STRUCT_TYPE, of, int(t.entries[of, T.SECTION_BASE])
-    note(w, N.ENTRY_UNEXPECTED)
-    load_known(w, keys, key_set)
-    key(w, w.text, int(SCRATCH), put_code(w, buf, at + 4))
-    put_binary(w, buf, at + 4 + CODES, end)
-    return end, end, SKIPPED if number < 0 else NO_VALUE, of, UNKNOWN_KEYS
+    W.note(w, N.ENTRY_UNEXPECTED)
+    W.load_known(w, keys, key_set)
+    W.key(w, w.text, int(SCRATCH), put_code(w, buf, at + 4))
+    W.put_binary(w, buf, at + 4 + C.CODES, end)
+    return end, end, SKIPPED if number < 0 else NO_VALUE, of, C.UNKNOWN_KEYS
 
 
 @inlined
 def _next_item(w, buf, at, row, t, keys, key_set):
     """Announce the next entry of a map, or item of a list or array: (its offset, its end, its type, entry of a declared
     struct, number of the first known key inside it). Type SKIPPED: no value; NO_VALUE: the value does not fit."""
-    kind, end = int(row[KIND]), int(row[END])
-    row[LEFT] -= 1
-    number, of, name = int(row[TYPE]), int(row[OF]), at + 1
-    if kind != IN_ARRAY:
-        if kind == IN_MAP:
+    kind, end = int(row[C.KIND]), int(row[C.END])
+    row[C.LEFT] -= 1
+    number, of, name = int(row[C.TYPE]), int(row[C.OF]), at + 1
+    if kind != C.IN_ARRAY:
+        if kind == C.IN_MAP:
             at += 1 + max(u8(buf, at, end), 0)
         number = u8(buf, at, end)
         at += 1
     stop = extent(buf, at, end, number, of, t) if number >= 0 else -1
     if stop < 0:
-        return at, at, NO_VALUE, of, UNKNOWN_KEYS
-    if kind == IN_MAP:
-        load_known(w, keys, key_set)
+        return at, at, NO_VALUE, of, C.UNKNOWN_KEYS
+    if kind == C.IN_MAP:
+        W.load_known(w, keys, key_set)
         put_key(w, buf, name, at - 1)
     else:
-        element(w)
-    return at, stop, number, of, UNKNOWN_KEYS
+        W.element(w)
+    return at, stop, number, of, C.UNKNOWN_KEYS
 
 
 @inlined
 def _close(w, row, keys, key_set):
     """End the container of a stack row."""
-    kind = int(row[KIND])
-    if kind in (IN_LIST, IN_ARRAY):
-        end_array(w)
-    elif (kind == IN_FIELDS and row[BASE] >= 0) or (kind == IN_SECTIONS and w.positions[KEYS] == 0):
-        end_known_object(w, keys, key_set)
+    kind = int(row[C.KIND])
+    if kind in (C.IN_LIST, C.IN_ARRAY):
+        W.end_array(w)
+    elif (kind == C.IN_FIELDS and row[C.BASE] >= 0) or (kind == C.IN_SECTIONS and w.positions[KEYS] == 0):
+        W.end_known_object(w, keys, key_set)
     else:
-        end_object(w)
+        W.end_object(w)
 
 
 @inlined
@@ -207,16 +164,16 @@ def _begin_entry(w, buf, start, end, kind, of, stack, t):
         at = session_header_end(buf, start, end)
         sync = at > start + 1 and octet(buf, start + 1) & 1 != 0
     if unknown_flags(buf, at, end, of, t):
-        note(w, N.UNDEFINED_FLAGS)
-    begin_object_of(w, int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]), end - start)
+        W.note(w, N.UNDEFINED_FLAGS)
+    W.begin_object_of(w, int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]), end - start)
     if sync:
-        known_key(w, int(T.SYNC_KEY))
-        put_bool(w, sync)
+        W.known_key(w, int(T.SYNC_KEY))
+        W.put_bool(w, sync)
     if command_id >= 0:
-        known_key(w, int(T.COMMAND_ID_KEY))
-        put_int(w, command_id)
-    at, depth, code = open_fields(buf, at, end, of, int(t.entries[of, T.BASE]), stack, int(BOTTOM), t)
-    stack[0, TYPE] = 1  # its end is that of the segment
+        W.known_key(w, int(T.COMMAND_ID_KEY))
+        W.put_int(w, command_id)
+    at, depth, code = C.open_fields(buf, at, end, of, int(t.entries[of, T.BASE]), stack, int(C.BOTTOM), t)
+    stack[0, C.TYPE] = 1  # its end is that of the segment
     return at, depth, code
 
 
@@ -238,50 +195,52 @@ def decode_segment(buf, start, end, kind, of, t, keys, stack, w, guarded=False):
     whole = shown_end == end and shown == t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
     stop = end if whole else shown_end
     code = _write_segment(buf, start, stop, kind, of, t, keys, stack, w, EVERY_FIELD if whole else shown)
-    if code == MALFORMED and shown > 0:
+    if code == W.MALFORMED and shown > 0:
         # a field that does not parse may have a wrong end, too
-        rollback(w)
+        W.rollback(w)
         code = _write_segment(buf, start, end, kind, of, t, keys, stack, w, 0)
-    return MALFORMED if code == OK and not whole else code
+    return W.MALFORMED if code == W.OK and not whole else code
 
 
 @kernel
 def _write_segment(buf, start, end, kind, of, t, keys, stack, w, shown):
     """`decode_segment`, with the first `shown` fields."""
-    begin(w)
-    at, depth, code = start, 0, OK
+    W.begin(w)
+    at, depth, code = start, 0, W.OK
     if kind == HEADER_SEGMENT:
-        begin_object_of(w, 2, end - start)
-        depth = push(stack, depth, int(IN_SECTIONS), end, int(MORE), int(MORE), int(UNKNOWN_KEYS), int(UNKNOWN_KEYS))
+        W.begin_object_of(w, 2, end - start)
+        depth = C.push(
+            stack, depth, int(C.IN_SECTIONS), end, int(C.MORE), int(C.MORE), int(C.UNKNOWN_KEYS), int(C.UNKNOWN_KEYS)
+        )
     else:
         at, depth, code = _begin_entry(w, buf, start, end, kind, of, stack, t)
-        stack[0, LEFT] &= (1 << shown) - 1
-    broken = code == MALFORMED
-    while depth > 0 and trouble(w) == OK:
+        stack[0, C.LEFT] &= (1 << shown) - 1
+    broken = code == W.MALFORMED
+    while depth > 0 and W.trouble(w) == W.OK:
         row = stack[depth - 1]
-        inside, stop = int(row[KIND]), int(row[END])
-        if broken or row[LEFT] == 0 or (inside == IN_SECTIONS and at >= stop):
-            sized = row[TYPE] > 0 or inside != IN_FIELDS
-            if sized and not broken and at != stop and code == OK:
-                code = MALFORMED
+        inside, stop = int(row[C.KIND]), int(row[C.END])
+        if broken or row[C.LEFT] == 0 or (inside == C.IN_SECTIONS and at >= stop):
+            sized = row[C.TYPE] > 0 or inside != C.IN_FIELDS
+            if sized and not broken and at != stop and code == W.OK:
+                code = W.MALFORMED
             _close(w, row, keys, of)
             depth -= 1
             if sized:
                 at, broken = stop, False
             continue
-        if inside == IN_FIELDS:
+        if inside == C.IN_FIELDS:
             at, stop, number, declared, base = _next_field(w, buf, at, row, t, keys, of)
-        elif inside == IN_SECTIONS:
+        elif inside == C.IN_SECTIONS:
             at, stop, number, declared, base = _next_section(w, buf, at, row, t, keys, of)
         else:
             at, stop, number, declared, base = _next_item(w, buf, at, row, t, keys, of)
-        flaw = MALFORMED if number == NO_VALUE else OK
+        flaw = W.MALFORMED if number == NO_VALUE else W.OK
         if number >= 0:
-            at, depth, flaw = put_value(w, buf, at, stop, number, declared, base, stack, depth, t, keys, of)
-        if code == OK:
+            at, depth, flaw = C.put_value(w, buf, at, stop, number, declared, base, stack, depth, t, keys, of)
+        if code == W.OK:
             code = flaw
-        broken = flaw == MALFORMED
-    ended = finish_known(w, keys, of)
-    if ended == TOO_LARGE:
-        rollback(w)
-    return code if ended == OK else ended
+        broken = flaw == W.MALFORMED
+    ended = W.finish_known(w, keys, of)
+    if ended == W.TOO_LARGE:
+        W.rollback(w)
+    return code if ended == W.OK else ended

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec import variant as W
 from codec.amqp import notes as N
 from codec.amqp.credentials import user_span
 from codec.amqp.disclosure import SHOW_ALL, SHOW_SASL_NAMES, SHOW_SIZE, SHOW_USER, is_sasl_name
@@ -15,17 +16,6 @@ from codec.amqp.v1_0.constructors import DESCRIBED, NULL, compound, length_at, s
 from codec.amqp.v1_0.scalars import word
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import u8
-from codec.variant import (
-    begin_object,
-    key,
-    known_key,
-    load_known,
-    mask_uris,
-    note,
-    put_int,
-    put_string,
-    put_text,
-)
 
 # Flaws of a value, as bits: it does not parse; its definition does not allow it; it is nested too deep; it has too many
 # entries.
@@ -42,16 +32,16 @@ NO_VALUE, ONE_ELEMENT, VALUE = range(3)
 @kernel
 def put_name(w, t, of):
     """The name of the composite with descriptor index `of` as STRING."""
-    put_string(w, t.text, int(t.descriptor[of].text_from), int(t.descriptor[of].text_end))
+    W.put_string(w, t.text, int(t.descriptor[of].text_from), int(t.descriptor[of].text_end))
 
 
 @inlined
 def begin_composite(w, t, v, of, count, key_set):
     """Begin the object of a composite of `count` fields, inside a value of `key_set`, with its type."""
-    begin_object(w)
+    W.begin_object(w)
     if count == 0 and key_set < v.message_set:
         # usually the outcome 'accepted': an object with one known key needs no dictionary
-        known_key(w, int(t.descriptor[key_set].field_end - t.descriptor[key_set].field_from))
+        W.known_key(w, int(t.descriptor[key_set].field_end - t.descriptor[key_set].field_from))
     else:
         word(w, v, T.TYPE_WORD, key_set)
     put_name(w, t, of)
@@ -63,7 +53,7 @@ def no_fields(w, of, t):
     d = t.descriptor[of]
     for field in range(int(d.field_from), int(d.field_end)):
         if t.field[field].mandatory:
-            note(w, N.FIELDS_MISSING)
+            W.note(w, N.FIELDS_MISSING)
             return MISFIT
     return 0
 
@@ -74,7 +64,7 @@ def missing_fields(w, row, t):
     of = int(row[OF])
     for field in range(int(t.descriptor[of].field_from) + int(row[STEP]), int(t.descriptor[of].field_end)):
         if t.field[field].mandatory:
-            note(w, N.FIELDS_MISSING)
+            W.note(w, N.FIELDS_MISSING)
             return MISFIT
     return 0
 
@@ -105,7 +95,7 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     row[STEP] = place + 1
     field = int(t.descriptor[of].field_from) + place
     if field >= t.descriptor[of].field_end:
-        note(w, N.FIELDS_EXTRA)
+        W.note(w, N.FIELDS_EXTRA)
         return skip(buf, at, end, t), MISFIT, NO_VALUE
     if row[KIND] == IN_FRAME:
         s.fields[place] = at
@@ -113,7 +103,7 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     if code == NULL:
         if not t.field[field].mandatory:
             return at + 1, 0, NO_VALUE
-        note(w, N.FIELDS_MISSING)
+        W.note(w, N.FIELDS_MISSING)
         return at + 1, MISFIT, NO_VALUE
     if code < 0:
         return -1, BROKEN, NO_VALUE
@@ -121,14 +111,14 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     if row[KIND] == IN_FRAME:
         if place >= s.field_count[0]:
             return skip(buf, at, end, t), MISFIT, NO_VALUE
-        mask_uris(w, t.field[field].describes_peer != 0)
+        W.mask_uris(w, t.field[field].describes_peer != 0)
     if t.field[field].disclosure == SHOW_SASL_NAMES:
         if not sasl_names(buf, at, end, t):
             return skip(buf, at, end, t), flaws, NO_VALUE
     elif t.field[field].disclosure != SHOW_ALL:
         return _secret(w, buf, at, end, field, row, t, v, s, key_set, base), flaws, NO_VALUE
     if row[KIND] == IN_FRAME:
-        known_key(w, base + place)
+        W.known_key(w, base + place)
     else:
         _put_key(w, v, of, place, key_set)
     if t.field[field].multiple and code != DESCRIBED and 0 <= t.constructor[code].type < T.LIST:
@@ -161,9 +151,9 @@ def sasl_names(buf, at, end, t):
 @kernel
 def _put_key(w, v, of, place, key_set):
     """Write a key of the set of `of` in a value that began with another set."""
-    load_known(w, v.keys, key_set)
+    W.load_known(w, v.keys, key_set)
     text = int(v.keys.first[of]) + place
-    key(w, v.keys.text, int(v.keys.text_at[text]), int(v.keys.text_at[text + 1]))
+    W.key(w, v.keys.text, int(v.keys.text_at[text]), int(v.keys.text_at[text + 1]))
 
 
 @kernel
@@ -177,8 +167,8 @@ def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
     start = at + 1 + int(t.constructor[code].width)
     shown = int(t.field[field].disclosure)
     if shown == SHOW_SIZE:
-        known_key(w, base + place)
-        put_int(w, after - start)
+        W.known_key(w, base + place)
+        W.put_int(w, after - start)
     elif shown == SHOW_USER:
         mechanism, mechanism_end = start, start
         if place > 0:
@@ -186,6 +176,6 @@ def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
         if mechanism >= 0:
             user, user_end = user_span(w, buf, mechanism, mechanism_end, start, after, v.tags)
             if user >= 0:
-                known_key(w, base + place)
-                put_text(w, buf, user, user_end)
+                W.known_key(w, base + place)
+                W.put_text(w, buf, user, user_end)
     return after

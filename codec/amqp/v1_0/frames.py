@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
+from codec.amqp import versions as V
 from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN, WAIT
 from codec.amqp.frame_search import ACCEPT, FRAME_BYTES, tls_record
 from codec.amqp.v1_0 import tables as T
@@ -38,19 +39,6 @@ from codec.amqp.v1_0.detect import (
     performative,
 )
 from codec.amqp.v1_0.message import NO_BODY
-from codec.amqp.versions import (
-    AMQP,
-    E_FIELDS,
-    E_FRAME_TYPE,
-    E_MISSING_VALUES,
-    E_NO_PERFORMATIVE,
-    E_SHORT_FRAME,
-    EMPTY,
-    MALFORMED,
-    SASL,
-    SKIPPED,
-    UNKNOWN,
-)
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import FRAME_SIZE
 from codec.cursor import octet, u8, u16, u32
@@ -91,23 +79,23 @@ def next_frame(c, d, direction, s, rows, dl, t):
     if int(rows.used[1]) + room > len(rows.octets) or (c.keep_payload and int(rows.used[2]) + size > len(rows.payload)):
         return ROWS_FULL
     offset = int(d.next) - (end - p)
-    frame_type = SASL if kind == SASL_FRAME else (EMPTY if start == stop else AMQP)
-    index = R.append_row(rows, c, direction, SKIPPED if kind > SASL_FRAME else frame_type, offset, size)
+    frame_type = V.SASL if kind == SASL_FRAME else (V.EMPTY if start == stop else V.AMQP)
+    index = R.append_row(rows, c, direction, V.SKIPPED if kind > SASL_FRAME else frame_type, offset, size)
     row = rows.cells[index]
     R.set_packets(row, d, s, offset, offset + size)
     row[R.CHANNEL] = channel
     row[R.PAYLOAD_SIZE] = 0
     d.pos = stop
     if kind > SASL_FRAME:
-        row[R.STATUS] = UNKNOWN
-        row[R.ERROR] = E_FRAME_TYPE
+        row[R.STATUS] = V.UNKNOWN
+        row[R.ERROR] = V.E_FRAME_TYPE
         d.skipped_bytes += size
         return TAKEN
     d.frame_bytes += size
     if odd:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_SHORT_FRAME
-    elif frame_type != EMPTY:
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_SHORT_FRAME
+    elif frame_type != V.EMPTY:
         _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, rows, dl, t)
     return TAKEN
 
@@ -134,14 +122,14 @@ def _locate_fields(buf, at, stop, of, fields, t):
 @inlined
 def _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, rows, dl, t):
     """Decode the frame body `buf[start:stop]` into its row. The list of its performative is `buf[at:after]`."""
-    if row[R.TYPE] == SASL:
+    if row[R.TYPE] == V.SASL:
         c.handshaking = 1
         row[R.HANDSHAKE] = 1
     if of >= 0 or not row[R.HANDSHAKE]:
         row[R.CODE] = code
     if of < 0 or after < 0:
-        row[R.STATUS] = UNKNOWN if of < 0 and code >= 0 and after >= 0 else MALFORMED
-        row[R.ERROR] = E_NO_PERFORMATIVE
+        row[R.STATUS] = V.UNKNOWN if of < 0 and code >= 0 and after >= 0 else V.MALFORMED
+        row[R.ERROR] = V.E_NO_PERFORMATIVE
         if of >= 0:
             row[R.NAME] = t.descriptor[of].name
         return
@@ -149,16 +137,16 @@ def _fill(c, d, direction, buf, start, stop, of, code, at, after, row, index, ro
     row[R.DEFINITION] = of
     row[R.PAYLOAD_SIZE] = stop - after
     misplaced = t.descriptor[of].frame_type != row[R.TYPE]
-    if row[R.HANDSHAKE] and row[R.TYPE] == AMQP and not misplaced and fields_end(buf, at, after, of, t) == after:
+    if row[R.HANDSHAKE] and row[R.TYPE] == V.AMQP and not misplaced and fields_end(buf, at, after, of, t) == after:
         c.handshaking = 0
         row[R.HANDSHAKE] = 0
     if misplaced:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_NO_PERFORMATIVE
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_NO_PERFORMATIVE
     elif after < stop and of != t.places[0].transfer:
         row[R.NOTES] |= N.OCTETS_LEFT
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_FIELDS
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_FIELDS
     first = int(rows.used[1])
     rows.octets[first] = NO_BODY
     rows.used[1] += 1
@@ -181,8 +169,8 @@ def _transfer(c, d, direction, buf, after, stop, row, index, rows, dl, t):
     places, fields = t.places[0], dl.fields
     handle = unsigned_value(buf, int(fields[places.handle]), after, t)
     if handle < 0:
-        row[R.STATUS] = MALFORMED
-        row[R.ERROR] = E_FIELDS
+        row[R.STATUS] = V.MALFORMED
+        row[R.ERROR] = V.E_FIELDS
         return -1
     flags = MORE_FOLLOWS if is_true(buf, int(fields[places.more]), after, t) else 0
     flags |= RESUMED if is_true(buf, int(fields[places.resume]), after, t) else 0
@@ -226,7 +214,7 @@ def begin_partial(c, d, s, dl, t):
     if end - p < doff * WORD:
         return True
     of, _, at = performative(buf, p + doff * WORD, end, t)
-    if of >= 0 and t.descriptor[of].frame_type == (SASL if kind == SASL_FRAME else AMQP):
+    if of >= 0 and t.descriptor[of].frame_type == (V.SASL if kind == SASL_FRAME else V.AMQP):
         d.frame_class = of
         if of == t.places[0].transfer and at >= 0:
             after = _locate_fields(buf, at, end, of, dl.fields, t)
@@ -243,13 +231,13 @@ def begin_partial(c, d, s, dl, t):
 def partial_row(c, d, direction, torn, rows, dl, t):
     """Append the row of a frame that lost bytes; `torn`: its first octets. The open span of `d` has its packets."""
     of = int(d.frame_class)
-    kind = SASL if d.frame_type == SASL_FRAME else AMQP
+    kind = V.SASL if d.frame_type == SASL_FRAME else V.AMQP
     index = R.append_partial_row(rows, c, d, direction, kind)
     row = rows.cells[index]
     if of >= 0:
         row[R.NAME] = t.descriptor[of].name
         row[R.CODE] = t.descriptor[of].code
-    if kind == SASL:
+    if kind == V.SASL:
         c.handshaking = row[R.HANDSHAKE] = 1
     if of == t.places[0].transfer and d.frame_method >= 0:
         on_partial_transfer(dl, direction, int(d.frame_method), int(d.frame_body_size), row)
@@ -285,7 +273,7 @@ def store_partial(d, torn, of, row, rows, t):
                 break
             after = follows
             count += 1
-        row[R.ERROR] = E_MISSING_VALUES
+        row[R.ERROR] = V.E_MISSING_VALUES
     begin = int(rows.used[1])
     rows.octets[begin] = NO_BODY
     rows.used[1] += 1

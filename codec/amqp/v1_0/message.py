@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec import variant as W
 from codec.amqp.rows import ERROR, HANDSHAKE, STATUS
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.composites import BROKEN, DEEP, LARGE, MISFIT
@@ -20,17 +21,6 @@ from codec.amqp.v1_0.values import decode_value
 from codec.amqp.versions import E_DEPTH, E_FIELDS, E_SECTIONS, E_VALUE_SIZE, MALFORMED, PARTIAL
 from codec.compiler.kernel import kernel
 from codec.cursor import octet
-from codec.variant import (
-    FULL,
-    OK,
-    begin,
-    begin_object_of,
-    end_known_object,
-    finish_known,
-    known_key,
-    put_string,
-    rollback,
-)
 
 NO_BODY = 0xFF
 MISFIT_OF_FIELDS, MISFIT_OF_SECTIONS = np.array([E_FIELDS, E_SECTIONS])  # see `codec.amqp.v1_0.tables.WORDS`
@@ -46,36 +36,36 @@ def decode_frame(octets, start, end, row, definition, t, v, s, arguments, proper
     only fields that cannot be part of a secret.
     """
     if start >= end:
-        return OK
+        return W.OK
     _, _, at = descriptor(octets, start + 2, end, t)
     s.field_count[0] = EVERY_FIELD
     if row[HANDSHAKE] or t.descriptor[definition].secret >= 0:
         shown, fields_stop = fields_in_place(octets, at, end, definition, t)
         if fields_stop < 0:
             s.field_count[0] = shown
-    begin(arguments)
+    W.begin(arguments)
     at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, START)
-    code = finish_known(arguments, v.keys, definition)
-    if code == FULL:
-        rollback(arguments)
-        return FULL
-    if code != OK:
-        rollback(arguments)
+    code = W.finish_known(arguments, v.keys, definition)
+    if code == W.FULL:
+        W.rollback(arguments)
+        return W.FULL
+    if code != W.OK:
+        W.rollback(arguments)
         flaws |= LARGE
     _note(row, flaws, MISFIT_OF_FIELDS)
     body = octet(octets, start)
     if at < 0 or (at >= end and body == NO_BODY):
-        return OK
+        return W.OK
     code, flaws = _decode_message(properties, octets, at, end, t, v, s, -1 if body == NO_BODY else body)
-    if code == FULL:
-        rollback(properties)
-        rollback(arguments)
-        return FULL
-    if code != OK:
-        rollback(properties)
+    if code == W.FULL:
+        W.rollback(properties)
+        W.rollback(arguments)
+        return W.FULL
+    if code != W.OK:
+        W.rollback(properties)
         flaws |= LARGE
     _note(row, flaws, MISFIT_OF_SECTIONS)
-    return OK
+    return W.OK
 
 
 @kernel
@@ -91,8 +81,8 @@ def _note(row, flaws, misfit):
 def _decode_message(w, buf, at, end, t, v, s, body):
     """Write the sections in `buf[at:end]`: (code of the writer, flaws). `body`: section of the body, -1 none."""
     flaws, seen, key_set = 0, 0, int(v.message_set)
-    begin(w)
-    begin_object_of(w, SECTIONS, 2 * (end - at))
+    W.begin(w)
+    W.begin_object_of(w, SECTIONS, 2 * (end - at))
     while at < end:
         section, value, start, size = section_head(buf, at, end, t)
         if section < 0 or size > end - start or seen >> section & 1 or section == T.DATA or section == T.SEQUENCE:
@@ -104,9 +94,9 @@ def _decode_message(w, buf, at, end, t, v, s, body):
         seen |= 1 << section
         of, first = int(v.section[section, 2]), int(v.section[section, 1])
         if section == T.VALUE:
-            known_key(w, int(v.body_key))
+            W.known_key(w, int(v.body_key))
         else:
-            known_key(w, int(v.section[section, 0]))
+            W.known_key(w, int(v.section[section, 0]))
             if of < 0 and t.constructor[octet(buf, value)].type != T.MAP:
                 flaws |= MISFIT
         after, flaw = decode_value(w, buf, value, at, t, v, s, key_set, of, first)
@@ -114,8 +104,8 @@ def _decode_message(w, buf, at, end, t, v, s, body):
         if after != at:
             flaws |= BROKEN
     if body >= 0:
-        known_key(w, int(v.body_kind_key))
+        W.known_key(w, int(v.body_kind_key))
         kind = len(T.TYPES) + body - T.DATA
-        put_string(w, t.text, int(v.span[kind, 0]), int(v.span[kind, 1]))
-    end_known_object(w, v.keys, key_set)
-    return finish_known(w, v.keys, key_set), flaws
+        W.put_string(w, t.text, int(v.span[kind, 0]), int(v.span[kind, 1]))
+    W.end_known_object(w, v.keys, key_set)
+    return W.finish_known(w, v.keys, key_set), flaws

@@ -15,29 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from codec import variant as W
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import length_at, unsigned
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import fits, i64, octet, signed, u32
-from codec.variant import (
-    DECIMAL_SCALE,
-    begin_object,
-    end_object,
-    key,
-    load_known,
-    put_binary,
-    put_bool,
-    put_decimal,
-    put_f32,
-    put_f64,
-    put_int,
-    put_null,
-    put_string,
-    put_text,
-    put_timestamp_us,
-    put_u64,
-)
 from codec.variant.scalars import DECIMAL16
 from codec.variant.texts import UTF32, put_hex, put_transcoded
 from codec.variant.writer import put_le, take
@@ -73,15 +56,15 @@ def new_scratch() -> Scratch:
 @kernel
 def word(w, v, number, key_set):
     """The next value has the key WORDS[number]."""
-    load_known(w, v.keys, key_set)
+    W.load_known(w, v.keys, key_set)
     first = int(v.keys.first[v.word_set]) + number
-    key(w, v.keys.text, int(v.keys.text_at[first]), int(v.keys.text_at[first + 1]))
+    W.key(w, v.keys.text, int(v.keys.text_at[first]), int(v.keys.text_at[first + 1]))
 
 
 @kernel
 def put_type(w, t, v, kind):
     """Name of a primitive type (TYPES code)."""
-    put_string(w, t.text, int(v.span[kind, 0]), int(v.span[kind, 1]))
+    W.put_string(w, t.text, int(v.span[kind, 0]), int(v.span[kind, 1]))
 
 
 @kernel
@@ -137,13 +120,13 @@ def _exact_decimal(buf, at, size, limbs):
         limbs[:LIMBS] = 0
         digits = 0
     if digits == 0:
-        return min(max(-exponent, 0), DECIMAL_SCALE)
+        return min(max(-exponent, 0), W.DECIMAL_SCALE)
     if digits + exponent > PRECISION:
         return -1
     while exponent > 0:
         _times_ten(limbs)
         exponent -= 1
-    while -exponent > DECIMAL_SCALE:
+    while -exponent > W.DECIMAL_SCALE:
         if _by_ten(limbs, 0) != 0:
             return -1
         exponent += 1
@@ -155,7 +138,7 @@ def _put_limbs(w, limbs, scale, negative):
     """DECIMAL of the unscaled integer in `limbs`."""
     if limbs[3] == 0 and limbs[2] == 0 and limbs[1] < 1 << 31:
         small = (int(limbs[1]) << 32) | int(limbs[0])
-        put_decimal(w, -small if negative else small, scale)
+        W.put_decimal(w, -small if negative else small, scale)
         return
     at = take(w, 18)
     if at < 0:
@@ -177,29 +160,29 @@ def _put_decimal_float(w, buf, at, kind, size, t, v, s, key_set):
     if scale >= 0:
         _put_limbs(w, s.limbs, scale, octet(buf, at) >= 0x80)
         return
-    begin_object(w)
+    W.begin_object(w)
     word(w, v, T.TYPE_WORD, key_set)
     put_type(w, t, v, kind)
     word(w, v, T.HEX_WORD, key_set)
     put_hex(w, buf, at, size, False)
-    end_object(w)
+    W.end_object(w)
 
 
 @kernel
 def _put_rare(w, buf, at, kind, size, t, v, s, key_set):
     """A value of fixed size that is neither an integer nor a boolean."""
     if kind == T.FLOAT:
-        put_f32(w, u32(buf, at, at + 4))
+        W.put_f32(w, u32(buf, at, at + 4))
     elif kind == T.DOUBLE:
-        put_f64(w, i64(buf, at, at + 8))
+        W.put_f64(w, i64(buf, at, at + 8))
     elif kind == T.CHAR:
         put_transcoded(w, buf, at, at + size, UTF32)
     elif kind == T.TIMESTAMP:
         ms = i64(buf, at, at + 8)
         if FIRST_MS <= ms <= LAST_MS:
-            put_timestamp_us(w, ms * 1000)
+            W.put_timestamp_us(w, ms * 1000)
         else:
-            put_int(w, ms)
+            W.put_int(w, ms)
     elif kind == T.UUID:
         put_hex(w, buf, at, size, True)
     else:
@@ -217,9 +200,9 @@ def put_scalar(w, buf, at, end, code, t, v, s, key_set):
         if size < 0 or size > end - start:
             return -1
         if kind == T.BINARY:
-            put_binary(w, buf, start, start + size)
+            W.put_binary(w, buf, start, start + size)
         else:
-            put_text(w, buf, start, start + size)
+            W.put_text(w, buf, start, start + size)
         return start + size
     if not fits(at, width, end):
         return -1
@@ -229,13 +212,13 @@ def put_scalar(w, buf, at, end, code, t, v, s, key_set):
         if kind >= T.BYTE and width < 8:
             number = signed(number, 8 * width)
     if kind == T.NULL:
-        put_null(w)
+        W.put_null(w)
     elif kind == T.BOOLEAN:
-        put_bool(w, number != 0 if width == 0 else octet(buf, at) != 0)
+        W.put_bool(w, number != 0 if width == 0 else octet(buf, at) != 0)
     elif kind == T.ULONG:
-        put_u64(w, number)
+        W.put_u64(w, number)
     elif kind <= T.LONG:
-        put_int(w, number)
+        W.put_int(w, number)
     else:
         _put_rare(w, buf, at, kind, width, t, v, s, key_set)
     return at + width

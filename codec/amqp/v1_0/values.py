@@ -18,53 +18,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from codec import variant as W
+from codec.amqp.v1_0 import composites as C
 from codec.amqp.v1_0 import tables as T
-from codec.amqp.v1_0.composites import (
-    BROKEN,
-    CODE,
-    DEEP,
-    END,
-    IN_ARRAY,
-    IN_COMPOSITE,
-    IN_DESCRIBED,
-    IN_DESCRIBED_ARRAY,
-    IN_FRAME,
-    IN_LIST,
-    IN_MAP,
-    IN_PAIRS,
-    KIND,
-    LARGE,
-    LEFT,
-    OF,
-    ONE_ELEMENT,
-    STEP,
-    begin_composite,
-    missing_fields,
-    next_field,
-    no_fields,
-    put_name,
-)
 from codec.amqp.v1_0.constructors import DESCRIBED, compound, descriptor, is_text_map, skip, text_span
 from codec.amqp.v1_0.scalars import DEPTH, put_scalar, put_type, word
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import u8
-from codec.variant import (
-    OK,
-    begin_array,
-    begin_object,
-    begin_object_of,
-    element,
-    end_array,
-    end_known_object,
-    end_object,
-    key,
-    load_known,
-    put_binary,
-    put_int,
-    put_null,
-    trouble,
-)
 from codec.variant.writer import DEPTH as OPEN_CONTAINERS
 from codec.variant.writer import ENTRIES as OPEN_ENTRIES
 
@@ -85,7 +46,7 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
     if top >= 0:
         at, depth, flaws = _begin_top(w, buf, at + 1, end, code, top, t, s)
         if at < 0:
-            put_null(w)
+            W.put_null(w)
             return -1, flaws
         code = NOTHING
     else:
@@ -96,79 +57,79 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
         if code != NOTHING:
             if code == ELEMENTS:
                 row = s.stack[depth - 1]
-                at, depths, flaw = _array(w, buf, at, limit, int(row[CODE]), t, v, s, depth, key_set)
+                at, depths, flaw = _array(w, buf, at, limit, int(row[C.CODE]), t, v, s, depth, key_set)
             elif code > 0 and t.constructor[code].type < T.LIST and t.constructor[code].type >= 0:
                 at = put_scalar(w, buf, at, limit, code, t, v, s, key_set)
-                flaw = 0 if at >= 0 else BROKEN
+                flaw = 0 if at >= 0 else C.BROKEN
             else:
                 at, depths, flaw = _value(w, buf, at, limit, code, of, t, v, s, depth, key_set)
             flaws |= flaw
             depth = depths
             if at < 0:
-                put_null(w)
+                W.put_null(w)
             if wrapped:
-                end_array(w)
+                W.end_array(w)
                 wrapped = False
         if at < 0:
             at, depth, flaw = _abandon(w, depth, t, v, s, key_set)
             flaws |= flaw
         # containers that are complete
-        while depth > 0 and s.stack[depth - 1, LEFT] == 0:
+        while depth > 0 and s.stack[depth - 1, C.LEFT] == 0:
             depth -= 1
             row = s.stack[depth]
             flaws |= _close(w, row, t, v, key_set)
-            if row[KIND] != IN_DESCRIBED and at != row[END]:
-                flaws |= BROKEN
-                at = int(row[END])
-        if depth == 0 or trouble(w) != OK:
+            if row[C.KIND] != C.IN_DESCRIBED and at != row[C.END]:
+                flaws |= C.BROKEN
+                at = int(row[C.END])
+        if depth == 0 or W.trouble(w) != W.OK:
             return at, flaws
         # the next item of the innermost container
         depths = depth
         row = s.stack[depth - 1]
-        row[LEFT] -= 1
-        limit = int(row[END])
+        row[C.LEFT] -= 1
+        limit = int(row[C.END])
         of = -1
-        if row[KIND] >= IN_COMPOSITE:
-            at, flaw, follows = next_field(w, buf, at, row, t, v, s, key_set, base)
+        if row[C.KIND] >= C.IN_COMPOSITE:
+            at, flaw, follows = C.next_field(w, buf, at, row, t, v, s, key_set, base)
             flaws |= flaw
-            if follows == ONE_ELEMENT:
-                begin_array(w)
-                element(w)
+            if follows == C.ONE_ELEMENT:
+                W.begin_array(w)
+                W.element(w)
                 wrapped = True
             code = NOTHING
-            if at >= 0 and follows >= ONE_ELEMENT:
+            if at >= 0 and follows >= C.ONE_ELEMENT:
                 code = u8(buf, at, limit)
                 at += 1
         else:
-            if row[KIND] == IN_ARRAY:
-                of = int(row[OF])
+            if row[C.KIND] == C.IN_ARRAY:
+                of = int(row[C.OF])
             at, code = _next_item(w, buf, at, row, t, v, key_set)
             if at < 0:
-                flaws |= BROKEN
+                flaws |= C.BROKEN
 
 
 @kernel
 def _abandon(w, depth, t, v, s, key_set):
     """End the innermost container with a size after a broken item: (offset after it, depth, flaws)."""
-    at, flaws = -1, BROKEN
+    at, flaws = -1, C.BROKEN
     while depth > 0 and at < 0:
         depth -= 1
         row = s.stack[depth]
         flaws |= _close(w, row, t, v, key_set)
-        if row[KIND] != IN_DESCRIBED:
-            at = int(row[END])
+        if row[C.KIND] != C.IN_DESCRIBED:
+            at = int(row[C.END])
     return at, depth, flaws
 
 
 @kernel
 def _push(s, depth, kind, end, left, code, of):
     row = s.stack[depth]
-    row[KIND] = kind
-    row[END] = end
-    row[LEFT] = left
-    row[STEP] = 0
-    row[CODE] = code
-    row[OF] = of
+    row[C.KIND] = kind
+    row[C.END] = end
+    row[C.LEFT] = left
+    row[C.STEP] = 0
+    row[C.CODE] = code
+    row[C.OF] = of
     return depth + 1
 
 
@@ -179,9 +140,9 @@ def _begin_top(w, buf, at, end, code, top, t, s):
     if code > 0 and t.constructor[code].type == T.LIST:
         start, stop, count = compound(buf, at, end, code, t)
     if start < 0 or count > stop - start:
-        return -1, 0, BROKEN
-    begin_object_of(w, min(count, 16), 2 * (stop - start))
-    return start, _push(s, EMPTY, IN_FRAME, stop, count, NONE, top), 0
+        return -1, 0, C.BROKEN
+    W.begin_object_of(w, min(count, 16), 2 * (stop - start))
+    return start, _push(s, EMPTY, C.IN_FRAME, stop, count, NONE, top), 0
 
 
 @inlined
@@ -192,15 +153,15 @@ def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
         index, _, after = descriptor(buf, at, end, t)
         inner = u8(buf, after, end) if after >= 0 else -1
         if inner < 0:
-            return -1, depth, BROKEN
+            return -1, depth, C.BROKEN
         if index < 0 or not t.descriptor[index].composite or t.constructor[inner].type != T.LIST:
             if w.positions[OPEN_CONTAINERS] >= DEPTH:
-                return _raw(w, buf, at, skip(buf, at - 1, end, t), depth, DEEP)
-            begin_object(w)
-            return at, _push(s, depth, IN_DESCRIBED, end, PAIR, NONE, NONE), 0
+                return _raw(w, buf, at, skip(buf, at - 1, end, t), depth, C.DEEP)
+            W.begin_object(w)
+            return at, _push(s, depth, C.IN_DESCRIBED, end, PAIR, NONE, NONE), 0
         at, code, of = after + 1, inner, index
     if code < 0 or t.constructor[code].type < 0:
-        return -1, depth, BROKEN
+        return -1, depth, C.BROKEN
     return _container(w, buf, at, end, code, of, t, v, s, depth, key_set)
 
 
@@ -209,34 +170,34 @@ def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
     kind = int(t.constructor[code].type)
     start, stop, count = compound(buf, at, end, code, t)
     if start < 0:
-        return -1, depth, BROKEN
+        return -1, depth, C.BROKEN
     if w.positions[OPEN_CONTAINERS] >= DEPTH:
-        return _raw(w, buf, at, stop, depth, DEEP)
+        return _raw(w, buf, at, stop, depth, C.DEEP)
     if kind == T.ARRAY:
         return _array(w, buf, start, stop, count, t, v, s, depth, key_set)
     if w.positions[OPEN_ENTRIES] + count > ENTRIES:
-        return _raw(w, buf, at, stop, depth, LARGE)
+        return _raw(w, buf, at, stop, depth, C.LARGE)
     if count > stop - start or (kind == T.MAP and count & 1):  # every item has a constructor, every key a value
-        return -1, depth, BROKEN
+        return -1, depth, C.BROKEN
     if kind == T.LIST and of >= 0:
-        begin_composite(w, t, v, of, count, key_set)
+        C.begin_composite(w, t, v, of, count, key_set)
         if start == stop:  # no fields: usually the outcome 'accepted'
-            end_object(w)
-            return stop, depth, no_fields(w, of, t)
-        return start, _push(s, depth, IN_COMPOSITE, stop, count, NONE, of), 0
+            W.end_object(w)
+            return stop, depth, C.no_fields(w, of, t)
+        return start, _push(s, depth, C.IN_COMPOSITE, stop, count, NONE, of), 0
     if kind == T.MAP and is_text_map(buf, start, stop, count, t):
-        begin_object(w)
-        return start, _push(s, depth, IN_MAP, stop, count, NONE, NONE), 0
-    begin_array(w)
-    return start, _push(s, depth, IN_LIST if kind == T.LIST else IN_PAIRS, stop, count, NONE, NONE), 0
+        W.begin_object(w)
+        return start, _push(s, depth, C.IN_MAP, stop, count, NONE, NONE), 0
+    W.begin_array(w)
+    return start, _push(s, depth, C.IN_LIST if kind == T.LIST else C.IN_PAIRS, stop, count, NONE, NONE), 0
 
 
 @kernel
 def _raw(w, buf, at, stop, depth, flaw):
     """Write a container that is too deep or too large as BINARY."""
     if stop < 0:
-        return -1, depth, BROKEN
-    put_binary(w, buf, at, stop)
+        return -1, depth, C.BROKEN
+    W.put_binary(w, buf, at, stop)
     return stop, depth, flaw
 
 
@@ -246,74 +207,74 @@ def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
     code = u8(buf, start, stop)
     at, of = start + 1, -1
     if count == 0:
-        begin_array(w)
-        return stop, _push(s, depth, IN_ARRAY, stop, EMPTY, NONE, NONE), 0
+        W.begin_array(w)
+        return stop, _push(s, depth, C.IN_ARRAY, stop, EMPTY, NONE, NONE), 0
     if code == DESCRIBED:
         of, _, after = descriptor(buf, at, stop, t)
         code = u8(buf, after, stop) if after >= 0 else -1
         if code >= 0 and (of < 0 or not t.descriptor[of].composite or t.constructor[code].type != T.LIST):
             if w.positions[OPEN_CONTAINERS] >= DEPTH:
-                return _raw(w, buf, start, stop, depth, DEEP)
-            begin_object(w)
-            return at, _push(s, depth, IN_DESCRIBED_ARRAY, stop, PAIR, count, NONE), 0
+                return _raw(w, buf, start, stop, depth, C.DEEP)
+            W.begin_object(w)
+            return at, _push(s, depth, C.IN_DESCRIBED_ARRAY, stop, PAIR, count, NONE), 0
         at = after + 1
     if code < 0 or t.constructor[code].type < 0:
-        return -1, depth, BROKEN
+        return -1, depth, C.BROKEN
     least = int(t.constructor[code].width)
     if t.constructor[code].category == T.FIXED and least == 0:
         _put_count(w, t, v, int(t.constructor[code].type), of, count, key_set)
-        return stop, depth, 0 if at == stop else BROKEN
+        return stop, depth, 0 if at == stop else C.BROKEN
     if count > (stop - at) // least:
-        return -1, depth, BROKEN
+        return -1, depth, C.BROKEN
     if w.positions[OPEN_ENTRIES] + count > ENTRIES:
-        return _raw(w, buf, start, stop, depth, LARGE)
-    begin_array(w)
-    return at, _push(s, depth, IN_ARRAY, stop, count, code, of), 0
+        return _raw(w, buf, start, stop, depth, C.LARGE)
+    W.begin_array(w)
+    return at, _push(s, depth, C.IN_ARRAY, stop, count, code, of), 0
 
 
 @kernel
 def _put_count(w, t, v, kind, of, count, key_set):
     """Write an array of `count` elements without octets."""
-    begin_object(w)
+    W.begin_object(w)
     word(w, v, T.TYPE_WORD, key_set)
     if of >= 0:
-        put_name(w, t, of)
+        C.put_name(w, t, of)
     else:
         put_type(w, t, v, kind)
     word(w, v, T.COUNT_WORD, key_set)
-    put_int(w, count)
-    end_object(w)
+    W.put_int(w, count)
+    W.end_object(w)
 
 
 @kernel
 def _next_item(w, buf, at, row, t, v, key_set):
     """Announce the next item of a container that is not a composite: (offset after its constructor, its constructor or
     NOTHING or ELEMENTS). The offset is -1 when the item is broken and was not announced."""
-    kind, end, step = int(row[KIND]), int(row[END]), int(row[STEP])
-    row[STEP] = step + 1
-    if kind == IN_ARRAY:
-        element(w)
-        return at, int(row[CODE])
-    if kind == IN_LIST:
-        element(w)
-    elif kind == IN_MAP:
-        row[LEFT] -= 1
+    kind, end, step = int(row[C.KIND]), int(row[C.END]), int(row[C.STEP])
+    row[C.STEP] = step + 1
+    if kind == C.IN_ARRAY:
+        W.element(w)
+        return at, int(row[C.CODE])
+    if kind == C.IN_LIST:
+        W.element(w)
+    elif kind == C.IN_MAP:
+        row[C.LEFT] -= 1
         start, stop = text_span(buf, at, end, t)
         if start < 0:
             return -1, NOTHING
-        load_known(w, v.keys, key_set)
-        key(w, buf, start, stop)
+        W.load_known(w, v.keys, key_set)
+        W.key(w, buf, start, stop)
         at = stop
-    elif kind == IN_PAIRS:
+    elif kind == C.IN_PAIRS:
         if step & 1 == 0:
             if step > 0:
-                end_object(w)
-            element(w)
-            begin_object(w)
+                W.end_object(w)
+            W.element(w)
+            W.begin_object(w)
         word(w, v, T.KEY_WORD if step & 1 == 0 else T.VALUE_WORD, key_set)
     else:
         word(w, v, T.DESCRIPTOR_WORD if step == 0 else T.VALUE_WORD, key_set)
-        if kind == IN_DESCRIBED_ARRAY and step == 1:
+        if kind == C.IN_DESCRIBED_ARRAY and step == 1:
             return at, ELEMENTS
     return at + 1, u8(buf, at, end)
 
@@ -321,18 +282,18 @@ def _next_item(w, buf, at, row, t, v, key_set):
 @kernel
 def _close(w, row, t, v, key_set):
     """End the container of a stack row: its flaws."""
-    kind = int(row[KIND])
-    if kind == IN_FRAME:
-        end_known_object(w, v.keys, key_set)
-        return missing_fields(w, row, t)
-    if kind in (IN_LIST, IN_ARRAY):
-        end_array(w)
-    elif kind == IN_PAIRS:
-        if row[STEP] > 0:
-            end_object(w)
-        end_array(w)
+    kind = int(row[C.KIND])
+    if kind == C.IN_FRAME:
+        W.end_known_object(w, v.keys, key_set)
+        return C.missing_fields(w, row, t)
+    if kind in (C.IN_LIST, C.IN_ARRAY):
+        W.end_array(w)
+    elif kind == C.IN_PAIRS:
+        if row[C.STEP] > 0:
+            W.end_object(w)
+        W.end_array(w)
     else:
-        end_object(w)
-        if kind == IN_COMPOSITE:
-            return missing_fields(w, row, t)
+        W.end_object(w)
+        if kind == C.IN_COMPOSITE:
+            return C.missing_fields(w, row, t)
     return 0
