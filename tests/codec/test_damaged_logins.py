@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from logins import PASSWORD, Login, Searcher, copies_nothing, damaged, logins, pieces, resized, splices
 from wire import CLIENT, Wire
 
-pytestmark = pytest.mark.usefixtures("plain_kernels")
-
 LOGINS = {f"{login.version} {login.mechanism} {i}": login for i, login in enumerate(logins())}
 SAMPLE = 30  # of some 5,000 ways to damage each frame; `make fuzz` tries others every time
 

@@ -12,6 +12,7 @@ import base64
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import classic_frames
@@ -238,6 +239,7 @@ def conversation(login: Login, place: int, octets: bytes, captured: int | None =
 # ---- search ---------------------------------------------------------------------------------------------------------
 
 
+@cache
 def pieces(login: Login) -> set[bytes]:
     """Every four octets of the secret that stand nowhere else in the conversation."""
     rest = b"\n".join(octets.replace(login.secret, b"\n") for _, octets in login.frames)
