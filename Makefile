@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
-.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test law-test fuzz dist format clean java
+.PHONY: help demo kernels test lint types tests bench cluster-test browser-test notebook notebook-test readme-test dist-test slow-test law-test fuzz dist format clean java
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -62,6 +62,10 @@ dist-test: java .venv/dev  ## build the distributions, install the wheel elsewhe
 
 dist: .venv/dev  ## build the sdist and the wheel in dist/
 	$(BIN)/python -m build
+
+slow-test: java .venv/dev .venv/kernels  ## tests with all of their inputs and all kernels compiled (slow)
+	$(BIN)/python -m pytest -q -n 2 -m slow
+	COMPILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/codec
 
 law-test: .venv/dev .venv/kernels  ## decode every capture of the tests in pieces of one packet, with states carried (slow)
 	$(BIN)/python -m pytest -q -n 2 -m law tests/pipeline/test_tables_of.py

@@ -24,6 +24,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 if numba.config.DISABLE_JIT:
     guard_all()
 
+# Files that take half a minute or more, the longest first.
+LONGEST = (
+    "test_cli", "test_findings", "test_nightly", "test_lake", "test_lake_batches", "test_clocks", "test_lake_job",
+    "test_findings_captures", "test_tables_of", "test_connection_state", "test_tables_batches", "test_loss",
+)  # fmt: skip
+
 TEST_SETTINGS = {
     **JOB_SETTINGS,
     # As jobs work on captures as small as these; compiled plans give the same tables in test_invariance.
@@ -68,7 +74,8 @@ def nothing_stays_cached() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Side by side: files with Spark tests first, of up to a minute each; with the others both workers end together."""
+    """In two processes: the longest files first, then those with Spark tests, so that both processes end together."""
     if hasattr(config, "workerinput"):  # of pytest-xdist
         with_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
-        items.sort(key=lambda item: item.path not in with_spark)
+        places = {name: place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: (places.get(item.path.stem, len(places)), item.path not in with_spark))

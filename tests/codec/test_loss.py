@@ -38,6 +38,7 @@ from codec.compiler.limits import LIMITS
 from codec.net.segments import FIN, SEGMENT, SYN
 
 LONG = 200  # packets; of longer connections every fifth is lost
+STEP = 4  # every fourth of them in a test; the others are slow tests
 
 
 # ---- the captures ---------------------------------------------------------------------------------------------------
@@ -65,11 +66,12 @@ def flows() -> list[tuple[Flow, Decoded]]:
     return found
 
 
-def test_every_packet_lost_in_turn() -> None:
+@pytest.mark.parametrize("first", [0, *(pytest.param(place, marks=pytest.mark.slow) for place in range(1, STEP))])
+def test_every_packet_lost_in_turn(first: int) -> None:
     tried = 0
     for flow, whole in flows():
         telling = np.flatnonzero((flow.segments["cap_len"] > 0) | (flow.segments["flags"] & (SYN | FIN) != 0))
-        for at in telling[:: 1 if len(telling) <= LONG else 5]:
+        for at in telling[first :: STEP if len(telling) <= LONG else 5 * STEP]:
             keep = np.ones(len(flow.segments), bool)
             keep[at] = False
             try:
@@ -77,7 +79,7 @@ def test_every_packet_lost_in_turn() -> None:
             except AssertionError as error:
                 raise AssertionError(f"{flow.name} without packet {flow.segments['packet_no'][at]}: {error}") from error
             tried += 1
-    assert tried > 3000
+    assert tried > 3000 // STEP
 
 
 def test_runs_of_packets_lost() -> None:

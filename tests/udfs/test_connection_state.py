@@ -173,7 +173,7 @@ def split_0_10() -> list[bytes]:
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, split_0_10])
-@pytest.mark.parametrize("with_header", [True, False])
+@pytest.mark.parametrize("with_header", [True, pytest.param(False, marks=pytest.mark.slow)])
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # decoders are large
 @given(data=st.data())
 def test_pieces_of_streams_with_holes_and_swapped_segments(
@@ -196,7 +196,7 @@ def test_pieces_of_streams_with_holes_and_swapped_segments(
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, split_0_10])
-@pytest.mark.parametrize("first", [0, 8])
+@pytest.mark.parametrize("first", [8, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_piece_for_every_segment_around_holes(family: Callable[[], list[bytes]], first: int) -> None:
     """Also before the protocol is detected, and inside frames that lost bytes."""
     octets = b"".join(family())[first:]
