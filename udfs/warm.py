@@ -143,17 +143,25 @@ def warm_layers() -> None:
     from codec.amqp.decoder import readonly
     from codec.capture.secrets import SecretsWalker
     from codec.layers.stack import Layers
-    from codec.layers.tls.framing import split
+    from codec.layers.stretches import Output, Stretches
+    from codec.layers.tls.bulk import decrypt
+    from codec.layers.tls.ciphers import Aead
+    from codec.layers.tls.framing import clear_end, split
+    from codec.layers.tls.schedule import Keys
+    from codec.layers.tls.suites import SUITES
     from codec.net.segments import SEGMENT
 
     segments = np.zeros(1, SEGMENT).view(np.recarray)
-    payload = np.frombuffer(bytearray(b"GET / HTTP/1.1\r\n"), np.uint8)
+    payload = np.frombuffer(bytearray(b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n\x82"), np.uint8)
     segments["wire_len"] = segments["cap_len"] = len(payload)
     layers = Layers()
     list(layers.feed(np.zeros((1, 36), np.uint8), np.ones(1, np.int64), readonly(segments), readonly(payload)))
     list(layers.finish())
-    numbers = np.zeros(1, np.int64)
-    split(numbers, numbers, numbers, payload, (b"", b""))
+    record = np.frombuffer(bytearray(b"\x17\x03\x03\x00\x11" + bytes(17)), np.uint8)
+    given = Stretches._make([*np.array([[0], [0], [0], [len(record)]]), record])
+    clear_end(given.direction, given.size, 0, np.zeros(2, np.bool_))
+    aead = Aead(SUITES[0x1301], Keys(bytes(16), bytes(12)))
+    decrypt(split(given, (b"", b"")), 0, 1, (aead, None), [0, 0], Output(len(record)))
     SecretsWalker().walk(np.zeros(1, np.uint8))
 
 

@@ -31,7 +31,8 @@ from codec.amqp.framing import forget
 from codec.amqp.stream import State, new_state
 from codec.amqp.values import decode_values, definitions
 from codec.amqp.versions import headers
-from codec.layers.stack import Layered, Layers, Part
+from codec.layers.connection import LayeredConnection, Part
+from codec.layers.stack import Layers
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.tcp.direction import DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS, Stream
 from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, trouble
@@ -241,7 +242,7 @@ class Decoder:
         if found.limits:
             self.limits[found.connection_id] = found.limits
         if found.layers is not None and self.layers is not None:
-            self.layers.resume(Layered.of(found.flow, found.layers, carried.files.number))
+            self.layers.resume(LayeredConnection.of(found.flow, found.layers, carried.files.number))
 
     def _enlarge_to(self, name: str, size: int) -> None:
         """Make room for `size` items in an array of both directions, or in a heap of the rows."""

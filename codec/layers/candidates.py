@@ -1,4 +1,4 @@
-"""Where a layer may begin: segments that begin as a ClientHello or as an HTTP request."""
+"""Finds segments that begin as a ClientHello or as an HTTP request: where a layer may begin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REQUEST = (0x47, 0x45, 0x54, 0x20)  # "GET "
 
 @inlined
 def _begins(payload, at, size, pattern):
-    """Whether as many octets of `pattern` as there are stand at `at`."""
+    """Whether the octets at `at`, as far as there are any, match `pattern`."""
     for i in range(min(size, len(pattern))):
         if pattern[i] != ANY and payload[at + i] != pattern[i]:
             return False
@@ -23,7 +23,7 @@ def _begins(payload, at, size, pattern):
 
 @kernel
 def first_candidate(segments, payload, i):
-    """Index of the first segment from `i` on that begins so, as far as its octets tell; -1: none does."""
+    """Index of the first segment from `i` on that begins as a ClientHello or an HTTP request; -1: none does."""
     for j in range(i, len(segments)):
         g = segments[j]
         size, at = int(g.cap_len), int(g.payload_at)
@@ -33,7 +33,7 @@ def first_candidate(segments, payload, i):
 
 
 def head_at(segments: np.ndarray, payload: np.ndarray, i: int) -> bytes:
-    """The payload of segment `i`; of a short one also that of those which go on with it, up to HELLO_HEAD octets."""
+    """The payload of segment `i`; if it is short, also that of those that continue it, up to HELLO_HEAD octets."""
     found, g = b"", segments[i]
     way, seq = int(g["direction"]), int(g["seq"])
     for other in segments[i : i + HELLO_HEAD * 4]:

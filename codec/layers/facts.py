@@ -1,4 +1,4 @@
-"""What lay between TCP and AMQP, for columns: `connections.tls` and `connections.transport`."""
+"""What was between TCP and AMQP, for the columns `connections.tls` and `connections.transport`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.ended import Concluded
 from codec.amqp.connections.facts import hellos
+from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts
-from codec.layers.tls.records import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.tcp.direction import TLS
 
 HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
@@ -42,8 +42,8 @@ def unread(ended: Concluded) -> list[str | None]:
     found: list[str | None] = [None] * len(ended.connections)
     began, of_hellos = ended.connections["syn_ns"] >= 0, hellos(ended)
     for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
-        heard = any(octets[:1] == HANDSHAKE_RECORD for octets in of_hellos.get(place, ()))
-        found[place] = NO_SECRETS if heard else NO_HANDSHAKE if began[place] else BEGAN_BEFORE
+        has_hello = any(octets[:1] == HANDSHAKE_RECORD for octets in of_hellos.get(place, ()))
+        found[place] = NO_SECRETS if has_hello else NO_HANDSHAKE if began[place] else BEGAN_BEFORE
     for place, facts in ended.layers.items():
         found[place] = facts["unread_because"]
     return found

@@ -1,14 +1,14 @@
-"""TCP segments in, the same connection in order out: no copies, nothing out of order, holes said.
+"""TCP segments in, the same connection in order out: without copies, with holes marked.
 
 The rules are those of the decoder itself (`codec.amqp.connections.transport`, `codec.net`): which copy of a byte
-counts, when a hole is certain, which direction waits for the other. Output are SEGMENT records:
+counts, when a hole is certain, which direction waits for the other. The output is SEGMENT records:
 
 * what became readable with a segment: bytes (`cap_len` of them, end to end in `octets`) or a hole (`wire_len` bytes of
   which none was captured); flags PEER_IS_LATE and IS_LATE where the order of both directions is not known, and
 * behind it one without payload for the segment itself, with its flags; `ack` is 1 where it acknowledges one octet more
   than there was of the other direction, which is its FIN.
 
-Sequence numbers of the output are those of the stream. `Tcp` carries everything between two calls.
+Sequence numbers of the output are those of the stream. `Tcp` has everything between two calls.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _event(t, direction, ts_ns, packet_no, file, seq, ack, wire_len, cap_len, fl
     e.wire_len = wire_len
     e.cap_len = cap_len
     e.file = file
-    e.window = 1  # open: how long it was shut is known here
+    e.window = 1  # open: how long it was closed is known here
     e["flags"] = flags
     e.direction = direction
     t.used[0] = n + 1
@@ -124,7 +124,7 @@ def _hand_on(t, direction, waiting):
 
 @kernel
 def _drain(t, direction):
-    """Hand on what is in order, bring in what waited for it, say which holes are certain."""
+    """Hand on what is in order, insert what waited for it, declare holes that are certain."""
     c = t.connection[0]
     d, s = t.directions[direction], t.streams[direction]
     peer = t.directions[1 - direction]

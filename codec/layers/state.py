@@ -1,7 +1,7 @@
-"""What is known of a connection inside its layers, as a value: put down after one capture, taken up with the next.
+"""The state of a connection's layers as a value: exported after one capture, restored with the next.
 
-It holds the secrets of the connection, as far as these were found, and goes into `ConnectionState` where that was asked
-for (`Layers(carry=True)`): whoever writes such states keeps them as private as a key log.
+It has the secrets of the connection and is part of `ConnectionState` where that is requested (`Layers(carry=True)`):
+such states must be kept as private as a key log.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from codec.amqp.connections.connection import CONNECTION
 from codec.amqp.connections.state import file_names, renumbered, stream_arrays, with_files
 from codec.layers import websocket
 from codec.layers.ordered import Tcp, new_tcp
-from codec.layers.piece import Layer
-from codec.layers.tls import records
+from codec.layers.stretches import Layer
+from codec.layers.tls import handshake
 from codec.layers.tls.ciphers import cipher
 from codec.layers.tls.hello import Hello
 from codec.layers.tls.records import Tls
@@ -34,19 +34,19 @@ _ARRAYS = {
     "directions": DIRECTION,
     **{f"{name}{side}": kind for side in (0, 1) for name, kind in _STREAM.items()},
 }
-# Fields of a TLS side that are values of their own; ciphers are made anew of secrets.
+# Fields of a TLS side that are plain values; ciphers are derived from secrets again.
 _PLAIN = tuple(
-    field.name for field in dataclasses.fields(records.Side) if field.name not in ("cipher", "next_cipher", "stages")
+    field.name for field in dataclasses.fields(handshake.Side) if field.name not in ("cipher", "next_cipher", "stages")
 )
 
 
 def packed(value: Value) -> Value:
-    """Octets as text that JSON takes; all else as it is."""
+    """Octets as a JSON value; everything else unchanged."""
     return {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value
 
 
 def unpacked(value: Value) -> Value:
-    """What `packed` was given."""
+    """The inverse of `packed`."""
     return bytes.fromhex(value["hex"]) if isinstance(value, dict) and set(value) == {"hex"} else value
 
 
@@ -62,7 +62,7 @@ def tcp_state(tcp: Tcp, files: Sequence[str]) -> dict[str, Value]:
 
 
 def tcp_of(state: Mapping[str, Value], number: Callable[[str], int]) -> Tcp:
-    """What `tcp_state` was given; `number` of a capture file here."""
+    """The inverse of `tcp_state`; `number` of a capture file here."""
     places = file_names(state["files"], number)
     arrays = {name: with_files(np.frombuffer(unpacked(state[name]), kind), places) for name, kind in _ARRAYS.items()}
     tcp = new_tcp()
@@ -131,7 +131,7 @@ def tls_state(tls: Tls) -> dict[str, Value]:
 
 
 def tls_of(state: Mapping[str, Value]) -> Tls:
-    """What `tls_state` was given."""
+    """The inverse of `tls_state`."""
     tls = Tls(state["client"], {label.encode(): unpacked(secret) for label, secret in state["secrets"].items()})
     tls.hellos = [_hello_of(hello) for hello in state["hellos"]]
     tls.suite = None if state["suite"] is None else SUITES[state["suite"]]
@@ -143,6 +143,8 @@ def tls_of(state: Mapping[str, Value]) -> Tls:
     for way, (side, known) in enumerate(zip(tls.sides, state["sides"], strict=True)):
         for name in _PLAIN:
             value = unpacked(known[name])
+            if isinstance(value, list):
+                value = [tuple(each) for each in value]
             setattr(side, name, bytearray(value) if isinstance(getattr(side, name), bytearray) else value)
         if of_12 is not None:
             mine = of_12[0 if way == tls.client else 1]
@@ -167,7 +169,7 @@ def websocket_state(layer: WebSocket) -> dict[str, Value]:
 
 
 def websocket_of(state: Mapping[str, Value]) -> WebSocket:
-    """What `websocket_state` was given."""
+    """The inverse of `websocket_state`."""
     layer = WebSocket(state["client"])
     layer.reason, layer.subprotocol = state["reason"], state["subprotocol"]
     layer.accepted, layer.plain_bytes = state["accepted"], list(state["plain_bytes"])
@@ -188,10 +190,10 @@ def layer_state(layer: Layer) -> dict[str, Value]:
 
 
 def holds_secrets(state: Mapping[str, Value]) -> bool:
-    """Whether the state of a connection in layers has secrets of TLS."""
+    """Whether the state of a connection has TLS secrets."""
     return any("tls" in layer for layer in state["stack"])
 
 
 def layer_of(state: Mapping[str, Value]) -> Layer:
-    """What `layer_state` was given."""
+    """The inverse of `layer_state`."""
     return tls_of(state["tls"]) if "tls" in state else websocket_of(state["websocket"])

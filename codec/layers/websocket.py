@@ -1,8 +1,8 @@
 """AMQP over WebSocket: the upgrade of HTTP/1.1 and the frames behind it (RFC 6455; OASIS AMQP WebSocket Binding 1.0).
 
-Bytes and holes of both directions in, those of the messages out, as `codec.layers.tls.records` does it. AMQP of any
-version may lie in the messages: boundaries of these mean nothing to it. A compressed message (permessage-deflate), and
-an upgrade that the server refuses, are named and not read.
+Stretches of both directions in, stretches of the messages' octets out. AMQP of any version may be in the messages,
+whose boundaries mean nothing to it. A compressed message (permessage-deflate), and an upgrade that the server refuses,
+are named and not read.
 
 A hole inside a frame is one of the same size; where the boundary is lost, frames are searched: three in a row whose
 heads are those of a peer (masked from the client, not masked from the server) are taken for frames.
@@ -13,8 +13,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.layers.piece import Piece
+from codec.layers.stretches import Output, Stretches
+from codec.layers.tls.framing import clear_end
 from codec.text import escaped
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -26,7 +30,13 @@ REFUSED, COMPRESSED, NO_FRAME, NO_UPGRADE = (
     "no frame of WebSocket",
     "upgrade not captured",
 )
-CHAIN = 3  # frames in a row that are believed
+CHAIN = 3  # frames in a row that are taken for frames
+FINAL_BINARY = 0x80 | BINARY  # first octet of a frame that holds a whole message
+HEAD_BYTES = 14  # of a frame at most
+COMPRESSION = 0x40  # the reserved bit of permessage-deflate
+ENDLESS = 1 << 62  # what a size is taken for that has its highest bit set
+LEFT, TURN, DATA, HEAD, DEAD = 0, 1, 2, 3, 4  # columns of the state of both directions
+WRONG_FRAME, COMPRESSED_FRAME = 1, 2
 
 
 def is_upgrade(octets: bytes) -> bool:
@@ -48,14 +58,14 @@ def headers_of(octets: bytes) -> dict[bytes, bytes]:
 
 @dataclass
 class Side:
-    """One direction. `left`: octets of the frame at hand still to come; `lost`: the boundary is."""
+    """One direction. `left`: octets of the frame at hand that are still missing; `lost`: the boundary is lost."""
 
     pending: bytearray = field(default_factory=bytearray)
     upgraded: bool = False
     left: int = 0
-    data: bool = False  # the frame at hand carries a message
+    data: bool = False  # the frame at hand is part of a message
     mask: bytes = b""
-    turn: int = 0  # which octet of the mask is next
+    turn: int = 0  # index of the next octet of the mask
     compressed: bool = False
     lost: bool = False
     dead: bool = False
@@ -72,53 +82,91 @@ class WebSocket:
         self.accepted = False
         self.plain_bytes = [0, 0]
         self.limits = 0
+        self.event = self.died_at = -1  # at hand; with which both directions were dead
 
-    def take(self, way: int, octets: bytes) -> list[Piece]:
-        """The next octets of direction `way`."""
-        side = self.sides[way]
-        if side.dead:
-            return []
-        found: list[Piece] = []
-        before = len(side.pending)
-        buffer = bytes(side.pending) + octets if before else octets
-        at = 0
+    def read(self, given: Stretches) -> Stretches:
+        """The next stretches of both directions."""
+        room = int(np.maximum(given.size, 0).sum()) + sum(len(side.pending) for side in self.sides)
+        out, self.died_at, i = Output(room), -1, 0
+        while i < len(given.size) and not self.dead:
+            apart = np.array([not side.dead and (side.lost or not side.upgraded) for side in self.sides])
+            end = int(clear_end(given.direction, given.size, i, apart))
+            if end > i:
+                i += self._frames(given.part(i, end), out)
+                continue
+            direction, self.event = int(given.direction[i]), int(given.event[i])
+            begin, size, side = int(given.begin[i]), int(given.size[i]), self.sides[direction]
+            if side.dead:
+                pass
+            elif size < 0:
+                self._hole(direction, side, -size, out)
+            else:
+                self._boundary(direction, side, given.octets[begin : begin + size].tobytes(), out)
+            i += 1
+        return out.stretches()
+
+    def _boundary(self, direction: int, side: Side, octets: bytes, out: Output) -> None:
+        """Look for the first frame: behind the upgrade, or behind a hole."""
+        octets = bytes(side.pending) + octets
+        side.pending.clear()
         if not side.upgraded:
-            end = buffer.find(b"\r\n\r\n")
-            if end < 0:
-                if len(buffer) > LIMITS.upgrade_bytes:
+            end = octets.find(b"\r\n\r\n") + 4
+            if end < 4:
+                side.pending += octets
+                if len(octets) > LIMITS.upgrade_bytes:
                     self._die(NO_UPGRADE)
-                side.pending = bytearray(buffer)
-                return []
-            at = end + 4
-            self._upgrade(way, side, buffer[:at])
+                return
+            self._upgrade(direction, side, octets[:end])
+            octets = octets[end:]
         if side.lost:
-            at = self._search(way, side, buffer, at)
-        if not side.lost and not side.dead:
-            at = self._frames(way, side, buffer, at, before, found)
-        side.pending = bytearray() if side.dead else bytearray(buffer[at:])
-        return found
+            octets = octets[self._search(direction, side, octets) :]
+        if octets and not side.lost and not side.dead:
+            rest = np.frombuffer(bytearray(octets), np.uint8)
+            columns = np.array([[self.event], [direction], [0], [len(rest)]])
+            self._frames(Stretches._make([*columns, rest]), out)
 
-    def hole(self, way: int, size: int) -> list[Piece]:
-        """`size` octets of direction `way` are missing."""
-        side = self.sides[way]
-        if side.dead:
-            return []
+    def _frames(self, given: Stretches, out: Output) -> int:
+        """Stretches without holes, inside or between frames: how many were read (fewer where a direction ends)."""
+        begun = [side.pending if side.upgraded else b"" for side in self.sides]  # heads of frames
+        state = np.array([[s.left, s.turn % 4, s.data, len(b), s.dead] for s, b in zip(self.sides, begun, strict=True)])
+        masks = np.array([np.frombuffer(side.mask or bytes(4), np.uint8) for side in self.sides])
+        heads = np.array([np.frombuffer(octets.ljust(HEAD_BYTES), np.uint8) for octets in begun])
+        found = np.empty((len(given.size) + int(given.size.sum()) // 2 + 1, 4), np.int64)
+        columns = (given.octets, given.direction, given.begin, given.size)
+        count, used, stop = read_frames(*columns, self.client, state, masks, heads, out.octets, out.used, found)
+        out.used = int(used)
+        stretch, direction, begin, size = found[:count].T
+        out.add_columns(given.event[stretch], direction, begin, size)
+        for way, side in enumerate(self.sides):
+            if not side.upgraded:
+                continue
+            side.left, side.turn, side.data = int(state[way, LEFT]), int(state[way, TURN]), bool(state[way, DATA])
+            side.mask, side.pending = masks[way].tobytes(), bytearray(heads[way, : state[way, HEAD]].data)
+            self.plain_bytes[way] += int(size[direction == way].sum())
+        if stop < len(given.size):
+            side, self.event = self.sides[int(given.direction[stop])], int(given.event[stop])
+            compressed = state[int(given.direction[stop]), DEAD] == COMPRESSED_FRAME and side.compressed
+            self._die(COMPRESSED if compressed else NO_FRAME, side)
+        return min(int(stop) + 1, len(given.size))
+
+    def _hole(self, direction: int, side: Side, size: int, out: Output) -> None:
+        """`size` octets of a direction are missing."""
         if not side.upgraded:
             self._die(NO_UPGRADE)
-            return []
-        held = len(side.pending)
+            return
+        incomplete = len(side.pending) > 0
         side.pending.clear()
         inside = min(size, side.left)
         side.left -= inside
         side.turn += inside
-        side.lost = side.lost or held > 0 or size > inside
-        missing = size if side.lost else inside
-        return [(0, way, -missing)] if missing and (side.data or side.lost) else []
+        side.lost = side.lost or incomplete or size > inside
+        if side.data or side.lost:
+            out.add(self.event, direction, -(size if side.lost else inside))
 
-    def _upgrade(self, way: int, side: Side, octets: bytes) -> None:
+    def _upgrade(self, direction: int, side: Side, octets: bytes) -> None:
         named = headers_of(octets)
         side.upgraded = True
-        if way != self.client:
+        if direction != self.client:
             self.accepted = re.match(rb"HTTP/1\.1 101\b", octets) is not None
             if not self.accepted:
                 self._die(REFUSED)
@@ -128,61 +176,30 @@ class WebSocket:
                 for each in self.sides:
                     each.compressed = True
 
-    def _frames(self, way: int, side: Side, buffer: bytes, at: int, before: int, found: list[Piece]) -> int:
-        n = len(buffer)
-        while True:
-            if side.left:
-                size = min(side.left, n - at)
-                if size <= 0:
-                    return at
-                if side.data:
-                    plain = _unmasked(buffer[at : at + size], side.mask, side.turn)
-                    self.plain_bytes[way] += size
-                    found.append((max(0, at + size - before), way, plain))
-                side.left -= size
-                side.turn += size
-                at += size
-                continue
-            head = _head(buffer, at)
-            if head is None:
-                return at
-            opcode, compressed, masked, start, size = head
-            if opcode not in OPCODES or masked != (way == self.client):
-                self._die(NO_FRAME, side)
-                return at
-            if compressed:
-                self._die(COMPRESSED if side.compressed else NO_FRAME, side)
-                return at
-            side.mask = buffer[start - 4 : start] if masked else b""
-            side.left, side.turn, side.data = size, 0, opcode <= BINARY
-            at = start
-
-    def _search(self, way: int, side: Side, buffer: bytes, at: int) -> int:
-        """Where frames begin again; else what is to be kept."""
-        first = 0x82
-        here = at
-        while here < len(buffer):
-            here = buffer.find(first, here)
-            if here < 0:
-                return len(buffer)
+    def _search(self, direction: int, side: Side, octets: bytes) -> int:
+        """Where frames begin again, if they do; nothing before is needed."""
+        here = octets.find(FINAL_BINARY)
+        while here >= 0:
             place, seen = here, 0
             while seen < CHAIN:
-                head = _head(buffer, place)
-                if head is None or head[0] not in OPCODES or head[1] or head[2] != (way == self.client):
+                head = _head(octets, place)
+                if head is None or head[0] not in OPCODES or head[1] != (direction == self.client):
                     break
-                if head[4] > LIMITS.websocket_frame_bytes:
+                if head[3] > LIMITS.websocket_frame_bytes:
                     break
-                place, seen = head[3] + head[4], seen + 1
-            if seen == CHAIN or (seen and place == len(buffer)):
+                place, seen = head[2] + head[3], seen + 1
+            if seen == CHAIN or (seen and place == len(octets)):
                 side.lost, side.left = False, 0
                 return here
-            here += 1
-        return max(at, len(buffer))
+            here = octets.find(FINAL_BINARY, here + 1)
+        return len(octets)
 
     def _die(self, reason: str, side: Side | None = None) -> None:
         self.reason = self.reason or reason
         for each in self.sides if side is None else (side,):
             each.dead = True
+        if self.dead:
+            self.died_at = self.event
 
     @property
     def dead(self) -> bool:
@@ -190,26 +207,70 @@ class WebSocket:
         return all(side.dead for side in self.sides)
 
 
-def _head(buffer: bytes, at: int) -> tuple[int, bool, bool, int, int] | None:
-    """Opcode, compressed, masked, where its octets begin, how many: of the frame at `at`; None: more is needed."""
-    if len(buffer) < at + 2:
+def _head(octets: bytes, at: int) -> tuple[int, bool, int, int] | None:
+    """Opcode with reserved bits, whether masked, where the payload begins, its size: of the frame at `at`; None: more
+    is needed."""
+    if len(octets) < at + 2:
         return None
-    masked, size, start = buffer[at + 1] >= 0x80, buffer[at + 1] & 0x7F, at + 2
+    masked, size, start = octets[at + 1] >= 0x80, octets[at + 1] & 0x7F, at + 2
     wide = {126: 2, 127: 8}.get(size, 0)
-    if len(buffer) < start + wide + 4 * masked:
+    if len(octets) < start + wide + 4 * masked:
         return None
     if wide:
-        size = int.from_bytes(buffer[start : start + wide], "big")
-    start += wide + 4 * masked
-    reserved = buffer[at] & 0x70
-    opcode = buffer[at] & 0x0F
-    return (opcode if reserved in (0, 0x40) else -1), reserved == 0x40, masked, start, size
+        size = int.from_bytes(octets[start : start + wide], "big")
+    return octets[at] & 0x7F, masked, start + wide + 4 * masked, size
 
 
-def _unmasked(octets: bytes, mask: bytes, turn: int) -> bytes:
-    if not mask or mask == bytes(4):
-        return octets
-    turn %= 4
-    size = len(octets)
-    key = (mask[turn:] + mask[:turn]) * (size // 4 + 1)
-    return (int.from_bytes(octets, "big") ^ int.from_bytes(key[:size], "big")).to_bytes(size, "big")
+@kernel
+def read_frames(octets, direction, begin, size, client, state, masks, heads, out, used, found):
+    """Read stretches of frames; write the octets of messages, unmasked, to `out` from `used` on, and for each part of
+    one its stretch, direction, begin and size to `found`. `state` int64 (2, 5), `masks` uint8 (2, 4), `heads` uint8
+    (2, HEAD_BYTES): by direction the frame at hand, its mask, its incomplete head.
+
+    Returns the number of parts, the end of `out`, and the stretch at which a direction ended (DEAD is set then), or the
+    number of stretches."""
+    count = 0
+    for i in range(len(direction)):
+        side = int(direction[i])
+        at, end = int(begin[i]), int(begin[i] + size[i])
+        while at < end and state[side, DEAD] == 0:
+            left = int(state[side, LEFT])
+            if left > 0:
+                amount, turn = min(left, end - at), int(state[side, TURN])
+                if state[side, DATA]:
+                    for j in range(amount):
+                        out[used + j] = octets[at + j] ^ masks[side, (turn + j) & 3]
+                    found[count, 0], found[count, 1], found[count, 2], found[count, 3] = i, side, used, amount
+                    count += 1
+                    used += amount
+                state[side, LEFT], state[side, TURN] = left - amount, (turn + amount) & 3
+                at += amount
+                continue
+            known = int(state[side, HEAD])
+            heads[side, known] = octets[at]
+            at, known = at + 1, known + 1
+            state[side, HEAD] = known
+            if known < 2:
+                continue
+            masked, length = heads[side, 1] >= 0x80, int(heads[side, 1]) & 0x7F
+            wide = 2 if length == 126 else 8 if length == 127 else 0
+            if known < 2 + wide + (4 if masked else 0):
+                continue
+            opcode, reserved = int(heads[side, 0]) & 0x0F, int(heads[side, 0]) & 0x70
+            known_opcode = opcode <= BINARY or CLOSE <= opcode <= PONG
+            if reserved not in (0, COMPRESSION) or not known_opcode or masked != (side == client):
+                state[side, DEAD] = WRONG_FRAME
+                return count, used, i
+            if reserved:
+                state[side, DEAD] = COMPRESSED_FRAME
+                return count, used, i
+            if wide:
+                length = 0
+                for j in range(wide):
+                    length = (length << 8) | int(heads[side, 2 + j])
+                length = length if length >= 0 else ENDLESS
+            for j in range(4):
+                masks[side, j] = heads[side, 2 + wide + j] if masked else 0
+            state[side, HEAD], state[side, LEFT], state[side, TURN] = 0, length, 0
+            state[side, DATA] = opcode <= BINARY
+    return count, used, len(direction)

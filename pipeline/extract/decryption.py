@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 
 from codec.amqp.decoder import readonly
 from codec.compiler.limits import LIMITS
-from codec.layers.stack import Layered, Layers, Part
-from codec.layers.tls.records import NO_SECRETS
+from codec.layers.connection import LayeredConnection, Part
+from codec.layers.stack import Layers
+from codec.layers.tls.handshake import NO_SECRETS
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs
 from codec.net.segments import FIN, RST, SYN
@@ -70,7 +71,7 @@ class Decrypted:
     connections: Sequence[Connection]
     files: Files
     pieces: dict[int, list[Piece]] = field(default_factory=dict)
-    layers: dict[int, Layered] = field(default_factory=dict)
+    layers: dict[int, LayeredConnection] = field(default_factory=dict)
 
     @property
     def readable(self) -> list[int]:

@@ -15,8 +15,8 @@ from tls_talks import wire_of
 from wire import CLIENT, SERVER
 
 from codec.layers.stack import Layers
-from codec.layers.tls.begun import begun_before
 from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, KeyLog
+from codec.layers.tls.trial import match_secrets
 
 TLS12, TLS13 = (3, 3), (3, 4)
 
@@ -98,7 +98,7 @@ def test_the_numbers_that_are_tried_are_bounded(suite: str, number: int, size: i
     for beyond in (0, 1):
         secret, records = made_records(suite, number + beyond, [b"x" * size])
         known = {CLIENT_TRAFFIC: bytes(32), SERVER_TRAFFIC: secret}
-        found = begun_before(records, [known])
+        found = match_secrets(records, [known])
         if beyond:
             assert found is None
         else:

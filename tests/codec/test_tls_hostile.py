@@ -6,16 +6,20 @@ import random
 import ssl
 import time
 
+import numpy as np
 import pytest
 from test_tls import PARTS, conversation
+from test_tls_carried import segments_of
 from test_websocket import upgraded
 from tls_talks import Peers, Said
 from wire import CLIENT, SERVER, Wire
 from wire_capture import give_up
 
 from codec.compiler.limits import HANDSHAKE, LIMITS, TRIAL
+from codec.layers import stack
 from codec.layers.stack import Layers
-from codec.layers.tls import begun
+from codec.layers.stretches import Stretches
+from codec.layers.tls import trial
 from codec.layers.tls.keylog import KeyLog
 from codec.layers.tls.records import Tls
 
@@ -83,18 +87,25 @@ def test_what_is_damaged_gives_rows_and_a_ledger(kind: str) -> None:
             assert all(ledger[part] >= 0 for part in (*PARTS, "decrypted_bytes", "missing_bytes")), seed
 
 
+def stretch(direction: int, content: bytes | int) -> Stretches:
+    """One stretch; a negative number: so many octets are missing."""
+    octets = content if isinstance(content, bytes) else b""
+    columns = np.array([[0], [direction], [0], [content if isinstance(content, int) else len(content)]])
+    return Stretches._make([*columns, np.frombuffer(bytearray(octets), np.uint8)])
+
+
 def test_trial_behind_holes_is_paid_from_a_budget() -> None:
     """A hostile stream behind a hole: heads of records everywhere, none of which opens."""
     flights, log = flights_of("tls13")
     (secrets,) = log._known.values()
     tls = Tls(CLIENT, secrets)
     for way, octets in flights[:8]:
-        tls.take(way, octets)
+        tls.read(stretch(way, octets))
     assert not tls.sides[CLIENT].dead
-    tls.hole(CLIENT, 1 << 20)
+    tls.read(stretch(CLIENT, -(1 << 20)))
     taken, started = 0, time.process_time()
     while not tls.sides[CLIENT].dead and taken < 4 << 20:
-        tls.take(CLIENT, b"\x17\x03\x03\x00\x40" * 2000)
+        tls.read(stretch(CLIENT, b"\x17\x03\x03\x00\x40" * 2000))
         taken += 10_000
     spent = time.process_time() - started
     assert tls.sides[CLIENT].dead
@@ -117,17 +128,35 @@ def test_secrets_of_many_connections_cost_no_more_than_those_of_one(
     known = KeyLog("\n".join(lines).encode()).recent()
     assert [secrets[b"CLIENT_TRAFFIC_SECRET_0"][-1] for secrets in known] == list(range(99, 67, -1))  # the newest 32
     tried = []
-    monkeypatch.setattr(begun, "number_of", lambda *arguments: tried.append(arguments[-1]))
-    assert begun.begun_before(b"\x17\x03\x03\x00\x20" + bytes(32), known) is None
+    monkeypatch.setattr(trial, "number_of", lambda *arguments: tried.append(arguments[-1]))
+    assert trial.match_secrets(b"\x17\x03\x03\x00\x20" + bytes(32), known) is None
     assert sum(tried) <= LIMITS.trial_numbers * suites
     assert len(tried) == 2 * LIMITS.trial_connections * suites
+
+
+def test_secrets_are_tried_in_vain_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of connections that began before the capture, and a key log of others."""
+    tried = []
+    monkeypatch.setattr(stack, "match_secrets", lambda octets, known: tried.append(octets))
+    layers = Layers(KeyLog(b"CLIENT_TRAFFIC_SECRET_0 " + b"ab" * 32 + b" " + b"cd" * 32))
+    wire = Wire(syn=False)
+    for _ in range(4):
+        wire.add(CLIENT, b"\x17\x03\x03\x00\x40" + bytes(64))
+    segments, payload = segments_of(wire)
+    count = 0
+    for number in range(1000):
+        flow = np.frombuffer(number.to_bytes(36, "big"), np.uint8)[None]
+        parts = list(layers.feed(flow, np.array([len(segments)]), segments, payload))
+        count += sum(len(part.segments) for part in parts)
+    assert count == 1000 * len(segments)
+    assert len(tried) == stack.TRIED * stack.TRIED_CONNECTIONS
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_message_of_the_handshake_above_the_limit_is_named(more: int) -> None:
     tls = Tls(CLIENT, {b"CLIENT_RANDOM": bytes(48)})
     head = b"\x0b" + (LIMITS.handshake_bytes + more).to_bytes(3, "big")
-    tls.take(CLIENT, b"\x16\x03\x03\x00\x04" + head)
+    tls.read(stretch(CLIENT, b"\x16\x03\x03\x00\x04" + head))
     assert tls.limits == HANDSHAKE * more
 
 

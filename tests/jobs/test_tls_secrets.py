@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,12 +16,12 @@ from pyspark.sql import SparkSession
 from submitting import submitted
 
 import pipeline
-from codec.layers.tls.begun import Begun
 from codec.layers.tls.ciphers import cipher
+from codec.layers.tls.handshake import Side
 from codec.layers.tls.keylog import KeyLog, parse_line
-from codec.layers.tls.records import Side
 from codec.layers.tls.schedule import keys_13
 from codec.layers.tls.suites import SUITES
+from codec.layers.tls.trial import Match
 from jobs.cli import main
 from udfs.decode.key_logs import KeyLogError, SecretFiles, require_key_logs
 
@@ -44,6 +45,8 @@ def test_a_line_is_label_random_and_secret() -> None:
         b"\x0a" * 32,
         b"\xff" * 48,
     )
+    for size in (31, 33, 47, 49):  # a line that is still being written
+        assert parse_line(b"CLIENT_RANDOM " + b"0A" * 32 + b" " + b"fF" * size) is None
     for wrong in (b"", b"# a comment", b"CLIENT_RANDOM 00 11", b"CLIENT_RANDOM zz zz", b"RSA " + b"0" * 64 + b" 11"):
         assert parse_line(wrong) is None
 
@@ -57,6 +60,22 @@ def test_a_large_key_log_is_looked_up_by_its_index(tmp_path: Path) -> None:
         assert found.secrets(number.to_bytes(32, "big")) == wanted
     assert found.secrets((30_000).to_bytes(32, "big")) == {}
     assert found.secrets(b"\xab" * 32) == {b"CLIENT_RANDOM": b"\xcd" * 48}  # the last line has no end
+
+
+@pytest.mark.parametrize(
+    "line", [b"CLIENT_RANDOM " + b"ab" * 32 + b" " + b"cd" * 48 + b"\n", b"x" * 160 + b"\n", b"\n"]
+)
+def test_a_hostile_key_log_of_a_million_lines_costs_bounded_time(tmp_path: Path, line: bytes) -> None:
+    """All of the same connection, or of none: indexing is linear, and a lookup reads few of them."""
+    path = tmp_path / "keys.txt"
+    path.write_bytes(line * 1_000_000 + lines(1))
+    found, started = SecretFiles((str(path),)).open(), time.process_time()
+    assert len(found.secrets(bytes(32))) == 3
+    indexed = time.process_time()
+    for _ in range(500):
+        found.secrets(b"\xab" * 32)
+    assert indexed - started < 20
+    assert time.process_time() - indexed < 3
 
 
 def test_a_growing_key_log_is_read_on(tmp_path: Path) -> None:
@@ -131,6 +150,33 @@ def test_secrets_are_in_no_table_no_plan_and_no_file(
     for form in spellings():
         assert form not in said
         assert not any(form in octets for octets in searched)
+
+
+def test_secrets_are_in_no_report_and_in_no_cut_but_where_they_are_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Reports of the night in every format, and cuts of every kind."""
+    tables, report, findings, key = (str(tmp_path / name) for name in ("tables", "audit.html", "audit.json", "key"))
+    Path(key).write_bytes(os.urandom(32))
+    capture = str(CAPTURES / "091_tls13_dsb.pcapng")
+    night = ["nightly", capture, "--output", tables, "--keylog", str(LOG), "--report", report, "--json", findings]
+    assert main([*night, "--format", "sarif"]) in (0, 1)
+    cuts = ([], ["--redact"], ["--anonymise", key], ["--decrypted"], ["--decrypted", "--redact"],
+            ["--decrypted", "--anonymise", key])  # fmt: skip
+    cut = ["cut", tables, "--where", "true", "--table", "connections", "-o"]
+    for number, options in enumerate(cuts):
+        assert main([*cut, str(tmp_path / f"{number}.pcapng"), *options]) == 0
+    printed = "".join(capfd.readouterr()).encode()
+    assert b"sarif" in printed
+    searched = {path.name: path.read_bytes() for path in files(tmp_path)}
+    assert {"audit.html", "audit.json", *(f"{number}.pcapng" for number in range(len(cuts)))} <= set(searched)
+    assert b"AMQP" in searched["3.pcapng"]  # the connection in clear
+    for form in spellings():
+        assert form not in printed
+        assert not [name for name, octets in searched.items() if form in octets]
+    assert main([*cut, str(tmp_path / "asked.pcapng"), "--with-secrets"]) == 0
+    asked = (tmp_path / "asked.pcapng").read_bytes()
+    assert sum(form in asked for form in spellings()) >= len(LABELS)
 
 
 JOB = """
@@ -225,6 +271,6 @@ def test_nothing_that_holds_a_secret_shows_it() -> None:
     """As a message or a log would, that quotes one by mistake."""
     secret, suite = bytes(range(32)), SUITES[0x1301]
     keys = keys_13(suite, secret)
-    holders = (keys, Side(secret=secret, stages=[(secret, cipher(suite, keys))]), Begun({b"": secret}, suite, True))
+    holders = (keys, Side(secret=secret, stages=[(secret, cipher(suite, keys))]), Match({b"": secret}, suite, True))
     for holder in holders:
         assert not any(repr(each)[2:-1] in repr(holder) for each in (secret, keys.key, keys.iv))

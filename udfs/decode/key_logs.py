@@ -1,9 +1,9 @@
-"""Secrets of TLS for decoding workers: key logs, and Decryption Secrets Blocks of the captures themselves.
+"""TLS secrets for decoding workers, from key logs and from Decryption Secrets Blocks of the captures themselves.
 
-A task looks up what its connections need by their client random. Of a key log only an index is kept (where in the file
-the lines of a client random stand), so that a log of a million lines costs a worker 16 MB; a log that has grown is read
-on. Blocks are looked for when a connection has no secrets in the key logs: in all captures of the set, since one file
-of several may hold those of the others. Secrets go nowhere but to the ciphers: plans and messages name files alone.
+A task looks up what its connections need by their client random. In memory is only an index of a key log (where in the
+file the lines of a client random are), so that a log of a million lines costs a worker 16 MB; where a log has grown,
+the new lines are read. Blocks are searched when a connection has no secrets in the key logs: in all captures of the
+set, since one file may have those of the others. Secrets go to the ciphers only: plans and messages name just files.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def require_key_logs(paths: Sequence[str]) -> None:
 
 
 class KeyLogFile:
-    """A key log by its index: `keys` uint64, sorted, of client randoms; `places` int64: where their
-    lines begin."""
+    """An indexed key log. `keys`: of client randoms, uint64, sorted; `places`: where their lines begin, int64."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -64,7 +63,7 @@ class KeyLogFile:
         self._places: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def secrets(self, client_random: bytes) -> Secrets:
-        """The secrets of one connection. Reads on where the file has grown."""
+        """The secrets of one connection; new lines are indexed first."""
         try:
             with locate(self._path).open() as file:
                 size = int(file.size())
@@ -89,7 +88,7 @@ class KeyLogFile:
         (key,) = _keys(np.frombuffer(client_random, np.uint8)[None])
         begin, end = np.searchsorted(self._keys, key, "left"), np.searchsorted(self._keys, key, "right")
         found: Secrets = {}
-        for place in np.unique(self._places[begin:end])[:SAME_KEYS].tolist():
+        for place in self._places[begin : min(end, begin + SAME_KEYS)].tolist():
             file.seek(place)
             parsed = parse_line(file.read(LINE_BYTES).split(b"\n", 1)[0])
             if parsed is not None and parsed[1] == client_random:
@@ -97,7 +96,7 @@ class KeyLogFile:
         return found
 
     def _index(self, file: pa.NativeFile, size: int) -> None:
-        """Read on from the last whole line; one that is still being written is read again next time."""
+        """Index the lines behind the last whole one; a line that is still being written is read again next time."""
         keys, places = [self._keys], [self._places]
         while self._read < size:
             file.seek(self._read)
@@ -110,7 +109,7 @@ class KeyLogFile:
             if last:
                 break
         joined, where = np.concatenate(keys), np.concatenate(places)
-        turn = np.argsort(joined, kind="stable")
+        turn = np.lexsort((where, joined))
         self._keys, self._places, self._size = joined[turn], where[turn], size
 
 
@@ -121,7 +120,7 @@ def _keys(randoms: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _lines_of(block: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Lines of a block that have a label known here: the keys of their client randoms, where they begin."""
+    """Lines of a block with a known label: the keys of their client randoms, where they begin."""
     octets = np.frombuffer(block + bytes(LINE_BYTES), np.uint8)
     starts = np.append(0, np.flatnonzero(octets[: len(block)] == 0x0A) + 1)
     starts = starts[starts < len(block)]
@@ -143,14 +142,14 @@ def _lines_of(block: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class SecretFiles:
-    """Which files secrets are taken from: paths of key logs, and of captures as a user names them. This is what plans
-    carry."""
+    """The files that secrets are read from: paths of key logs, and of captures as a user names them. Plans have only
+    these."""
 
     key_logs: tuple[str, ...] = ()
     captures: tuple[str, ...] = ()
 
     def open(self) -> FoundSecrets:
-        """What looks secrets up there."""
+        """A source that looks up secrets in them."""
         return FoundSecrets(self)
 
 
@@ -163,7 +162,7 @@ class FoundSecrets:
         self._blocks: KeyLog | None = None
 
     def secrets(self, client_random: bytes) -> Secrets:
-        """The secrets of one connection; the first that is found for a label holds."""
+        """The secrets of one connection; the first that is found for a label counts."""
         assert len(client_random) == RANDOM_BYTES
         found: Secrets = {}
         for log in self._key_logs:

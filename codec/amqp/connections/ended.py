@@ -32,7 +32,7 @@ class Ended(NamedTuple):
 @dataclass(frozen=True)
 class Concluded:
     """The same for those who make columns of it. `layers`: by place of the connection, what lay between its TCP and its
-    AMQP (`codec.layers.stack.Layered.facts`)."""
+    AMQP (`codec.layers.connection.LayeredConnection.facts`)."""
 
     flows: np.ndarray
     connections: np.ndarray

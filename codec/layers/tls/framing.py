@@ -1,7 +1,7 @@
-"""Records as they are framed; and where they lie in stretches of both directions, found by a kernel.
+"""TLS record framing: finds the records in stretches of both directions.
 
-Bytes of a direction that came in several stretches are laid end to end, behind those of a record begun before, so that
-each record is one slice of one buffer.
+The octets of each direction are copied end to end, behind those of its incomplete record, so that each record is one
+slice of one buffer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
+from codec.layers.stretches import Stretches
 from codec.variant.writer import copy_bytes
 
 HEADER_BYTES = 5  # kind, version, size of the body
@@ -19,63 +20,73 @@ CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, APPLICATION_DATA = 20, 21, 22, 23
 NO_RECORD = -1  # size of what begins as no record does
 
 
-class Split(NamedTuple):
-    """Records in the order in which they were complete. `stretch`: with which; `way`: direction; `at`, `size`: their
-    body in `octets` (size NO_RECORD: none begins there, nothing more is split of this direction). `rest`: begin and end
-    of what is left of each direction in `octets`."""
+class Records(NamedTuple):
+    """Records in the order in which they were complete. `stretch`: index of the stretch that completed it; `direction`;
+    `at`, `size`: its body in `octets` (size NO_RECORD: no record begins there, the rest of this direction is not
+    split). `rest`: begin and end of the incomplete record of each direction in `octets`."""
 
     octets: np.ndarray  # uint8
     stretch: np.ndarray
-    way: np.ndarray
+    direction: np.ndarray
     at: np.ndarray
     size: np.ndarray
     rest: tuple[tuple[int, int], tuple[int, int]]
 
+    def of(self, direction: int, first: int) -> Records:
+        """Those of one direction from `first` on."""
+        keep = first + np.flatnonzero(self.direction[first:] == direction)
+        columns = (self.stretch[keep], self.direction[keep], self.at[keep], self.size[keep])
+        return Records(self.octets, *columns, self.rest)
+
 
 @kernel
-def _split(ways, starts, ends, octets, used, begun, buffer, stretch, way_of, at_of, size_of):
-    """Lay stretches behind `used[way]` in `buffer`; `begun[way]` is where the record at hand begins, -1: nothing is
-    split of this direction. How many records."""
+def _split(direction, begin, size, octets, used, start, buffer, stretch, direction_of, at_of, size_of):
+    """Copy stretches to `used[direction]` in `buffer`; `start[direction]`: where the next record begins, -1: this
+    direction is skipped. Returns the number of records."""
     count = 0
-    for i in range(len(ways)):
-        way = int(ways[i])
-        if begun[way] < 0:
+    for i in range(len(direction)):
+        side = int(direction[i])
+        if start[side] < 0:
             continue
-        size = int(ends[i] - starts[i])
-        copy_bytes(buffer, int(used[way]), octets, int(starts[i]), int(ends[i]))
-        used[way] += size
-        at, end = int(begun[way]), int(used[way])
+        copy_bytes(buffer, int(used[side]), octets, int(begin[i]), int(begin[i] + size[i]))
+        used[side] += int(size[i])
+        at, end = int(start[side]), int(used[side])
         while end - at >= HEADER_BYTES:
             kind, length = buffer[at], (int(buffer[at + 3]) << 8) | int(buffer[at + 4])
             sound = CHANGE_CIPHER_SPEC <= kind <= APPLICATION_DATA and buffer[at + 1] == 3 and length <= RECORD_BYTES
             if sound and at + HEADER_BYTES + length > end:
                 break
-            stretch[count], way_of[count], at_of[count] = i, way, at + HEADER_BYTES
+            stretch[count], direction_of[count], at_of[count] = i, side, at + HEADER_BYTES
             size_of[count] = length if sound else NO_RECORD
             count += 1
             if not sound:
-                begun[way] = -1
+                start[side] = -1
                 break
             at += HEADER_BYTES + length
-        if begun[way] >= 0:
-            begun[way] = at
+        if start[side] >= 0:
+            start[side] = at
     return count
 
 
-def split(
-    ways: np.ndarray, starts: np.ndarray, ends: np.ndarray, octets: np.ndarray, pending: tuple[bytes | bytearray, ...]
-) -> Split:
-    """Records of stretches `octets[starts[i]:ends[i]]` of direction `ways[i]` (int64), behind what is `pending` of each
-    direction."""
-    sizes = ends - starts
-    first = len(pending[0]) + int(sizes[ways == 0].sum())
-    total = first + len(pending[1]) + int(sizes[ways == 1].sum())
-    buffer = np.empty(total, np.uint8)
-    begun = np.array([0, first])
-    used = begun + [len(part) for part in pending]
-    for way, part in enumerate(pending):
-        buffer[begun[way] : used[way]] = np.frombuffer(part, np.uint8)
-    stretch, way_of, at, size = (np.empty(total // HEADER_BYTES + 2, np.int64) for _ in range(4))
-    count = _split(ways, starts, ends, octets, used, begun, buffer, stretch, way_of, at, size)
-    left = [(int(begin if begin >= 0 else end), int(end)) for begin, end in zip(begun, used, strict=True)]
-    return Split(buffer, stretch[:count], way_of[:count], at[:count], size[:count], (left[0], left[1]))
+def split(given: Stretches, pending: tuple[bytes | bytearray | None, ...]) -> Records:
+    """Records in stretches without holes, behind what is `pending` of each direction; None: it is skipped."""
+    skipped = [part is None for part in pending]
+    sizes = [len(part or b"") + int(given.size[given.direction == side].sum()) for side, part in enumerate(pending)]
+    buffer = np.empty(sum(sizes), np.uint8)
+    start = np.array([0, sizes[0]])
+    used = start + [len(part or b"") for part in pending]
+    for side, part in enumerate(pending):
+        buffer[start[side] : used[side]] = np.frombuffer(part or b"", np.uint8)
+    start[skipped] = -1
+    columns = [np.empty(len(buffer) // HEADER_BYTES + 2, np.int64) for _ in range(4)]
+    count = _split(given.direction, given.begin, given.size, given.octets, used, start, buffer, *columns)
+    rest = [(int(begin if begin >= 0 else end), int(end)) for begin, end in zip(start, used, strict=True)]
+    return Records._make([buffer, *(column[:count] for column in columns), (rest[0], rest[1])])
+
+
+@kernel
+def clear_end(direction, size, i, excluded):
+    """Index of the first stretch from `i` on that is a hole, or of a direction that is `excluded` (bool (2,))."""
+    while i < len(size) and size[i] >= 0 and not excluded[direction[i]]:
+        i += 1
+    return i

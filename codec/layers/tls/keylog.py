@@ -1,6 +1,6 @@
 """The lines of a key log (RFC 9850): label, client random, secret, the latter two as hexadecimal digits.
 
-Nothing here keeps more than what was asked for, and no message has anything of a line in it.
+No error message contains any part of a line.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC
     b"SERVER_TRAFFIC_SECRET_0",
 )
 LABELS = {CLIENT_RANDOM, CLIENT_EARLY, CLIENT_HANDSHAKE, SERVER_HANDSHAKE, CLIENT_TRAFFIC, SERVER_TRAFFIC}
-SECRET_BYTES = 64  # no hash of TLS is longer
+SECRET_BYTES = (32, 48)  # of SHA-256 and SHA-384; a master secret has 48
 
 Secrets = dict[bytes, bytes]
 
 
 class SecretSource(Protocol):
-    """Where the secrets of a connection are looked up by its client random; empty when there are none."""
+    """Looks up the secrets of a connection by its client random; empty when there are none."""
 
     def secrets(self, client_random: bytes) -> Secrets: ...
 
     def recent(self) -> list[Secrets]:
-        """Those of connections of TLS 1.3, the newest first, `trial_connections` at most: whose client random is not
-        known may be one of them."""
+        """Those of TLS 1.3 connections, the newest first, `trial_connections` at most: to try on a connection whose
+        client random is not known."""
         ...
 
 
@@ -47,7 +47,7 @@ def parse_line(line: bytes) -> tuple[bytes, bytes, bytes] | None:
         random, secret = binascii.unhexlify(parts[1]), binascii.unhexlify(parts[2])
     except binascii.Error:
         return None
-    if len(random) != RANDOM_BYTES or not 0 < len(secret) <= SECRET_BYTES:
+    if len(random) != RANDOM_BYTES or len(secret) not in SECRET_BYTES:
         return None
     return parts[0], random, secret
 
@@ -60,7 +60,7 @@ class KeyLog:
         self.add(octets.splitlines())
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """More lines; of two for the same secret the first holds."""
+        """Add lines; of two for the same secret the first counts."""
         for line in lines:
             found = parse_line(line)
             if found is not None:

@@ -1,7 +1,7 @@
-"""Behind a hole: which record of its direction is this one?
+"""Behind a hole: where a record may begin, and which record of its direction it is.
 
-`lost` octets lie between the last boundary that is known and the record at hand. Each record has 5 octets of header,
-and at least `least` of body; so its number is bounded, and what is within the bounds is tried, the likeliest first.
+`lost` octets lie between the last known boundary and the record at hand. Each record has 5 octets of header, and at
+least `least` of body; so its number is bounded, and all within the bounds are tried, the likeliest first.
 """
 
 from __future__ import annotations
@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codec.compiler.limits import LIMITS
-from codec.layers.tls.framing import HEADER_BYTES, RECORD_BYTES
+from codec.layers.tls.framing import ALERT, APPLICATION_DATA, HEADER_BYTES, RECORD_BYTES
+
+VERSION = b"\x03\x03"  # in the header of an encrypted record
+
+
+def headers(octets: bytes | bytearray, first: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of what may be a record, by its header, from `first` on."""
+    begin = octets.find(VERSION, first + 1) - 1
+    while begin >= first and begin + HEADER_BYTES <= len(octets):
+        size = (octets[begin + 3] << 8) | octets[begin + 4]
+        if ALERT <= octets[begin] <= APPLICATION_DATA and size <= RECORD_BYTES:
+            yield begin, begin + HEADER_BYTES + size
+        begin = octets.find(VERSION, begin + 2) - 1
 
 
 def numbers(lost: int, least: int, typical: int) -> Iterator[int]:

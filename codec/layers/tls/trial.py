@@ -1,10 +1,10 @@
-"""Connections of TLS 1.3 that began before the capture: no hello says whose secrets are theirs, nor which record is at
-hand. Both are found by trial.
+"""TLS 1.3 connections that began before the capture: which secrets are theirs, and which record number the first
+captured record has, is found by trial.
 
 Of the plaintext of a record the last octet is known: its content type (RFC 8446, section 5.2). All ciphers of TLS 1.3
-are stream ciphers, so the octet that masks it comes from one block of keystream for each number that the record may
-have: of AES all of them are enciphered at once. One number in a hundred passes, and of these the cipher authenticates
-the record, or does not.
+are stream ciphers, so the octet that masks it comes from one block of keystream for each possible record number; AES
+encrypts all of them at once. One number in a hundred passes; with these the whole record is decrypted, which
+authenticates it or fails.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ HEAD = bytes((APPLICATION_DATA, TLS12 >> 8, TLS12 & 0xFF))
 
 
 @dataclass(frozen=True, repr=False)
-class Begun:
-    """Whose record it is: `by_client`: the client sent it."""
+class Match:
+    """The connection that a record belongs to; `by_client`: the client sent it."""
 
     secrets: Secrets
     suite: Suite
     by_client: bool
 
 
-def begun_before(octets: bytes, known: Sequence[Secrets]) -> Begun | None:
+def match_secrets(octets: bytes, known: Sequence[Secrets]) -> Match | None:
     """Which of the `known` secrets open the record that `octets` begin with; None where none does, or it is cut."""
     size = int.from_bytes(octets[3:5], "big")
     body = octets[HEADER_BYTES : HEADER_BYTES + size]
@@ -55,7 +55,7 @@ def begun_before(octets: bytes, known: Sequence[Secrets]) -> Begun | None:
             if suite.version == TLS13 and SECRET_BYTES[suite.hash] == len(secrets[label]):
                 count = LIMITS.trial_numbers // len(pairs)
                 if number_of(suite, secrets[label], APPLICATION_DATA, body, count) is not None:
-                    return Begun(secrets, suite, label == CLIENT_TRAFFIC)
+                    return Match(secrets, suite, label == CLIENT_TRAFFIC)
     return None
 
 

@@ -1,0 +1,91 @@
+"""What layers read and give: stretches of both directions, of octets or missing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+class Stretches(NamedTuple):
+    """Stretches in the order in which they became readable, int64 columns. `event`: the TCP event with which;
+    `direction`; `begin`, `size`: where its octets are in `octets` (uint8), a negative size: so many are missing."""
+
+    event: np.ndarray
+    direction: np.ndarray
+    begin: np.ndarray
+    size: np.ndarray
+    octets: np.ndarray
+
+    def part(self, begin: int, end: int) -> Stretches:
+        """Those from `begin` on that are before `end`."""
+        return Stretches._make([*(column[begin:end] for column in self[:4]), self.octets])
+
+    def contents(self) -> list[tuple[int, bytes | int]]:
+        """Direction and octets of each; of missing ones the negative size."""
+        columns = (self.direction.tolist(), self.begin.tolist(), self.size.tolist())
+        return [
+            (direction, self.octets[at : at + size].tobytes() if size >= 0 else size)
+            for direction, at, size in zip(*columns, strict=True)
+        ]
+
+
+class Output:
+    """Stretches being collected; `octets` has room for those of all."""
+
+    def __init__(self, room: int) -> None:
+        self.octets = np.empty(room, np.uint8)
+        self.view = self.octets.data
+        self.used = 0
+        self._rows: list[np.ndarray] = []
+        self._last: list[tuple[int, int, int, int]] = []
+
+    def add(self, event: int, direction: int, content: bytes | int) -> None:
+        """One stretch; a negative number: so many octets are missing."""
+        size = content if isinstance(content, int) else len(content)
+        if not isinstance(content, int):
+            self.view[self.used : self.used + size] = content
+        if size:
+            self._last.append((event, direction, self.used, size))
+        self.used += max(size, 0)
+
+    def add_columns(self, event: np.ndarray, direction: np.ndarray, begin: np.ndarray, size: np.ndarray) -> None:
+        """Stretches whose octets are in `octets` already; `used` is the caller's."""
+        self._flush()
+        self._rows.append(np.array([event, direction, begin, size]))
+
+    def _flush(self) -> None:
+        if self._last:
+            self._rows.append(np.array(self._last, np.int64).T)
+            self._last = []
+
+    def stretches(self) -> Stretches:
+        """All of them."""
+        self._flush()
+        columns = np.concatenate([np.zeros((4, 0), np.int64), *self._rows], axis=1)
+        return Stretches._make([*columns, self.octets])
+
+
+def joined(*parts: Stretches) -> Stretches:
+    """One after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    before = np.cumsum([0, *(len(part.octets) for part in parts[:-1])]).tolist()
+    moved = [part._replace(begin=part.begin + at) for part, at in zip(parts, before, strict=True)]
+    return Stretches._make(np.concatenate(column) for column in zip(*moved, strict=True))
+
+
+class Layer(Protocol):
+    """Stretches in, stretches of what they carry out. `plain_bytes`: given so far, by direction; `reason`: why it does
+    not read on; `limits`: bits of those reached (codec.compiler.limits); `dead`: neither direction is read on;
+    `died_at`: the event with which that was so, of the last call."""
+
+    plain_bytes: list[int]
+    reason: str | None
+    limits: int
+    died_at: int
+
+    @property
+    def dead(self) -> bool: ...
+
+    def read(self, given: Stretches) -> Stretches: ...

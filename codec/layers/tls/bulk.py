@@ -1,0 +1,125 @@
+"""Many records of application data decrypted at once: kernels do everything around the one call per record.
+
+`lay_out` writes the nonce and the associated data of each record, and where its plaintext goes; `cryptography` decrypts
+record by record into one buffer; `measure` strips what is not application data (TLS 1.3: padding, content type). The
+buffer keeps gaps where the tags and paddings were, since stretches say where their octets begin.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+
+from codec.compiler.kernel import kernel
+from codec.layers.stretches import Output
+from codec.layers.tls.ciphers import SEQUENCE_BYTES, Aead
+from codec.layers.tls.framing import APPLICATION_DATA, HEADER_BYTES, Records
+
+NONCE_BYTES = 12
+BODY, PLACE, ROOM, COLUMNS = 0, 1, 2, 3  # of `places`: where ciphertext and plaintext begin, octets of the latter
+
+
+@kernel
+def lay_out(octets, direction, at, size, able, numbers, ivs, explicit, tag, tls13, used, nonces, heads, places):
+    """Fill `nonces`, `heads`, `places` for the first records that can be decrypted in bulk; returns how many.
+
+    `able`, `numbers`, `ivs`: by direction: whether its cipher is known, the number of its next record, its IV.
+    `explicit`: octets of the nonce in the record; `used`: where plaintext goes. RFC 8446, sections 5.2 and 5.3; TLS
+    1.2: RFC 5246, section 6.2.3.3, RFC 5288, RFC 7905."""
+    for i in range(len(direction)):
+        side, begin = int(direction[i]), int(at[i])
+        plain = int(size[i]) - explicit - tag
+        if not able[side] or plain < (1 if tls13 else 0) or octets[begin - HEADER_BYTES] != APPLICATION_DATA:
+            return i
+        number = int(numbers[side])
+        numbers[side] = number + 1
+        for j in range(NONCE_BYTES):
+            nonces[i, j] = ivs[side, j]
+        if explicit:
+            for j in range(explicit):
+                nonces[i, NONCE_BYTES - explicit + j] = octets[begin + j]
+        else:
+            for j in range(SEQUENCE_BYTES):
+                nonces[i, NONCE_BYTES - 1 - j] ^= (number >> (8 * j)) & 0xFF
+        first = 0
+        if not tls13:
+            for j in range(SEQUENCE_BYTES):
+                heads[i, j] = (number >> (8 * (SEQUENCE_BYTES - 1 - j))) & 0xFF
+            first = SEQUENCE_BYTES
+        for j in range(HEADER_BYTES):
+            heads[i, first + j] = octets[begin - HEADER_BYTES + j]
+        if not tls13:
+            heads[i, first + 3], heads[i, first + 4] = plain >> 8, plain & 0xFF
+        places[i, BODY], places[i, PLACE], places[i, ROOM] = begin + explicit, used, plain
+        used += plain
+    return len(direction)
+
+
+@kernel
+def measure(out, places):
+    """Set `places[:, ROOM]` of TLS 1.3 plaintexts to the octets of application data; returns how many of the first
+    records are such."""
+    for i in range(len(places)):
+        end = places[i, PLACE] + places[i, ROOM] - 1
+        while end > places[i, PLACE] and out[end] == 0:
+            end -= 1
+        if out[end] != APPLICATION_DATA:
+            return i
+        places[i, ROOM] = end - places[i, PLACE]
+    return len(places)
+
+
+def decrypt(
+    records: Records, first: int, end: int, ciphers: tuple[Aead | None, Aead | None], numbers: list[int], out: Output
+) -> np.ndarray:
+    """Decrypt records `first` to `end` as far as all are application data that authenticates: `places` int64 (n, 3) of
+    those. `ciphers`, `numbers`: of each direction, its cipher (None: nothing is decrypted), its next record."""
+    known = ciphers[0] or ciphers[1]
+    assert known is not None
+    room = end - first
+    nonces = np.empty((room, NONCE_BYTES), np.uint8)
+    heads = np.empty((room, HEADER_BYTES + (0 if known.tls13 else SEQUENCE_BYTES)), np.uint8)
+    places = np.empty((room, COLUMNS), np.int64)
+    able = np.array([each is not None for each in ciphers])
+    ivs = np.array([np.frombuffer((each or known).iv.ljust(NONCE_BYTES), np.uint8) for each in ciphers])
+    direction, at, size = (column[first:end] for column in (records.direction, records.at, records.size))
+    next_numbers, explicit, tag, tls13 = np.array(numbers), known.explicit, known.tag, known.tls13
+    count = lay_out(
+        records.octets,
+        direction,
+        at,
+        size,
+        able,
+        next_numbers,
+        ivs,
+        explicit,
+        tag,
+        tls13,
+        out.used,
+        nonces,
+        heads,
+        places,
+    )
+    begins, targets, sizes = places[:count].T
+    prepared = zip(
+        direction[:count].tolist(),
+        nonces[:count].view(f"V{nonces.shape[1]}").ravel().tolist(),
+        heads[:count].view(f"V{heads.shape[1]}").ravel().tolist(),
+        begins.tolist(),
+        (begins + sizes + tag).tolist(),
+        targets.tolist(),
+        (targets + sizes).tolist(),
+        strict=True,
+    )
+    into = [(each or known).decrypt_into for each in ciphers]
+    source, target, opened = records.octets.data, out.view, 0
+    with suppress(InvalidTag, ValueError):
+        for side, nonce, head, begin, stop, place, place_end in prepared:
+            into[side](nonce, source[begin:stop], head, target[place:place_end])
+            opened += 1
+    opened = measure(out.octets, places[:opened]) if tls13 else opened
+    if opened:
+        out.used = int(places[opened - 1, PLACE] + places[opened - 1, ROOM])
+    return places[:opened]
