@@ -143,6 +143,7 @@ def test_secrets_are_tried_in_vain_on_a_bounded_number_of_connections(monkeypatc
     for _ in range(4):
         wire.add(CLIENT, b"\x17\x03\x03\x00\x40" + bytes(64))
     segments, payload = segments_of(wire)
+    segments = segments.view(np.recarray)
     count = 0
     for number in range(1000):
         flow = np.frombuffer(number.to_bytes(36, "big"), np.uint8)[None]

@@ -161,7 +161,7 @@ def test_secrets_are_in_no_report_and_in_no_cut_but_where_they_are_asked_for(
     capture = str(CAPTURES / "091_tls13_dsb.pcapng")
     night = ["nightly", capture, "--output", tables, "--keylog", str(LOG), "--report", report, "--json", findings]
     assert main([*night, "--format", "sarif"]) in (0, 1)
-    cuts = ([], ["--redact"], ["--anonymise", key], ["--decrypted"], ["--decrypted", "--redact"],
+    cuts: tuple[list[str], ...] = ([], ["--redact"], ["--anonymise", key], ["--decrypted"], ["--decrypted", "--redact"],
             ["--decrypted", "--anonymise", key])  # fmt: skip
     cut = ["cut", tables, "--where", "true", "--table", "connections", "-o"]
     for number, options in enumerate(cuts):
