@@ -9,8 +9,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from jobs.cli import command_line
 from pipeline.schemas import TABLES
 
@@ -119,11 +117,6 @@ def test_every_dependency_has_a_lower_and_an_upper_bound() -> None:
     assert unbounded == []
     needs = {re.split(r"[<>=]", need)[0] for need in PROJECT["dependencies"]}
     assert needs == {DISTRIBUTIONS.get(name, name) for name in RUNTIME} | {"pandas"}  # which only pyspark imports
-
-
-@pytest.mark.parametrize("path", [*SOURCES, FRONT], ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_source_file_says_what_it_does(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text())) or not path.read_text().strip()
 
 
 def test_every_column_is_documented() -> None:
