@@ -7,6 +7,8 @@
     states     batches with messages of one connection: while few connections are open, and after the rows of these
                were copied until --open are; then with messages of all those few: seconds, processor time and memory
 
+    heartbeats batches in which each of the open --connections sends a heartbeat, and nothing else
+
 Connections never end. Captures are generated (benchmarks/generate.py), taken by one ingest, and deleted.
 """
 
@@ -24,10 +26,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.generate import APART_NS, BURSTS, FILE_HEADER, GREETING, START_NS, meet, message_bytes
-from benchmarks.packets import Laid, Talk, exchange, lay_out, rounds, said, write
+from benchmarks.generate import APART_NS, BURSTS, GREETING, START_NS, meet, message_bytes
+from benchmarks.packets import ACK, FILE_HEADER, PSH, Laid, Talk, exchange, lay_out, rounds, said, write
 from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
+from benchmarks.units import CLIENT, SERVER
 from pipeline.lake.batch import OF_CONNECTIONS
 from pipeline.lake.files import Writer, rows_of
 from pipeline.lake.ingest import begins
@@ -38,7 +41,7 @@ from pipeline.lake.place import existing
 from pipeline.session import session
 from pipeline.tables.exchange import ThisProcess
 
-VERSION = "0-9-1"
+VERSION, HEARTBEAT = "0-9-1", bytes([8, 0, 0, 0, 0, 0, 0, 0xCE])
 SPAN = 10  # batches that a figure is the median of
 BATCH_APART_NS = 60 * 10**9
 FEW, ROUNDS = 100, 4
@@ -71,6 +74,11 @@ class Traffic:
             parts.append(lay_out(talk, rounds(talk, units, count, USUAL.segment_bytes, self._rng), self._rng))
         self._write(path, parts)
 
+    def heartbeats(self, path: Path) -> None:
+        """Each side of all connections sends one."""
+        steps = exchange([(side, HEARTBEAT, PSH | ACK) for side in (CLIENT, SERVER)])
+        self._write(path, [lay_out(talk, steps, self._rng) for talk in self._talks])
+
     def _write(self, path: Path, parts: list[Laid]) -> None:
         with path.open("wb") as out:
             out.write(FILE_HEADER)
@@ -100,6 +108,24 @@ def batches(directory: Path, number: int, size: int, connections: int, talking: 
                     f"{share:5.2f} of the first {SPAN}, {resident() / MEGA:,.0f} MB",
                     flush=True,
                 )
+
+
+def heartbeats(directory: Path, number: int, connections: int) -> None:
+    """Print what batches of heartbeats cost."""
+    traffic = Traffic(connections)
+    with ingesting(directory / "lake") as take:
+        traffic.opening(directory / "0.pcap")
+        take(directory / "0.pcap")
+        for batch in range(1, number + 1):
+            path = directory / f"{batch}.pcap"
+            traffic.heartbeats(path)
+            with peaks(os.getpid()) as seen:
+                seconds = take(path)
+            print(
+                f"batch {batch:4}: {connections} connections with heartbeats: {seconds:6.2f} s, "
+                f"{seen.processor:6.2f} s of processors, " + seen.shown(DRIVER, JVM, WORKER),
+                flush=True,
+            )
 
 
 def resident() -> int:
@@ -176,7 +202,7 @@ def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lake", description="Measures what batches cost.")
-    parser.add_argument("what", choices=("batches", "states"), nargs="?")
+    parser.add_argument("what", choices=("batches", "states", "heartbeats"), nargs="?")
     parser.add_argument("--number", type=int, default=300, help="of batches (default 300)")
     parser.add_argument("--mb", type=float, default=5, help="size of a batch in 10**6 bytes (default 5)")
     parser.add_argument("--connections", type=int, default=1000, help="that are open all the time (default 1000)")
@@ -187,6 +213,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             if what == "batches":
                 batches(Path(directory), chosen.number, int(chosen.mb * MEGA), chosen.connections, chosen.talking)
+            elif what == "heartbeats":
+                heartbeats(Path(directory), ROUNDS, chosen.connections)
             else:
                 states(Path(directory), chosen.open)
 

@@ -181,37 +181,44 @@ def warm_settlement() -> None:
 
 
 def warm_conversations() -> None:
-    """Compile how conversations are followed, put down and taken up: a gap is enough for channels, of sessions a
+    """Compile how conversations are followed, saved and restored: a gap is enough for channels, of sessions a
     transfer, a subscription, and the end of a transaction; and how fields of arguments are read."""
+    from codec.packing import Reader, Writer
     from udfs.arrow.fields import fields
     from udfs.conversation.history import ARGUMENTS, Follower, MethodRoles, Said
     from udfs.conversation.sessions import Sessions
     from udfs.decode.frame_rows import ARROW_DECODED
 
+    roles = MethodRoles({}, {}, {}, Said((), (), (), (), (("gap", "channel", None),)), {})
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
     columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
-    follower, sessions = (
-        Follower(MethodRoles({}, {}, {}, Said((), (), (), (), (("gap", "channel", None),)), {})),
-        Sessions(()),
-    )
-    follower.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
-    parts = follower.put_down()
-    follower.certain_until()
-    follower.open_requests()
-    follower.finish()
-    follower.take_up(parts)
-    for number, name in enumerate(("session.attach", "message.subscribe", "message.transfer", "tx.commit"), start=1):
-        own = {"frame_no": pa.array([number]), "content_frame_no": pa.array([number]), "ts_ns": pa.array([number])}
-        texts = {"sender": "server" if name == "message.transfer" else "client", "version": "0-10", "name": name}
-        arguments = {"command_id": number, "destination": "d", "commands": [{"lower": 0, "upper": 1}]}
-        row = {**columns, **own, **{column: pa.array([text]) for column, text in texts.items()}}
-        row |= {"channel": pa.array([1], pa.int32()), "arguments": said(arguments)}
-        sessions.feed(pa.record_batch(row))
-    sessions.settled_early()
-    parts = sessions.put_down()
-    sessions.finish()
-    sessions.ended()
-    sessions.take_up(parts)
+    ids = np.array([1])
+    for keep in (False, True):
+        follower, sessions = Follower(roles, keep), Sessions((), keep)
+        follower.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
+        follower.what_waits(ids)
+        follower.forget_texts(0)
+        for number, name in enumerate(
+            ("session.attach", "message.subscribe", "message.transfer", "tx.commit"), start=1
+        ):
+            own = {"frame_no": pa.array([number]), "content_frame_no": pa.array([number]), "ts_ns": pa.array([number])}
+            texts = {"sender": "server" if name == "message.transfer" else "client", "version": "0-10", "name": name}
+            arguments = {"command_id": number, "destination": "d", "commands": [{"lower": 0, "upper": 1}]}
+            row = {**columns, **own, **{column: pa.array([text]) for column, text in texts.items()}}
+            row |= {"channel": pa.array([1], pa.int32()), "arguments": said(arguments)}
+            sessions.feed(pa.record_batch(row))
+        sessions.settled_early()
+        sessions.forget_texts(0)
+        if keep:
+            writer = Writer(1)
+            follower.put(ids, writer)
+            sessions.put(ids, writer)
+            reader = Reader(writer.octets())
+            follower.take(ids, reader)
+            sessions.take(ids, reader)
+        follower.finish()
+        sessions.finish()
+        sessions.ended(ids[:0])
 
 
 def said(arguments: dict[str, object]) -> pa.StructArray:

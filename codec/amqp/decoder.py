@@ -26,7 +26,7 @@ from codec.amqp.connections.begun import NO_CONNECTION, begin_flow, same_flow
 from codec.amqp.connections.ended import Concluded
 from codec.amqp.connections.facts import limits_of_rows
 from codec.amqp.connections.flows import ENDING, run
-from codec.amqp.connections.state import ConnectionState
+from codec.amqp.connections.state import ConnectionState, row_ends
 from codec.amqp.framing import forget
 from codec.amqp.stream import State, new_state
 from codec.amqp.values import decode_values, definitions
@@ -39,6 +39,7 @@ from codec.variant import FULL, METADATA, VALUE, Writer, enlarge, new_writer, tr
 
 BATCH_ROWS = 1 << 15
 HEAP_BYTES = 1 << 22
+MOST_SAVED = 1 << 10  # connections whose states wait for the rows that are still in the buffer
 NO_FLOW = np.zeros(FLOW_KEY_BYTES, np.uint8)
 _STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}
 
@@ -58,6 +59,7 @@ class Batch(NamedTuple):
     properties_metadata: np.ndarray
     payload: np.ndarray
     payload_from: int  # PAYLOAD_END of the row before the first
+    still_open: np.ndarray | None = None  # rows that change if their connection continues; None: no row
 
 
 class Files(Protocol):
@@ -73,6 +75,7 @@ class CarriedStates:
     comes. After `Decoder.finish`, `states` has those of all flows, including flows without segments."""
 
     keep = True  # save the state of a connection when its flow has no more segments; else end the connection
+    open_rows = False  # also return the rows and facts of a saved connection, as if it ended
 
     def __init__(self, states: Iterable[ConnectionState], files: Files) -> None:
         self.states, self.files = {state.flow: state for state in states}, files
@@ -81,14 +84,9 @@ class CarriedStates:
         """Remove and return the state of a flow; None when it has none."""
         return self.states.pop(flow, None)
 
-    def save(self, state: ConnectionState) -> bool:
-        """Save a state. True: also return the rows and facts of its connection, as if it ended here. Rows that were
-        returned before are final."""
-        self.states[state.flow] = state
-        return False
-
-    def on_closed(self) -> None:
-        """All rows and facts of the current connection were returned."""
+    def save(self, states: list[ConnectionState]) -> None:
+        """Save the states of connections whose rows were all returned."""
+        self.states |= {state.flow: state for state in states}
 
     def remaining_flows(self) -> list[bytes]:
         """Flows without segments whose connections end here."""
@@ -118,6 +116,13 @@ class Decoder:
         self.definitions = definitions()
         self.ended: list[Concluded] = []
         self.limits: dict[int, int] = {}  # limits that the values of rows reached, by connection
+        self._saved: dict[int, ConnectionState] = {}  # by connection, until all rows were handed out
+        # Rows are counted from the first one of the decoder. Which of those in the buffer are so only if nothing more
+        # comes of their connection.
+        self._open_rows: list[tuple[int, int]] = []
+        self._handed_out = 0
+        self._first_row = 0  # of the connection in hand
+        self._channels = 0  # above those of its rows that were handed out
 
     def feed(self, flow: bytes, segments: np.ndarray, payload: np.ndarray) -> Iterator[Batch]:
         """Decode the next segments (SEGMENT records in capture order, `file` filled in) of `flow` (36-byte key)."""
@@ -185,6 +190,7 @@ class Decoder:
             return
         yield from self._close()
         begin_flow(self.state.begun, flow)
+        self._first_row, self._channels = self._rows_so_far, 0
         found = carried.restore(flow.tobytes())
         if found is not None:
             yield from self._resume(found, carried)
@@ -196,11 +202,8 @@ class Decoder:
         in_layers = self.layers is not None and self.layers.has_ended(int(self.state.connection[0].connection_id))
         if self.carried and self.carried.keep and not in_layers:
             yield from self._save(self.carried)
-            return
-        yield from self._end()
-        if self.carried:
-            yield from self._flush()
-            self.carried.on_closed()
+        else:
+            yield from self._end()
 
     def _end(self) -> Iterator[Batch]:
         """End the current connection."""
@@ -209,40 +212,67 @@ class Decoder:
         yield from self._run(readonly(NO_FLOW[None]), np.zeros(1, np.int64), *map(readonly, nothing))
 
     def _save(self, carried: CarriedStates) -> Iterator[Batch]:
-        """Save the state of the current connection, which may continue in another capture."""
-        yield from self._flush()
-        state = self.state
-        connection = int(state.connection[0].connection_id)
-        found = ConnectionState.of(state, carried.files.names, self.limits.get(connection, 0))
+        """The connection in hand may go on in another capture."""
+        state, rows = self.state, self.state.rows
+        connection, complete = int(state.connection[0].connection_id), self._complete
+        channels = rows.cells[max(0, self._first_row - self._handed_out) : int(rows.used[0]), R.CHANNEL].max(initial=-1)
+        found = ConnectionState.of(
+            state, carried.files.names, self.limits.get(connection, 0), max(self._channels, int(channels) + 1), complete
+        )
         layered = self.layers.parked(found.flow) if self.layers is not None else None
         if layered is not None:
             found = replace(found, layers=layered.state(carried.files.names))
-        if carried.save(found):
-            if layered is not None and self.layers is not None:
-                for part in self.layers.end(layered):
-                    yield from self._run(readonly(part.flows), part.ends, *_for_kernels(part))
-            yield from self._end()
-            yield from self._flush()
-            carried.on_closed()
+        self._saved[connection] = found
+        if not carried.open_rows:
+            rows.used[:] = complete, *row_ends(rows, complete)
+            state.connection[0].phase = NO_CONNECTION
+            if len(self._saved) >= MOST_SAVED:
+                yield from self._flush()
             return
-        self.limits.pop(connection, None)
-        state.rows.used[:] = 0
-        state.connection[0].phase = NO_CONNECTION
+        begins = self._handed_out + complete
+        self._open_rows.append((begins, np.iinfo(np.int64).max))
+        if layered is not None and self.layers is not None:
+            for part in self.layers.end(layered):
+                yield from self._run(readonly(part.flows), part.ends, *_for_kernels(part))
+        yield from self._end()
+        self._open_rows.remove((begins, np.iinfo(np.int64).max))
+        if self._rows_so_far > begins:
+            self._open_rows.append((begins, self._rows_so_far))
+        if len(self._saved) >= MOST_SAVED:
+            yield from self._flush()
 
     def _resume(self, found: ConnectionState, carried: CarriedStates) -> Iterator[Batch]:
-        """Continue the connection of this flow."""
-        yield from self._flush()
-        for name, size in found.rooms().items():
+        """The connection of this flow goes on."""
+        rooms, rows = found.rooms(), self.state.rows
+        new = [found.rows, rooms["octets"], rooms["payload"]]
+        if found.rows and (rows.used + new > [BATCH_ROWS, len(rows.octets), len(rows.payload)]).any():
+            yield from self._flush()
+        for name, size in rooms.items():
             self._enlarge_to(name, size)
         for direction in range(2):
             forget(self.state, direction)
+        self._first_row = self._rows_so_far
+        row_from = int(self.state.rows.used[0])
         found.into(self.state, carried.files.number)
+        self._channels = found.channels
         self.state.connection[0].keep_payload = self.keep_payload
-        self.state.connection[0].row_from = 0
+        self.state.connection[0].row_from = row_from
         if found.limits:
             self.limits[found.connection_id] = found.limits
         if found.layers is not None and self.layers is not None:
             self.layers.resume(LayeredConnection.of(found.flow, found.layers, carried.files.number))
+
+    @property
+    def _rows_so_far(self) -> int:
+        """How many rows there were, handed out or not."""
+        return self._handed_out + int(self.state.rows.used[0])
+
+    @property
+    def _complete(self) -> int:
+        """How many rows of the buffer are complete: others do not know their sender or version yet."""
+        c = self.state.connection[0]
+        undecided = self._open and (c.client < 0 or c.weighing)
+        return int(c.row_from) if undecided else int(self.state.rows.used[0])
 
     def _enlarge_to(self, name: str, size: int) -> None:
         """Make room for `size` items in an array of both directions, or in a heap of the rows."""
@@ -264,7 +294,16 @@ class Decoder:
         return int(self.state.connection[0].phase) != NO_CONNECTION
 
     def _conclude(self) -> None:
-        """All rows of the ended connections were returned: take over their records."""
+        """All rows of the connections that have ended or were saved are handed out: what is known of these is
+        complete."""
+        in_hand = int(self.state.connection[0].connection_id) if self._open else None
+        saved = {connection: state for connection, state in self._saved.items() if connection != in_hand}
+        if saved and self.carried:
+            self.carried.save(list(saved.values()))
+            for connection in saved:
+                del self._saved[connection]
+                if not self.carried.open_rows:
+                    self.limits.pop(connection, None)
         ended = self.state.ended
         count, hellos = (int(used) for used in ended.used)
         if not count:
@@ -309,20 +348,20 @@ class Decoder:
 
     def _flush(self) -> Iterator[Batch]:
         """Return the complete rows. Rows without a known sender or version remain, moved to the front."""
-        rows = self.state.rows
-        count = int(rows.used[0])
-        c = self.state.connection[0]
-        done = int(c.row_from) if self._open and (c.client < 0 or c.weighing) else count
+        rows, count, done = self.state.rows, int(self.state.rows.used[0]), self._complete
         if done:
             yield from self._decoded(rows.cells[:done], rows)
+            own = rows.cells[max(0, self._first_row - self._handed_out) : done, R.CHANNEL]
+            self._channels = max(self._channels, int(own.max(initial=-1)) + 1)
             self._compact(done, count)
+            self._handed_out += done
+            self._open_rows = [(begin, end) for begin, end in self._open_rows if end > self._handed_out]
         self._conclude()
 
     def _compact(self, done: int, count: int) -> None:
         """Move the rows after the first `done` of `count` to the front."""
         rows = self.state.rows
-        last = rows.cells[done - 1]
-        octets_end, payload_end = int(last[R.OCTETS_END]), int(last[R.PAYLOAD_END])
+        octets_end, payload_end = row_ends(rows, done)
         rest = count - done
         rows.cells[:rest] = rows.cells[done:count].copy()
         rows.digest[:rest] = rows.digest[done:count].copy()
@@ -346,9 +385,13 @@ class Decoder:
                 self.arguments = _enlarged_if_full(self.arguments)
                 self.properties = _enlarged_if_full(self.properties)
                 continue
-            part = cells[first:stop]
+            part, still_open = cells[first:stop], self._still_open(first, stop)
             for connection, limits in limits_of_rows(part).items():
                 self.limits[connection] = self.limits.get(connection, 0) | limits
+            for connection, limits in limits_of_rows(part if still_open is None else part[~still_open]).items():
+                if connection in self._saved:
+                    saved = self._saved[connection]
+                    self._saved[connection] = replace(saved, limits=saved.limits | limits)
             payload_from = int(cells[first - 1, R.PAYLOAD_END]) if first else 0
             yield Batch(
                 part,
@@ -359,8 +402,19 @@ class Decoder:
                 self.properties.metadata[: part[-1, R.PROPERTIES_META_END]],
                 rows.payload[payload_from : part[-1, R.PAYLOAD_END]],
                 payload_from,
+                still_open,
             )
             first = stop
+
+    def _still_open(self, first: int, stop: int) -> np.ndarray | None:
+        """Which of these rows of the buffer are so only if nothing more comes of their connection."""
+        found = None
+        for begin, end in self._open_rows:
+            begin, end = max(begin - self._handed_out, first), min(end - self._handed_out, stop)
+            if begin < end:
+                found = np.zeros(stop - first, bool) if found is None else found
+                found[begin - first : end - first] = True
+        return found
 
 
 def _empty(writer: Writer) -> None:

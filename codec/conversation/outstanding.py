@@ -1,4 +1,4 @@
-"""Which messages of a connection are final while it goes on, and what has to be kept in mind for the others.
+"""Which messages of connections are final while these go on, and what has to be kept in mind for the others.
 
     outcome = concluded(events, goes_on, until, over)
     outcome.settled      what became of messages, final
@@ -19,50 +19,101 @@ from numpy.typing import NDArray
 from codec.conversation.channels.state import EVENT, NONE, TRANSACTED, UNKNOWN
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import ROLLED_BACK, Settled
+from codec.conversation.stored import numbered, places
 
 Integers = NDArray[np.int64]
 LEDGERS = 4  # of a channel incarnation
 NOTHING = np.zeros(0, EVENT)
 
 
+class Frames(NamedTuple):
+    """Frames of connections: int64 (n,) each."""
+
+    connection: Integers
+    frame_no: Integers
+
+    @classmethod
+    def of(cls, *frames: Frames) -> Frames:
+        """All of these, each once, by connection and in order."""
+        if not frames:
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        connection, frame_no = (np.concatenate(columns) for columns in zip(*frames, strict=True))
+        order = np.lexsort([frame_no, connection])
+        connection, frame_no = connection[order], frame_no[order]
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(connection) != 0) | (np.diff(frame_no) != 0)
+        return cls(connection[first], frame_no[first])
+
+    def among(self, connection: Integers, frame_no: Integers) -> NDArray[np.bool_]:
+        """Which of other frames are among these."""
+        if not len(self.frame_no) or not len(frame_no):
+            return np.zeros(len(frame_no), bool)
+        number = numbered(np.concatenate([self.connection, connection]), np.concatenate([self.frame_no, frame_no]))
+        known = np.zeros(int(number.max()) + 1, bool)
+        known[number[: len(self.frame_no)]] = True
+        return known[number[len(self.frame_no) :]]
+
+    def without(self, other: Frames) -> Frames:
+        """Those that are not among others."""
+        rest = ~other.among(*self)
+        return Frames(self.connection[rest], self.frame_no[rest])
+
+    def surplus(self, most: int) -> Frames:
+        """Of each connection, whose frames are in order, all but the last so many."""
+        end = np.searchsorted(self.connection, self.connection, "right")
+        given_up = end - np.arange(len(end)) > most
+        return Frames(self.connection[given_up], self.frame_no[given_up])
+
+
 class Concluded(NamedTuple):
-    """`settled`: what became of messages, finally; `events`: those of messages that are outstanding; `outstanding`
-    int64: their frames, in order."""
+    """`settled`: what became of messages, finally; `events`: those of messages that are outstanding; `outstanding`:
+    their frames."""
 
     settled: Settled
     events: NDArray[Any]
-    outstanding: Integers
+    outstanding: Frames
 
 
-def concluded(events: NDArray[Any], goes_on: int | None, until: int, over: Integers) -> Concluded:
-    """`events` (EVENT) of connections, of which `goes_on` has not ended: there, what is said before frame `until` is
-    certain, and ledgers `over` get no more events."""
-    open_still = np.zeros(len(events), bool) if goes_on is None else events["connection"] == goes_on
-    if len(over):
-        open_still &= ~np.isin(events["ledger"], over)
-    later = open_still & (events["frame_no"] >= until)
+def concluded(
+    events: NDArray[Any], goes_on: Integers, until: Integers, over: tuple[Integers, Integers] | None = None
+) -> Concluded:
+    """`events` (EVENT) of connections, of which `goes_on` (in order) have not ended: there, what is said before frame
+    `until` of each is certain. Ledgers `over` (connections and ledgers) get no more events."""
+    place = places(goes_on, events["connection"])
+    goes = _open(events["connection"], events["ledger"], place, over)
+    later = goes & (events["frame_no"] >= np.append(until, 0)[place])
     later_events = events[later]
     if later.any():
-        events, open_still = events[~later], open_still[~later]
+        events, goes = events[~later], goes[~later]
     settled = settled_at_once(events)
-    if not open_still.any():
+    if not goes.any():
         return Concluded(settled, later_events, _frames(later_events))
-    waits = settled.connection == goes_on
-    if len(over):
-        waits &= ~np.isin(settled.ledger, over)
+    waits = _open(settled.connection, settled.ledger, places(goes_on, settled.connection), over)
     waits &= (settled.settled_frame_no < 0) & (settled.ledger % LEDGERS != TRANSACTED)
     final = Settled(*(column[~waits] for column in settled))
-    events = events[open_still]
-    own = final.connection == goes_on  # others have ledgers and frames of the same numbers
-    needed = events[_needed(events, Settled(*(column[own] for column in final)))]
-    rest = np.concatenate([needed, later_events])
+    events = events[goes]
+    rest = np.concatenate([events[_needed(events, final)], later_events])
     return Concluded(final, rest, _frames(rest))
 
 
-def oldest_given_up(found: Concluded, first: int) -> Concluded:
-    """The same without the messages before frame `first`: nothing more will be known of them."""
-    given_up = (found.events["opens"] == 1) & (found.events["frame_no"] < first)
-    gone, events = found.events[given_up], found.events[~given_up]
+def _open(
+    connection: Integers, ledger: Integers, place: Integers, over: tuple[Integers, Integers] | None
+) -> NDArray[np.bool_]:
+    """Which ledgers may get more events."""
+    goes = place >= 0
+    if over is not None and len(over[0]):
+        goes &= ~Frames(*over).among(np.ascontiguousarray(connection), np.ascontiguousarray(ledger))
+    return goes
+
+
+def oldest_given_up(found: Concluded, given_up: Frames) -> Concluded:
+    """The same without the messages of connections before the last one that is given up: nothing more will be known of
+    them."""
+    ends = np.append(np.flatnonzero(np.diff(given_up.connection)), len(given_up.connection) - 1)
+    place = places(given_up.connection[ends], found.events["connection"])
+    last = np.append(given_up.frame_no[ends], -1)[place]
+    gone_at = (found.events["opens"] == 1) & (found.events["frame_no"] <= last)
+    gone, events = found.events[gone_at], found.events[~gone_at]
     columns = {name: np.zeros(len(gone), np.int64) for name in Settled._fields}
     columns |= {name: np.ascontiguousarray(gone[name]) for name in ("connection", "ledger", "frame_no")}
     columns |= {"outcome": np.full(len(gone), UNKNOWN), "settled_frame_no": np.full(len(gone), NONE)}
@@ -70,36 +121,31 @@ def oldest_given_up(found: Concluded, first: int) -> Concluded:
     return Concluded(settled, events, _frames(events))
 
 
-def _frames(events: NDArray[Any]) -> Integers:
-    frames: Integers = np.unique(events["frame_no"][events["opens"] == 1])
-    return frames
+def _frames(events: NDArray[Any]) -> Frames:
+    opens = events[events["opens"] == 1]
+    return Frames.of(Frames(opens["connection"], opens["frame_no"]))
 
 
 def _needed(events: NDArray[Any], final: Settled) -> NDArray[np.bool_]:
-    """Which events of one connection later ones need: openings of messages that are not final, and what was noted on
-    them."""
+    """Which events later ones need: openings of messages that are not final, and what was noted on them."""
     opens = events["opens"] == 1
-    ledgers, ledger = np.unique(events["ledger"], return_inverse=True)
-    at = np.searchsorted(ledgers, final.ledger)
-    known = (at < len(ledgers)) & (ledgers[np.minimum(at, len(ledgers) - 1)] == final.ledger)
-    over = np.isin(_key(ledger, events["frame_no"]), _key(at[known], final.frame_no[known]))
-    waits: NDArray[np.bool_] = opens & ~over
+    over = Frames(
+        numbered(
+            np.concatenate([events["connection"], final.connection]), np.concatenate([events["ledger"], final.ledger])
+        ),
+        np.concatenate([events["frame_no"], final.frame_no]),
+    )
+    ledger, count = over.connection[: len(events)], len(events)
+    ended = Frames(over.connection[count:], over.frame_no[count:]).among(ledger, over.frame_no[:count])
+    waits: NDArray[np.bool_] = opens & ~ended
     notes = ~opens & ((events["final"] == 0) | (events["transaction"] == ROLLED_BACK))
     if not notes.any():
         return waits
+    ids = np.unique(events["first"][waits])  # ids of messages as ranks, so that one number names ledger and id
+    keys = np.sort(ledger[waits] * (len(ids) + 1) + np.searchsorted(ids, events["first"][waits]))
+    begins = ledger[notes] * (len(ids) + 1)
+    low = np.searchsorted(keys, begins + np.searchsorted(ids, events["first"][notes], "left"), "left")
+    high = np.searchsorted(keys, begins + np.searchsorted(ids, events["last"][notes], "right"), "left")
     needed: NDArray[np.bool_] = waits.copy()
-    ids = events["first"][waits]
-    order = np.lexsort([ids, ledger[waits]])
-    ids, of_ledger = ids[order], ledger[waits][order]
-    begins = np.searchsorted(of_ledger, np.arange(len(ledgers) + 1))
-    for place in np.flatnonzero(np.diff(begins)).tolist():  # ledgers, not messages
-        own = np.flatnonzero(notes & (ledger == place))
-        those = ids[begins[place] : begins[place + 1]]
-        low = np.searchsorted(those, events["first"][own], "left")
-        high = np.searchsorted(those, events["last"][own], "right")
-        needed[own[high > low]] = True
+    needed[np.flatnonzero(notes)[high > low]] = True
     return needed
-
-
-def _key(ledger: Integers, frame_no: Integers) -> Integers:
-    return (ledger << 40) | frame_no

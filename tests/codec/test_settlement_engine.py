@@ -54,7 +54,7 @@ Result = dict[tuple[int, int], tuple[str | None, int | None, int | None, str | N
 
 OUTCOMES: list[str | None] = [None]
 TRANSACTIONS = (None, COMMITTED, ROLLED_BACK)
-UNTIL = 1 << 62
+UNTIL, NO_CONNECTIONS = np.array([1 << 62]), np.zeros(0, np.int64)
 
 
 def records(events: list[Event]) -> np.ndarray:
@@ -78,10 +78,10 @@ def run(events: list[Event], rows: int = 10_000) -> Result:
         own = own[np.argsort(own["frame_no"], kind="stable")]
         kept = own[:0]
         for at in range(0, len(own), rows):
-            concluding = concluded(np.concatenate([kept, own[at : at + rows]]), connection, UNTIL, own["ledger"][:0])
+            concluding = concluded(np.concatenate([kept, own[at : at + rows]]), np.array([connection]), UNTIL)
             kept = concluding.events
             take(found, concluding.settled)
-        take(found, concluded(kept, None, UNTIL, own["ledger"][:0]).settled)
+        take(found, concluded(kept, NO_CONNECTIONS, UNTIL[:0]).settled)
     return found
 
 

@@ -46,9 +46,7 @@ def values(path: Path) -> Iterator[bytes]:
         stream.write_table(table)
     yield sink.getvalue().to_pybytes()
     for octets in table["octets"].to_pylist() if path.is_relative_to(path.parents[1].parent / "states") else ():
-        outer = zlib.decompress(octets[HEAD:])
-        yield outer
-        yield zlib.decompressobj().decompress(outer[outer.index(b"WHCS") + HEAD :])
+        yield zlib.decompress(octets[HEAD:])
 
 
 def with_secrets(lake: Path, key_log: Path) -> set[Path]:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import golden
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -243,7 +244,8 @@ def test_what_waits_of_a_body_does_not_grow() -> None:
     contents = Contents(messages_config(payload=False)[0])
     seen = []
     for batch in long_body(20):
-        list(contents.feed(batch, fields(batch["arguments"], HOT_ARGUMENTS), None))
+        goes_on = np.unique(batch["connection_id"].to_numpy())
+        list(contents.feed(batch, fields(batch["arguments"], HOT_ARGUMENTS), None, goes_on))
         del batch
         seen.append(pa.total_allocated_bytes())
     assert max(seen[5:]) < seen[1] + 100_000

@@ -19,12 +19,12 @@ import pyarrow as pa
 import pytest
 from rule_support import Case, Talk, write_cases
 
-from codec.amqp.connections.state import StateError
 from codec.net.segments import SEGMENT
+from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from codec.variant import decode
 from pipeline.tables.config import config
 from udfs.tables import ACCOUNTS, STATES, tables_of
-from udfs.tables.packing import digest, packed, unpacked
+from udfs.tables.packing import digest, put_table, take_table
 
 # Of each version: transactions that are open at a cut, returns, confirms, losses, frames and contents in many segments,
 # several connections of one flow, credit, links attached by turns, encryption.
@@ -255,17 +255,38 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_values_survive_their_octets() -> None:
+def test_tables_survive_their_octets() -> None:
+    """Rows of each connection, in their order; null, empty and nested values of all types in states."""
+    parts = [("value", pa.binary()), ("metadata", pa.binary())]
+    variant = pa.struct([pa.field(*part, nullable=False) for part in parts])
+    kinds = [
+        ("connection_id", pa.int64()), ("number", pa.int32()), ("text", pa.string()), ("truth", pa.bool_()),
+        ("ts", pa.timestamp("us", "UTC")), ("variant", variant), ("texts", pa.list_(pa.string())),
+    ]  # fmt: skip
+    octets = {"value": b"\0\1", "metadata": b"\1"}
+    rows = [
+        (7, 1, "x", True, 5, octets, ["a", None]),
+        (3, None, None, None, None, None, None),
+        (7, -2, "", False, 6, octets, []),
+        (9, 0, "of another", None, 0, None, ["b"]),
+    ]
+    schema = pa.schema(kinds)
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+    coded = table.set_column(2, "text", table["text"].dictionary_encode())
+    writer = Writer(3)
+    put_table(coded, schema, np.array([3, 5, 7]), writer)
+    written = writer.octets()
+    assert take_table(schema, Reader(written)).equals(table.take([1, 0, 2]))
+    assert take_table(schema, Reader(written[2:])).equals(table.take([0, 2]))
+    assert take_table(schema, Reader(written[1:2])).num_rows == 0
+
+
+def test_octets_of_another_layout_and_damaged_ones_are_refused() -> None:
     layout = digest(["a"])
-    table = pa.table({"a": pa.array([1, None]), "b": pa.array(["x", "y"]).dictionary_encode()})
-    array = np.array([(1, 2)], np.dtype([("one", "i8"), ("two", "i8")]))
-    octets = packed({"t": table, "r": array, "n": np.arange(3), "v": {"a": [1]}, "o": b"\0\1"}, 1, layout)
-    found = unpacked(octets, 1, layout)
-    assert found["t"].equals(table)
-    assert (found["r"].tolist(), found["r"].dtype.names) == ([(1, 2)], ("one", "two"))
-    assert (found["n"].tolist(), found["v"], found["o"]) == ([0, 1, 2], {"a": [1]}, b"\0\1")
+    octets = sealed(b"state", 1, layout)
+    assert unsealed(octets, 1, layout) == b"state"
     for bad, why in ((octets[:-1], "damaged"), (b"", "not the state"), (octets[:4] + b"\0\2" + octets[6:], "layout 2")):
         with pytest.raises(StateError, match=why):
-            unpacked(bad, 1, layout)
+            unsealed(bad, 1, layout)
     with pytest.raises(StateError, match="layout"):
-        unpacked(octets, 1, digest(["b"]))
+        unsealed(octets, 1, digest(["b"]))

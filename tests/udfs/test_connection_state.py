@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from test_loss import FAMILIES, written
 from wire import CLIENT, FLOW, Wire
 
-from codec.amqp.connections.state import ConnectionState, StateError
+from codec.amqp.connections.state import ConnectionState
 from codec.amqp.decoder import Batch, CarriedStates, Decoder
 from codec.net.runs import gather_payloads
 from codec.net.segments import SEGMENT
+from codec.packing import StateError
 from udfs.decode.frame_rows import frame_rows
 from udfs.decode.payloads import Payloads
 from udfs.decode.runs import Files, FlowOrder, Group, groups
@@ -245,8 +246,8 @@ def test_what_few_streams_need_is_carried_too() -> None:
     decoder.state.spans.number[:] = 1, 2
     decoder.state.spans.waiting["length"][:, :2] = [[11, 12], [21, 22]]
     decoder.state.assemblies.numbers[2:4] = 5, 9
-    put_down = ConnectionState.of(decoder.state, files.names, 0)
-    put_down.into(again.state, files.number)
+    saved = ConnectionState.of(decoder.state, files.names, 0, 1)
+    saved.into(again.state, files.number)
     assert again.state.spans.number.tolist() == [1, 2]
     assert again.state.spans.waiting["length"][:, :2].tolist() == [[11, 0], [21, 22]]
     assert again.state.assemblies.numbers[2:4].tolist() == [5, 9]

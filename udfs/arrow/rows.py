@@ -26,6 +26,13 @@ def places_of(connections: NDArray[np.int64]) -> NDArray[np.int64]:
     return places
 
 
+def connections_of(connections: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of rows of connections that follow each other: the connections, and where the rows of each end; the latter
+    `fixed`."""
+    last = np.flatnonzero(np.append(np.diff(connections) != 0, True)) if len(connections) else np.zeros(0, np.int64)
+    return connections[last], fixed(last + 1)
+
+
 def numbers_of(column: Column) -> NDArray[np.int64]:
     """A column of integers; null is 0."""
     numbers: NDArray[np.int64] = _filled(column, 0).to_numpy().astype(np.int64, copy=False)

@@ -12,6 +12,7 @@ from udfs.arrow.rows import Index, numbers_of
 Key = tuple[int, int]  # connection, frame_no of the method
 # What is read of frames.
 OF_FRAMES = ("connection_id", "content_frame_no", "payload")
+HELD = pa.schema([("connection_id", pa.int64()), ("frame_no", pa.int64()), ("payload", pa.binary())])
 LARGEST = (1 << 31) - 1  # bytes of a value
 
 
@@ -66,20 +67,19 @@ class Bodies:
         self._connections = self._contents = np.zeros(0, np.int64)
         self._payload = self._payload.slice(0, 0)
 
-    def put_down(self) -> pa.Table:
-        """What is kept of contents that go on."""
+    def held(self) -> pa.Table:
+        """What is kept of contents that go on, HELD."""
         parts = [(*key, part) for key, parts in self._held.items() for part in parts]
-        return pa.table(
-            {
-                "connection_id": pa.array([connection for connection, _, part in parts for _ in part], pa.int64()),
-                "frame_no": pa.array([content for _, content, part in parts for _ in part], pa.int64()),
-                "payload": pa.chunked_array([part for _, _, part in parts], pa.binary()),
-            }
-        )
+        columns = [
+            pa.array([connection for connection, _, part in parts for _ in part], pa.int64()),
+            pa.array([content for _, content, part in parts for _ in part], pa.int64()),
+            pa.chunked_array([part for _, _, part in parts], pa.binary()),
+        ]
+        return pa.table(columns, schema=HELD)
 
-    def take_up(self, parts: pa.Table) -> None:
-        """What was put down."""
-        for batch in parts.combine_chunks().to_batches():
+    def restore(self, held: pa.Table) -> None:
+        """What was kept of more contents."""
+        for batch in held.combine_chunks().to_batches():
             keys = zip(batch["connection_id"].to_pylist(), batch["frame_no"].to_pylist(), strict=True)
             for at, key in enumerate(keys):
                 self._held.setdefault(key, []).append(batch["payload"].slice(at, 1))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +19,20 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import StructType
 
+from codec.conversation.outstanding import Frames
+from codec.conversation.stored import numbered
 from udfs.arrow.bound import bound
+from udfs.arrow.fields import TYPES
 from udfs.arrow.rows import Index, in_one, is_among, is_there, joined, numbers_of, picked, places_of, places_where
 from udfs.arrow.types import arrow_schema
+from udfs.conversation.bodies import HELD, Bodies
 from udfs.conversation.bodies import OF_FRAMES as OF_BODIES
-from udfs.conversation.bodies import Bodies
 from udfs.conversation.derived import INGREDIENTS, derived
+from udfs.conversation.history import MESSAGES as OF_CHANNELS
 from udfs.conversation.properties import Place
 from udfs.conversation.properties import properties as read_properties
+from udfs.conversation.sessions import STATES as OF_SESSIONS
+from udfs.decode.frame_rows import ARROW_DECODED
 
 # What is kept of frames until their message is whole; the arguments of the method, too.
 OF_FRAMES = (
@@ -43,7 +48,7 @@ OF_STATE_ALONE = ("frame_no", "version")
 SETTLEMENT = (
     "outcome", "settled_ts_ns", "settle_latency_ns", "settled_frame_no", "transaction", "returned_frame_no",
 )  # fmt: skip
-LINK_OF_FRAME, HANDLE_BITS = "handle", 32  # argument that tells the contents of a channel apart
+LINK_OF_FRAME = "handle"  # argument that tells the contents of a channel apart
 # Bodies in one batch of messages.
 MOST_BYTES = 1 << 28
 
@@ -94,10 +99,14 @@ class Contents:
         return of_sessions.filter(own)
 
     def feed(
-        self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array], states: pa.RecordBatch | pa.Table | None
+        self,
+        frames: pa.RecordBatch,
+        arguments: Mapping[str, pa.Array],
+        states: pa.RecordBatch | pa.Table | None,
+        goes_on: NDArray[np.int64],
     ) -> Iterator[pa.RecordBatch]:
         """Take frames, fields of their arguments, and the messages that the history of channels has found in them ->
-        messages as in the table, without what became of them."""
+        messages as in the table, without what became of them. `goes_on`: connections that may have more frames."""
         own = self._shown.own(frames)
         if self._frames is None and not own.any():
             return
@@ -106,35 +115,47 @@ class Contents:
         known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in self._shown.arguments}
         waiting = 0 if self._frames is None else self._frames.num_rows
         own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own)])
-        last = frames["connection_id"][-1].as_py()
-        all_frames = joined(self._frames, pa.table(known))
+        new = pa.table(known)
+        if self._frames is not None and self._frames.schema != new.schema:  # read from states: no dictionary encoding
+            self._frames = self._frames.cast(new.schema)
+        all_frames = joined(self._frames, new)
         assert all_frames is not None
         # In one piece: each column is looked at several times.
-        yield from self._next(all_frames.combine_chunks(), own_at, joined(self._states, states), last)
+        yield from self._next(all_frames.combine_chunks(), own_at, joined(self._states, states), goes_on)
 
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """There are no more frames: what is not complete never will be."""
+    def end(self, goes_on: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """All connections but these have no more frames: what is not complete of them never will be."""
         rows = 0 if self._frames is None else self._frames.num_rows
-        yield from self._next(self._frames, np.arange(rows), self._states, None)
+        yield from self._next(self._frames, np.arange(rows), self._states, goes_on)
 
     @property
-    def begun(self) -> NDArray[np.int64]:
-        """Frames of messages that are not complete, in order."""
-        return np.zeros(0, np.int64) if self._states is None else np.unique(numbers_of(self._states["frame_no"]))
+    def begun(self) -> Frames:
+        """Frames of messages that are not complete."""
+        if self._states is None:
+            return Frames.of()
+        return Frames(numbers_of(self._states["connection_id"]), numbers_of(self._states["frame_no"]))
 
-    def put_down(self) -> dict[str, Any]:
+    def schemas(self, arguments: Mapping[str, str]) -> dict[str, pa.Schema]:
+        """Of the tables of `waiting`; `arguments` by type."""
+        frames = [(name, ARROW_DECODED.field(name).type) for name in OF_FRAMES]
+        frames += [(name, TYPES[arguments[name]]) for name in self._shown.arguments]
+        states = OF_CHANNELS if self._shown.and_unknown else OF_SESSIONS
+        return {"frames": pa.schema(frames), "states": states, "bodies": HELD}
+
+    def waiting(self) -> dict[str, pa.Table | None]:
         """What waits, and stays."""
-        tables = {"frames": self._frames, "states": self._states}
-        known = {name: table.combine_chunks() for name, table in tables.items() if table is not None}
-        return {**known, "bodies": self._bodies.put_down()}
+        return {"frames": self._frames, "states": self._states, "bodies": self._bodies.held()}
 
-    def take_up(self, parts: Mapping[str, Any]) -> None:
-        """What was put down; nothing waits."""
-        self._frames, self._states = parts.get("frames"), parts.get("states")
-        self._bodies.take_up(parts["bodies"])
+    def restore(self, waiting: Mapping[str, pa.Table]) -> None:
+        """What waited, of more connections."""
+        frames = waiting["frames"]
+        if frames.num_rows:
+            self._frames = joined(self._frames and self._frames.cast(frames.schema), frames)
+        self._states = joined(self._states, waiting["states"]) if waiting["states"].num_rows else self._states
+        self._bodies.restore(waiting["bodies"])
 
     def _next(
-        self, frames: pa.Table | None, own_at: NDArray[np.int64], states: pa.Table | None, last: int | None
+        self, frames: pa.Table | None, own_at: NDArray[np.int64], states: pa.Table | None, goes_on: NDArray[np.int64]
     ) -> Iterator[pa.RecordBatch]:
         """Those of `frames` at `own_at` belong to contents."""
         self._states = states
@@ -142,7 +163,7 @@ class Contents:
             self._frames = None
             return
         groups = Groups(frames, own_at, self._shown.body_frames)
-        waits = groups.waits(last)
+        waits = groups.waits(goes_on)
         self._frames = groups.folded(waits)
         at = groups.states(states)
         if states is not None:
@@ -238,16 +259,18 @@ class Groups:
         """A column at these places of the order; null where that is negative."""
         return picked(self._frames[name], np.where(places < 0, -1, self.order[places]))
 
-    def waits(self, last: int | None) -> NDArray[np.bool_]:
-        """Which are not complete yet, but may be: the last ones of their channel and sender in connection `last`."""
-        if last is None:
-            return np.zeros(len(self.starts), bool)
-        going_on = self.connections[self.starts] == last
-        channel = self.numbers("channel")[self.starts]
+    def waits(self, goes_on: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which are not complete yet, but may be: the last ones of their channel and sender in connections that go
+        on."""
+        connections = self.connections[self.starts]
+        going_on = np.isin(connections, goes_on)
+        if not going_on.any():
+            return going_on
         by_server = is_among(self._frames["sender"], "server")[self.order][self.starts]
-        slot = np.where(going_on, 2 * channel + by_server, -1)
+        slots = [connections, 2 * self.numbers("channel")[self.starts] + by_server]
         if LINK_OF_FRAME in self._frames.schema.names:
-            slot = np.where(going_on, (slot << HANDLE_BITS) | self.numbers(LINK_OF_FRAME)[self.starts], -1)
+            slots.append(self.numbers(LINK_OF_FRAME)[self.starts])
+        slot = np.where(going_on, numbered(*slots), -1)
         # The last group of each slot: the first one when looked at from the end.
         _, from_end = np.unique(slot[::-1], return_index=True)
         newest = np.zeros(len(slot), bool)

@@ -4,7 +4,7 @@
     for kind, records in follower.feed(frames, arguments).items(): follower.shown(kind, records)
 
 There are records of several kinds: messages, events for the settlement engine, lives of channels, links, and requests
-with their answers. Nothing is held but the state of the connection at hand. Cost per batch, not per row: the kernel
+with their answers. Nothing is held but the states of connections that go on. Cost per batch, not per row: the kernel
 does the rest. What a method does is told by `MethodRoles`; neither this nor the kernel knows one.
 """
 
@@ -21,12 +21,21 @@ from numpy.typing import NDArray
 
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
 from codec.conversation.channels import carried
-from codec.conversation.channels.carried import NO_FRAME, open_requests, waiting_from
-from codec.conversation.channels.history import end_connection, follow
+from codec.conversation.channels.carried import (
+    NO_FRAME,
+    end_connections,
+    follow_connections,
+    load_connection,
+    save_connection,
+    what_waits,
+)
 from codec.conversation.channels.state import (
     CONNECTION,
+    LINKS,
+    PENDINGS,
     ROLE,
     STARTED,
+    TOUCHED,
     Results,
     Roles,
     Rows,
@@ -34,10 +43,14 @@ from codec.conversation.channels.state import (
     new_state,
     with_room,
 )
+from codec.conversation.outstanding import Frames
+from codec.conversation.stored import Stored
+from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from udfs.arrow.fields import fields, fields_and_insides, values_of
 from udfs.arrow.numbers import MOST_TEXTS, Numbers
 from udfs.arrow.rows import (
+    connections_of,
     fixed,
     integers,
     is_among,
@@ -48,8 +61,10 @@ from udfs.arrow.rows import (
     truth_of,
     values_cut,
 )
+from udfs.conversation.stored import put_stored, take_stored, with_other_numbers
 
 Records = NDArray[Any]
+NO_NUMBERS = fixed(np.zeros(0, np.int64))
 _SENDERS = pa.array(SIDES)
 # Kind -> its columns: (name, field of the record, what the field holds).
 KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -119,6 +134,14 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }
 
+
+def _schema(kind: str) -> pa.Schema:
+    """What `Follower.shown` gives."""
+    types = {"number": pa.int64(), "number or null": pa.int64(), "truth": pa.bool_()}
+    return pa.schema([(name, types.get(holds, pa.string())) for name, _, holds in KINDS[kind]])
+
+
+MESSAGES, REPLIES = _schema("message"), _schema("reply")
 # What is read of frames, and of their arguments (`udfs.arrow.fields`).
 OF_METHODS = (
     "connection_id",
@@ -209,11 +232,13 @@ class MethodRoles:
 
 
 class Follower:
-    """Follows connections one after the other: frames in, what they say of channels, consumers and messages out."""
+    """Follows connections: frames in, what they say of channels, consumers and messages out. With `keep` connections go
+    on until `end`; else each one ends where the next one begins."""
 
-    def __init__(self, methods: MethodRoles) -> None:
+    def __init__(self, methods: MethodRoles, keep: bool = False) -> None:
         self._said, self._queue_types = methods.said, methods.queue_types
         self._roles, self._state = methods.compiled(), new_state()
+        self._stored = Stored.empty(carried.PARTS) if keep else None
         self._names, self._texts = Numbers(methods.roles), Numbers([""])  # the latter is EMPTY
         self.texts = {
             "names": self._names,
@@ -223,9 +248,24 @@ class Follower:
 
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> dict[str, Records]:
         """Take the next frames (columns OF_FRAMES; those of a connection together and in order) and fields ARGUMENTS of
-        theirs -> records by kind, for `shown`; all of connections but the last."""
-        chosen = places_where(self._said.chosen(frames))
+        theirs -> records by kind, for `shown`; all of connections that have ended."""
         last = frames["connection_id"][-1].as_py() if frames.num_rows else None
+        rows = self._rows(frames, arguments)
+        if self._stored is not None:
+            return self._follow_stored(self._stored, rows)
+        self._state = with_room(self._state, len(rows.frame_no))
+        results = self._results(None, len(rows.frame_no))
+        nothing = carried.records_of(Stored.empty(carried.PARTS))
+        follow_connections(self._state, self._roles, rows, NO_NUMBERS, nothing, nothing, results)
+        found = _records(results)
+        if last is not None and self._state.numbers[STARTED] and self._state.numbers[CONNECTION] != last:
+            for kind, records in self.finish().items():
+                found[kind] = np.concatenate([found[kind], records]) if kind in found else records
+        return found
+
+    def _rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
+        """Those of the frames that have a say, as the kernel reads them."""
+        chosen = places_where(self._said.chosen(frames))
         said = {name: arguments[name].take(chosen) for name in ARGUMENTS}
         said["queue_type"] = queue_types(frames, chosen, self._queue_types)
         frames = frames.select(OF_METHODS).take(chosen)
@@ -236,52 +276,91 @@ class Follower:
         numbers = {name: integers(column, null=-1) for name, column in said.items() if name not in texts}
         numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
         numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in self._said.marks(frames).items()}
-        rows = Rows(name=self._names.of(frames["name"]), **texts, **numbers)
-        self._state = with_room(self._state, frames.num_rows)
-        results = new_results(self._state, frames.num_rows)
-        follow(self._state, self._roles, rows, results)
-        found = _records(results)
-        if last is not None and self._state.numbers[STARTED] and self._state.numbers[CONNECTION] != last:
-            for kind, records in self.finish().items():
-                found[kind] = np.concatenate([found[kind], records]) if kind in found else records
-        return found
+        return Rows(name=self._names.of(frames["name"]), **texts, **numbers)
 
-    def finish(self) -> dict[str, Records]:
-        """The connection at hand has no more frames."""
-        results = new_results(self._state, 0)
-        end_connection(self._state, results)
-        self._state.numbers[STARTED] = 0
+    def _follow_stored(self, stored: Stored, rows: Rows) -> dict[str, Records]:
+        """`feed` where connections go on."""
+        if not len(rows.frame_no):
+            return {}
+        ids, ends = connections_of(rows.connection_id)
+        before = stored.of(ids)
+        self._make_room(before, len(rows.frame_no))
+        after, results = carried.room_for(before, len(rows.frame_no)), self._results(before, len(rows.frame_no))
+        follow_connections(self._state, self._roles, rows, ends, carried.records_of(before), after, results)
+        self._stored = Stored.joined([stored.without(ids), carried.stored_from(ids, after)])
         return _records(results)
 
-    def certain_until(self) -> int:
-        """The frame from which on it is not certain what settlements of the connection at hand do."""
-        return int(waiting_from(self._state)) if self._state.numbers[STARTED] else NO_FRAME
+    def _make_room(self, stored: Stored, rows: int) -> None:
+        """For each connection of `stored`, one after the other."""
+        self._state = with_room(self._state, carried.largest(stored) + rows)
 
-    def open_requests(self) -> NDArray[np.int64]:
-        """Frames of requests of the connection at hand that may still be answered, in order."""
-        frames = np.zeros(len(self._state.requests), np.int64)
-        return np.sort(frames[: open_requests(self._state, frames)]) if self._state.numbers[STARTED] else frames[:0]
+    def _results(self, stored: Stored | None, rows: int) -> Results:
+        """Room for what `rows` more rows of these connections, None: of the one at hand, may bring, and their ends."""
+        if stored is None:
+            touched, waiting, links = (int(self._state.numbers[cell]) for cell in (TOUCHED, PENDINGS, LINKS))
+        else:
+            touched, waiting, links = (len(stored.parts[name]) for name in ("touched", "pendings", "links"))
+        return new_results(touched, waiting, links, rows)
 
-    def put_down(self) -> dict[str, Any]:
-        """What is known of the connection at hand, which stays."""
-        parts = carried.put_down(self._state)
-        used = carried.texts_in(parts)
-        places = {number: place for place, number in enumerate(used.tolist(), start=1)}
-        texts = [self._texts.texts[number - 1] for number in used.tolist()]
-        return {**carried.renumbered(parts, places), "texts": texts}
+    def finish(self) -> dict[str, Records]:
+        """All connections have ended."""
+        return self.end(NO_NUMBERS if self._stored is None else self._stored.ids)
 
-    def take_up(self, parts: Mapping[str, Any]) -> None:
-        """What was put down; there is no connection at hand."""
-        places = dict(enumerate(self._texts.numbered(parts["texts"]), start=1))
-        records = {name: parts[name] for name in carried.ARRAYS}
-        self._state = carried.taken_up(self._state, carried.renumbered(records, places))
+    def end(self, ids: NDArray[np.int64]) -> dict[str, Records]:
+        """These connections, and the one at hand, have no more frames."""
+        over = Stored.empty(carried.PARTS)
+        if self._stored is not None:
+            over = self._stored.at(np.flatnonzero(np.isin(self._stored.ids, ids)))
+            self._stored = self._stored.without(ids)
+            self._make_room(over, 0)
+        results = self._results(None if self._stored is None else over, 0)
+        end_connections(self._state, carried.records_of(over), results)
+        return _records(results)
 
-    def forget_texts(self) -> None:
-        """Texts that only connections before had are forgotten, where there are many; no records wait to be shown."""
-        if len(self._texts.texts) > MOST_TEXTS:
-            parts = self.put_down()
-            self._texts = self.texts["texts"] = Numbers([""])
-            self.take_up(parts)
+    def what_waits(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], Frames]:
+        """Of these connections: the frame from which on it is not certain what settlements do; frames of requests that
+        may still be answered."""
+        stored = Stored.empty(carried.PARTS)
+        until, ends = np.full(len(ids), NO_FRAME), np.zeros(len(ids), np.int64)
+        if not len(ids) or (self._stored is None and not self._state.numbers[STARTED]):
+            return until, Frames.of()
+        if self._stored is not None:
+            stored = self._stored.of(ids)
+            self._make_room(stored, 0)
+        most = len(self._state.requests) if self._stored is None else len(stored.parts["requests"])
+        frames = np.zeros(most, np.int64)
+        what_waits(self._state, carried.records_of(stored), until, frames, ends)
+        return until, Frames(np.repeat(ids, np.diff(ends, prepend=0)), frames[: ends[-1] if len(ends) else 0])
+
+    def put(self, ids: NDArray[np.int64], writer: Writer) -> None:
+        """Write what is known of these connections, which stay."""
+        assert self._stored is not None
+        put_stored(self._stored.of(ids), carried, self._texts, writer)
+
+    def take(self, ids: NDArray[np.int64], reader: Reader) -> None:
+        """What `put` wrote of connections of which nothing is known."""
+        assert self._stored is not None
+        self._stored = Stored.joined([self._stored, take_stored(ids, carried, self._texts, reader)])
+
+    def forget_texts(self, most: int = MOST_TEXTS) -> None:
+        """Texts that only connections before had are forgotten, where there are more than `most`; no records wait to be
+        shown."""
+        if len(self._texts.texts) <= most:
+            return
+        stored = self._stored
+        if stored is None:
+            none = Stored.empty(carried.PARTS).of(self._state.numbers[CONNECTION : CONNECTION + 1].copy())
+            sizes = int(self._state.numbers[TOUCHED:].max()) + int(self._state.found_by.used[0])
+            records = carried.room_for(none, sizes)
+            save_connection(self._state, records)
+            stored = carried.stored_from(none.ids, records)
+        texts = self._texts
+        self._texts = self.texts["texts"] = Numbers([""])
+        stored = with_other_numbers(stored, carried, texts, self._texts)
+        if self._stored is not None:
+            self._stored = stored
+        else:
+            load_connection(self._state, carried.records_of(stored))
 
     def shown(self, kind: str, records: Records) -> pa.RecordBatch:
         """Records of one kind as columns of their own names."""

@@ -2,17 +2,15 @@
 
     sessions = Sessions(losses)
     states = sessions.feed(frames)       # messages that begin in them, for `udfs.conversation.contents`
-    ended = sessions.ended()             # rows of tables channels and links, and what became of messages
+    ended = sessions.ended(goes_on)      # rows of tables channels and links, and what became of messages
 
-Nothing is held but the connection at hand. Cost per batch, not per row: the kernels of `codec.conversation` do the
+Nothing is held but connections that go on. Cost per batch, not per row: the kernels of `codec.conversation` do the
 rest, and know no method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,16 +18,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.conversation import carried
+from codec.conversation.carried import ended_of, follow_connections, load_connection, save_connection
+from codec.conversation.outstanding import Frames
 from codec.conversation.sessions import semantics
 from codec.conversation.sessions.credit import Changes, idle_times
 from codec.conversation.sessions.outcomes import Outcomes, Places, about, concluded, still_needed
-from codec.conversation.sessions.pools import COUNT, kept
+from codec.conversation.sessions.pools import COUNT as COUNT_CELL
+from codec.conversation.sessions.pools import kept
 from codec.conversation.sessions.semantics import compiled_roles, names_with
 from codec.conversation.sessions.state import (
     CLIENT,
     COMPLETIONS,
     CONNECTION,
     EVENT,
+    HIDDEN_CLIENT,
+    HIDDEN_SERVER,
+    KINDS,
     LEDGERS,
     NO_LIMIT,
     NONE,
@@ -39,21 +43,30 @@ from codec.conversation.sessions.state import (
     SUBSCRIPTION,
     TRANSACTIONS,
     Ended,
+    Rows,
     at_hand,
     new_state,
     taken,
     with_room,
 )
-from codec.conversation.sessions.tracker import end_connection, follow
+from codec.conversation.sessions.tracker import end_connection
 from codec.conversation.settlement import Settled
+from codec.conversation.stored import Stored, spread
+from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from udfs.arrow.numbers import MOST_TEXTS, Numbers
 from udfs.arrow.octets import hexed
-from udfs.arrow.rows import Index, elapsed, fixed, is_among, is_there, numbers_of, picked, places_where
+from udfs.arrow.rows import Index, connections_of, elapsed, fixed, is_among, is_there, numbers_of, picked, places_where
 from udfs.arrow.types import TIMESTAMP
 from udfs.conversation.performatives import Chosen, performatives
+from udfs.conversation.stored import put_records, put_stored, take_stored, with_other_numbers
 
 Integers = NDArray[np.int64]
+COUNT = np.dtype([(name, "i8") for name in ("connection", "session", "sender", "outcome", "count")])
+COMPLETED = np.dtype([(name, "i8") for name in Settled._fields])
+OCTETS = np.dtype([(name, "i8") for name in ("connection", "frame_no", "size")])
+OCTETS_OF_FRAMES = {"connection": "connection_id", "frame_no": "content_frame_no", "size": "payload_size"}
+NO_NUMBERS = fixed(np.zeros(0, np.int64))
 _SIDES = pa.array(SIDES)
 _TEXTS = {
     name: pa.array([None, *words], pa.string())
@@ -76,16 +89,18 @@ class EndedSessions:
 
 
 class Sessions:
-    """Follows connections one after the other. `losses` as for `udfs.conversation.performatives.Chosen`."""
+    """Follows connections. `losses` as for `udfs.conversation.performatives.Chosen`; `keep` as for
+    `udfs.conversation.history.Follower`."""
 
-    def __init__(self, losses: tuple[tuple[str, str, str | None], ...]) -> None:
+    def __init__(self, losses: tuple[tuple[str, str, str | None], ...], keep: bool = False) -> None:
         self._chosen, self._texts = Chosen(losses), Numbers([""])
         self._roles, self._state = compiled_roles(), new_state()
-        self._octets: list[tuple[Integers, Integers, Integers]] = []
-        # Of the connection at hand: how many messages, by session, sender and outcome, and which transfers over
-        # subscriptions were settled early.
-        self._counts = np.zeros((0, *COUNTS), np.int64)
-        self._completed: list[Settled] = []
+        self._stored = Stored.empty(carried.PARTS) if keep else None
+        # Of connections that go on: how many messages, by session, sender and outcome; which transfers over
+        # subscriptions were settled early; the octets of credit that contents use up.
+        self._counts = np.zeros(0, COUNT)
+        self._completed = np.zeros(0, COMPLETED)
+        self._octets = [np.zeros(0, OCTETS)]
 
     def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
         """Take the next frames, those of a connection together and in order -> the messages that begin in them."""
@@ -93,32 +108,55 @@ class Sessions:
         found = performatives(frames, self._chosen, self._texts)
         if found is not None:
             rows, said = found.rows()
-            self._state = with_room(self._state, len(rows.frame_no), len(rows.range_first))
-            before = int(self._state.messages.cells[COUNT])
-            follow(self._state, self._roles, rows)
             self._add_octets(frames)
-            if int(self._state.messages.cells[COUNT]) > before:
-                states = self._states(before, said, found.frames)
+            begun = self._follow(rows) if self._stored is None else self._follow_stored(self._stored, rows)
+            if len(begun.messages):
+                states = self._states(begun, said, found.frames)
         numbers = self._state.numbers
         if frames.num_rows and numbers[STARTED] and numbers[CONNECTION] != frames["connection_id"][-1].as_py():
             end_connection(self._state)
         return states
 
+    def _follow(self, rows: Rows) -> Ended:
+        """Take rows -> the records, of messages those that begin."""
+        self._state = with_room(self._state, len(rows.frame_no), len(rows.range_first))
+        before = int(self._state.messages.cells[COUNT_CELL])
+        nothing = carried.records_of(Stored.empty(carried.PARTS))
+        follow_connections(self._state, self._roles, rows, NO_NUMBERS, nothing, nothing)
+        records = at_hand(self._state)
+        return records._replace(messages=records.messages[before:])
+
+    def _follow_stored(self, stored: Stored, rows: Rows) -> Ended:
+        """The same where connections go on."""
+        sizes = len(rows.frame_no), len(rows.range_first)
+        ids, ends = connections_of(rows.connection_id)
+        before = stored.of(ids)
+        self._state = with_room(self._state, carried.largest(before) + sizes[0], sizes[1])
+        room = carried.room_for(before, *sizes)
+        follow_connections(self._state, self._roles, rows, ends, carried.records_of(before), room)
+        after = carried.stored_from(ids, room)
+        self._stored = Stored.joined([stored.without(ids), after])
+        known, count = before.counts["messages"], after.counts["messages"]
+        records = ended_of(after)
+        return records._replace(messages=records.messages[spread(np.cumsum(count) - count + known, count - known)])
+
     def finish(self) -> None:
         """There are no more frames."""
         end_connection(self._state)
 
-    def ended(self) -> EndedSessions | None:
-        """What there is of connections that have ended; None if there is nothing."""
-        records = taken(self._state)
+    def ended(self, goes_on: Integers) -> EndedSessions | None:
+        """What there is of connections that have ended, of all but `goes_on`; None if there is nothing."""
+        records = self._ended(goes_on)
         if not len(records.sessions):
             return None
-        octets = self._octets_of(records)
+        octets = self._octets_of(records, goes_on)
         outcomes = concluded(records)
-        outcomes = outcomes._replace(completed=_joined([*self._completed, outcomes.completed]))
+        begins = SessionPlaces(records.sessions)
+        outcomes = outcomes._replace(completed=joined_settled(begins.settled(self._completed), outcomes.completed))
         counts = _counted(records, outcomes, records.messages["command"] == 0)
-        counts[: len(self._counts)] += self._counts
-        self._counts, self._completed = np.zeros((0, *COUNTS), np.int64), []
+        begins.add(self._counts, counts)
+        self._counts = self._counts[np.isin(self._counts["connection"], goes_on)]
+        self._completed = self._completed[np.isin(self._completed["connection"], goes_on)]
         return EndedSessions(
             _channels(records, counts, self._texts),
             _links(records, outcomes, octets, self._texts),
@@ -126,94 +164,129 @@ class Sessions:
             _replies(records, outcomes),
         )
 
+    def _ended(self, goes_on: Integers) -> Ended:
+        if self._stored is None:
+            return taken(self._state)
+        over = self._stored.without(goes_on)
+        self._stored = self._stored.at(np.flatnonzero(np.isin(self._stored.ids, goes_on)))
+        records = ended_of(over)
+        there = np.flatnonzero(over.counts["numbers"] > 0)
+        numbers = over.at(there).parts["numbers"].reshape(-1, carried.CELLS)
+        for field, cell in (("client_hidden", HIDDEN_CLIENT), ("server_hidden", HIDDEN_SERVER)):
+            records.sessions[field] = np.repeat(numbers[:, cell], over.counts["sessions"][there])
+        return records
+
     @property
     def event_bytes(self) -> int:
         """Of the events that are kept."""
-        return int(self._state.events.cells[COUNT]) * EVENT.itemsize
+        events = self._state.events.cells[COUNT_CELL] if self._stored is None else len(self._stored.parts["events"])
+        return int(events) * EVENT.itemsize
 
-    def settled_early(self) -> tuple[pa.Table | None, Integers, Integers]:
-        """What became of messages of the connection at hand, as in `EndedSessions`, of those for which nothing that is
+    def _open(self) -> tuple[Ended, Integers]:
+        """The records of connections that go on; which of these have transactions."""
+        if self._stored is None:
+            numbers = self._state.numbers
+            ids = numbers[CONNECTION : CONNECTION + 1]
+            return at_hand(self._state), ids[:1] if numbers[TRANSACTIONS] else ids[:0]
+        there = self._stored.counts["numbers"] > 0
+        numbers = self._stored.parts["numbers"].reshape(-1, carried.CELLS)
+        return ended_of(self._stored), self._stored.ids[there][numbers[:, TRANSACTIONS] > 0]
+
+    def _keep(self, name: str, chosen: NDArray[np.bool_]) -> None:
+        """Only the chosen records of connections that go on."""
+        if self._stored is None:
+            kept(getattr(self._state, name), chosen)
+        else:
+            self._stored = self._stored.kept(name, chosen)
+
+    def settled_early(self) -> tuple[pa.Table | None, Frames, Frames]:
+        """What became of messages of connections that go on, as in `EndedSessions`, of those for which nothing that is
         said later changes that; frames of the other messages, and of commands that may still be answered. To be called
         when nothing is left of connections that have ended. In a connection with transactions all messages wait for its
         end."""
-        state = self._state
-        records = at_hand(state)
-        commands = records.messages["command"] == 1
-        frames = np.ascontiguousarray(records.messages["frame_no"])
-        if state.numbers[TRANSACTIONS] or not len(records.messages):
-            return None, np.sort(frames[~commands]), np.sort(frames[commands])
+        records, transactional = self._open()
+        messages = records.messages
+        command = messages["command"] == 1
+        waits = np.isin(messages["connection"], transactional)
+        if waits.all():
+            return None, _frames(messages[~command]), _frames(messages[command])
         outcomes = concluded(records)
-        outcomes = outcomes._replace(final=outcomes.final & _links_are_known(records))
-        counts = _counted(records, outcomes, outcomes.final)
-        counts[: len(self._counts)] += self._counts
-        self._counts = counts
-        self._completed.append(outcomes.completed)
-        found = _messages(records, outcomes, self._texts).filter(pa.array(outcomes.final))
-        needed = still_needed(records, outcomes)
-        kept(state.messages, ~outcomes.final)
-        kept(state.events, needed)
-        return found, np.sort(frames[~outcomes.final & ~commands]), np.sort(frames[commands])
+        final = outcomes.final & _links_are_known(records) & ~waits
+        outcomes = outcomes._replace(final=final)
+        self._add_counts(records, outcomes, final)
+        own = ~np.isin(outcomes.completed.connection, transactional)
+        completed = Settled(*(column[own] for column in outcomes.completed))
+        found = _messages(records, outcomes, self._texts).filter(pa.array(final))
+        waiting, commands = _frames(messages[~final & ~command]), _frames(messages[command])
+        needed = still_needed(records, outcomes) | np.isin(records.events["connection"], transactional)
+        self._completed = np.concatenate([self._completed, SessionPlaces(records.sessions).apart(completed)])
+        self._keep("messages", ~final)
+        self._keep("events", needed)
+        return found, waiting, commands
 
-    def give_up(self, frames: Integers) -> pa.Table | None:
+    def give_up(self, frames: Frames) -> pa.Table | None:
         """Nothing more will be known of these messages: what is known of them, as in `EndedSessions`. Of those that are
         not settled the outcome is not known."""
-        state = self._state
-        records = at_hand(state)
-        gone = np.isin(records.messages["frame_no"], frames)
+        records = self._open()[0]
+        gone = frames.among(records.messages["connection"], records.messages["frame_no"])
         if not gone.any():
             return None
         unsettled, unknown = (semantics.OUTCOMES.index(name) + 1 for name in ("unsettled", "unknown"))
         outcomes = concluded(records)
         outcomes = outcomes._replace(outcome=np.where(outcomes.outcome == unsettled, unknown, outcomes.outcome))
-        counts = _counted(records, outcomes, gone)
-        counts[: len(self._counts)] += self._counts
-        self._counts = counts
+        self._add_counts(records, outcomes, gone)
         found = _messages(records, outcomes, self._texts).filter(pa.array(gone))
         events = records.events
-        kept(state.events, about(events, (events["opens"] == 1) & ~np.isin(events["frame_no"], frames)))
-        kept(state.messages, ~gone)
+        given_up = frames.among(events["connection"], events["frame_no"])
+        self._keep("events", about(events, (events["opens"] == 1) & ~given_up))
+        self._keep("messages", ~gone)
         return found
 
-    def put_down(self) -> dict[str, Any]:
-        """What is known of the connection at hand, which stays; there is none that has ended."""
-        parts = carried.put_down(self._state)
-        used = carried.texts_in(parts)
-        places = {number: place for place, number in enumerate(used.tolist(), start=1)}
-        octets = [np.concatenate(each) for each in zip(*self._octets, strict=True)] or [NO_NUMBERS] * 3
-        completed = _joined(self._completed) if self._completed else Settled(*[NO_NUMBERS] * len(Settled._fields))
-        return {
-            **carried.renumbered(parts, places),
-            "texts": [self._texts.texts[number - 1] for number in used.tolist()],
-            "counts": self._counts.reshape(-1),
-            **{f"octets{n}": part for n, part in enumerate(octets)},
-            **{f"completed_{name}": part for name, part in completed._asdict().items()},
-        }
+    def _add_counts(self, records: Ended, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> None:
+        """Count the chosen messages of connections that go on."""
+        begins, counts = SessionPlaces(records.sessions), _counted(records, outcomes, chosen)
+        begins.add(self._counts, counts)
+        self._counts = begins.counts(counts)
 
-    def take_up(self, parts: Mapping[str, Any]) -> None:
-        """What was put down; there is no connection at hand."""
-        places = dict(enumerate(self._texts.numbered(parts["texts"]), start=1))
-        records = {name: parts[name] for name in carried.ARRAYS}
-        self._state = carried.taken_up(self._state, carried.renumbered(records, places))
-        self._counts = parts["counts"].reshape(-1, *COUNTS).copy()
-        self._octets = [tuple(parts[f"octets{n}"] for n in range(3))]  # type: ignore[list-item]
-        self._completed = [Settled(*(parts[f"completed_{name}"] for name in Settled._fields))]
+    def put(self, ids: Integers, writer: Writer) -> None:
+        """Write what is known of these connections, which stay; there is none that has ended."""
+        assert self._stored is not None
+        put_stored(self._stored.of(ids), carried, self._texts, writer)
+        for records in (self._counts, self._completed, np.concatenate(self._octets)):
+            put_records(records, ids, writer)
 
-    def forget_texts(self) -> None:
-        """Texts that only connections before had are forgotten, where there are many."""
-        if len(self._texts.texts) > MOST_TEXTS:
-            parts = self.put_down()
-            self._texts = Numbers([""])
-            self.take_up(parts)
+    def take(self, ids: Integers, reader: Reader) -> None:
+        """What `put` wrote of connections of which nothing is known."""
+        assert self._stored is not None
+        self._stored = Stored.joined([self._stored, take_stored(ids, carried, self._texts, reader)])
+        counts, completed, octets = (reader.take_counted(kind)[0] for kind in (COUNT, COMPLETED, OCTETS))
+        self._counts = np.concatenate([self._counts, counts])
+        self._completed = np.concatenate([self._completed, completed])
+        self._octets.append(octets)
 
-    def _states(self, before: int, said: dict[str, pa.Array], frames: pa.RecordBatch) -> pa.Table:
-        messages = self._state.messages.rows[before : self._state.messages.cells[COUNT]]
-        messages = messages[messages["command"] == 0]
-        sessions = self._state.sessions.rows[messages["session"]]
+    def forget_texts(self, most: int = MOST_TEXTS) -> None:
+        """Texts that only connections before had are forgotten, where there are more than `most`."""
+        if len(self._texts.texts) <= most:
+            return
+        stored, texts, self._texts = self._stored, self._texts, Numbers([""])
+        if stored is not None:
+            self._stored = with_other_numbers(stored, carried, texts, self._texts)
+            return
+        none = Stored.empty(carried.PARTS).of(self._state.numbers[CONNECTION : CONNECTION + 1].copy())
+        used = [int(getattr(self._state, name).cells[COUNT_CELL]) for name in KINDS]
+        room = carried.room_for(none, max(*used, int(self._state.found_by.used[0])), 0)
+        save_connection(self._state, room)
+        stored = with_other_numbers(carried.stored_from(none.ids, room), carried, texts, self._texts)
+        load_connection(self._state, carried.records_of(stored))
+
+    def _states(self, begun: Ended, said: dict[str, pa.Array], frames: pa.RecordBatch) -> pa.Table:
+        messages = begun.messages[begun.messages["command"] == 0]
+        sessions = begun.sessions[messages["session"]]
         link = np.where(messages["link"] == NONE, 0, messages["link"])
         rows = pa.array(messages["row"])
         of_links = {}
         for field in ("name", "queue"):
-            numbers = self._state.links.rows[link][field] if self._state.links.cells[COUNT] else np.zeros(len(link))
+            numbers = begun.links[link][field] if len(begun.links) else np.zeros(len(link))
             of_links[field] = self._texts.column(np.where(messages["link"] == NONE, 0, numbers).astype(np.int64))
         own = {
             name: said[name].take(rows)
@@ -253,25 +326,94 @@ class Sessions:
         counts &= is_there(frames["content_frame_no"]) & is_there(frames["payload_size"])
         if counts.any():
             at = places_where(counts)
-            columns = ("connection_id", "content_frame_no", "payload_size")
-            self._octets.append(tuple(numbers_of(frames[name].take(at)) for name in columns))  # type: ignore[arg-type]
+            octets = np.zeros(len(at), OCTETS)
+            for field, name in OCTETS_OF_FRAMES.items():
+                octets[field] = numbers_of(frames[name].take(at))
+            self._octets.append(octets)
 
-    def _octets_of(self, records: Ended) -> Integers:
-        """Octets that each change of credit uses up; those of the connection at hand are kept."""
+    def _octets_of(self, records: Ended, goes_on: Integers) -> Integers:
+        """Octets that each change of credit uses up; those of connections that go on are kept."""
         used = np.zeros(len(records.changes), np.int64)
-        if not self._octets:
-            return used
-        connection, content, size = (np.concatenate(parts) for parts in zip(*self._octets, strict=True))
-        goes_on = (connection == self._state.numbers[CONNECTION]) & (self._state.numbers[STARTED] == 1)
-        self._octets = [(connection[goes_on], content[goes_on], size[goes_on])] if goes_on.any() else []
-        at = Index(records.changes["connection"], records.changes["frame_no"]).find(connection, content)
-        np.add.at(used, at[at >= 0], size[at >= 0])
+        octets = np.concatenate(self._octets)
+        self._octets = [octets[np.isin(octets["connection"], goes_on)]]
+        at = Index(records.changes["connection"], records.changes["frame_no"]).find(
+            octets["connection"], octets["frame_no"]
+        )
+        np.add.at(used, at[at >= 0], octets["size"][at >= 0])
         return used
 
 
-NO_NUMBERS = np.zeros(0, np.int64)
 COUNTS = (len(SIDES), len(semantics.OUTCOMES) + 1)
 _OPERATIONS = pa.array(semantics.OPERATIONS)
+_TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
+# Messages that begin, as `feed` gives them.
+STATES = pa.schema(
+    [
+        ("connection_id", _NUMBER), ("frame_no", _NUMBER), ("version", _TEXT), ("channel", _NUMBER),
+        ("channel_life", _NUMBER), ("operation", _TEXT), ("exchange", _TEXT), ("queue", _TEXT), ("link", _TEXT),
+        ("browsed", _TRUTH), ("delivery_tag_hex", _TEXT), ("delivery_id", _NUMBER), ("message_format", _NUMBER),
+        ("resumed", _TRUTH),
+    ]
+)  # fmt: skip
+# `EndedSessions.messages`.
+ENDED_MESSAGES = pa.schema(
+    [
+        ("connection_id", _NUMBER), ("first_frame_no", _NUMBER), ("address", _TEXT), ("browsed", _TRUTH),
+        ("outcome", _TEXT), ("settled_ts_ns", _NUMBER), ("settled_frame_no", _NUMBER), ("transaction", _TEXT),
+    ]
+)  # fmt: skip
+
+
+class SessionPlaces:
+    """The sessions of a connection are numbered from its first one on where it goes on, and from the first one of all
+    where its records are looked at."""
+
+    def __init__(self, sessions: NDArray[np.void]) -> None:
+        self._sessions = sessions
+        self._ids, self._first = np.unique(sessions["connection"], return_index=True)
+
+    def _begins(self, connections: Integers) -> Integers:
+        found: Integers = self._first[np.searchsorted(self._ids, connections)]
+        return found
+
+    def settled(self, completed: NDArray[np.void]) -> Settled:
+        """COMPLETED of these connections, as of all."""
+        own = completed[np.isin(completed["connection"], self._ids)]
+        columns = {name: np.ascontiguousarray(own[name]) for name in Settled._fields}
+        columns["ledger"] = columns["ledger"] + self._begins(own["connection"]) * LEDGERS
+        return Settled(**columns)
+
+    def apart(self, settled: Settled) -> NDArray[np.void]:
+        """The reverse."""
+        completed = np.zeros(len(settled.connection), COMPLETED)
+        for name, column in settled._asdict().items():
+            completed[name] = column
+        completed["ledger"] -= self._begins(settled.connection) * LEDGERS
+        return completed
+
+    def add(self, more: NDArray[np.void], counts: Integers) -> None:
+        """Add COUNT of these connections to `counts`, by session of all, sender and outcome."""
+        own = more[np.isin(more["connection"], self._ids)]
+        at = self._begins(own["connection"]) + own["session"], own["sender"], own["outcome"]
+        np.add.at(counts, at, own["count"])
+
+    def counts(self, counts: Integers) -> NDArray[np.void]:
+        """COUNT of these connections."""
+        session, sender, outcome = np.nonzero(counts)
+        found = np.zeros(len(session), COUNT)
+        found["connection"] = self._sessions["connection"][session]
+        found["session"] = session - self._begins(found["connection"])
+        found["sender"], found["outcome"], found["count"] = sender, outcome, counts[session, sender, outcome]
+        return found
+
+
+def joined_settled(first: Settled, then: Settled) -> Settled:
+    """The messages of both."""
+    return Settled(*(np.concatenate(columns) for columns in zip(first, then, strict=True)))
+
+
+def _frames(messages: NDArray[np.void]) -> Frames:
+    return Frames(np.ascontiguousarray(messages["connection"]), np.ascontiguousarray(messages["frame_no"]))
 
 
 def _known(values: Integers) -> pa.Array:
@@ -308,10 +450,6 @@ def _counted(records: Ended, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> I
     messages = records.messages[chosen]
     np.add.at(counts, (messages["session"], messages["sender"], outcomes.outcome[chosen]), 1)
     return counts
-
-
-def _joined(parts: list[Settled]) -> Settled:
-    return Settled(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _channels(records: Ended, counts: Integers, texts: Numbers) -> pa.Table:

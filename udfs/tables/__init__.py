@@ -11,8 +11,8 @@ Connections that outlive their captures:
 
     for table, still_open, rows in tables_of(runs, config, states={flow: octets}): ...
 
-`states` are those that earlier captures left open, by the flow of their connection (36 octets); each is looked up and
-unpacked when the first run of its flow comes, and none to begin with is `{}`. Then rows with `still_open` false are
+`states` are those that earlier captures left open, by the flow of their connection (36 octets); they are looked up when
+runs of their flows come, and none to begin with is `{}`. Then rows with `still_open` false are
 final: they never come again. Of each connection that is still open where the runs end there is a row in STATES, the
 octets to go on with, and there are rows with `still_open` true: as they are if nothing more comes. Whoever goes on
 replaces these. A state whose flow has no run in `runs` is left alone: nothing is given out for it. With `keep_open`
@@ -22,7 +22,8 @@ The law: however captures are cut into pieces, the final rows of all pieces and 
 rows of one decode. Octets of another release's layout, or damaged ones, are skipped and reported in a row of STATES
 with the flow, an `error` and no octets; their connection is then decoded from its middle.
 
-Nothing is held but the connection at hand, and of it what is outstanding.
+Nothing is held but the connection at hand, and of it what is outstanding; with `states`, the same of the connections
+whose rows are decoded together: rows and states of all these are made at once.
 """
 
 from __future__ import annotations
@@ -31,14 +32,19 @@ import ctypes
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from codec.amqp.connections.state import ConnectionState, StateError
+from codec.amqp.connections.state import ConnectionState, put_states, take_states
 from codec.amqp.decoder import Batch, CarriedStates, Decoder
 from codec.layers.stack import Layers
+from codec.packing import Reader, StateError, Writer
 from udfs.arrow.fields import fields
+from udfs.arrow.rows import numbers_of
 from udfs.arrow.types import arrow_schema
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
@@ -50,11 +56,13 @@ from udfs.decode.runs import Files, FlowOrder, Group, groups
 from udfs.tables.config import Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
-from udfs.tables.states import StateRows, from_octets, layout_of, to_octets
+from udfs.tables.states import Layout, state_rows, unread_rows
 
 # What is made together.
 OF_CONVERSATION = {"methods", "messages", "channels", "links"}
 OF_CONNECTIONS = {"connections", "streams"}
+READ_TOGETHER, READ_BYTES = 1 << 10, 1 << 24  # states
+Rows = Iterator[tuple[str, pa.RecordBatch]]
 
 __all__ = ["ACCOUNTS", "STATES", "Part", "Tables", "tables_of"]
 
@@ -104,18 +112,20 @@ def give_memory_back() -> None:
 
 
 class Tables:
-    """The tables of decoded rows, connection after connection (`udfs.decode.decoder`)."""
+    """The tables of decoded rows, connection after connection (`udfs.decode.decoder`). With `keep` connections go on
+    until their facts come, as for `Conversation`."""
 
-    def __init__(self, config: Config, waiting_bytes: int | None = None) -> None:
+    def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
         self._config = config
         self._frames = arrow_schema(config.schemas["frames"])
         self._with_conversation = bool(config.tables & OF_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
-        self._conversation = Conversation(config, waiting_bytes)
+        self._conversation = Conversation(config, waiting_bytes, keep)
+        self._keep = keep
         schemas = {name: arrow_schema(config.schemas[name]) for name in ("connections", "streams")}
         self._connections = Connections(config.handshake, config.counts, schemas)
 
-    def feed(self, frames: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def feed(self, frames: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'frame' -> table, rows."""
         if not frames.num_rows:
             return
@@ -126,28 +136,35 @@ class Tables:
         if self._with_conversation:
             yield from self._conversation.feed(frames, fields(frames["arguments"], self._config.arguments))
 
-    def end(self, facts: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def end(self, facts: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'connection', behind the frames of these connections."""
+        if self._keep and facts.num_rows:
+            yield from self._conversation.end(numbers_of(facts["connection_id"]))
         if facts.num_rows and self._with_connections:
             yield from self._connections.rows(facts, self._conversation.gave_up)
 
-    def settle(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Rows of the connection at hand that nothing changes any more."""
+    def settle(self) -> Rows:
+        """Rows of connections that go on that nothing changes any more."""
         yield from self._conversation.settle()
 
-    def finish(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The connection at hand has no more frames."""
+    def finish(self) -> Rows:
+        """There are no more frames."""
         yield from self._conversation.finish()
 
-    def put_down(self) -> dict[str, Any]:
-        """What is known of the connection at hand, which stays."""
-        parts = {f"conversation.{name}": part for name, part in self._conversation.put_down().items()}
-        return parts | {f"connection.{name}": part for name, part in self._connections.put_down().items()}
+    @cached_property
+    def schemas(self) -> list[pa.Schema]:
+        """Of tables in states."""
+        return [*self._conversation.schemas, *self._connections.schemas]
 
-    def take_up(self, parts: Mapping[str, Any]) -> None:
-        """What was put down; nothing is known of any connection."""
-        for each, prefix in ((self._conversation, "conversation."), (self._connections, "connection.")):
-            each.take_up({name.removeprefix(prefix): parts[name] for name in parts if name.startswith(prefix)})
+    def put(self, ids: NDArray[np.int64], writer: Writer) -> None:
+        """Write what is known of connections, which stay; call `settle` before."""
+        self._conversation.put(ids, writer)
+        self._connections.put(ids, writer)
+
+    def take(self, ids: NDArray[np.int64], reader: Reader) -> None:
+        """What `put` wrote of connections of which nothing is known."""
+        self._conversation.take(ids, reader)
+        self._connections.take(reader)
 
 
 class _Decoding:
@@ -155,101 +172,128 @@ class _Decoding:
 
     def __init__(self, config: Config, states: Mapping[bytes, bytes] | None, keep_open: bool, layers: Layers) -> None:
         self.files = Files()
-        self._config, self._layout = config, layout_of(config)
-        self._tables = Tables(config)
-        self._still_open = False
-        self._states = StateRows()
-        self._ready: list[Part] = []
-        carried = None if states is None else _Carried(self, states, keep_open)
-        self._decoder = Decoder(config.payload, carried, layers)
+        self._config = config
+        self._tables = Tables(config, keep=states is not None)
+        self._carried = None if states is None else _Carried(self._tables, config, states, keep_open, self.files)
+        self._open_frames: list[pa.RecordBatch] = []
+        self._decoder = Decoder(config.payload, self._carried, layers)
 
     def feed(self, ready: Iterable[Group]) -> Iterator[Part]:
         """Decode groups of flows."""
         for group in ready:
+            if self._carried is not None:
+                self._carried.coming = [flow.tobytes() for flow in group.flows]
             yield from self._rows(self._decoder.feed_flows(*group))
 
     def finish(self) -> Iterator[Part]:
         """There are no more flows."""
         yield from self._rows(self._decoder.finish())
-        yield from self._told(self._tables.finish())
-        yield from self._states_taken()
+        yield from _parts(self._tables.finish(), False)
 
     def release(self) -> None:
         """Nothing follows: let go of the decoder, which knows this, so that its memory is free at once."""
-        del self._decoder, self._tables
-
-    def take_up(self, octets: bytes, flow: bytes) -> ConnectionState | None:
-        """A connection goes on: what was known of it is known again."""
-        try:
-            state, parts = from_octets(octets, self._layout)
-        except StateError as error:
-            self._states.unread(flow, str(error))
-            return None
-        self._tables.take_up(parts)
-        return state
-
-    def put_down(self, state: ConnectionState) -> None:
-        """The flow has no more runs: what is final goes out, what is known goes into a state."""
-        self._end_connections()
-        self._ready += self._told(self._tables.settle())
-        octets = to_octets(state, self._tables.put_down(), self._layout)
-        self._states.add(state, octets)
-        self._still_open = True
-
-    def closed(self) -> None:
-        """All rows of the connection at hand were handed out."""
-        self._ready += self._told(self._tables.finish())
-        self._end_connections()
-        self._still_open = False
+        del self._decoder, self._tables, self._carried
 
     def _rows(self, batches: Iterator[Batch]) -> Iterator[Part]:
         for batch in batches:
-            yield from self._taken()
+            yield from self._ended()
             rows = frame_rows(batch, self.files.names, self._config.payload, coded=True)
-            yield from self._told(self._tables.feed(rows))
-            self._end_connections()
-        self._end_connections()
-        yield from self._taken()
+            if batch.still_open is not None:
+                self._open_frames.append(rows.filter(pa.array(batch.still_open)))
+                rows = rows.filter(pa.array(~batch.still_open))
+            yield from _parts(self._tables.feed(rows), False)
+        yield from self._ended()
 
-    def _told(self, rows: Iterator[tuple[str, pa.RecordBatch]]) -> Iterator[Part]:
-        still_open = self._still_open
-        return (Part(table, still_open, batch) for table, batch in rows if batch.num_rows)
-
-    def _end_connections(self) -> None:
-        for ended in self._decoder.take_ended():
-            self._ready += self._told(self._tables.end(connection_rows(ended, self.files.names)))
-
-    def _taken(self) -> Iterator[Part]:
-        ready, self._ready = self._ready, []
-        yield from ready
-        if self._states.enough:
-            yield from self._states_taken()
-
-    def _states_taken(self) -> Iterator[Part]:
-        rows = self._states.take()
-        if rows.num_rows:
-            yield Part(STATES, False, rows)
+    def _ended(self) -> Iterator[Part]:
+        """Connections all of whose rows came: they have ended, or their states were saved."""
+        if self._carried is not None:
+            yield from self._carried.errors()
+        saved = self._carried.take_saved() if self._carried is not None else []
+        facts = [connection_rows(ended, self.files.names) for ended in self._decoder.take_ended()]
+        if not saved:
+            for rows in facts:
+                yield from _parts(self._tables.end(rows), False)
+            return
+        assert self._carried is not None
+        ids = np.array([state.connection_id for state in saved], np.int64)
+        is_saved = [np.isin(numbers_of(rows["connection_id"]), ids) for rows in facts]
+        for rows, open_still in zip(facts, is_saved, strict=True):
+            yield from _parts(self._tables.end(rows.filter(pa.array(~open_still))), False)
+        yield from _parts(self._tables.settle(), False)
+        yield Part(STATES, False, self._carried.rows(saved, ids))
+        frames, self._open_frames = self._open_frames, []
+        for rows in frames:
+            yield from _parts(self._tables.feed(rows), True)
+        for rows, open_still in zip(facts, is_saved, strict=True):
+            yield from _parts(self._tables.end(rows.filter(pa.array(open_still))), True)
 
 
 class _Carried(CarriedStates):
-    """States as octets, unpacked one by one."""
+    """States as octets: those of flows that come together are read together."""
 
-    def __init__(self, decoding: _Decoding, states: Mapping[bytes, bytes], keep_open: bool) -> None:
-        super().__init__((), decoding.files)
-        self._decoding, self._octets, self.keep = decoding, states, keep_open
-        self._taken = set[bytes]()
+    open_rows = True
+
+    def __init__(
+        self, tables: Tables, config: Config, states: Mapping[bytes, bytes], keep_open: bool, files: Files
+    ) -> None:
+        super().__init__((), files)
+        self._tables, self._octets, self.keep = tables, states, keep_open
+        self._layout = Layout.of(config, tables.schemas)
+        self._restored = set[bytes]()
+        self._saved: list[ConnectionState] = []
+        self._unread: list[tuple[bytes, str]] = []
+        self.coming: list[bytes] = []  # flows whose states will be asked for
 
     def restore(self, flow: bytes) -> ConnectionState | None:
-        octets = None if flow in self._taken else self._octets.get(flow)
-        self._taken.add(flow)
-        return None if octets is None else self._decoding.take_up(octets, flow)
+        if flow not in self._restored:
+            self._read([flow, *self.coming])
+        return self.states.pop(flow, None)
 
-    def save(self, state: ConnectionState) -> bool:
-        self._decoding.put_down(state)
-        return True
-
-    def on_closed(self) -> None:
-        self._decoding.closed()
+    def save(self, states: list[ConnectionState]) -> None:
+        self._saved += states
 
     def remaining_flows(self) -> list[bytes]:
-        return [] if self.keep else [flow for flow in self._octets if flow not in self._taken]
+        rest = [] if self.keep else [flow for flow in self._octets if flow not in self._restored]
+        self.coming = rest
+        return rest
+
+    def take_saved(self) -> list[ConnectionState]:
+        """States that were saved since the last call."""
+        saved, self._saved = self._saved, []
+        return saved
+
+    def rows(self, saved: list[ConnectionState], ids: NDArray[np.int64]) -> pa.RecordBatch:
+        """Rows of states."""
+        writer = Writer(len(saved))
+        put_states(saved, writer)
+        self._tables.put(ids, writer)
+        return state_rows(saved, self._layout.sealed(writer))
+
+    def errors(self) -> Iterator[Part]:
+        """Rows of octets that could not be read."""
+        if self._unread:
+            unread, self._unread = self._unread, []
+            yield Part(STATES, False, unread_rows(unread))
+
+    def _read(self, flows: Iterable[bytes]) -> None:
+        """Read the states of the first of these flows."""
+        octets, size = list[bytes](), 0
+        for flow in flows:
+            if flow in self._restored or len(octets) == READ_TOGETHER or size >= READ_BYTES:
+                continue
+            self._restored.add(flow)
+            try:
+                octets += [self._layout.unsealed(found)] if (found := self._octets.get(flow)) is not None else []
+            except StateError as error:
+                self._unread.append((flow, str(error)))
+            else:
+                size += len(octets[-1]) if found is not None else 0
+        if octets:
+            reader = Reader(octets)
+            states = take_states(reader)
+            self.states |= {state.flow: state for state in states}
+            self._tables.take(np.array([state.connection_id for state in states], np.int64), reader)
+
+
+def _parts(rows: Rows, still_open: bool) -> Iterator[Part]:
+    return (Part(table, still_open, batch) for table, batch in rows if batch.num_rows)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +19,18 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.facts import limit_names
 from codec.compiler.limits import OUTSTANDING
+from codec.conversation.stored import places
+from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from codec.variant import decode, encode
 from udfs.arrow.bound import bound
 from udfs.arrow.rows import codes_of, elapsed, in_one, integers, is_there, numbers_of, picked, truth_of
-from udfs.arrow.types import VARIANT, nulls
-from udfs.decode.counting import MEASURES, Counts
+from udfs.arrow.types import VARIANT, arrow_schema, nulls
+from udfs.decode.counting import COUNTED, MEASURES, Counts
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.channels import timestamps
 from udfs.tables.handshakes import Handshake
+from udfs.tables.packing import put_table, take_table
 
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
@@ -84,21 +86,26 @@ class Connections:
         yield "connections", bound(self._concluded(columns, stated), self._schemas["connections"])
         yield "streams", self._streams(ids, stated)
 
-    def put_down(self) -> dict[str, Any]:
-        """What is known of the connection at hand, which stays."""
-        said = self._first(pa.concat_tables(self._said)) if self._said else None
-        parts: dict[str, Any] = {"blocks": self._blocks}
-        if said is not None:
-            parts["said"] = said.combine_chunks()
-        if self._counts:
-            parts["counts"] = pa.Table.from_batches(self._summed())
-        return parts
+    @property
+    def schemas(self) -> list[pa.Schema]:
+        """Of tables in states."""
+        return [self._silent, arrow_schema(COUNTED)]
 
-    def take_up(self, parts: Mapping[str, Any]) -> None:
-        """What was put down; nothing is known of any connection."""
-        self._said = [parts["said"]] if "said" in parts else []
-        self._counts = parts["counts"].combine_chunks().to_batches() if "counts" in parts else []
-        self._blocks = parts["blocks"]
+    def put(self, ids: Integers, writer: Writer) -> None:
+        """Write what is known of these connections, which stay."""
+        said = self._first(pa.concat_tables(self._said)) if self._said else None
+        put_table(said, self._silent, ids, writer)
+        put_table(pa.Table.from_batches(self._summed()) if self._counts else None, arrow_schema(COUNTED), ids, writer)
+        place = places(ids, self._blocks[KEY])
+        order = np.argsort(place, kind="stable")[np.count_nonzero(place < 0) :]
+        writer.put_counted(self._blocks[order], np.bincount(place[order], minlength=len(ids)).astype(np.int64))
+
+    def take(self, reader: Reader) -> None:
+        """What `put` wrote of connections of which nothing is known."""
+        said, counts = take_table(self._silent, reader), take_table(arrow_schema(COUNTED), reader)
+        self._said += [said] if said.num_rows else []
+        self._counts += counts.combine_chunks().to_batches() if counts.num_rows else []
+        self._blocks = np.concatenate([self._blocks, reader.take_counted(BLOCK)[0]])
 
     def _summed(self) -> list[pa.RecordBatch]:
         """Numbers of frames, one row a connection."""
@@ -156,7 +163,7 @@ class Connections:
         found: dict[str, pa.Array] = {}
         if self._said:
             said = self._first(pa.concat_tables(self._said))
-            at = _places(numbers_of(said[KEY]), ids)
+            at = places(numbers_of(said[KEY]), ids)
             found |= {name: picked(said[name], at) for name in said.column_names if name != KEY}
             rest = said.filter(pa.array(~np.isin(numbers_of(said[KEY]), ids)))
             self._said = [rest] if rest.num_rows else []
@@ -164,13 +171,13 @@ class Connections:
             found |= {field.name: nulls(len(ids), field.type) for field in self._silent if field.name != KEY}
         counts = self._summed() if self._counts else []
         whole = pa.Table.from_batches(counts) if counts else None
-        own = _places(numbers_of(whole[KEY]), ids) if whole is not None else np.full(len(ids), -1)
+        own = places(numbers_of(whole[KEY]), ids) if whole is not None else np.full(len(ids), -1)
         for name in MEASURES:
             found[name] = picked(whole[name], own) if whole is not None else pa.nulls(len(ids), pa.int64())
         if whole is not None:
             rest = whole.filter(pa.array(~np.isin(numbers_of(whole[KEY]), ids)))
             self._counts = rest.combine_chunks().to_batches() if rest.num_rows else []
-        block = _places(self._blocks[KEY], ids)
+        block = places(self._blocks[KEY], ids)
         mine = self._blocks[np.maximum(block, 0)] if len(self._blocks) else np.zeros(len(ids), BLOCK)
         for name in ("ts_ns", "on", "blocked_ns"):
             found[f"block.{name}"] = pa.array(np.where(block >= 0, mine[name], 0))
@@ -304,16 +311,6 @@ def _earliest(place: Integers, column: pa.Array, count: int) -> pa.Array:
     found = np.full(count, never)
     np.minimum.at(found, place[there], numbers_of(column)[there])
     return pa.array(found, mask=found == never)
-
-
-def _places(known: Integers, ids: Integers) -> Integers:
-    """Where each of `ids` is among `known`, each of which is there once; -1 where it is not."""
-    if not len(known):
-        return np.full(len(ids), -1)
-    order = np.argsort(known)
-    at = np.minimum(np.searchsorted(known[order], ids), len(known) - 1)
-    found: Integers = np.where(known[order][at] == ids, order[at], -1)
-    return found
 
 
 def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:

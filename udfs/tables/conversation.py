@@ -1,42 +1,47 @@
-"""What follows from the frames of connections, one after the other: their channels, links, requests and messages.
+"""What follows from the frames of connections: their channels, links, requests and messages.
 
     conversation = Conversation(config)
     for table, rows in conversation.feed(frames, arguments): ...
     for table, rows in conversation.finish(): ...
 
 Rows leave when nothing that is said later changes them: a message when it is settled, a request when it is answered,
-else when their connection is over. In between, the connection at hand can be put down and taken up elsewhere:
+else when their connection is over. Each connection is over where the frames of the next one begin; with `keep` only
+when the caller says so, who can write what is known of connections and read it elsewhere:
 
     for table, rows in conversation.settle(): ...      # all that is final
-    parts = conversation.put_down()
-    Conversation(config).take_up(parts)
+    conversation.put(ids, writer)                      # they stay
+    for table, rows in conversation.end(ids): ...      # they are over
+    Conversation(config, keep=True).take(ids, reader)
 
-Memory follows what is outstanding, up to `Limits.outstanding_messages`; rows that wait are in a file when they are
-many.
+Work is done once per batch of frames, whatever the number of connections in it. Memory follows what is outstanding, up
+to `Limits.outstanding_messages` of a connection; rows that wait are in a file when they are many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
-from codec.conversation.channels.carried import NO_FRAME
 from codec.conversation.channels.state import EVENT, LIFE
-from codec.conversation.outstanding import concluded, oldest_given_up
+from codec.conversation.outstanding import Frames, concluded, oldest_given_up
+from codec.conversation.stored import places
+from codec.packing import Reader, Writer
 from udfs.arrow.bound import bound
 from udfs.arrow.rows import Index, joined, numbers_of, picked
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.contents import Contents
-from udfs.conversation.history import Follower, Records
+from udfs.conversation.history import REPLIES, Follower, Records
 from udfs.conversation.methods import REPLY
-from udfs.conversation.sessions import EndedSessions, Sessions
+from udfs.conversation.sessions import ENDED_MESSAGES, EndedSessions, Sessions
+from udfs.conversation.stored import put_records
 from udfs.tables.channels import (
+    COUNT,
     NO_COUNTS,
     OF_SESSION_LINKS,
     OF_SESSIONS,
@@ -46,37 +51,34 @@ from udfs.tables.channels import (
     link_columns,
 )
 from udfs.tables.config import Config
-from udfs.tables.returned import Returns
-from udfs.tables.settled import Known, changed, ends_of, unknown_ends
+from udfs.tables.packing import put_table, take_table
+from udfs.tables.returned import ITEM, Returns
+from udfs.tables.settled import ENDS, RETURNED, Known, changed, ends_of, unknown_ends
 from udfs.tables.waiting import Waiting
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
-EVENT_BYTES = 32 << 20  # of one connection, above which it is worth while to look what is settled
+EVENT_BYTES = 32 << 20  # above which it is worth while to look what is settled
 ROW_BYTES = 32 << 20
 # Columns that tables of sessions do not have.
 NOT_OF_SESSIONS = {"channels": ("prefetch_count", "prefetch_size"), "links": ("queue_type",)}
-NO_FRAMES = np.zeros(0, np.int64)
 Integers = NDArray[np.int64]
+NO_CONNECTIONS = np.zeros(0, np.int64)
 
 
 class Conversation:
     """Follows connections; see the module's text. `waiting_bytes`: how much may wait before it is looked at."""
 
-    def __init__(self, config: Config, waiting_bytes: int | None = None) -> None:
-        self._config = config
+    def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
+        self._config, self._keep = config, keep
         self._most_events, self._most_rows = (
             (EVENT_BYTES, ROW_BYTES) if waiting_bytes is None else (waiting_bytes, waiting_bytes)
         )
-        self._follower, self._sessions = Follower(config.roles), Sessions(config.roles.said.losses)
+        self._follower, self._sessions = Follower(config.roles, keep), Sessions(config.roles.said.losses, keep)
         self._contents = [Contents(shown) for shown in config.messages]
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("frame_no")
         self._returns = Returns()
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
-        self._current: int | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        """Nothing is known of any connection."""
+        self._goes_on = NO_CONNECTIONS  # connections that may have more frames, in order
         self._events = [np.zeros(0, EVENT)]
         self._lives = [np.zeros(0, LIFE)]  # incarnations that are over
         self._counts = NO_COUNTS
@@ -88,6 +90,8 @@ class Conversation:
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
         """Take frames, those of a connection together and in order, at least one, and fields of
         their arguments -> table, rows."""
+        connections = numbers_of(frames["connection_id"])
+        goes_on = np.union1d(self._goes_on, connections) if self._keep else connections[-1:]
         methods, requests = self._config.methods.rows(frames, arguments)
         yield "methods", methods
         self._requests.add(requests)
@@ -95,59 +99,77 @@ class Conversation:
         own = self._follower.shown("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
         messages = chain.from_iterable(
-            contents.feed(frames, arguments, contents.states(own, of_sessions)) for contents in self._contents
+            contents.feed(frames, arguments, contents.states(own, of_sessions), goes_on) for contents in self._contents
         )
-        last = frames["connection_id"][-1].as_py()
         yield from self._take(found, messages)
-        if last != self._current or self._is_much():
-            yield from self._concluded(last)
+        if self._is_much() or not (self._keep or np.array_equal(goes_on, self._goes_on)):
+            yield from self._concluded(goes_on)
+        self._goes_on = goes_on
 
     def finish(self) -> Rows:
-        """There are no more frames of the connection at hand."""
+        """There are no more frames."""
         self._sessions.finish()
-        yield from self._take(self._follower.finish(), chain.from_iterable(each.finish() for each in self._contents))
-        yield from self._concluded(None)
+        yield from self.end(self._goes_on)
+
+    def end(self, ids: Integers) -> Rows:
+        """These connections have no more frames."""
+        goes_on = np.setdiff1d(self._goes_on, ids)
+        yield from self._take(
+            self._follower.end(ids), chain.from_iterable(contents.end(goes_on) for contents in self._contents)
+        )
+        yield from self._concluded(goes_on)
 
     def settle(self) -> Rows:
         """Rows that nothing which is said later will change."""
-        if self._current is not None:
-            yield from self._concluded(self._current)
+        if len(self._goes_on):
+            yield from self._concluded(self._goes_on)
 
-    def put_down(self) -> dict[str, Any]:
-        """What is known of the connection at hand, which stays; call `settle` before."""
-        parts: dict[str, Any] = {
-            "connection": self._current,
-            "events": np.concatenate(self._events),
-            "lives": np.concatenate(self._lives),
-            "counts": self._counts,
-            "returns": self._returns.items,
-            "gave_up": self._current in self.gave_up,
-        }
-        tables = {"messages": self._messages.put_down(), "requests": self._requests.put_down(), **self._known._asdict()}
-        tables["replies"] = self._replies
-        parts |= {name: table for name, table in tables.items() if table is not None}
-        for name, each in self._parts():
-            parts |= {f"{name}.{part}": value for part, value in each.put_down().items()}
-        return parts
+    def put(self, ids: Integers, writer: Writer) -> None:
+        """Write what is known of these connections, which stay; call `settle` before."""
+        self._follower.put(ids, writer)
+        self._sessions.put(ids, writer)
+        for records in (np.concatenate(self._events), np.concatenate(self._lives), self._counts, self._returns.items):
+            put_records(records, ids, writer)
+        gave_up = np.isin(ids, list(self.gave_up)).astype(np.uint8)
+        writer.put(gave_up, np.ones(len(ids), np.int64))
+        waiting = (self._messages, self._requests)
+        tables = [rows.rows(schema) for rows, schema in zip(waiting, self.schemas, strict=False)]
+        tables += [*self._known, self._replies]
+        tables += [table for contents in self._contents for table in contents.waiting().values()]
+        for table, schema in zip(tables, self.schemas, strict=True):
+            put_table(table, schema, ids, writer)
 
-    def take_up(self, parts: Mapping[str, Any]) -> None:
-        """What was put down; there is no connection at hand."""
-        self._current = parts["connection"]
-        self._events, self._lives = [parts["events"]], [parts["lives"]]
-        self._counts, self._returns.items = parts["counts"], parts["returns"]
-        self._known = Known(*(parts.get(name) for name in Known._fields))
-        self._replies = parts.get("replies")
-        self.gave_up |= {parts["connection"]} if parts["gave_up"] else set()
-        self._messages.take_up(parts.get("messages"))
-        self._requests.take_up(parts.get("requests"))
-        for name, each in self._parts():
-            prefix = f"{name}."
-            each.take_up({part.removeprefix(prefix): parts[part] for part in parts if part.startswith(prefix)})
+    def take(self, ids: Integers, reader: Reader) -> None:
+        """What `put` wrote of connections of which nothing is known."""
+        self._goes_on = np.union1d(self._goes_on, ids)
+        self._follower.take(ids, reader)
+        self._sessions.take(ids, reader)
+        events, lives, counts, items = (reader.take_counted(kind)[0] for kind in (EVENT, LIFE, COUNT, ITEM))
+        self._events.append(events)
+        self._lives.append(lives)
+        self._counts = np.concatenate([self._counts, counts])
+        self._returns.items = np.concatenate([self._returns.items, items])
+        gave_up = reader.take(np.dtype("u1"), np.ones(len(ids), np.int64)).astype(bool)
+        self.gave_up |= set(ids[gave_up].tolist())
+        tables = [take_table(schema, reader) for schema in self.schemas]
+        messages, requests, ends, of_sessions, returned, replies = tables[:6]
+        for waiting, table in ((self._messages, messages), (self._requests, requests)):
+            for batch in table.combine_chunks().to_batches():
+                waiting.add(batch)
+        self._known = self._known.and_also(
+            Known(*(table if table.num_rows else None for table in (ends, of_sessions, returned)))
+        )
+        self._replies = joined(self._replies, replies) if replies.num_rows else self._replies
+        for number, contents in enumerate(self._contents):
+            frames, states, bodies = tables[6 + 3 * number : 9 + 3 * number]
+            contents.restore({"frames": frames, "states": states, "bodies": bodies})
 
-    def _parts(self) -> Iterator[tuple[str, Any]]:
-        yield "channels", self._follower
-        yield "sessions", self._sessions
-        yield from ((f"contents{number}", contents) for number, contents in enumerate(self._contents))
+    @cached_property
+    def schemas(self) -> list[pa.Schema]:
+        """Of the tables in states, in their order."""
+        schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, ENDED_MESSAGES, RETURNED, REPLIES]
+        arguments = self._config.arguments
+        return [*schemas, *(kind for each in self._contents for kind in each.schemas(arguments).values())]
 
     def _take(self, found: Mapping[str, Records], messages: Iterator[pa.RecordBatch]) -> Rows:
         """What was found in frames."""
@@ -174,23 +196,22 @@ class Conversation:
             or self._sessions.event_bytes > max(self._most_events, 2 * self._sessions_left)
         )
 
-    def _concluded(self, goes_on: int | None) -> Rows:
-        """All rows that are final: all connections but `goes_on` have ended."""
-        of_sessions = self._sessions.ended()
+    def _concluded(self, goes_on: Integers) -> Rows:
+        """All rows that are final: all connections but `goes_on` (in order) have ended."""
+        of_sessions = self._sessions.ended(goes_on)
         lives = np.concatenate(self._lives)
-        over = ledgers_of(lives[lives["connection"] == goes_on]) if goes_on is not None else NO_FRAMES
-        until = self._follower.certain_until() if goes_on is not None else NO_FRAME
+        until, requests = self._follower.what_waits(goes_on)
+        of_open = lives[np.isin(lives["connection"], goes_on)]
+        over = np.repeat(of_open["connection"], 4), ledgers_of(of_open)
         found = concluded(np.concatenate(self._events), goes_on, until, over)
-        early, waiting, commands = None, NO_FRAMES, NO_FRAMES
-        if goes_on is not None:
-            early, waiting, commands = self._sessions.settled_early()
-        outstanding = np.union1d(np.union1d(found.outstanding, waiting), self._returns.open_publishes(goes_on))
-        given_up = outstanding[: -LIMITS.outstanding_messages]
-        if len(given_up):
-            found = oldest_given_up(found, int(given_up[-1]) + 1)
+        early, waiting, commands = self._sessions.settled_early()
+        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(goes_on))
+        given_up = outstanding.surplus(LIMITS.outstanding_messages)
+        if len(given_up.frame_no):
+            found = oldest_given_up(found, given_up)
             early = joined(early, self._sessions.give_up(given_up))
-            self._returns.give_up(goes_on, given_up)
-            self.gave_up |= {goes_on} if goes_on is not None else set()
+            self._returns.give_up(given_up)
+            self.gave_up |= set(given_up.connection.tolist())
         self._counts = counted(self._counts, found.settled)
         self._events, self._event_bytes = [found.events], 0
         self._events_left, self._sessions_left = found.events.nbytes, self._sessions.event_bytes
@@ -200,43 +221,39 @@ class Conversation:
                 joined(of_sessions and of_sessions.messages, early),
             )
         )
-        begun = self._begun()
-        first = int(begun[0]) if len(begun) else NO_FRAME
-        returned = self._returns.concluded(goes_on, min(first, until), known.ends)
-        unknown = unknown_ends(goes_on, given_up) if goes_on is not None and len(given_up) else None
+        begun = Frames.of(*(contents.begun for contents in self._contents))
+        certain = until.copy()
+        at = places(goes_on, begun.connection)
+        np.minimum.at(certain, at[at >= 0], begun.frame_no[at >= 0])
+        returned = self._returns.concluded(goes_on, certain, known.ends)
+        unknown = unknown_ends(given_up) if len(given_up.frame_no) else None
         known = known.and_also(Known(ends=unknown, returned=returned))
-        outstanding = np.union1d(np.union1d(found.outstanding, waiting), self._returns.open_publishes(goes_on))
-        outstanding = outstanding[~np.isin(outstanding, given_up)]
-        yield from (("messages", rows) for rows in self._messages.release(goes_on, outstanding, known.on))
-        self._known = known.of(goes_on, np.union1d(outstanding, begun)) if goes_on is not None else Known()
-        yield from self._answered(goes_on, commands, of_sessions)
+        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(goes_on)).without(given_up)
+        yield from (("messages", rows) for rows in self._messages.release(outstanding, known.on))
+        self._known = known.of(Frames.of(outstanding, begun)) if len(goes_on) else Known()
+        yield from self._answered(Frames.of(requests, commands), of_sessions)
         yield from self._channels(lives, of_sessions, goes_on)
-        self._current = goes_on
+        self._goes_on = goes_on
         self._follower.forget_texts()
         self._sessions.forget_texts()
 
-    def _begun(self) -> Integers:
-        """Frames of messages that are not whole yet, in order."""
-        return np.unique(np.concatenate([contents.begun for contents in self._contents]))
-
-    def _answered(self, goes_on: int | None, commands: Integers, of_sessions: EndedSessions | None) -> Rows:
+    def _answered(self, may_be: Frames, of_sessions: EndedSessions | None) -> Rows:
         """Requests with their replies, but for those that may still be answered."""
         replies = joined(self._replies, of_sessions and of_sessions.replies)
-        may_be = np.union1d(self._follower.open_requests(), commands) if goes_on is not None else NO_FRAMES
 
         def answered(rows: pa.RecordBatch) -> pa.RecordBatch:
             return rows if replies is None else with_replies(rows, replies)
 
-        yield from (("methods", rows) for rows in self._requests.release(goes_on, may_be, answered))
+        yield from (("methods", rows) for rows in self._requests.release(may_be, answered))
         self._replies = None
 
-    def _channels(self, lives: Records, of_sessions: EndedSessions | None, goes_on: int | None) -> Rows:
+    def _channels(self, lives: Records, of_sessions: EndedSessions | None, goes_on: Integers) -> Rows:
         """Channels that are over."""
         if len(lives):
             columns = channel_columns(lives, self._counts, self._follower)
             yield "channels", bound(columns, self._schemas["channels"], OF_SESSIONS)
         self._lives = [lives[:0]]
-        self._counts = self._counts[self._counts["connection"] == goes_on] if goes_on is not None else NO_COUNTS
+        self._counts = self._counts[np.isin(self._counts["connection"], goes_on)]
         if of_sessions is not None:
             for table, rows in (("channels", of_sessions.channels), ("links", of_sessions.links)):
                 columns = {name: rows[name] for name in rows.column_names}

@@ -1,26 +1,30 @@
-"""Arrays, Arrow tables and plain values as octets, by name; read again only by a release with the same layout.
+"""Arrow tables of many connections as parts of their states (`codec.packing`): column by column, for all connections at
+once.
 
-octets = packed({"events": array, "rows": table, "count": 3}, layout)
-parts = unpacked(octets, layout)
+    put_table(table, schema, ids, writer)       # rows by their column `connection_id`
+    table = take_table(schema, reader)
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import struct
-import zlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from codec.amqp.connections.state import StateError
+from codec.conversation.stored import places
+from codec.packing import Reader, Writer
+from udfs.arrow.fields import heap_of
+from udfs.arrow.rows import in_one, is_there, numbers_of
+from udfs.conversation.stored import LENGTHS, OCTETS, sums
 
-MAGIC = b"WHST"
-_HEAD = struct.Struct(">4sH8sI")  # magic, layout version, digest of the layout, CRC-32 of what follows
-Parts = dict[str, Any]
+Integers = NDArray[np.int64]
+TRUTH = np.dtype("u1")
+KEY = "connection_id"
 
 
 def digest(layout: Any) -> bytes:
@@ -28,60 +32,84 @@ def digest(layout: Any) -> bytes:
     return hashlib.sha256(json.dumps(layout, default=repr).encode()).digest()[:8]
 
 
-def packed(parts: Mapping[str, Any], version: int, layout: bytes) -> bytes:
-    """The parts as octets."""
-    kinds, octets = {}, []
-    for name, part in parts.items():
-        if isinstance(part, np.ndarray):
-            kinds[name] = part.dtype.descr if part.dtype.names else part.dtype.str
-            data = part.tobytes()
-        elif isinstance(part, pa.Table):
-            kinds[name], data = "table", _stream(part)
-        elif isinstance(part, bytes):
-            kinds[name], data = "bytes", part
-        else:
-            kinds[name], data = "value", json.dumps(part).encode()
-        octets.append(data)
-    head = json.dumps([kinds, [len(data) for data in octets]], separators=(",", ":")).encode()
-    body = zlib.compress(b"".join([len(head).to_bytes(4, "big"), head, *octets]), 1)
-    return _HEAD.pack(MAGIC, version, layout, zlib.crc32(body)) + body
+def put_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer: Writer) -> None:
+    """Write the rows of these connections; `schema`: the table's, but for dictionary encoding."""
+    if table is None or not table.num_rows:
+        writer.put(np.zeros(len(ids), LENGTHS), np.ones(len(ids), np.int64))
+        return
+    place = places(ids, numbers_of(table[KEY]))
+    order = np.argsort(place, kind="stable")
+    order = order[np.count_nonzero(place < 0) :]
+    counts = np.bincount(place[order], minlength=len(ids)).astype(np.int64)
+    writer.put(counts.astype(LENGTHS), np.ones(len(ids), np.int64))
+    if len(order):
+        rows = table.select(schema.names).take(pa.array(order))
+        for field in schema:
+            _put(_plain(in_one(rows[field.name]), field.type), counts, writer)
 
 
-def unpacked(octets: bytes, version: int, layout: bytes) -> Parts:
-    """What `packed` was given; `StateError` for octets of another layout, and damaged ones."""
-    if len(octets) < _HEAD.size or octets[:4] != MAGIC:
-        raise StateError("not the state of a connection")
-    _, theirs, their_layout, checksum = _HEAD.unpack_from(octets)
-    if (theirs, their_layout) != (version, layout):
-        raise StateError(
-            f"the state of a connection has layout {theirs}-{their_layout.hex()}, this release reads "
-            f"{version}-{layout.hex()} only"
-        )
-    if zlib.crc32(octets[_HEAD.size :]) != checksum:
-        raise StateError("the state of a connection is damaged: its checksum differs")
-    body = zlib.decompress(octets[_HEAD.size :])
-    at = 4 + int.from_bytes(body[:4], "big")
-    kinds, sizes = json.loads(body[4:at])
-    parts: Parts = {}
-    for (name, kind), size in zip(kinds.items(), sizes, strict=True):
-        parts[name] = _part(kind, body[at : at + size])
-        at += size
-    return parts
+def take_table(schema: pa.Schema, reader: Reader) -> pa.Table:
+    """What `put_table` wrote."""
+    counts = reader.take(LENGTHS, np.ones(reader.connections, np.int64)).astype(np.int64)
+    if not counts.any():
+        return schema.empty_table()
+    return pa.table([_take(field, counts, reader) for field in schema], schema=schema)
 
 
-def _part(kind: Any, data: bytes) -> Any:
-    if kind == "table":
-        return pa.ipc.open_stream(data).read_all()
-    if kind == "bytes":
-        return data
-    if kind == "value":
-        return json.loads(data)
-    return np.frombuffer(data, np.dtype([tuple(field) for field in kind] if isinstance(kind, list) else kind))
+def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Without dictionary encoding."""
+    return column if column.type == kind else column.cast(kind)
 
 
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    octets: bytes = sink.getvalue().to_pybytes()
-    return octets
+def _put(column: pa.Array, counts: Integers, writer: Writer) -> None:
+    kind = column.type
+    writer.put(is_there(column).astype(TRUTH), counts)
+    if pa.types.is_struct(kind):
+        for part in column.flatten():
+            _put(part, counts, writer)
+    elif pa.types.is_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(LENGTHS)
+        writer.put(lengths, counts)
+        _put(column.flatten(), sums(lengths, counts), writer)
+    elif _is_octets(kind):
+        heap = heap_of(column)
+        lengths = np.diff(heap.ends).astype(LENGTHS)
+        writer.put(lengths, counts)
+        writer.put(heap.octets[heap.ends[0] : heap.ends[-1]], sums(lengths, counts))
+    else:
+        values = column.view(pa.int64()) if pa.types.is_timestamp(kind) else column
+        values = values.fill_null(False if pa.types.is_boolean(kind) else 0)
+        writer.put(values.to_numpy(zero_copy_only=False).astype(_fixed(kind), copy=False), counts)
+
+
+def _take(field: pa.Field, counts: Integers, reader: Reader) -> pa.Array:
+    kind, there = field.type, reader.take(TRUTH, counts).astype(bool)
+    mask = None if there.all() else pa.array(~there)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_take(part, counts, reader) for part in kind], fields=list(kind), mask=mask)
+    if pa.types.is_list(kind):
+        lengths = reader.take(LENGTHS, counts)
+        items = _take(kind.value_field, sums(lengths, counts), reader)
+        ends = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
+        return pa.ListArray.from_arrays(ends, items, type=kind, mask=mask)
+    valid = pa.py_buffer(np.packbits(there, bitorder="little")) if mask is not None and field.nullable else None
+    if _is_octets(kind):
+        lengths = reader.take(LENGTHS, counts)
+        octets = reader.take(OCTETS, sums(lengths, counts))
+        ends = np.append(0, np.cumsum(lengths)).astype(np.int32)
+        return pa.Array.from_buffers(kind, len(there), [valid, pa.py_buffer(ends), pa.py_buffer(octets)])
+    values = reader.take(_fixed(kind), counts)
+    if pa.types.is_boolean(kind):
+        return pa.array(values.astype(bool), mask=~there)
+    return pa.Array.from_buffers(kind, len(there), [valid, pa.py_buffer(values)])
+
+
+def _is_octets(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _fixed(kind: pa.DataType) -> np.dtype[Any]:
+    """How values of a type without a size of their own are written."""
+    if pa.types.is_boolean(kind):
+        return TRUTH
+    return np.dtype(np.int64 if pa.types.is_timestamp(kind) else kind.to_pandas_dtype())

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.conversation.outstanding import Frames
 from codec.conversation.returns import CONFIRM, OPEN, PENDING, PUBLISH, RETURN, RETURNED, matched
+from codec.conversation.stored import places
 from udfs.arrow.rows import fixed, numbers_of, places_where, truth_of
 from udfs.pairing.hashes import hashed
 from udfs.tables.settled import RETURNED as ARROW_RETURNED
@@ -41,25 +43,25 @@ class Returns:
         items["ts_ns"] = numbers_of(own["ts_ns"])
         self.items = np.concatenate([self.items, items])
 
-    def concluded(self, goes_on: int | None, until: int, confirmed: pa.Table | None) -> pa.Table | None:
-        """RETURNED of what is final; None if that is nothing. Of connection `goes_on`, only what is before frame
-        `until` is there for sure. `confirmed`: ENDS of messages, those that were settled among them."""
+    def concluded(self, goes_on: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
+        """RETURNED of what is final; None if that is nothing. Of connections that go on, only what is before frame
+        `until` of each is there for sure. `confirmed`: ENDS of messages, those that were settled among them."""
         items = self.items
         if not len(items):
             return None
-        goes = items["connection"] == goes_on if goes_on is not None else np.zeros(len(items), bool)
+        place = places(goes_on, items["connection"])
         if not (items["kind"] == RETURN).any() and confirmed is None:
-            self.items = items[goes]
+            self.items = items[place >= 0]
             return None
-        later = items[goes & (items["frame_no"] >= until)]
-        items = np.concatenate([items[~(goes & (items["frame_no"] >= until))], _confirms(items, confirmed)])
+        is_later = (place >= 0) & (items["frame_no"] >= np.append(until, 0)[place])
+        later = items[is_later]
+        items = np.concatenate([items[~is_later], _confirms(items, confirmed)])
         order = np.lexsort([items["kind"], items["frame_no"], items["key"], items["connection"]])
         items = items[order]
         changes = np.ones(len(items), bool)
-        for_key = (items["key"][1:] != items["key"][:-1]) | (items["connection"][1:] != items["connection"][:-1])
-        changes[1:] = for_key
+        changes[1:] = (items["key"][1:] != items["key"][:-1]) | (items["connection"][1:] != items["connection"][:-1])
         keys = np.cumsum(changes)
-        over = np.ones(len(items), np.int64) if goes_on is None else (items["connection"] != goes_on).astype(np.int64)
+        over = (~np.isin(items["connection"], goes_on)).astype(np.int64)
         fate, partner = matched(fixed(items["kind"]), fixed(keys), fixed(_publish_of(items)), fixed(over))
         stays = np.isin(fate, (OPEN, PENDING)) & (items["kind"] != CONFIRM) & (over == 0)
         self.items = np.concatenate([items[stays], later])
@@ -70,15 +72,14 @@ class Returns:
         columns = (items["connection"][returned], items["frame_no"][returned], by["ts_ns"], by["frame_no"])
         return pa.table([pa.array(np.ascontiguousarray(column)) for column in columns], schema=ARROW_RETURNED)
 
-    def open_publishes(self, connection: int | None) -> Integers:
-        """Frames of publishes of a connection that may still be returned, in order."""
-        own = (self.items["connection"] == connection) & (self.items["kind"] == PUBLISH)
-        return np.sort(self.items["frame_no"][own])
+    def open_publishes(self, goes_on: Integers) -> Frames:
+        """Frames of publishes of these connections that may still be returned."""
+        own = self.items[np.isin(self.items["connection"], goes_on) & (self.items["kind"] == PUBLISH)]
+        return Frames(own["connection"], own["frame_no"])
 
-    def give_up(self, connection: int | None, frames: Integers) -> None:
-        """These publishes of a connection are not looked at any more."""
-        own = self.items["connection"] == connection
-        self.items = self.items[~(own & np.isin(self.items["frame_no"], frames))]
+    def give_up(self, frames: Frames) -> None:
+        """These publishes are not looked at any more."""
+        self.items = self.items[~frames.among(self.items["connection"], self.items["frame_no"])]
 
 
 def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np.void]:

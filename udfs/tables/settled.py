@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.conversation.outstanding import Frames
 from codec.conversation.settlement import Settled
 from udfs.arrow.numbers import Numbers
 from udfs.arrow.rows import Index, elapsed, joined, numbers_of, picked
@@ -45,12 +46,12 @@ def ends_of(settled: Settled, texts: Mapping[str, Numbers]) -> pa.Table:
     return pa.table([columns[name] for name in ENDS.names], schema=ENDS)
 
 
-def unknown_ends(connection: int, frames: Integers) -> pa.Table:
-    """ENDS of messages of a connection of which nothing more will be known."""
-    count = len(frames)
+def unknown_ends(frames: Frames) -> pa.Table:
+    """ENDS of messages, by their first frames, of which nothing more will be known."""
+    count = len(frames.frame_no)
     columns = {
-        "connection_id": pa.repeat(connection, count),
-        "first_frame_no": pa.array(frames),
+        "connection_id": pa.array(frames.connection),
+        "first_frame_no": pa.array(frames.frame_no),
         "outcome": pa.repeat("unknown", count),
     }
     arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in ENDS]
@@ -70,13 +71,12 @@ class Known(NamedTuple):
         """With what `other` knows."""
         return Known(*(joined(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
 
-    def of(self, connection: int, frames: Integers) -> Known:
-        """What is known of messages that begin at these frames of a connection."""
-        mine = pa.array(frames)
+    def of(self, frames: Frames) -> Known:
+        """What is known of messages that begin at these frames."""
 
         def chosen(table: pa.Table) -> pa.Table | None:
-            found = pc.and_(pc.equal(table["connection_id"], connection), pc.is_in(table["first_frame_no"], mine))
-            rows = table.filter(found)
+            found = frames.among(numbers_of(table["connection_id"]), numbers_of(table["first_frame_no"]))
+            rows = table.filter(pa.array(found))
             return rows.combine_chunks() if rows.num_rows else None
 
         return Known(*(table and chosen(table) for table in self))

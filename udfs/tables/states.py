@@ -1,4 +1,7 @@
-"""The state of a connection as octets: what the decoder knows of it, and what its tables do.
+"""The states of connections as octets: what the decoder knows of each, and what its tables do.
+
+    octets = layout.sealed(writer)              # of each connection that was written
+    reader = Reader([layout.unsealed(each) for each in octets])
 
 A state is read by a release with the same layout only: `StateError` otherwise. It holds bytes of the capture,
 credentials among them where a login is cut in two: keep it as private as the captures.
@@ -6,26 +9,28 @@ credentials among them where a login is cut in two: keep it as private as the ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from codec.amqp.connections.state import ConnectionState
+from codec.amqp.connections.state import layout as decoder_layout
 from codec.conversation import carried
 from codec.conversation.channels import carried as channel_carried
 from codec.conversation.channels.state import EVENT, LIFE
 from codec.conversation.sessions import semantics
 from codec.layers.state import holds_secrets
-from udfs.arrow.types import arrow_schema
+from codec.packing import Writer, sealed, unsealed
+from udfs.conversation.sessions import COMPLETED, OCTETS
+from udfs.conversation.sessions import COUNT as SESSION_COUNT
 from udfs.tables.channels import COUNT
 from udfs.tables.config import Config
 from udfs.tables.connections import BLOCK
-from udfs.tables.packing import digest, packed, unpacked
+from udfs.tables.packing import digest
 from udfs.tables.returned import ITEM
-from udfs.tables.settled import ENDS, RETURNED
 
-LAYOUT = 1  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
+LAYOUT = 2  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
 
 # Rows of states. `over`: TCP has ended the connection, only copies of what was seen may still arrive; `secrets`: the
 # octets hold secrets of TLS; `error`: why the octets that were given could not be read.
@@ -41,55 +46,55 @@ ARROW_STATES = pa.schema(
         ("error", pa.string()),
     ]
 )
-BATCH_BYTES = 1 << 20
 
 
-class StateRows:
-    """Collects rows of states (ARROW_STATES)."""
+@dataclass(frozen=True)
+class Layout:
+    """How states are written, with a digest of what the meaning of their parts depends on."""
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
-        self._bytes = 0
+    digest: bytes
 
-    def add(self, state: ConnectionState, octets: bytes) -> None:
-        """The state of a connection that is still open."""
-        secrets = state.layers is not None and holds_secrets(state.layers)
-        values = (state.connection_id, state.flow, state.first_ns, state.last_ns, state.over, secrets, octets, None)
-        self._rows.append(values)
-        self._bytes += len(octets)
+    @classmethod
+    def of(cls, config: Config, schemas: Sequence[pa.Schema]) -> Layout:
+        """That of tables made as `config` says, with the tables `schemas` in states."""
+        records = [EVENT, LIFE, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS]
+        kinds = [*channel_carried.PARTS.items(), *carried.PARTS.items(), *records]
+        roles = [list(config.roles.roles), config.roles.texts, semantics.OUTCOMES, semantics.NAMES]
+        handshake = [list(config.handshake.statements), config.handshake.stages]
+        parts = [[repr(kind) for kind in kinds], [str(schema) for schema in schemas], repr(roles), repr(handshake)]
+        return cls(digest([*parts, decoder_layout().hex()]))
 
-    def unread(self, flow: bytes, error: str) -> None:
-        """Octets that could not be read."""
-        self._rows.append((None, flow, None, None, None, None, None, error))
+    def sealed(self, writer: Writer) -> list[bytes]:
+        """What was written, by connection."""
+        return [sealed(octets, LAYOUT, self.digest) for octets in writer.octets()]
 
-    @property
-    def enough(self) -> bool:
-        """Whether there are as many as should be handed out at a time."""
-        return self._bytes >= BATCH_BYTES
-
-    def take(self) -> pa.RecordBatch:
-        """The rows so far, in the order in which they came."""
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(ARROW_STATES)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_STATES, strict=True)]
-        self._rows, self._bytes = [], 0
-        return pa.RecordBatch.from_arrays(arrays, schema=ARROW_STATES)
+    def unsealed(self, octets: bytes) -> bytes:
+        """What was sealed, of one connection; `StateError` for anything else."""
+        return unsealed(octets, LAYOUT, self.digest)
 
 
-def layout_of(config: Config) -> bytes:
-    """A digest of what the meaning of the parts depends on."""
-    kinds = [*channel_carried.ARRAYS.items(), *carried.ARRAYS.items(), EVENT, LIFE, COUNT, BLOCK, ITEM]
-    tables = [ENDS, RETURNED, *(arrow_schema(schema) for schema in config.schemas.values())]
-    roles = [list(config.roles.roles), config.roles.texts, semantics.OUTCOMES, semantics.NAMES]
-    columns = [list(config.handshake.statements), config.handshake.stages]
-    return digest([[repr(kind) for kind in kinds], [str(table) for table in tables], repr(roles), repr(columns)])
+def state_rows(states: Sequence[ConnectionState], octets: Sequence[bytes]) -> pa.RecordBatch:
+    """ARROW_STATES of connections that are still open."""
+    columns: list[Sequence[object]] = [
+        [state.connection_id for state in states],
+        [state.flow for state in states],
+        [state.first_ns for state in states],
+        [state.last_ns for state in states],
+        [state.over for state in states],
+        [state.layers is not None and holds_secrets(state.layers) for state in states],
+        octets,
+        [None] * len(states),
+    ]
+    return _rows(columns)
 
 
-def to_octets(state: ConnectionState, parts: Mapping[str, Any], layout: bytes) -> bytes:
-    """The state of one connection; `layout` of the tables it is of."""
-    return packed({"state": state.to_bytes(), **parts}, LAYOUT, layout)
+def unread_rows(errors: Sequence[tuple[bytes, str]]) -> pa.RecordBatch:
+    """ARROW_STATES of flows whose octets could not be read, and why."""
+    flows, texts = zip(*errors, strict=True) if errors else ((), ())
+    columns: dict[str, Sequence[object]] = {"flow": flows, "error": texts}
+    return _rows([columns.get(name, [None] * len(errors)) for name in ARROW_STATES.names])
 
 
-def from_octets(octets: bytes, layout: bytes) -> tuple[ConnectionState, dict[str, Any]]:
-    """What `to_octets` was given; `StateError` for anything else."""
-    parts = unpacked(octets, LAYOUT, layout)
-    return ConnectionState.from_bytes(parts.pop("state")), parts
+def _rows(columns: Sequence[Sequence[object]]) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_STATES, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_STATES)

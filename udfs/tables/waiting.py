@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from udfs.arrow.rows import joined, numbers_of
+from codec.conversation.outstanding import Frames
+from udfs.arrow.rows import numbers_of
 from udfs.arrow.spool import Spool
 
-Integers = NDArray[np.int64]
 MEMORY_BYTES = 32 << 20
 
 
@@ -35,18 +33,13 @@ class Waiting:
         return self.bytes > max(most, self.left)
 
     def release(
-        self, goes_on: int | None, outstanding: Integers, ended: Callable[[pa.RecordBatch], pa.RecordBatch]
+        self, outstanding: Frames, ended: Callable[[pa.RecordBatch], pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """All rows, as `ended` makes them, but those of connection `goes_on` whose frames are `outstanding`, which is
-        in order."""
+        """All rows, as `ended` makes them, but those whose frames are `outstanding`."""
         rows, self._rows = self._rows, Spool(MEMORY_BYTES)
         self.bytes = self.left = 0
         for batch in rows.drain():
-            stays = np.zeros(batch.num_rows, bool)
-            if goes_on is not None and len(outstanding):
-                frames = numbers_of(batch[self._frame])
-                at = np.minimum(np.searchsorted(outstanding, frames), len(outstanding) - 1)
-                stays = (outstanding[at] == frames) & (numbers_of(batch["connection_id"]) == goes_on)
+            stays = outstanding.among(numbers_of(batch["connection_id"]), numbers_of(batch[self._frame]))
             if stays.any():
                 kept = batch.filter(pa.array(stays))
                 self._rows.add(kept)
@@ -55,16 +48,9 @@ class Waiting:
             if batch.num_rows:
                 yield ended(batch)
 
-    def put_down(self) -> pa.Table | None:
-        """The rows that wait; they still do."""
-        table = None
+    def rows(self, schema: pa.Schema) -> pa.Table:
+        """The rows that wait, which still do, in columns of `schema`: without dictionary encoding."""
         batches = list(self._rows.drain())
         for batch in batches:
             self._rows.add(batch)
-            table = joined(table, batch)
-        return table
-
-    def take_up(self, rows: pa.Table | None) -> None:
-        """Rows that were put down."""
-        for batch in rows.combine_chunks().to_batches() if rows is not None else ():
-            self.add(batch)
+        return pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)

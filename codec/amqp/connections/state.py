@@ -1,7 +1,7 @@
-"""What is known of one connection between two of its segments, as a value: put down after one capture, taken up with
-the next.
+"""What is known of one connection between two of its segments, as a value: saved after one capture, restored with the
+next.
 
-    state = ConnectionState.of(decoder_state, flow, ...)     # what the arrays of a decoder hold of its connection
+    state = ConnectionState.of(decoder_state, ...)           # what the arrays of a decoder hold of its connection
     octets = state.to_bytes()
     ConnectionState.from_bytes(octets).into(decoder_state)   # in another process, another day
 
@@ -10,19 +10,17 @@ is cut. So everything that a later segment can ask for is here: both directions 
 a frame or for a missing segment, and those kept to compare late copies with; spans; contents, 0-10 assemblies and 1.0
 deliveries that go on, with their running digests; rows that do not know their sender or version yet.
 
-The octets begin with MAGIC, a layout version, a digest of the layout and a checksum of the rest, which is compressed.
-Octets of another layout, or damaged ones, raise `StateError`; they are never misread. A state holds bytes of the
-capture, credentials among them where a login is cut in two: keep it as private as the captures.
+Octets are as `codec.packing` seals them. A state holds bytes of the capture, credentials among them where a login is
+cut in two: keep it as private as the captures.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +32,7 @@ from codec.amqp.connections.connection import CONNECTION, SPAN
 from codec.amqp.v0_10.assemblies import BLOCK, GROWING, SEGMENT, SESSION, append, segment_slot, session_slot
 from codec.amqp.v1_0.delivery_slots import BLOCK as DELIVERY_BLOCK
 from codec.amqp.v1_0.delivery_slots import BLOCKS, DELIVERY, EPOCH, HEAD, OPEN, SLOTS, USED
-from codec.errors import WirehareError
+from codec.packing import Reader, Writer, sealed, unsealed
 from codec.tcp.direction import DIRECTION, MARK, PIECE
 from codec.tcp.reassembly import HISTORY
 
@@ -42,9 +40,7 @@ if TYPE_CHECKING:
     from codec.amqp.stream import State
     from codec.layers.ordered import Tcp
 
-MAGIC = b"WHCS"
-LAYOUT = 2  # raise it when the meaning of a field changes; a changed field changes the digest by itself
-_HEAD = struct.Struct(">4sH8sI")  # magic, layout version, digest of the layout, CRC-32 of what follows
+LAYOUT = 3  # raise it when the meaning of a field changes; a changed field changes the digest by itself
 
 _DIGEST = np.dtype([("words", "u4", 8), ("block", "u1", 64), ("length", "i8")])
 _PLACE = np.dtype("i8")
@@ -73,15 +69,15 @@ _ARRAYS: dict[str, np.dtype] = {
     "octets": np.dtype("u1"),
     "payload": np.dtype("u1"),
 }  # fmt: skip
+NO_PLACES = np.zeros(0, np.int64)
+_FLOW, _NUMBER, _TEXT = np.dtype("V36"), np.dtype("i8"), np.dtype("u1")
 
 
-def _layout() -> bytes:
+@cache
+def layout() -> bytes:
+    """A digest of what the meaning of octets depends on."""
     text = json.dumps([[name, repr(kind.descr)] for name, kind in _ARRAYS.items()] + [list(R.COLUMNS), HEAD])
     return hashlib.sha256(text.encode()).digest()[:8]
-
-
-class StateError(WirehareError, ValueError):
-    """Octets that are not the state of a connection, or not of this layout."""
 
 
 @dataclass(frozen=True)
@@ -122,50 +118,19 @@ class ConnectionState:
 
     def to_bytes(self) -> bytes:
         """The state as octets."""
-        facts = {
-            "flow": self.flow.hex(),
-            "named": self.named,
-            "limits": self.limits,
-            "files": self.files,
-            "layers": self.layers,
-            "sizes": [len(self.arrays[name]) for name in _ARRAYS],
-        }
-        head = json.dumps(facts, separators=(",", ":")).encode()
-        parts = [len(head).to_bytes(4, "big"), head, *(self.arrays[name].tobytes() for name in _ARRAYS)]
-        body = zlib.compress(b"".join(parts), 1)
-        return _HEAD.pack(MAGIC, LAYOUT, _layout(), zlib.crc32(body)) + body
+        writer = Writer(1)
+        put_states([self], writer)
+        return sealed(writer.octets()[0], LAYOUT, layout())
 
     @classmethod
     def from_bytes(cls, octets: bytes) -> ConnectionState:
         """What `to_bytes` gave; `StateError` for anything else."""
-        if len(octets) < _HEAD.size or octets[:4] != MAGIC:
-            raise StateError("not the state of a connection")
-        _, version, digest, checksum = _HEAD.unpack_from(octets)
-        if (version, digest) != (LAYOUT, _layout()):
-            theirs, ours = f"{version}-{digest.hex()}", f"{LAYOUT}-{_layout().hex()}"
-            raise StateError(f"the state of a connection has layout {theirs}, this release reads {ours} only")
-        body = octets[_HEAD.size :]
-        if zlib.crc32(body) != checksum:
-            raise StateError("the state of a connection is damaged: its checksum differs")
-        body = zlib.decompress(body)
-        at = 4 + int.from_bytes(body[:4], "big")
-        facts = json.loads(body[4:at])
-        arrays = {}
-        for (name, kind), size in zip(_ARRAYS.items(), facts["sizes"], strict=True):
-            arrays[name] = np.frombuffer(body, kind, size, at)
-            at += size * kind.itemsize
-        return cls(
-            bytes.fromhex(facts["flow"]),
-            facts["named"],
-            facts["limits"],
-            tuple(facts["files"]),
-            arrays,
-            facts["layers"],
-        )
+        return take_states(Reader([unsealed(octets, LAYOUT, layout())]))[0]
 
     @classmethod
-    def of(cls, state: State, files: Sequence[str], limits: int) -> ConnectionState:
-        """The state of the connection at hand; all rows that are complete have been taken out of `state.rows`."""
+    def of(cls, state: State, files: Sequence[str], limits: int, channels: int, first_row: int = 0) -> ConnectionState:
+        """The state of the connection at hand, whose rows so far have channels below `channels`; its rows that are not
+        complete are those of `state.rows` from `first_row` on."""
         arrays: dict[str, np.ndarray] = {
             "connection": np.array(state.connection),
             "directions": np.array(state.directions),
@@ -178,24 +143,29 @@ class ConnectionState:
             arrays[f"torn{side}"] = state.torn[side][: int(state.directions[side].torn)].copy()
             arrays[f"spans{side}"] = np.array(state.spans.waiting[side][: state.spans.number[side]])
             arrays |= {f"{name}{side}": array for name, array in _deliveries(state, side).items()}
-        arrays |= _contents(state) | _assemblies(state)
+        arrays |= _contents(state, channels) | _assemblies(state, channels)
         rows, count, octets, payload = state.rows, *map(int, state.rows.used)
+        cells = rows.cells[first_row:count].copy()
+        octets_from, payload_from = row_ends(rows, first_row)
+        cells[:, R.OCTETS_END] -= octets_from
+        cells[:, R.PAYLOAD_END] -= payload_from
         arrays |= {
-            "cells": rows.cells[:count].reshape(-1).copy(),
-            "row_digests": rows.digest[:count].reshape(-1).copy(),
-            "octets": rows.octets[:octets].copy(),
-            "payload": rows.payload[:payload].copy(),
+            "cells": cells.reshape(-1),
+            "row_digests": rows.digest[first_row:count].reshape(-1).copy(),
+            "octets": rows.octets[octets_from:octets].copy(),
+            "payload": rows.payload[payload_from:payload].copy(),
         }
         arrays, used = renumbered(arrays, files)
         named = [list(name) for name in names_of(state.begun)]
         return cls(state.begun.flow.tobytes(), named, limits, used, arrays)
 
     def into(self, state: State, number: Callable[[str], int]) -> None:
-        """Make this connection the one at hand. `state` holds no rows, has forgotten its last connection
-        (`codec.amqp.framing.forget`) and turned to this flow (`codec.amqp.connections.begun.begin_flow`); its arrays
-        have room (`rooms`). `number` of a capture file there."""
+        """Make this connection the one at hand. `state` has forgotten its last connection (`codec.amqp.framing.forget`)
+        and turned to this flow (`codec.amqp.connections.begun.begin_flow`); its arrays have room (`rooms`); the rows of
+        this connection go behind those that it holds. `number` of a capture file there."""
         places = file_names(self.files, number)
-        arrays = {name: with_files(array, places) for name, array in self.arrays.items()}
+        files = {name: with_files(array, places) for name, array in self.arrays.items() if _file_fields(array.dtype)}
+        arrays = self.arrays | files
         for begun in self.named:
             remember(state.begun, *begun)
         state.connection[:] = arrays["connection"]
@@ -214,13 +184,17 @@ class ConnectionState:
         _restore_contents(state, arrays)
         _restore_assemblies(state, arrays)
         rows, count = state.rows, len(arrays["cells"]) // len(R.COLUMNS)
-        cells = arrays["cells"].reshape(count, len(R.COLUMNS)).copy()
-        cells[:, R.FILE] = np.where(cells[:, R.FILE] >= 0, places[np.maximum(cells[:, R.FILE], 0)], -1)
-        rows.cells[:count] = cells
-        rows.digest[:count] = arrays["row_digests"].reshape(count, 32)
-        rows.octets[: len(arrays["octets"])] = arrays["octets"]
-        rows.payload[: len(arrays["payload"])] = arrays["payload"]
-        rows.used[:] = count, len(arrays["octets"]), len(arrays["payload"])
+        first, octets, payload = map(int, rows.used)
+        if count:
+            cells = arrays["cells"].reshape(count, len(R.COLUMNS)).copy()
+            cells[:, R.FILE] = np.where(cells[:, R.FILE] >= 0, places[np.maximum(cells[:, R.FILE], 0)], -1)
+            cells[:, R.OCTETS_END] += octets
+            cells[:, R.PAYLOAD_END] += payload
+            rows.cells[first : first + count] = cells
+            rows.digest[first : first + count] = arrays["row_digests"].reshape(count, 32)
+            rows.octets[octets : octets + len(arrays["octets"])] = arrays["octets"]
+            rows.payload[payload : payload + len(arrays["payload"])] = arrays["payload"]
+            rows.used[:] = first + count, octets + len(arrays["octets"]), payload + len(arrays["payload"])
 
     def rooms(self) -> dict[str, int]:
         """How much room `into` needs: of each array of a direction's stream the larger of both, of `rows` the number
@@ -231,10 +205,75 @@ class ConnectionState:
         }
         return streams | {name: len(self.arrays[name]) for name in ("octets", "payload")}
 
+    @property
+    def channels(self) -> int:
+        """A number above those of all channels that are in it."""
+        half = 1 << 16
+        places = [self.arrays["content_places"], self.arrays["session_places"], self.arrays["segment_places"] >> 1]
+        return max((int((each % half).max()) + 1 for each in places if len(each)), default=0)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are not complete."""
+        return len(self.arrays["cells"]) // len(R.COLUMNS)
+
+
+def row_ends(rows: R.Rows, row: int) -> tuple[int, int]:
+    """Where the octets and the payload of rows before `row` end."""
+    last = rows.cells[row - 1]
+    return (int(last[R.OCTETS_END]), int(last[R.PAYLOAD_END])) if row else (0, 0)
+
+
+def put_states(states: Sequence[ConnectionState], writer: Writer) -> None:
+    """Write the states of connections."""
+    one = np.ones(len(states), np.int64)
+    for name, kind in _ARRAYS.items():
+        arrays = [state.arrays[name] for state in states]
+        octets = np.frombuffer(b"".join(array.tobytes() for array in arrays), kind)
+        writer.put_counted(octets, np.array([len(array) for array in arrays], np.int64))
+    writer.put(np.frombuffer(b"".join(state.flow for state in states), _FLOW), one)
+    writer.put(np.array([state.limits for state in states], _NUMBER), one)
+    named = [number for state in states for begun in state.named for number in begun]
+    writer.put_counted(np.array(named, _NUMBER), np.array([3 * len(state.named) for state in states], np.int64))
+    for texts in (
+        [json.dumps(state.files) for state in states],
+        [json.dumps(state.layers) if state.layers is not None else "" for state in states],
+    ):
+        encoded = [text.encode() for text in texts]
+        sizes = np.array([len(each) for each in encoded], np.int64)
+        writer.put_counted(np.frombuffer(b"".join(encoded), _TEXT), sizes)
+
+
+def take_states(reader: Reader) -> list[ConnectionState]:
+    """What `put_states` wrote."""
+    one = np.ones(reader.connections, np.int64)
+    parts = {name: _apart(*reader.take_counted(kind)) for name, kind in _ARRAYS.items()}
+    flows, limits = reader.take(_FLOW, one), reader.take(_NUMBER, one)
+    named = _apart(*reader.take_counted(_NUMBER))
+    files, layers = (_apart(*reader.take_counted(_TEXT)) for _ in range(2))
+    return [
+        ConnectionState(
+            flows[i].tobytes(),
+            named[i].reshape(-1, 3).tolist(),
+            int(limits[i]),
+            tuple(json.loads(files[i].tobytes())),
+            {name: arrays[i] for name, arrays in parts.items()},
+            json.loads(layers[i].tobytes()) if len(layers[i]) else None,
+        )
+        for i in range(reader.connections)
+    ]
+
+
+def _apart(values: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
+    """The items of each connection."""
+    ends = np.cumsum(counts).tolist()
+    return [values[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+
 
 def stream_arrays(state: State | Tcp, side: int, directions: np.ndarray) -> dict[str, np.ndarray]:
     """What the arrays of a direction hold that is still needed, moved to the front; its record in `directions` follows
     (compare `codec.tcp.reassembly.make_room`)."""
+    directions = directions.view(np.ndarray)
     d, s = directions[side], state.streams[side]
     keep = max(int(d["kept"]), int(d["pos"]) - HISTORY)
     at = int(d["next"]) - (int(d["end"]) - int(d["pos"]))  # stream offset of `pos`
@@ -274,33 +313,39 @@ def _restore_digests(known: Any, places: np.ndarray, digests: np.ndarray) -> Non
         getattr(known, name)[places] = digests[name]
 
 
-def _contents(state: State) -> dict[str, np.ndarray]:
+def _slots(epochs: np.ndarray, slots: np.ndarray, used: int, live: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Which of the first `used` slots of each direction are of its epoch, and `live`."""
+    half, slots = len(slots) // 2, slots.view(np.ndarray)  # fields of a record array take long to look up
+    first = (slots[side * half : side * half + used] for side in (0, 1))
+    return np.concatenate(
+        [np.flatnonzero((own["epoch"] == epochs[side]) & live(own)) + side * half for side, own in enumerate(first)]
+    )
+
+
+def _contents(state: State, channels: int) -> dict[str, np.ndarray]:
     """Contents that are open, and the digests of these and of 0-10 assemblies."""
     slots, epochs = state.contents.slots, state.contents.epochs
-    half = len(slots) // 2
-    epoch_of = np.repeat(epochs, half)
-    content = (slots["epoch"] == epoch_of) & (slots["state"] != NOTHING)
-    session = (state.assemblies.sessions["epoch"] == epoch_of) & (state.assemblies.sessions["open"] != 0)
-    places = np.flatnonzero(content | session)
+    content = _slots(epochs, slots, channels, lambda own: own["state"] != NOTHING)
+    session = _slots(epochs, state.assemblies.sessions, channels, lambda own: own["open"] != 0)
+    places = np.union1d(content, session)
     contents = np.array(slots[places])
-    contents["state"][~content[places]] = NOTHING
+    contents["state"][~np.isin(places, content)] = NOTHING
     return {"content_places": places, "contents": contents, "digests": _digests(state, places)}
 
 
 def _restore_contents(state: State, arrays: dict[str, np.ndarray]) -> None:
-    slots, places = state.contents.slots, arrays["content_places"]
+    slots, places = state.contents.slots.view(np.ndarray), arrays["content_places"]
     contents = arrays["contents"].copy()
     contents["epoch"] = state.contents.epochs[places // (len(slots) // 2)]
     slots[places] = contents
     _restore_digests(state.contents.digests, places, arrays["digests"])
 
 
-def _assemblies(state: State) -> dict[str, np.ndarray]:
+def _assemblies(state: State, channels: int) -> dict[str, np.ndarray]:
     """Sessions of 0-10 as far as commands are numbered, and segments that go on."""
     a, epochs = state.assemblies, state.contents.epochs
-    sessions = np.flatnonzero(a.sessions["epoch"] == np.repeat(epochs, len(a.sessions) // 2))
-    alive = (a.segments["epoch"] == np.repeat(epochs, len(a.segments) // 2)) & (a.segments["state"] != NOTHING)
-    places = np.flatnonzero(alive)
+    sessions = _slots(epochs, a.sessions, channels, lambda own: np.ones(len(own), bool))
+    places = _slots(epochs, a.segments, 2 * channels, lambda own: own["state"] != NOTHING)
     segments = np.array(a.segments[places])
     held = [np.zeros(0, np.uint8)]
     for segment in segments:
@@ -342,9 +387,8 @@ def _restore_assemblies(state: State, arrays: dict[str, np.ndarray]) -> None:
 def _deliveries(state: State, side: int) -> dict[str, np.ndarray]:
     """Deliveries of 1.0 that go on, and the octets kept of each."""
     dl = state.deliveries
-    slots = dl.slots[side]
-    open_now = slots["epoch"] == dl.pool[side, EPOCH] if dl.pool[side, OPEN] else np.zeros(SLOTS, bool)
-    places = np.flatnonzero(open_now)
+    slots = dl.slots[side].view(np.ndarray)
+    places = np.flatnonzero(slots["epoch"] == dl.pool[side, EPOCH]) if dl.pool[side, OPEN] else NO_PLACES
     held = [np.zeros(0, np.uint8)]
     for delivery in slots[places]:
         block, left = int(delivery["first_block"]), int(delivery["kept"])
@@ -363,6 +407,9 @@ def _deliveries(state: State, side: int) -> dict[str, np.ndarray]:
 
 def _restore_deliveries(state: State, side: int, arrays: dict[str, np.ndarray]) -> None:
     dl, places = state.deliveries, arrays[f"delivery_places{side}"]
+    dl.pool[side, OPEN] = dl.pool[side, USED] = 0
+    if not len(places):
+        return
     heads = arrays[f"delivery_heads{side}"].reshape(len(places), HEAD)
     dl.heads.reshape(2, SLOTS, HEAD)[side][places] = heads
     _restore_digests(dl.digests, side * SLOTS + places, arrays[f"delivery_digests{side}"])
@@ -384,9 +431,10 @@ def _restore_deliveries(state: State, side: int, arrays: dict[str, np.ndarray]) 
     dl.pool[side, USED] = block - side * BLOCKS
 
 
-def _file_fields(array: np.ndarray) -> list[str]:
+@cache
+def _file_fields(kind: np.dtype) -> list[str]:
     """Fields of records that hold the number of a capture file."""
-    return [name for name in array.dtype.names or () if name == "file" or name.endswith("_file")]
+    return [name for name in kind.names or () if name == "file" or name.endswith("_file")]
 
 
 def file_names(files: Sequence[str], number: Callable[[str], int]) -> np.ndarray:
@@ -396,8 +444,8 @@ def file_names(files: Sequence[str], number: Callable[[str], int]) -> np.ndarray
 
 def with_files(array: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Records with the numbers of capture files replaced: `places[number]`."""
-    fields = _file_fields(array)
-    if not fields:
+    fields = _file_fields(array.dtype)
+    if not fields or not len(array):
         return array
     array = array.copy()
     for name in fields:
@@ -409,11 +457,11 @@ def with_files(array: np.ndarray, places: np.ndarray) -> np.ndarray:
 def renumbered(arrays: dict[str, np.ndarray], files: Sequence[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """The arrays with files numbered anew, and those that occur."""
     found = [arrays["cells"].reshape(-1, len(R.COLUMNS))[:, R.FILE]]
-    found += [array[name] for array in arrays.values() for name in _file_fields(array)]
+    found += [array[name] for array in arrays.values() for name in _file_fields(array.dtype)]
     used = [int(number) for number in np.unique(np.concatenate(found)) if 0 <= number < len(files)]
     places = np.zeros(len(files) or 1, np.int64)
     places[used] = np.arange(len(used))
-    arrays = {name: with_files(array, places) for name, array in arrays.items()}
+    arrays = arrays | {name: with_files(array, places) for name, array in arrays.items() if _file_fields(array.dtype)}
     cells = arrays["cells"].reshape(-1, len(R.COLUMNS))
     cells[:, R.FILE] = np.where(cells[:, R.FILE] >= 0, places[np.maximum(cells[:, R.FILE], 0)], -1)
     return arrays, tuple(files[number] for number in used)

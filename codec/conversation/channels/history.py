@@ -332,11 +332,11 @@ def _row(s, roles, rows, i, out):
 
 
 @kernel
-def follow(s, roles, rows, out):
-    """Take `rows`, which follow those before; `s` and `out` have room for what they may bring (`with_room`,
-    `new_results`)."""
+def follow(s, roles, rows, first, end, out):
+    """Take `rows` from `first` on and before `end`, which follow those before; `s` and `out` have room for what they
+    may bring (`with_room`, `new_results`)."""
     numbers = s.numbers
-    for i in range(len(rows.frame_no)):
+    for i in range(first, end):
         if numbers[STARTED] == 0 or numbers[CONNECTION] != rows.connection_id[i]:
             end_connection(s, out)
             _begin_connection(s, rows.connection_id[i])

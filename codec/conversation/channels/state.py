@@ -166,10 +166,9 @@ def with_room(state: State, rows: int) -> State:
     )
 
 
-def new_results(state: State, rows: int) -> Results:
-    """Room for the results of so many rows, the last of which may end all that is open; touched only where used."""
-    numbers = state.numbers
-    touched, waiting, links = int(numbers[TOUCHED]), int(numbers[PENDINGS]), int(numbers[LINKS])
+def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
+    """Room for the results of so many rows, the last of which may end all that is open: `touched` channels, `waiting`
+    settlements and `links`; touched only where used."""
     lives = touched + 2 * rows
     sizes = (rows, 4 * rows + waiting + 2 * lives, lives, links + rows, rows)
     kinds = (MESSAGE, EVENT, LIFE, LINK_LIFE, REPLY)

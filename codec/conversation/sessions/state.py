@@ -172,10 +172,15 @@ def new_state() -> State:
 
 def with_room(state: State, rows: int, ranges: int) -> State:
     """`state` with room for what so many rows, with so many ranges, may add."""
-    # A settlement of a range may be written twice, and each of these in two where numbers begin anew.
-    more = {"events": 3 * rows + 4 * ranges, "links": 2 * rows, "bindings": rows, "attachings": rows}
-    pools: dict[str, Any] = {name: longer(getattr(state, name), more.get(name, rows)) for name in KINDS}
+    pools: dict[str, Any] = {name: longer(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
     return state._replace(found_by=keyed_with_room(state.found_by, KEYS_A_ROW * rows), **pools)
+
+
+def growth(name: str, rows: int, ranges: int) -> int:
+    """How many records of a kind, or entries of keys, so many rows with so many ranges may add."""
+    # A settlement of a range may be written twice, and each of these in two where numbers begin anew.
+    more = {"events": 3 * rows + 4 * ranges, "links": 2 * rows, "keys": KEYS_A_ROW * rows, "values": KEYS_A_ROW * rows}
+    return more.get(name, rows)
 
 
 class Ended(NamedTuple):

@@ -146,10 +146,11 @@ def _row(s, roles, rows, i):
 
 
 @kernel
-def follow(s, roles, rows):
-    """Take `rows`, which follow those before; `s` has room for what they may bring (`state.with_room`)."""
+def follow(s, roles, rows, first, end):
+    """Take `rows` from `first` on and before `end`, which follow those before; `s` has room for what they may bring
+    (`state.with_room`)."""
     numbers = s.numbers
-    for i in range(len(rows.frame_no)):
+    for i in range(first, end):
         if numbers[STARTED] == 0 or numbers[CONNECTION] != rows.connection_id[i]:
             end_connection(s)
             _begin_connection(s, rows.connection_id[i])
