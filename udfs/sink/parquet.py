@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,12 +89,15 @@ class Marked:
         self._stream, self._variants = stream, variants
         self._held: list[bytes] | None = None
         self._written = 0
+        self._failed = False
 
     def write(self, data: bytes) -> int:
-        if self._held is None:
-            self._stream.write(data)
-        else:
+        if self._held is not None:
             self._held.append(data)
+        elif not self._failed:  # the buffer in front writes its rest once more when it is destroyed
+            self._failed = True
+            self._stream.write(data)
+            self._failed = False
         self._written += len(data)
         return len(data)
 
@@ -117,11 +121,16 @@ class Marked:
         return False
 
     def close(self) -> None:
-        """Write what was held back; raises ValueError if that is not the end of a Parquet file."""
+        """Write what was held back; raises ValueError if that is not the end of a Parquet file. A file that is
+        abandoned before its footer is closed as it is."""
         if self.closed:
             return
         self.closed = True
-        end = b"".join(self._held or ())
+        if self._held is None:
+            with suppress(OSError):
+                self._stream.close()
+            return
+        end = b"".join(self._held)
         size = int.from_bytes(end[-8:-4], "little")
         if end[-4:] != MAGIC or size > len(end) - 8:
             raise ValueError("what was written does not end as a Parquet file does")
