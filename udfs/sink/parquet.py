@@ -163,6 +163,7 @@ class ParquetFiles:
         self._spark, self._options = schema, options
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = self._count = 0
+        self._columns: pa.Schema | None = None  # those of the first rows
         self._writer: pq.ParquetWriter | None = None
         self._file: Marked | None = None
         self._buffer: pa.BufferedOutputStream | None = None
@@ -171,7 +172,10 @@ class ParquetFiles:
         """Take rows with the columns of the schema; a row group is written when there is enough for one."""
         if not batch.num_rows:
             return
-        self._waiting.append(batch)
+        if self._columns is None:
+            self._columns = batch.schema
+        # rows read from states are not dictionary-encoded
+        self._waiting.append(batch if batch.schema == self._columns else batch.cast(self._columns))
         self._bytes += batch.nbytes
         self._count += batch.num_rows
         if self._bytes >= self._options.group_bytes or self._count >= GROUP_ROWS:
