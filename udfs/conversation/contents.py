@@ -226,7 +226,7 @@ class Groups:
         self._frames, self.order = frames, own_at
         self._numbers: dict[str, NDArray[np.int64]] = {}
         connections, contents = (numbers_of(frames[name])[own_at] for name in ("connection_id", "content_frame_no"))
-        keys = places_of(connections) * (contents.max() + 1) + contents
+        keys = _ordinals(connections) * (contents.max() + 1) + contents
         if (np.diff(keys) < 0).any():
             by_key = np.argsort(keys, kind="stable")
             self.order, keys = own_at[by_key], keys[by_key]
@@ -326,3 +326,12 @@ class Groups:
     def keys(self, which: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Connection and frame_no of the method of some groups."""
         return self.connections[self.starts[which]], self.contents[self.starts[which]]
+
+
+def _ordinals(connections: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number of each connection, in the order in which they come first: rows that waited come before new ones of the
+    same connection, with other connections between them."""
+    places = places_of(connections)
+    ids = connections[np.flatnonzero(np.diff(places, prepend=-1))]
+    _, first, which = np.unique(ids, return_index=True, return_inverse=True)
+    return np.asarray(first[which][places], np.int64)
