@@ -8,7 +8,7 @@ Where the other families of attacks are tried:
 * data offsets outside of the frame, sizes below the frame header, performatives of the wrong layer, aborted deliveries,
   handles used again, sections that make no sense: test_amqp_1_0_streams; in the tables: test_tables_1_0_written
 * frame headers with flaws, segments without beginning or end: test_amqp_0_10_streams
-* other protocols and TLS on the port of AMQP: test_recognition; 0-9-1 servers that say any version:
+* other protocols and TLS on the port of AMQP: test_detection; 0-9-1 servers that say any version:
   test_version_agreement
 * copies that conflict, data in a SYN, sequence numbers that wrap, keep-alives, ports used again: test_reassembly; the
   rest of TCP: test_hostile_tcp
