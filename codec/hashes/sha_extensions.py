@@ -1,7 +1,8 @@
 """The block function of SHA-256 (FIPS 180-4, section 6.2.2) in the SHA instructions of x86, for `codec.hashes.digest`.
 
-They save a tenth to a third of a worker's CPU time. Reading, decoding and writing all tables of a capture of 300 MB (the
-generator's profile 'usual') takes 4.3 CPU seconds with them and 6.5 without; 150 MB of large bodies take 0.7 and 1.1.
+They save a tenth to a third of a worker's CPU time. Reading, decoding and writing all tables of a capture of 300 MB
+(the generator's profile 'usual') takes 4.3 CPU seconds with them and 6.5 without; 150 MB of large bodies take 0.7 and
+1.1.
 
 The instructions are part of the processor, so kernels with them are cached like all others. numba separates cached
 kernels by processor features, and compiles anew where these differ. AVAILABLE: kernels compiled here may use them.
