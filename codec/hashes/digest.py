@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba.extending import overload
 
 from codec.compiler.kernel import interpreted, kernel
 from codec.hashes.sha_extensions import AVAILABLE, compress_block
@@ -118,7 +119,16 @@ def extended_block(words, data, at, schedule):
     compress_block(words, data, at, ROUND)
 
 
-_compress = extended_block if AVAILABLE else portable_block
+def _compress(words, data, at, schedule):
+    """Add a block: compiled by `_compiled_compress`, interpreted by the portable function."""
+    with np.errstate(over="ignore"):  # after `interpret()`, too
+        portable_block(words, data, at, schedule)
+
+
+@overload(_compress, inline="always")
+def _compiled_compress(words, data, at, schedule):
+    block = extended_block if AVAILABLE else portable_block
+    return lambda words, data, at, schedule: block(words, data, at, schedule)
 
 
 @kernel

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codec.compiler.kernel import LazyKernel
 from codec.hashes.digest import INITIAL, begin, extended_block, finish, new_digests, portable_block, update
 from codec.hashes.sha_extensions import AVAILABLE
 
@@ -37,6 +38,12 @@ def test_parts_of_any_size(parts: list[bytes]) -> None:
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])
 def test_around_the_size_of_a_block(size: int) -> None:
     assert digest([bytes(range(256))[:size] * 4]) == hashlib.sha256(bytes(range(256))[:size] * 4).digest()
+
+
+def test_interpreted_after_a_compiled_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that imported kernels may still switch to plain Python."""
+    monkeypatch.setattr(LazyKernel, "__call__", lambda kernel, *args: kernel._function(*args))
+    assert digest([bytes(range(256))]) == hashlib.sha256(bytes(range(256))).digest()
 
 
 @pytest.mark.parametrize("block", [portable_block, EXTENDED])

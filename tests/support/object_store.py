@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from moto.s3.models import s3_backends
 from pyarrow import fs
 from werkzeug.serving import make_server
 
@@ -101,3 +102,4 @@ def object_store() -> Iterator[Store]:
     finally:
         server.shutdown()
         thread.join()
+        s3_backends.reset()  # moto keeps buckets in the process, not in the server
