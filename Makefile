@@ -21,7 +21,9 @@ demo: java .venv/runtime  ## decode and audit the captures in samples/: tables i
 
 kernels: java .venv/kernels .venv/classes  ## compile kernels, prepare the JVM's classes: what large captures and a quick start need
 
-test: lint types tests  ## check style, types and behaviour
+test: lint  ## check style, types and behaviour
+	@$(BIN)/mypy & checked=$$!; $(MAKE) --no-print-directory kernels; made=$$?; wait $$checked && exit $$made
+	@$(MAKE) --no-print-directory tests
 
 lint: java .venv/dev  ## check style only
 	$(BIN)/ruff check .

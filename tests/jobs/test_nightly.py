@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.dataset
 import pytest
+from audit_support import only
 from pyspark.sql import SparkSession
 from submitting import OF_SPARK, ROOT, submitted
 
@@ -45,20 +46,22 @@ def test_it_takes_the_options_of_both() -> None:
 
 @pytest.fixture(scope="module")
 def apart(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `captures`, and what the two commands write of them: `tables`, `audit.html`, `audit.json`."""
+    """A folder with `captures` and `audit.toml`, and what the two commands write of them: `tables`, `audit.html`,
+    `audit.json`."""
     folder = tmp_path_factory.mktemp("apart")
     (folder / "captures").mkdir()
     # Behind the last record the header of one that claims 2**32 - 1 octets.
     (folder / "captures" / "torn.pcap").write_bytes(CAPTURE.read_bytes() + b"\xff" * 16)
     tables, report, said = (str(folder / name) for name in ("tables", "audit.html", "audit.json"))
+    rules = ("--config", str(only(folder, "CH", "SEC", "CAP")))
     assert main(["decode", str(folder / "captures"), "--output", tables]) == 3
-    assert main(["audit", tables, "--report", report, "--json", said, "--fail-on", "never"]) == 0
+    assert main(["audit", tables, "--report", report, "--json", said, "--fail-on", "never", *rules]) == 0
     return folder
 
 
 def test_submitted_from_anywhere_it_writes_what_the_two_commands_write(apart: Path, tmp_path: Path) -> None:
-    job = str(ROOT / "jobs" / "nightly.py")
-    ran = submitted(job, str(apart / "captures"), *WRITTEN, "--fail-on", "never", folder=tmp_path)
+    job, rules = str(ROOT / "jobs" / "nightly.py"), ("--config", str(apart / "audit.toml"))
+    ran = submitted(job, str(apart / "captures"), *WRITTEN, "--fail-on", "never", *rules, folder=tmp_path)
     assert ran.returncode == 3, ran.stdout + ran.stderr
     # Spark puts what goes to stderr into stdout, and keeps stderr for itself.
     assert [line for line in ran.stderr.splitlines() if not OF_SPARK.match(line)] == []
@@ -83,7 +86,7 @@ def test_what_is_printed_for_other_programs_is_the_audit_alone(
     apart: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ("--output", tmp_path / "out", "--report", tmp_path / "r.html", "--fail-on", "never", "--format", "json")
-    assert nightly(apart / "captures", *given) == 3
+    assert nightly(apart / "captures", *given, "--config", apart / "audit.toml") == 3
     printed = capsys.readouterr()
     assert json.loads(printed.out)["findings"] == json.loads((apart / "audit.json").read_text())["findings"]
     assert "The tables are in" in printed.err

@@ -9,6 +9,7 @@ from typing import Any
 from arrow_rows import arrow_rows
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.audit.catalogue import catalogue
 from pipeline.schemas import FINDINGS, TABLES
 
 BEGIN = datetime(2026, 11, 20, 2, 0, 0)
@@ -114,3 +115,11 @@ def write_tables(spark: SparkSession, directory: Path) -> Path:
     for name, rows in ROWS.items():
         arrow_rows(spark, rows, TABLES[name]).coalesce(1).write.parquet(str(directory / name))
     return directory
+
+
+def only(folder: Path, *groups: str) -> Path:
+    """Settings for an audit with the rules of these groups alone: an audit with all of them takes 20 s of CPU."""
+    path = folder / "audit.toml"
+    others = sorted({rule.partition("-")[0] for rule in catalogue()} - {*groups})
+    path.write_text(f"disable = {others}\n")
+    return path

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from ended import take_facts
 from fuzz import PARTS
 from wire import CLIENT, SERVER
 
@@ -45,6 +44,7 @@ class Frame(NamedTuple):
     content: int | None
 
 
+LEDGER = ("payload_bytes", "missing_bytes", *PARTS)
 FIXED = [R.CHANNEL, R.CLASS, R.METHOD_ID, R.CODE, R.NAME, R.PAYLOAD_SIZE]
 HEAPS = (
     ("arguments", R.ARGUMENTS_END),
@@ -56,8 +56,7 @@ HEAPS = (
 
 class Decoded(NamedTuple):
     frames: list[Frame]
-    ledgers: dict[int, dict[str, Any]]  # by direction
-    facts: dict[str, Any]
+    ledgers: list[dict[str, int]]  # by direction
 
 
 class Flow(NamedTuple):
@@ -86,14 +85,17 @@ def decoded(flow: Flow, keep: np.ndarray | None = None) -> list[Decoded]:
                 numbers.setdefault(connection, {})[number] = (frame.direction, frame.offset)
                 found.setdefault(connection, []).append(frame._replace(content=content))
     result = []
-    for facts in take_facts(d):
-        frames = found.get(facts.connection_id, [])
-        places = numbers.get(facts.connection_id, {})
+    concluded = [
+        (int(connection), directions)
+        for ended in d.take_ended()
+        for connection, directions in zip(ended.connections["connection_id"], ended.directions, strict=True)
+    ]
+    for connection_id, directions in concluded:
+        frames, places = found.get(connection_id, []), numbers.get(connection_id, {})
         named = [f._replace(content=None if f.content is None else places[f.content][1]) for f in frames]
         assert all(f.content is None or places[f.content][0] == f.direction for f in frames)
-        directions = {f.direction: f.sender for f in frames}
-        ledgers = {way: facts.facts[("client", "server")[sender]] for way, sender in directions.items()}
-        result.append(Decoded(named, ledgers, facts.facts))
+        ledgers = [{name: int(counted[name]) for name in LEDGER} for counted in directions]
+        result.append(Decoded(named, ledgers))
     return result
 
 
