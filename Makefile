@@ -106,9 +106,10 @@ java:
 	@started=$$(date +%s); $(PIP) install --editable . && echo "Installed in $$(($$(date +%s) - started)) s"
 	@touch $@
 
+# Without byte code, which takes pip as long as all else: Python writes that of the modules that are imported.
 .venv/dev: pyproject.toml | .venv/bin/python
 	@echo "Installing wirehare and the tools of its tests into .venv"
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install --no-compile --editable '.[dev]'
 	@touch .venv/runtime $@
 
 .venv/notebook: pyproject.toml | .venv/runtime

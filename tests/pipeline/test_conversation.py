@@ -29,7 +29,6 @@ CAPTURES = (
     "10_qpidd_outcomes_drain.pcap", "10_rabbitmq_multi_frame_transfer.pcap", "10_mid_stream.pcap",
 )  # fmt: skip
 TABLES = ("channels", "links", "messages", "methods")
-CONTENT_COLUMNS = ("content_frame_no", "body_sha256", "payload", "properties")
 FRAMES = pa.schema([field for field in ARROW_DECODED if field.name != "kind"])
 
 

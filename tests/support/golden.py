@@ -64,12 +64,6 @@ def manifest() -> dict[str, Any]:
 
 
 @cache
-def census() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((CAPTURES / "CENSUS.json").read_text())["captures"]
-    return loaded
-
-
-@cache
 def captures() -> dict[str, Capture]:
     """Every entry of the manifest; the parts of a rotated capture make one entry more, under their pattern."""
     found, rotated = {}, {}

@@ -38,7 +38,6 @@ PASSWORD = b"hunter2!Kx9#qZ"
 TOKEN = b"eyJhbGciOiJFUzI1NiJ9." + base64.urlsafe_b64encode(bytes(range(7, 157, 2))) + b".c2lnbmF0dXJlMDQyNw"
 PROOF = b"v0X8v3Bz2T0CJGbJQyF0XHI4Ts="
 DIGEST = b"b913a602c7eda7a495b4e6e7334d3890"
-HEX = PASSWORD.hex().encode()
 
 
 def amqplain(*entries: tuple[bytes, bytes]) -> bytes:

@@ -21,7 +21,6 @@ SERIAL = 2**32
 
 # (class, code) -> its fields in order: (name, width in octets, or what it is).
 STR8, SET, SIZED = "str8", "set", "sized"  # length in 1, 2, 4 octets before it; a set holds pairs of numbers
-BIT = 0  # is its packing flag alone
 LAYOUTS: dict[tuple[int, int], tuple[str, list[tuple[str, int | str]]]] = {
     (2, 1): ("attach", []),
     (2, 3): ("detach", []),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, WHOLE, header, segment, whole
@@ -153,7 +152,6 @@ def login(**given: Any) -> Talk:
     return closed(opened(**given))
 
 
-TIME = datetime(2026, 11, 23, tzinfo=UTC)
 DECLARE: tuple[str, dict[str, Any]] = ("queue.declare", {"queue": "q"})
 SELECT: tuple[str, dict[str, Any]] = ("tx.select", {})
 BRANCH = {"xid": XID}

@@ -22,7 +22,7 @@ HEADERS = {"0-8": b"AMQP\x01\x01\x08\x00", "0-9": b"AMQP\x01\x01\x00\x09", "0-9-
 START_VERSIONS = {"0-8": (8, 0), "0-9": (0, 9), "0-9-1": (0, 9)}
 # 0-8 numbers these of class connection otherwise; 0-8 channel.open-ok and basic.consume end earlier.
 CLOSE_NUMBERS = {"0-8": (60, 61)}
-CHANNEL_ID_OCTETS = CONSUME_TABLE_OCTETS = 4
+CHANNEL_ID_OCTETS = 4
 BODY_BYTES = 64
 
 
