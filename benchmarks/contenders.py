@@ -65,7 +65,7 @@ def read_runs(path: Path) -> list[pa.RecordBatch]:
 
 def in_flow_order(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows as a shuffle by flow would hand them over, one by one; accounts, which have no flow, last."""
-    from pipeline.decoding.decode import RUN_ORDER
+    from pipeline.decoding import RUN_ORDER
 
     runs = pa.Table.from_batches(batches)
     order = pc.sort_indices(runs, sort_keys=[(name, "ascending") for name in RUN_ORDER])
@@ -112,7 +112,7 @@ def identity(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def floor(task: Task) -> None:
     """The same source, the same shuffle and sort, every batch through Python as it is, and thrown away."""
-    from pipeline.decoding.decode import sorted_runs
+    from pipeline.decoding import sorted_runs
     from udfs.schemas import TCP_RUNS
 
     runs = sorted_runs(spark(task), str(task.capture))
@@ -121,8 +121,8 @@ def floor(task: Task) -> None:
 
 def write_frames(task: Task) -> None:
     """Table frames, as `wirehare decode` writes it."""
-    from pipeline.decoding.decode import decode_into
-    from pipeline.output.swap import place
+    from pipeline.decoding import decode_into
+    from pipeline.output.place import place
 
     output = place(str(task.work / "frames"))
     output.remove()

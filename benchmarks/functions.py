@@ -24,7 +24,8 @@ from pyspark.sql.pandas.functions import arrow_udf
 import udfs
 from benchmarks.families import FAMILIES, streams
 from pipeline.session import session
-from udfs.functions import decoding, naming, privacy
+from udfs.functions import decoding
+from udfs.functions import names as naming
 
 BATCH = 10_000
 MILLION = 10**6
@@ -77,7 +78,7 @@ def cases(rows: int) -> dict[str, tuple[Callable[..., pa.Array], list[pa.Array]]
         version = constant(family, rows)
         frames = [frame for side in streams(family, 100)[1] for frame in split(side, family)]
         found[f"amqp_frame, {family}"] = (decoding.decode_frame, [repeated(frames, rows), version])
-        found[f"amqp_redact, {family}"] = (privacy.redact_frame, [repeated(frames, rows), version])
+        found[f"amqp_redact, {family}"] = (naming.redact_frame, [repeated(frames, rows), version])
         if family == "0-9-1":
             found["amqp_version"] = (decoding.spoken_version, [repeated(frames, rows)])
     old = constant("0-9-1", rows)
@@ -101,10 +102,10 @@ def cases(rows: int) -> dict[str, tuple[Callable[..., pa.Array], list[pa.Array]]
             naming.flow_id,
             [pa.array(every), *ports[:1], constant("10.0.0.1", rows), ports[1]],
         ),
-        "amqp_anonymise_ip": (privacy.anonymise_ip, [repeated(ips, rows), key]),
-        "amqp_anonymise_ip, distinct": (privacy.anonymise_ip, [pa.array(every), key]),
-        "amqp_pseudonym": (privacy.pseudonyms, [repeated(ips, rows), constant("queue", rows), key]),
-        "amqp_pseudonym, distinct": (privacy.pseudonyms, [pa.array(names), constant("queue", rows), key]),
+        "amqp_anonymise_ip": (naming.anonymise_ip, [repeated(ips, rows), key]),
+        "amqp_anonymise_ip, distinct": (naming.anonymise_ip, [pa.array(every), key]),
+        "amqp_pseudonym": (naming.pseudonyms, [repeated(ips, rows), constant("queue", rows), key]),
+        "amqp_pseudonym, distinct": (naming.pseudonyms, [pa.array(names), constant("queue", rows), key]),
     }
 
 

@@ -32,12 +32,11 @@ from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
 from benchmarks.units import CLIENT, SERVER
 from pipeline.lake.batch import OF_CONNECTIONS
-from pipeline.lake.files import Writer, rows_of
-from pipeline.lake.ingest import begins
-from pipeline.lake.ingesting import Ingest
+from pipeline.lake.batches import Ingest
+from pipeline.lake.files import Writer, read_rows
+from pipeline.lake.ingest import Options, work_of
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
-from pipeline.lake.place import existing
+from pipeline.lake.place import open_lake
 from pipeline.session import session
 from pipeline.tables.exchange import ThisProcess
 
@@ -146,7 +145,7 @@ def states(directory: Path, number: int) -> None:
                 multiply(lake, number // FEW)
             with peaks(os.getpid()) as seen:
                 took = take(path)
-            log = Log(existing(str(lake)))
+            log = Log(open_lake(str(lake)))
             there = sum(file.rows for file in log.files("states"))
             octets = sum(file.size for file in log.files("states")) / MEGA
             print(
@@ -158,12 +157,12 @@ def states(directory: Path, number: int) -> None:
 
 def multiply(lake: Path, times: int) -> None:
     """Put the rows of open connections into one file, so often, as rows of so many more connections."""
-    log = Log(existing(str(lake)))
+    log = Log(open_lake(str(lake)))
     for name in (*OF_CONNECTIONS, "states"):
         table = log.tables[name]
         files = [file for file in log.files(name) if file.open or not table.partitioned]
         writer = Writer(log.root, table, f"copies-{name}", open_rows=True)
-        rows = rows_of(log.root, name, files)
+        rows = read_rows(log.root, name, files)
         for copy in range(times) if rows.num_columns else ():
             for batch in rows.to_batches():
                 for column, change in (("connection_id", _other_id), ("flow", _other_flow)):
@@ -188,7 +187,7 @@ def _other_flow(flow: bytes, copy: int) -> bytes:
 def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
     """An ingest that runs on: takes a capture as a batch, deletes it, and tells the seconds."""
     options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
-    with Ingest.into(str(lake), begins(session, process=ThisProcess()), options) as ingest:
+    with Ingest.into(str(lake), work_of(session, process=ThisProcess()), options) as ingest:
 
         def take(path: Path) -> float:
             began = time.perf_counter()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.audit.config import Config
-    from pipeline.output.swap import Place
+    from pipeline.output.place import Place
     from pipeline.report.baseline import Comparison, Previous
     from pipeline.report.cards import Card
     from pipeline.report.facts import Facts
@@ -327,8 +327,8 @@ def open_tables(directory: str) -> Place:
 
     from pipeline.lake.layout import LakeError
     from pipeline.lake.log import Log
-    from pipeline.lake.place import existing, is_lake
-    from pipeline.output.swap import OutputError, place
+    from pipeline.lake.place import is_lake, open_lake
+    from pipeline.output.place import OutputError, place
     from pipeline.schemas import TABLES
     from udfs.source.files import first_line
 
@@ -341,7 +341,7 @@ def open_tables(directory: str) -> Place:
         raise TablesError(f"{directory}: no such directory; expected one that `wirehare decode` has written")
     if is_lake(source):
         try:
-            if not Log(existing(directory), directory).batch("captures"):
+            if not Log(open_lake(directory), directory).batch("captures"):
                 raise TablesError(f"{directory}: the lake has no batch yet; `wirehare ingest` adds some")
         except LakeError as error:
             raise TablesError(str(error)) from error
@@ -367,7 +367,7 @@ def open_tables(directory: str) -> Place:
 
 def read_baseline(name: str | None) -> Previous | None:
     """The audit in the file --baseline. Raises UsageError."""
-    from pipeline.output.swap import OutputError, place
+    from pipeline.output.place import OutputError, place
     from pipeline.report.baseline import BaselineError, read
     from udfs.source.files import first_line
 
@@ -397,7 +397,7 @@ def read_config(name: str | None) -> Config | None:
 
 def write(target: Place, text: str) -> None:
     """Write a file, replacing the old one in one step."""
-    from pipeline.output.file import sink
+    from pipeline.output.place import sink
 
     with sink(target) as out:
         out.write(text.encode(errors="replace"))

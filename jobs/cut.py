@@ -26,7 +26,7 @@ from udfs.source.suggestions import meant, unknown
 if TYPE_CHECKING:
     from pipeline.extract import Choice, CutOptions, Result, Rows
     from pipeline.extract.originals import Original
-    from pipeline.output.swap import Place
+    from pipeline.output.place import Place
 
 EPILOG = """examples:
   wirehare cut tables --connection 4711 -o one.pcapng              (connection_id)
@@ -204,7 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Cut: check all arguments first, write the file last; return the exit code."""
     from pipeline.extract import TablesError, cut_rows, from_files
     from pipeline.extract.originals import COLUMNS, originals
-    from pipeline.output.swap import OutputError, place
+    from pipeline.output.place import OutputError, place
 
     started = time.monotonic()
     how = cut_options(arguments)
@@ -380,7 +380,7 @@ def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) ->
 @contextlib.contextmanager
 def open_output(target: Place | None) -> Iterator[Any]:
     """An open file, which replaces `target` when the body succeeds; standard output without a target."""
-    from pipeline.output.file import sink
+    from pipeline.output.place import sink
 
     if target is None:
         yield sys.stdout.buffer

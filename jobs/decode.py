@@ -155,7 +155,7 @@ def moment(text: str) -> int:
 
 def exit_statuses() -> ExitStatuses:
     """Exit statuses of job-specific errors."""
-    from pipeline.output.swap import OutputError
+    from pipeline.output.place import OutputError
     from udfs.decode.key_logs import KeyLogError
     from udfs.source.paths import PathError
 
@@ -189,8 +189,8 @@ def decode_captures(
     """Decode; return the Spark session that was started for it, if any, and the exit code. If this process decodes
     without Spark, `meanwhile` is called first."""
     import pipeline
-    from pipeline.decoding.decode import IN_PROCESS_BYTES, in_one_task
-    from pipeline.output.swap import place
+    from pipeline.decoding import IN_PROCESS_BYTES, in_one_task
+    from pipeline.output.place import place
     from pipeline.tables.exchange import ThisProcess
     from udfs.decode.key_logs import require_key_logs
     from udfs.source.paths import anchored, require_capture, resolve

@@ -1,7 +1,7 @@
 """Append new captures to a lake, batch by batch; open connections continue in the next batch.
 
-Runs as `wirehare ingest` and as `spark-submit jobs/ingest.py`. What it does is `pipeline.ingest`; this is its command
-line, its loop, and a line for each batch.
+Runs as `wirehare ingest` and as `spark-submit jobs/ingest.py`. It is the command line of `pipeline.ingest`, with a loop
+and a line per batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobs.stopping import run_interruptibly
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.lake.ingesting import Ingest
+    from pipeline.lake.batches import Ingest
     from pipeline.tables.exchange import ThisProcess
 
 EPILOG = """examples:
@@ -38,7 +38,7 @@ exit codes:
   4  Spark or the file system failed; the lake is as of its last batch, and the next run continues
   130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
 """
-STOPPED = "the lake is as of its last batch; the next run goes on from there"
+STOPPED = "the lake is as of its last batch; the next run continues from there"
 UNITS = {"": 1, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
 LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd]?)")
 
@@ -109,7 +109,7 @@ def length(text: str) -> float:
 
 
 def exit_statuses() -> ExitStatuses:
-    """Errors of its own."""
+    """Exit statuses of job-specific errors."""
     from pipeline.lake.layout import LakeError
     from udfs.decode.key_logs import KeyLogError
     from udfs.source.paths import PathError
@@ -122,10 +122,9 @@ def exit_statuses() -> ExitStatuses:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ingest as the arguments say; the exit code."""
-    from pipeline.lake.ingest import begins, key_logs
-    from pipeline.lake.ingesting import Ingest
-    from pipeline.lake.options import Options
+    """Ingest as the arguments say; return the exit code."""
+    from pipeline.lake.batches import Ingest
+    from pipeline.lake.ingest import Options, key_logs, work_of
     from pipeline.session import has_session
     from pipeline.tables.exchange import ThisProcess
     from udfs.source.paths import PathError, resolve
@@ -148,7 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
         sessions.append(spark)
         return spark
 
-    work = begins(
+    work = work_of(
         begin,
         process=None if has_session() else process,
         payload=arguments.payload,
@@ -159,19 +158,19 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
     def follow() -> int:
-        if arguments.once:  # what runs on has time to compile
-            with suppress(PathError):  # said when they are taken
+        if arguments.once:  # a loop has time to compile
+            with suppress(PathError):  # reported when they are ingested
                 interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))
         with Ingest.into(arguments.lake, work, options) as ingest:
             if ingest.resumed is not None:
-                print_status(f"Batch {ingest.resumed} was finished, which an earlier run had begun to commit")
+                print_status(f"Finished the commit of batch {ingest.resumed}, which an earlier run had started")
             return rounds(ingest, arguments)
 
     return run_interruptibly(follow, sessions)
 
 
 def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float], None] = time.sleep) -> int:
-    """Take what is new, again and again, or once; the exit code of the latter."""
+    """Ingest new captures repeatedly, or once; return the exit code."""
     from udfs.source.paths import PathError
 
     damaged = 0
@@ -183,20 +182,18 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
                 print_result(line(batch))
         except PathError:
             if arguments.once:
-                raise  # else the first capture is still to come
+                raise  # otherwise the first capture may still arrive
         for copy, original in ingest.copies:
-            print_error(f"{arguments.prog}: {copy}: is the capture {original}, which was taken already; left out")
+            print_error(f"{arguments.prog}: {copy}: is the capture {original}, which was ingested already; skipped")
         if arguments.once:
             if ingest.unsettled:
-                print_status(
-                    f"{ingest.unsettled} captures changed a moment ago and are left for the next run (--settle)"
-                )
+                print_status(f"{ingest.unsettled} captures changed within --settle and are left for the next run")
             return UNREADABLE if damaged else OK
         wait(max(0.0, arguments.every - (time.monotonic() - began)))
 
 
 def line(batch: dict[str, Any]) -> str:
-    """What a person sees of a batch."""
+    """The line printed for a batch."""
     from pipeline.output.units import plural, size
 
     lag = "" if batch["lag_ns"] is None else f", {batch['lag_ns'] / 1e9:,.0f} s behind the latest packet"

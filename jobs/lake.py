@@ -27,7 +27,7 @@ exit codes:
   2  bad usage, or no lake
   4  the file system failed; the lake is as it was
 """
-BATCHES = 10  # shown
+BATCHES = 10  # listed
 DAYS = 14
 
 
@@ -57,15 +57,15 @@ def exit_statuses() -> ExitStatuses:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compact, expire or show the lake; return the exit code."""
-    from pipeline.lake import house
+    from pipeline.lake import maintenance
     from pipeline.lake.log import Log
-    from pipeline.lake.place import existing
+    from pipeline.lake.place import open_lake
     from pipeline.output.units import plural
 
-    log = Log(existing(arguments.lake), arguments.lake)
+    log = Log(open_lake(arguments.lake), arguments.lake)
     if arguments.compact or arguments.expire is not None:
-        done = house.compact(log) if arguments.compact else house.expire(log, arguments.expire)
-        what = f"joined into {done.added:,}" if arguments.compact else "dropped"
+        done = maintenance.compact(log) if arguments.compact else maintenance.expire(log, arguments.expire)
+        what = f"compacted into {done.added:,}" if arguments.compact else "dropped"
         print_result(f"{plural(done.removed, 'file')} {what}; {plural(done.deleted, 'old file')} deleted")
         return OK
     print_result(overview(log))
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def overview(log: Log) -> str:
     """The lake's last batches, days, tables and open connections, as text."""
-    from pipeline.lake.files import rows_of
+    from pipeline.lake.files import read_rows
     from pipeline.output.units import plural, size
     from pipeline.schemas import TABLES
 
@@ -89,7 +89,7 @@ def overview(log: Log) -> str:
             key = "open" if file.open else str(file.day or "no day")
             of_day[key] += file.rows if name == "messages" else 0
             sizes[key] += file.size
-    batches = rows_of(log.root, "batches", sorted(log.files("batches", last), key=lambda file: file.path)[-BATCHES:])
+    batches = read_rows(log.root, "batches", sorted(log.files("batches", last), key=lambda file: file.path)[-BATCHES:])
     shown = ("batch", "started_ts", "files", "packets", "frames", "messages", "open_connections", "seconds")
     states = log.files("states", last)
     return "\n".join(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.running import UsageError
 
 if TYPE_CHECKING:
-    from pipeline.output.swap import Place
+    from pipeline.output.place import Place
 
 STANDARD_OUTPUT = "-"
 
@@ -18,7 +18,7 @@ def writable(name: str) -> Place:
     """The place of a file to write. Raises UsageError if its directory does not exist, or the name is a directory."""
     import pyarrow.fs
 
-    from pipeline.output.swap import OutputError, place
+    from pipeline.output.place import OutputError, place
 
     try:
         target = place(name)
@@ -40,7 +40,7 @@ def write_json(target: Place | None, document: Mapping[str, Any]) -> None:
     """Write a document to standard output (None), or to a file, replacing an old one."""
     import json
 
-    from pipeline.output.file import sink
+    from pipeline.output.place import sink
 
     text = json.dumps(document, indent=2, default=str) + "\n"
     if target is None:

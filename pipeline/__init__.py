@@ -21,21 +21,20 @@ from pyspark.sql.types import StructType
 from codec.errors import WirehareError
 from pipeline import views
 from pipeline.audit import findings
-from pipeline.decoding.decode import Time, decoded
-from pipeline.decoding.lazy import LazyTables, stream_queues
+from pipeline.decoding import Time, decoded
 from pipeline.extract import cut
 from pipeline.heartbeats import heartbeats
 from pipeline.lake import reading
 from pipeline.lake.ingest import ingest
 from pipeline.lake.reading import Span
+from pipeline.lazy import LazyTables, stream_queues
 from pipeline.output import overview
-from pipeline.output.arrow import to_arrow, with_to_arrow
-from pipeline.output.swap import escape_glob
+from pipeline.output.place import escape_glob
 from pipeline.output.writing import write
 from pipeline.schemas import TABLES
 from pipeline.summaries import backlog, consumers, latency, rates
 from pipeline.tables.flows import message_flows
-from pipeline.tables.shape import empty
+from pipeline.tables.shape import empty, to_arrow, with_to_arrow
 from udfs.source.files import public_uri
 from udfs.source.suggestions import suggesting
 

@@ -452,6 +452,14 @@ TABLES: dict[str, StructType] = {
     "messages": MESSAGES,
     "message_flows": MESSAGE_FLOWS,
 }
+# What Spark derives; workers make the other tables from the frames of one connection.
+SPARK_TABLES = ("captures", "message_flows")
+WORKER_TABLES = tuple(name for name in TABLES if name not in SPARK_TABLES)
+# In a lake a final row is in the partition of its day: that of its end, so that the days from some day on have all rows
+# that were still open on that day. Tables without such a column: `streams` are in the day of their connection,
+# `message_flows` in that of the later message.
+DAY_COLUMNS = ("last_ts", "closed_ts", "ts")
+DAY_OF = {name: next((day for day in DAY_COLUMNS if day in schema.names), None) for name, schema in TABLES.items()}
 # What a row stands for: first the tables that jobs write, then those that exist only in a Spark session.
 ROWS = {
     "captures": "capture file: packets, times, skipped packets, damage",

@@ -1,8 +1,8 @@
 """The tables with the column names of OpenTelemetry, Elastic Common Schema and Zeek.
 
-    pipeline.views.otel(tables)   a row a message    OpenTelemetry semantic conventions, messaging spans
-    pipeline.views.ecs(tables)    a row a connection Elastic Common Schema, network events
-    pipeline.views.conn(tables)   a row a connection Zeek's conn.log
+    pipeline.views.otel(tables)   one row per message     OpenTelemetry semantic conventions, messaging spans
+    pipeline.views.ecs(tables)    one row per connection  Elastic Common Schema, network events
+    pipeline.views.conn(tables)   one row per connection  Zeek's conn.log
 
 Each view maps names to SQL over the joined tables. The names contain dots: quote them in SQL.
 """

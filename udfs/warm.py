@@ -145,9 +145,8 @@ def warm_layers() -> None:
     from codec.layers.stack import Layers
     from codec.layers.stretches import Output, Stretches
     from codec.layers.tls.bulk import decrypt
-    from codec.layers.tls.ciphers import Aead
+    from codec.layers.tls.ciphers import Aead, Keys
     from codec.layers.tls.framing import clear_end, split
-    from codec.layers.tls.schedule import Keys
     from codec.layers.tls.suites import SUITES
     from codec.net.segments import SEGMENT
 
@@ -266,13 +265,13 @@ def warm_checks() -> None:
 
 def warm_functions() -> None:
     """Compile what the SQL functions add to the decoder: a protocol header of each family is enough."""
-    from udfs.functions import decoding, privacy
+    from udfs.functions import decoding, names
 
     octets = pa.array([b"AMQP" + octets.tobytes() for octets in headers().octets])
     decoding.version_of(octets)
     for version in ("0-9-1", "0-10", "1.0"):
         versions = pa.repeat(pa.scalar(version), len(octets))
-        for function in (decoding.decode_frame, decoding.decode_arguments, decoding.decode_table, privacy.redact_frame):
+        for function in (decoding.decode_frame, decoding.decode_arguments, decoding.decode_table, names.redact_frame):
             function(octets, versions)
 
 

@@ -2,7 +2,7 @@
 
 Theory of operation. After each segment both directions are drained. Bytes in order go to the framing, which consumes
 whole frames; holes are declared when they are certain. Bytes wait while the other direction lacks bytes that their
-packet acknowledged (`codec.tcp.order`). A direction is in one of six modes:
+packet acknowledged (`codec.tcp.reassembly`). A direction is in one of six modes:
 
     START    its protocol is not detected yet              -> FRAMES, LOST, TLS, FOREIGN
     FRAMES   `pos` is a frame boundary                     -> INSIDE (a hole), LOST (no frame here), TLS
@@ -72,9 +72,8 @@ from codec.tcp.direction import (
     Stream,
     new_stream,
 )
-from codec.tcp.order import give_up, release, waits
 from codec.tcp.pieces import drop_first_piece, hole_ahead
-from codec.tcp.reassembly import declare_missing, make_room
+from codec.tcp.reassembly import declare_missing, give_up, make_room, release, waits
 
 
 class State(NamedTuple):

@@ -1,7 +1,7 @@
 """One connection whose AMQP is in TLS or WebSocket: TCP in order, through its layers, as segments for the decoder.
 
-Of each packet there is a segment without payload, and one for each stretch that its layers gave, before that of the
-packet with which it was readable. Sequence numbers continue those of the segments before the first layer.
+The output has one segment without payload per packet, and before it one per stretch of output of the layers that the
+packet completed. Sequence numbers continue those of the segments before the first layer.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from codec.layers.tls.records import Tls
 from codec.layers.websocket import WebSocket, is_upgrade
 from codec.net.segments import ACK, FLOW_KEY_BYTES, IS_LATE, PEER_IS_LATE, SEGMENT, SYN
 from codec.tcp.direction import DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, TLS
+from codec.tcp.reassembly import WRAP
 
-WRAP = 1 << 32
 NO_BASE = -1
-HOLE_COST = 64  # octets that a hole counts for where those that wait are bounded
+HOLE_COST = 64  # octets per hole in the bound of waiting octets
 _STREAM_ARRAY = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}
-# What of a direction's record is counted on the wire, and added to what the decoder counted.
+# Fields of a direction counted on the wire, to add to those of the decoder.
 ADDED = ("retransmitted_bytes", "out_of_order", "conflicting_bytes", "outside_bytes", "zero_window_ns")
 BASE, GIVEN, PLAIN, MISSING, SEGMENTS = 0, 1, 2, 3, 4  # rows of `totals`
 _CARRIED = ("connection_id", "upgraded", "untouched", "limits", "_waiting_bytes", "_any_content")
 
 
 class Part(NamedTuple):
-    """Segments for the decoder, as `Decoder.feed_flows` takes them; `layered`: the connection that they are of."""
+    """Segments for the decoder, as `Decoder.feed_flows` takes them; `layered`: their connection."""
 
     flows: np.ndarray
     ends: np.ndarray
@@ -95,13 +95,13 @@ class LayeredConnection:
         if int(segment["flags"]) & ACK:
             self._begin(1 - direction, int(segment["ack"]))
         self.limits = 0
-        self.untouched = False  # nothing can be read: octets pass as they are
-        self._waiting: list[tuple[int, bytes | int]] | None = []  # until anything is readable
+        self.untouched = False  # nothing can be read: octets pass unchanged
+        self._waiting: list[tuple[int, bytes | int]] | None = []  # until the first output of the layers
         self._waiting_bytes = 0
         self._any_content = False  # of the first layer
 
     def state(self, files: Sequence[str]) -> dict[str, Any]:
-        """All of it as JSON takes it, secrets too; `files`: capture files by number."""
+        """The state as JSON values, with secrets; `files`: capture files by number."""
         waiting = None if self._waiting is None else [[way, packed(content)] for way, content in self._waiting]
         return {
             "tcp": tcp_state(self.tcp, files),
@@ -128,10 +128,8 @@ class LayeredConnection:
         begin_at(self.tcp, direction, seq)
         self.totals[BASE, direction] = seq
 
-    # ---- segments in, segments out
-
     def take(self, segments: np.ndarray, payload: np.ndarray) -> tuple[list[Part], int]:
-        """The next segments: parts for the decoder, and how many were taken (fewer where another connection begins)."""
+        """The next segments: parts for the decoder, and how many were consumed (up to the next connection)."""
         parts: list[Part] = []
         i = 0
         while True:
@@ -167,7 +165,7 @@ class LayeredConnection:
         self.tcp = self.tcp._replace(streams=(streams[0], streams[1]))
 
     def _ordered(self) -> list[Part]:
-        """What `order` gave, through the layers, as one part."""
+        """The output of `order`, through the layers, as one part."""
         count = int(self.tcp.used[0])
         if not count:
             return []
@@ -183,10 +181,8 @@ class LayeredConnection:
         flows = np.frombuffer(self.flow, np.uint8).reshape(1, FLOW_KEY_BYTES)
         return [Part(flows, np.array([len(segments)]), segments, payload, self)]
 
-    # ---- layers
-
     def _read(self, given: Stretches) -> Stretches:
-        """Stretches of TCP through all layers; as they are where nothing can be read."""
+        """Stretches of TCP through all layers; unchanged if nothing can be read."""
         if self.untouched:
             return given
         if self._waiting is None:
@@ -211,7 +207,7 @@ class LayeredConnection:
         return joined(_passed(before, given.part(0, last + 1)), given.part(last + 1, count))
 
     def _through(self, given: Stretches) -> Stretches:
-        """Stretches of TCP through all layers. What TLS gives first may begin another one."""
+        """Stretches of TCP through all layers. The first output of TLS may begin a WebSocket layer."""
         found = self.stack[0].read(given)
         contents = np.flatnonzero(found.size > 0)
         if len(contents) and not self._any_content:
@@ -222,8 +218,6 @@ class LayeredConnection:
                 self.stack.append(websocket)
                 return joined(found.part(0, first), websocket.read(found.part(first, len(found.size))))
         return self.stack[1].read(found) if len(self.stack) > 1 else found
-
-    # ---- what is known
 
     @property
     def plain(self) -> list[int]:
@@ -241,7 +235,7 @@ class LayeredConnection:
         return next((layer for layer in self.stack if isinstance(layer, WebSocket)), None)
 
     def facts(self) -> dict[str, Any]:
-        """What `codec.layers.facts` makes columns of."""
+        """Facts for the columns of `codec.layers.stack`."""
         websocket = self.websocket
         return {
             "tls": dict(self.tls.facts()) if self.tls else None,
@@ -251,7 +245,7 @@ class LayeredConnection:
         }
 
     def correct(self, directions: np.ndarray) -> None:
-        """Correct the records of both directions: what was on the wire instead of what the decoder was given."""
+        """Correct the records of both directions to what was on the wire."""
         for way in (0, 1):
             d, wire = directions[way], self.tcp.directions[way]
             d["packets"] += int(wire["packets"]) - self.totals[SEGMENTS, way]
@@ -275,7 +269,7 @@ class LayeredConnection:
 
 
 def _passed(before: list[tuple[int, bytes | int]], given: Stretches) -> Stretches:
-    """What waited, and `given`, as they are; all readable with the last event."""
+    """The waiting stretches and `given`, unchanged, at the last event."""
     contents, event = before + given.contents(), int(given.event[-1])
     out = Output(sum(len(content) for _, content in contents if isinstance(content, bytes)))
     for direction, content in contents:

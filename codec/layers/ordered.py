@@ -1,14 +1,14 @@
-"""TCP segments in, the same connection in order out: without copies, with holes marked.
+"""TCP segments in, the same connection in order out: without retransmissions, with holes marked.
 
 The rules are those of the decoder itself (`codec.amqp.connections.transport`, `codec.net`): which copy of a byte
 counts, when a hole is certain, which direction waits for the other. The output is SEGMENT records:
 
-* what became readable with a segment: bytes (`cap_len` of them, end to end in `octets`) or a hole (`wire_len` bytes of
-  which none was captured); flags PEER_IS_LATE and IS_LATE where the order of both directions is not known, and
-* behind it one without payload for the segment itself, with its flags; `ack` is 1 where it acknowledges one octet more
-  than there was of the other direction, which is its FIN.
+* what a segment completed: bytes (`cap_len` of them, end to end in `octets`) or a hole (`wire_len` bytes, none
+captured), with flags PEER_IS_LATE and IS_LATE if the order of both directions is unknown; * after it one without
+payload for the segment itself, with its flags; `ack` is 1 if it acknowledges the FIN of the other
+  direction.
 
-Sequence numbers of the output are those of the stream. `Tcp` has everything between two calls.
+Sequence numbers of the output are those of the stream. `Tcp` has the state between two calls.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from codec.amqp.stream import can_continue, has_more, has_waiting_bytes, is_drai
 from codec.compiler.kernel import kernel
 from codec.net.segments import ACK, IS_LATE, PEER_IS_LATE, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, Stream, new_stream
-from codec.tcp.order import release
 from codec.tcp.pieces import drop_first_piece, hole_ahead
-from codec.tcp.reassembly import WRAP, anchor, declare_missing, make_room, offset_of
+from codec.tcp.reassembly import WRAP, anchor, declare_missing, make_room, offset_of, release
 from codec.variant.writer import copy_bytes
 
 ANEW = -1  # another connection begins with this segment
@@ -49,7 +48,7 @@ class Tcp(NamedTuple):
 
 
 def new_tcp() -> Tcp:
-    """A connection of which nothing is known yet."""
+    """A new connection."""
     begun = new_begun(False)
     connection = begun.connection.copy().view(np.recarray)
     connection["phase"] = PLACE
@@ -90,7 +89,7 @@ def _event(t, direction, ts_ns, packet_no, file, seq, ack, wire_len, cap_len, fl
     e.wire_len = wire_len
     e.cap_len = cap_len
     e.file = file
-    e.window = 1  # open: how long it was closed is known here
+    e.window = 1  # open: the time it was closed is counted here
     e["flags"] = flags
     e.direction = direction
     t.used[0] = n + 1
@@ -98,8 +97,8 @@ def _event(t, direction, ts_ns, packet_no, file, seq, ack, wire_len, cap_len, fl
 
 
 @kernel
-def _hand_on(t, direction, waiting):
-    """Bytes in order become events, but for the last `waiting` ones: DONE, or NEED_ROWS when there is no room."""
+def _output(t, direction, waiting):
+    """Output bytes in order as events, except the last `waiting` ones: DONE, or NEED_ROWS if there is no room."""
     d, s = t.directions[direction], t.streams[direction]
     peer = t.directions[1 - direction]
     stop = int(d.next) - waiting
@@ -124,12 +123,12 @@ def _hand_on(t, direction, waiting):
 
 @kernel
 def _drain(t, direction):
-    """Hand on what is in order, insert what waited for it, declare holes that are certain."""
+    """Output bytes in order, insert waiting pieces, declare certain holes."""
     c = t.connection[0]
     d, s = t.directions[direction], t.streams[direction]
     peer = t.directions[1 - direction]
     while True:
-        code = _hand_on(t, direction, release(d, s, peer))
+        code = _output(t, direction, release(d, s, peer))
         if code != DONE:
             return code
         if d.piece_end > d.piece_from and s.pieces[d.piece_from].start <= d.next:
@@ -198,7 +197,7 @@ def order(t, segments, payload, i):
 
 @kernel
 def end_order(t):
-    """No more segments: both directions give up waiting. (code, direction that needs room)."""
+    """End of segments: both directions output what waits. (code, direction that needs room)."""
     c = t.connection[0]
     c.over = 1
     going_on = True

@@ -6,8 +6,7 @@
     layers.concluded(connections, directions)                   # correct what the decoder counted
 
 Segments pass untouched until one begins with a ClientHello whose secrets are known, or with an upgrade to WebSocket.
-From there on `codec.layers.connection` reads the connection. TLS without secrets passes untouched: the decoder knows
-what to report of it.
+From there on `codec.layers.connection` reads the connection. TLS without secrets passes untouched to the decoder.
 """
 
 from __future__ import annotations
@@ -16,28 +15,72 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from codec.layers.candidates import first_candidate, head_at
+from codec.amqp.connections.ended import Concluded
+from codec.amqp.connections.facts import hellos
+from codec.compiler.kernel import inlined, kernel
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stretches import Layer
-from codec.layers.tls.hello import random_of
+from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
+from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
 from codec.layers.tls.keylog import SecretSource
 from codec.layers.tls.records import Tls
 from codec.layers.tls.trial import HEAD, match_secrets
 from codec.layers.websocket import WebSocket, is_upgrade
 from codec.net.segments import SYN
+from codec.tcp.direction import TLS
 
-TRIED = 2  # records of a connection that began before the capture on which secrets are tried
-TRIED_SEGMENTS = 64  # among so many segments
-# Connections in vain, each some 0.3 processor seconds: so many, and one more for so many octets of segments.
+# Trial of secrets on a connection that began before the capture: on so many records, in so many segments.
+TRIED_RECORDS, TRIED_SEGMENTS = 2, 64
+# Cap on connections without success, some 0.3 CPU seconds each: so many, and one more per so many octets of segments.
+# It applies per task, so beyond it, which connections are tried depends on the partitioning.
 TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 32, 1 << 24
+
+
+HELLO_HEAD = 43  # octets of a record with a ClientHello up to the end of its random; no upgrade of HTTP is shorter
+ANY = -1
+HELLO = (0x16, 3, ANY, ANY, ANY, 1, ANY, ANY, ANY, 3)  # handshake record, version 3.x, ClientHello, version 3.x
+REQUEST = (0x47, 0x45, 0x54, 0x20)  # "GET "
+
+
+@inlined
+def _begins(payload, at, size, pattern):
+    """Whether the first octets of `size` at `at` match `pattern`."""
+    for i in range(min(size, len(pattern))):
+        if pattern[i] != ANY and payload[at + i] != pattern[i]:
+            return False
+    return True
+
+
+@kernel
+def first_candidate(segments, payload, i):
+    """Index of the first segment from `i` on that begins like a ClientHello or an HTTP request; -1: none."""
+    for j in range(i, len(segments)):
+        g = segments[j]
+        size, at = int(g.cap_len), int(g.payload_at)
+        if size > 0 and (_begins(payload, at, size, HELLO) or _begins(payload, at, size, REQUEST)):
+            return j
+    return -1
+
+
+def head_at(segments: np.ndarray, payload: np.ndarray, i: int) -> bytes:
+    """The payload of segment `i`, continued by later segments up to HELLO_HEAD octets if it is shorter."""
+    found, g = b"", segments[i]
+    way, seq = int(g["direction"]), int(g["seq"])
+    for other in segments[i : i + HELLO_HEAD * 4]:
+        if len(found) >= HELLO_HEAD:
+            break
+        if int(other["direction"]) == way and int(other["seq"]) == (seq + len(found)) % (1 << 32):
+            found += payload[int(other["payload_at"]) : int(other["payload_at"]) + int(other["cap_len"])].tobytes()
+    return found
 
 
 class Layers:
     """Finds the connections that have layers, one flow after the other. `carry`: states of TLS connections may be
-    exported, with their secrets; those of WebSocket in clear always are. `parking`: where a flow has no more segments,
-    its connection does not end, but waits for `parked`. `resuming`: a flow may continue a connection of an earlier
-    capture, which is passed to `resume` after the first part of that flow, which has no segments."""
+    exported, with their secrets; those of WebSocket in clear always are. `parking`: at the end of a flow its connection
+    does not end, but waits for `parked`. `resuming`: a flow may continue a connection of an earlier capture, which is
+    passed to `resume` after the first part of that flow, which has no segments."""
 
     def __init__(self, secrets: SecretSource | None = None, carry: bool = False) -> None:
         self.carry, self._secrets = carry, secrets
@@ -47,7 +90,7 @@ class Layers:
         self._current: LayeredConnection | None = None
         self._parked: dict[bytes, LayeredConnection] = {}
         self._ended: dict[int, LayeredConnection] = {}
-        self._octets = self._in_vain = 0  # seen; connections on which secrets were tried
+        self._octets = self._failed_trials = 0  # seen; connections with failed trials
 
     def feed(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
         """The same flows, with the contents of their layers."""
@@ -78,12 +121,12 @@ class Layers:
         self._current = layered
 
     def end(self, layered: LayeredConnection) -> Iterator[Part]:
-        """A connection has ended, or is treated so."""
+        """End a connection."""
         yield from layered.end()
         self._ended[layered.connection_id] = layered
 
     def _end(self) -> Iterator[Part]:
-        """The current connection has ended."""
+        """End the current connection."""
         if self._current is not None:
             yield from self.end(self._current)
             self._current = None
@@ -114,7 +157,7 @@ class Layers:
             i = stop
 
     def _next(self, segments: np.ndarray, payload: np.ndarray, i: int) -> tuple[int, Layer | None]:
-        """The first segment from `i` on with which a layer begins, and the layer."""
+        """The first segment from `i` on that begins a layer, and the layer."""
         while True:
             i = first_candidate(segments, payload, i)
             if i < 0:
@@ -133,7 +176,7 @@ class Layers:
         """The TLS of a connection that began before the capture, if its secrets are found by trial."""
         if not self._recent or int(segments["flags"][0]) & SYN:
             return None
-        if self._in_vain >= TRIED_CONNECTIONS + self._octets // OCTETS_PER_CONNECTION:
+        if self._failed_trials >= TRIED_CONNECTIONS + self._octets // OCTETS_PER_CONNECTION:
             return None
         tried = 0
         for g in segments[:TRIED_SEGMENTS]:
@@ -144,9 +187,9 @@ class Layers:
                 if found is not None:
                     return Tls.from_match(int(g["direction"]), found)
                 tried += 1
-                if tried == TRIED:
+                if tried == TRIED_RECORDS:
                     break
-        self._in_vain += tried > 0
+        self._failed_trials += tried > 0
         return None
 
     def has_ended(self, connection: int) -> bool:
@@ -163,3 +206,47 @@ class Layers:
                     layered.correct(directions[place])
                     found[place] = layered.facts()
         return found
+
+
+HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
+TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
+
+
+def layer_facts(ended: Concluded) -> dict[int, dict[str, Any]]:
+    """Facts for `connections.tls`, by place of the encrypted connection."""
+    found: dict[int, dict[str, Any]] = {}
+    of_hellos = hellos(ended)
+    for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
+        known: dict[str, Any] = hello_facts(*of_hellos.get(place, (b"", b"")))
+        found[place] = known | {"decrypted": False}
+    for place in of_hellos:
+        if place not in found:
+            found[place] = dict(hello_facts(*of_hellos[place])) | {"decrypted": False}
+    for place, facts in ended.layers.items():
+        if facts["tls"] is not None:
+            found[place] = facts["tls"]
+    for place, known in found.items():
+        header_first = bool(ended.connections["offers"][place]) and place not in ended.layers
+        upgraded = ended.layers[place]["upgraded"] if place in ended.layers else header_first
+        known["mode"] = "upgraded" if upgraded else "implicit"
+    return found
+
+
+def unread(ended: Concluded) -> list[str | None]:
+    """Why TLS or WebSocket was not read, or not to the end; None: was read."""
+    found: list[str | None] = [None] * len(ended.connections)
+    began, of_hellos = ended.connections["syn_ns"] >= 0, hellos(ended)
+    for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
+        has_hello = any(octets[:1] == HANDSHAKE_RECORD for octets in of_hellos.get(place, ()))
+        found[place] = NO_SECRETS if has_hello else NO_HANDSHAKE if began[place] else BEGAN_BEFORE
+    for place, facts in ended.layers.items():
+        found[place] = facts["unread_because"]
+    return found
+
+
+def transports(ended: Concluded) -> NDArray[np.int64]:
+    """Values of `connections.transport`, as places in TRANSPORTS."""
+    found = np.where((ended.directions["mode"] == TLS).any(1), 1, 0).astype(np.int64)
+    for place, facts in ended.layers.items():
+        found[place] = (1 if facts["tls"] is not None else 0) + (2 if facts["websocket"] else 0)
+    return found

@@ -19,10 +19,9 @@ from codec.layers import websocket
 from codec.layers.ordered import Tcp, new_tcp
 from codec.layers.stretches import Layer
 from codec.layers.tls import handshake
-from codec.layers.tls.ciphers import cipher
+from codec.layers.tls.ciphers import cipher, keys_13
 from codec.layers.tls.hello import Hello
 from codec.layers.tls.records import Tls
-from codec.layers.tls.schedule import keys_13
 from codec.layers.tls.suites import SUITES, TLS12
 from codec.layers.websocket import WebSocket
 from codec.tcp.direction import DIRECTION, MARK, PIECE

@@ -1,4 +1,4 @@
-"""What layers read and give: stretches of both directions, of octets or missing."""
+"""Input and output of layers: stretches of both directions, of octets or holes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 
 class Stretches(NamedTuple):
-    """Stretches in the order in which they became readable, int64 columns. `event`: the TCP event with which;
-    `direction`; `begin`, `size`: where its octets are in `octets` (uint8), a negative size: so many are missing."""
+    """Stretches in the order in which they became readable; int64 columns. `event`: the TCP event that completed it;
+    `direction`; `begin`, `size`: its octets in `octets` (uint8); a negative size is a hole of so many octets."""
 
     event: np.ndarray
     direction: np.ndarray
@@ -18,11 +18,11 @@ class Stretches(NamedTuple):
     octets: np.ndarray
 
     def part(self, begin: int, end: int) -> Stretches:
-        """Those from `begin` on that are before `end`."""
+        """Stretches `begin` to `end`."""
         return Stretches._make([*(column[begin:end] for column in self[:4]), self.octets])
 
     def contents(self) -> list[tuple[int, bytes | int]]:
-        """Direction and octets of each; of missing ones the negative size."""
+        """(direction, octets, or the negative size of a hole) of each."""
         columns = (self.direction.tolist(), self.begin.tolist(), self.size.tolist())
         return [
             (direction, self.octets[at : at + size].tobytes() if size >= 0 else size)
@@ -31,7 +31,7 @@ class Stretches(NamedTuple):
 
 
 class Output:
-    """Stretches being collected; `octets` has room for those of all."""
+    """Collects stretches; `octets` has room for those of all."""
 
     def __init__(self, room: int) -> None:
         self.octets = np.empty(room, np.uint8)
@@ -41,7 +41,7 @@ class Output:
         self._last: list[tuple[int, int, int, int]] = []
 
     def add(self, event: int, direction: int, content: bytes | int) -> None:
-        """One stretch; a negative number: so many octets are missing."""
+        """Add a stretch; a negative number is a hole."""
         size = content if isinstance(content, int) else len(content)
         if not isinstance(content, int):
             self.view[self.used : self.used + size] = content
@@ -50,7 +50,7 @@ class Output:
         self.used += max(size, 0)
 
     def add_columns(self, event: np.ndarray, direction: np.ndarray, begin: np.ndarray, size: np.ndarray) -> None:
-        """Stretches whose octets are in `octets` already; `used` is the caller's."""
+        """Add stretches whose octets are in `octets` already; the caller advances `used`."""
         self._flush()
         self._rows.append(np.array([event, direction, begin, size]))
 
@@ -76,9 +76,9 @@ def joined(*parts: Stretches) -> Stretches:
 
 
 class Layer(Protocol):
-    """Stretches in, stretches of what they carry out. `plain_bytes`: given so far, by direction; `reason`: why it does
-    not read on; `limits`: bits of those reached (codec.compiler.limits); `dead`: neither direction is read on;
-    `died_at`: the event with which that was so, of the last call."""
+    """Stretches in, stretches of their contents out. `plain_bytes`: octets of output, by direction; `reason`: why it
+    stopped; `limits`: bits of those reached (codec.compiler.limits); `dead`: both directions have stopped; `died_at`:
+    the event of the last call at which they did."""
 
     plain_bytes: list[int]
     reason: str | None

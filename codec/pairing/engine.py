@@ -1,21 +1,21 @@
-"""Pairing: which delivery is of which publish, for messages that have a key in common.
+"""Pairing: which delivery belongs to which publish, for messages with the same key.
 
 Rows come in groups of one key (an identifier, or a fingerprint of the content), in each first the publishes in the
-order of time, then the deliveries, queue by queue, in the order of time. A queue hands out first what came first: the
-n-th publish that can have reached the queue goes with its n-th first delivery, unless the publish began only after the
-delivery was over. A delivery that follows one of the same queue which was given back is that message again.
+order of time, then the deliveries, queue by queue, in the order of time. A queue is first in, first out: the n-th
+publish that can have reached the queue matches its n-th first delivery, unless the publish began only after the end of
+the delivery. A delivery after one of the same queue that was returned is a redelivery of that message.
 
-A publish may have reached a queue when both name the same route (exchange and routing key). Where a delivery does not
-tell its route, the queue's own name on the default exchange counts, else any named exchange, and at last an address of
-which nothing is known (this one *loosely*).
+A publish may have reached a queue when both name the same route (exchange and routing key). If the route of a
+delivery is unknown, the queue's name on the default exchange counts, else any named exchange, else an address of
+unknown kind (this one *loosely*).
 
-Brokers may change headers, so these are no part of the key, but labels, and there are tiers: among the publishes that
-can have reached a queue, those with the label of a delivery are its own; where there is none, those with its common
-label (of what survives where versions of other families meet); where there is none either, those that bear no label of
-this queue's other deliveries. What has a label in common is paired in its order, apart from all others.
+Brokers may change headers, so headers are not part of the key, but are hashed to labels, in tiers: of the publishes
+that can have reached a queue, a delivery matches those with its label; if there are none, those with its common label
+(of what brokers preserve across families of versions); else those without a label of other deliveries of this queue.
+Messages with the same label are paired in their order, separately from all others.
 
-Each row costs a logarithm at most, and `Limits.pairing_probes` looks at publishes that another row was given or whose
-content differs. Memory: 150 bytes a row.
+Each row costs O(log n), and up to `Limits.pairing_probes` looks at publishes already paired or with different content.
+Memory: 150 bytes a row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.hashes.keyed import ABSENT, empty, found, new_keyed, put, with_room
-from codec.pairing.redeliveries import come_back, given_back, wait
 from codec.pairing.state import (  # fmt: skip
     ANY,
     BY_KIND,
@@ -49,13 +48,16 @@ from codec.pairing.state import (  # fmt: skip
     Pairs,
     Rows,
     Work,
+    come_back,
+    given_back,
+    wait,
 )
 
 PROBES = LIMITS.pairing_probes
 
 
 def pairs_of(rows: Rows) -> Pairs:
-    """What belongs together in whole groups of rows."""
+    """The pairs of whole groups of rows."""
     n = len(rows.key)
     by_row = [np.zeros(n, np.int64) for _ in range(7)]
     heads, claimed = with_room(new_keyed(), LISTS * n), with_room(new_keyed(), n)

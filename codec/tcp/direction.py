@@ -40,7 +40,7 @@ DIRECTION = np.dtype(
         ("latest_file", "i4"),
         ("mark_from", "i8"),
         ("mark_end", "i8"),
-        ("gate", "i8"),  # marks[gate:mark_end] wait for bytes that they acknowledge (codec.tcp.order)
+        ("gate", "i8"),  # marks[gate:mark_end] wait for bytes that they acknowledge (codec.tcp.reassembly)
         ("ready", "i8"),  # stream offset up to which the framing may read
         ("waived", "i8"),  # stream offset of the peer up to which nothing waits for its bytes any more
         ("early", "i8"),  # stream offset of the peer whose bytes before it were not waited for long enough

@@ -6,15 +6,14 @@
 
 Modules, in the order of the work:
 
-    rows                      reads the tables
-    choice                    rows of tables -> connections, frames, packets, comments
-    originals                 locates the captures
-    survey, headers           first pass over the captures: packets of the connections, with their stream offsets
-    frames, packet_selection  frames -> packets
-    decryption                connections inside TLS or WebSocket: their secrets, or the connections in clear
-    writing, pcapng           second pass: packets into a pcapng file
-    secrets, redaction, anonymize, checksums   changes to the packets on the way
-    cutting                   all of this, in order
+    choice              reads the tables: rows -> connections, frames, packets, comments
+    originals           locates the captures
+    survey, headers     first pass over the captures: packets of the connections, with their stream offsets
+    frames              frames -> packets
+    decryption          connections inside TLS or WebSocket: their secrets, or the connections in clear
+    writing             second pass: packets into a pcapng file
+    secrets, redaction  changes to the packets, with checksums by headers
+    cutting             all of this, in order
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from codec.errors import WirehareError
-from pipeline.extract.choice import KEYS, Choice
-from pipeline.extract.rows import Rows, TablesError, from_dataframes, from_files
-from pipeline.output.file import sink
+from pipeline.extract.choice import KEYS, Choice, Rows, TablesError, from_dataframes, from_files
+from pipeline.output.place import sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from pipeline import Tables
     from pipeline.extract.originals import Original
-    from pipeline.extract.pcapng import Sink
+    from pipeline.extract.writing import Sink
 
 __all__ = [
     "KEYS", "CapturesError", "Choice", "CutError", "CutOptions", "Result", "Rows", "TablesError", "cut", "cut_rows",
@@ -95,7 +93,7 @@ def cut(
     chosen = Choice(set(connections), messages=set(messages))
     for table, frame in (rows or {}).items():
         chosen.add(table, frame.select(*KEYS[table]).distinct().toArrow())
-    from pipeline.output.swap import place
+    from pipeline.output.place import place
 
     with sink(place(output)) as file:
         return cut_rows(from_dataframes(tables), chosen, file, CutOptions(**options))  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """From rows of the tables to what a cut needs: connections, frames, packets, comments.
 
 A connection selects all its packets. A frame selects its bytes in the stream (`stream_offset` and `size`), from which
-`packet_selection` finds the packets. A message selects its frames, the frame that settled it and the frame that
+`pipeline.extract.frames` finds the packets. A message selects its frames, the frame that settled it and the frame that
 returned it. Rows of other tables select:
 
     connections, streams    the connection
@@ -10,6 +10,9 @@ returned it. Rows of other tables select:
     messages                the message
     message_flows           the publish and the deliveries
     findings                the frame, else the packet, else the connection. The packet gets a comment.
+
+`Rows` reads the tables: Parquet files through Arrow, which is faster for a few connections than starting Spark, or
+DataFrames through Spark.
 """
 
 from __future__ import annotations
@@ -17,11 +20,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.extract.rows import Rows
+from codec.errors import WirehareError
+from pipeline.schemas import TABLES
+
+if TYPE_CHECKING:
+    from pipeline import Tables
+    from pipeline.output.place import Place
+
 
 Pair = tuple[int, int]  # connection_id, frame_no
 Packet = tuple[str, int]  # capture_file, packet_no
@@ -127,17 +137,17 @@ def resolve(choice: Choice, rows: Rows) -> set[Pair]:
         contents = rows("frames", ["connection_id", "frame_no"], pairs(choice.messages, "content_frame_no"))
         frames |= pairs_of(contents)
     if choice.channels:
-        lives: dict[Pair, list[tuple[datetime | None, datetime | None]]] = {}
+        incarnations: dict[Pair, list[tuple[datetime | None, datetime | None]]] = {}
         for connection, channel, opened, closed in choice.channels:
-            lives.setdefault((connection, channel), []).append((opened, closed))
+            incarnations.setdefault((connection, channel), []).append((opened, closed))
         numbers = pa.table(
             {
-                "connection_id": pa.array([connection for connection, _ in lives], pa.int64()),
-                "channel": pa.array([channel for _, channel in lives], pa.int32()),
+                "connection_id": pa.array([connection for connection, _ in incarnations], pa.int64()),
+                "channel": pa.array([channel for _, channel in incarnations], pa.int32()),
             }
         )
         for row in rows("frames", ["connection_id", "channel", "frame_no", "ts"], numbers).to_pylist():
-            times = lives[row["connection_id"], row["channel"]]
+            times = incarnations[row["connection_id"], row["channel"]]
             if any(
                 (not opened or opened <= row["ts"]) and (not closed or row["ts"] <= closed) for opened, closed in times
             ):
@@ -174,3 +184,89 @@ def findings(rows: Rows, rule_id: str, connection_id: int | None = None, frame_n
     if frame_no is not None:
         keys["frame_no"] = pa.array([frame_no], pa.int64())
     return rows("findings", KEYS["findings"], pa.table(keys))
+
+
+MOST_LISTED_KEYS = 1000  # up to this many keys become a filter in Spark, more become a join
+
+
+class TablesError(WirehareError):
+    """Tables or columns are missing; the message is one line that says which."""
+
+
+class Rows(Protocol):
+    """Reads some columns of the rows that have one of `keys`: a table whose columns are columns of `table` too."""
+
+    def __call__(self, table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table: ...
+
+
+def from_files(directory: Place, uri: str | None = None) -> Rows:
+    """Rows of the tables that `wirehare decode` has written into `directory`, or of the lake there; `uri`: as the user
+    wrote it."""
+    from pipeline.lake import reading
+    from pipeline.lake.place import is_lake
+
+    lake = is_lake(directory)
+
+    def rows(table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
+        try:
+            return found(table, columns, keys)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise TablesError(
+                f"{directory.display_name}: table {table} cannot be read; expected a directory that `wirehare decode` "
+                "has written"
+            ) from error
+
+    def found(table: str, columns: Sequence[str], keys: pa.Table | None) -> pa.Table:
+        of_lake = lake and table in TABLES
+        dataset = (
+            reading.dataset(directory, uri or directory.uri, table) if of_lake else directory.child(table).dataset()
+        )
+        if dataset is None or not dataset.schema.names:  # a table without a file
+            raise TablesError(f"{directory.display_name}: table {table} is empty")
+        first = None if keys is None else pc.field(keys.column_names[0]).isin(keys.column(0).unique())
+        wanted = list(dict.fromkeys([*columns, *(keys.column_names if keys is not None else ())]))
+        missing = [name for name in wanted if name not in dataset.schema.names]
+        if missing:
+            raise TablesError(f"{directory.display_name}: table {table} has no column {missing[0]}; is it one of ours?")
+        return _semi_join(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
+
+    return rows
+
+
+def from_dataframes(tables: Tables) -> Rows:
+    """Rows of DataFrames, from `pipeline.decode` or `pipeline.load`."""
+
+    def rows(table: str, columns: Sequence[str], keys: pa.Table | None = None) -> pa.Table:
+        from pyspark.sql import functions as F
+
+        frame = getattr(tables, table)
+        if keys is not None and len(keys.column_names) == 1 and len(keys) <= MOST_LISTED_KEYS:
+            frame = frame.where(F.col(keys.column_names[0]).isin(keys.column(0).to_pylist()))
+        elif keys is not None:
+            few = frame.sparkSession.createDataFrame(keys)
+            frame = frame.join(F.broadcast(few), keys.column_names, "left_semi")
+        found: pa.Table = frame.select(*columns).toArrow()
+        return found
+
+    return rows
+
+
+def with_keys(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
+    """The `rows` that have one of `keys`."""
+    if keys is None:
+        return rows
+    first = keys.column_names[0]
+    return _semi_join(
+        rows.filter(pc.is_in(rows[first], keys.column(0).cast(rows.schema.field(first).type).unique())), keys
+    )
+
+
+def _semi_join(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
+    """The `rows` whose values occur in `keys` together."""
+    if keys is None or len(keys.column_names) == 1:
+        return rows
+    names = keys.column_names
+    places = rows.select(names).append_column("row", pa.array(range(len(rows)), pa.int64()))
+    cast = keys.cast(pa.schema([rows.schema.field(name) for name in names]))
+    matches = places.join(cast, keys=names, join_type="left semi")["row"]
+    return rows.take(matches.combine_chunks().sort()) if len(matches) else rows.slice(0, 0)

@@ -11,18 +11,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.extract import CapturesError, CutError, CutOptions, Result
-from pipeline.extract.choice import Choice, Pair, connections, excluding, resolve
+from pipeline.extract.choice import Choice, Pair, Rows, connections, excluding, resolve
 from pipeline.extract.decryption import decrypt, rewrite_in_clear
-from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered
+from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered, select_packets
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
 from pipeline.extract.originals import Original, microseconds, originals
-from pipeline.extract.packet_selection import select_packets
-from pipeline.extract.pcapng import Sink, Writer
 from pipeline.extract.redaction import visible_ranges
-from pipeline.extract.rows import Rows
 from pipeline.extract.secrets import frames_with_secrets, without_secrets
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
-from pipeline.extract.writing import Changes, Selected, write
+from pipeline.extract.writing import Changes, Selected, Sink, Writer, write
 from udfs.source.files import public_uri
 
 ENCRYPTED = ("tls", "websocket+tls")  # of transports

@@ -34,20 +34,19 @@ from codec.layers.tls.handshake import NO_SECRETS
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs
 from codec.net.segments import FIN, RST, SYN
-from pipeline.decoding.decode import RUN_ORDER
-from pipeline.extract.checksums import FULL, folded, word_sum
-from pipeline.extract.choice import Choice, Packet
+from pipeline.decoding import RUN_ORDER
+from pipeline.extract.choice import Choice, Packet, with_keys
 from pipeline.extract.frames import numbered
+from pipeline.extract.headers import FULL, folded, word_sum
 from pipeline.extract.originals import Interface, Original, originals
-from pipeline.extract.pcapng import Writer
-from pipeline.extract.rows import with_keys
 from pipeline.extract.survey import Connection, coarse_filter
+from pipeline.extract.writing import Writer
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.payloads import Payloads
 from udfs.decode.runs import Files, FlowOrder, Group, groups
 from udfs.source.columns import run_batches
-from udfs.source.one_task import InOneTask
+from udfs.source.sources import InOneTask
 from udfs.source.splits import Account, Split, read_blocks
 
 RAW_IP = Interface(101)  # LINKTYPE_RAW

@@ -15,8 +15,8 @@ import pyarrow as pa
 from codec.capture import CaptureError, new_walker
 from codec.capture.pcap import PcapWalker
 from codec.capture.pcapng import MULTIPLY, PcapngWalker
-from pipeline.output.swap import OutputError, Place, place
-from udfs.source.files import LOCAL, MISSING, PACKED_NAME, CaptureFile
+from pipeline.output.place import OutputError, Place, place
+from udfs.source.files import COMPRESSED_NAME, LOCAL, MISSING, CaptureFile
 from udfs.source.paths import PathError, resolve
 from udfs.source.reading import CaptureBytes
 
@@ -96,7 +96,7 @@ def _by_name(files: Iterable[CaptureFile]) -> Mapping[str, list[CaptureFile]]:
 
 def _base_name(name: str) -> str:
     """The file name without a compression suffix, which may have changed since."""
-    return PACKED_NAME.sub("", posixpath.basename(name))
+    return COMPRESSED_NAME.sub("", posixpath.basename(name))
 
 
 def _locate(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | None) -> CaptureFile:
@@ -117,7 +117,7 @@ def _locate(row: Mapping[str, Any], moved: Mapping[str, list[CaptureFile]] | Non
 
 
 def _recompressed(name: str, before: str) -> bool:
-    return bool(PACKED_NAME.search(name)) != bool(PACKED_NAME.search(before))
+    return bool(COMPRESSED_NAME.search(name)) != bool(COMPRESSED_NAME.search(before))
 
 
 def _open(name: str) -> CaptureFile:

@@ -1,5 +1,5 @@
 """The lake: Delta tables to which each batch of an ingest appends, with open connections carried from one to the next.
 
-`layout` says what a lake consists of, `log` keeps the Delta logs, `journal` makes a batch part of it as a whole,
-`reading` gives its tables to Spark, `house` keeps it in order.
+`layout`: what a lake consists of; `log`: the Delta logs; `batches`: the loop of an ingest; `batch`: one of its batches;
+`work`: what Spark's workers do for it; `journal`: its atomic commit; `reading`: the tables as DataFrames.
 """

@@ -1,11 +1,11 @@
-"""Which captures the next batch takes: those that are new, that grew, and that nobody writes to any more.
+"""Which captures the next batch ingests: new ones, and those that grew.
 
-A capture is known by its first bytes, whatever it is called: one that was renamed or compressed after it was taken is
-not taken again, and a ring buffer's file that was written anew under an old name is. Of one that grew, only packets
-behind those that were read are decoded. A capture that changed within `settle` is left for a later batch.
+A capture is identified by its first bytes: one that was renamed or compressed after its ingestion is skipped, and a
+ring buffer's file that was overwritten under its old name is new. Of one that grew, only the new packets are decoded.
+A capture that changed within `settle_ns` is left for a later batch.
 
-Costs one listing, and for each capture that is not known by name and size one read of its first bytes; of captures that
-begin before the lake's newest packets, a walk over their records.
+Costs one listing, one read of the first bytes of each capture not known by name and size, and a walk over the records
+of captures that begin before the latest packet of the lake.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Taken:
-    """A capture as it was when it was taken: a row of table `taken` (`pipeline.lake.layout`)."""
+    """A capture that was ingested: a row of table `taken` (`pipeline.lake.layout`)."""
 
     capture_file: str
     byte_size: int
@@ -42,8 +42,8 @@ class Taken:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A capture to take: its packets after the first `read` ones. `again`: what is known of it, if it grew. `first_ns`:
-    its first packet, None if it has none or cannot be read."""
+    """A capture to ingest, from packet number `read` + 1 on. `again`: its row of table taken, if it grew. `first_ns`:
+    time of its first packet, None if it has none or cannot be read."""
 
     file: CaptureFile
     head: str | None
@@ -54,25 +54,17 @@ class Arrival:
     late: bool = False
 
     def taken(self, batch: int, packets: int, now_ns: int) -> Taken:
-        """What is known of it once it was read; `packets` of the whole file."""
+        """Its row of table taken; `packets` of the whole file."""
+        file = self.file
         return Taken(
-            self.file.name,
-            self.file.size,
-            self.file.modified_ns,
-            packets,
-            self.head,
-            self.head_size,
-            batch,
-            self.late,
-            now_ns,
-        )
+            file.name, file.size, file.modified_ns, packets, self.head, self.head_size, batch, self.late, now_ns
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Found:
-    """`arrivals`: by the times of their first packets; `taken`: what is known of all captures that are there, and of
-    the others that are still remembered; `copies`: (name, name of the capture that it is a copy of); `unsettled`: how
-    many are left for later."""
+class Listing:
+    """`arrivals`: in order of their first packets; `taken`: the known captures, without those to forget; `copies`:
+    (name, name of the original); `unsettled`: number of captures left for later."""
 
     arrivals: list[Arrival]
     taken: list[Taken]
@@ -89,11 +81,11 @@ def find(
     newest_ns: int | None,
     late_ns: int,
     forget_ns: int,
-) -> Found:
-    """What to take of these files. `known`: what was taken before; `newest_ns`: the latest packet in the lake; captures
-    that end more than `late_ns` before it are late; what was not found for `forget_ns` is forgotten."""
+) -> Listing:
+    """Which of these files to ingest. `known`: those ingested before; one not listed for `forget_ns` is forgotten.
+    `newest_ns`: the latest packet in the lake; captures that end more than `late_ns` before it are late."""
     by_name = {each.capture_file: each for each in known}
-    heads = _Heads(by_name.values())
+    heads = _KnownHeads(by_name.values())
     arrivals, copies, unsettled = list[Arrival](), list[tuple[str, str]](), 0
     for file in files:
         before, modified_ns = by_name.get(file.name), file.modified_ns
@@ -103,7 +95,7 @@ def find(
         if modified_ns is not None and 0 <= now_ns - modified_ns < settle_ns:
             unsettled += 1
             continue
-        arrival = looked_at(file)
+        arrival = inspect(file)
         if before and arrival.head and heads.of(before, file) == before.head:
             if before.head and file.size == before.byte_size:  # touched, not changed
                 by_name[file.name] = replace(before, modified_ns=modified_ns, listed_ns=now_ns)
@@ -121,10 +113,10 @@ def find(
         arrivals.append(arrival)
     arrivals.sort(key=lambda each: (each.first_ns is None, each.first_ns or 0, each.file.uri))
     remembered = [each for each in by_name.values() if now_ns - each.listed_ns < forget_ns]
-    return Found(arrivals, remembered, copies, unsettled)
+    return Listing(arrivals, remembered, copies, unsettled)
 
 
-def looked_at(file: CaptureFile) -> Arrival:
+def inspect(file: CaptureFile) -> Arrival:
     """A capture with its first bytes and its first packet."""
     octets = _first(file, HEAD_BYTES)
     first_ns, _ = _times(file, first_only=True)
@@ -132,9 +124,8 @@ def looked_at(file: CaptureFile) -> Arrival:
     return Arrival(file, _digest(octets) if known else None, len(octets) if known else 0, first_ns)
 
 
-def in_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable[list[Arrival]]:
-    """The captures in batches of about so many bytes, each later than the one before, so that a backlog is taken in
-    steps."""
+def split_into_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable[list[Arrival]]:
+    """The captures, in order, in batches of about `most_bytes`."""
     batch, size = list[Arrival](), 0
     for arrival in arrivals:
         if batch and size + arrival.file.expected_size > most_bytes:
@@ -146,7 +137,7 @@ def in_batches(arrivals: Sequence[Arrival], most_bytes: int) -> Iterable[list[Ar
         yield batch
 
 
-class _Heads:
+class _KnownHeads:
     """Finds captures by their first bytes."""
 
     def __init__(self, known: Collection[Taken]) -> None:
@@ -160,11 +151,11 @@ class _Heads:
             self._by_head.setdefault((arrival.head_size, arrival.head), arrival.taken(0, 0, 0))
 
     def of(self, before: Taken, file: CaptureFile) -> str | None:
-        """The digest of as many first bytes as were looked at before."""
+        """The digest of as many first bytes as `before` was identified by."""
         return _digest(_first(file, before.head_size)) if before.head else None
 
     def original(self, file: CaptureFile, arrival: Arrival) -> Taken | None:
-        """The capture that begins as this one does, which is at least as long."""
+        """The known capture with the same first bytes, at least as long as this one."""
         if arrival.head is None:
             return None
         octets = _first(file, HEAD_BYTES)
@@ -183,7 +174,7 @@ def _ends_before(arrival: Arrival, moment_ns: int) -> bool:
 
 
 def _times(file: CaptureFile, *, first_only: bool) -> tuple[int | None, int | None]:
-    """When the first packet, and the latest one, of a capture were captured; None where there is none to be read."""
+    """Times of the first and the latest packet of a capture, ns; None if none can be read."""
     first = last = None
     try:
         with CaptureBytes(file) as source:
@@ -209,7 +200,7 @@ def _times(file: CaptureFile, *, first_only: bool) -> tuple[int | None, int | No
 
 
 def _first(file: CaptureFile, size: int) -> bytes:
-    """The first bytes of a capture, decompressed; fewer where it is shorter or cannot be read."""
+    """The first bytes of a capture, decompressed; fewer if it is shorter or cannot be read."""
     try:
         with CaptureBytes(file) as source:
             octets = bytearray(size)
@@ -222,7 +213,7 @@ def _digest(octets: bytes) -> str:
     return hashlib.sha256(octets).hexdigest()
 
 
-def taken_of(rows: Iterable[Mapping[str, object]]) -> list[Taken]:
+def taken_from_rows(rows: Iterable[Mapping[str, object]]) -> list[Taken]:
     """Rows of table `taken`."""
     names = [each.name for each in fields(Taken)]
     return [Taken(**{name: row.get(name) for name in names}) for row in rows]  # type: ignore[arg-type]

@@ -4,8 +4,8 @@
     changes, summary, packets = batch.take(arrivals)
     journal.commit(log, number, changes)
 
-What is read from the lake is what may change: states, open rows, and messages that may still be paired; so a batch
-costs what it holds, whatever the lake holds. Rows of connections that have no packet in the batch are only moved.
+It reads from the lake only what may still change (states, open rows, messages that may still be paired), so its cost
+does not depend on the size of the lake. Rows of connections without a packet in the batch are only copied.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.arrivals import Arrival
-from pipeline.lake.files import Writer, moved, rows_of
+from pipeline.lake.files import Writer, copy_rows, read_rows, states_in_flow_order
+from pipeline.lake.ingest import Options
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import BATCHES, NS, LakeFile
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
 from pipeline.lake.reading import day_of
-from pipeline.lake.states import in_flow_order
 from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema
 from udfs.source.captures import capture_rows, captures_of
 
 # Tables whose rows belong to one connection.
 OF_CONNECTIONS = tuple(name for name in TABLES if name not in ("captures", "message_flows"))
-MOST_FILES = 16  # of open rows, or of states: above it, they are put into one
-AHEAD_NS = 24 * 3600 * NS  # a capture that ends so much later than now has a wrong clock: it makes no other one late
-LINGER_NS = 120 * NS  # so long copies may come of what TCP has ended: twice the lifetime of a segment
+MOST_FILES = 16  # with open rows, or states; if more, they are compacted into one
+AHEAD_NS = (
+    24 * 3600 * NS
+)  # a capture that ends this much later than now has a wrong clock: others are not late because of it
+LINGER_NS = 120 * NS  # late copies of packets may still arrive for so long: 2 MSL (RFC 9293)
 
 
 @dataclass(frozen=True)
 class Written:
-    """What workers have written and told: `files` by table; `accounts` of the splits; `unread`: connections whose state
-    could not be read; `stream_queues`: connections, and queues that these tell to be streams."""
+    """Results of workers: `files` by table; `accounts` of the splits; `unread`: connections whose state could not be
+    read; `stream_queues`: (connection, queue) of queues that are streams."""
 
     files: dict[str, list[LakeFile]] = field(default_factory=lambda: defaultdict(list))
     accounts: list[dict[str, Any]] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Written:
     stream_queues: set[tuple[int, str]] = field(default_factory=set)
 
     def add(self, other: Written) -> None:
-        """Take in what others have written."""
+        """Add the results of other workers."""
         for name, files in other.files.items():
             self.files[name].extend(files)
         self.accounts.extend(other.accounts)
@@ -59,7 +60,7 @@ class Written:
 
 
 class Work(Protocol):
-    """Who decodes."""
+    """Decodes and pairs; `pipeline.lake.work.LakeWork`, or a stand-in of the tests."""
 
     def decode(
         self,
@@ -70,18 +71,16 @@ class Work(Protocol):
         only: Collection[int] | None = None,
         keep_open: bool = True,
         lost: bool = False,
-    ) -> Written:
-        """Write the rows of these captures, and of the connections of `states` (of `only` these) that go on in them.
-        `keep_open`, `lost`: as for `udfs.sink.lake.WriteBatch`."""
+    ) -> Written: ...
 
-    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
-        """Pair messages; what that does to `message_flows` is put into `written`. Pairs before `cutoff_ns` are
-        final."""
+    def flows(
+        self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int
+    ) -> Change | None: ...
 
 
 @dataclass
 class Batch:
-    """See the module's text; `newest_ns`: the latest packet of the lake so far."""
+    """See the module's docstring; `newest_ns`: the latest packet of the lake so far."""
 
     log: Log
     work: Work
@@ -90,7 +89,7 @@ class Batch:
     newest_ns: int | None
 
     def take(self, arrivals: Sequence[Arrival]) -> tuple[dict[str, Change], dict[str, Any], dict[str, int]]:
-        """What a batch of these captures does to the tables, its row of table batches, and packets by capture."""
+        """(changes of the tables, row of table batches, packets by capture) of a batch of these captures."""
         started_ns, started = time.time_ns(), time.monotonic()
         states = self.log.files("states")
         in_order = [arrival for arrival in arrivals if not arrival.late]
@@ -98,14 +97,14 @@ class Batch:
         if late := [arrival for arrival in arrivals if arrival.late]:
             written.add(self.work.decode(self.number, late, [], keep_open=False))
         captures = captures_of(written.accounts)
-        ahead = self._newest(captures, started_ns + AHEAD_NS)
+        ahead = self._update_newest(captures, started_ns + AHEAD_NS)
         touched = self._touched(written) | written.unread
-        ended, lost = self._to_end(states, touched)
+        ended, lost = self._to_close(states, touched)
         for which, is_lost in ((ended, False), (lost, True)):
             if which:
                 written.add(self.work.decode(self.number, [], states, only=which, keep_open=False, lost=is_lost))
         gone = touched | ended | lost
-        changes = {name: self._of_connections(name, written, gone) for name in OF_CONNECTIONS}
+        changes = {name: self._connection_table(name, written, gone) for name in OF_CONNECTIONS}
         changes["states"], open_connections, state_bytes = self._states(states, written, gone)
         cutoff_ns = (self.newest_ns or 0) - self.options.pair_ns
         open_messages = [file for file in self._after(changes["messages"], "messages") if file.open]
@@ -138,7 +137,7 @@ class Batch:
         return changes, summary, {row["capture_file"]: row["packets"] for row in captures}
 
     def table(self, name: str, rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> LakeFile:
-        """A file of a table that is not partitioned, with these rows, of which there must be one."""
+        """A new file with these rows, at least one, of a table that is not partitioned."""
         whole = pa.Table.from_pylist(list(rows), schema=schema)
         writer = Writer(self.log.root, self.log.tables[name], self.number)
         for batch in whole.to_batches():
@@ -147,31 +146,30 @@ class Batch:
         assert file is not None
         return file
 
-    def _newest(self, captures: Iterable[dict[str, Any]], most_ns: int) -> int:
-        """Find the latest packet, of those before `most_ns`; how many captures have later ones."""
+    def _update_newest(self, captures: Iterable[dict[str, Any]], most_ns: int) -> int:
+        """Update `newest_ns`, without packets from `most_ns` on; returns how many captures have such ones."""
         times = [row["last_ts_ns"] for row in captures if row["last_ts_ns"] is not None]
         known = [time_ns for time_ns in times if time_ns < most_ns]
         self.newest_ns = max((*known, *([] if self.newest_ns is None else [self.newest_ns])), default=None)
         return len(times) - len(known)
 
     def _touched(self, written: Written) -> set[int]:
-        """Connections that this batch has rows of."""
-        found = rows_of(self.log.root, "connections", written.files["connections"], ["connection_id"])
+        """Connections with rows in this batch."""
+        found = read_rows(self.log.root, "connections", written.files["connections"], ["connection_id"])
         return set(found["connection_id"].to_pylist()) if found.num_columns else set()
 
-    def _to_end(self, states: Sequence[LakeFile], touched: set[int]) -> tuple[set[int], set[int]]:
-        """Of the connections that this batch has no packet of: those that TCP has ended and nothing more comes of, with
-        those whose secrets are not to be carried any longer, and those to lose sight of, for their age or as all states
-        together are too large."""
+    def _to_close(self, states: Sequence[LakeFile], touched: set[int]) -> tuple[set[int], set[int]]:
+        """(ended, lost) of the connections without a packet in this batch. Ended: TCP closed them LINGER_NS ago, or
+        their secrets may no longer be carried. Lost sight of: too old, or beyond `state_bytes` of all states."""
         names = ("last_ns", "connection_id", "over", "size", "secrets")
-        rows = rows_of(self.log.root, "states", states, names)
+        rows = read_rows(self.log.root, "states", states, names)
         if not rows.num_columns or self.newest_ns is None:
             return set(), set()
         known = zip(*(rows[name].to_pylist() for name in names), strict=True)
         ended, lost, size = set[int](), set[int](), 0
-        # The latest first.
+        # The most recent first.
         for last_ns, connection, over, octets, secrets in sorted(known, key=lambda state: state[:2], reverse=True):
-            size += octets or 0  # of a state of an older release nothing is said
+            size += octets or 0  # null in states of older releases
             if connection in touched:
                 continue
             if (over and last_ns < self.newest_ns - LINGER_NS) or (secrets and not self.options.carry_secrets):
@@ -180,15 +178,15 @@ class Batch:
                 lost.add(connection)
         return ended, lost
 
-    def _of_connections(self, name: str, written: Written, gone: set[int]) -> Change:
-        """A table's files: what was written, and open rows of connections that are as they were. Those of connections
-        whose state cannot be read are final now."""
-        there = [file for file in self.log.files(name) if file.open]
-        change = self._replaced(name, there, gone)
+    def _connection_table(self, name: str, written: Written, gone: set[int]) -> Change:
+        """Change of a table: the written files, and open rows copied for connections without a packet. Open rows of
+        connections whose state cannot be read become final."""
+        files = [file for file in self.log.files(name) if file.open]
+        change = self._replaced(name, files, gone)
         if written.unread and self.newest_ns is not None:
             writer = Writer(self.log.root, self.log.tables[name], self.number, day=day_of(self.newest_ns))
             chosen = pa.array(sorted(written.unread), pa.int64())
-            moved(
+            copy_rows(
                 self.log.root,
                 self.log.tables[name],
                 change.remove,
@@ -200,30 +198,30 @@ class Batch:
         return change
 
     def _states(self, states: Sequence[LakeFile], written: Written, gone: set[int]) -> tuple[Change, int, int]:
-        """The states that the next batch finds; how many, and how large."""
-        touched = self._touching("states", states, gone)
+        """(change, number, bytes) of table states."""
+        touched = self._with_connections("states", states, gone)
         writer = Writer(self.log.root, self.log.tables["states"], self.number)
-        for rows in in_flow_order(self.log.root, touched, pa.array(sorted(gone), pa.int64())):
+        for rows in states_in_flow_order(self.log.root, touched, pa.array(sorted(gone), pa.int64())):
             writer.write(rows)
         change = Change([*filter(None, [writer.close()]), *written.files["states"]], touched)
         removed = {file.path for file in change.remove}
         after = [*(file for file in states if file.path not in removed), *change.add]
         return change, sum(file.rows for file in after), sum(file.size for file in after)
 
-    def _touching(self, name: str, there: Sequence[LakeFile], gone: set[int]) -> list[LakeFile]:
-        """Of these files those that have rows of connections that are `gone`; all of them if they are many."""
-        if len(there) > MOST_FILES:
-            return list(there)
-        known = {file.path: rows_of(self.log.root, name, [file], ["connection_id"]) for file in there}
-        return [file for file in there if not gone.isdisjoint(known[file.path]["connection_id"].to_pylist())]
+    def _with_connections(self, name: str, files: Sequence[LakeFile], gone: set[int]) -> list[LakeFile]:
+        """The files that have rows of connections `gone`; all if there are more than MOST_FILES."""
+        if len(files) > MOST_FILES:
+            return list(files)
+        known = {file.path: read_rows(self.log.root, name, [file], ["connection_id"]) for file in files}
+        return [file for file in files if not gone.isdisjoint(known[file.path]["connection_id"].to_pylist())]
 
-    def _replaced(self, name: str, there: Sequence[LakeFile], gone: set[int]) -> Change:
+    def _replaced(self, name: str, files: Sequence[LakeFile], gone: set[int]) -> Change:
         """Files with rows that may change, of which those of connections that are `gone` are replaced: one with their
         other rows."""
         table, root = self.log.tables[name], self.log.root
-        touched = self._touching(name, there, gone)
+        touched = self._with_connections(name, files, gone)
         writer = Writer(root, table, self.number, open_rows=True)
-        moved(root, table, touched, writer, partial(_others, "connection_id", pa.array(sorted(gone), pa.int64())))
+        copy_rows(root, table, touched, writer, partial(_others, "connection_id", pa.array(sorted(gone), pa.int64())))
         return Change([*filter(None, [writer.close()])], touched)
 
     def _after(self, change: Change, name: str) -> list[LakeFile]:
@@ -250,7 +248,7 @@ class Batch:
             if len(names):
                 writer = Writer(self.log.root, table, self.number, day=file.day)
                 others = partial(_others, "capture_file", names)
-                moved(self.log.root, table, [file], writer, others)
+                copy_rows(self.log.root, table, [file], writer, others)
                 change.add.extend(filter(None, [writer.close()]))
                 change.remove.append(file)
         return change

@@ -1,6 +1,6 @@
-"""Parquet files of a lake, written and read on the driver: few rows, or rows that only move.
+"""Parquet files of a lake, written and read on the driver: few rows, or rows that are only copied.
 
-What a batch decodes is written by Spark's workers (`udfs.sink.lake`), in files of the same kind.
+Decoded rows are written by Spark's workers (`udfs.sink.lake`), in files of the same kind.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from pipeline.lake.layout import LakeFile, LakeTable
-from pipeline.output.swap import Place
+from pipeline.lake.layout import STATES, LakeFile, LakeTable
+from pipeline.output.place import Place
 from udfs.arrow.types import VARIANT, arrow_schema, nulls
 from udfs.sink.parquet import ParquetFiles
-from udfs.source.partitions import folder
+from udfs.source.lake import OCTETS, StateFiles, folder
 
-READ_ROWS = 1 << 16  # at a time
+READ_ROWS = 1 << 16  # per batch
+READ_STATES = 256  # per batch: a state may have megabytes
 
 
 class Writer:
-    """Writes rows of a table into one file of a batch; `close` gives it, None where there were no rows."""
+    """Writes rows of a table into one file of a batch; `close` returns it, None if there were no rows."""
 
     def __init__(
         self, root: Place, table: LakeTable, batch: int | str, *, open_rows: bool = False, day: date | None = None
@@ -34,23 +36,23 @@ class Writer:
         self._file = ParquetFiles(root.files, directory, table.schema, table.options)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows; a column that they do not have is null."""
-        self._file.write(shaped(rows, self._table.schema))
+        """Write rows; a missing column is null."""
+        self._file.write(cast_rows(rows, self._table.schema))
 
     def close(self) -> LakeFile | None:
-        """The file, as the log names it."""
+        """The file for the log."""
         name, rows = self._file.close()
-        return listed(self._place, f"{self._folder}/{name}", rows, *self._partition) if rows else None
+        return lake_file(self._place, f"{self._folder}/{name}", rows, *self._partition) if rows else None
 
 
-def listed(place: Place, path: str, rows: int, open_rows: bool | None, day: date | None) -> LakeFile:
-    """A file of the table at `place`, with its size."""
+def lake_file(place: Place, path: str, rows: int, open_rows: bool | None, day: date | None) -> LakeFile:
+    """The entry of a file of the table at `place`; its size is looked up."""
     return LakeFile(path, place.files.get_file_info(f"{place.path}/{path}").size, rows, open_rows, day)
 
 
-def rows_of(root: Place, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of some files of a table; no column where there is no file. One of `columns` that the files do not have,
-    as an older release wrote them, is null."""
+def read_rows(root: Place, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of some files of a table; no columns if there is no file. One of `columns` that files of an older
+    release lack is null."""
     tables = [
         pa.Table.from_batches(batches) for file in files if (batches := list(_batches(root, name, file, columns)))
     ]
@@ -63,14 +65,14 @@ def rows_of(root: Place, name: str, files: Iterable[LakeFile], columns: Sequence
     return whole
 
 
-def moved(
+def copy_rows(
     root: Place,
     table: LakeTable,
     files: Iterable[LakeFile],
     writer: Writer,
     wanted: Callable[[pa.RecordBatch], pa.Array] | None = None,
 ) -> None:
-    """Write the rows of files again, those for which `wanted` is true; a batch at a time."""
+    """Copy the rows of files, those for which `wanted` is true, batch by batch."""
     for file in files:
         for rows in _batches(root, table.name, file, None):
             chosen = rows if wanted is None else rows.filter(wanted(rows))
@@ -78,8 +80,8 @@ def moved(
                 writer.write(chosen)
 
 
-def shaped(rows: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
-    """Rows as a file of this schema has them."""
+def cast_rows(rows: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
+    """Rows with the columns and types of `schema`."""
     target = arrow_schema(schema)
     columns = [
         _column(rows[field.name], field.type) if field.name in rows.schema.names else nulls(rows.num_rows, field.type)
@@ -97,5 +99,18 @@ def _column(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _batches(root: Place, name: str, file: LakeFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(root.files.open_input_file(f"{root.path}/{name}/{file.path}")) as source:
-        there = None if columns is None else [column for column in columns if column in source.schema_arrow.names]
-        yield from source.iter_batches(READ_ROWS, columns=there)
+        present = None if columns is None else [column for column in columns if column in source.schema_arrow.names]
+        yield from source.iter_batches(READ_ROWS, columns=present)
+
+
+def states_in_flow_order(root: Place, files: Sequence[LakeFile], without: pa.Array) -> Iterator[pa.RecordBatch]:
+    """The states in these files, except of the connections `without`, in the order of flows, in which tasks read them
+    (`udfs.source.lake`)."""
+    rows = read_rows(root, "states", files, [name for name in STATES.names if name != OCTETS])
+    if not rows.num_columns:
+        return
+    rows = rows.filter(pc.invert(pc.is_in(rows["connection_id"], without))).sort_by("flow").combine_chunks()
+    states = StateFiles(root.files, tuple(f"{root.path}/states/{file.path}" for file in files)).open()
+    for batch in rows.to_batches(max_chunksize=READ_STATES):
+        octets = [states[flow] for flow in batch["flow"].to_pylist()]
+        yield batch.append_column(OCTETS, pa.array(octets, pa.binary()))

@@ -1,13 +1,14 @@
-"""Captures appended to a lake: `ingest`, for anyone who has a session."""
+"""Append captures to a lake: `ingest`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.lake.options import Options
+from pipeline.lake.layout import NS
 from pipeline.tables.exchange import ThisProcess
 
 if TYPE_CHECKING:
@@ -30,28 +31,28 @@ def ingest(
     keylog: str | Sequence[str] | None = None,
     carry_secrets: bool = False,
 ) -> list[dict[str, Any]]:
-    """Append what is new among the captures to a lake, which is made if there is none; rows of its table batches.
+    """Append new captures to a lake, which is created if there is none; returns the new rows of its table batches.
 
-    `spark`: the session, or what begins one: then this process does what is little, and the session is only begun for
-    more. `payload`, `ports`, `hosts`,
-    `keylog`: as for `pipeline.decode`; use the same ones for a lake every time. `carry_secrets`: states of open
-    connections hold what decrypts them in the next batch; else what comes then is TLS that nobody can read.
+    `spark`: the session, or a function that starts one; then this process decodes small batches, and the session is
+    started for the first larger one. `payload`, `ports`, `hosts`, `keylog`: as for `pipeline.decode`; use the same ones
+    for a lake every time. `carry_secrets`: states of open TLS connections include their secrets, so that the next batch
+    can decrypt them.
 
     Times are in seconds: a capture that changed within `settle` is left for the next time; messages are paired within
     `pair_within`; a connection without a packet for `forget_after` is closed as lost sight of; a capture that ends more
-    than `late_after` before the latest packet of the lake is decoded for itself.
+    than `late_after` before the latest packet of the lake is decoded on its own.
 
-    Raises LakeError, PathError, KeyLogError; then, and whenever it fails, the lake is as of its last batch.
+    Raises LakeError, PathError, KeyLogError. After any failure the lake is as of its last batch.
     """
-    # Here, not above: the kernels behind it take a second to load, and tables already written need none.
-    from pipeline.lake.ingesting import Ingest
+    # Imported here: the kernels take a second to load, and reading tables needs none.
+    from pipeline.lake.batches import Ingest
 
     options = Options(
         pair_ns=_ns(pair_within), forget_ns=_ns(forget_after), late_ns=_ns(late_after), settle_ns=_ns(settle),
         carry_secrets=carry_secrets,
     )  # fmt: skip
     process = ThisProcess() if callable(spark) else None
-    work = begins(
+    work = work_of(
         spark,
         process=process,
         payload=payload,
@@ -64,7 +65,7 @@ def ingest(
         return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
 
 
-def begins(
+def work_of(
     spark: SparkSession | Callable[[], SparkSession],
     *,
     process: ThisProcess | None = None,
@@ -74,23 +75,36 @@ def begins(
     key_logs: tuple[str, ...] = (),
     carry_secrets: bool = False,
 ) -> Callable[[Log], Work]:
-    """What begins the work of an ingest. `process`: what does it where it is little."""
+    """A function that makes the `Work` of an ingest. `process` decodes small batches."""
 
-    def begin(log: Log) -> Work:
+    def start_work(log: Log) -> Work:
         from pipeline.lake.work import LakeWork
 
         start = spark if callable(spark) else lambda: spark
         return LakeWork(start, process, log, payload, {"ports": ports, "hosts": hosts}, key_logs, carry_secrets)
 
-    return begin
+    return start_work
 
 
 def key_logs(paths: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Key logs as workers find them. Raises KeyLogError where one is none."""
-    from pipeline.decoding.decode import secret_files
+    """Key logs as absolute paths for workers. Raises KeyLogError."""
+    from pipeline.decoding import secret_files
 
     return secret_files((), paths).key_logs
 
 
 def _ns(seconds: float) -> int:
     return int(seconds * 10**9)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an ingest works; times in ns. See `pipeline.ingest`."""
+
+    pair_ns: int = 3600 * NS
+    forget_ns: int = 7 * 24 * 3600 * NS
+    late_ns: int = 300 * NS
+    settle_ns: int = 30 * NS
+    batch_bytes: int = 2 << 30
+    state_bytes: int = 8 << 30
+    carry_secrets: bool = False

@@ -1,11 +1,9 @@
-"""A batch becomes part of a lake as a whole, wherever it is interrupted.
+"""The atomic commit of a batch to all tables of a lake.
 
-Its files are written first; no log names them. Then `_wirehare/commit.json` is written, in one step, with what is to be
-added to and removed from each table: from here on the batch will be there. The tables are committed one by one,
-`captures` last, and the file is deleted. Whoever finds it goes on from where the last run was interrupted; a table
-that has the batch already is passed over. So a batch that died is never decoded twice, and its captures may be gone.
-
-What was written by a run that died before its commit.json is deleted by the next one.
+The batch writes its files, which no Delta log names yet. Then it writes `_wirehare/commit.json`, atomically, with the
+files to add to and remove from each table: from here on the batch counts. The tables are committed one by one,
+`captures` last, and the journal is deleted. A run that finds a journal finishes it, skipping tables that have the batch
+already: no batch is decoded twice, even if its captures are gone. The files of a batch without a journal are deleted.
 """
 
 from __future__ import annotations
@@ -22,22 +20,21 @@ import pyarrow.fs
 
 from pipeline.lake.layout import OWN, LakeError, LakeFile
 from pipeline.lake.log import Log
-from pipeline.output.file import sink
-from pipeline.output.swap import Place
+from pipeline.output.place import Place, sink
 
 NAME = "commit.json"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a batch does to a table."""
+    """Files that a batch adds to and removes from a table."""
 
     add: list[LakeFile] = field(default_factory=list)
     remove: list[LakeFile] = field(default_factory=list)
 
 
 def commit(log: Log, batch: int, changes: Mapping[str, Change]) -> None:
-    """Make the batch part of the lake; returns when it is. `changes` by table; the others get an empty commit."""
+    """Commit the batch. `changes` by table; the other tables get an empty commit."""
     tables = {name: asdict(changes.get(name, Change())) for name in log.tables}
     with sink(_journal(log.root)) as file:
         file.write(json.dumps({"batch": batch, "tables": tables}, default=date.isoformat).encode())
@@ -45,7 +42,7 @@ def commit(log: Log, batch: int, changes: Mapping[str, Change]) -> None:
 
 
 def finish(log: Log) -> int | None:
-    """Go on with a batch that is being committed; its number, None if there is none."""
+    """Finish the batch that is being committed; returns its number, None if there is none."""
     found = read(log.root)
     if found is None:
         return None
@@ -54,16 +51,16 @@ def finish(log: Log) -> int | None:
         log.create(name)
         change = changes.get(name, Change())
         log.commit(name, batch, change.add, change.remove)
-    _tidy(log, batch, {f"{name}/{file.path}" for name, change in changes.items() for file in change.add})
+    _clean(log, batch, {f"{name}/{file.path}" for name, change in changes.items() for file in change.add})
     for name, change in changes.items():
-        if log.tables[name].private:  # nobody else reads them, and secrets are not kept longer than they are needed
+        if log.tables[name].private:  # no concurrent readers, and they may have secrets
             _delete(log.root, name, change.remove)
     log.root.files.delete_file(_journal(log.root).path)
     return batch
 
 
 def read(root: Place) -> tuple[int, dict[str, Change]] | None:
-    """The batch that is being committed, and what it changes; None if there is none. Raises LakeError."""
+    """The batch that is being committed and its changes; None if there is none. Raises LakeError."""
     place = _journal(root)
     try:
         with root.files.open_input_stream(place.path) as file:
@@ -76,8 +73,8 @@ def read(root: Place) -> tuple[int, dict[str, Change]] | None:
 
 
 def discard(log: Log, batch: int) -> None:
-    """Delete what the batch after this one has written: it died before it could be committed."""
-    _tidy(log, batch + 1, set())
+    """Delete the files of the batch after this one, which was interrupted before its commit."""
+    _clean(log, batch + 1, set())
 
 
 def _journal(root: Place) -> Place:
@@ -99,8 +96,8 @@ def _delete(root: Place, name: str, files: Iterable[LakeFile]) -> None:
             root.files.delete_file(f"{root.path}/{name}/{file.path}")
 
 
-def _tidy(log: Log, batch: int, written: set[str]) -> None:
-    """Delete the files of a batch, but for those `written` (paths within the lake)."""
+def _clean(log: Log, batch: int, written: set[str]) -> None:
+    """Delete the files of a batch except `written` (paths within the lake)."""
     for name in log.tables:
         place = log.root.child(name).child(f"{batch:08}")
         if place.entries() is None:

@@ -1,11 +1,11 @@
-"""The Delta logs of a lake: which files its tables consist of, and atomic changes of that.
+"""The Delta logs of a lake: the files of its tables, and atomic changes to them.
 
     log = Log(place("lake"))
-    log.files("frames", batch=12)                  # as that batch left them
+    log.files("frames", batch=12)                  # as of that batch
     log.commit("frames", 13, add=[...], remove=[...])
 
-delta-rs keeps the logs (package `deltalake`); the Parquet files are written by ours. Each batch is one commit a table,
-with its number as application transaction, so that a commit which is tried again is known to be there.
+delta-rs (package `deltalake`) writes the logs; we write the Parquet files. Each batch is one commit per table, with its
+number as application transaction, so that a retried commit is recognised.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import pyarrow as pa
 import pyarrow.fs
 
 from pipeline.lake.layout import APP, NS, LakeError, LakeFile, LakeTable, lake_tables
-from pipeline.output.swap import Place
+from pipeline.output.place import Place
 from udfs.source.files import parts_of
-from udfs.source.partitions import DAY, OPEN
+from udfs.source.lake import DAY, OPEN
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LOG = "_delta_log"
-VERSION = re.compile(r"\d{20}(?=\.)")  # begins the names of its files
-KEPT_VERSIONS = 64  # of a table, at least: readers look a few back (`Log.as_of`)
-TRIES = 5  # of a commit that another one (compaction) comes in between of
+VERSION = re.compile(r"\d{20}(?=\.)")  # prefix of the names of its files
+KEPT_VERSIONS = 64  # of a table, at least: readers may need older ones (`Log.as_of`)
+TRIES = 5  # of a commit that conflicts with another one (compaction)
 CONFIGURATION = {
     "delta.checkpointInterval": "20",  # commits that a reader replays at most
     "delta.logRetentionDuration": "interval 7 days",
-    "delta.deletedFileRetentionDuration": "interval 1 hours",  # of what was replaced, for readers under way
+    "delta.deletedFileRetentionDuration": "interval 1 hours",  # for readers of files that were replaced
 }
 KEYS = {"region": "AWS_REGION", "endpoint_override": "AWS_ENDPOINT_URL"}
 
@@ -52,7 +52,7 @@ def require_deltalake() -> None:
 
 
 def storage_options(uri: str) -> dict[str, str]:
-    """What delta-rs has to be told beside a URI in which pyarrow finds credentials and options."""
+    """Options of delta-rs for the credentials and options in a URI of pyarrow."""
     parts = parts_of(uri)
     if not parts.scheme.startswith("s3"):
         return {}
@@ -69,7 +69,7 @@ def storage_options(uri: str) -> dict[str, str]:
 
 
 class Log:
-    """The logs of the tables below `root`; `uri`: the lake as it was named."""
+    """The logs of the tables below `root`; `uri`: the lake as the user wrote it."""
 
     def __init__(self, root: Place, uri: str | None = None) -> None:
         require_deltalake()
@@ -84,7 +84,7 @@ class Log:
         return lake_tables()
 
     def latest(self, name: str) -> DeltaTable:
-        """A table as its last commit left it; it is kept, and brought up to date when it is asked for again."""
+        """A table as of its last commit; cached, and updated incrementally."""
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -96,21 +96,21 @@ class Log:
         try:
             found = self._open[name] = DeltaTable(self._address(name), storage_options=self._options)
         except TableNotFoundError:
-            raise LakeError(f"{self.root.display_name}: the lake has no table {name}; a batch will make it") from None
+            raise LakeError(f"{self.root.display_name}: no table {name}; the next batch creates it") from None
         return found
 
     def _committed(self, name: str, version: int) -> bool:
-        """Whether a table has this version; asking delta-rs takes longer with each commit since the last checkpoint."""
+        """Whether a table has this version. delta-rs would take longer with each commit since the last checkpoint."""
         path = f"{self.root.child(name).child(LOG).path}/{version:020}.json"
         found: bool = self.root.files.get_file_info(path).type != pyarrow.fs.FileType.NotFound
         return found
 
     def exists(self, name: str) -> bool:
-        """Whether the table has been made: its log has a commit. On a full disk, an empty log may be there."""
+        """Whether the table was created: its log has a commit. A full disk may leave an empty log."""
         return name in self._open or any(map(VERSION.match, self.root.child(name).child(LOG).entries() or ()))
 
     def create(self, name: str) -> None:
-        """Make a table without rows, or add the columns that an older release did not have."""
+        """Create a table, or add the columns that an older release did not have."""
         from deltalake import DeltaTable, Schema
 
         wanted = Schema.from_json(self.tables[name].whole_schema.json())
@@ -125,18 +125,18 @@ class Log:
             )
             return
         table = self.latest(name)
-        there = {field.name for field in table.schema().fields}
-        missing = [field for field in wanted.fields if field.name not in there]
+        present = {field.name for field in table.schema().fields}
+        missing = [field for field in wanted.fields if field.name not in present]
         if missing:
             table.alter.add_columns(missing)
             self._open.pop(name)
 
     def batch(self, name: str) -> int:
-        """The number of the last batch that the table has; 0: none."""
+        """Number of the last batch of the table; 0: none."""
         return (self.latest(name).transaction_version(APP) or 0) if self.exists(name) else 0
 
     def as_of(self, name: str, batch: int) -> DeltaTable:
-        """A table as of a batch, of which the last few are there: later batches may be half committed."""
+        """A table as of a recent batch, since later ones may be partly committed."""
         from deltalake import DeltaTable
 
         table = self.latest(name)
@@ -149,11 +149,11 @@ class Log:
         return table
 
     def files(self, name: str, batch: int | None = None) -> list[LakeFile]:
-        """The files that a table consists of, as of its last commit or of a batch."""
+        """The files of a table as of its last commit or of a batch."""
         return self._files_of(name, self.latest(name)) if batch is None else files_of(self.as_of(name, batch))
 
     def _files_of(self, name: str, table: DeltaTable) -> list[LakeFile]:
-        """Those of the latest version, which are asked for again and again."""
+        """The files of the latest version, cached."""
         version, known = self._files.get(name, (-1, []))
         if version != table.version():
             version, known = self._files[name] = table.version(), files_of(table)
@@ -168,8 +168,8 @@ class Log:
         *,
         same_rows: bool = False,
     ) -> None:
-        """Add and remove files in one step; nothing happens if the table has this `batch` already. `same_rows`: other
-        files for the rows that are there. Raises LakeError when others keep coming in between."""
+        """Add and remove files atomically; does nothing if the table has this `batch` already. `same_rows`: only files
+        change, not rows. Raises LakeError if other commits keep conflicting."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, RemoveAction
@@ -204,33 +204,32 @@ class Log:
                 self._open.pop(name, None)
                 if not left:
                     raise LakeError(
-                        f"{self.root.child(name).display_name}: cannot be committed, others write there ({error})"
+                        f"{self.root.child(name).display_name}: cannot be committed, others write to it ({error})"
                     ) from error
                 continue
             return
 
     def _require(self, name: str, table: DeltaTable, files: Collection[LakeFile]) -> None:
-        """Raise LakeError unless these files are in the table: else rows would be there twice."""
+        """Raise LakeError unless these files are in the table: otherwise rows would be duplicated."""
         there = {file.path for file in self._files_of(name, table)} if files else set()
         for file in files:
             if file.path not in there:
                 raise LakeError(
-                    f"{self.root.child(name).display_name}: {file.path} was replaced by somebody else meanwhile; "
-                    "try again"
+                    f"{self.root.child(name).display_name}: {file.path} was replaced by another process; try again"
                 )
 
     def vacuum(self, name: str, hours: int) -> int:
-        """Delete files that were removed from the table more than so many hours ago, how many, and what its log has
-        from before that: each commit looks at all of it."""
+        """Delete files that were removed from the table more than `hours` ago, and older files of its log, which each
+        commit reads; returns the number of files of the table."""
         deleted = self.latest(name).vacuum(
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False
         )
         self._open.pop(name, None)
-        self._shorten(name, time.time_ns() - hours * 3600 * NS)
+        self._truncate(name, time.time_ns() - hours * 3600 * NS)
         return len(deleted)
 
-    def _shorten(self, name: str, before_ns: int) -> None:
-        """Delete what a log has from before a checkpoint that is older than this time, and than KEPT_VERSIONS."""
+    def _truncate(self, name: str, before_ns: int) -> None:
+        """Delete the versions before the last checkpoint that is older than this time and than KEPT_VERSIONS."""
         found = self.root.files.get_file_info(pyarrow.fs.FileSelector(self.root.child(name).child(LOG).path))
         known = [(version, info) for info in found if (version := _version(info.base_name)) is not None]
         latest = max(version for version, _ in known)
@@ -251,7 +250,7 @@ class Log:
 
 
 def files_of(table: DeltaTable) -> list[LakeFile]:
-    """The files of a table as it was opened."""
+    """The files of this version of a table."""
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {
         "path": "path", "size": "size_bytes", "rows": "num_records", "open": f"partition.{OPEN}",
@@ -262,7 +261,7 @@ def files_of(table: DeltaTable) -> list[LakeFile]:
 
 
 def _version(name: str) -> int | None:
-    """The version that a file of a log belongs to; None: it belongs to none."""
+    """The version in the name of a file of a log, if any."""
     found = VERSION.match(name)
     return int(found[0]) if found else None
 

@@ -1,7 +1,7 @@
 """Tables of a lake as DataFrames: Spark reads the files that the logs name.
 
-All tables are read as of the same batch, the last one that was committed as a whole, however many commits of the next
-batch are there already. Files that a later batch replaces stay for an hour (`pipeline.lake.log.CONFIGURATION`).
+All tables are read as of the last batch that is committed to all of them. Files that a later batch replaces are deleted
+an hour later (`pipeline.lake.log.CONFIGURATION`).
 """
 
 from __future__ import annotations
@@ -18,32 +18,26 @@ from pyspark.sql import functions as F
 
 from pipeline.lake.layout import NS, LakeFile
 from pipeline.lake.log import Log
-from pipeline.lake.place import existing, is_lake
-from pipeline.output.swap import OutputError, Place, escape_glob, place
-from pipeline.schemas import TABLES
+from pipeline.lake.place import is_lake, open_lake
+from pipeline.output.place import OutputError, Place, escape_glob, place
+from pipeline.schemas import DAY_OF, TABLES
 
-# When rows begin and end, as ns or TIMESTAMP columns: a row is wanted if it lasts into the time that is asked for.
-LASTS = {
-    "captures": ("first_ts", "last_ts"),
-    "frames": ("ts_ns", "ts_ns"),
-    "connections": ("opened_ts", "closed_ts"),
-    "channels": ("opened_ts", "closed_ts"),
-    "links": ("opened_ts", "closed_ts"),
-    "methods": ("ts_ns", "ts_ns"),
-    "messages": ("ts_ns", "ts_ns"),
-}
+# Columns (ns or TIMESTAMP) with begin and end of rows, by DAY_OF: rows that overlap the time span are selected.
+# Of tables without such columns, the rows of selected connections are.
+SPANS = {"last_ts": ("first_ts", "last_ts"), "closed_ts": ("opened_ts", "closed_ts"), "ts": ("ts_ns", "ts_ns")}
+TIME_COLUMNS = {name: SPANS[day] for name, day in DAY_OF.items() if day}
 
 
 @dataclass(frozen=True)
 class Span:
-    """From `since_ns` on and before `until_ns`, ns since 1970-01-01 UTC; None: without a bound."""
+    """From `since_ns` on and before `until_ns`, ns since 1970-01-01 UTC; None: unbounded."""
 
     since_ns: int | None = None
     until_ns: int | None = None
 
     @classmethod
     def of(cls, since: Any, until: Any) -> Span:
-        """As people name times (`udfs.source.options.parse_time`); None: without a bound. Raises OptionError."""
+        """Of times in any form that `udfs.source.options.parse_time` knows; None: unbounded. Raises OptionError."""
         from udfs.source.options import parse_time  # not above: it loads kernels
 
         given = {"since": since, "until": until}
@@ -52,17 +46,17 @@ class Span:
 
     @property
     def bounded(self) -> bool:
-        """Whether it is less than all times."""
+        """Whether it has a bound."""
         return self.since_ns is not None or self.until_ns is not None
 
-    def holds(self, name: str, file: LakeFile) -> bool:
-        """Whether rows of this file may lie in it. Rows are filed under the day of their end (`DAY_OF`)."""
+    def may_contain(self, name: str, file: LakeFile) -> bool:
+        """Whether the file may have rows in it. Rows are in the day of their end (`DAY_OF`)."""
         if file.open or file.day is None:
             return True
         if self.since_ns is not None and file.day < day_of(self.since_ns):
             return False
-        # What ends later may have begun in time, but for what has one time.
-        begins, ends = LASTS.get(name, ("", "end"))
+        # Rows that end later may have begun before `until`, unless they have only one time.
+        begins, ends = TIME_COLUMNS.get(name, ("", "end"))
         return begins != ends or self.until_ns is None or file.day <= day_of(self.until_ns - 1)
 
 
@@ -72,7 +66,7 @@ def day_of(ns: int) -> date:
 
 
 def at(directory: str) -> bool:
-    """Whether a lake is there."""
+    """Whether the directory is a lake."""
     try:
         return is_lake(place(directory))
     except OutputError:
@@ -81,28 +75,28 @@ def at(directory: str) -> bool:
 
 def tables(spark: SparkSession, directory: str, span: Span) -> Mapping[str, DataFrame]:
     """All tables of a lake as of its last batch, with the columns of `pipeline.schemas.TABLES`. Raises LakeError."""
-    log = Log(existing(directory), directory)
+    log = Log(open_lake(directory), directory)
     batch = log.batch("captures")
     return within({name: _table(spark, log, name, batch, span) for name in TABLES}, span)
 
 
 def named_files(directory: str, span: Span) -> Iterator[LakeFile]:
-    """The files of all tables of a lake, as of its last batch, that may have rows in this time."""
-    log = Log(existing(directory), directory)
+    """The files of all tables of a lake, as of its last batch, that may have rows in the time span."""
+    log = Log(open_lake(directory), directory)
     batch = log.batch("captures")
     for name in TABLES if batch else ():
-        yield from (file for file in log.files(name, batch) if span.holds(name, file))
+        yield from (file for file in log.files(name, batch) if span.may_contain(name, file))
 
 
 def dataset(root: Place, directory: str, name: str) -> pa.dataset.Dataset | None:
-    """A table of a lake, as of its last batch, for Arrow; None if it has no file."""
+    """A table of a lake, as of its last batch, as an Arrow dataset; None if it has no file."""
     log = Log(root, directory)
     paths = [f"{root.path}/{name}/{file.path}" for file in log.files(name, log.batch("captures"))]
     return pa.dataset.dataset(paths, filesystem=root.files, format="parquet") if paths else None
 
 
 def _table(spark: SparkSession, log: Log, name: str, batch: int, span: Span) -> DataFrame:
-    files = [file for file in (log.files(name, batch) if batch else ()) if span.holds(name, file)]
+    files = [file for file in (log.files(name, batch) if batch else ()) if span.may_contain(name, file)]
     if not files:
         return spark.createDataFrame([], TABLES[name])
     folder = log.root.child(name)
@@ -112,19 +106,20 @@ def _table(spark: SparkSession, log: Log, name: str, batch: int, span: Span) -> 
 
 
 def within(found: Mapping[str, DataFrame], span: Span) -> Mapping[str, DataFrame]:
-    """Of all tables the rows that last into this time."""
+    """The rows of all tables that overlap the time span."""
     if not span.bounded:
         return found
-    chosen = {name: found[name].filter(_within(_ns(begins), _ns(ends), span)) for name, (begins, ends) in LASTS.items()}
+    chosen = {
+        name: found[name].filter(_within(_ns(begins), _ns(ends), span)) for name, (begins, ends) in TIME_COLUMNS.items()
+    }
     connections = F.broadcast(chosen["connections"].select("connection_id"))
     at = F.coalesce("publish_ts_ns", "deliver_ts_ns")
-    chosen["streams"] = found["streams"].join(connections, "connection_id", "left_semi")
     chosen["message_flows"] = found["message_flows"].filter(_within(at, at, span))
-    return {name: chosen[name] for name in found}
+    return {name: chosen.get(name) or found[name].join(connections, "connection_id", "left_semi") for name in found}
 
 
 def _within(begins: Column, ends: Column, span: Span) -> Column:
-    """What has no end goes on."""
+    """Rows without an end are still open."""
     since = F.lit(True) if span.since_ns is None else F.coalesce(ends >= span.since_ns, F.lit(True))
     return since if span.until_ns is None else since & F.coalesce(begins < span.until_ns, F.lit(True))
 

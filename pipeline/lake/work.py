@@ -1,4 +1,4 @@
-"""What is done for a batch by Spark or, for little, by this process: decoding, and pairing messages across batches."""
+"""Decoding of a batch and pairing of its messages, by Spark or, if small, by this process."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from codec.compiler.kernel import all_compiled, interpreted
-from pipeline.decoding.decode import IN_PROCESS_BYTES, PacketFilter, by_flow, one_task
+from pipeline.decoding import IN_PROCESS_BYTES, PacketFilter, by_flow, one_task
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
-from pipeline.lake.files import Writer, listed, rows_of
+from pipeline.lake.files import Writer, lake_file, read_rows
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import DAY_OF, OF_BROKERS, LakeFile
+from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
-from pipeline.output.swap import Place
-from pipeline.schemas import MESSAGE_FLOWS
+from pipeline.output.place import Place
+from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
 from pipeline.session import plan_settings, settings
 from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import InProcess, OnSpark, Rows, ThisProcess
 from pipeline.tables.flows import paired, row_groups, shares
 from udfs.arrow.types import arrow_schema
-from udfs.source.partitions import partition_of
+from udfs.source.lake import partition_of
 
 if TYPE_CHECKING:
-    from udfs.sink.lake import Filing
+    from udfs.sink.lake import LakeFolders
 
 QUEUES = "stream_queues"
-HERE_CONNECTIONS = 1000  # that only end: a second's work, and as many as a task of Spark gets
-HERE_MESSAGES = 200_000  # that are paired by this process: they take a second or two
+LOCAL_CONNECTIONS = 1000  # to close in this process, or per task of Spark: a second's work
+LOCAL_MESSAGES = 200_000  # to pair in this process: one or two seconds
 
 
 @dataclass(frozen=True)
 class LakeWork:
-    """`begin`: gives the session, when there is something for it; `process`: what does the rest, if that is wanted.
-    `payload`: with the bytes of content bodies; `chosen`: which connections; `key_logs`: files with secrets of TLS,
-    which are read anew with each batch; `carry_secrets`: as for `udfs.tables.tables_of`."""
+    """`start`: starts the session when it is needed; `process`: for small batches, None: all on Spark. `payload`: with
+    message bodies; `chosen`: which connections; `key_logs`: read again for each batch; `carry_secrets`: as for
+    `udfs.tables.tables_of`."""
 
-    begin: Callable[[], SparkSession]
+    start: Callable[[], SparkSession]
     process: ThisProcess | None
     log: Log
     payload: bool
@@ -56,8 +56,8 @@ class LakeWork:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session, which is begun now if it was not."""
-        return self.begin()
+        """The session, started on first access."""
+        return self.start()
 
     def decode(
         self,
@@ -69,76 +69,79 @@ class LakeWork:
         keep_open: bool = True,
         lost: bool = False,
     ) -> Written:
-        """See `pipeline.lake.batch.Work`."""
+        """Write the rows of these captures, and of the connections of `states` (only those in `only`) that continue in
+        them. `keep_open`, `lost`: as for `udfs.sink.lake.WriteBatch`."""
         from udfs.decode.key_logs import SecretFiles
-        from udfs.sink.lake import FILED, EndConnections, WriteBatch
-        from udfs.source.lake_states import StateFiles
+        from udfs.sink.lake import WRITTEN, EndConnections, WriteBatch
+        from udfs.source.lake import StateFiles
 
         folder, uris = self.log.root.child("states"), [arrival.file.uri for arrival in arrivals]
         paths = tuple(f"{folder.path}/{file.path}" for file in states)
         carried = StateFiles(self.log.root.files, paths, None if only is None else frozenset(only))
         secrets = SecretFiles(self.key_logs, tuple(uris))
-        filing, made = self._filing(number), config(self.payload)
-        writer = WriteBatch(filing, made, carried, streams(), keep_open, lost, secrets, self.carry_secrets)
+        folders = self._folders(number)
+        writer = WriteBatch(
+            folders, config(self.payload), carried, streams(), keep_open, lost, secrets, self.carry_secrets
+        )
         if only is not None:
-            tasks = 1 + len(only) // HERE_CONNECTIONS
-            spark = None if self._ready and tasks == 1 else self.spark
-            with self._working(spark):
+            tasks = 1 + len(only) // LOCAL_CONNECTIONS
+            spark = None if self._can_decode and tasks == 1 else self.spark
+            with self._running(spark):
                 rows: Rows = InProcess([pa.record_batch({"id": [0]})])
                 if spark is not None:
                     rows = OnSpark(spark.range(0, tasks, 1, tasks))
-                return self._written(rows.then(EndConnections(writer, tasks), FILED))
+                return self._written(rows.then(EndConnections(writer, tasks), WRITTEN))
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
-        here = one_task(uris, writer, self.chosen, read, IN_PROCESS_BYTES) if self._ready else None
-        if here is not None:
-            with self._working(None):
-                return self._written(InProcess([]).then(here, FILED))
-        with self._working(self.spark):
-            return self._written(OnSpark(by_flow(self.spark, uris, writer, FILED, self.chosen, read)))
+        in_process = one_task(uris, writer, self.chosen, read, IN_PROCESS_BYTES) if self._can_decode else None
+        if in_process is not None:
+            with self._running(None):
+                return self._written(InProcess([]).then(in_process, WRITTEN))
+        with self._running(self.spark):
+            return self._written(OnSpark(by_flow(self.spark, uris, writer, WRITTEN, self.chosen, read)))
 
-    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change | None:
-        """See `pipeline.lake.batch.Work`. Messages are paired with all that came since `cutoff_ns` or still changes;
-        later, a pair is final, and its messages are forgotten."""
-        # Here, not above: the kernels behind it take a second to load, and an ingest may find nothing new.
+    def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change:
+        """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns
+        the change of message_flows."""
+        # Imported here: the kernels take a second to load, and an ingest may find nothing new.
         from udfs.pairing.brokers import brokers_of
         from udfs.pairing.columns import OF_CONNECTIONS
         from udfs.pairing.flows import PairMessages
-        from udfs.pairing.lake import SIDES, FileFlows, KeepMessages
-        from udfs.sink.lake import FILED
+        from udfs.pairing.lake import SIDES, KeepMessages, WriteFlows
+        from udfs.sink.lake import WRITTEN
 
-        filing, root, before = self._filing(number), self.log.root, self.log.files("pairing")
+        folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
         closed = [file for file in written.files["messages"] if not file.open]
         final = [*self._paths("pairing", before), *self._paths("messages", closed)]
         groups, asks = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
-        few = sum(file.rows for file in (*before, *closed, *open_messages)) <= HERE_MESSAGES
-        beside = root.child("pairing").child(f"{number:08}")  # files that no log names are deleted with the commit
-        beside.create()
+        few = sum(file.rows for file in (*before, *closed, *open_messages)) <= LOCAL_MESSAGES
+        scratch = root.child("pairing").child(f"{number:08}")  # the commit deletes files that no log names
+        scratch.create()
         brokers = self._brokers(written)
-        spark = None if self._ready and few else self.spark
-        with self._working(spark):
+        spark = None if self._can_decode and few else self.spark
+        with self._running(spark):
             known = brokers_of(brokers.select(OF_CONNECTIONS), _streams(brokers))
-            changing = self._listed(
-                beside, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
+            changing = self._write_ids(
+                scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )
-            file_flows = FileFlows(filing, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
-            written.add(self._written(paired(spark, groups, asks, known, beside).then(file_flows, FILED)))
+            write_flows = WriteFlows(folders, PairMessages(MESSAGE_FLOWS), changing, cutoff_ns)
+            written.add(self._written(paired(spark, groups, asks, known, scratch).then(write_flows, WRITTEN)))
             pairs = [file for file in written.files["message_flows"] if file.open]
             sides = [("message_flows", pairs, f"{side}_connection_id", f"{side}_frame_no") for side in SIDES]
-            keep = KeepMessages(filing, self._listed(beside, "held", sides), cutoff_ns)
+            keep = KeepMessages(folders, self._write_ids(scratch, "open_flows", sides), cutoff_ns)
             of_final = shares(spark, [group for group in groups if group[0] in final])
-            written.add(self._written(of_final.then(keep, FILED)))
+            written.add(self._written(of_final.then(keep, WRITTEN)))
         self._keep_brokers(number, written, brokers, open_messages, cutoff_ns)
         return Change(written.files["message_flows"], [file for file in self.log.files("message_flows") if file.open])
 
     def _brokers(self, written: Written) -> pa.Table:
-        """Table brokers as this batch leaves it: the connections that may have messages to pair."""
+        """Table brokers after this batch: the connections that may have messages to pair."""
         before = self._rows("brokers", self.log.files("brokers"))
         fresh = self._rows("connections", written.files["connections"], OF_BROKERS)
         known = dict(zip(before["connection_id"].to_pylist(), before[QUEUES].to_pylist(), strict=True))
-        told = defaultdict[int, set[str]](set)
+        streams_of = defaultdict[int, set[str]](set)
         for connection, queue in written.stream_queues:
-            told[connection].add(queue)
-        queues = [sorted(told[each].union(known.get(each) or ())) for each in fresh["connection_id"].to_pylist()]
+            streams_of[connection].add(queue)
+        queues = [sorted(streams_of[each].union(known.get(each) or ())) for each in fresh["connection_id"].to_pylist()]
         renewed = fresh.append_column(before.schema.field(QUEUES), pa.array(queues, pa.list_(pa.string())))
         others = before.filter(pc.invert(pc.is_in(before["connection_id"], fresh["connection_id"])))
         return pa.concat_tables([others, renewed.cast(before.schema)])
@@ -146,41 +149,41 @@ class LakeWork:
     def _keep_brokers(
         self, number: int, written: Written, brokers: pa.Table, open_messages: Sequence[LakeFile], cutoff_ns: int
     ) -> None:
-        """Write those that the next batch may need."""
+        """Write the rows of table brokers that the next batch may need."""
         of_messages = [
             self._rows(name, files, ["connection_id"])["connection_id"]
             for name, files in (("pairing", written.files["pairing"]), ("messages", open_messages))
         ]
         needed = pa.chunked_array([part for ids in of_messages for part in ids.chunks], pa.int64()).unique()
         closed_ns = pc.multiply(brokers["closed_ts"].cast(pa.int64()), 1000)
-        tells = pc.or_(
+        recent = pc.or_(
             pc.greater_equal(closed_ns, cutoff_ns).fill_null(True), pc.greater(pc.list_value_length(brokers[QUEUES]), 0)
         )
         writer = Writer(self.log.root, self.log.tables["brokers"], number)
-        for rows in brokers.filter(pc.or_(tells, pc.is_in(brokers["connection_id"], needed))).to_batches():
+        for rows in brokers.filter(pc.or_(recent, pc.is_in(brokers["connection_id"], needed))).to_batches():
             writer.write(rows)
         written.files["brokers"].extend(filter(None, [writer.close()]))
 
     @property
-    def _ready(self) -> bool:
-        """Whether this process may work: kernels are compiled, or need not be."""
+    def _can_decode(self) -> bool:
+        """Whether this process can decode now: kernels are compiled, or interpreted."""
         return self.process is not None and (interpreted() or all_compiled())
 
-    def _working(self, spark: SparkSession | None) -> AbstractContextManager[None]:
+    def _running(self, spark: SparkSession | None) -> AbstractContextManager[None]:
         if spark is not None:
-            return settings(spark, plan_settings(small=True))  # to Spark, runs are few rows
+            return settings(spark, plan_settings(small=True))  # few rows: runs are large
         return self.process.interruptible() if self.process else nullcontext()
 
-    def _filing(self, number: int) -> Filing:
-        from udfs.sink.lake import Filing
+    def _folders(self, number: int) -> LakeFolders:
+        from udfs.sink.lake import LakeFolders
 
         schemas, options = (
             {name: getattr(table, of) for name, table in self.log.tables.items()} for of in ("schema", "options")
         )
-        return Filing(self.log.root.files, self.log.root.path, number, DAY_OF, schemas, options)
+        return LakeFolders(self.log.root.files, self.log.root.path, number, DAY_OF, schemas, options)
 
     def _written(self, filed: Rows) -> Written:
-        """What workers have told (FILED)."""
+        """The results of workers (rows of WRITTEN)."""
         from udfs.decode.hand_over import STREAM_QUEUES
         from udfs.sink.lake import ACCOUNT, UNREAD
 
@@ -196,28 +199,30 @@ class LakeWork:
                 name, _, folder = row["folder"].partition("/")
                 place = self.log.root.child(name)
                 partition = partition_of(folder) if self.log.tables[name].partitioned else (None, None)
-                found.files[name].append(listed(place, f"{folder}/{row['file']}", row["rows"], *partition))
+                found.files[name].append(lake_file(place, f"{folder}/{row['file']}", row["rows"], *partition))
         return found
 
     def _paths(self, name: str, files: Iterable[LakeFile]) -> list[str]:
         return [f"{self.log.root.child(name).path}/{file.path}" for file in files]
 
     def _rows(self, name: str, files: Iterable[LakeFile], columns: Sequence[str] | None = None) -> pa.Table:
-        """Columns of files of a table, which may be none."""
+        """Columns of the files of a table; works without any file."""
         schema = arrow_schema(self.log.tables[name].schema)
         wanted = pa.schema([schema.field(column) for column in columns or schema.names])
-        found = rows_of(self.log.root, name, files, wanted.names)
+        found = read_rows(self.log.root, name, files, wanted.names)
         return found.select(wanted.names).cast(wanted) if found.num_columns else wanted.empty_table()
 
-    def _listed(self, beside: Place, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]) -> str:
-        """Write which messages the rows of files name: table, files, and the columns with connection and frame; the
-        path."""
-        from udfs.pairing.lake import NAMED
+    def _write_ids(self, scratch: Place, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]) -> str:
+        """Write the ids of the messages in these files, given as (table, files, columns with connection and frame);
+        returns the path."""
+        from udfs.pairing.lake import MESSAGE_IDS
 
-        parts = [self._rows(table, files, columns).rename_columns(NAMED.names) for table, files, *columns in messages]
-        path = f"{beside.path}/{of}.parquet"
+        parts = [
+            self._rows(table, files, columns).rename_columns(MESSAGE_IDS.names) for table, files, *columns in messages
+        ]
+        path = f"{scratch.path}/{of}.parquet"
         named = pa.concat_tables(parts)
-        pq.write_table(named.filter(named["connection_id"].is_valid()), path, filesystem=beside.files)
+        pq.write_table(named.filter(named["connection_id"].is_valid()), path, filesystem=scratch.files)
         return path
 
 

@@ -8,7 +8,7 @@ from pipeline.schemas import ROWS, TABLES
 from udfs.source.files import public_uri
 
 if TYPE_CHECKING:
-    from pipeline.output.swap import Place
+    from pipeline.output.place import Place
 
 MOST_FILES = 100  # of a table, to read their footers for row counts
 
@@ -54,7 +54,7 @@ def page(directory: str | None) -> str:
 
 def rows_of(directory: str | None) -> dict[str, int | None]:
     """The number of rows of each table; None if unknown."""
-    from pipeline.output.swap import OutputError, place
+    from pipeline.output.place import OutputError, place
 
     try:
         where = None if directory is None else place(directory)

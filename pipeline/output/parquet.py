@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from pipeline.output.swap import Place
+from pipeline.output.place import Place
 from udfs.arrow.types import arrow_schema
 from udfs.sink.parquet import COMPRESSION, UNIQUE_COLUMNS, ParquetFiles
 
@@ -50,7 +50,7 @@ def read(
     directory: Place, columns: Iterable[str], names: Iterable[str] | None = None, where: pc.Expression | None = None
 ) -> pa.Table:
     """Columns of the files of a table in `directory`; only of the files `names`, if given; only rows `where` this
-    holds."""
+    is true."""
     import pyarrow.dataset  # takes half a second
 
     paths = [f"{directory.path}/{name}" for name in (files(directory) if names is None else sorted(names))]

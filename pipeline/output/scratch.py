@@ -2,7 +2,7 @@
 
 Shuffle and spill files contain bytes of captures, and Spark makes them world-readable. `directories()` makes a private
 directory below each of Spark's local directories. It is removed when this process exits, or if the process was killed,
-by the next one that uses the place. A lock, which ends with the process, shows that a directory is in use.
+by the next one that uses the same place. A lock, which ends with the process, marks a directory as in use.
 """
 
 from __future__ import annotations

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from pipeline.decoding.decode import FLOW_INPUTS, PacketFilter, Time, decode_into
+from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, decode_into
 from pipeline.output import parquet
-from pipeline.output.swap import Place, staged
+from pipeline.output.place import Place
+from pipeline.output.swap import staged
 from pipeline.output.units import plural
-from pipeline.schemas import TABLES
+from pipeline.schemas import TABLES, WORKER_TABLES
 from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine, plan_settings, settings
-from pipeline.tables.config import WORKER_TABLES
 from pipeline.tables.exchange import ThisProcess
 from pipeline.tables.flows import write_flows
 from udfs.decode.hand_over import ACCOUNTS, STREAM_QUEUES
@@ -81,7 +81,7 @@ def write(
     """Write the tables of captures as Parquet files below the directory `output`; return the rows of table captures.
 
     `spark`: the session, or a function that starts one, which is called after `output` was checked; for small captures
-    (`pipeline.decoding.decode.in_one_task`) it may be `ThisProcess`. `tables`: default all. `overwrite`: replace the
+    (`pipeline.decoding.in_one_task`) it may be `ThisProcess`. `tables`: default all. `overwrite`: replace the
     tables in `output`. `payload` and the following arguments: see `pipeline.decode`. Raises OutputError; PathError if
     no file is a capture; ValueError for an unknown table. If it raises, the old output is unchanged.
     """
@@ -124,7 +124,7 @@ def _write(
     spark = None if isinstance(session, ThisProcess) else session
     with (
         progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")),
-        _plan_settings(spark, plan_settings(small=True)),  # to Spark, runs are few rows
+        _plan_settings(spark, plan_settings(small=True)),  # few rows: runs are large
     ):
         written = decode_into(session, paths, stage.scratch, wanted, payload=payload, **chosen)
     with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark) as status:
@@ -132,12 +132,12 @@ def _write(
         splits = map(json.loads, accounts["account"].to_pylist() if accounts else ())
         rows = capture_rows(captures_of(splits), TABLES["captures"])
         parquet.write_rows(stage.child("captures"), TABLES["captures"], rows.to_batches())
-        aside = written.directory.child("aside")
-        aside.create()
+        intermediate = written.directory.child("intermediate")
+        intermediate.create()
         with_flows = "message_flows" in wanted
         for name in WORKER_TABLES:
             if name in wanted or (with_flows and name in FLOW_INPUTS):
-                target = (stage if name in wanted else aside).child(name)
+                target = (stage if name in wanted else intermediate).child(name)
                 if not written.move(name, target):
                     parquet.write_rows(target, TABLES[name])
         if with_flows:
@@ -145,7 +145,9 @@ def _write(
             number_of = written.rows("messages")
             small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS
             with _plan_settings(spark, plan_settings(small=small, one_partition=one_partition)):
-                messages, connections = ((stage if name in wanted else aside).child(name) for name in FLOW_INPUTS)
+                messages, connections = (
+                    (stage if name in wanted else intermediate).child(name) for name in FLOW_INPUTS
+                )
                 flows, target = written.directory.child("flows"), stage.child("message_flows")
                 files = write_flows(
                     spark, messages, connections, written.part(STREAM_QUEUES, "connection_id", "queue"), flows

@@ -1,4 +1,4 @@
-"""The configuration of the workers: what the modules of this folder say about tables, in one value.
+"""The configuration of the workers: the data of this folder as one value.
 
 Workers make the tables in WORKER_TABLES from the frames of one connection (`udfs.tables`). They know no method by name;
 here is what they need for it: arguments and properties that become columns, steps of the handshake, replies.
@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from pipeline.schemas import MESSAGES, METHODS, TABLES
-from pipeline.tables.connection_attributes import ATTRIBUTES, NAMES, ArgumentPath
-from pipeline.tables.history import method_roles
-from pipeline.tables.properties import CLASSIC, NOT_0_10, NOT_1_0, NOT_CLASSIC, PERSISTENT, V0_10, V1_0
+from pipeline.schemas import MESSAGES, METHODS, TABLES, WORKER_TABLES
+from pipeline.tables.attributes import (
+    ATTRIBUTES,
+    CLASSIC,
+    NAMES,
+    NOT_0_10,
+    NOT_1_0,
+    NOT_CLASSIC,
+    PERSISTENT,
+    V0_10,
+    V1_0,
+    ArgumentPath,
+)
 from pipeline.tables.roles import (
     BEAT_FRAMES,
     BEAT_METHODS,
@@ -33,6 +42,7 @@ from pipeline.tables.roles import (
     STAGES,
     TELLS_STREAM,
     TRANSFERS,
+    method_roles,
     replies,
 )
 
@@ -137,10 +147,6 @@ def messages_config(payload: bool) -> tuple[Shown, ...]:
             (("1.0",), False, ("handle",), V1_0, NOT_1_0),
         )
     )
-
-
-# Tables that follow from the frames of one connection.
-WORKER_TABLES = ("frames", "methods", "messages", "channels", "links", "connections", "streams")
 
 
 def config(payload: bool = False, tables: Collection[str] = WORKER_TABLES) -> Config:

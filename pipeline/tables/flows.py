@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.output import parquet
-from pipeline.output.swap import Place
+from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.exchange import InProcess, OnSpark, Rows
 from pipeline.tables.roles import DELIVERIES

@@ -1,17 +1,23 @@
 """What each method does, as data; the code that makes tables names no method itself.
 
 Method names are unique across families ('basic.publish', 'message.transfer', 'transfer'), so one mapping serves all.
+`method_roles` has it as numbers for the kernel behind `udfs.conversation.history`, which knows no method by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
+
+if TYPE_CHECKING:
+    from udfs.conversation.history import MethodRoles
+
 
 CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
@@ -156,3 +162,48 @@ def request_groups() -> dict[str, str]:
 def named(names: Iterable[str]) -> Column:
     """True if `name` is one of `names`; false, not null, on rows without a name."""
     return F.coalesce(F.col("name").isin(list(names)), F.lit(False))
+
+
+# Texts by number, from 1 on, in the order in which `codec.conversation.channels.state` and
+# `codec.conversation.settlement` name the first of them.
+TEXTS = {
+    "operations": ("publish", "deliver", "get", "return"),
+    "modes": ("confirm", "tx", "dtx"),
+    "transactions": ("committed", "rolled-back"),
+    "outcomes": tuple(dict.fromkeys(["unsettled", "unknown", "presettled", *SETTLEMENTS.values()])),
+    "kinds": tuple(dict.fromkeys(OPENS_LINK.values())),
+}
+
+
+def method_roles() -> MethodRoles:
+    """The effects of the methods of the classic family, for the kernel."""
+    from udfs.conversation.history import MethodRoles, Said
+
+    groups = request_groups()
+    numbers = {group: number for number, group in enumerate(sorted(set(groups.values())), start=1)}
+
+    def number(kind: str, text: str | None) -> int:
+        return 0 if text is None else TEXTS[kind].index(text) + 1
+
+    roles = {
+        name: {
+            "operation": number("operations", OPERATIONS.get(name)),
+            "dialogue": numbers.get(groups.get(name, ""), 0),
+            "asks": int(name in replies()),
+            "answers": int(name in groups and name not in replies()),
+            "opens_channel": int(name in OPENS_CHANNEL),
+            "opened_channel": int(name in OPENED_CHANNEL),
+            "closes_channel": int(name in CLOSES_CHANNEL),
+            "mode": number("modes", MODES.get(name)),
+            "ends_transaction": number("transactions", TRANSACTION_ENDS.get(name)),
+            "declares": int(name in DECLARES_QUEUE),
+            "opens_link": number("kinds", OPENS_LINK.get(name)),
+            "closes_link": int(name in CLOSES_LINK),
+            "prefetch": int(name in SETS_PREFETCH),
+            "settles_all": int(name in SETTLES_ALL),
+            "outside_transactions": int(name in OUTSIDE_TRANSACTIONS),
+        }
+        for name in sorted({*groups, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
+    }
+    said = Said(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
+    return MethodRoles(roles, SETTLEMENTS, TEXTS, said, TELLS_QUEUE_TYPE)

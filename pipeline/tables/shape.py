@@ -1,10 +1,17 @@
-"""The last step of every table: exactly the columns of its schema with their types, and only valid UTF-8."""
+"""DataFrames of tables: exactly the columns and types of the schema, valid UTF-8, and `toArrow` with VARIANT
+columns."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 # Well-formed UTF-8 (RFC 3629, section 4) without the backslash, or any single octet. The input is octets decoded as
 # ISO 8859-1, which has a character for each.
@@ -62,3 +69,24 @@ def _escaped(piece: Column) -> Column:
 def timestamp(nanoseconds: str) -> Column:
     """Column of nanoseconds since 1970 -> TIMESTAMP, microseconds, rounded down."""
     return F.expr(f"timestamp_micros({nanoseconds} div 1000)")
+
+
+def to_arrow(rows: DataFrame) -> pa.Table:
+    """All of `rows` as a pyarrow.Table. A VARIANT is a struct of its `value` and `metadata`, as in Parquet files.
+
+    Replaces `rows.toArrow()`, which raises ArrowInvalid if a VARIANT is null (pyspark 4.1 to 4.3, pyarrow 26). Such
+    columns are converted in Python workers.
+    """
+    from udfs.arrow.variants import as_structs, as_variants, plain_schema, variant_columns
+
+    columns = variant_columns(rows.schema)
+    if not columns:
+        return type(rows).toArrow(rows)
+    plain = rows.mapInArrow(as_structs, plain_schema(rows.schema))
+    return as_variants(plain.toArrow(), columns)
+
+
+def with_to_arrow(rows: DataFrame) -> DataFrame:
+    """`rows` with `to_arrow` as their method `toArrow`; DataFrames derived from them have pyspark's."""
+    rows.__dict__["toArrow"] = lambda: to_arrow(rows)
+    return rows

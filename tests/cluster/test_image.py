@@ -21,7 +21,7 @@ from deployment import environment
 from standalone_cluster import ROOT
 
 from pipeline.lake.log import Log
-from pipeline.lake.place import existing
+from pipeline.lake.place import open_lake
 
 pytestmark = pytest.mark.cluster
 
@@ -108,4 +108,4 @@ def test_the_job_takes_captures_into_a_lake(image: Image, tmp_path: Path) -> Non
     program = image.here("python/bin") / image.entrypoint[0]
     assert program.exists()
     image.run([str(program), *image.entrypoint[1:], *words], tmp_path)
-    assert Log(existing(str(tmp_path / "lake"))).batch("captures") == 1
+    assert Log(open_lake(str(tmp_path / "lake"))).batch("captures") == 1

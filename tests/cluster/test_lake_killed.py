@@ -26,8 +26,8 @@ import pipeline
 from benchmarks.processes import family
 from pipeline.lake import journal
 from pipeline.lake.log import Log
-from pipeline.lake.place import existing, is_lake
-from pipeline.output.swap import place
+from pipeline.lake.place import is_lake, open_lake
+from pipeline.output.place import place
 from pipeline.schemas import TABLES
 from pipeline.tables.exchange import ThisProcess
 
@@ -49,7 +49,7 @@ def started(lake: Path, captures: Path) -> subprocess.Popen[bytes]:
 
 def last(lake: Path) -> int:
     """The last batch that is in the lake as a whole."""
-    return Log(existing(str(lake))).batch("captures") if is_lake(place(str(lake))) else 0
+    return Log(open_lake(str(lake))).batch("captures") if is_lake(place(str(lake))) else 0
 
 
 def begun(lake: Path, batch: int) -> bool:

@@ -94,7 +94,7 @@ def stretch(direction: int, content: bytes | int) -> Stretches:
     return Stretches._make([*columns, np.frombuffer(bytearray(octets), np.uint8)])
 
 
-def test_trial_behind_holes_is_paid_from_a_budget() -> None:
+def test_trials_after_holes_are_paid_from_a_budget() -> None:
     """A hostile stream behind a hole: heads of records everywhere, none of which opens."""
     flights, log = flights_of("tls13")
     (secrets,) = log._known.values()
@@ -134,7 +134,7 @@ def test_secrets_of_many_connections_cost_no_more_than_those_of_one(
     assert len(tried) == 2 * LIMITS.trial_connections * suites
 
 
-def test_secrets_are_tried_in_vain_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_tried_without_success_on_a_bounded_number_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of connections that began before the capture, and a key log of others."""
     tried = []
     monkeypatch.setattr(stack, "match_secrets", lambda octets, known: tried.append(octets))
@@ -150,7 +150,7 @@ def test_secrets_are_tried_in_vain_on_a_bounded_number_of_connections(monkeypatc
         parts = list(layers.feed(flow, np.array([len(segments)]), segments, payload))
         count += sum(len(part.segments) for part in parts)
     assert count == 1000 * len(segments)
-    assert len(tried) == stack.TRIED * stack.TRIED_CONNECTIONS
+    assert len(tried) == stack.TRIED_RECORDS * stack.TRIED_CONNECTIONS
 
 
 @pytest.mark.parametrize("more", [0, 1])

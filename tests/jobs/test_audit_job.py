@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from jobs.cli import main
 from pipeline.output import writing
-from pipeline.output.swap import Place
+from pipeline.output.place import Place
 from pipeline.schemas import FINDINGS, TABLES
 from pipeline.session import settings
 

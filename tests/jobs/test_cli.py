@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from jobs.cli import main
 from jobs.decode import moment
-from pipeline.output.swap import OutputError
+from pipeline.output.place import OutputError
 from pipeline.schemas import TABLES
 
 ROOT = Path(__file__).parents[2]

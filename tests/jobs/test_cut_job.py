@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from jobs.cli import main
 from pipeline.extract.originals import Original, is_capture
-from pipeline.output.swap import Place
+from pipeline.output.place import Place
 from udfs.source.files import MISSING, CaptureFile
 
 BARE = CAPTURES / "091_confirms_and_return.pcap"

@@ -29,11 +29,11 @@ from scapy.utils import rdpcap
 from jobs.cli import main
 from jobs.running import OK, UNREADABLE
 from pipeline.lake.batch import OF_CONNECTIONS
-from pipeline.lake.files import rows_of
-from pipeline.lake.ingesting import Ingest
+from pipeline.lake.batches import Ingest
+from pipeline.lake.files import read_rows
+from pipeline.lake.ingest import Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
-from pipeline.lake.place import existing
+from pipeline.lake.place import open_lake
 from pipeline.schemas import TABLES
 from pipeline.tables.config import config
 from udfs.decode.key_logs import SecretFiles
@@ -82,13 +82,13 @@ def in_one(captures: Iterable[Path], secrets: SecretFiles | None = None) -> Rows
 
 def in_lake(path: Path) -> Rows:
     """The tables of a lake as of its last batch."""
-    return rows_in(Log(existing(str(path))))
+    return rows_in(Log(open_lake(str(path))))
 
 
 def rows_in(log: Log) -> Rows:
     """The same of a lake anywhere."""
     batch = log.batch("captures")
-    return {name: plain(rows_of(log.root, name, log.files(name, batch)), *OF_FILES) for name in OF_CONNECTIONS}
+    return {name: plain(read_rows(log.root, name, log.files(name, batch)), *OF_FILES) for name in OF_CONNECTIONS}
 
 
 def ingest(lake: Path | str, captures: Iterable[Path], options: Options = UNSETTLED) -> list[dict[str, Any]]:
@@ -133,8 +133,8 @@ def files(batches: list[dict[str, Any]]) -> list[int]:
 
 def captures(lake: Path) -> dict[str, dict[str, Any]]:
     """Rows of table captures by file name."""
-    log = Log(existing(str(lake)))
-    rows = rows_of(log.root, "captures", log.files("captures")).to_pylist()
+    log = Log(open_lake(str(lake)))
+    rows = read_rows(log.root, "captures", log.files("captures")).to_pylist()
     found = {row["capture_file"].rpartition("/")[2]: row for row in rows}
     assert len(found) == len(rows)
     return found
@@ -251,9 +251,9 @@ def test_a_connection_without_a_packet_for_long_is_lost_sight_of(tmp_path: Path,
     later.write_bytes(header + b"".join(packets[:3]))
     (batch,) = ingest(lake, [later], replace(UNSETTLED, forget_ns=0))
     assert batch["forgotten_connections"] == 1
-    log = Log(existing(str(lake)))
+    log = Log(open_lake(str(lake)))
     final = [file for file in log.files("connections") if not file.open]
-    (row,) = rows_of(log.root, "connections", final, ["tcp_end", "version"]).to_pylist()
+    (row,) = read_rows(log.root, "connections", final, ["tcp_end", "version"]).to_pylist()
     assert row == {"tcp_end": "lost sight of", "version": "0-9-1"}
 
 
@@ -275,7 +275,7 @@ def test_states_that_cannot_be_read_are_reported_and_connections_go_on(tmp_path:
     lake = tmp_path / "lake"
     ingest(lake, pieces[:1])
     before = in_lake(lake)
-    log = Log(existing(str(lake)))
+    log = Log(open_lake(str(lake)))
     (states,) = log.files("states")
     damaged = tmp_path / "lake/states" / states.path
     rows = pq.read_table(damaged)
@@ -296,9 +296,9 @@ def test_packets_are_cut_out_while_the_captures_are_there(
     lake, cut = tmp_path / "lake", tmp_path / "one.pcapng"
     for end in (1, 2, 3):
         ingest(lake, pieces[:end])
-    log = Log(existing(str(lake)))
+    log = Log(open_lake(str(lake)))
     columns = ["connection_id", "client_packets", "server_packets"]
-    row = rows_of(log.root, "connections", log.files("connections"), columns).to_pylist()[0]
+    row = read_rows(log.root, "connections", log.files("connections"), columns).to_pylist()[0]
     command = ["cut", str(lake), "--connection", str(row["connection_id"]), "-o", str(cut), "--overwrite"]
     assert main(command) == OK, capsys.readouterr().err
     assert len(rdpcap(str(cut))) == row["client_packets"] + row["server_packets"]
@@ -314,8 +314,8 @@ def test_other_readers_count_the_same(
     lake = tmp_path / "lake"
     for end in range(1, taken + 1):
         ingest(lake, pieces[:end])
-    log = Log(existing(str(lake)))
-    sizes = rows_of(log.root, "messages", log.files("messages"), ["body_size"])["body_size"].to_pylist()
+    log = Log(open_lake(str(lake)))
+    sizes = read_rows(log.root, "messages", log.files("messages"), ["body_size"])["body_size"].to_pylist()
     expected = (len(sizes), sum(size or 0 for size in sizes))
     assert expected[0]
     table = deltalake.DeltaTable(lake / "messages")
@@ -325,7 +325,7 @@ def test_other_readers_count_the_same(
     found = table.to_pyarrow_dataset().to_table(columns=["body_size"])
     assert (len(found), found.to_pandas().body_size.sum()) == expected
     assert (len(found), polars.DataFrame(found)["body_size"].sum()) == expected
-    streams = rows_of(log.root, "streams", log.files("streams"), ["packets"])["packets"].to_pylist()
+    streams = read_rows(log.root, "streams", log.files("streams"), ["packets"])["packets"].to_pylist()
     scanned = polars.scan_delta(f"{lake}/streams").select("packets").collect()["packets"]
     assert (len(scanned), scanned.sum()) == (len(streams), sum(streams))
     monkeypatch.chdir(tmp_path)
@@ -343,7 +343,7 @@ def test_the_first_lake_is_read_and_gets_the_columns_that_it_lacks(
     with tarfile.open(Path(__file__).parents[1] / "captures" / "lake-of-layout-1.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     lake = tmp_path / "lake"
-    log = Log(existing(str(lake)))
+    log = Log(open_lake(str(lake)))
     of_then = {field.name for name in OF_CONNECTIONS for field in log.latest(name).schema().fields}
     since = {name for table in OF_CONNECTIONS for name in TABLES[table].names} - of_then
     assert "zero_window_ns" in since

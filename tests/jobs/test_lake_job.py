@@ -20,8 +20,7 @@ import pipeline
 from jobs import ingest
 from jobs.cli import main
 from jobs.running import FAILED, OK, USAGE
-from pipeline.lake.lock import locked
-from pipeline.lake.place import made
+from pipeline.lake.place import locked, open_or_create_lake
 from pipeline.schemas import TABLES
 from pipeline.tables.exchange import ThisProcess
 from udfs.source.paths import PathError
@@ -76,17 +75,17 @@ def test_an_ingest_looks_again_and_again(capsys: pytest.CaptureFixture[str]) -> 
         ingest.rounds(looks, arguments, wait)  # type: ignore[arg-type]
     printed = capsys.readouterr()
     assert [line.split(":")[0] for line in printed.out.splitlines()] == ["Batch 2", "Batch 3"]
-    assert "b.pcap: is the capture a.pcap, which was taken already" in printed.err
+    assert "b.pcap: is the capture a.pcap, which was ingested already" in printed.err
     assert all(59 < seconds <= 60 for seconds in waits)
 
 
 def test_a_second_ingest_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake, capture = tmp_path / "lake", tmp_path / "some.pcap"
     capture.touch()
-    with locked(made(str(lake))):
+    with locked(open_or_create_lake(str(lake))):
         assert main(["ingest", str(capture), "--lake", str(lake), "--once"]) == USAGE
     (line,) = capsys.readouterr().err.splitlines()
-    assert "another ingest works on this lake" in line
+    assert "is running on this lake" in line
 
 
 def test_what_is_no_lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +124,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(found)], check=True)  # what failed may still have files open
 
 
-# Full while tables are made, while a batch is written, while it is committed.
+# Full while tables are open_or_create_lake, while a batch is written, while it is committed.
 @pytest.mark.parametrize("kilobytes", [80, 200, 360, 440, 520, 600, 680, 760])
 def test_a_full_disk_is_one_line_and_with_room_nothing_is_lost(
     tmp_path: Path, small: Path, kilobytes: int, capsys: pytest.CaptureFixture[str]
@@ -157,7 +156,7 @@ def test_the_house_is_kept_by_command(tmp_path: Path, capsys: pytest.CaptureFixt
         commit(log, batch, [batch], [100], day)
         captured_on(log, batch, day)
     assert main(["lake", str(tmp_path / "lake"), "--compact"]) == OK
-    assert capsys.readouterr().out.startswith("6 files joined into 3")
+    assert capsys.readouterr().out.startswith("6 files compacted into 3")
     assert main(["lake", str(tmp_path / "lake"), "--expire", "1d"]) == OK
     assert capsys.readouterr().out.startswith("3 files dropped")
     assert main(["lake", str(tmp_path / "lake")]) == OK

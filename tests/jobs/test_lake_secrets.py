@@ -16,11 +16,11 @@ from test_lake_batches import compared, in_lake, in_one
 from codec.layers.tls.keylog import KeyLog
 from jobs.cli import main
 from jobs.running import USAGE
-from pipeline.lake.files import rows_of
-from pipeline.lake.ingesting import Ingest
+from pipeline.lake.batches import Ingest
+from pipeline.lake.files import read_rows
+from pipeline.lake.ingest import Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
-from pipeline.lake.place import existing
+from pipeline.lake.place import open_lake
 from udfs.decode.key_logs import SecretFiles
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -59,8 +59,8 @@ def with_secrets(lake: Path, key_log: Path) -> set[Path]:
 
 
 def contents(lake: Path) -> list[str]:
-    log = Log(existing(str(lake)))
-    found: list[str] = rows_of(log.root, "connections", log.files("connections"), ["content"])["content"].to_pylist()
+    log = Log(open_lake(str(lake)))
+    found: list[str] = read_rows(log.root, "connections", log.files("connections"), ["content"])["content"].to_pylist()
     return sorted(found)
 
 
@@ -103,8 +103,8 @@ def test_secrets_that_were_carried_go_with_the_first_batch_that_shall_not_carry_
     ingest(lake, pieces[:1], key_log, carry=True)
     before = in_lake(lake)
     ingest(lake, [other], key_log, carry=False)
-    log = Log(existing(str(lake)))
-    assert rows_of(log.root, "states", log.files("states"), ["secrets"])["secrets"].to_pylist() == [False]
+    log = Log(open_lake(str(lake)))
+    assert read_rows(log.root, "states", log.files("states"), ["secrets"])["secrets"].to_pylist() == [False]
     assert with_secrets(lake, key_log) == set()
     rest = in_one([other])
     compared(in_lake(lake), {table: before[table] + rest[table] for table in before})

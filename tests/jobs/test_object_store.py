@@ -19,7 +19,8 @@ from test_source import CAPTURES, GOOD, Packet, accounts, expected_packets, expl
 
 import pipeline
 from benchmarks.generate import generate
-from pipeline.output.swap import OutputError, Place, place, staged
+from pipeline.output.place import OutputError, Place, place
+from pipeline.output.swap import staged
 from udfs.source.paths import PathError, resolve
 from udfs.source.reading import FETCH_BYTES
 from udfs.source.sources import TcpRunsReader

@@ -1,4 +1,4 @@
-"""What a job does before it decodes: nothing that it does not need (pipeline.decoding.decode, codec.compiler.kernel,
+"""What a job does before it decodes: nothing that it does not need (pipeline.decoding, codec.compiler.kernel,
 benchmarks.start)."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from codec.compiler.kernel import (
     njit,
 )
 from jobs.decode import COLD_BYTES, interpret_while_cold
-from pipeline.decoding.decode import ONE_TASK_BYTES, in_one_task
+from pipeline.decoding import ONE_TASK_BYTES, in_one_task
 
 SAMPLES = ROOT / "samples"
 
@@ -48,8 +48,8 @@ from numba.core.event import install_recorder
 import pipeline
 from pathlib import Path
 from decoding import in_flow_order, runs
-from pipeline.decoding.decode import writer
-from pipeline.output.swap import place
+from pipeline.decoding import writer
+from pipeline.output.place import place
 
 with install_recorder("numba:compile") as compiled:
     for number, path in enumerate(sys.argv[2:]):

@@ -16,10 +16,9 @@ from pyspark.sql import SparkSession
 from submitting import submitted
 
 import pipeline
-from codec.layers.tls.ciphers import cipher
+from codec.layers.tls.ciphers import cipher, keys_13
 from codec.layers.tls.handshake import Side
 from codec.layers.tls.keylog import KeyLog, parse_line
-from codec.layers.tls.schedule import keys_13
 from codec.layers.tls.suites import SUITES
 from codec.layers.tls.trial import Match
 from jobs.cli import main

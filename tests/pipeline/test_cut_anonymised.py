@@ -22,8 +22,7 @@ from test_tunnels import LINKS
 from codec.capture.records import RECORD
 from codec.pseudonyms import anonymise_ipv4, key_of
 from pipeline.extract import Choice
-from pipeline.extract.checksums import adjust
-from pipeline.extract.headers import stack_of
+from pipeline.extract.headers import adjust, stack_of
 
 KEY = key_of(b"a passphrase")
 UNSPECIFIC = {"00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"}

@@ -15,12 +15,11 @@ import pytest
 from lake_support import TABLES, changes, commit, new_lake, numbers, opened, stored
 from pyspark.sql.types import LongType, StringType, StructField, StructType, VariantType
 
-from pipeline.lake import house, journal
+from pipeline.lake import journal, maintenance
 from pipeline.lake.files import Writer
 from pipeline.lake.layout import LAYOUT, LakeError, LakeTable, lake_tables
-from pipeline.lake.lock import locked
 from pipeline.lake.log import Log, storage_options
-from pipeline.lake.place import existing, made
+from pipeline.lake.place import locked, open_lake, open_or_create_lake
 
 OLD = date(2026, 1, 2)
 FRIDAY, SATURDAY, MONDAY = date(2026, 11, 20), date(2026, 11, 21), date(2026, 11, 23)
@@ -92,13 +91,13 @@ def test_rows_are_not_replaced_twice(tmp_path: Path) -> None:
     commit(log, 1, [1], [2], FRIDAY)
     gone = [file for file in log.files("frames") if file.open]
     log.commit("frames", None, [], gone)
-    with pytest.raises(LakeError, match="replaced by somebody else"):
+    with pytest.raises(LakeError, match="replaced by another process"):
         log.commit("frames", None, [], gone)
 
 
 def test_a_second_ingest_ends_with_one_line(tmp_path: Path) -> None:
-    root = made(str(tmp_path / "lake"))
-    with locked(root), pytest.raises(LakeError, match="another ingest works on this lake"), locked(root):
+    root = open_or_create_lake(str(tmp_path / "lake"))
+    with locked(root), pytest.raises(LakeError, match="is running on this lake"), locked(root):
         pass
     with locked(root):
         pass
@@ -106,18 +105,18 @@ def test_a_second_ingest_ends_with_one_line(tmp_path: Path) -> None:
 
 def test_what_is_no_lake_is_not_made_one(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(LakeError, match=r"holds holiday\.jpg and is not a lake"):
-        made(str(tmp_path))
+    with pytest.raises(LakeError, match=r"has holiday\.jpg and is not a lake"):
+        open_or_create_lake(str(tmp_path))
     with pytest.raises(LakeError, match="is not a lake"):
-        existing(str(tmp_path))
+        open_lake(str(tmp_path))
 
 
 def test_a_lake_of_a_later_layout_is_left_alone(tmp_path: Path) -> None:
-    made(str(tmp_path / "lake"))
+    open_or_create_lake(str(tmp_path / "lake"))
     (tmp_path / "lake/_wirehare/lake.json").write_text(json.dumps({"layout": LAYOUT + 1}))
-    for open_lake in (existing, made):
+    for function in (open_lake, open_or_create_lake):
         with pytest.raises(LakeError, match=f"layout {LAYOUT + 1}, this release reads up to {LAYOUT}"):
-            open_lake(str(tmp_path / "lake"))
+            function(str(tmp_path / "lake"))
 
 
 def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
@@ -127,7 +126,7 @@ def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
     day, is dropped."""
     few = {name: table for name, table in lake_tables().items() if name in (*TABLES, "captures")}
     monkeypatch.setattr("pipeline.lake.log.lake_tables", lambda: few)  # each table is a commit
-    monkeypatch.setattr("pipeline.lake.house.TABLES", list(few))
+    monkeypatch.setattr("pipeline.lake.maintenance.TABLES", list(few))
     path, batches = tmp_path / "lake", 50
     commit(new_lake(path), 1, [1], [2], OLD)
     over = threading.Event()
@@ -140,9 +139,9 @@ def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
                 if batch == 10:
                     captured_on(log, batch, MONDAY)
                 if batch % 10 == 0:
-                    house.compact(opened(path))
+                    maintenance.compact(opened(path))
                 if batch == 25:
-                    house.expire(opened(path), 30)
+                    maintenance.expire(opened(path), 30)
         finally:
             over.set()
 
@@ -172,7 +171,7 @@ def test_small_files_of_days_that_are_over_are_joined(tmp_path: Path) -> None:
         commit(log, batch, [batch], [100 + batch], day)
         captured_on(log, batch, day)
     before = {name: numbers(log, name) for name in TABLES}
-    house.compact(opened(path))
+    maintenance.compact(opened(path))
     assert {name: numbers(log, name) for name in TABLES} == before
     found = sorted(file.day for file in log.files("frames") if file.day)
     assert found == [FRIDAY, SATURDAY, MONDAY, MONDAY]
@@ -188,7 +187,7 @@ def test_a_commit_that_began_before_a_compaction_ends_after_it(tmp_path: Path) -
         commit(log, batch, [batch], [100], day)
         captured_on(log, batch, day)
     under_way = changes(log, 4, [4], [100], MONDAY)
-    house.compact(opened(path))
+    maintenance.compact(opened(path))
     journal.commit(log, 4, under_way)
     assert numbers(log, "frames") == [1, 2, 3, 4, 100]
 
@@ -198,7 +197,7 @@ def test_old_days_are_dropped_and_open_rows_stay(tmp_path: Path) -> None:
     for batch, day in enumerate([FRIDAY, SATURDAY, MONDAY], 1):
         commit(log, batch, [batch], [100], day)
         captured_on(log, batch, day)
-    house.expire(log, 2)
+    maintenance.expire(log, 2)
     assert numbers(log, "frames") == [2, 3, 100]
 
 

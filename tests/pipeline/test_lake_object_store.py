@@ -15,12 +15,11 @@ from lake_work import rotated
 from object_store import Store, object_store
 from test_lake_batches import compared, in_one, ingest, rows_in
 
-from pipeline.lake import house, journal
+from pipeline.lake import journal, maintenance
 from pipeline.lake.arrivals import find
 from pipeline.lake.layout import LakeError
-from pipeline.lake.lock import locked
 from pipeline.lake.log import Log
-from pipeline.lake.place import existing, made
+from pipeline.lake.place import locked, open_lake, open_or_create_lake
 from udfs.source.paths import resolve
 
 FRIDAY, MONDAY = date(2026, 11, 20), date(2026, 11, 23)
@@ -34,7 +33,7 @@ def store() -> Iterator[Store]:
 
 def test_batches_are_committed_finished_and_read(store: Store) -> None:
     uri = store.uri("lakes/one")
-    log = Log(made(uri), uri)
+    log = Log(open_or_create_lake(uri), uri)
     for name in log.tables:
         log.create(name)
     commit(log, 1, [1], [2], FRIDAY)
@@ -48,16 +47,16 @@ def test_batches_are_committed_finished_and_read(store: Store) -> None:
     log.commit = dying  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         journal.commit(log, 2, under_way)
-    reader = Log(existing(uri), uri)
+    reader = Log(open_lake(uri), uri)
     assert [numbers(reader, name, reader.batch("captures")) for name in TABLES] == [[1, 2]] * 2
     assert journal.finish(reader) == 2
     assert [numbers(reader, name) for name in TABLES] == [[1, 2, 3]] * 2
-    assert house.compact(reader).removed == 0
+    assert maintenance.compact(reader).removed == 0
 
 
 def test_a_second_ingest_waits_for_its_lease(store: Store) -> None:
-    root = made(store.uri("lakes/two"))
-    with locked(root), pytest.raises(LakeError, match="another ingest works on this lake"), locked(root):
+    root = open_or_create_lake(store.uri("lakes/two"))
+    with locked(root), pytest.raises(LakeError, match="is running on this lake"), locked(root):
         pass
     with locked(root) as renew:
         renew()
@@ -69,7 +68,7 @@ def test_an_ingest_fills_it_with_the_rows_of_one_decode(store: Store, tmp_path: 
     for end in (1, 2, 3):
         (batch,) = ingest(uri, pieces[:end])
         assert (batch["batch"], batch["files"]) == (end, 1)
-    compared(rows_in(Log(existing(uri), uri)), in_one(pieces))
+    compared(rows_in(Log(open_lake(uri), uri)), in_one(pieces))
 
 
 def test_a_look_at_captures_that_were_taken_is_one_listing(store: Store, tmp_path: Path) -> None:
@@ -87,5 +86,5 @@ def test_a_look_at_captures_that_were_taken_is_one_listing(store: Store, tmp_pat
 
 def test_what_is_no_lake(store: Store) -> None:
     with pytest.raises(LakeError, match="is not a lake") as refused:
-        existing(store.uri("nothing"))
+        open_lake(store.uri("nothing"))
     assert "object-store-secret" not in str(refused.value)

@@ -15,7 +15,7 @@ from lake_work import moved_in_time, records, rotated
 import pipeline
 from pipeline import TABLES
 from pipeline.lake.log import Log
-from pipeline.lake.place import existing
+from pipeline.lake.place import open_lake
 from pipeline.tables.exchange import ThisProcess
 
 BATCHES, FOREVER_S = 6, 3e9  # captures are of several years
@@ -52,7 +52,7 @@ def lake(batches: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> 
             no_session, batch, lake, settle=0, pair_within=FOREVER_S, forget_after=FOREVER_S, late_after=FOREVER_S
         )
         assert [row["batch"] for row in taken] == [number]
-    return Log(existing(lake))
+    return Log(open_lake(lake))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_messages_are_paired_within_a_time(tmp_path: Path, apart_s: int, paired:
         pipeline.ingest(
             no_session, str(path), lake, settle=0, pair_within=60, forget_after=FOREVER_S, late_after=FOREVER_S
         )
-    found = rows_in(*(Path(lake, "message_flows", file.path) for file in Log(existing(lake)).files("message_flows")))
+    found = rows_in(*(Path(lake, "message_flows", file.path) for file in Log(open_lake(lake)).files("message_flows")))
     frame = (flow["publish_connection_id"], flow["publish_frame_no"])
     (same,) = (row for row in found if (row["publish_connection_id"], row["publish_frame_no"]) == frame)
     assert (same["match"], same["deliver_frame_no"]) == (

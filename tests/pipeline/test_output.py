@@ -16,8 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.output import parquet
+from pipeline.output import place as places
 from pipeline.output import swap as output
-from pipeline.output.swap import OutputError, Place, staged
+from pipeline.output.place import OutputError, Place
+from pipeline.output.swap import staged
 
 KNOWN = ("frames", "messages")
 ROOT = Path(__file__).parents[2]
@@ -108,6 +110,7 @@ def test_a_link_keeps_leading_to_the_output(tmp_path: Path) -> None:
 KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path
+from pipeline.output import place as places
 from pipeline.output import swap as output
 with output.staged(sys.argv[1], known=("frames",), overwrite=True) as stage:
     (Path(stage.path) / "frames").mkdir()
@@ -163,14 +166,14 @@ def test_a_store_without_local_paths_is_swapped_too(tmp_path: Path, monkeypatch:
 )
 def test_what_stands_in_a_uri_is_not_told(uri: str) -> None:
     with pytest.raises(OutputError, match=r"^\w+://(host|bucket)/out: cannot be reached \(.*/out'") as error:
-        output.place(uri)
+        places.place(uri)
     assert "pw/d" not in str(error.value)
     assert error.value.__cause__ is None
     assert error.value.__suppress_context__  # a stack would show what the error quotes
 
 
 def test_a_place_is_shown_by_its_path_or_without_its_key(tmp_path: Path) -> None:
-    assert output.place(f"file://{tmp_path}/a%20b").display_name == f"{tmp_path}/a b"
+    assert places.place(f"file://{tmp_path}/a%20b").display_name == f"{tmp_path}/a b"
     store = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket/file").touch()
@@ -198,7 +201,7 @@ def test_any_name_that_is_text_can_be_an_output(tmp_path: Path, name: str, spark
         assert spark.read.schema("id long").parquet(frames.pattern).count() == 3
         assert frames.dataset().count_rows() == 3
     assert [entry.name for entry in (tmp_path / name).iterdir()] == ["frames"]
-    assert spark.read.parquet(output.place(str(tmp_path / name)).child("frames").pattern).count() == 3
+    assert spark.read.parquet(places.place(str(tmp_path / name)).child("frames").pattern).count() == 3
 
 
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -242,7 +245,7 @@ def test_what_others_leave_beside_the_output_is_left_alone(tmp_path: Path) -> No
     os.mkfifo(tmp_path / planted[0])
     os.mkfifo(tmp_path / f"{planted[1]}{output.OLD}")
     (tmp_path / planted[2]).symlink_to(elsewhere)
-    (tmp_path / f"{planted[3]}{output.SCRATCH}").symlink_to(elsewhere)
+    (tmp_path / f"{planted[3]}{places.SCRATCH}").symlink_to(elsewhere)
     (tmp_path / f"{planted[4]}{output.OLD}").symlink_to(elsewhere)
     before = sorted(hidden(tmp_path))
     program = "import sys; from pipeline.output.swap import staged\nwith staged(sys.argv[1], known=()): pass"

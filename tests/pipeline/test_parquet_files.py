@@ -13,8 +13,8 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType, VariantType
 
-from pipeline.decoding.decode import decode_into
-from pipeline.output.swap import place
+from pipeline.decoding import decode_into
+from pipeline.output.place import place
 from udfs.arrow.types import TIMESTAMP, VARIANT
 from udfs.sink.footer import with_variants
 from udfs.sink.parquet import GROUP_ROWS, ParquetFiles, write_folders

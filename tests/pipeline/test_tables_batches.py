@@ -23,7 +23,8 @@ from tables_support import STEP, Script
 
 from codec.compiler.limits import LIMITS, Limits
 from codec.variant import encode
-from pipeline.tables.config import WORKER_TABLES, config, messages_config
+from pipeline.schemas import WORKER_TABLES
+from pipeline.tables.config import config, messages_config
 from pipeline.tables.roles import HOT_ARGUMENTS
 from udfs.arrow.bound import ColumnError, bound
 from udfs.arrow.fields import fields

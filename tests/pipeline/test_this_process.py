@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
-from pipeline.decoding.decode import IN_PROCESS_BYTES
+from pipeline.decoding import IN_PROCESS_BYTES
 from pipeline.schemas import TABLES
 from pipeline.tables.exchange import Interrupted, ThisProcess
 from udfs.source.options import OptionError

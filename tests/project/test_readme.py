@@ -20,7 +20,7 @@ from submitting import BRIEFLY, OF_SPARK
 
 from jobs.summary import summarize, summary_text
 from pipeline.audit.catalogue import catalogue
-from pipeline.output.swap import place
+from pipeline.output.place import place
 from pipeline.schemas import TABLES
 
 ROOT = Path(__file__).parents[2]

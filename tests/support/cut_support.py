@@ -133,8 +133,8 @@ def records(path: Path) -> list[tuple[int, int, bytes]]:
 def tshark(path: Path, *arguments: str) -> list[str]:
     """What tshark prints; checksums are looked at where one is asked for (then wrong ones end the reassembly)."""
     options = [f"{protocol}.check_checksum:TRUE" for protocol in ("tcp", "udp", "ip")]
-    looked_at = options if any("checksum" in argument for argument in arguments) else []
-    command = ["tshark", "-n", "-r", str(path), *(part for option in looked_at for part in ("-o", option)), *arguments]
+    inspect = options if any("checksum" in argument for argument in arguments) else []
+    command = ["tshark", "-n", "-r", str(path), *(part for option in inspect for part in ("-o", option)), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 

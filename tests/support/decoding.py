@@ -18,7 +18,7 @@ import golden
 import pyarrow as pa
 from pyspark.sql.variant_utils import VariantUtils
 
-from pipeline.decoding.decode import RUN_ORDER
+from pipeline.decoding import RUN_ORDER
 from udfs.decode.decoder import decode_runs
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.source.sources import TcpRunsSource

@@ -12,11 +12,11 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from pipeline.lake import journal
-from pipeline.lake.files import Writer, rows_of
+from pipeline.lake.files import Writer, read_rows
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
-from pipeline.lake.place import existing, made
+from pipeline.lake.place import open_lake, open_or_create_lake
 from pipeline.schemas import TABLES as SCHEMAS
 
 TABLES = ("frames", "messages")
@@ -24,7 +24,7 @@ TABLES = ("frames", "messages")
 
 def new_lake(path: Path) -> Log:
     """A lake without a batch."""
-    log = Log(made(str(path)))
+    log = Log(open_or_create_lake(str(path)))
     for name in log.tables:
         log.create(name)
     return log
@@ -32,7 +32,7 @@ def new_lake(path: Path) -> Log:
 
 def opened(path: Path) -> Log:
     """The lake, as another process sees it."""
-    return Log(existing(str(path)))
+    return Log(open_lake(str(path)))
 
 
 def changes(log: Log, batch: int, final: Iterable[int], still_open: Iterable[int], day: date) -> dict[str, Change]:
@@ -53,7 +53,7 @@ def commit(log: Log, batch: int, final: Iterable[int], still_open: Iterable[int]
 
 def numbers(log: Log, name: str, batch: int | None = None) -> list[int]:
     """The rows of a table."""
-    rows = rows_of(log.root, name, log.files(name, batch), ["connection_id"])
+    rows = read_rows(log.root, name, log.files(name, batch), ["connection_id"])
     return sorted(rows["connection_id"].to_pylist()) if rows.num_columns else []
 
 

@@ -15,18 +15,18 @@ import pyarrow.compute as pc
 
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
-from pipeline.lake.files import listed
-from pipeline.lake.ingesting import Ingest
+from pipeline.lake.batches import Ingest
+from pipeline.lake.files import lake_file
+from pipeline.lake.ingest import Options
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import DAY_OF, LakeFile
+from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
+from pipeline.schemas import DAY_OF
 from pipeline.tables.config import config, streams
 from udfs.decode.key_logs import SecretFiles
-from udfs.sink.lake import ACCOUNT, UNREAD, EndConnections, Filing, WriteBatch
+from udfs.sink.lake import ACCOUNT, UNREAD, EndConnections, LakeFolders, WriteBatch
 from udfs.source.files import locate
-from udfs.source.lake_states import StateFiles
-from udfs.source.partitions import partition_of
+from udfs.source.lake import StateFiles, partition_of
 
 HEADER, RECORD = 24, 16  # bytes, of a pcap file and of each record
 TASKS = 2
@@ -54,11 +54,11 @@ class LocalWork:
         schemas, options = (
             {name: getattr(table, of) for name, table in tables.items()} for of in ("schema", "options")
         )
-        filing = Filing(root.files, root.path, number, DAY_OF, schemas, options)
+        folders = LakeFolders(root.files, root.path, number, DAY_OF, schemas, options)
         secrets = SecretFiles(self.key_logs, tuple(arrival.file.uri for arrival in arrivals))
         paths = tuple(f"{root.path}/states/{file.path}" for file in states)
         carried = StateFiles(root.files, paths, None if only is None else frozenset(only))
-        writer = WriteBatch(filing, config(True), carried, streams(), keep_open, lost, secrets, self.carry_secrets)
+        writer = WriteBatch(folders, config(True), carried, streams(), keep_open, lost, secrets, self.carry_secrets)
         found = Written()
         for task in range(TASKS):
             if only is None:
@@ -81,7 +81,7 @@ class LocalWork:
             name, _, folder = row["folder"].partition("/")
             partition = partition_of(folder) if self.log.tables[name].partitioned else (None, None)
             place = self.log.root.child(name)
-            found.files[name].append(listed(place, f"{folder}/{row['file']}", int(row["rows"]), *partition))
+            found.files[name].append(lake_file(place, f"{folder}/{row['file']}", int(row["rows"]), *partition))
 
     def _runs(self, arrivals: Sequence[Arrival], task: int) -> list[pa.RecordBatch]:
         """Runs of a task, as Spark hands them over."""

@@ -182,7 +182,7 @@ def test_odd_names_are_read_through_their_uri(tree: Path) -> None:
     [
         ("nowhere", "no such file or directory"),
         ("*.nothing", "no such file or directory"),
-        ("empty-directory", "no capture file is there"),
+        ("empty-directory", "no capture file found"),
         ("no[", "no such file or directory"),
     ],
 )

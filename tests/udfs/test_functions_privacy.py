@@ -18,8 +18,15 @@ from test_functions import as_alone, column, frames, in_streams, said
 from yacryptopan import CryptoPAn
 
 from codec.pseudonyms import key_of
-from udfs.functions.naming import class_name, descriptor_name, flow_id, method_name
-from udfs.functions.privacy import anonymise_ip, pseudonyms, redact_frame
+from udfs.functions.names import (
+    anonymise_ip,
+    class_name,
+    descriptor_name,
+    flow_id,
+    method_name,
+    pseudonyms,
+    redact_frame,
+)
 
 OVERLAY = json.loads(resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8"))
 SECRETIVE = set(OVERLAY["credentials"]) - {"about"}

@@ -23,7 +23,7 @@ from codec.amqp.connections.ended import Concluded
 from codec.amqp.connections.facts import CONTENTS, contents, limit_names, limits_reached, offered_versions
 from codec.amqp.rows import KNOWN_BY
 from codec.amqp.versions import VERSIONS
-from codec.layers.facts import TRANSPORTS, layer_facts, transports, unread
+from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Words, missing

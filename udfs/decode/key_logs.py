@@ -21,7 +21,7 @@ from codec.compiler.limits import LIMITS
 from codec.errors import WirehareError
 from codec.layers.tls.hello import RANDOM_BYTES
 from codec.layers.tls.keylog import LABELS, KeyLog, Secrets, parse_line
-from udfs.source.files import CaptureFile, locate, public_uri, said
+from udfs.source.files import CaptureFile, error_line, locate, public_uri
 from udfs.source.paths import PathError, resolve
 from udfs.source.reading import CaptureBytes
 
@@ -44,7 +44,7 @@ def require_key_logs(paths: Sequence[str]) -> None:
             with locate(path).open() as file:
                 head = file.read(READ_BYTES)
         except (OSError, pa.ArrowException) as error:
-            raise KeyLogError(f"key log {public_uri(path)}: {said(error, path)}") from None
+            raise KeyLogError(f"key log {public_uri(path)}: {error_line(error, path)}") from None
         lines = [line for line in head.splitlines() if line.strip() and not line.startswith(b"#")]
         if lines and not any(len(line.split()) == 3 for line in lines):
             raise KeyLogError(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from udfs.source.files import locate, said
+from udfs.source.files import error_line, locate
 
 OPEN_FILES = 16
 SHORTER = "has become shorter while it was read"
@@ -65,7 +65,7 @@ class Payloads:
         except ValueError as error:  # an empty file
             raise OSError(f"{capture}: {SHORTER}") from error
         except OSError as error:
-            raise OSError(f"{capture}: cannot be read again ({said(error, capture)})") from error
+            raise OSError(f"{capture}: cannot be read again ({error_line(error, capture)})") from error
         return Mapped(mapped, np.frombuffer(mapped, np.uint8))
 
     def close(self) -> None:

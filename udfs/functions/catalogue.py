@@ -23,8 +23,15 @@ from udfs.functions.decoding import (
     decode_value,
     version_of,
 )
-from udfs.functions.naming import class_name, descriptor_name, flow_id, method_name
-from udfs.functions.privacy import anonymise_ip, pseudonyms, redact_frame
+from udfs.functions.names import (
+    anonymise_ip,
+    class_name,
+    descriptor_name,
+    flow_id,
+    method_name,
+    pseudonyms,
+    redact_frame,
+)
 from udfs.schemas import FRAMES
 
 

@@ -1,9 +1,9 @@
-"""Rows of a batch into the files of a lake: by table, by whether they may still change, and by day.
+"""Write the rows of a batch into files of a lake: by table, by whether they may still change, and by day.
 
-    WriteBatch(...)    the function for `mapInArrow` over runs -> FILED
+    WriteBatch(...)    the function for `mapInArrow` over runs -> WRITTEN
     EndConnections(...)    the same for connections that end without a run
 
-A file is in `<table>/<folder>` (`udfs.source.partitions`); no log names it until the batch is committed, so a task that
+A file is in `<table>/<folder>` (`udfs.source.lake`); no log names it until the batch is committed, so a task that
 is tried again does no harm."""
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ from udfs.conversation.streams import Streams
 from udfs.decode.hand_over import ACCOUNTS, STATES, STREAM_QUEUES
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink.parquet import FileOptions, write_folders
-from udfs.source.lake_states import StateFiles
-from udfs.source.partitions import folder
+from udfs.source.lake import StateFiles, folder
 from udfs.tables import tables_of
 from udfs.tables.config import Config
 
 CONNECTION = "connection_id"
-# What workers tell: the files that they have written; in rows without a file, the account of a split (JSON, `folder`
-# ACCOUNT), a connection whose state this release cannot read (its id, `folder` UNREAD), or a queue that is a stream
-# (JSON: connection and name, `folder` STREAM_QUEUES).
+# Results of workers: written files; and rows without a file, whose `folder` says what their `note` is: the account of a
+# split (ACCOUNT, JSON), the id of a connection whose state this release cannot read (UNREAD), or a queue that is a
+# stream (STREAM_QUEUES, JSON of connection and name).
 ACCOUNT, UNREAD = "account", "unread"
-FILED = "folder string, file string, rows bigint, note string"
-ARROW_FILED = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("note", pa.string())])
+WRITTEN = "folder string, file string, rows bigint, note string"
+ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("note", pa.string())])
 LOST_SIGHT = "lost sight of"  # connections.tcp_end
 
 Parts = Iterator[tuple[str, pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
-class Filing:
-    """Where rows of a batch go: files below `root` of a file system that all workers reach. `days`: the column of a
-    table that tells the day of a row; `schemas`: the columns of its files; `options`: how these are written."""
+class LakeFolders:
+    """The folders of a batch below `root` of a file system that all workers reach. By table, `days`: the column with
+    the day of a row; `schemas`: the columns of files; `options`: of files."""
 
     filesystem: fs.FileSystem
     root: str
@@ -52,12 +51,12 @@ class Filing:
     options: Mapping[str, FileOptions]
 
     def write(self, parts: Parts) -> Iterator[pa.RecordBatch]:
-        """Folder, rows, ... -> FILED, when all are written."""
+        """(folder, rows) -> WRITTEN, when all are written."""
         for written in write_folders(self.filesystem, self.root, parts, self._schema, self._options):
             yield written.append_column("note", pa.nulls(written.num_rows, pa.string()))
 
     def by_day(self, table: str, rows: pa.RecordBatch, day_of: pa.Array) -> Parts:
-        """Final rows, by day (date32; null: none)."""
+        """Final rows by day (date32; null: no day)."""
         for day in pc.unique(day_of).to_pylist():
             chosen = pc.equal(day_of, pa.scalar(day, pa.date32())) if day else day_of.is_null()
             yield f"{table}/{folder(self.batch, open_rows=False, day=day)}", rows.filter(chosen)
@@ -67,7 +66,7 @@ class Filing:
         yield f"{table}/{folder(self.batch, open_rows=True, day=None)}", rows
 
     def split(self, table: str, rows: pa.RecordBatch, is_open: pa.BooleanArray, day_of: pa.Array) -> Parts:
-        """Rows that may still change, and final ones by day."""
+        """Rows that may still change, and final rows by day."""
         if is_open.true_count:
             yield from self.open_rows(table, rows.filter(is_open))
         final = pc.invert(is_open)
@@ -90,14 +89,14 @@ def _table_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class WriteBatch:
-    """The function for `mapInArrow`: runs (TCP_RUNS) in order -> FILED. `states`: where those of their flows are.
+    """The function for `mapInArrow`: runs (TCP_RUNS) in order -> WRITTEN. `states`: of their flows.
 
-    `keep_open`: connections may go on in the next batch; else all end here. `lost`: TCP connections that nothing has
-    ended are marked as lost sight of. `streams` finds queues. `secrets`, `carry_secrets`: as for
+    `keep_open`: connections may continue in the next batch; otherwise all are closed. `lost`: connections without a FIN
+    or RST are marked as lost sight of. `streams` finds stream queues. `secrets`, `carry_secrets`: as for
     `udfs.tables.tables_of`.
     """
 
-    filing: Filing
+    folders: LakeFolders
     config: Config
     states: StateFiles
     streams: Streams
@@ -108,22 +107,22 @@ class WriteBatch:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         notes: list[tuple[str, str]] = []
-        yield from self.filing.write(self._parts(batches, notes))
+        yield from self.folders.write(self._parts(batches, notes))
         if notes:
             folders, texts = zip(*notes, strict=True)
             none = pa.nulls(len(notes), pa.string())
             arrays = [pa.array(folders), none, pa.nulls(len(notes), pa.int64()), pa.array(texts)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=ARROW_FILED)
+            yield pa.RecordBatch.from_arrays(arrays, schema=ARROW_WRITTEN)
 
     def _parts(self, batches: Iterator[pa.RecordBatch], notes: list[tuple[str, str]]) -> Parts:
-        carried, days = self.states.open(), Days(self.filing)
+        carried, days = self.states.open(), DayAssigner(self.folders)
         for part in tables_of(
-            _noting(batches, notes), self.config, carried, self.keep_open, self.secrets, self.carry_secrets
+            _with_accounts(batches, notes), self.config, carried, self.keep_open, self.secrets, self.carry_secrets
         ):
             rows = part.rows
             if part.table == "methods":
-                told = self.streams.of(rows).to_pylist()
-                notes += [(STREAM_QUEUES, json.dumps([row["connection_id"], row["queue"]])) for row in told]
+                queues = self.streams.of(rows).to_pylist()
+                notes += [(STREAM_QUEUES, json.dumps([row["connection_id"], row["queue"]])) for row in queues]
             if part.table == ACCOUNTS:
                 continue
             if part.table == STATES:
@@ -132,20 +131,20 @@ class WriteBatch:
                 known = rows.filter(rows["error"].is_null())
                 if known.num_rows:
                     sizes = pc.binary_length(known["octets"]).cast(pa.int64())
-                    yield self.filing.whole(STATES), known.drop_columns(["error"]).append_column("size", sizes)
+                    yield self.folders.whole(STATES), known.drop_columns(["error"]).append_column("size", sizes)
             elif part.still_open:
-                yield from self.filing.open_rows(part.table, rows)
+                yield from self.folders.open_rows(part.table, rows)
             else:
                 if self.lost and part.table == "connections":
-                    rows = _lost(rows)
-                yield from days.file(part.table, rows)
+                    rows = _mark_lost(rows)
+                yield from days.add(part.table, rows)
         yield from days.rest()
 
 
 @dataclass(frozen=True)
 class EndConnections:
-    """The function for `mapInArrow` over one row a task, its number -> FILED. The tasks share the connections of
-    `writer.states`, which are to end (`keep_open` false)."""
+    """The function for `mapInArrow` over one row a task, its number -> WRITTEN. The tasks divide the connections of
+    `writer.states`, which they close (`keep_open` is false)."""
 
     writer: WriteBatch
     tasks: int
@@ -157,43 +156,43 @@ class EndConnections:
             yield from replace(self.writer, states=replace(states, only=mine))(iter(()))
 
 
-class Days:
-    """Files final rows under their day. What has no time of its own is filed with its connection."""
+class DayAssigner:
+    """Assigns final rows to their day; rows without a time to that of their connection."""
 
-    def __init__(self, filing: Filing) -> None:
-        self._filing = filing
+    def __init__(self, folders: LakeFolders) -> None:
+        self._folders = folders
         self._of_connections: dict[int, date | None] = {}
         self._waiting: list[tuple[str, pa.RecordBatch]] = []
 
-    def file(self, table: str, rows: pa.RecordBatch) -> Parts:
-        """Rows of a table; those without a time wait for `rest`."""
-        name = self._filing.days[table]
+    def add(self, table: str, rows: pa.RecordBatch) -> Parts:
+        """Rows of a table by day; rows without a time are retained until `rest`."""
+        name = self._folders.days[table]
         day_of = rows[name].cast(pa.date32()) if name else pa.nulls(rows.num_rows, pa.date32())
         if table == "connections":
             self._of_connections.update(zip(rows[CONNECTION].to_pylist(), day_of.to_pylist(), strict=True))
         waits = day_of.is_null()
         if pc.any(waits).as_py():
             self._waiting.append((table, rows.filter(waits)))
-            there = pc.invert(waits)
-            rows, day_of = rows.filter(there), day_of.filter(there)
-        yield from self._filing.by_day(table, rows, day_of)
+            known = pc.invert(waits)
+            rows, day_of = rows.filter(known), day_of.filter(known)
+        yield from self._folders.by_day(table, rows, day_of)
 
     def rest(self) -> Parts:
-        """All connections are known."""
+        """The retained rows, when all connections are known."""
         for table, rows in self._waiting:
             days = [self._of_connections.get(number) for number in rows[CONNECTION].to_pylist()]
-            yield from self._filing.by_day(table, rows, pa.array(days, pa.date32()))
+            yield from self._folders.by_day(table, rows, pa.array(days, pa.date32()))
 
 
-def _noting(runs: Iterable[pa.RecordBatch], notes: list[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
-    """The runs; accounts of splits that are among them are noted."""
+def _with_accounts(runs: Iterable[pa.RecordBatch], notes: list[tuple[str, str]]) -> Iterator[pa.RecordBatch]:
+    """The runs; appends the accounts of splits among them to `notes`."""
     for batch in runs:
         notes += [(ACCOUNT, account) for account in batch["account"].drop_null().to_pylist()]
         yield batch
 
 
-def _lost(connections: pa.RecordBatch) -> pa.RecordBatch:
-    """Connections that nothing has ended are lost sight of."""
+def _mark_lost(connections: pa.RecordBatch) -> pa.RecordBatch:
+    """Marks connections without an end as lost sight of."""
     at = connections.schema.get_field_index("tcp_end")
     ended = connections.column(at).cast(pa.string())
     column = pc.if_else(pc.equal(ended, "none"), LOST_SIGHT, ended)

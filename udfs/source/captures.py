@@ -1,4 +1,4 @@
-"""Table captures: one row a capture file, summed over the accounts of the splits that it was read in."""
+"""Table captures: one row per capture file, summed over the accounts of its splits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from udfs.arrow.types import arrow_schema
 
 
 def captures_of(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Accounts (`udfs.source.splits.Account`) -> rows of table captures, with `first_ts_ns` and `last_ts_ns` beside.
-    Of the splits of a capture, counts add up, of the rest the largest counts."""
+    """Accounts (`udfs.source.splits.Account`) -> rows of table captures, plus `first_ts_ns` and `last_ts_ns`.
+    Counts of the splits of a capture are added; of other values the largest counts."""
     splits: dict[str, list[dict[str, Any]]] = {}
     for account in accounts:
         splits.setdefault(account["capture_file"], []).append(account)
@@ -24,7 +24,7 @@ def captures_of(accounts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def capture_rows(captures: Iterable[dict[str, Any]], schema: StructType) -> pa.Table:
-    """The same in Arrow; `schema`: that of table captures."""
+    """The rows in Arrow; `schema`: of table captures."""
     rows = [{**row, "skipped_packets": list(row["skipped_packets"].items())} for row in captures]
     return pa.table(
         {field.name: pa.array([row[field.name] for row in rows], field.type) for field in arrow_schema(schema)}
@@ -33,7 +33,7 @@ def capture_rows(captures: Iterable[dict[str, Any]], schema: StructType) -> pa.T
 
 @dataclass(frozen=True)
 class MakeCaptures:
-    """The function for `mapInArrow` over a single partition: accounts, each as JSON -> rows of `schema`, that of table
+    """The function for `mapInArrow` over a single partition: accounts as JSON -> rows of `schema`, that of table
     captures."""
 
     schema: StructType

@@ -1,4 +1,4 @@
-"""Kernel output as Arrow columns: runs and packets as record batches of bounded size, no Python object a packet."""
+"""Runs and packets from kernels as Arrow record batches of bounded size, without a Python object per packet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codec.net.runs import Runs, first_of, gather_payloads, group_flows
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from udfs.source.splits import Account, Block
 
-BATCH_BYTES = 16 * 1024 * 1024  # of one record batch: the JVM holds it whole, on and off its heap
+BATCH_BYTES = 16 * 1024 * 1024  # of one record batch, which is in the memory of the JVM twice
 ROW_BYTES = 160  # of a packet row without file name and payload
 IP_BYTES = 16
 
@@ -59,7 +59,7 @@ PACKETS_SCHEMA = pa.schema(
 
 
 def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[pa.RecordBatch]:
-    """Rows of `tcp_runs`, in batches of about BATCH_BYTES; payload null where they `refer` to the file."""
+    """Rows of `tcp_runs`, in batches of about BATCH_BYTES; payload is null if they `refer` to the file."""
     first = runs.segments[runs.segment_offsets[:-1]]
     count = len(first)
     batch = pa.record_batch(
@@ -78,13 +78,13 @@ def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[
 
 
 def account_batch(account: Account) -> pa.RecordBatch:
-    """The row of `tcp_runs` that tells of a split."""
+    """The row of `tcp_runs` with the account of a split."""
     row = {"capture_file": account.capture_file, "account": account.to_json()}
     return pa.RecordBatch.from_pylist([row], RUNS_SCHEMA)
 
 
 def packet_batches(block: Block, capture_file: str, keep: NDArray[np.bool_] | None) -> Iterator[pa.RecordBatch]:
-    """Rows of `pcap`, in batches of about BATCH_BYTES; of all packets, or of those where `keep` is true."""
+    """Rows of `pcap`, in batches of about BATCH_BYTES; of all packets, or only where `keep` is true."""
     records, (segments, keys, skip, tunnels, *_) = block.records, block.packets
     if keep is not None:
         records, segments, keys, skip, tunnels = records[keep], segments[keep], keys[keep], skip[keep], tunnels[keep]
@@ -121,12 +121,12 @@ def packet_batches(block: Block, capture_file: str, keep: NDArray[np.bool_] | No
 
 
 def error_batch(account: Account) -> pa.RecordBatch:
-    """The row of `pcap` that tells why a file was not read, or not to its end."""
+    """The row of `pcap` with the error of a file."""
     return pa.RecordBatch.from_pylist([{"capture_file": account.capture_file, "error": account.error}], PACKETS_SCHEMA)
 
 
 def _binary(data: NDArray[np.generic], offsets: NDArray[np.int64], none: NDArray[np.bool_] | None = None) -> pa.Array:
-    """A binary column over the bytes of `data`, not copied; null where `none`."""
+    """A binary column over the bytes of `data`, zero-copy; null where `none`."""
     valid = None if none is None else pa.array(~none).buffers()[1]
     buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
@@ -145,7 +145,7 @@ def _addresses(keys: NDArray[np.uint8], direction: NDArray[np.uint8]) -> tuple[p
 
 @cache
 def _text(octets: bytes, known: bool) -> str | None:
-    """An address as people write it; None for a packet without an IP header."""
+    """Text of an address; None for a packet without an IP header."""
     if not known:
         return None
     address = IPv6Address(octets)
@@ -153,7 +153,7 @@ def _text(octets: bytes, known: bool) -> str | None:
 
 
 def _encapsulations(tunnels: NDArray[np.int64]) -> pa.Array:
-    """What packets were wrapped in, outermost first; null where nothing. Each distinct stack is formatted once."""
+    """Encapsulations of packets, outermost first; null: none. Each distinct stack is formatted once."""
     wrapped = tunnels[:, 0] != 0
     stacks, index = np.unique(tunnels[wrapped], axis=0, return_inverse=True)
     names = pa.array(

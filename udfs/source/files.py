@@ -14,16 +14,16 @@ from pyarrow import fs
 
 SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LOCAL = "file://"
-# Hadoop, and Spark with it, name the same store differently.
+# Hadoop's names of the same store.
 ARROW_SCHEMES = {"s3a": "s3", "s3n": "s3"}
-# Where a number behind a colon is a port. Elsewhere it is the beginning of a password.
+# Schemes with ports. In others a number after a colon begins a password.
 WITH_PORTS = ("hdfs", "viewfs")
 MISSING = -1  # size of a file that cannot be opened
 
 
 @dataclass(frozen=True)
 class Compression:
-    """How a capture may be packed: Arrow's name for it, the first bytes that tell, and the ends of names that hint."""
+    """A compression of captures: Arrow's name, first bytes, and suffixes of file names."""
 
     name: str
     magic: bytes
@@ -35,20 +35,20 @@ COMPRESSIONS = (
     Compression("zstd", b"\x28\xb5\x2f\xfd", ("zst", "zstd")),
     Compression("lz4", b"\x04\x22\x4d\x18", ("lz4",)),
 )
-PACKED_END = rf"\.({'|'.join(end for each in COMPRESSIONS for end in each.ends)})"
-PACKED_NAME = re.compile(f"{PACKED_END}$", re.IGNORECASE)
-# Opening one of these would wait for somebody to write, or never end.
+COMPRESSED_SUFFIX = rf"\.({'|'.join(end for each in COMPRESSIONS for end in each.ends)})"
+COMPRESSED_NAME = re.compile(f"{COMPRESSED_SUFFIX}$", re.IGNORECASE)
+# Opening one of these would block, or never end.
 SPECIAL_FILES = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a character device",
     stat.S_IFBLK: "a block device",
 }
-# How file names become text: octets that are not UTF-8 are escaped, in URIs as `%FC`, and back.
+# File names as text: octets that are not UTF-8 are escaped, in URIs as `%FC`.
 UNDECODED = "surrogateescape"
 UNDECODED_OCTET = re.compile(r"[\udc80-\udcff]")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-EXPANSION = 10  # bytes of a capture to one of it packed, about
+EXPANSION = 10  # assumed compression ratio
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class CaptureFile:
 
     @property
     def name(self) -> str:
-        """The URI as rows show it."""
+        """The URI in rows, without credentials."""
         return public_uri(self.uri)
 
     @property
     def expected_size(self) -> int:
-        """Bytes of the capture itself: as stored, or a guess by the name when that tells of compression."""
-        return max(self.size, 0) * (EXPANSION if PACKED_NAME.search(self.name) else 1)
+        """Uncompressed size: as stored, or estimated if the name has a suffix of a compression."""
+        return max(self.size, 0) * (EXPANSION if COMPRESSED_NAME.search(self.name) else 1)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Place:
         return self.before == LOCAL
 
     def open(self) -> pa.NativeFile:
-        """The file, for reading. Raises OSError, for a local one also where it is not a regular file."""
+        """Open the file for reading. Raises OSError, also if a local one is not a regular file."""
         if not self.local:
             return self.filesystem.open_input_file(self.path)
         problem = special(os.stat(self.path))
@@ -105,7 +105,7 @@ class Place:
 
 
 def special(status: os.stat_result) -> str | None:
-    """Why a local file is not opened, if it is not a regular one."""
+    """Why a local file is not opened; None for a regular file."""
     kind = SPECIAL_FILES.get(stat.S_IFMT(status.st_mode))
     return kind and f"is {kind}; only regular files are read"
 
@@ -117,12 +117,12 @@ def printable(path: str) -> str:
 
 
 def is_utf8(path: str) -> bool:
-    """Whether a path can be told to programs that know names only as text."""
+    """Whether a path is valid UTF-8, as programs like Spark need."""
     return not UNDECODED_OCTET.search(path)
 
 
 def arrow_uri(uri: str) -> str:
-    """A URI with the scheme that Arrow knows, which is in small letters; all else, and a path, as it is."""
+    """A URI with the scheme as Arrow names it, in lower case; paths are unchanged."""
     if not SCHEME.match(uri):
         return uri
     scheme, separator, rest = uri.partition("://")
@@ -130,7 +130,7 @@ def arrow_uri(uri: str) -> str:
 
 
 def locate(uri: str) -> Place:
-    """The file system and path of a URI or local path, one and the same for all spellings of a scheme.
+    """The file system and path of a URI or local path, the same for all spellings of a scheme.
 
     Raises OSError or ArrowException if there is no such system.
     """
@@ -141,14 +141,14 @@ def locate(uri: str) -> Place:
     uri = arrow_uri(uri)
     filesystem, path = fs.FileSystem.from_uri(uri)
     parts = urlsplit(uri)
-    inside = unquote(parts.path).strip("/")  # of the bucket, which some file systems count as part of their path
+    inside = unquote(parts.path).strip("/")  # within the bucket, which some file systems count as part of the path
     root = path.rstrip("/").removesuffix(inside)
     root = root if root.endswith("/") else root + "/"
     return Place(filesystem, path, f"{parts.scheme}://{parts.netloc}/", root, f"?{parts.query}" if parts.query else "")
 
 
 class Parts(NamedTuple):
-    """A URI taken apart: `login` is `name:password@`, `shown` what people may read of it, `options` begin with '?'."""
+    """Parts of a URI: `login` is `name:password@`, `shown` its public part; `options` begin with '?'."""
 
     scheme: str
     login: str
@@ -158,11 +158,10 @@ class Parts(NamedTuple):
 
 
 def parts_of(uri: str) -> Parts:
-    """The parts of a URI, also of one that no file system would take.
+    """The parts of a URI, also of an invalid one.
 
-    A login stands before an '@' that comes before the first of '/?#' (RFC 3986, section 3.2). Where there is a colon
-    but no such '@', and no port can be meant, one of these signs is in a password and was not escaped: then all up to
-    the last '@' is the login.
+    A login ends with an '@' before the first of '/?#' (RFC 3986, section 3.2). If there is a colon without such an '@',
+    and it cannot be a port, one of these characters is unescaped in a password: then the login ends with the last '@'.
     """
     scheme, _, rest = uri.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
@@ -176,7 +175,7 @@ def parts_of(uri: str) -> Parts:
 
 
 def public_uri(uri: str) -> str:
-    """A URI or path without passwords and connection options, which may hold keys."""
+    """A URI or path without passwords and connection options, which may contain keys."""
     if uri.startswith(LOCAL) or not SCHEME.match(uri):
         return uri
     parts = parts_of(uri)
@@ -184,9 +183,9 @@ def public_uri(uri: str) -> str:
 
 
 def masked(text: str, *words: str) -> str:
-    """A text without what `public_uri` leaves out of the URIs among these words, whether it quotes them whole or not.
+    """A text without the parts that `public_uri` removes from the URIs among these words.
 
-    A word may have something before its URI, as --output=s3://key:secret@bucket has.
+    A word may have a prefix, as in --output=s3://key:secret@bucket.
     """
     for word in words:
         found = SCHEME.search(word)
@@ -194,18 +193,18 @@ def masked(text: str, *words: str) -> str:
             continue
         parts = parts_of(word[found.start() :])
         for secret, shown in ((parts.login, parts.shown), (parts.options, "")):
-            for spelled in filter(None, (secret, unquote(secret))):  # some systems unescape what they quote
+            for spelled in filter(None, (secret, unquote(secret))):  # some systems unescape URIs in messages
                 text = text.replace(spelled, shown)
     return text
 
 
-def said(error: BaseException, *uris: str) -> str:
-    """What went wrong, in one line, without what these URIs keep secret."""
+def error_line(error: BaseException, *uris: str) -> str:
+    """The error in one line, without credentials of these URIs."""
     return masked(first_line(error), *uris)
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in one line, without the stack of details that file systems add."""
+    """The error in one line, without the details that file systems add."""
     if isinstance(error, FileNotFoundError):
         return "no such file or directory"
     if isinstance(error, PermissionError):

@@ -1,7 +1,7 @@
-"""What lies below a local directory, and what a glob matches there.
+"""Lists local directories and matches globs.
 
-Arrow's own listing follows links for ever (until the system gives up), and fails on a name that is not UTF-8. Here each
-real directory is listed once, and names are as `os` has them: `surrogateescape` for octets that are not UTF-8.
+Arrow's listing follows cyclic links until the system fails, and fails on a name that is not UTF-8. Here each real
+directory is listed once, and names are those of `os`, with `surrogateescape`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-Unreadable = Callable[[OSError], object]  # is told of each directory that cannot be listed
+Unreadable = Callable[[OSError], object]  # called for each directory that cannot be listed
 
 
 def below(folder: str, unreadable: Unreadable) -> Iterator[str]:
-    """Paths of all but directories below `folder`, without hidden names; in no directory twice, whatever links to
-    it."""
+    """Paths of all files below `folder`, without hidden names; each directory is listed once, despite links."""
     for directory, names in _directories(folder, unreadable):
         yield from (os.path.join(directory, name) for name in names)
 
 
 def matching(folder: str, names: Sequence[str], unreadable: Unreadable) -> Iterator[str]:
-    """Paths that a glob, split at '/', matches in `folder`; some may come twice."""
+    """Paths that a glob, split at '/', matches in `folder`; perhaps with duplicates."""
     name, rest = names[0], names[1:]
     if name == "**" and rest:
         for directory, _ in _directories(folder, unreadable):
@@ -40,7 +39,7 @@ def matching(folder: str, names: Sequence[str], unreadable: Unreadable) -> Itera
 
 
 def _directories(folder: str, unreadable: Unreadable) -> Iterator[tuple[str, list[str]]]:
-    """Directories from `folder` down, each once and by its own name where there is one, with what else is in them."""
+    """(directory, names of its other entries) from `folder` down, each once, by its real path if possible."""
     seen: set[tuple[int, int]] = set()
     pending, links = [folder], list[str]()
     while pending or links:

@@ -1,4 +1,4 @@
-"""Options of the data sources, from the strings that Spark hands over."""
+"""Options of the data sources, from the strings that Spark passes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OptionError(WirehareError, ValueError):
-    """An option has a value that means nothing; the text is one line for the person who gave it."""
+    """An option has an invalid value; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a reader was asked for: path or paths, splitBytes, blockBytes, runBytes, references, ports, hosts, since,
-    until, and of some captures, by URI as rows show it, how many packets to pass over."""
+    """Options of a reader: path or paths, splitBytes, blockBytes, runBytes, references, ports, hosts, since, until;
+    `skipped`: number of packets to skip, by name of the capture."""
 
     paths: tuple[str, ...]
     split_bytes: int
@@ -30,11 +30,11 @@ class Options:
     run_bytes: int
     references: bool
     wanted: Filter
-    passed_over: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
-    """Options from Spark, whose names have no case. Raises OptionError."""
+    """Options from Spark; names are case-insensitive. Raises OptionError."""
     given = {name.lower(): value for name, value in options.items() if value}
     paths = _paths(given["paths"]) if "paths" in given else ()
     return Options(
@@ -51,7 +51,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
 def parse_filter(
     ports: str | None = None, hosts: str | None = None, since: str | None = None, until: str | None = None
 ) -> Filter:
-    """Which packets are wanted: ports and IP addresses as lists with commas, times as in `parse_time`.
+    """Which packets are wanted: ports and IP addresses separated by commas, times as in `parse_time`.
 
     Raises OptionError.
     """
@@ -103,7 +103,7 @@ def _listed(text: str | None) -> list[str]:
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) >= PORTS:
         raise OptionError(
-            f"ports: {text!r} is not a valid TCP port; expected numbers below {PORTS} with commas between"
+            f"ports: {text!r} is not a valid TCP port; expected numbers below {PORTS}, separated by commas"
         )
     return int(text)
 
@@ -112,4 +112,4 @@ def _address(text: str) -> IPv4Address | IPv6Address:
     try:
         return ip_address(text)
     except ValueError:
-        raise OptionError(f"hosts: {text!r} is not a valid IP address; expected some with commas between") from None
+        raise OptionError(f"hosts: {text!r} is not a valid IP address; expected some, separated by commas") from None

@@ -1,11 +1,11 @@
-"""Which capture files a person means by a path: a file, a directory, a glob, on any file system that Arrow knows.
+"""Capture files of paths: files, directories, globs, on any file system that Arrow knows.
 
-A file that is named is taken, whatever it holds: if it is not a capture, the tables say so. In a directory, and among
-what a glob finds, only captures count: by name (`.pcap`, `.pcapng`, `.cap`, `.dmp`, `.trc`, also rotated as `.pcap3` or
-`.pcap.3` and compressed) or by their first bytes. Hidden files are passed over. Only regular files are opened: a FIFO
-that is named like a capture is a file with a problem.
+A named file is always read: if it is not a capture, the tables say so. In a directory, and among the matches of a glob,
+only captures count: by name (`.pcap`, `.pcapng`, `.cap`, `.dmp`, `.trc`, also rotated as `.pcap3` or
+`.pcap.3` and compressed) or by their first bytes. Hidden files are skipped. Only regular files are opened: a FIFO
+named like a capture is a file with a problem.
 
-Costs one listing per directory, and one open per file whose name does not tell.
+Costs one listing per directory, and one open per file without the name of a capture.
 """
 
 from __future__ import annotations
@@ -23,72 +23,69 @@ from pyarrow import fs
 from codec.capture import CaptureError, sniff
 from codec.errors import WirehareError
 from udfs.source.files import (
+    COMPRESSED_SUFFIX,
     LOCAL,
     MISSING,
-    PACKED_END,
     SCHEME,
     UNDECODED,
     CaptureFile,
     Place,
     arrow_uri,
+    error_line,
     first_line,
     is_utf8,
     locate,
     printable,
     public_uri,
-    said,
     special,
 )
 from udfs.source.listing import below, glob_pattern, matching
 from udfs.source.reading import CaptureBytes
 
-CAPTURE_NAME = re.compile(rf"\.(pcap|pcapng|cap|dmp|trc)(\.?\d+)?({PACKED_END})?$", re.IGNORECASE)
+CAPTURE_NAME = re.compile(rf"\.(pcap|pcapng|cap|dmp|trc)(\.?\d+)?({COMPRESSED_SUFFIX})?$", re.IGNORECASE)
 
 
 class PathError(WirehareError, ValueError):
-    """No capture is where a path points; the text is one line for the person who gave it."""
+    """A path has no capture; the message is one line."""
 
 
 def resolve(paths: Sequence[str]) -> list[CaptureFile]:
-    """The captures that `paths` name, each once, ordered by URI. A local file that is reached in several ways, through
-    links, counts once, under its own name if that is among them.
+    """The captures of `paths`, each once, ordered by URI. A local file found several times, through links, counts once,
+    under its own name if possible.
 
-    A path that leads nowhere becomes a file of size MISSING, so that the tables tell of it, unless nothing else is
-    found either: then PathError.
+    A path without captures becomes a file of size MISSING, for the tables, unless nothing is found at all: PathError.
     """
     found: dict[str, CaptureFile] = {}
-    complaints: list[str] = []
+    problems: list[str] = []
     for path in map(arrow_uri, paths):
         try:
             files = list(_expand(path))
-            problem = None if files else "no capture file is there"
+            problem = None if files else "no capture file found"
         except (OSError, pa.ArrowException) as error:
-            problem = said(error, path)
+            problem = error_line(error, path)
         if problem:
-            complaints.append(f"{public_uri(printable(path))}: {problem}")
+            problems.append(f"{public_uri(printable(path))}: {problem}")
             files = [CaptureFile(path if SCHEME.match(path) else locate(path).uri(locate(path).path), MISSING, problem)]
         found.update((file.uri, file) for file in files)
-    if len(complaints) == len(paths):
-        raise PathError("; ".join(complaints) or "no path given; expected a capture file, a directory or a glob")
+    if len(problems) == len(paths):
+        raise PathError("; ".join(problems) or "no path given; expected a capture file, a directory or a glob")
     return sorted(_each_once(found.values()), key=lambda file: file.uri)
 
 
 def require_capture(files: Sequence[CaptureFile]) -> None:
-    """Raise PathError if none of the files begins as a capture does. Costs one small read for each file up to the first
-    that does."""
-    complaints = []
+    """Raise PathError if no file is a capture. Costs one small read per file up to the first capture."""
+    problems = []
     for file in files:
         problem = _refusal(file)
         if problem is None:
             return
-        complaints.append(f"{file.name}: {problem}")
+        problems.append(f"{file.name}: {problem}")
     among = f"none of these {len(files)} files is a capture; " if len(files) > 1 else ""
-    raise PathError(among + complaints[0])
+    raise PathError(among + problems[0])
 
 
 def anchored(path: str) -> str:
-    """A path for another process: a relative one under the directory of this one, all others as they are; as a URI
-    where the name is not UTF-8."""
+    """A path for another process: a relative one is made absolute; a name that is not UTF-8 becomes a URI."""
     if path and not SCHEME.match(path) and not os.path.isabs(relative := path.removeprefix("file:")):
         here = os.getcwd()
         # Only the given part may be a glob.
@@ -99,7 +96,7 @@ def anchored(path: str) -> str:
 
 
 def _each_once(files: Iterable[CaptureFile]) -> list[CaptureFile]:
-    """The files, of those that are the same local one the first by name that no link leads to."""
+    """The files without duplicates; of the same local file the name that is not a link, or the first."""
     same: dict[object, list[CaptureFile]] = {}
     for file in files:
         same.setdefault(_identity(file), []).append(file)
@@ -184,7 +181,7 @@ def _named(place: Place) -> Iterator[CaptureFile]:
 
 
 def _in_directory(place: Place) -> Iterator[CaptureFile]:
-    """Captures below a directory; a directory below it that cannot be listed is a file with a problem."""
+    """Captures below a directory; a subdirectory that cannot be listed is a file with a problem."""
     if not place.local:
         infos = [info for info in _listed(place, True) if info.type == fs.FileType.File]
         shown = [info for info in infos if not _hidden(_relative(place, info.path))]
@@ -200,7 +197,7 @@ def _in_directory(place: Place) -> Iterator[CaptureFile]:
 
 def _unlisted(place: Place, errors: Iterable[OSError]) -> Iterator[CaptureFile]:
     for error in errors:
-        if not isinstance(error, FileNotFoundError):  # removed since it was listed, or never there
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile, or a dangling link
             yield CaptureFile(place.uri(error.filename), MISSING, first_line(error))
 
 
@@ -218,7 +215,7 @@ def _hidden(relative: str) -> bool:
 
 
 def _local_file(place: Place, path: str) -> tuple[str, CaptureFile]:
-    """A path, and the file there; with a problem where it is none that can be read to its end."""
+    """A path and its file; with a problem if it cannot be read."""
     uri = place.uri(path)
     try:
         status = os.stat(path)
@@ -234,7 +231,7 @@ def _remote_file(place: Place, info: fs.FileInfo) -> tuple[str, CaptureFile]:
 
 
 def _captures(files: Iterable[tuple[str, CaptureFile]]) -> Iterator[CaptureFile]:
-    """Of files by their paths those that count as captures, by name or by their first bytes."""
+    """The files that are captures, by name or by their first bytes."""
     for path, file in files:
         if CAPTURE_NAME.search(path) or _refusal(file) is None:
             yield file
@@ -248,5 +245,5 @@ def _refusal(file: CaptureFile) -> str | None:
     except CaptureError as refusal:
         return str(refusal)
     except (OSError, pa.ArrowException) as error:
-        return said(error, file.uri)
+        return error_line(error, file.uri)
     return None

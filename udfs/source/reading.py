@@ -1,7 +1,7 @@
-"""The bytes of a capture file from any file system, decompressed on the way.
+"""The bytes of a capture file from any file system, decompressed.
 
-gzip, zstd and lz4 are known by their first bytes, never by the name. Data that is cut short or damaged gives everything
-that can be decoded before the damage; then `damage` says what is wrong. Memory does not grow with the file.
+gzip, zstd and lz4 are detected by their first bytes, not by name. Truncated or damaged data is decoded up to the
+damage, and `damage` says what is wrong. Memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import pyarrow as pa
 
 from codec.capture import SNIFF_BYTES
 from codec.compiler.limits import LIMITS
-from udfs.source.files import COMPRESSIONS, LOCAL, CaptureFile, locate, said
+from udfs.source.files import COMPRESSIONS, LOCAL, CaptureFile, error_line, locate
 
-# Arrow decompresses 64 KiB at a time, which an object store would be asked for one by one.
+# Arrow decompresses 64 KiB at a time, each a request to an object store without buffering.
 FETCH_BYTES = 4 * 1024 * 1024
-PIECE_BYTES = 64 * 1024  # decompressed at a time: what a failing read may lose and has to be fetched again, one by one
+PIECE_BYTES = 64 * 1024  # decompressed at a time; after a failing read decoded again byte by byte
 
 
 class CaptureBytes:
-    """A capture file opened for reading from `start` to `end` (None: its own); offsets are of decompressed bytes.
+    """A capture file opened for reading from `start` to `end` (None: end of file); offsets are of decompressed bytes.
 
     Opening raises OSError. Reading does not: it ends early and sets `damage`.
     """
@@ -44,7 +44,7 @@ class CaptureBytes:
         self._end = end
         head = bytearray(SNIFF_BYTES)
         self.head = bytes(head[: self.readinto(memoryview(head))])
-        self._again = b"" if start else self.head  # read already, not yet handed out
+        self._again = b"" if start else self.head  # read already, not yet returned
         if start:
             self._raw.seek(start)
             self._position = start
@@ -59,7 +59,7 @@ class CaptureBytes:
         self._raw.close()
 
     def readinto(self, view: memoryview) -> int:
-        """Fill `view` (bytes); fewer bytes than it holds mean that the file, or the part asked for, is at its end."""
+        """Fill `view` (bytes); fewer bytes than its size: end of the file or of the part."""
         filled = len(self._again)
         view[:filled] = self._again
         self._again = b""
@@ -81,15 +81,17 @@ class CaptureBytes:
         except (OSError, pa.ArrowException) as error:
             count = self._rescue(room) if self.compression else 0
             what = (
-                f"the {self.compression} data is damaged or cut short" if self.compression else said(error, self._uri)
+                f"the {self.compression} data is damaged or cut short"
+                if self.compression
+                else error_line(error, self._uri)
             )
-            self.damage = f"{what} after {self._position + count} bytes; what comes before was read"
+            self.damage = f"{what} after {self._position + count} bytes; the data before was read"
         self._position += count
         if self.compression and self._position > LIMITS.expansion_grace:
             stored = max(1, self._raw.tell())
             if self._position > stored * LIMITS.expansion_ratio:
                 self.damage = (
-                    f"the {self.compression} data expands more than {LIMITS.expansion_ratio} times; not read on"
+                    f"the {self.compression} data expands more than {LIMITS.expansion_ratio} times; reading stopped"
                 )
         return count
 
@@ -98,7 +100,7 @@ class CaptureBytes:
         return pa.CompressedInputStream(stored, self.compression)
 
     def _rescue(self, room: memoryview) -> int:
-        """What the failing read had decoded: start over, and go on byte by byte from where the last one ended."""
+        """The bytes before the damage: decompress again, and continue byte by byte after the last successful read."""
         self._stream.close()
         self._raw = self._place.open()
         self._stream = self._decompressed()

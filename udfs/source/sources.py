@@ -1,27 +1,27 @@
-"""Captures as Spark data sources: `pcap`, one row a packet, and `tcp_runs`, what the decoder eats.
+"""Captures as Spark data sources: `pcap`, one row per packet, and `tcp_runs`, the input of the decoder.
 
     register(spark)
     spark.read.format("pcap").load("captures/").where("dst_port = 5672").show()
 
-Options, all text: `path` or `paths` (as `load` sets them), `ports`, `hosts`, `since`, `until` to keep only some packets
-(see `udfs.source.options`), and sizes in bytes that change nothing in the packets: `splitBytes`, `blockBytes`,
-`runBytes`. `tcp_runs` has `passedOver`, JSON of capture URI -> packets: so many packets at its beginning were read
-before. `references` true lets runs of plain local captures say where their payloads are, instead of carrying them. A
-capture that cannot be read is a row that says so. Paths that lead nowhere raise PathError on the driver."""
+Options, all text: `path` or `paths` (set by `load`); filters `ports`, `hosts`, `since`, `until` (see
+`udfs.source.options`); sizes in bytes that do not change rows: `splitBytes`, `blockBytes`, `runBytes`. `tcp_runs` has
+`passedOver`: JSON of capture name -> number of packets to skip, and `references`: true: runs of uncompressed local
+captures have the place of their payload in the file instead of the payload. A capture that cannot be read is a row with
+an error. Paths without captures raise PathError on the driver."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from udfs.schemas import PACKETS, TCP_RUNS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from codec.net.layers import Packets
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats `pcap` and `tcp_runs` known to a session, classic or Connect."""
+    """Register the formats `pcap` and `tcp_runs` in a session, classic or Connect."""
     spark.dataSource.register(PcapSource)
     spark.dataSource.register(TcpRunsSource)
 
@@ -45,7 +45,7 @@ class SplitsPartition(InputPartition):
 
 @dataclass
 class CaptureReader(DataSourceReader):
-    """Finds the captures and distributes them over tasks."""
+    """Lists the captures and distributes them over tasks."""
 
     options: Options
 
@@ -90,9 +90,9 @@ class TcpRunsReader(CaptureReader):
         assert isinstance(partition, SplitsPartition)
         for split in partition.splits:
             account = Account(split.file.name, split.file.size)
-            read_before = self.options.passed_over.get(account.capture_file, 0)
+            read_before = self.options.skipped.get(account.capture_file, 0)
             for block in read_blocks(split, account, self.options.block_bytes, self.options.wanted):
-                _pass_over(block.packets, read_before)
+                _skip_first(block.packets, read_before)
                 if block.offset is not None and self.options.references and split.file.uri.startswith(LOCAL):
                     runs = refer_runs(block.packets, block.offset, self.options.run_bytes)
                     yield from run_batches(runs, account.capture_file, refer=True)
@@ -102,8 +102,8 @@ class TcpRunsReader(CaptureReader):
             yield account_batch(account)
 
 
-def _pass_over(packets: Packets, count: int) -> None:
-    """Turn the skip code of TCP packets into FILTERED where they are among the first `count` of their capture."""
+def _skip_first(packets: Packets, count: int) -> None:
+    """Set the skip code of the first `count` packets to FILTERED, if they are TCP."""
     from codec.net.protocols import FILTERED, TCP
 
     if count:
@@ -111,7 +111,7 @@ def _pass_over(packets: Packets, count: int) -> None:
 
 
 class PcapSource(DataSource):
-    """Packets, for people."""
+    """Packets."""
 
     @classmethod
     def name(cls) -> str:
@@ -140,3 +140,26 @@ class TcpRunsSource(DataSource):
         from udfs.source.options import parse_options
 
         return TcpRunsReader(parse_options(self.options))
+
+
+BATCH_RUNS = 10_000  # rows that Spark would hand over at a time
+
+
+@dataclass(frozen=True)
+class InOneTask:
+    """The function for `mapInArrow` over any one row: `decode` of the runs of captures, sorted by `order`. It replaces
+    a scan, a shuffle and a second stage: planning the scan of a Python data source, Spark starts six Python processes
+    one after the other. `options` are those of the source `tcp_runs`, with `paths`."""
+
+    options: Mapping[str, str]
+    order: Sequence[str]
+    decode: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # Spark requires that all input is consumed
+            pass
+        source = TcpRunsSource(dict(self.options))
+        reader = source.reader(source.schema())
+        runs = pa.Table.from_batches([rows for part in reader.partitions() for rows in reader.read(part)])
+        ordered = runs.sort_by([(column, "ascending") for column in self.order]).combine_chunks()
+        yield from self.decode(iter(ordered.to_batches(max_chunksize=BATCH_RUNS)))

@@ -1,13 +1,12 @@
-"""What one task reads: parts of large captures, whole ones, or many small ones; and the account of what was in them.
+"""Splits of captures for tasks (parts of large captures, whole ones, or many small ones), and their accounts.
 
-Large plain files are cut on the driver by walking their record headers with the same walkers that read them, so a part
-begins exactly at a record, knows its packet number, and carries the walker as it stood there (interfaces, byte order).
-It carries the fragments that wait there, too. These come from the last few thousand packets before the cut: where none
-of them is a fragment there is nothing to carry; else the part before is gone through for fragments on the driver.
+The driver splits large uncompressed files by walking their record headers with the walkers that read them. So a part
+begins exactly at a record, knows its packet number, and has a copy of the walker (interfaces, byte order) and the IP
+fragments that wait there. If none of the last few thousand packets before the split is a fragment, none waits; else the
+driver scans the part before for fragments.
 
-For local files this touches one page of memory a packet; of other file systems the driver reads what it cuts, a few
-files at a time. So where there are many files, only those are cut that are large among them. Compressed files are read
-whole by one task.
+For local files this touches one memory page per packet; from other file systems the driver reads the files that it
+splits, a few at a time. So of many files only the relatively large ones are split. Compressed files are not split.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from codec.net.datagrams import Fragments, SavedFragments
 from codec.net.filters import Filter
 from codec.net.layers import Packets, dissect, has_fragments
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
-from udfs.source.files import LOCAL, CaptureFile, locate, said
+from udfs.source.files import LOCAL, CaptureFile, error_line, locate
 from udfs.source.reading import CaptureBytes
 
 TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task costs tens of milliseconds to start
-OPEN_BYTES = 64 * 1024  # what opening a file costs, in bytes read meanwhile
-TASKS = 32  # up to so many files, each is its own task: they may be few and long to decode
-SHARES = 64  # a file that is less than this part of all is not cut: one task reads it sooner than the driver walks all
-WALKERS = 4  # files cut at a time: where they are remote, cutting is waiting for the network; each holds a part
-STEP_PACKETS = 8192  # gone through at a time for fragments: bounds the memory for them, not the result
+OPEN_BYTES = 64 * 1024  # cost of opening a file, in bytes
+TASKS = 32  # up to so many files, each is a task: few files may take long to decode
+SHARES = 64  # a file smaller than this fraction of all is not split: a task reads it sooner than the driver walks all
+WALKERS = 4  # files split in parallel, each with a part in memory; splitting remote files waits for the network
+STEP_PACKETS = 8192  # scanned for fragments at a time; bounds memory, does not change the result
 BEGINNING = -(2**63)
 
 
@@ -49,15 +48,15 @@ class Split:
     file: CaptureFile
     start: int = 0
     end: int | None = None
-    walker: Walker | None = None  # None: nothing was read, the walker is chosen by the first bytes
+    walker: Walker | None = None  # None: at the beginning of the file; chosen by its first bytes
     first_packet_no: int = 1
     order_ns: int = BEGINNING  # running maximum of the capture times before
-    fragments: SavedFragments | None = None  # that wait for others
+    fragments: SavedFragments | None = None  # incomplete datagrams
 
 
 @dataclass
 class Account:
-    """What a split held, as one JSON object. Of several splits of a file, counts add up, the rest is the largest."""
+    """Facts about a split, as one JSON object; `udfs.source.captures` adds up those of a file."""
 
     capture_file: str
     byte_size: int  # of the whole file
@@ -74,7 +73,7 @@ class Account:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, records: Records, packets: Packets) -> None:
-        """Count a block: its records, and why some of them carry no segment."""
+        """Count a block: its records, and skip codes of those without a segment."""
         if not len(records):
             return
         self.packets += len(records)
@@ -90,7 +89,7 @@ class Account:
             self.skipped[skip_name(int(code))] += int(count)
 
     def close(self, walker: Walker | None, error: str | None) -> None:
-        """Take over what the walker knows when reading is over; `error` names what stopped it otherwise."""
+        """Finish with the facts of the walker; `error`: another reason for the end of reading."""
         if walker is not None:
             self.format, self.truncated = walker.format, walker.truncated
             self.snaplen, self.dropped = walker.snaplen, walker.dropped
@@ -104,7 +103,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Block:
-    """Packets of one block; `payload_at` points into `octets`, which hold until the next block is asked for. `offset`:
+    """Packets of one block; `payload_at` points into `octets`, valid until the next block. `offset`:
     where these begin in the file; None if not all of them are there as they are."""
 
     octets: Bytes
@@ -114,7 +113,7 @@ class Block:
 
 
 def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter) -> Iterator[Block]:
-    """The packets of a split, block by block; `account` is complete in the end. No input makes it raise."""
+    """The packets of a split, block by block; `account` is complete at the end. Never raises because of input."""
     walker, error = copy.deepcopy(split.walker), None
     try:
         with CaptureBytes(split.file, split.start, split.end) as source:
@@ -126,7 +125,7 @@ def read_blocks(split: Split, account: Account, block_bytes: int, wanted: Filter
                 error = str(refusal)
             error = source.damage or error
     except (OSError, pa.ArrowException) as failure:
-        error = said(failure, split.file.uri)
+        error = error_line(failure, split.file.uri)
     account.close(walker, error)
 
 
@@ -180,7 +179,7 @@ def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
 def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
     """Parts of a file of about `split_bytes`, each from a record to a record.
 
-    From damage on, and for a compressed or unreadable file, there is one part to the end: whoever reads it will tell.
+    A compressed or unreadable file, and the rest of one after damage, is one part; its reader reports the error.
     """
     part = Split(file)
     parts = [part]
@@ -214,7 +213,7 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
 
 
 def _waiting(octets: Bytes, records: Records, part: Split) -> SavedFragments | None:
-    """The fragments that wait after the `records` of `part`, which are in `octets`."""
+    """The fragments that wait after the `records` of `part` in `octets`."""
     known = LIMITS.fragment_packets
     if len(records) >= known and not has_fragments(*_around(octets, records[-known:])):
         return None
@@ -226,7 +225,7 @@ def _waiting(octets: Bytes, records: Records, part: Split) -> SavedFragments | N
 
 
 def _around(octets: Bytes, records: Records) -> tuple[Bytes, Records]:
-    """Only the bytes that some `records` lie in, and the records as they point into these."""
+    """The bytes of these `records`, and the records with offsets into them."""
     begin, last = int(records["offset"][0]), records[-1]
     moved = records.copy()
     moved["offset"] -= begin
@@ -234,7 +233,7 @@ def _around(octets: Bytes, records: Records) -> tuple[Bytes, Records]:
 
 
 def _window(file: CaptureFile, start: int, end: int) -> Bytes:
-    """The bytes from `start` to `end`, mapped when the file is local: only pages that are looked at are read."""
+    """The bytes from `start` to `end`, memory-mapped if the file is local."""
     place = locate(file.uri)
     if file.uri.startswith(LOCAL):
         return np.memmap(place.path, np.uint8, "c", start, (end - start,)).view(np.ndarray)

@@ -1,4 +1,4 @@
-"""What a person may have meant by a name that does not exist."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Collection[str]) -> str:
-    """One line about a name of a `kind` of thing that is not `known`: which may be meant, and which there are."""
+    """A line about an unknown name of a `kind`: the nearest of the `known` names, and all of them."""
     hint, names = meant(name, known), ", ".join(known)
     expected = f"{hint} Expected one of {names}" if hint else f"; expected one of {names}"
     return f"there is no {kind} {name!r}{expected}"
 
 
 def suggesting(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`function`, whose TypeError about an unknown keyword says which one may be meant."""
+    """Decorator: the TypeError about an unknown keyword suggests the nearest one."""
     known = [
         name
         for name, parameter in signature(function).parameters.items()

@@ -1,7 +1,8 @@
 """Flows, one after the other: their segments taken by connections, which begin and end here.
 
 `run` takes segments one by one in capture order. A segment is first placed (`codec.amqp.connections.transport`), then
-both directions are drained (`codec.amqp.stream`), in turns where bytes of one wait for the other (`codec.tcp.order`).
+both directions are drained (`codec.amqp.stream`), in turns where bytes of one wait for the other
+(`codec.tcp.reassembly`).
 
 `run` can stop anywhere for more room (codes `NEED_*`), and is called again with the same segment; `State` carries
 everything in between. It holds one connection: the caller brings segments flow by flow. What is known of a connection

@@ -13,7 +13,6 @@ from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import STRAY_SEGMENT
 from codec.net.segments import ACK, FIN, IS_LATE, PEER_IS_LATE, RST, SYN
 from codec.tcp.direction import DONE, FOREIGN, TLS
-from codec.tcp.order import needed
 from codec.tcp.pieces import hold, hold_room
 from codec.tcp.reassembly import (
     OUT_OF_WINDOW,
@@ -22,6 +21,7 @@ from codec.tcp.reassembly import (
     count_conflicts,
     deliver,
     make_room,
+    needed,
     offset_of,
     skip_unread,
 )

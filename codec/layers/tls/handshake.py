@@ -1,7 +1,7 @@
 """The handshake of a TLS connection: its messages in, the ciphers of both directions out.
 
-A direction is in clear until its ServerHello (TLS 1.3) or ChangeCipherSpec (1.2). `Side.stages` has the secrets whose
-turn is still to come; a key log may lack those of the handshake.
+A direction is in clear until its ServerHello (TLS 1.3) or ChangeCipherSpec (1.2). `Side.stages` has the secrets of
+later stages; a key log may lack those of the handshake.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 from codec.compiler.limits import HANDSHAKE as HANDSHAKE_SIZE
 from codec.compiler.limits import LIMITS
 from codec.layers.tls import keylog
-from codec.layers.tls.certificates import certificate_facts, first_certificate
-from codec.layers.tls.ciphers import Cipher, cipher
+from codec.layers.tls.ciphers import Cipher, cipher, keys_12, keys_13, next_secret
 from codec.layers.tls.hello import (
     ALPN,
     CERTIFICATE,
@@ -26,15 +25,16 @@ from codec.layers.tls.hello import (
     VERSION_NAMES,
     Facts,
     Hello,
+    Reader,
     alpn_of,
+    certificate_facts,
     client_hello,
     extensions_of,
     facts_of,
+    first_certificate,
     server_hello,
 )
 from codec.layers.tls.keylog import Secrets
-from codec.layers.tls.reader import Reader
-from codec.layers.tls.schedule import keys_12, keys_13, next_secret
 from codec.layers.tls.suites import SUITES, TLS12, TLS13, Suite
 
 NEW_TICKET, END_OF_EARLY_DATA, ENCRYPTED_EXTENSIONS, FINISHED, KEY_UPDATE = 4, 5, 8, 20, 24
@@ -55,7 +55,7 @@ BEGAN_BEFORE, NO_SECRETS, NO_HANDSHAKE, NO_SUITE, NO_VERSION, FAILED, RENEGOTIAT
 
 @dataclass(repr=False)
 class Side:
-    """One direction. `number`: of its next record; `stages`: secrets whose turn is still to come."""
+    """One direction. `number`: of its next record; `stages`: secrets of later stages."""
 
     cipher: Cipher | None = None
     secret: bytes = b""
@@ -74,8 +74,8 @@ class Side:
     skip: int = 0  # octets until the end of a record with a hole
     hidden: int = 0  # plaintext octets of that record
     lost: int = -1  # octets since the last known record boundary, -1: at a boundary
-    searched: int = 0  # octets of `pending` in which record headers have been looked for behind a hole
-    candidates: list[tuple[int, int]] = field(default_factory=list)  # headers found there: end of the record, begin
+    searched: int = 0  # octets of `pending` searched for record headers after a hole
+    candidates: list[tuple[int, int]] = field(default_factory=list)  # (end, begin) of possible records found there
 
     def use(self, secret: bytes, opener: Cipher, number: int = 0) -> None:
         """Decrypt with this secret from record `number` on."""
@@ -97,14 +97,14 @@ class Handshake:
         self.early_suite: int | None = None
         self.early_accepted: bool | None = None  # 0-RTT data
         self.limits = 0
-        self.event = self.died_at = -1  # at hand; with which both directions were dead
+        self.event = self.died_at = -1  # the current one; the one at which both directions were dead
 
     def is_tls13(self, side: Side) -> bool:
         """Whether the records of a direction are those of TLS 1.3."""
         return side.early or (self.suite is not None and self.suite.version == TLS13)
 
     def handshake(self, direction: int, octets: bytes) -> None:
-        """Handshake messages, which may span records. Behind a hole only those that begin with a record are read."""
+        """Handshake messages, which may span records. After a hole only those that begin with a record are read."""
         side = self.sides[direction]
         whole = len(octets) >= MESSAGE_HEAD and MESSAGE_HEAD + int.from_bytes(octets[1:4], "big") <= len(octets)
         if side.broken and not side.messages and not (whole and octets[0] in (FINISHED, KEY_UPDATE, NEW_TICKET)):
@@ -198,10 +198,8 @@ class Handshake:
         keys = keys_12(suite, self.known_secrets[keylog.CLIENT_RANDOM], offer.random, hello.random)
         return cipher(suite, keys[0], then_mac), cipher(suite, keys[1], then_mac)
 
-    # ---- ends
-
     def die(self, reason: str, side: Side | None = None) -> None:
-        """Nothing of this side, or of both, is read any more."""
+        """Stop reading this side, or both."""
         self.reason = self.reason or reason
         for each in self.sides if side is None else (side,):
             each.dead = True
@@ -211,11 +209,11 @@ class Handshake:
 
     @property
     def dead(self) -> bool:
-        """Whether nothing more is read."""
+        """Whether both sides have stopped."""
         return all(side.dead for side in self.sides)
 
     def facts(self) -> Iterator[tuple[str, Any]]:
-        """Name and value of what is known."""
+        """Names and values for `connections.tls`."""
         of_hellos: Facts = facts_of(*self.hellos)
         of_hellos["alpn"] = self.alpn or of_hellos["alpn"]
         if self.suite is not None and self.hellos[1] is None:

@@ -1,7 +1,7 @@
-"""The first flight of TLS, as far as it is in the clear: server name, protocol version, application protocol, suite.
+"""Handshake messages of TLS in clear: hellos (server name, version, application protocol, suite) and certificates.
 
 RFC 8446 section 4 (handshake messages, extensions), RFC 6066 section 3 (server_name), RFC 7301 section 3.1 (ALPN).
-Called once per encrypted connection on a few hundred bytes; anything that does not parse is simply not known.
+Called once per encrypted connection on a few hundred bytes; what does not parse is unknown.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from codec.layers.tls.certificates import certificate_facts, first_certificate
-from codec.layers.tls.reader import Reader
+from cryptography import x509
+
 from codec.layers.tls.suites import suite_name
 from codec.text import escaped
 
@@ -36,7 +36,7 @@ class Hello:
 
     @property
     def sni(self) -> str | None:
-        """The server name that the client asks for."""
+        """The server name of the client."""
         names = Reader(Reader(self.extensions.get(SERVER_NAME, b"")).vector(2))
         return _text(names.vector(2)) if names.more() and names.number(1) == 0 else None
 
@@ -47,7 +47,7 @@ class Hello:
 
 
 def alpn_of(extensions: Mapping[int, bytes]) -> str | None:
-    """The first application protocol that is named."""
+    """The first application protocol."""
     return _text(Reader(Reader(extensions.get(ALPN, b"")).vector(2)).vector(1))
 
 
@@ -85,7 +85,7 @@ def server_hello(body: bytes) -> Hello:
 
 
 def _messages(stream: bytes) -> dict[int, bytes]:
-    """The handshake messages in clear that a stream begins with, by type; those that are whole."""
+    """The complete handshake messages in clear at the beginning of a stream, by type."""
     records, octets, found = Reader(stream), b"", dict[int, bytes]()
     while records.more() and records.number(1) == RECORD_HANDSHAKE:
         records.take(2)
@@ -100,13 +100,13 @@ def _messages(stream: bytes) -> dict[int, bytes]:
 
 
 def random_of(stream: bytes) -> bytes | None:
-    """The random of the ClientHello that a stream begins with; None where that is something else, or cut."""
+    """The random of the ClientHello at the beginning of a stream; None if there is none, or it is incomplete."""
     known = len(stream) >= 43 and stream[0] == RECORD_HANDSHAKE and stream[1] == 3 and stream[5] == CLIENT_HELLO
     return stream[11:43] if known and stream[9] == 3 else None
 
 
 def hello_is_cut(stream: bytes) -> bool:
-    """Whether the handshake message that `stream` begins with goes on behind its end."""
+    """Whether the first handshake message of `stream` is incomplete."""
     return stream[:1] == bytes([RECORD_HANDSHAKE]) and 9 + int.from_bytes(stream[6:9], "big") > len(stream)
 
 
@@ -115,7 +115,7 @@ def _text(octets: bytes) -> str | None:
 
 
 def facts_of(client: Hello | None, server: Hello | None) -> Facts:
-    """What the hellos say; None where they do not."""
+    """Facts of the hellos; None: unknown."""
     facts: Facts = {"version": None, "cipher_suite": None, "sni": None, "alpn": None, "resumed": None}
     if client is not None:
         facts |= {"sni": client.sni, "alpn": client.alpn}
@@ -131,7 +131,7 @@ def facts_of(client: Hello | None, server: Hello | None) -> Facts:
 
 
 def hello_facts(client: bytes, server: bytes) -> Facts:
-    """What the first bytes of both directions say; None where they do not."""
+    """Facts from the first bytes of both directions; None: unknown."""
     of_client, of_server = _messages(client), _messages(server)
     facts = facts_of(
         client_hello(of_client[CLIENT_HELLO]) if CLIENT_HELLO in of_client else None,
@@ -140,3 +140,52 @@ def hello_facts(client: bytes, server: bytes) -> Facts:
     for side, messages in (("server", of_server), ("client", of_client)):
         facts[f"{side}_certificate"] = certificate_facts(first_certificate(messages.get(CERTIFICATE, b""), False))
     return facts
+
+
+class Reader:
+    """Reads big-endian numbers and counted vectors; past the end it gives zeros and empty vectors."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> bytes:
+        """The next octets."""
+        part = self.data[self.at : self.at + size]
+        self.at += size
+        return part
+
+    def number(self, width: int) -> int:
+        """The next number of `width` octets."""
+        return int.from_bytes(self.take(width), "big")
+
+    def vector(self, width: int) -> bytes:
+        """The next vector, its length in `width` octets."""
+        return self.take(self.number(width))
+
+    def more(self) -> bool:
+        """Whether anything is left."""
+        return self.at < len(self.data)
+
+
+def first_certificate(message: bytes, tls13: bool) -> bytes:
+    """The first certificate of a Certificate message (RFC 8446 section 4.4.2, RFC 5246 section 7.4.2)."""
+    reader = Reader(message)
+    if tls13:
+        reader.vector(1)  # request context
+    return Reader(reader.vector(3)).vector(3)
+
+
+def certificate_facts(octets: bytes) -> dict[str, str | int] | None:
+    """`subject`, `issuer` (RFC 4514 texts), `not_after_s` (seconds since 1970-01-01 UTC); None if it is not valid."""
+    if not octets:
+        return None
+    try:
+        found = x509.load_der_x509_certificate(octets)
+        return {
+            "subject": escaped(found.subject.rfc4514_string().encode()),
+            "issuer": escaped(found.issuer.rfc4514_string().encode()),
+            "not_after_s": int(found.not_valid_after_utc.timestamp()),
+        }
+    except Exception:  # a certificate from the wire may make the parser raise anything
+        return None

@@ -3,25 +3,22 @@
     tls = Tls(client, secrets)               # `client`: the direction that sent the ClientHello
     plain = tls.read(stretches)
 
-Each secret decrypts the records of its direction from number 0 on. Where a record does not authenticate, the secret of
-the next stage is tried: handshake messages may be missing. Records of application data are decrypted in bulk
-(`codec.layers.tls.bulk`), all others one by one. Behind a hole `codec.layers.tls.search` finds the number of the next
-record. All trial is paid from `budget`, which grows with what is captured, so that cost stays linear. What is not
-decrypted gives nothing: the ledger counts it as TLS.
+Each secret decrypts the records of its direction from number 0 on. If a record does not authenticate, the secret of the
+next stage is tried, because handshake messages may be missing. Records of application data are decrypted in bulk
+(`codec.layers.tls.bulk`), all others one by one. `codec.layers.tls.recovery` finds the next record after a hole.
+Records that are not decrypted have no output; the byte ledger counts them as TLS.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
 import numpy as np
 
 from codec.compiler.limits import EARLY_DATA as EARLY_DATA_SIZE
-from codec.compiler.limits import LIMITS, TRIAL
+from codec.compiler.limits import LIMITS
 from codec.layers.stretches import Output, Stretches
 from codec.layers.tls import keylog
 from codec.layers.tls.bulk import PLACE, ROOM, decrypt
-from codec.layers.tls.ciphers import Aead, cipher
+from codec.layers.tls.ciphers import Aead, cipher, keys_13
 from codec.layers.tls.framing import (
     APPLICATION_DATA,
     CHANGE_CIPHER_SPEC,
@@ -33,31 +30,27 @@ from codec.layers.tls.framing import (
     clear_end,
     split,
 )
-from codec.layers.tls.handshake import BEGAN_BEFORE, FAILED, NO_HANDSHAKE, NO_SECRETS, NOT_TLS, Handshake, Side
+from codec.layers.tls.handshake import FAILED, NO_HANDSHAKE, NO_SECRETS, NOT_TLS, Side
 from codec.layers.tls.hello import EARLY_DATA
 from codec.layers.tls.keylog import Secrets
-from codec.layers.tls.schedule import keys_13
-from codec.layers.tls.search import headers, numbers
+from codec.layers.tls.recovery import Recovery
 from codec.layers.tls.suites import SUITES, TLS12, TLS13
-from codec.layers.tls.trial import SECRET_BYTES, Match, number_of
+from codec.layers.tls.trial import SECRET_BYTES, Match
 
-TRIAL_COST = 4  # octets of the budget for each number of a record that may be its own: they are looked at together
-SEARCHED_BYTES = 4 * RECORD_BYTES  # that are kept behind a hole, before those are dropped in which no record may begin
-BULK = 16  # records that are decrypted at once behind one that is no application data
+BULK = 16  # records to decrypt in bulk after one that is not application data
 
 
-class Tls(Handshake):
-    """One connection."""
+class Tls(Recovery):
+    """The TLS of one connection."""
 
     def __init__(self, client: int, secrets: Secrets) -> None:
         super().__init__(client, secrets)
-        self.budget = LIMITS.trial_grace
-        self._events = self._income = np.zeros(0, np.int64)  # of the stretches given; the latter summed up
-        self._counted = 0  # of the income
+        self._events = self._income = np.zeros(0, np.int64)  # of the input; the latter is cumulative
+        self._counted = 0  # part of the income in the budget
 
     @classmethod
     def from_match(cls, direction: int, found: Match) -> Tls:
-        """A connection that began before the capture, of which a record of `direction` was decrypted."""
+        """A connection that began before the capture; a record of `direction` was decrypted by trial."""
         tls = cls(direction if found.by_client else 1 - direction, found.secrets)
         tls.suite = found.suite
         for side, label in ((tls.sides[tls.client], keylog.CLIENT_TRAFFIC), (tls.sides[1 - tls.client],
@@ -78,24 +71,24 @@ class Tls(Handshake):
         out = Output(room + LIMITS.early_bytes + RECORD_BYTES)
         i = 0
         while i < len(sizes) and not self.dead:
-            behind_hole = [not side.dead and (side.lost >= 0 or side.skip > 0) for side in self.sides]
-            end = int(clear_end(given.direction, given.size, i, np.array(behind_hole)))
+            after_hole = [not side.dead and (side.lost >= 0 or side.skip > 0) for side in self.sides]
+            end = int(clear_end(given.direction, given.size, i, np.array(after_hole)))
             if end > i:
                 self._records(given.part(i, end), i, out)
                 i = end
                 continue
-            self._reach(i)
+            self._advance(i)
             if given.size[i] < 0:
-                self._hole(int(given.direction[i]), -int(given.size[i]), out)
+                self.hole(int(given.direction[i]), -int(given.size[i]), out)
             else:
-                self._behind_hole(given.part(i, i + 1), i, out)
+                self._after_hole(given.part(i, i + 1), i, out)
             i += 1
         if len(sizes):
-            self._reach(len(sizes) - 1)
+            self._advance(len(sizes) - 1)
         return out.stretches()
 
-    def _reach(self, i: int) -> None:
-        """Stretch `i` of those given is at hand: it, and those before it, add to the budget."""
+    def _advance(self, i: int) -> None:
+        """Make stretch `i` of the input the current one; add it and those before it to the budget."""
         self.event = int(self._events[i])
         self.budget += int(self._income[i]) - self._counted
         self._counted = int(self._income[i])
@@ -112,7 +105,7 @@ class Tls(Handshake):
             k, step = k + self._bulk(records, given.event, k, stop, out), 2 * step
             if k == stop:
                 continue
-            self._reach(before + int(records.stretch[k]))
+            self._advance(before + int(records.stretch[k]))
             direction = int(records.direction[k])
             self._record(direction, records, k, out)
             k, step = k + 1, BULK
@@ -124,7 +117,7 @@ class Tls(Handshake):
             side.pending = bytearray() if side.dead else octets
 
     def _bulk(self, records: Records, events: np.ndarray, k: int, stop: int, out: Output) -> int:
-        """Decrypt records `k` to `stop` as far as they are nothing but application data: how many."""
+        """Decrypt records `k` to `stop` up to the first that is not application data; returns how many."""
         ciphers = [side.cipher if isinstance(side.cipher, Aead) and not side.early else None for side in self.sides]
         if ciphers[records.direction[k]] is None:
             return 0
@@ -154,11 +147,11 @@ class Tls(Handshake):
         if side.cipher is None and not (kind == APPLICATION_DATA and side.stages):
             self._in_clear(direction, side, kind, bytes(body), out)
         else:
-            plain = self._opened(side, kind, version, body)
+            plain = self._decrypt(side, kind, version, body)
             if plain is not None:
                 self._contents(direction, side, kind, plain, out)
             elif not (side.early or side.sealed):
-                # A record at a boundary that was altered ends a connection, so nothing is searched behind it.
+                # An altered record at a boundary ends the connection: no search after it.
                 self.die(FAILED if self.known_secrets else NO_SECRETS, side)
         if self.waiting_early and self.early_accepted:
             for part in self.waiting_early:
@@ -170,7 +163,7 @@ class Tls(Handshake):
         out.add(self.event, direction, plain)
 
     def _contents(self, direction: int, side: Side, kind: int, plain: bytes, out: Output) -> None:
-        """What a record has that was decrypted."""
+        """The plaintext of a record."""
         if self.is_tls13(side):
             plain = plain.rstrip(b"\0")
             if not plain:
@@ -186,8 +179,8 @@ class Tls(Handshake):
         elif kind == APPLICATION_DATA:
             self._add(direction, plain, out)
 
-    def _opened(self, side: Side, kind: int, version: int, body: memoryview) -> bytes | None:
-        """The plaintext of the next record; the next secrets are tried if the one at hand does not decrypt it."""
+    def _decrypt(self, side: Side, kind: int, version: int, body: memoryview) -> bytes | None:
+        """The plaintext of the next record, by the current secret or one of the next stages."""
         if side.cipher is not None:
             plain = side.cipher.open(side.number, kind, version, body)
             if plain is not None:
@@ -206,16 +199,16 @@ class Tls(Handshake):
     def _in_clear(self, direction: int, side: Side, kind: int, body: bytes, out: Output) -> None:
         if kind == HANDSHAKE:
             self.handshake(direction, body)
-        elif kind == CHANGE_CIPHER_SPEC and self.suite is not None:  # before that one of TLS 1.3, which means nothing
+        elif kind == CHANGE_CIPHER_SPEC and self.suite is not None:  # in TLS 1.3 it has no meaning
             if side.next_cipher is None:
                 self.die(self.reason or NO_HANDSHAKE)
             else:
                 side.cipher, side.next_cipher, side.number = side.next_cipher, None, 0
-        elif kind == APPLICATION_DATA and not self._early_begins(direction, side, body, out):
+        elif kind == APPLICATION_DATA and not self._try_early_data(direction, side, body, out):
             self.die(self.reason or NO_HANDSHAKE)
 
-    def _early_begins(self, direction: int, side: Side, body: bytes, out: Output) -> bool:
-        """0-RTT data before the ServerHello: its suite is one that the client offers."""
+    def _try_early_data(self, direction: int, side: Side, body: bytes, out: Output) -> bool:
+        """Try the offered suites on 0-RTT data before the ServerHello; returns whether there can be such data."""
         offer, secret = self.hellos[0], self.known_secrets.get(keylog.CLIENT_EARLY)
         if direction != self.client or offer is None or EARLY_DATA not in offer.extensions:
             return False
@@ -233,43 +226,8 @@ class Tls(Handshake):
                 break
         return True
 
-    # ---- holes
-
-    def _hole(self, direction: int, size: int, out: Output) -> None:
-        """`size` octets of a direction are missing."""
-        side = self.sides[direction]
-        if side.dead:
-            return
-        if side.cipher is None and side.next_cipher is None and not side.stages:
-            self.die(NO_HANDSHAKE)
-            return
-        side.broken = True
-        side.messages.clear()
-        if side.skip:
-            over = size - side.skip
-            side.skip = max(-over, 0)
-            if over > 0:
-                side.lost = over
-            if not side.skip:
-                out.add(self.event, direction, -side.hidden)
-            return
-        begun, side.pending = side.pending, bytearray()
-        if side.lost >= 0:
-            side.lost += len(begun) + size
-            side.searched, side.candidates = 0, []
-            return
-        rest = HEADER_BYTES + int.from_bytes(begun[3:5], "big") - len(begun) if len(begun) >= HEADER_BYTES else 0
-        if rest < size:
-            side.lost = len(begun) + size
-            return
-        side.skip, side.number = rest - size, side.number + 1
-        plain = len(begun) + rest - HEADER_BYTES - (side.cipher.overhead if side.cipher else 0)
-        side.hidden = max(0, plain) if begun[0] == APPLICATION_DATA else 0
-        if not side.skip:
-            out.add(self.event, direction, -side.hidden)
-
-    def _behind_hole(self, given: Stretches, before: int, out: Output) -> None:
-        """One stretch of a direction that is inside a record with a hole, or has lost the boundary."""
+    def _after_hole(self, given: Stretches, before: int, out: Output) -> None:
+        """One stretch of a direction inside a record with a hole, or with unknown record boundary."""
         direction, begin, size = (int(column[0]) for column in given[1:4])
         side, taken = self.sides[direction], 0
         if side.skip:
@@ -281,67 +239,10 @@ class Tls(Handshake):
         if side.lost >= 0:
             side.pending += given.octets[begin : begin + size].data
             taken = size
-            self._search(direction, side, out)
-        if side.lost < 0:
-            self._records(given._replace(begin=given.begin + taken, size=given.size - taken), before, out)
-
-    def _search(self, direction: int, side: Side, out: Output) -> None:
-        """Find a record in `pending` that authenticates."""
-        octets = side.pending
-        for begin, end in headers(octets, side.searched):
-            heappush(side.candidates, (end, begin))
-        side.searched = max(side.searched, len(octets) - HEADER_BYTES + 1)
-        while side.candidates and side.candidates[0][0] <= len(octets):
-            end, begin = heappop(side.candidates)
-            kind, body = octets[begin], bytes(octets[begin + HEADER_BYTES : end])
-            found = self._numbered(side, kind, body, side.lost + begin)
+            found = self.search(side)
             if found is not None:
-                missing, plain = found
+                missing, kind, plain = found
                 out.add(self.event, direction, -missing)
                 self._contents(direction, side, kind, plain, out)
-                side.lost, side.searched, side.candidates = -1, 0, []
-                del octets[:end]
-                return
-            if self.budget <= 0:
-                self.limits |= TRIAL
-                self.die(BEGAN_BEFORE if side.unknown else FAILED, side)
-                return
-        keep = side.searched
-        if side.candidates:
-            keep = min(begin for _, begin in side.candidates) if len(octets) > SEARCHED_BYTES else 0
-        side.lost += keep
-        side.searched -= keep
-        side.candidates = [(end - keep, begin - keep) for end, begin in side.candidates] if keep else side.candidates
-        del octets[:keep]
-
-    def _numbered(self, side: Side, kind: int, body: bytes, lost: int) -> tuple[int, bytes] | None:
-        """Plaintext octets that are missing in `lost` octets before this record, and its plaintext, if it
-        authenticates."""
-        if side.unknown:
-            return self._first(side, kind, body)
-        stages = ([(side.secret, side.cipher)] if side.cipher is not None else []) + side.stages
-        for place, (secret, opener) in enumerate(stages):
-            first = side.number if place == 0 and side.cipher is not None else 0
-            for count in numbers(lost, opener.overhead, side.typical):
-                self.budget -= len(body) + 64
-                if self.budget <= 0:
-                    return None
-                plain = opener.open(first + count, kind, TLS12, memoryview(body))
-                if plain is not None:
-                    if place or side.cipher is None:
-                        del side.stages[: place + (side.cipher is None)]
-                        side.use(secret, opener)
-                        side.sealed = False
-                    side.number = first + count + 1
-                    return max(0, lost - count * (HEADER_BYTES + opener.overhead)), plain
-        return None
-
-    def _first(self, side: Side, kind: int, body: bytes) -> tuple[int, bytes] | None:
-        """The first record of a connection that began before the capture."""
-        assert self.suite is not None
-        self.budget -= LIMITS.trial_numbers * TRIAL_COST
-        found = number_of(self.suite, side.secret, kind, body, LIMITS.trial_numbers) if self.budget > 0 else None
-        if found is None:
-            return None
-        side.number, side.unknown = found[0] + 1, False
-        return 0, found[1]
+        if side.lost < 0:
+            self._records(given._replace(begin=given.begin + taken, size=given.size - taken), before, out)

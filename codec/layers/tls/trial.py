@@ -18,10 +18,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES, ChaCha20
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from codec.compiler.limits import LIMITS
-from codec.layers.tls.ciphers import BLOCK, cipher
+from codec.layers.tls.ciphers import BLOCK, Keys, cipher, keys_13
 from codec.layers.tls.framing import ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES
 from codec.layers.tls.keylog import CLIENT_TRAFFIC, SERVER_TRAFFIC, Secrets
-from codec.layers.tls.schedule import Keys, keys_13
 from codec.layers.tls.suites import CCM, CCM_8, CHACHA, SUITES, TLS12, TLS13, Suite
 
 GCM_COUNTER = 2  # of the first block of plaintext: the one before is for the tag (NIST SP 800-38D, section 7.1)

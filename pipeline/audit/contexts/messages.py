@@ -46,7 +46,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.contexts.channels import CHANNEL, MESSAGE_KINDS
 from pipeline.audit.detector import Sql
-from pipeline.tables.properties import PERSISTENT
+from pipeline.tables.attributes import PERSISTENT
 
 if TYPE_CHECKING:
     from pipeline.audit.contexts.sources import Parameters, Sources

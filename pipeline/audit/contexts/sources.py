@@ -46,7 +46,7 @@ from pipeline.audit.contexts.prefilter import (
     unusual_transfers,
 )
 from pipeline.audit.detector import Sql
-from pipeline.decoding.shared_property import shared_property
+from pipeline.lazy import shared_property
 from pipeline.session import INTERPRETED
 
 if TYPE_CHECKING:

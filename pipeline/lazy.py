@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from threading import RLock
+from typing import Any, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.decoding.shared_property import shared_property
-from pipeline.schemas import CAPTURES, FRAMES, TABLES
-from pipeline.tables.config import WORKER_TABLES, config, streams
+from pipeline.schemas import CAPTURES, FRAMES, SPARK_TABLES, TABLES, WORKER_TABLES
+from pipeline.tables.config import config, streams
 from pipeline.tables.flows import message_flows
 from pipeline.tables.roles import TELLS_STREAM, named
 from pipeline.tables.shape import shaped
 from udfs.pairing.columns import OF_MESSAGES
 from udfs.source.captures import MakeCaptures
 
-OF_SPARK = ("captures", "frames", "message_flows")
+SPARK_DERIVED = (*SPARK_TABLES, "frames")
 
 
 def stream_queues(methods: DataFrame) -> DataFrame:
@@ -26,6 +27,21 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     from udfs.conversation.streams import OF_METHODS, STREAMS
 
     return methods.filter(named(TELLS_STREAM)).select(*OF_METHODS).mapInArrow(streams(), STREAMS)
+
+
+Made = TypeVar("Made")
+
+
+class shared_property(cached_property[Made]):
+    """functools.cached_property for several threads: computed once. Shared properties may depend on each other, and
+    different ones are computed in parallel. Their object must have a `lock` (RLock), which guards the lock of each."""
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Made:  # type: ignore[override]
+        with instance.lock:
+            own = instance.__dict__.setdefault(f"{self.attrname}.lock", RLock())
+        with own:
+            made: Made = super().__get__(instance, owner)
+            return made
 
 
 class LazyTables:
@@ -40,7 +56,7 @@ class LazyTables:
 
     def table(self, name: str) -> DataFrame:
         """All rows of a table."""
-        if name in OF_SPARK:
+        if name in SPARK_DERIVED:
             rows: DataFrame = getattr(self, name)
             return rows
         return shaped(self._made.filter(F.col(name).isNotNull()).select(f"{name}.*"), TABLES[name], checked=True)
@@ -69,7 +85,7 @@ class LazyTables:
         partition."""
         from udfs.tables.rows import TableRows
 
-        rows = TableRows(config(self._payload), tuple(name for name in WORKER_TABLES if name not in OF_SPARK))
+        rows = TableRows(config(self._payload), tuple(name for name in WORKER_TABLES if name not in SPARK_DERIVED))
         of_connections = self.decoded.filter("kind <> 'capture'")
         if not self._by_connection:
             of_connections = of_connections.repartition("connection_id")

@@ -1,30 +1,32 @@
-"""States of open connections as a task finds them: in files of the lake, when the first run of their flow comes.
+"""Files of a lake in the workers: the folders of partitions, and the states of open connections.
 
     states = StateFiles(filesystem, ("lake/states/00000012/part-....parquet",)).open()
     octets = states.get(flow)
 
-Nothing is handed out but what is asked for. A task keeps where the states of all flows are, and of each file the row
-group that was read last: runs come in the order of their flows, and so do the states in a file.
+States are read one by one, when the first run of their flow comes. A task caches the places of all states, and the row
+group last read of each file: runs come in the order of their flows, and so do the states in a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+OPEN, DAY = "open", "day"
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"  # as in Hive; readers infer null from it
 OCTETS = "octets"
-GROUP_BYTES = 1 << 20  # of a row group: what is read for one state
+GROUP_BYTES = 1 << 20  # of a row group, the unit of reading
 
 
 @dataclass(frozen=True)
 class StateFiles:
-    """Files of table states; `only`: ids of the connections that are wanted, None: all of them. This is what plans
-    carry."""
+    """Files of table states; `only`: ids of the connections wanted, None: all. Pickled into plans."""
 
     filesystem: fs.FileSystem
     paths: tuple[str, ...] = ()
@@ -91,3 +93,14 @@ class States(Mapping[bytes, bytes]):
 
     def _file(self, number: int) -> pq.ParquetFile:
         return pq.ParquetFile(self._files.filesystem.open_input_file(self._files.paths[number]))
+
+
+def folder(batch: int | str, *, open_rows: bool, day: date | None) -> str:
+    """The folder of a partition that a batch (number) or a compaction (name) writes."""
+    return f"{str(batch).zfill(8)}/{OPEN}={str(open_rows).lower()}/{DAY}={day.isoformat() if day else NO_DAY}"
+
+
+def partition_of(path: str) -> tuple[bool, date | None]:
+    """(open, day) of a path made by `folder`."""
+    parts = dict(part.split("=", 1) for part in path.split("/") if "=" in part)
+    return parts[OPEN] == "true", None if parts[DAY] == NO_DAY else date.fromisoformat(parts[DAY])

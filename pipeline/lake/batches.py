@@ -1,10 +1,10 @@
-"""Captures into a lake, batch after batch.
+"""The loop of an ingest: captures into a lake, batch by batch.
 
     with Ingest.into("lake", start, Options()) as ingest:
         for batch in ingest.batches(["captures"]): ...       # all that is new
         for batch in ingest.batches(["captures"]): ...       # what has come since
 
-A batch that died is finished or begun anew before anything else.
+A batch that was interrupted is finished or discarded first.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from pipeline.lake import journal
-from pipeline.lake.arrivals import Arrival, Found, Taken, find, in_batches, taken_of
+from pipeline.lake.arrivals import Arrival, Listing, Taken, find, split_into_batches, taken_from_rows
 from pipeline.lake.batch import Batch, Work
-from pipeline.lake.files import rows_of
+from pipeline.lake.files import read_rows
+from pipeline.lake.ingest import Options
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import TAKEN
-from pipeline.lake.lock import locked
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
-from pipeline.lake.place import made
-from pipeline.output.swap import PRIVATE
+from pipeline.lake.place import locked, open_or_create_lake
+from pipeline.output.place import PRIVATE
 from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema
 from udfs.source.paths import resolve
 
-VACUUM_EVERY = 32  # batches: until then, files that were replaced take up room
+VACUUM_EVERY = 32  # batches
 
 
 @dataclass
 class Ingest:
-    """An ingest that has the lake for itself; `work` begins what decodes when there is something to decode. `copies`
-    and `unsettled`: what the last look found (`pipeline.lake.arrivals.Found`)."""
+    """An ingest that has locked the lake; `work` is called when there is something to decode. `copies`, `unsettled`: of
+    the last listing (`pipeline.lake.arrivals.Listing`). `resumed`: number of the batch that was finished at the
+    start."""
 
     log: Log
     work: Callable[[], Work]
@@ -51,23 +52,16 @@ class Ingest:
     @classmethod
     @contextmanager
     def into(cls, lake: str, work: Callable[[Log], Work], options: Options) -> Iterator[Ingest]:
-        """An ingest into this lake, which is made if there is none. Raises LakeError."""
-        root = made(lake)
+        """An ingest into this lake, which is created if there is none. Raises LakeError."""
+        root = open_or_create_lake(lake)
         with locked(root) as renew:
             log = Log(root, lake)
-            begun: list[Work] = []
-
-            def begin() -> Work:
-                if not begun:
-                    begun.append(work(log))
-                return begun[0]
-
-            ingest = cls(log, begin, options, renew)
+            ingest = cls(log, cache(lambda: work(log)), options, renew)
             ingest.resume()
             yield ingest
 
     def resume(self) -> None:
-        """Finish the batch that was being committed, and delete what others have left."""
+        """Finish the batch that was being committed, and delete the files of one that was not."""
         self.resumed = journal.finish(self.log)
         for name in self.log.tables:
             self.log.create(name)
@@ -77,16 +71,15 @@ class Ingest:
         journal.discard(self.log, self.log.batch("captures"))
 
     def batches(self, paths: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Take what is new among the captures; a row of table batches for each batch, once it is in the lake. Raises
-        PathError."""
-        found = self._look(paths)
+        """Ingest new captures; yields the row of table batches of each batch once it is committed. Raises PathError."""
+        found = self._list(paths)
         self.copies, self.unsettled = found.copies, found.unsettled
         taken = {each.capture_file: each for each in found.taken}
-        for arrivals in in_batches(found.arrivals, self.options.batch_bytes):
+        for arrivals in split_into_batches(found.arrivals, self.options.batch_bytes):
             yield self._take(arrivals, taken)
 
-    def _look(self, paths: Sequence[str]) -> Found:
-        known = taken_of(rows_of(self.log.root, "taken", self.log.files("taken")).to_pylist())
+    def _list(self, paths: Sequence[str]) -> Listing:
+        known = taken_from_rows(read_rows(self.log.root, "taken", self.log.files("taken")).to_pylist())
         return find(
             resolve(paths),
             known,
@@ -98,14 +91,14 @@ class Ingest:
         )
 
     def _newest(self) -> int | None:
-        """The latest packet of the lake."""
+        """Time of the latest packet of the lake, ns."""
         last = f"{self.log.batch('captures'):08}/"
         files = [file for file in self.log.files("batches") if file.path.startswith(last)]
-        rows = rows_of(self.log.root, "batches", files, ["newest_ns"])
+        rows = read_rows(self.log.root, "batches", files, ["newest_ns"])
         return next(iter(rows["newest_ns"].to_pylist()), None) if rows.num_columns else None
 
     def _take(self, arrivals: Sequence[Arrival], taken: dict[str, Taken]) -> dict[str, Any]:
-        """A batch of these captures."""
+        """Ingest a batch of these captures; returns its row of table batches."""
         self.renew()
         number = self.log.batch("captures") + 1
         batch = Batch(self.log, self.work(), number, self.options, self._newest())
@@ -117,9 +110,9 @@ class Ingest:
         for arrival in arrivals:
             name = arrival.file.name
             taken[name] = arrival.taken(number, packets.get(name, 0), self.clock())
-        known = batch.table("taken", map(vars, taken.values()), arrow_schema(TAKEN))
-        changes["taken"] = Change([known], self.log.files("taken"))
-        for table in TABLES:  # not what only an ingest reads
+        listing = batch.table("taken", map(vars, taken.values()), arrow_schema(TAKEN))
+        changes["taken"] = Change([listing], self.log.files("taken"))
+        for table in TABLES:  # the internal tables stay private
             self.log.root.child(table).child(f"{number:08}").publish()
         journal.commit(self.log, number, changes)
         for name, kind in self.log.tables.items():

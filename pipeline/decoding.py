@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pipeline.output import parquet
-from pipeline.output.swap import Place
-from pipeline.tables.config import WORKER_TABLES, config, streams
+from pipeline.output.place import Place
+from pipeline.schemas import WORKER_TABLES
+from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import InProcess, OnSpark, ThisProcess
 from udfs.schemas import DECODED
 from udfs.source.suggestions import suggesting
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
     from udfs.decode.key_logs import SecretFiles
     from udfs.decode.writing import WriteTables
-    from udfs.source.one_task import InOneTask
+    from udfs.source.sources import InOneTask
 
 # Packets are handled one by one in this order, however the captures were split and their runs cut.
 RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 
-# Captures of up to so many bytes in all are decoded by one task (`udfs.source.one_task`), in about a second.
+# Captures of up to so many bytes in all are decoded by one task (`udfs.source.sources`), in about a second.
 ONE_TASK_BYTES = 8 << 20
 # Up to so many bytes this process (`ThisProcess`) is faster than starting Spark, in less than 1 GB: 60 MB take 5 s.
 IN_PROCESS_BYTES = 64 << 20
@@ -187,7 +188,7 @@ def one_task(
     most: int = ONE_TASK_BYTES,
 ) -> InOneTask | None:
     """The function that reads captures and decodes their runs in one task; None if they are too many or too large."""
-    from udfs.source.one_task import InOneTask
+    from udfs.source.sources import InOneTask
 
     options, places = _source(paths, chosen, packets_read)
     return InOneTask({**options, "paths": json.dumps(places)}, RUN_ORDER, decode) if in_one_task(places, most) else None

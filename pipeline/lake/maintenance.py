@@ -1,7 +1,7 @@
-"""Keeping a lake in order: small files of days that are over joined, old days dropped.
+"""Compact the small files of past days, drop old days.
 
-Both are safe beside an ingest and beside readers. Files of days are never touched by an ingest but to add some; what is
-replaced or dropped stays for an hour, for those who read it now.
+Both are safe beside a running ingest, which only adds files to days, and beside readers: files that were replaced or
+dropped are deleted an hour later.
 """
 
 from __future__ import annotations
@@ -12,60 +12,60 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from pipeline.lake.files import Writer, moved
+from pipeline.lake.files import Writer, copy_rows
 from pipeline.lake.layout import LakeFile, LakeTable
 from pipeline.lake.log import Log
 from pipeline.schemas import TABLES
 
-FILE_BYTES = 256 << 20  # of a joined file, about
+FILE_BYTES = 256 << 20  # of a compacted file, about
 SMALL_BYTES = 64 << 20  # larger files stay as they are
-KEPT_HOURS = 1  # of what readers may still read
-GROWING_DAYS = 2  # no capture grows for so long
-JOINED = "joined"
+RETENTION_HOURS = 1  # readers may still read removed files
+GROWING_DAYS = 2  # a capture may still grow
+COMPACTED = "joined"  # prefix of folders
 
 
 @dataclass(frozen=True)
-class Done:
-    """What was done to the tables: how many files were taken away, how many were added, how many were deleted."""
+class FileCounts:
+    """Numbers of files removed from the tables, added to them, and deleted from the file system."""
 
     removed: int = 0
     added: int = 0
     deleted: int = 0
 
-    def __add__(self, other: Done) -> Done:
-        return Done(self.removed + other.removed, self.added + other.added, self.deleted + other.deleted)
+    def __add__(self, other: FileCounts) -> FileCounts:
+        return FileCounts(self.removed + other.removed, self.added + other.added, self.deleted + other.deleted)
 
 
 def newest_day(log: Log) -> date | None:
-    """The latest day that has rows; days that are still to come are those of wrong clocks."""
+    """The latest day that has rows; days in the future come from wrong clocks."""
     latest = datetime.now(UTC).date() + timedelta(days=1)
     return max((file.day for file in log.files("captures") if file.day and file.day <= latest), default=None)
 
 
-def compact(log: Log) -> Done:
-    """Join small files of the days before the newest one, day by day."""
+def compact(log: Log) -> FileCounts:
+    """Compact small files of the days before the newest one, day by day."""
     newest = newest_day(log)
-    done = Done()
+    done = FileCounts()
     if newest is None:
         return done
     for name in TABLES:
-        # The row of a capture that still grows is replaced.
+        # An ingest replaces the row of a capture that grew.
         before = newest - timedelta(days=GROWING_DAYS if name == "captures" else 0)
         days: dict[date, list[LakeFile]] = defaultdict(list)
         for file in log.files(name):
             if file.day and file.day < before and not file.open and file.size < SMALL_BYTES:
                 days[file.day].append(file)
         for day, files in sorted(days.items()):
-            for some in _joined(files):
-                done += _join(log, log.tables[name], day, some)
-        done += Done(deleted=log.vacuum(name, KEPT_HOURS))
+            for some in _groups(files):
+                done += _compact(log, log.tables[name], day, some)
+        done += FileCounts(deleted=log.vacuum(name, RETENTION_HOURS))
     return done
 
 
-def expire(log: Log, days: int) -> Done:
-    """Drop the days that lie more than so many `days` before the newest one."""
+def expire(log: Log, days: int) -> FileCounts:
+    """Drop the days more than `days` before the newest one."""
     newest = newest_day(log)
-    done = Done()
+    done = FileCounts()
     if newest is None:
         return done
     oldest = newest - timedelta(days=days)
@@ -73,12 +73,12 @@ def expire(log: Log, days: int) -> Done:
         gone = [file for file in log.files(name) if file.day and file.day < oldest and not file.open]
         if gone:
             log.commit(name, None, [], gone)
-        done += Done(removed=len(gone), deleted=log.vacuum(name, KEPT_HOURS))
+        done += FileCounts(removed=len(gone), deleted=log.vacuum(name, RETENTION_HOURS))
     return done
 
 
-def _joined(files: Iterable[LakeFile]) -> Iterable[list[LakeFile]]:
-    """Files in groups of about FILE_BYTES, of two at least."""
+def _groups(files: Iterable[LakeFile]) -> Iterable[list[LakeFile]]:
+    """Files in groups of about FILE_BYTES, at least two in each."""
     some, size = list[LakeFile](), 0
     for file in sorted(files, key=lambda each: each.path):
         some.append(file)
@@ -90,18 +90,18 @@ def _joined(files: Iterable[LakeFile]) -> Iterable[list[LakeFile]]:
         yield some
 
 
-def _join(log: Log, table: LakeTable, day: date, files: list[LakeFile]) -> Done:
-    """Put the rows of these files of a day into one."""
+def _compact(log: Log, table: LakeTable, day: date, files: list[LakeFile]) -> FileCounts:
+    """Replace these files of a day with one."""
     if len(files) < 2:
-        return Done()
-    writer = Writer(log.root, table, f"{JOINED}-{secrets.token_hex(4)}", day=day)
-    moved(log.root, table, files, writer)
+        return FileCounts()
+    writer = Writer(log.root, table, f"{COMPACTED}-{secrets.token_hex(4)}", day=day)
+    copy_rows(log.root, table, files, writer)
     file = writer.close()
     if file is None:
-        return Done()
+        return FileCounts()
     try:
         log.commit(table.name, None, [file], files, same_rows=True)
     except BaseException:
         log.root.files.delete_file(f"{log.root.path}/{table.name}/{file.path}")
         raise
-    return Done(removed=len(files), added=1)
+    return FileCounts(removed=len(files), added=1)

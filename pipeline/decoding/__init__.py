@@ -1,1 +1,0 @@
-"""From captures to decoded rows, and lazy tables on top of them."""

@@ -1,0 +1,155 @@
+"""Arguments and properties that become columns of connections and messages, as data.
+
+In the classic family and 0-10 the name of a method implies its sender; in 1.0 both sides send the same performative.
+
+1.0 and 0-10 have properties in several sections, a time to live is a text in the classic family, and identifiers may
+have any type. `udfs.conversation.derived` computes the columns of table messages that have other names here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ArgumentPath(NamedTuple):
+    """An argument of a method, by its path; `sender`: if both sides send the method; `default`: if it is left out."""
+
+    method: str
+    path: tuple[str, ...]
+    sender: str | None = None
+    default: int | None = None
+
+
+Attribute = tuple[str, tuple[ArgumentPath, ...]]  # type of a column and the arguments that are it, one a family
+# Limits of an open that leaves them out (1.0 core specification, 2.7.1).
+DEFAULTS = {"max_frame_size": 2**32 - 1, "channel_max": 2**16 - 1}
+
+
+def _opens(name: str, side: str) -> ArgumentPath:
+    """An argument of the open of 1.0."""
+    return ArgumentPath("open", (name,), side, DEFAULTS.get(name))
+
+
+def _software(side: str, method: str) -> dict[str, Attribute]:
+    """The software of `side`: in `method`, in 1.0 in its open."""
+    whole = f"{side}_properties"
+    return {
+        **{
+            f"{side}_{name}": (
+                "string",
+                (ArgumentPath(method, (whole, name)), ArgumentPath("open", ("properties", name), side)),
+            )
+            for name in ("product", "version", "platform")
+        },
+        whole: ("variant", (ArgumentPath(method, (whole,)), _opens("properties", side))),
+        f"{side}_capabilities": (
+            "variant",
+            (ArgumentPath(method, (whole, "capabilities")), _opens("offered_capabilities", side)),
+        ),
+        f"{side}_container_id": ("string", (_opens("container_id", side),)),
+        f"{side}_idle_timeout_ms": ("bigint", (_opens("idle_time_out", side),)),
+    }
+
+
+def _limits(side: str, method: str, heartbeat: tuple[str, ...]) -> dict[str, Attribute]:
+    """Limits in tune or tune-ok (max_frame_size is what 0-10 calls frame_max), in 1.0 in the open of `side`."""
+    frame_max = tuple(ArgumentPath(method, (name,)) for name in ("frame_max", "max_frame_size"))
+    return {
+        f"{side}_channel_max": ("bigint", (ArgumentPath(method, ("channel_max",)), _opens("channel_max", side))),
+        f"{side}_frame_max": ("bigint", (*frame_max, _opens("max_frame_size", side))),
+        f"{side}_heartbeat_s": ("bigint", tuple(ArgumentPath(method, (name,)) for name in heartbeat)),
+    }
+
+
+# Columns for client_name: the first one that is not null; names chosen by people first, product and version last.
+NAMES = ("connection_name", "client_container_id", "client_process", "client_product client_version")
+
+
+def _of_client(name: str) -> Attribute:
+    """A client property."""
+    in_start = ArgumentPath("connection.start-ok", ("client_properties", name))
+    return "string", (in_start, ArgumentPath("open", ("properties", name), "client"))
+
+
+def _of_login(name: str) -> Attribute:
+    methods = ("connection.start-ok", "connection.secure-ok", "sasl-init", "sasl-response")
+    return "string", tuple(ArgumentPath(method, (name,)) for method in methods)
+
+
+ATTRIBUTES: dict[str, Attribute] = {
+    "connection_name": _of_client("connection_name"),  # RabbitMQ's clients, and those that follow them
+    "client_process": _of_client("qpid.client_process"),  # Qpid's
+    "vhost": ("string", (ArgumentPath("connection.open", ("virtual_host",)), _opens("hostname", "client"))),
+    "user": _of_login("user"),
+    "mechanism": _of_login("mechanism"),
+    "locale": ("string", (ArgumentPath("connection.start-ok", ("locale",)),)),
+    **_software("client", "connection.start-ok"),
+    **_software("server", "connection.start"),
+    **_limits("client", "connection.tune-ok", ("heartbeat",)),
+    **_limits("server", "connection.tune", ("heartbeat", "heartbeat_max")),
+}
+
+
+PERSISTENT = 2  # delivery mode (0-9-1 specification, class basic, property delivery-mode; the same in 0-10)
+_DELIVERY, _MESSAGE, _REPLY_TO = "delivery_properties", "message_properties", "message_properties.reply_to"
+# Column -> (section, or '', property, type to read it as); columns of messages that a family does not have.
+CLASSIC = {
+    "delivery_mode": ("", "delivery_mode", "int"),
+    "priority": ("", "priority", "int"),
+    "expiration": ("", "expiration", "string"),
+    "message_id": ("", "message_id", "string"),
+    "correlation_id": ("", "correlation_id", "string"),
+    "reply_to": ("", "reply_to", "string"),
+    "content_type": ("", "content_type", "string"),
+    "content_encoding": ("", "content_encoding", "string"),
+    "type": ("", "type", "string"),
+    "user_id": ("", "user_id", "string"),
+    "app_id": ("", "app_id", "string"),
+    "timestamp": ("", "timestamp", "timestamp"),
+    "headers": ("", "headers", "variant"),
+    "traceparent": ("headers", "traceparent", "string"),
+}
+NOT_CLASSIC = ("address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
+V0_10 = {
+    "exchange": (_DELIVERY, "exchange", "string"),
+    "routing_key": (_DELIVERY, "routing_key", "string"),
+    "redelivered": (_DELIVERY, "redelivered", "boolean"),
+    "discard_unroutable": (_DELIVERY, "discard_unroutable", "boolean"),
+    "immediate": (_DELIVERY, "immediate", "boolean"),
+    "delivery_mode": (_DELIVERY, "delivery_mode", "int"),
+    "priority": (_DELIVERY, "priority", "int"),
+    "ttl": (_DELIVERY, "ttl", "bigint"),
+    "timestamp": (_DELIVERY, "timestamp", "timestamp"),
+    "message_id": (_MESSAGE, "message_id", "string"),
+    "correlation_id": (_MESSAGE, "correlation_id", "any"),
+    "reply_node": (_MESSAGE, "reply_to", "object"),
+    "reply_exchange": (_REPLY_TO, "exchange", "string"),
+    "reply_routing_key": (_REPLY_TO, "routing_key", "string"),
+    "content_type": (_MESSAGE, "content_type", "string"),
+    "content_encoding": (_MESSAGE, "content_encoding", "string"),
+    "user_id": (_MESSAGE, "user_id", "any"),
+    "app_id": (_MESSAGE, "app_id", "any"),
+    "content_length": (_MESSAGE, "content_length", "bigint"),
+    "headers": (_MESSAGE, "application_headers", "variant"),
+    "traceparent": (f"{_MESSAGE}.application_headers", "traceparent", "string"),
+}
+NOT_0_10 = ("address", "delivery_tag", "expiration", "type")
+V1_0 = {
+    "delivery_count": ("header", "delivery_count", "bigint"),
+    "durable_flag": ("header", "durable", "boolean"),
+    "priority": ("header", "priority", "int"),
+    "ttl": ("header", "ttl", "bigint"),
+    "message_id": ("properties", "message_id", "any"),
+    "correlation_id": ("properties", "correlation_id", "any"),
+    "reply_to": ("properties", "reply_to", "string"),
+    "to": ("properties", "to", "string"),
+    "content_type": ("properties", "content_type", "string"),
+    "content_encoding": ("properties", "content_encoding", "string"),
+    "user_id": ("properties", "user_id", "any"),
+    "timestamp": ("properties", "creation_time", "timestamp"),
+    "headers": ("", "application_properties", "variant"),
+    "traceparent": ("application_properties", "traceparent", "string"),
+    "annotated_traceparent": ("message_annotations", "traceparent", "string"),
+    "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
+}
+NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "routing_key", "type")
