@@ -26,9 +26,9 @@ from altair.utils import html
 
 from pipeline import theme
 from pipeline.plots.composition import frame_sizes, versions
-from pipeline.plots.connections import connections, heartbeats
 from pipeline.plots.ladder import ladder
 from pipeline.plots.latencies import latency, latency_over_time
+from pipeline.plots.lifetimes import connections, heartbeats
 from pipeline.plots.traffic import backlog, rates
 from pipeline.report.text import script_safe
 

@@ -43,7 +43,7 @@ def test_names_that_are_shortened_to_the_same_are_rows_of_their_own(spark: Spark
 
 def test_the_longest_silences_are_those_in_intervals(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 s with an interval of 60 s is less than 3 s with one of 1 s."""
-    monkeypatch.setattr("pipeline.plots.connections.MOST", 1)
+    monkeypatch.setattr("pipeline.plots.lifetimes.MOST", 1)
     frames = [
         frame(n, at * SECOND, "client", None, connection_id=c) for c, n, at in ((1, 1, 0), (2, 1, 0), (1, 2, 100))
     ]
@@ -63,7 +63,7 @@ def test_a_name_that_looks_numbered_already_is_no_other_row() -> None:
 
 def test_of_many_failed_channels_the_first_are_marked(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel of which it is not known when it was closed takes no other one's place."""
-    monkeypatch.setattr("pipeline.plots.connections.MOST_MARKS", 2)
+    monkeypatch.setattr("pipeline.plots.lifetimes.MOST_MARKS", 2)
     one = connection(opened_ts=ts(0), closed_ts=ts(4 * SECOND))
     ends = (None, 3 * SECOND, 2 * SECOND, SECOND)
     failed = [{"connection_id": 1, "close_code": 404, "closed_ts": None if at is None else ts(at)} for at in ends]

@@ -1,4 +1,4 @@
-"""Connections over time (when each began, how it ended, by whom and why), heartbeats and silences."""
+"""Lifetimes of connections (when each began, how it ended, by whom and why), heartbeats and silences."""
 
 from __future__ import annotations
 
