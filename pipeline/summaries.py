@@ -53,26 +53,24 @@ def latency(tables: Tables, by: Sequence[str] = ()) -> DataFrame:
 def _summarised(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
     """`latency` of these columns, aggregated side by side in one pass: unpivoting the columns first takes four times as
     long."""
-    values = {
-        f"{name}_{measure}": value
+    at = f"array({', '.join(map(str, PERCENTILES.values()))}), {ACCURACY}"
+    values = (
+        f"{value} AS {name}_{measure}"
         for measure in measures
         for name, value in (
-            ("count", F.count(measure)),
-            ("at", F.percentile_approx(measure, list(PERCENTILES.values()), ACCURACY)),
-            ("max", F.max(measure)),
+            ("count", f"count({measure})"),
+            ("at", f"percentile_approx({measure}, {at})"),
+            ("max", f"max({measure})"),
         )
-    }
+    )
     measure_rows = (
-        F.struct(
-            F.lit(_short(measure)).alias("measure"),
-            F.col(f"count_{measure}").alias("count"),
-            *(F.col(f"at_{measure}")[place].alias(name) for place, name in enumerate(PERCENTILES)),
-            F.col(f"max_{measure}").alias("max_ns"),
-        )
+        f"struct('{_short(measure)}' AS measure, count_{measure} AS count, "
+        + "".join(f"at_{measure}[{place}] AS {name}, " for place, name in enumerate(PERCENTILES))
+        + f"max_{measure} AS max_ns)"
         for measure in measures
     )
-    known = rows.groupBy(*by).agg(*(value.alias(name) for name, value in values.items()))
-    return known.select(*by, F.inline(F.array(*measure_rows))).filter("count > 0")
+    known = rows.groupBy(*by).agg(*map(F.expr, values))
+    return known.select(*by, F.expr(f"inline(array({', '.join(measure_rows)}))")).filter("count > 0")
 
 
 def _short(measure: str) -> str:
@@ -89,7 +87,7 @@ def _flows(tables: Tables, by: Sequence[str]) -> DataFrame:
 def _published(flows: DataFrame, by: Sequence[str]) -> DataFrame:
     """`by` and OF_PUBLISH, one row per publish: from its first flow; all of its flows have the same values."""
     publish = ("publish_connection_id", "publish_frame_no")
-    asked = flows.filter(F.coalesce(*OF_PUBLISH).isNotNull() & F.col("publish_frame_no").isNotNull())
+    asked = flows.filter(f"coalesce({', '.join(OF_PUBLISH)}) IS NOT NULL AND publish_frame_no IS NOT NULL")
     if not by:  # no need to sort
         return asked.groupBy(*publish).agg(*(F.max(name).alias(name) for name in OF_PUBLISH))
     once = Window.partitionBy(*publish).orderBy("deliver_ts_ns", "flow_id")

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.report.groups import Section, Source
-from pipeline.report.sections import MADE_UP, application
+from pipeline.report.sections import APPLICATION, MADE_UP
 
 SEVERITIES = ("info", "warning", "violation")  # rising
 EXAMPLES = 4
 EVIDENCE_CHARACTERS = 2000
+NAME_CHARACTERS = 200
 # More than the catalogue has.
 RULES = 400
 QUEUES = 4  # of one channel that are named
@@ -69,65 +70,59 @@ AFFECTED = Source(
 )
 
 
+def name_in(evidence: str, kind: str) -> str:
+    """SQL for a name in evidence, with generated parts replaced."""
+    return f"regexp_replace(try_variant_get({evidence}, '$.{kind}', 'string'), r'{MADE_UP}', '*')"
+
+
+# The names in evidence as 'queue=orders exchange=logs'; null for none.
+NAMES = ", ".join(f"concat('{name}=', {name_in('evidence', name)})" for name in ENTITIES)
+OF_ENTITIES = f"nullif(concat_ws(' ', {NAMES}), '')"
+# THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none.
+OF_THINGS = ", ".join(
+    f"concat('{name.replace('_', ' ')} ', IF({found} = '', r\"''\", {found}))"
+    for name, found in ((name, name_in("evidence", name)) for name in THINGS)
+)
+
+
 def with_connections(findings: DataFrame, connections: DataFrame) -> DataFrame:
     """Findings with columns of their connection, and the names in their evidence."""
-    ends = connections.select(
+    ends = connections.selectExpr(
         "connection_id",
         *("client_ip", "client_port", "server_ip", "server_port", "client_product", "client_version", "user", "vhost"),
-        F.expr(ENDPOINT.format("client")).alias("client"),
-        F.expr(ENDPOINT.format("server")).alias("server"),
-        application(),
+        f"{ENDPOINT.format('client')} AS client",
+        f"{ENDPOINT.format('server')} AS server",
+        f"{APPLICATION} AS application",
     )
-    evidence = F.col("evidence")
-    return findings.join(ends, "connection_id", "left").withColumns(
-        {"entities": entities(evidence), "things": things(evidence)}
+    return findings.join(ends, "connection_id", "left").selectExpr(
+        "*",
+        f"{OF_ENTITIES} AS entities",
+        f"nullif(concat_ws(', ', {OF_THINGS}), '') AS things",
     )
-
-
-def entities(evidence: Column) -> Column:
-    """The names in evidence as 'queue=orders exchange=logs', with generated parts replaced; null for none."""
-    named = (F.concat(F.lit(f"{name}="), _name(evidence, name)) for name in ENTITIES)
-    return F.nullif(F.concat_ws(" ", *named), F.lit(""))
-
-
-def things(evidence: Column) -> Column:
-    """THINGS in evidence as text: 'exchange logs, routing key a.b'; the empty name is ''; null for none."""
-    named = (
-        F.concat(
-            F.lit(f"{name.replace('_', ' ')} "),
-            F.when(_name(evidence, name) == "", "''").otherwise(_name(evidence, name)),
-        )
-        for name in THINGS
-    )
-    return F.nullif(F.concat_ws(", ", *named), F.lit(""))
-
-
-def _name(evidence: Column, kind: str) -> Column:
-    return F.regexp_replace(F.try_variant_get(evidence, f"$.{kind}", "string"), MADE_UP, "*")
 
 
 def evidence_tables(findings: DataFrame, connections: DataFrame) -> dict[str, DataFrame]:
     """The input tables of FINDINGS and AFFECTED."""
     of_connections = findings.filter("connection_id IS NOT NULL")
-    worst = of_connections.groupBy("connection_id").agg(F.max(F.expr(WEIGHT)).cast("int").alias("worst"))
+    worst = of_connections.groupBy("connection_id").agg(F.expr(f"CAST(max({WEIGHT}) AS INT) AS worst"))
     return {"findings": with_connections(findings, connections), "affected": worst}
 
 
 def examples(findings: DataFrame, connections: DataFrame) -> dict[str, list[dict[str, Any]]]:
     """The first findings of each rule, those without a reservation first."""
-    first = Window.partitionBy("rule_id").orderBy(
-        F.expr(WEIGHT).desc(), F.col("reservation").asc_nulls_first(), "ts", "connection_id", "frame_no"
+    order = f"{WEIGHT} DESC, reservation ASC NULLS FIRST, ts, connection_id, frame_no"
+    chosen = findings.selectExpr("*", f"row_number() OVER (PARTITION BY rule_id ORDER BY {order}) AS _place").filter(
+        f"_place <= {EXAMPLES}"
     )
-    chosen = findings.withColumn("_place", F.row_number().over(first)).filter(F.col("_place") <= EXAMPLES)
-    rows = with_connections(chosen, connections).select(
+    names = ("application", "client_product", "client_version", "user", "vhost")
+    rows = with_connections(chosen, connections).selectExpr(
         *("rule_id", "_place", "severity", "scope", "offender", "connection_id", "channel", "frame_no", "packet_no"),
         *("occurrences", "reservation", "client_ip", "client_port", "server_ip", "server_port", "client", "server"),
-        F.left("capture_file", F.lit(EVIDENCE_CHARACTERS)).alias("capture_file"),
-        *(F.left(name, F.lit(200)).alias(name) for name in ("application", "client_product", "client_version")),
-        *(F.left(name, F.lit(200)).alias(name) for name in ("user", "vhost")),
-        F.expr("unix_micros(ts)").alias("ts"),
-        F.left(F.to_json("evidence"), F.lit(EVIDENCE_CHARACTERS)).alias("evidence"),
-        F.left("entities", F.lit(EVIDENCE_CHARACTERS)).alias("entities"),
+        f"left(capture_file, {EVIDENCE_CHARACTERS}) AS capture_file",
+        *(f"left({name}, {NAME_CHARACTERS}) AS {name}" for name in names),
+        "unix_micros(ts) AS ts",
+        f"left(to_json(evidence), {EVIDENCE_CHARACTERS}) AS evidence",
+        f"left(entities, {EVIDENCE_CHARACTERS}) AS entities",
     )
     found: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows.collect(), key=lambda row: (row.rule_id, row["_place"])):
@@ -140,15 +135,15 @@ def connection_ends(connections: DataFrame, links: DataFrame, ids: Collection[in
     of its consumers and links, at most QUEUES."""
     if not ids:
         return {}
-    of_ids = F.col("connection_id").isin(list(ids))
-    rows = connections.filter(of_ids).select(
+    of_ids = f"connection_id IN ({', '.join(map(str, ids))})"
+    rows = connections.filter(of_ids).selectExpr(
         *("connection_id", "client_ip", "client_port", "server_ip", "server_port"),
-        *(F.left(name, F.lit(200)).alias(name) for name in ("client_name", "user")),
+        *(f"left({name}, {NAME_CHARACTERS}) AS {name}" for name in ("client_name", "user")),
     )
-    target = F.left(F.coalesce("queue", "address"), F.lit(200))
+    target = f"left(coalesce(queue, address), {NAME_CHARACTERS})"
     on = links.filter(of_ids).groupBy("connection_id", "channel", "channel_life")
     found = {row.connection_id: {**row.asDict(), "queues": {}} for row in rows.collect()}
-    for row in on.agg(F.slice(F.sort_array(F.collect_set(target)), 1, QUEUES).alias("names")).collect():
+    for row in on.agg(F.expr(f"slice(sort_array(collect_set({target})), 1, {QUEUES}) AS names")).collect():
         if row.connection_id in found:
             found[row.connection_id]["queues"][str(row.channel), str(row.channel_life)] = row.names
     return found

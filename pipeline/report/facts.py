@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pipeline.report import evidence, sections
 from pipeline.report.groups import Groups, count_groups
@@ -60,7 +59,7 @@ def _counted(
     tables: dict[str, DataFrame], findings: DataFrame, large: Collection[str], flows: bool
 ) -> tuple[int, int, Mapping[str, Groups]]:
     """Times of the first and last packet, ns, and all sections."""
-    ends = tables["captures"].agg(F.expr("unix_micros(min(first_ts))"), F.expr("unix_micros(max(last_ts))"))
+    ends = tables["captures"].selectExpr("unix_micros(min(first_ts))", "unix_micros(max(last_ts))")
     first, last = ends.collect()[0]
     first_ns, last_ns = (first or 0) * 1000, (last or 0) * 1000 + 999 if last else 0
     groups = count_groups(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.summaries import MEASURE_NAMES
@@ -84,12 +84,11 @@ def count_groups(
     groups = reduce(DataFrame.unionAll, (count_sections(*step) for step in steps))
     ranks = {name: list(source.measures).index(section.rank) for name, (source, section) in sections.items()}
     limits = {name: section.limit for name, (_, section) in sections.items()}
-    whole = Window.partitionBy("section")
-    largest_first = whole.orderBy(F.get("measures", by_section(ranks)).desc_nulls_last(), "key")
-    placed = groups.select(
-        "*", F.row_number().over(largest_first).alias("place"), F.count("*").over(whole).alias("total")
+    largest_first = f"PARTITION BY section ORDER BY get(measures, {by_section(ranks)}) DESC NULLS LAST, key"
+    placed = groups.selectExpr(
+        "*", f"row_number() OVER ({largest_first}) AS place", "count(1) OVER (PARTITION BY section) AS total"
     )
-    rows = placed.filter(F.col("place") <= by_section(limits)).collect()
+    rows = placed.filter(f"place <= {by_section(limits)}").collect()
     found = {name: Groups() for name in sections}
     for row in sorted(rows, key=lambda row: (row.section, row.place)):
         source, section = sections[row.section]
@@ -101,11 +100,12 @@ def count_groups(
 
 def count_sections(source: Source, table: DataFrame) -> DataFrame:
     """(section, key, measures) of every group of every section of a table."""
-    measures = F.array(*(F.expr(measure).cast("long") for measure in source.measures.values()))
+    measures = ", ".join(f"CAST({measure} AS BIGINT)" for measure in source.measures.values())
     return (
-        table.select("*", F.explode(F.array_compact(F.array(*map(group, source.sections)))).alias("_group"))
-        .groupBy(F.col("_group.section").alias("section"), F.col("_group.key").alias("key"))
-        .agg(measures.alias("measures"))
+        table.selectExpr("*", f"explode(array_compact(array({', '.join(map(group, source.sections))}))) AS _group")
+        .groupBy("_group")
+        .agg(F.expr(f"array({measures}) AS measures"))
+        .selectExpr("_group.*", "measures")
     )
 
 
@@ -137,22 +137,22 @@ def pre_aggregated(source: Source, table: DataFrame) -> tuple[Source, DataFrame]
         return replace(section, keys=keys, where=column(f"coalesce({section.where}, false)"))
 
     sections = [over_columns(section) for section in source.sections]
-    measured = (F.expr(measure).alias(name) for name, measure in source.measures.items())
-    rows = table.groupBy(*(F.expr(sql).alias(name) for sql, name in names.items())).agg(*measured)
+    measured = (F.expr(f"{measure} AS {name}") for name, measure in source.measures.items())
+    rows = table.groupBy(*(F.expr(f"{sql} AS {name}") for sql, name in names.items())).agg(*measured)
     measures = {name: f"{MERGE[measure.partition('(')[0]]}({name})" for name, measure in source.measures.items()}
     return Source(source.table, measures, sections), rows
 
 
-def group(section: Section) -> Column:
-    """The group of a row in a section; null if `where` is false."""
-    keys = [F.left(F.expr(key).cast("string"), F.lit(KEY_CHARACTERS)) for key in section.keys.values()]
-    return F.when(F.expr(section.where), F.struct(F.lit(section.name).alias("section"), F.array(*keys).alias("key")))
+def group(section: Section) -> str:
+    """SQL for the group of a row in a section; null if `where` is false."""
+    keys = ", ".join(f"left(CAST({key} AS STRING), {KEY_CHARACTERS})" for key in section.keys.values())
+    return f"CASE WHEN {section.where} THEN struct('{section.name}' AS section, array({keys}) AS key) END"
 
 
-def by_section(numbers: Mapping[str, int]) -> Column:
-    """The number of the row's section."""
-    entries = [F.lit(entry) for pair in numbers.items() for entry in pair]
-    return F.create_map(*entries)[F.col("section")]
+def by_section(numbers: Mapping[str, int]) -> str:
+    """SQL for the number of the row's section."""
+    cases = " ".join(f"WHEN '{name}' THEN {number}" for name, number in numbers.items())
+    return f"CASE section {cases} END"
 
 
 QUANTILES = (0.5, 0.9, 0.99)

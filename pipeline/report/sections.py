@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.report.groups import CLASSES_PER_OCTAVE, Section, Source
@@ -87,10 +87,8 @@ def sources(first_ns: int, last_ns: int) -> Sequence[Source]:
     ]
 
 
-def application() -> Column:
-    """The name of the client's application, with generated parts replaced; else its product, else its address."""
-    name = F.regexp_replace("client_name", MADE_UP, "*")
-    return F.coalesce(F.nullif(name, F.lit("*")), "client_product", "client_ip").alias("application")
+# The name of the client's application, with generated parts replaced; else its product, else its address.
+APPLICATION = f"coalesce(nullif(regexp_replace(client_name, r'{MADE_UP}', '*'), '*'), client_product, client_ip)"
 
 
 def bar_width_ns(first_ns: int, last_ns: int) -> int:
@@ -101,37 +99,38 @@ def bar_width_ns(first_ns: int, last_ns: int) -> int:
 def topology(tables: dict[str, DataFrame], names: DataFrame, flows: bool) -> DataFrame:
     """Rows (kind, origin, target, messages): applications and the exchanges or addresses they publish to; exchanges and
     the queues bound to them or reached by their messages; queues and the applications that consume from them."""
-    node = F.when(F.col("operation") == "publish", F.coalesce("exchange", "address")).otherwise(
-        F.coalesce("queue", "address")
-    )
     moved = (
         tables["messages"]
         .filter("operation != 'return'")
-        .groupBy("connection_id", (F.col("operation") == "publish").alias("publishes"), node.alias("node"))
-        .agg(F.count("*").alias("messages"))
+        .selectExpr(
+            "connection_id",
+            "operation = 'publish' AS publishes",
+            "IF(operation = 'publish', coalesce(exchange, address), coalesce(queue, address)) AS node",
+        )
         .filter("node IS NOT NULL")
+        .groupBy("connection_id", "publishes", "node")
+        .agg(F.expr("count(1) AS messages"))
         .join(F.broadcast(names), "connection_id")
     )
-    ends = moved.select(
-        F.expr("if(publishes, 'publishes', 'consumes')").alias("kind"),
-        F.expr("if(publishes, application, node)").alias("origin"),
-        F.expr("if(publishes, node, application)").alias("target"),
+    rows = moved.selectExpr(
+        "IF(publishes, 'publishes', 'consumes') AS kind",
+        "IF(publishes, application, node) AS origin",
+        "IF(publishes, node, application) AS target",
         "messages",
     )
-    nothing = F.lit(0).cast("bigint").alias("messages")
-    routed, (origin, target) = F.lit("routed").alias("kind"), (F.col(name) for name in ("exchange", "queue"))
-    bound = tables["methods"].filter(BINDINGS).select(routed, origin.alias("origin"), target.alias("target"), nothing)
-    rows = ends.unionAll(bound.distinct())
+    bound = tables["methods"].filter(BINDINGS).selectExpr("'routed'", "exchange", "queue", "0L")
+    rows = rows.unionAll(bound.distinct())
     if not flows:
         return rows
     through = (
         tables["message_flows"]
         .filter("publish_frame_no IS NOT NULL AND deliver_frame_no IS NOT NULL")
-        .groupBy(F.coalesce("exchange", "address").alias("origin"), F.coalesce("queue", "address").alias("target"))
-        .agg(F.count("*").alias("messages"))
+        .selectExpr("coalesce(exchange, address) AS origin", "coalesce(queue, address) AS target")
         .filter("origin IS NOT NULL AND target IS NOT NULL AND origin != target")
+        .groupBy("origin", "target")
+        .agg(F.expr("count(1) AS messages"))
     )
-    return rows.unionAll(through.select(routed, "origin", "target", "messages"))
+    return rows.unionAll(through.selectExpr("'routed'", "origin", "target", "messages"))
 
 
 def section_tables(tables: dict[str, DataFrame], flows: bool = True) -> dict[str, DataFrame]:
@@ -140,15 +139,14 @@ def section_tables(tables: dict[str, DataFrame], flows: bool = True) -> dict[str
 
     Fields of a struct become columns: Spark 4.3 loses columns where such a field is read beneath an explode.
     """
-    names = tables["connections"].select("connection_id", application())
+    names = tables["connections"].selectExpr("connection_id", f"{APPLICATION} AS application")
     of_interest = tables["channels"].filter(f"unsettled > 0 or {CLOSED_WITH_ERROR}")
     return {
         **tables,
         "topology": topology(tables, names, flows),
-        "connections": tables["connections"]
-        .select("*", application(), "tls.*")
-        .withColumnRenamed("mode", "tls_mode")
-        .drop("tls"),
+        "connections": tables["connections"].selectExpr(
+            "* EXCEPT (tls)", f"{APPLICATION} AS application", "tls.* EXCEPT (mode)", "tls.mode AS tls_mode"
+        ),
         "channels": of_interest.join(names, "connection_id", "left"),
         "frames": tables["frames"].filter("status <> 'ok'"),
     }

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 import pipeline
 from pipeline.report.cards import cards
-from pipeline.report.evidence import IDENTITIES, entities
+from pipeline.report.evidence import IDENTITIES, OF_ENTITIES
 from pipeline.report.facts import Facts, collect_facts
 from pipeline.report.groups import Section, Source, count_groups, latencies
 from pipeline.report.page import REPLIES
@@ -150,7 +150,8 @@ def test_examples_show_what_is_sure_first(facts: Facts) -> None:
     ],
 )
 def test_names_made_up_anew_each_time_count_as_one(spark: SparkSession, name: str, known_as: str) -> None:
-    rows = spark.range(1).select(entities(F.to_variant_object(F.struct(F.lit(name).alias("queue")))))
+    evidence = F.to_variant_object(F.struct(F.lit(name).alias("queue"))).alias("evidence")
+    rows = spark.range(1).select(evidence).selectExpr(OF_ENTITIES)
     assert rows.collect() == [(known_as,)]
 
 
