@@ -227,4 +227,5 @@ def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping
         if missing.getCondition() != "PATH_NOT_FOUND":
             raise
         return None
-    return rows.select(*schema.names, *(name for name in rows.columns if name not in schema.names))
+    names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
+    return rows if names == rows.columns else rows.select(*names)
