@@ -63,7 +63,7 @@ DECODE_FACTOR = 2
 # How much of a finding is printed on a terminal.
 FINDINGS_SHOWN = 4
 WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 40, 120
-SMALL_BYTES = 2 << 20  # of tables that are too small to be distributed
+SMALL_BYTES = 2 << 20  # of tables that fit into one partition
 
 
 class Inputs(NamedTuple):
@@ -190,7 +190,7 @@ def audit_tables(
     from pipeline.report.coverage import rules_of, unchecked
     from pipeline.report.formats import FORMATS, Audit
     from pipeline.report.page import page
-    from pipeline.session import INTERPRETED_BYTES, grouping_settings, on_one_machine, settings
+    from pipeline.session import grouping_settings, on_one_machine, settings
     from udfs.source.files import public_uri
 
     now = datetime.now(UTC)
@@ -198,9 +198,8 @@ def audit_tables(
         if not on_one_machine(spark):
             stage.publish()  # executors of another user write there
         with settings(spark, {**grouping_settings(spark), **plan_settings(byte_size)}):
-            large = byte_size >= INTERPRETED_BYTES
             facts, compare, verdict = run_interruptibly(
-                lambda: find_and_compare(spark, arguments, source, stage, wanted, large=large), [spark]
+                lambda: find_and_compare(spark, arguments, source, stage, wanted, byte_size), [spark]
             )
         with step("writing the report", "Report written"):
             texts = {
@@ -259,8 +258,7 @@ def find_and_compare(
     source: Place,
     stage: Place,
     wanted: Inputs,
-    *,
-    large: bool,
+    byte_size: int,
 ) -> tuple[Facts, Comparison, Verdict]:
     """Write the findings to `stage`; return the facts of the report, the comparison with the baseline, and the verdict.
 
@@ -274,19 +272,23 @@ def find_and_compare(
     from pipeline.report.facts import collect_facts
     from pipeline.report.verdict import verdict
     from pipeline.schemas import FINDINGS as SCHEMA
+    from pipeline.session import INTERPRETED_BYTES
 
     try:
         # For a lake use the URI as given: it may have options that are needed to read the logs.
         directory = arguments.tables if is_lake(source) else source.pattern
         since, until = getattr(arguments, "since", None), getattr(arguments, "until", None)
         tables = pipeline.load(spark, directory, since=since, until=until)
+        if byte_size < SMALL_BYTES:
+            tables = tables.having(**{name: rows.coalesce(1) for name, rows in tables.items()})
         with step("looking for findings", "Findings written", spark):
             # The stage exists and is locked: append the files to it.
             rows = pipeline.findings(tables, config=wanted.config)
             rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
         with step("counting for the report", "Report counted", spark):
             findings = spark.read.schema(SCHEMA).parquet(stage.pattern)
-            facts = collect_facts(tables, findings, flows="message_flows" in (source.entries() or ()), large=large)
+            flows = "message_flows" in (source.entries() or ())
+            facts = collect_facts(tables, findings, flows=flows, large=byte_size >= INTERPRETED_BYTES)
     except BaseException as error:
         with contextlib.suppress(Exception):  # if the JVM is gone, so are its tasks
             spark.interruptAll()  # tasks would go on writing to a stage that is being removed

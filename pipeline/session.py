@@ -76,8 +76,11 @@ ONE_PARTITION = {
     "spark.sql.shuffle.partitions": "1",
     # Nothing to adapt, and each adaptive part of a plan is a Spark job of its own.
     "spark.sql.adaptive.enabled": "false",
-    # Each broadcast is a Spark job, too.
+    # Each broadcast is a Spark job, too; hints ask for some.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.optimizer.disableHints": "true",
+    # Spark estimates joined rows as the product of both sides, and would shuffle what it takes for large.
+    "spark.sql.maxSinglePartitionBytes": str(1 << 60),
 }
 ONE_PARTITION_ROWS = 10_000
 INTERPRETED_BYTES = 16 << 20  # of tables to audit

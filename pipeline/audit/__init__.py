@@ -10,7 +10,7 @@ they should come from files. `findings` runs the search when it is called and re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -22,13 +22,12 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_custom
 from pipeline.audit.config import Config, custom_rows, is_accepted, validate
-from pipeline.audit.contexts.materialized import PUSH_DOWN_VALUES, materialize
-from pipeline.audit.contexts.registry import CONTEXTS
-from pipeline.audit.contexts.sources import Sources
+from pipeline.audit.contexts.registry import CONTEXTS, RELATIONS
+from pipeline.audit.contexts.sources import CHANNEL, FEW, PUSH_DOWN_VALUES, Relation, Sources
 from pipeline.audit.detector import Detector
 from pipeline.audit.detectors import DETECTORS
-from pipeline.audit.engine import CAPTURE, hits, to_findings
-from pipeline.schemas import FINDINGS
+from pipeline.audit.engine import CAPTURE, TO_FINDINGS, hits, rule_rows
+from pipeline.schemas import FINDINGS, TABLES
 from pipeline.session import settings
 from pipeline.tables.shape import shaped
 
@@ -37,9 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "Detector", "Rule", "chosen_rules", "findings"]
 
-# Contexts computed at the same time: one is planned, on one core, while another one runs. Their results are small and
+# Queries at the same time: one is planned, on one core, while another one runs. Their results are small and
 # materialized: this keeps plans small, and Spark's planning time grows faster than the plan.
-PARALLEL_CONTEXTS = 3
+PARALLEL_QUERIES = 3
+# Contexts in one query, if all rows are few.
+CONTEXTS_PER_QUERY = 8
 
 
 def findings(
@@ -63,12 +64,17 @@ def findings(
     nothing = shaped(tables.frames.limit(0).select("connection_id"), FINDINGS)
     if not wanted:
         return nothing
-    sources = Sources(tables, {rule.id: rule.parameters for rule in wanted.values()})
-    with settings(tables.frames.sparkSession, PUSH_DOWN_VALUES), ThreadPoolExecutor(PARALLEL_CONTEXTS) as pool:
+    spark = tables.frames.sparkSession
+    parameters = {rule.id: rule.parameters for rule in wanted.values()}
+    with (
+        Sources(tables, RELATIONS, parameters) as sources,
+        settings(spark, PUSH_DOWN_VALUES),
+        ThreadPoolExecutor(PARALLEL_QUERIES) as pool,
+    ):
         # All contexts need the first two, and nearly all need the third.
         beginnings = ["control_methods", "seconds", *(("message_counts",) if rules is None else ())]
-        begun = [pool.submit(getattr, sources, name) for name in beginnings]
-        versions = {*ALL_VERSIONS} & sources.versions
+        begun = [pool.submit(sources.view, name) for name in beginnings]
+        versions = sources.versions
         chosen = {
             name: rule
             for name, rule in wanted.items()
@@ -78,13 +84,19 @@ def findings(
         detectors = [detector for detector in (*DETECTORS, *searching) if detector.rule in chosen]
         found = _found(sources, detectors, chosen, additional.keys(), pool)
         _ = [beginning.result() for beginning in begun]
-    if not found:
-        return nothing
-    with settings(tables.frames.sparkSession, sources.settings()):
-        all_found = to_findings(materialize(reduce(DataFrame.unionAll, found)), sources.knowledge, chosen.values())
-        open_findings = materialize(
-            all_found.filter(~is_accepted(limits.exceptions, today or datetime.now(UTC).date()))
-        )
+        if not found:
+            return nothing
+        sources.relations = {
+            **RELATIONS,
+            "hits": Relation(lambda _: reduce(DataFrame.unionAll, found), materialized=False),
+            "rules": Relation(lambda _: spark.createDataFrame(rule_rows(chosen.values())), materialized=False),
+            "findings": Relation(
+                f"SELECT * FROM ({TO_FINDINGS}) WHERE "
+                f"NOT ({is_accepted(limits.exceptions, today or datetime.now(UTC).date())})"
+            ),
+        }
+        with settings(spark, sources.settings()):
+            open_findings = sources.rows("findings")
     place = ["connection_id", "frame_no"]
     places = tables.frames.select(*place, "packet_no", "capture_file", "ts")
     placed = open_findings.join(
@@ -100,25 +112,39 @@ def _found(
     additional: Collection[str],
     pool: ThreadPoolExecutor,
 ) -> list[DataFrame]:
-    """The hits of the detectors, by context: first contexts that scan whole tables, then those made of few rows."""
+    """The hits of the detectors: first in contexts that scan whole tables, then in those made of few rows."""
     # For custom rules a context is a table, even if the catalogue has a context of the same name.
     needed: dict[tuple[bool, str], list[Detector]] = {}
     for detector in detectors:
         needed.setdefault((detector.rule in additional, detector.context), []).append(detector)
 
-    def found_in(place: tuple[bool, str]) -> DataFrame | None:
+    def hits_in(place: tuple[bool, str]) -> DataFrame | None:
         is_own, name = place
-        rows = custom_rows(sources, name) if is_own else CONTEXTS[name].rows(sources)
-        return None if rows is None else hits(rows, needed[place], rules).localCheckpoint()
+        if is_own:
+            own = [column for column in CHANNEL if column in TABLES[name].names]
+            return hits(sources.query(custom_rows(name)), own, needed[place], rules)
+        context = CONTEXTS[name]
+        if not sources.occurs(context):
+            return None
+        sql = context.sql if isinstance(context.sql, str) else context.sql(sources)
+        return None if sql is None else hits(sources.query(sql), context.place, needed[place], rules)
 
-    shared = dict.fromkeys(source for is_own, name in needed if not is_own for source in CONTEXTS[name].reads)
-    begun = [pool.submit(getattr, sources, name) for name in shared]
-    reading = [place for place in needed if place[0] or CONTEXTS[place[1]].full_scan]
-    found = list(pool.map(found_in, reading))
-    _ = [beginning.result() for beginning in begun]
-    with settings(sources.tables.frames.sparkSession, sources.settings()):
-        found += pool.map(found_in, (place for place in needed if place not in reading))
+    def found_in(places: Sequence[tuple[bool, str]]) -> DataFrame | None:
+        found = [rows for place in places if (rows := hits_in(place))]
+        return reduce(DataFrame.unionAll, found).localCheckpoint() if found else None
+
+    scanning = [place for place in needed if place[0] or CONTEXTS[place[1]].full_scan]
+    others = [place for place in needed if place not in scanning]
+    size = CONTEXTS_PER_QUERY if sources.count("seconds", "frames") <= FEW else 1
+    found = list(pool.map(found_in, batched(scanning, size)))
+    with settings(sources.spark, sources.settings()):
+        found += pool.map(found_in, batched(others, size))
     return [rows for rows in found if rows is not None]
+
+
+def batched(places: Sequence[tuple[bool, str]], size: int) -> list[Sequence[tuple[bool, str]]]:
+    """Contexts in groups of this size."""
+    return [places[at : at + size] for at in range(0, len(places), size)]
 
 
 def chosen_rules(

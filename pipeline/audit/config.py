@@ -43,18 +43,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from typing import Any
 
 from codec.errors import WirehareError
 from pipeline.audit.catalogue import Number, Rule, catalogue, names_of, with_custom
-from pipeline.audit.detector import Detector
+from pipeline.audit.detector import Detector, Sql, sql_text
+from pipeline.schemas import TABLES
 from udfs.source.suggestions import meant
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
 
 CONNECTION_KEYS = ("client_product", "user", "vhost")
 
@@ -170,17 +165,15 @@ def _require_known(names: Collection[Any], known: Collection[str], what: str) ->
             raise ConfigError(f"there is no {what} {name!r}{hint}")
 
 
-def is_accepted(exceptions: Collection[Accepted], today: date) -> Column:
+def is_accepted(exceptions: Collection[Accepted], today: date) -> Sql:
     """True on findings that an exception accepts today."""
-    covered = F.lit(False)
+    covered = ["false"]
     for accepted in exceptions:
         if accepted.until >= today:
-            same = F.col("rule_id") == accepted.rule
-            for name in CONNECTION_KEYS:
-                value = getattr(accepted, name)
-                same &= F.lit(True) if value is None else F.col(name).eqNullSafe(value)
-            covered |= same
-    return covered
+            given = {name: value for name in CONNECTION_KEYS if (value := getattr(accepted, name)) is not None}
+            same = (f"{name} <=> {sql_text(value)}" for name, value in {"rule_id": accepted.rule, **given}.items())
+            covered.append(f"({' AND '.join(same)})")
+    return " OR ".join(covered)
 
 
 # Tables whose rows belong to one connection.
@@ -248,11 +241,12 @@ def validate(extra: Iterable[tuple[Rule, Detector]]) -> tuple[Mapping[str, Rule]
     return rules, detectors
 
 
-def custom_rows(sources: Sources, table: str) -> DataFrame:
+def custom_rows(table: str) -> Sql:
     """The rows of a table for the detectors of custom rules."""
     if table == "connections":
-        return sources.connections
-    rows: DataFrame = getattr(sources.tables, table)
-    if "version" in rows.columns:
-        return rows
-    return rows.join(F.broadcast(sources.connections.select("connection_id", "version")), "connection_id", "left")
+        return "SELECT * FROM known_connections"
+    if "version" in TABLES[table].names:
+        return f"SELECT * FROM {table}"
+    return f"""SELECT /*+ BROADCAST(of_connection) */ *
+               FROM {table} LEFT JOIN (SELECT connection_id, version FROM known_connections) AS of_connection
+                   USING (connection_id)"""

@@ -1,6 +1,6 @@
 """A detector is data: an SQL condition for the rows of a context that break a rule.
 
-Expressions are SQL over the columns of the context (`pipeline.audit.contexts.sources`); '{name}' in them stands for
+Expressions are SQL over the columns of the context (`pipeline.audit.contexts`); '{name}' in them stands for
 the parameter of the rule. All detectors on one context are evaluated in one pass over its rows."""
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 Sql = str
 NEVER = (1 << 63) - 1  # later than any frame or time
+LONGEST_NAME = 127  # octets
+ODD_OCTETS: Sql = "'[^a-zA-Z0-9_.:-]'"  # in a name
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,8 @@ class Detector:
 def sql_in(value: Sql, words: Iterable[str]) -> Sql:
     """True if `value` is one of the words."""
     return f"{value} IN ('" + "', '".join(words) + "')"
+
+
+def sql_text(value: str) -> Sql:
+    """A string literal."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

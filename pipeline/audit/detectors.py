@@ -21,8 +21,7 @@ from typing import Any
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.versions import fact_table
 from pipeline.audit.catalogue import entries
-from pipeline.audit.contexts.prefilter import LONGEST_NAME, ODD_OCTETS
-from pipeline.audit.detector import Detector, Sql
+from pipeline.audit.detector import LONGEST_NAME, ODD_OCTETS, Detector, Sql
 
 DEFINITIONS: Mapping[str, Mapping[str, Any]] = json.loads(
     resources.files("pipeline.audit").joinpath("definitions.json").read_text("utf-8")

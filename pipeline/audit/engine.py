@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule
-from pipeline.audit.detector import Detector, Sql
+from pipeline.audit.contexts.sources import CHANNEL, columns
+from pipeline.audit.detector import Detector, Sql, sql_in, sql_text
 
 # Columns of a hit: a row of a context that breaks a rule.
 DETECTOR_COLUMNS = {
@@ -24,7 +24,7 @@ DETECTOR_COLUMNS = {
     "occurrences": "bigint",
 }
 # Columns that locate the row; null in contexts without channels.
-PLACE = {"connection_id": "bigint", "channel": "int", "channel_life": "bigint"}
+PLACE = dict(zip(CHANNEL, ("bigint", "int", "bigint"), strict=True))
 HIT_COLUMNS = (*PLACE, *DETECTOR_COLUMNS)
 THING = ("rule_id", "connection_id", "of_channel", "of_life", "of_thing")
 PER_CHANNEL = ("channel", "link", "message")
@@ -41,33 +41,41 @@ RULE_COLUMNS = {
 }
 
 
-def hits(rows: DataFrame, detectors: Iterable[Detector], rules: Mapping[str, Rule]) -> DataFrame:
-    """Rows of one context -> HIT_COLUMNS, one row per detector that matches a row.
+def hits(
+    rows: DataFrame, place: Collection[str], detectors: Iterable[Detector], rules: Mapping[str, Rule]
+) -> DataFrame:
+    """Rows of one context -> HIT_COLUMNS, one row per detector that matches a row. `place`: which of PLACE they have.
 
-    Few rows break a rule, and the description of a hit is built in a lambda that Spark interprets. So all conditions
-    are evaluated first, compiled. They are a column and not a filter: from a filter Spark infers constraints through
-    all aliases above it, and planning would not terminate.
+    Few rows break a rule. So all conditions are evaluated first, compiled; the description of a hit is an argument of a
+    function with a lambda, which Spark interprets. The conditions are a column and not a filter: from a filter Spark
+    infers constraints through all aliases above it, and planning would not terminate. From an explode of a column it
+    would infer one.
     """
-    present = set(rows.columns)
-    place = [f"CAST({name if name in present else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items()]
     chosen = [(detector, rules[detector.rule]) for detector in detectors]
-    broken = f"array({', '.join(_condition(*pair) for pair in chosen)})"
-    found = f"array({', '.join(_hit(at, *pair) for at, pair in enumerate(chosen))})"
-    asked = rows.withColumn("broken", F.expr(broken))
-    any_is = "array_contains(broken, true)"
-    return asked.selectExpr(*place, f"inline(IF({any_is}, filter({found}, hit -> hit IS NOT NULL), NULL))")
+    conditions = ", ".join(f"CASE WHEN {condition(*pair)} THEN {at} END" for at, pair in enumerate(chosen))
+    described = [description(*pair) for pair in chosen]
+    fields = ", ".join(
+        f"'{name}', {chosen_value([values[name] for values in described], kind)}"
+        for name, kind in DETECTOR_COLUMNS.items()
+    )
+    located = (f"CAST({name if name in place else 'NULL'} AS {kind}) AS {name}" for name, kind in PLACE.items())
+    return (
+        rows.selectExpr("*", f"array({conditions}) AS broken")
+        .selectExpr("*", "explode(IF(array_max(broken) IS NOT NULL, array_compact(broken), NULL)) AS detector")
+        .selectExpr(*located, f"inline(filter(array(named_struct({fields})), hit -> true))")
+    )
 
 
-def _condition(detector: Detector, rule: Rule) -> Sql:
-    """SQL: true if a row breaks the rule, else false or null."""
-    condition = f"({detector.when})"
+def condition(detector: Detector, rule: Rule) -> Sql:
+    """True if a row breaks the rule, else false or null."""
+    sql = detector.when
     if set(rule.versions) < set(ALL_VERSIONS):
-        condition = f"(version IN ({', '.join(map(sql_text, rule.versions))}) AND {condition})"
-    return with_parameters(condition, rule.parameters)
+        sql = f"{sql_in('version', rule.versions)} AND ({sql})"
+    return with_parameters(sql, rule.parameters)
 
 
-def _hit(at: int, detector: Detector, rule: Rule) -> Sql:
-    """SQL: a struct of DETECTOR_COLUMNS if element `at` of `broken` is true, else null."""
+def description(detector: Detector, rule: Rule) -> dict[str, Sql]:
+    """DETECTOR_COLUMNS of a row that breaks the rule."""
     evidence = ", ".join(f"{sql_text(name)}, {value}" for name, value in detector.evidence.items())
     values = {
         "rule_id": sql_text(rule.id),
@@ -80,15 +88,23 @@ def _hit(at: int, detector: Detector, rule: Rule) -> Sql:
         "evidence": f"to_json(named_struct({evidence}))" if evidence else "'{}'",
         "occurrences": detector.occurrences,
     }
-    # A value from the wire that does not fit becomes null: wire data must not raise.
-    fields = ", ".join(f"'{name}', TRY_CAST({values[name]} AS {kind})" for name, kind in DETECTOR_COLUMNS.items())
-    struct = with_parameters(f"named_struct({fields})", rule.parameters)
-    return f"CASE WHEN broken[{at}] THEN {struct} END"
+    return {name: with_parameters(value, rule.parameters) for name, value in values.items()}
 
 
-def sql_text(value: str) -> Sql:
-    """A string literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def chosen_value(values: Sequence[Sql], kind: str) -> Sql:
+    """The value of the row's detector, of which `detector` is the number. A value from the wire that does not fit
+    becomes null: wire data must not raise."""
+    of_value: dict[Sql, list[int]] = {}
+    for at, value in enumerate(values):
+        of_value.setdefault(value, []).append(at)
+    usual = max(of_value, key=lambda value: len(of_value[value]))
+    cases = (
+        f"WHEN detector IN ({', '.join(map(str, numbers))}) THEN TRY_CAST({value} AS {kind})"
+        for value, numbers in of_value.items()
+        if value != usual
+    )
+    other = f"TRY_CAST({usual} AS {kind})"
+    return f"CASE {' '.join(cases)} ELSE {other} END" if len(of_value) > 1 else other
 
 
 def with_parameters(sql: Sql, parameters: Mapping[str, Number]) -> Sql:
@@ -98,72 +114,57 @@ def with_parameters(sql: Sql, parameters: Mapping[str, Number]) -> Sql:
     return sql
 
 
-def to_findings(found: DataFrame, knowledge: DataFrame, rules: Iterable[Rule]) -> DataFrame:
-    """Hits -> findings, one row per rule and thing: its first hit, the number of hits, the texts of the rule, and a
-    reservation. `knowledge`: one row per connection with `start`, `both`, `order`, `loss_from_ns`."""
-    spark = found.sparkSession
-    known = found.join(F.broadcast(rule_rows(spark, rules)), "rule_id").join(knowledge, "connection_id", "left")
-    scoped = known.withColumn("scope", F.coalesce("scope", "rule_scope"))
-    sure = scoped.withColumns({"lacking": _lacking(), **_things()}).filter("NOT arrays_overlap(needs, lacking)")
-    first = F.struct(*(name for name in HIT_COLUMNS if name not in (*THING, "occurrences")))
-    rest = [name for name in known.columns if name not in HIT_COLUMNS]
-    return (
-        sure.groupBy(*THING)
-        .agg(
-            F.min(F.struct("frame_no", "at_ns", first.alias("hit"), F.struct(*rest).alias("of"), "lacking")).alias(
-                "by"
-            ),
-            F.sum("occurrences").alias("occurrences"),
-        )
-        .select("rule_id", "connection_id", "by.hit.*", "by.of.*", "by.lacking", "occurrences")
-        .withColumns(_severity())
-    )
+# What the finding is about, by the scope of its rule; a finding about a connection has no channel.
+IN_CHANNEL: Sql = sql_in("scope", PER_CHANNEL)
+OF_THING: Mapping[str, Sql] = {
+    "of_channel": f"CASE WHEN {IN_CHANNEL} THEN channel END",
+    "of_life": f"CASE WHEN {IN_CHANNEL} THEN channel_life END",
+    "of_thing": f"CASE WHEN {sql_in('scope', PER_THING)} THEN thing END",
+}
+# KNOWLEDGE that a hit was made without. A gap starts with the packet before it, and that packet itself is complete.
+UNKNOWN: Mapping[str, Sql] = {
+    "start": "NOT coalesce(start, false)",
+    "complete": "coalesce(loss_from_ns < at_ns, false)",
+    "both": "NOT coalesce(both, false)",
+    "order": "NOT coalesce(`order`, false)",
+}
+LACKING: Sql = ", ".join(f"CASE WHEN {UNKNOWN[name]} THEN '{name}' END" for name in KNOWLEDGE)
+# In the order in which the first hit of a finding is chosen.
+OF_HIT = [name for name in HIT_COLUMNS if name not in (*THING, "occurrences")]
+CLIENT = ("client_product", "user", "vhost")
+OF_RULE = ("rule_severity", "rule_scope", "rule_offender", "category", "summary", "reference", "needs", "prefers")
+# The severity is lowered by one step if preferred knowledge is missing; the reservation says why.
+LOWER: Sql = " ".join(
+    f"WHEN '{of}' THEN '{to}'" for of, to in zip(SEVERITIES, (*SEVERITIES[1:], SEVERITIES[-1]), strict=True)
+)
+RESERVATIONS: Sql = " ".join(f"WHEN '{name}' THEN {sql_text(text)}" for name, text in KNOWLEDGE.items())
+# Relation `hits` -> findings, one row per rule and thing: its first hit, the number of hits, the texts of the rule, and
+# a reservation.
+TO_FINDINGS: Sql = f"""
+    SELECT * EXCEPT (severity, offender),
+           CASE WHEN missed IS NOT NULL THEN CASE coalesce(severity, rule_severity) {LOWER} END
+               ELSE coalesce(severity, rule_severity) END AS severity,
+           coalesce(offender, rule_offender) AS offender, CASE missed {RESERVATIONS} END AS reservation
+    FROM (SELECT rule_id, connection_id, first.hit.*, first.of.*, occurrences,
+                 get(array_intersect(first.of.prefers, first.lacking), 0) AS missed
+          FROM (SELECT {columns(THING)}, sum(occurrences) AS occurrences,
+                       min(struct(frame_no, at_ns, struct({columns(OF_HIT)}) AS hit,
+                                  struct({columns((*OF_RULE, *CLIENT))}) AS of, lacking)) AS first
+                FROM (SELECT * EXCEPT (channel, channel_life), {OF_THING["of_channel"]} AS channel,
+                             {OF_THING["of_life"]} AS channel_life,
+                             {", ".join(f"{sql} AS {name}" for name, sql in OF_THING.items())}
+                      FROM (SELECT /*+ BROADCAST(rules) */ * EXCEPT (scope), coalesce(scope, rule_scope) AS scope,
+                                   array_compact(array({LACKING})) AS lacking
+                            FROM hits JOIN rules USING (rule_id)
+                            LEFT JOIN (SELECT connection_id, start, both, `order`, loss_from_ns, {columns(CLIENT)}
+                                       FROM known_connections) USING (connection_id)))
+                WHERE NOT arrays_overlap(needs, lacking)
+                GROUP BY {columns(THING)}))"""
 
 
-def _things() -> dict[str, Column]:
-    """What the finding is about, by the scope of its rule; a finding about a connection has no channel."""
-    in_channel = F.col("scope").isin(*PER_CHANNEL)
-    return {
-        "of_channel": F.when(in_channel, F.col("channel")),
-        "of_life": F.when(in_channel, F.col("channel_life")),
-        "of_thing": F.when(F.col("scope").isin(*PER_THING), F.col("thing")),
-        "channel": F.when(in_channel, F.col("channel")),
-        "channel_life": F.when(in_channel, F.col("channel_life")),
-    }
-
-
-def _lacking() -> Column:
-    """Names of KNOWLEDGE that a hit was made without."""
-    unknown = {
-        "start": ~F.coalesce("start", F.lit(False)),
-        # A gap starts with the packet before it, and that packet itself is complete.
-        "complete": F.coalesce(F.col("loss_from_ns") < F.col("at_ns"), F.lit(False)),
-        "both": ~F.coalesce("both", F.lit(False)),
-        "order": ~F.coalesce("order", F.lit(False)),
-    }
-    return F.array_compact(F.array(*(F.when(unknown[name], name) for name in KNOWLEDGE)))
-
-
-def _severity() -> dict[str, Column]:
-    """The severity, lowered by one step if preferred knowledge is missing, and the reservation that says why."""
-    missed = F.array_intersect("prefers", "lacking")
-    texts = F.create_map(*(F.lit(part) for pair in KNOWLEDGE.items() for part in pair))
-    severity = F.coalesce("severity", "rule_severity")
-    lower = dict(zip(SEVERITIES, (*SEVERITIES[1:], SEVERITIES[-1]), strict=True))
-    lowered = F.create_map(*(F.lit(part) for pair in lower.items() for part in pair))[severity]
-    return {
-        "severity": F.when(F.size(missed) > 0, lowered).otherwise(severity),
-        "offender": F.coalesce("offender", "rule_offender"),
-        "reservation": F.when(F.size(missed) > 0, texts[missed[0]]),
-    }
-
-
-def rule_rows(spark: SparkSession, rules: Iterable[Rule]) -> DataFrame:
+def rule_rows(rules: Iterable[Rule]) -> pa.Table:
     """The columns of findings that come from the rule, one row per rule."""
-    # From an Arrow table: for a list of rows Spark would start Python workers.
-    return spark.createDataFrame(
-        pa.Table.from_pylist(
-            [{name: getattr(rule, of) for name, (of, _) in RULE_COLUMNS.items()} for rule in rules],
-            schema=pa.schema([(name, kind) for name, (_, kind) in RULE_COLUMNS.items()]),
-        )
+    return pa.Table.from_pylist(
+        [{name: getattr(rule, of) for name, (of, _) in RULE_COLUMNS.items()} for rule in rules],
+        schema=pa.schema([(name, kind) for name, (_, kind) in RULE_COLUMNS.items()]),
     )

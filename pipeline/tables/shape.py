@@ -25,7 +25,14 @@ _CHARACTERS = "|".join(
         r"[\x00-\xFF]",
     )
 )
-_LATIN = "ISO-8859-1"
+_ESCAPED = (
+    "array_join(transform(regexp_extract_all(decode(CAST({} AS BINARY), 'ISO-8859-1'), r'"
+    + _CHARACTERS.replace("{", "{{").replace("}", "}}")
+    + "', 0), piece -> "
+    "if(length(piece) = 1 AND (piece >= '\\u0080' OR piece = r'\\'), "
+    "concat(r'\\x', lower(hex(encode(piece, 'ISO-8859-1')))), "
+    "decode(encode(piece, 'ISO-8859-1'), 'UTF-8'))), '')"
+)
 
 
 def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFrame:
@@ -34,11 +41,11 @@ def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFr
     present = set(rows.columns)
     columns = []
     for column in schema.fields:
-        value = F.col(column.name) if column.name in present else F.lit(None)
-        value = value.cast(column.dataType)
+        value = f"`{column.name}`" if column.name in present else "NULL"
+        value = f"CAST({value} AS {column.dataType.simpleString()})"
         if isinstance(column.dataType, StringType) and column.name in present and not checked:
             value = utf8(value)
-        columns.append(value.alias(column.name, metadata=column.metadata))
+        columns.append(F.expr(value).alias(column.name, metadata=column.metadata))
     return rows.select(*columns)
 
 
@@ -54,16 +61,10 @@ def elapsed(since: Column, until: Column) -> Column:
     return F.when(until >= since, until - since)
 
 
-def utf8(text: Column) -> Column:
-    """`text`, escaped by the rule of `codec.text` if it is not UTF-8: a VARIANT may give strings of any octets."""
-    pieces = F.regexp_extract_all(F.decode(text.cast("binary"), _LATIN), F.lit(_CHARACTERS), F.lit(0))
-    return F.when(F.is_valid_utf8(text), text).otherwise(F.array_join(F.transform(pieces, _escaped), ""))
-
-
-def _escaped(piece: Column) -> Column:
-    octets = F.encode(piece, _LATIN)
-    odd = (F.length(piece) == 1) & ((piece >= "\x80") | (piece == "\\"))
-    return F.when(odd, F.concat(F.lit("\\x"), F.lower(F.hex(octets)))).otherwise(F.decode(octets, "UTF-8"))
+def utf8(text: str) -> str:
+    """SQL for a text, escaped by the rule of `codec.text` if it is not UTF-8: a VARIANT may give strings of any
+    octets. `text`: SQL of it."""
+    return f"if(is_valid_utf8({text}), {text}, {_ESCAPED.format(text)})"
 
 
 def timestamp(nanoseconds: str) -> Column:

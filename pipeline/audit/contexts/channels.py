@@ -28,210 +28,147 @@ Deliveries are rows as well, except those to a consumer that was started before 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Iterable
 
 from codec.sides import SIDES
-from pipeline.audit.contexts.materialized import materialize_if_any
-from pipeline.audit.detector import NEVER, sql_in
+from pipeline.audit.contexts.messages import MESSAGE_KINDS
+from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.detector import NEVER, Sql, sql_in
 from pipeline.tables.roles import CONNECTION_CHANNEL
 
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
-
-CHANNEL = ("connection_id", "channel", "channel_life")
 CLOSE_ARGUMENTS = "struct<reply_code int, reply_text string, class_id int, method_id int>"
 METHOD_COLUMNS = (
     "connection_id", "channel", "frame_no", "ts_ns", "version", "sender", "name", "class_id", "method_id",
     "content_frame_no",
 )  # fmt: skip
 COUNTED_METHOD = ("sender", "name", "class_id", "method_id", "times", "first_frame", "last_frame")
-# Kind of message -> condition on table messages.
-MESSAGE_KINDS = {
-    "delivered": "operation IN ('deliver', 'get')",
-    "unsettled": "operation IN ('deliver', 'get') AND outcome = 'unsettled'",
-    "refused": "operation IN ('deliver', 'get') AND outcome IN ('rejected', 'requeued')",
-    "redelivered": "operation IN ('deliver', 'get') AND redelivered",
-    "persistent": "operation = 'publish' AND durable",
-}
+OF_CHANNEL: Sql = "PARTITION BY connection_id, channel ORDER BY frame_no"
+# How often the channel of a row was opened so far.
+CHANNEL_LIFE: Sql = f"count(CASE name WHEN 'channel.open' THEN 1 END) OVER ({OF_CHANNEL} ROWS UNBOUNDED PRECEDING)"
 
 
-def channel_methods(sources: Sources, values: Mapping[str, Column], names: Iterable[str] = ()) -> DataFrame:
+def channel_methods(values: Sql, names: Iterable[str] = ()) -> Sql:
     """Unusual methods of the classic family on channels: METHOD_COLUMNS, `channel_life` as in the tables, and `values`
     computed from the other columns. `names`: only these methods, and channel.open."""
-    rows = sources.unusual_methods
-    if rows is None:
-        rows = sources.control_methods.limit(0).withColumn("stretch_life", F.lit(None).cast("bigint"))
-    if names:
-        rows = rows.filter(F.col("name").isin(["channel.open", *names]))
+    chosen = sql_in("name", ("channel.open", *names)) if names else "true"
     # Project before sorting: arguments are wide.
-    chosen = rows.select(*METHOD_COLUMNS, *(value.alias(name) for name, value in values.items()))
-    return chosen.withColumn("channel_life", channel_life())
+    return f"""SELECT *, {CHANNEL_LIFE} AS channel_life
+               FROM (SELECT {columns(METHOD_COLUMNS)}, {values} FROM unusual_methods WHERE {chosen})"""
 
 
-def channel_life() -> Column:
-    """Column `channel_life`: how often the channel of a row was opened so far."""
-    so_far = Window.partitionBy("connection_id", "channel").orderBy("frame_no")
-    opens = F.when(F.col("name") == "channel.open", 1)
-    return F.count(opens).over(so_far.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-
-
-def incarnations(sources: Sources) -> DataFrame:
-    """Context 'incarnations'."""
-    # Nearly all methods lie in stretches with a known incarnation: only the others need sorting.
-    calm = sources.transfer_counts.filter("stretch_life IS NOT NULL").withColumn("channel_life", F.col("stretch_life"))
-    others = channel_methods(sources, {"stretch_life": F.col("stretch_life")}).filter("stretch_life IS NULL")
-    tallies = calm.select(*CHANNEL, "version", *COUNTED_METHOD, "first_ns").unionByName(
-        others.select(
-            *CHANNEL, "version", *COUNTED_METHOD[:4], F.lit(1).cast("bigint").alias("times"),
-            F.col("frame_no").alias("first_frame"), F.col("frame_no").alias("last_frame"),
-            F.col("ts_ns").alias("first_ns"),
-        )
-    ).groupBy(*CHANNEL, "version", *COUNTED_METHOD[:4]).agg(
-        F.sum("times").alias("times"),
-        F.min("first_frame").alias("first_frame"),
-        F.max("last_frame").alias("last_frame"),
-        F.min("first_ns").alias("first_ns"),
-    )  # fmt: skip
-    answers = F.col("name") == "channel.close-ok"
-    counted = tallies.groupBy(*CHANNEL).agg(
-        F.any_value("version").alias("version"),
-        F.collect_list(F.struct(*COUNTED_METHOD)).alias("methods"),
-        *(
-            F.min(F.when(answers & (F.col("sender") == side), F.col("first_ns"))).alias(f"{side}_ok_ns")
-            for side in SIDES
-        ),
-        F.max("last_frame").alias("last_frame"),
-    )
-    answered = F.when(F.col("close.sender") == "client", F.col("server_ok_ns")).otherwise(F.col("client_ok_ns"))
-    over = F.expr("c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none'")
-    still_open = F.when(F.col("close").isNull(), 1)
-    return (
-        counted.join(_closes(sources), list(CHANNEL), "left")
-        .join(_messages(sources.message_counts), list(CHANNEL), "left")
-        .join(sources.connection_facts, "connection_id", "left")
-        .withColumns(
-            {
-                "close_ok_ns": answered,
-                "connection_ended": over,
-                "ended": over | F.col("close").isNotNull(),
-                "until_ns": F.least("c.close.ts_ns", "c.last_ns"),
-                "open_channels": F.count(still_open).over(Window.partitionBy("connection_id")),
-            }
-        )
-    )
-
-
-def _closes(sources: Sources) -> DataFrame:
-    """The first channel.close of each incarnation. Read separately: arguments are slow to read."""
-    args = F.expr(f"try_variant_get(arguments, '$', '{CLOSE_ARGUMENTS}')")
-    closes = channel_methods(sources, {"args": args}, ["channel.close"]).filter("name = 'channel.close'")
-    return closes.groupBy(*CHANNEL).agg(F.min(F.struct("frame_no", "ts_ns", "sender", "args.*")).alias("close"))
-
-
-def _messages(counts: DataFrame) -> DataFrame:
-    """Messages of each kind in MESSAGE_KINDS by incarnation: their number, and the frame of the first."""
-    return counts.groupBy(*CHANNEL).agg(
-        *(F.sum(name).alias(name) for name in MESSAGE_KINDS),
-        *(F.min(f"first_{name}").alias(f"first_{name}") for name in MESSAGE_KINDS),
-    )
+OK_TIMES: Sql = ", ".join(
+    f"min(CASE WHEN name = 'channel.close-ok' AND sender = '{side}' THEN first_ns END) AS {side}_ok_ns"
+    for side in SIDES
+)
+# Nearly all methods lie in stretches with a known incarnation: only the others need sorting. The arguments of closes
+# are read separately, since that is slow.
+INCARNATIONS: Sql = f"""
+    SELECT *, CASE close.sender WHEN 'client' THEN server_ok_ns ELSE client_ok_ns END AS close_ok_ns,
+           connection_ended OR close IS NOT NULL AS ended, least(c.close.ts_ns, c.last_ns) AS until_ns,
+           count(CASE WHEN close IS NULL THEN 1 END) OVER (PARTITION BY connection_id) AS open_channels
+    FROM (SELECT *, c.close.frame_no IS NOT NULL OR coalesce(c.tcp_end, 'none') != 'none' AS connection_ended
+          FROM (SELECT {columns(CHANNEL)}, any_value(version) AS version,
+                       collect_list(struct({columns(COUNTED_METHOD)})) AS methods, {OK_TIMES},
+                       max(last_frame) AS last_frame
+                FROM (SELECT {columns(CHANNEL)}, version, {columns(COUNTED_METHOD[:4])}, sum(times) AS times,
+                             min(first_frame) AS first_frame, max(last_frame) AS last_frame, min(first_ns) AS first_ns
+                      FROM (SELECT connection_id, channel, stretch_life AS channel_life, version,
+                                   {columns(COUNTED_METHOD)}, first_ns
+                            FROM transfer_counts WHERE stretch_life IS NOT NULL
+                            UNION ALL
+                            SELECT {columns(CHANNEL)}, version, {columns(COUNTED_METHOD[:4])}, 1L, frame_no, frame_no,
+                                   ts_ns
+                            FROM ({channel_methods("stretch_life")}) WHERE stretch_life IS NULL)
+                      GROUP BY {columns(CHANNEL)}, version, {columns(COUNTED_METHOD[:4])})
+                GROUP BY {columns(CHANNEL)})
+          LEFT JOIN (SELECT {columns(CHANNEL)}, min(struct(frame_no, ts_ns, sender, args.*)) AS close
+                     FROM ({
+    channel_methods(f"try_variant_get(arguments, '$', '{CLOSE_ARGUMENTS}') AS args", ("channel.close",))
+})
+                     WHERE name = 'channel.close' GROUP BY {columns(CHANNEL)}) USING ({columns(CHANNEL)})
+          LEFT JOIN (SELECT {columns(CHANNEL)}, {", ".join(f"sum({name}) AS {name}" for name in MESSAGE_KINDS)},
+                            {", ".join(f"min(first_{name}) AS first_{name}" for name in MESSAGE_KINDS)}
+                     FROM message_counts GROUP BY {columns(CHANNEL)}) USING ({columns(CHANNEL)})
+          LEFT JOIN connection_facts USING (connection_id))"""
 
 
 # Column -> the rule whose limit is its offset in rows.
 LOOKS_BACK = {"opened_before_ns": "CH-11", "got_before_ns": "CO-07"}
-RATED = ("channel.open", "basic.get")
 
 
-def rates(sources: Sources) -> DataFrame | None:
+def rates(sources: Sources) -> Sql | None:
     """Context 'rates'."""
-    if max(sources.method_counts[name] for name in RATED) <= min(_limits(sources).values(), default=0):
-        return None
-    polls = F.col("name") == "basic.get"
-    in_order = Window.partitionBy("connection_id", "name", "on_channel").orderBy("frame_no")
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    back = {name: F.lag("ts_ns", limit).over(in_order) for name, limit in _limits(sources).items()}
-    nothing = {name: F.lit(None).cast("bigint") for name in LOOKS_BACK if name not in back}
-    return (
-        sources.control_methods.filter(F.col("name").isin(*RATED))
-        .select("connection_id", "frame_no", "ts_ns", "version", "channel", "name", "reply_name")
-        .withColumn("channel_life", channel_life())
-        .withColumn("on_channel", F.when(polls, F.col("channel")))
-        .withColumns(
-            {
-                **back,
-                **nothing,
-                "empty_share": F.avg(F.col("reply_name").eqNullSafe("basic.get-empty").cast("int")).over(so_far),
-            }
-        )
-    )
-
-
-def _limits(sources: Sources) -> dict[str, int]:
-    """Column -> its offset in rows."""
-    return {
-        name: int(sources.parameters[rule]["limit_per_minute"])
+    offsets = {
+        name: int(sources.limit(rule, "limit_per_minute"))
         for name, rule in LOOKS_BACK.items()
         if rule in sources.parameters
     }
+    if max(sources.count("control_methods", name) for name in ("opens", "gets")) <= min(offsets.values(), default=0):
+        return None
+    back = ", ".join(
+        f"lag(ts_ns, {offsets[name]}) OVER own AS {name}" if name in offsets else f"CAST(NULL AS BIGINT) AS {name}"
+        for name in LOOKS_BACK
+    )
+    return f"""
+        SELECT *, {back}, avg(CASE WHEN reply_name <=> 'basic.get-empty' THEN 1 ELSE 0 END) OVER so_far AS empty_share
+        FROM (SELECT *, {CHANNEL_LIFE} AS channel_life, CASE name WHEN 'basic.get' THEN channel END AS on_channel
+              FROM (SELECT connection_id, frame_no, ts_ns, version, channel, name, reply_name
+                    FROM control_methods WHERE name IN ('channel.open', 'basic.get')))
+        WINDOW own AS (PARTITION BY connection_id, name, on_channel ORDER BY frame_no),
+               so_far AS (PARTITION BY connection_id, name, on_channel ORDER BY frame_no ROWS UNBOUNDED PRECEDING)"""
 
 
 BEGINS = ("basic.consume", "basic.consume-ok")
 CONSUMER_METHODS = (*BEGINS, "basic.cancel", "basic.cancel-ok")
+CONSUMER_TAG: Sql = "try_variant_get(arguments, '$.consumer_tag', 'string') AS consumer_tag"
+TAGGED: Sql = f"""
+    SELECT * FROM ({channel_methods(CONSUMER_TAG, CONSUMER_METHODS)})
+    WHERE consumer_tag != '' AND name != 'channel.open'"""
+# Most consumers get all of their deliveries between start and cancel: these did not, perhaps.
+ODD_CONSUMERS: Sql = f"""
+    SELECT {columns(CHANNEL)}, link, version, begun, cancelled
+    FROM (SELECT * FROM message_counts WHERE operation = 'deliver' AND link != '')
+    JOIN (SELECT connection_id, version FROM connections) USING (connection_id)
+    LEFT JOIN (SELECT {columns(CHANNEL)}, consumer_tag AS link,
+                      min(CASE WHEN {sql_in("name", BEGINS)} THEN frame_no END) AS begun,
+                      coalesce(min(CASE WHEN NOT {sql_in("name", BEGINS)} THEN frame_no END), {NEVER}) AS cancelled
+               FROM tagged GROUP BY {columns(CHANNEL)}, consumer_tag) USING ({columns(CHANNEL)}, link)
+    WHERE {sql_in("version", CONNECTION_CHANNEL)}
+          AND NOT coalesce(first_frame > begun AND last_frame < cancelled, false)
+"""
 
 
-def tags(sources: Sources) -> DataFrame:
+def tags(sources: Sources) -> Sql:
     """Context 'tags'."""
-    tag = F.expr("try_variant_get(arguments, '$.consumer_tag', 'string')")
-    tagged = channel_methods(sources, {"consumer_tag": tag}, CONSUMER_METHODS).filter(
-        "consumer_tag != '' AND name != 'channel.open'"
+    own = "connection_id, channel, channel_life, consumer_tag, frame_no, ts_ns, version, sender, name, content_frame_no"
+    rows = f"SELECT {own} FROM tagged"
+    if sources.count("odd_consumers"):  # deliveries are in table messages, which has their tags as a column
+        rows += f"""
+            UNION ALL
+            SELECT {columns(CHANNEL)}, link, first_frame_no, ts_ns, version, 'server', 'basic.deliver', first_frame_no
+            FROM (SELECT * FROM messages WHERE operation = 'deliver')
+            JOIN odd_consumers USING ({columns(CHANNEL)}, link)
+            WHERE NOT coalesce(first_frame_no > begun AND first_frame_no < cancelled, false)"""
+    statement = (
+        f"last(CASE WHEN {sql_in('name', CONSUMER_METHODS)} THEN "
+        "struct(name, sender, frame_no, channel, channel_life) END, true)"
     )
-    delivered = _deliveries_of_tags(sources, tagged)
-    rows = tagged if delivered is None else tagged.unionByName(delivered, allowMissingColumns=True)
-    statement = F.when(
-        F.col("name").isin(list(CONSUMER_METHODS)), F.struct("name", "sender", "frame_no", "channel", "channel_life")
-    )
-    return rows.withColumns(
-        {
-            "tag_was": _last_before(statement, *CHANNEL, "consumer_tag"),
-            "tag_was_anywhere": _last_before(statement, "connection_id", "consumer_tag"),
-        }
-    ).join(sources.connection_facts, "connection_id", "left")
+    before = "ORDER BY frame_no ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+    return f"""
+        SELECT *
+        FROM (SELECT *, {statement} OVER here AS tag_was, {statement} OVER anywhere AS tag_was_anywhere
+              FROM ({rows})
+              WINDOW here AS (PARTITION BY {columns(CHANNEL)}, consumer_tag {before}),
+                     anywhere AS (PARTITION BY connection_id, consumer_tag {before}))
+        LEFT JOIN connection_facts USING (connection_id)"""
 
 
-def _deliveries_of_tags(sources: Sources, tagged: DataFrame) -> DataFrame | None:
-    """Deliveries, from table messages, which has their tags as a column."""
-    frame_no = F.col("first_frame_no")
-    begins = F.col("name").isin(*BEGINS)
-    consumers = tagged.groupBy(*CHANNEL, F.col("consumer_tag").alias("link")).agg(
-        F.min(F.when(begins, F.col("frame_no"))).alias("begun"),
-        F.coalesce(F.min(F.when(~begins, F.col("frame_no"))), F.lit(NEVER)).alias("cancelled"),
-    )
-    versions = sources.tables.connections.select("connection_id", "version")
-    # Most consumers get all of their deliveries between start and cancel.
-    odd = materialize_if_any(
-        sources.message_counts.filter("operation = 'deliver' AND link != ''")
-        .join(versions, "connection_id")
-        .filter(sql_in("version", CONNECTION_CHANNEL))
-        .join(consumers, [*CHANNEL, "link"], "left")
-        .filter("NOT coalesce(first_frame > begun AND last_frame < cancelled, false)")
-        .select(*CHANNEL, "link", "version", "begun", "cancelled")
-    )
-    if odd is None:
-        return None
-    return (
-        sources.tables.messages.filter("operation = 'deliver'")
-        .join(odd, [*CHANNEL, "link"])
-        .filter("NOT coalesce(first_frame_no > begun AND first_frame_no < cancelled, false)")
-        .select(
-            *CHANNEL, frame_no.alias("frame_no"), frame_no.alias("content_frame_no"), "ts_ns", "version",
-            F.lit("server").alias("sender"), F.lit("basic.deliver").alias("name"), F.col("link").alias("consumer_tag"),
-        )
-    )  # fmt: skip
-
-
-def _last_before(value: Column, *partition: str) -> Column:
-    rows = Window.partitionBy(*partition).orderBy("frame_no").rowsBetween(Window.unboundedPreceding, -1)
-    return F.last(value, ignorenulls=True).over(rows)
+RELATIONS = {
+    "tagged": Relation(TAGGED, materialized=False),
+    "odd_consumers": Relation(ODD_CONSUMERS),
+}
+CONTEXTS = {
+    "incarnations": Context(INCARNATIONS, CHANNEL),
+    "rates": Context(rates, CHANNEL),
+    "tags": Context(tags, CHANNEL, full_scan=True),
+}

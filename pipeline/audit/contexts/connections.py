@@ -28,22 +28,22 @@ packets_skipped  packets that were left out for them; null: none, reading stoppe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from collections.abc import Mapping
 
 from codec.compiler.limits import LIMITS
 from codec.net.protocols import FRAGMENT_LIMIT, SKIP_NAMES, TOO_DEEP, TOO_NESTED
 from codec.sides import SIDES
+from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, columns
 from pipeline.audit.detector import Sql
 from pipeline.tables.roles import KNOWN, SPANS
 from pipeline.tables.shape import utf8
 
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
-
+FRAME_COLUMNS = (
+    "connection_id", "frame_no", "ts_ns", "sender", "version", "channel", "frame_type", "class_id", "method_id", "code",
+    "name", "size", "payload_size", "body_size", "status", "error", "notes", "content_frame_no",
+)  # fmt: skip
+# The same of table methods, which has no bodies.
+FRAME_OF_METHOD: Sql = columns(FRAME_COLUMNS).replace("body_size", "CAST(NULL AS BIGINT) AS body_size")
 # Arguments of methods of class connection, context 'connections'.
 CONNECTION_ARGUMENTS = {
     "version_major": "int",
@@ -71,7 +71,6 @@ FIRST_ROWS = {
     **{f"{side}_end": f"name = 'close' AND sender = '{side}'" for side in SIDES},
     **{name.replace("-", "_"): f"name = '{name}'" for name in ("sasl-mechanisms", "sasl-init", "sasl-outcome")},
 }
-HEADER_TYPES = ("protocol-header", "foreign")  # types of frames
 CONTROL = "name LIKE 'connection.%' OR name LIKE 'sasl-%' OR name IN ('open', 'close')"
 SECOND_NS = 10**9
 # Lists of strings: one string with blanks in the classic family, an array in the others.
@@ -81,149 +80,124 @@ ACCESS_REFUSED = 403
 CONNECTION_FORCED = 320  # sent by qpidd when a login fails
 
 
-def arguments_struct(fields: Mapping[str, str]) -> Column:
+def arguments_struct(fields: Mapping[str, str]) -> Sql:
     """Struct of these arguments (name -> type) from VARIANT `arguments`, in one pass; null: none, or another type."""
-    return F.expr(f"try_variant_get(arguments, '$', 'struct<{', '.join(f'{n} {t}' for n, t in fields.items())}>')")
+    return f"try_variant_get(arguments, '$', 'struct<{', '.join(f'{n} {t}' for n, t in fields.items())}>')"
 
 
-def list_arguments() -> dict[str, Column]:
-    """Columns of LIST_ARGUMENTS: arrays of strings from VARIANT `arguments`."""
+def list_argument(paths: tuple[str, ...]) -> Sql:
+    """One of LIST_ARGUMENTS: an array of strings from VARIANT `arguments`."""
 
-    def strings(path: str) -> list[Column]:
-        texts = F.expr(f"try_variant_get(arguments, '$.{path}', 'array<string>')")
-        one = F.expr(f"try_variant_get(arguments, '$.{path}', 'string')")
-        return [texts, F.split(utf8(one), " ")] if path in LIST_ARGUMENTS else [texts]
+    def strings(path: str) -> list[Sql]:
+        texts = f"try_variant_get(arguments, '$.{path}', 'array<string>')"
+        one = utf8(f"try_variant_get(arguments, '$.{path}', 'string')")
+        return [texts, f"split({one}, ' ')"] if path in LIST_ARGUMENTS else [texts]
 
-    return {
-        name: F.coalesce(*(column for path in paths for column in strings(path)))
-        for name, paths in LIST_ARGUMENTS.items()
-    }
+    return f"coalesce({', '.join(found for path in paths for found in strings(path))})"
 
 
-def header_frames(frames: DataFrame) -> DataFrame:
-    """Protocol headers, and frames of other protocols. One filter per type, so that Spark can skip pages by their
-    minimum and maximum."""
-    one, other = (frames.filter(F.col("frame_type") == kind) for kind in HEADER_TYPES)
-    return one.unionAll(other)
-
-
-def control_rows(header_frames: DataFrame, control_methods: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """`columns` of `header_frames` and of the connection methods in `control_methods`, with `args` and list
-    arguments."""
-    rows = header_frames.select(*columns, F.lit(None).cast("variant").alias("arguments")).unionAll(
-        control_methods.filter(CONTROL).select(*columns, "arguments")
-    )
-    own = [value.alias(name) for name, value in list_arguments().items()]
-    return rows.select(*columns, arguments_struct(CONNECTION_ARGUMENTS).alias("args"), *own)
-
-
-def seconds(frames: DataFrame) -> DataFrame:
-    """Frames with `unusual_frame` -> one row per connection, sender, version, second, unusual_frame: min_frame,
-    max_frame, the first row that is a frame, the first gap, the time from which bytes are missing; of captured bytes
-    from_ns, to_ns, from_frame, to_frame. A truncated frame counts as lost."""
-    cut = (F.col("status") == "partial") & (F.col("frame_type") != "skipped")
-    lost = (F.col("frame_type") == "gap") | cut | ((F.col("frame_type") == "skipped") & (F.col("status") != "partial"))
-    is_frame = ~F.col("frame_type").isin("protocol-header", *SPANS)
-    captured = F.col("frame_type") != "gap"
-    measures = {
-        "min_frame": F.min("frame_no"),
-        "max_frame": F.max("frame_no"),
-        "framed": F.min(F.when(is_frame, F.col("frame_no"))),
-        "loss_frame": F.min(F.when(~captured, F.col("frame_no"))),
-        "loss_from_ns": F.min(F.when(lost, F.col("first_ts_ns"))),
-        "from_ns": F.min(F.when(captured, F.col("first_ts_ns"))),
-        "to_ns": F.max(F.when(captured, F.col("ts_ns"))),
-        "from_frame": F.min(F.when(captured, F.col("frame_no"))),
-        "to_frame": F.max(F.when(captured, F.col("frame_no"))),
-    }
-    second = F.expr(f"ts_ns DIV {SECOND_NS}").alias("second")
-    return frames.groupBy("connection_id", "sender", "version", second, "unusual_frame").agg(
-        *(value.alias(name) for name, value in measures.items())
-    )
-
-
-def connection_rows(connections: DataFrame, seconds: DataFrame, first_rows: DataFrame) -> DataFrame:
-    """Table connections, `seconds` and `first_rows` -> context 'connections'."""
-    own = connections.withColumns(
-        {
-            "opened_ns": F.unix_micros("opened_ts") * 1000,
-            "ts_ns": F.unix_micros("closed_ts") * 1000,
-            **{name: F.expr(sql) for name, sql in KNOWN.items()},
-            "asked": _offered("client"),
-            "answered": _offered("server"),
-        }
-    )
-    joined = own.join(_measured(seconds), "connection_id", "left").join(first_rows, "connection_id", "left")
-    return joined.withColumns(
-        {
-            "version": F.coalesce("version", "answered"),
-            "refused": F.expr("c.server_header IS NOT NULL AND c.start IS NULL AND c.server_open IS NULL"),
-            "failed_login": F.expr(
-                "c.start IS NOT NULL AND c.start_ok IS NOT NULL AND c.tune IS NULL AND "
-                f"(c.server_close.args.reply_code = {ACCESS_REFUSED} OR "
-                f"version = '0-10' AND c.server_close.args.reply_code = {CONNECTION_FORCED} OR "
-                "c.close IS NULL AND tcp_end_by = 'server') "
-                "OR c.sasl_outcome.args.code != 0"
-            ),
-            "frame_no": F.coalesce("c.start_ok.frame_no", "c.client_header.frame_no", "first_frame"),
-        }
-    )
-
-
-def _offered(side: str) -> Column:
+def offered(side: str) -> Sql:
     """The version in the first protocol header of `side`."""
-    return F.expr(f"try_element_at(split(try_element_at(filter(versions_offered, v -> v LIKE '{side} %'), 1), ' '), 2)")
+    return f"try_element_at(split(try_element_at(filter(versions_offered, v -> v LIKE '{side} %'), 1), ' '), 2)"
 
 
-def first_rows(control: DataFrame) -> DataFrame:
-    """`control_rows` -> by connection_id `c`, the first row of each kind in FIRST_ROWS."""
-    kinds = ", ".join(f"min(CASE WHEN {sql} THEN row END) AS {name}" for name, sql in FIRST_ROWS.items())
-    rows = control.withColumn("row", F.struct(*ROW))
-    return rows.groupBy("connection_id").agg(F.expr(f"struct({kinds})").alias("c"))
+# Protocol headers, frames of other protocols, and methods of connections themselves, with their arguments: few rows.
+# One filter per frame type, so that Spark can skip pages by their minimum and maximum.
+CONTROL_ROWS: Sql = f"""
+    SELECT {columns(FRAME_COLUMNS)}, {arguments_struct(CONNECTION_ARGUMENTS)} AS args,
+           {", ".join(f"{list_argument(paths)} AS {name}" for name, paths in LIST_ARGUMENTS.items())}
+    FROM (SELECT {columns(FRAME_COLUMNS)}, CAST(NULL AS VARIANT) AS arguments
+          FROM frames WHERE frame_type = 'protocol-header'
+          UNION ALL
+          SELECT {columns(FRAME_COLUMNS)}, CAST(NULL AS VARIANT) FROM frames WHERE frame_type = 'foreign'
+          UNION ALL
+          SELECT {columns(FRAME_COLUMNS)}, arguments FROM control_methods WHERE {CONTROL})"""
 
+# By connection `c`, the first row of each kind in FIRST_ROWS.
+FIRST: Sql = ", ".join(f"min(CASE WHEN {sql} THEN row END) AS {name}" for name, sql in FIRST_ROWS.items())
+FIRST_OF_CONNECTION: Sql = f"""
+    SELECT connection_id, struct({FIRST}) AS c
+    FROM (SELECT *, struct({columns(ROW)}) AS row FROM control_rows) GROUP BY connection_id"""
 
-def _measured(seconds: DataFrame) -> DataFrame:
-    """First and last rows of each side, and the time from which bytes are missing."""
-    measures = {"first_frame": F.min("min_frame")} | {name: F.min(name) for name in ("loss_from_ns", "loss_frame")}
-    for side in SIDES:
-        own = F.col("sender") == side
-        measures[f"{side}_min_frame"] = F.min(F.when(own, F.col("min_frame")))
-        measures[f"{side}_max_frame"] = F.max(F.when(own, F.col("max_frame")))
-        measures[f"{side}_framed"] = F.min(F.when(own, F.col("framed")))
-    return seconds.groupBy("connection_id").agg(*(value.alias(name) for name, value in measures.items()))
+# One row per connection, sender, version, second and unusual frame: first and last frame, the first row that is a
+# frame, the first gap, the time from which bytes are missing; of captured bytes the times and frames from and to.
+# A truncated frame counts as lost.
+LOST: Sql = (
+    "frame_type = 'gap' OR status = 'partial' AND frame_type != 'skipped' "
+    "OR frame_type = 'skipped' AND status != 'partial'"
+)
+SECONDS: Sql = f"""
+    SELECT connection_id, sender, version, ts_ns DIV {SECOND_NS} AS second, unusual_frame, count(1) AS frames,
+           min(frame_no) AS min_frame, max(frame_no) AS max_frame,
+           min(CASE WHEN frame_type NOT IN ('protocol-header', {", ".join(map(repr, SPANS))}) THEN frame_no END)
+               AS framed,
+           min(CASE WHEN frame_type = 'gap' THEN frame_no END) AS loss_frame,
+           min(CASE WHEN {LOST} THEN first_ts_ns END) AS loss_from_ns,
+           min(CASE WHEN frame_type != 'gap' THEN first_ts_ns END) AS from_ns,
+           max(CASE WHEN frame_type != 'gap' THEN ts_ns END) AS to_ns,
+           min(CASE WHEN frame_type != 'gap' THEN frame_no END) AS from_frame,
+           max(CASE WHEN frame_type != 'gap' THEN frame_no END) AS to_frame
+    FROM flagged_frames GROUP BY connection_id, sender, version, ts_ns DIV {SECOND_NS}, unusual_frame"""
 
+# First and last rows of each side.
+OF_SIDES: Sql = ", ".join(
+    f"{function}(CASE WHEN sender = '{side}' THEN {name} END) AS {side}_{name}"
+    for side in SIDES
+    for function, name in (("min", "min_frame"), ("max", "max_frame"), ("min", "framed"))
+)
+MEASURED: Sql = f"""
+    SELECT connection_id, min(min_frame) AS first_frame, min(loss_from_ns) AS loss_from_ns,
+           min(loss_frame) AS loss_frame, {OF_SIDES}
+    FROM seconds GROUP BY connection_id"""
+CONNECTIONS: Sql = f"""
+    SELECT * EXCEPT (version), coalesce(version, answered) AS version,
+           c.server_header IS NOT NULL AND c.start IS NULL AND c.server_open IS NULL AS refused,
+           c.start IS NOT NULL AND c.start_ok IS NOT NULL AND c.tune IS NULL AND
+               (c.server_close.args.reply_code = {ACCESS_REFUSED} OR
+                version = '0-10' AND c.server_close.args.reply_code = {CONNECTION_FORCED} OR
+                c.close IS NULL AND tcp_end_by = 'server')
+               OR c.sasl_outcome.args.code != 0 AS failed_login,
+           coalesce(c.start_ok.frame_no, c.client_header.frame_no, first_frame) AS frame_no
+    FROM (SELECT *, unix_micros(opened_ts) * 1000 AS opened_ns, unix_micros(closed_ts) * 1000 AS ts_ns,
+                 {", ".join(f"{sql} AS `{name}`" for name, sql in KNOWN.items())},
+                 {offered("client")} AS asked, {offered("server")} AS answered
+          FROM connections)
+    LEFT JOIN ({MEASURED}) USING (connection_id) LEFT JOIN first_rows USING (connection_id)"""
+# Columns of `c` in most contexts, besides the first methods.
+OF_CONNECTION = (
+    "frame_max", "channel_max", "heartbeat_s", "user", "vhost", "state", "version_known", "tcp_end", "tcp_end_by",
+    "tcp_rtt_ns", "client_properties", "server_properties", "client_framed", "server_framed", "loss_frame",
+    "loss_from_ns",
+)  # fmt: skip
+FACTS: Sql = f"""
+    SELECT connection_id, struct(c.*, {columns(OF_CONNECTION)}, ts_ns AS last_ns, start AS from_start) AS c
+    FROM known_connections"""
+VERSIONS = {"versions": "collect_set(version)"}
+RELATIONS = {
+    "control_rows": Relation(CONTROL_ROWS),
+    "first_rows": Relation(FIRST_OF_CONNECTION),
+    "seconds": Relation(SECONDS, {**VERSIONS, "frames": "coalesce(sum(frames), 0)", "unusual": "count(unusual_frame)"}),
+    "known_connections": Relation(CONNECTIONS, VERSIONS),
+    "connection_facts": Relation(FACTS, materialized=False),
+}
 
 STEPS = (
     "start", "start-ok", "secure", "secure-ok", "tune", "tune-ok", "open", "open-ok", "redirect",
 )  # fmt: skip
 CLOSE = "name = 'connection.close'"
-
-
-def control(sources: Sources) -> DataFrame:
-    """Rows of `sources.control` with those columns, and `c`."""
-    every = Window.partitionBy("connection_id").orderBy("frame_no").rowsBetween(Window.unboundedPreceding, -1)
-    own = Window.partitionBy("connection_id", "sender").orderBy("frame_no").rowsBetween(Window.unboundedPreceding, -1)
-    is_header = F.col("frame_type") == "protocol-header"
-    is_step = F.col("name").isin([f"connection.{step}" for step in STEPS])
-    closed_by = {side: _any(f"{CLOSE} AND sender = '{side}'").over(every) for side in ("client", "server")}
-    framed = F.expr("CASE sender WHEN 'client' THEN c.client_framed ELSE c.server_framed END")
-    return (
-        sources.control.withColumns(
-            {
-                "earlier_header": F.last(F.when(is_header, F.col("code")), True).over(own),
-                "earlier_step": F.last(F.when(is_step, F.col("name")), True).over(every),
-                "closing": F.coalesce(_any(CLOSE).over(every), F.lit(False)),
-                "far_close": F.when(F.col("sender") == "client", closed_by["server"]).otherwise(closed_by["client"]),
-            }
-        )
-        .join(sources.connection_facts, "connection_id", "left")
-        .withColumn("framed", F.coalesce(framed < F.col("frame_no"), F.lit(False)))
-    )
-
-
-def _any(sql: str) -> Column:
-    return F.max(F.expr(sql))
-
+BEFORE: Sql = "ORDER BY frame_no ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+WITH_STEPS: Sql = f"""
+    SELECT *, coalesce(CASE sender WHEN 'client' THEN c.client_framed ELSE c.server_framed END < frame_no, false)
+           AS framed
+    FROM (SELECT *, last(CASE WHEN frame_type = 'protocol-header' THEN code END, true) OVER own AS earlier_header,
+                 last(CASE WHEN name IN ({", ".join(f"'connection.{step}'" for step in STEPS)}) THEN name END, true)
+                     OVER before AS earlier_step,
+                 coalesce(max({CLOSE}) OVER before, false) AS closing,
+                 CASE sender WHEN 'client' THEN max({CLOSE} AND sender = 'server') OVER before
+                     ELSE max({CLOSE} AND sender = 'client') OVER before END AS far_close
+          FROM control_rows
+          WINDOW before AS (PARTITION BY connection_id {BEFORE}), own AS (PARTITION BY connection_id, sender {BEFORE}))
+    LEFT JOIN connection_facts USING (connection_id)"""
 
 # Limit -> why packets were left out.
 SKIPPED = {
@@ -238,17 +212,18 @@ STOPPED: dict[str, Sql] = {
     "record size": f"{CLAIMED} >= {LIMITS.record_bytes}",
     "expansion": "error LIKE '%expands more than % times%'",
 }
+REACHED = {name: f"skipped_packets['{reason}'] > 0" for name, reason in SKIPPED.items()} | STOPPED
+# `version` is null: a capture speaks none.
+CAPTURES: Sql = f"""
+    SELECT capture_file, error, CAST(NULL AS STRING) AS version,
+           array_compact(array({", ".join(f"CASE WHEN {sql} THEN '{name}' END" for name, sql in REACHED.items())}))
+               AS limits,
+           nullif({" + ".join(f"coalesce(skipped_packets['{reason}'], 0)" for reason in SKIPPED.values())}, 0L)
+               AS packets_skipped
+    FROM captures"""
 
-
-def captures(sources: Sources) -> DataFrame:
-    """Context 'captures'. `version` is null: a capture speaks none."""
-    found = {name: f"skipped_packets['{reason}'] > 0" for name, reason in SKIPPED.items()} | STOPPED
-    limits = ", ".join(f"CASE WHEN {reached} THEN '{name}' END" for name, reached in found.items())
-    skipped = " + ".join(f"coalesce(skipped_packets['{reason}'], 0)" for reason in SKIPPED.values())
-    return sources.tables.captures.select(
-        "capture_file",
-        "error",
-        F.lit(None).cast("string").alias("version"),
-        F.expr(f"array_compact(array({limits}))").alias("limits"),
-        F.expr(f"nullif({skipped}, 0L)").alias("packets_skipped"),
-    )
+CONTEXTS = {
+    "connections": Context("SELECT * FROM known_connections"),
+    "control": Context(WITH_STEPS, CHANNEL[:2]),
+    "captures": Context(CAPTURES, ()),
+}

@@ -1,10 +1,9 @@
-"""Context 'messages': table messages, with frame_no and content_frame_no (the frame of its method), `version`, and its
-connection (`c`).
+"""Contexts of messages. `frame_no` and `content_frame_no` are the frame of their method.
 
 Context 'numbers': deliveries with a delivery tag, and `highest_tag`: the highest tag before, in the same channel
 incarnation.
 
-Context 'waits': rows of context 'messages' that were settled late or never.
+Context 'waits': messages that were settled late or never, with their connection (`c`).
 
 waited_ns    from the message to its settlement; without one, to the end of its channel or connection
 outstanding  messages of its channel that are unsettled at the end
@@ -31,25 +30,14 @@ Context 'contents': messages with properties that rules read.
 Context 'files': file.publish and file.deliver, with the methods before them on the channel that may have staged their
 content.
 
-Messages are counted by kind, once (`count_messages`): a context about a kind that does not occur is not planned.
+Messages are counted by kind, once (`message_counts`): a context about a kind that does not occur is not planned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import reduce
-from operator import and_
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
-from pipeline.audit.contexts.channels import CHANNEL, MESSAGE_KINDS
-from pipeline.audit.detector import Sql
+from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.detector import Sql, sql_in
 from pipeline.tables.attributes import PERSISTENT
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Parameters, Sources
 
 LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting; the lowest one selects the rows
 # Kind -> condition on messages; contexts filter by the same conditions.
@@ -65,125 +53,91 @@ KINDS: dict[str, Sql] = {
     "requeued": "outcome = 'requeued'",
     "waited": "settle_latency_ns > {least_ns} OR outcome = 'unsettled'",
 }
+# Counted by channel, too.
+MESSAGE_KINDS = {
+    "delivered": "operation IN ('deliver', 'get')",
+    "unsettled": "operation IN ('deliver', 'get') AND outcome = 'unsettled'",
+    "refused": "operation IN ('deliver', 'get') AND outcome IN ('rejected', 'requeued')",
+    "redelivered": "operation IN ('deliver', 'get') AND redelivered",
+    "persistent": "operation = 'publish' AND durable",
+}
+OF_CONNECTION: Sql = "(SELECT connection_id, version FROM connections)"
 
 
-def kind_conditions(parameters: Parameters) -> Mapping[str, Sql]:
-    """KINDS with the lowest limit of the LIMITED rules, ns."""
-    limits = [parameters[rule]["limit_seconds"] for rule in LIMITED if rule in parameters]
-    return {name: sql.format(least_ns=int(min(limits, default=0) * 10**9)) for name, sql in KINDS.items()}
+def waited(sources: Sources) -> Sql:
+    """KINDS["waited"] with the lowest limit of the LIMITED rules."""
+    limits = [sources.limit(rule, "limit_seconds") for rule in LIMITED if rule in sources.parameters]
+    return KINDS["waited"].format(least_ns=int(min(limits, default=0) * 10**9))
 
 
-def count_messages(messages: DataFrame, parameters: Parameters) -> DataFrame:
+def message_counts(sources: Sources) -> Sql:
     """Messages counted by CHANNEL, `operation` and `link`: `first_frame` and `last_frame`; the number of each of
     MESSAGE_KINDS and of `large` publishes, with the frame of the first (`first_*`); the `largest`, bytes; the number of
     each kind (`kind_*`)."""
-    limit = int(parameters.get("PR-09", {}).get("limit_bytes", 0))
-    published = F.when(F.col("operation") == "publish", F.coalesce("body_size", "body_seen"))
-    counts = {name: F.expr(sql) for name, sql in MESSAGE_KINDS.items()} | {"large": published > limit}
-    return messages.groupBy(*CHANNEL, "operation", "link").agg(
-        F.min("first_frame_no").alias("first_frame"),
-        F.max("first_frame_no").alias("last_frame"),
-        F.max(published).alias("largest"),
-        *(F.count_if(is_one).alias(name) for name, is_one in counts.items()),
-        *(F.min(F.when(is_one, F.col("first_frame_no"))).alias(f"first_{name}") for name, is_one in counts.items()),
-        *(F.count_if(F.expr(sql)).alias(f"kind_{name}") for name, sql in kind_conditions(parameters).items()),
-    )
+    published = "CASE operation WHEN 'publish' THEN coalesce(body_size, body_seen) END"
+    counted = {**MESSAGE_KINDS, "large": f"{published} > {int(sources.limit('PR-09', 'limit_bytes'))}"}
+    first = ", ".join(f"min(CASE WHEN {sql} THEN first_frame_no END) AS first_{name}" for name, sql in counted.items())
+    kinds = {**KINDS, "waited": waited(sources)}
+    return f"""
+        SELECT {columns(CHANNEL)}, operation, link, min(first_frame_no) AS first_frame,
+               max(first_frame_no) AS last_frame, max({published}) AS largest,
+               {", ".join(f"count_if({sql}) AS {name}" for name, sql in counted.items())},
+               {first},
+               {", ".join(f"count_if({sql}) AS kind_{name}" for name, sql in kinds.items())}
+        FROM messages GROUP BY {columns(CHANNEL)}, operation, link"""
 
 
-def count_kinds(counts: DataFrame) -> Mapping[str, int]:
-    """How many messages there are of each kind."""
-    (row,) = counts.agg(*(F.expr(f"coalesce(sum(kind_{name}), 0)").alias(name) for name in KINDS)).collect()
-    return row.asDict()
+# Deliveries to a direct reply-to consumer have no delivery tags of their own.
+NUMBERS: Sql = f"""
+    SELECT /*+ BROADCAST(of_connection) */ *
+    FROM (SELECT {columns(CHANNEL)}, first_frame_no AS frame_no, first_frame_no AS content_frame_no, ts_ns,
+                 delivery_tag, max(delivery_tag) OVER (PARTITION BY {columns(CHANNEL)} ORDER BY first_frame_no
+                                                       ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest_tag
+          FROM messages
+          WHERE operation IN ('deliver', 'get') AND delivery_tag > 0
+                AND coalesce(routing_key, '') NOT LIKE 'amq.rabbitmq.reply-to%')
+    JOIN {OF_CONNECTION} AS of_connection USING (connection_id)"""
 
 
-def messages(sources: Sources) -> DataFrame:
-    """Context 'messages'."""
-    versions = sources.tables.connections.select("connection_id", "version")
-    return (
-        sources.tables.messages.withColumns(
-            {"frame_no": F.col("first_frame_no"), "content_frame_no": F.col("first_frame_no")}
-        )
-        .join(versions, "connection_id", "left")
-        .join(sources.connection_facts, "connection_id", "left")
-    )
-
-
-def numbers(sources: Sources) -> DataFrame | None:
-    """Context 'numbers'. Deliveries to a direct reply-to consumer have no delivery tags of their own."""
-    if not sources.message_kind_counts["delivered"]:
-        return None
-    delivered = sources.tables.messages.filter(
-        "operation IN ('deliver', 'get') AND delivery_tag > 0 "
-        "AND coalesce(routing_key, '') NOT LIKE 'amq.rabbitmq.reply-to%'"
-    ).select(
-        *CHANNEL,
-        F.col("first_frame_no").alias("frame_no"),
-        F.col("first_frame_no").alias("content_frame_no"),
-        "ts_ns",
-        "delivery_tag",
-    )
-    earlier = Window.partitionBy(*CHANNEL).orderBy("frame_no").rowsBetween(Window.unboundedPreceding, -1)
-    versions = sources.tables.connections.select("connection_id", "version")
-    return delivered.withColumn("highest_tag", F.max("delivery_tag").over(earlier)).join(
-        F.broadcast(versions), "connection_id"
-    )
-
-
-def waits(sources: Sources) -> DataFrame | None:
+def waits(sources: Sources) -> Sql:
     """Context 'waits'."""
-    if not sources.message_kind_counts["waited"]:
-        return None
-    channels = sources.tables.channels.select(
-        *CHANNEL, (F.unix_micros("closed_ts") * 1000).alias("closed_ns"), F.col("unsettled").alias("outstanding")
-    )
-    until = F.least("closed_ns", "c.close.ts_ns", "c.last_ns")
-    return (
-        messages(sources)
-        .filter(kind_conditions(sources.parameters)["waited"])
-        .join(channels, list(CHANNEL), "left")
-        .withColumn("waited_ns", F.coalesce("settle_latency_ns", until - F.col("ts_ns")))
-    )
+    return f"""
+        SELECT *, coalesce(settle_latency_ns, least(closed_ns, c.close.ts_ns, c.last_ns) - ts_ns) AS waited_ns
+        FROM (SELECT *, first_frame_no AS frame_no, first_frame_no AS content_frame_no
+              FROM messages WHERE {waited(sources)})
+        LEFT JOIN {OF_CONNECTION} USING (connection_id)
+        LEFT JOIN connection_facts USING (connection_id)
+        LEFT JOIN (SELECT {columns(CHANNEL)}, unix_micros(closed_ts) * 1000 AS closed_ns, unsettled AS outstanding
+                   FROM channels) USING ({columns(CHANNEL)})"""
 
 
-OF_KEY = ("exchange", "routing_key", "body_sha256")
-
-
-def returned_publishes(sources: Sources) -> DataFrame | None:
-    """Context 'returned_publishes'."""
-    if not sources.message_kind_counts["returned"]:
-        return None
-    versions = sources.tables.connections.select("connection_id", "version")
-    equal = Window.partitionBy(*CHANNEL, *OF_KEY)
-    all_are = F.count("settled_frame_no").over(equal) == F.count("*").over(equal)
-    confirmed = F.when(all_are, F.max("settled_frame_no").over(equal))
-    in_doubt = "operation = 'publish' AND delivery_tag IS NOT NULL AND (mandatory OR immediate)"
-    publishes = (
-        sources.tables.messages.filter(in_doubt)
-        .select(
-            *CHANNEL, *OF_KEY, F.col("first_frame_no").alias("frame_no"), "ts_ns", "delivery_tag", "settled_frame_no",
-            "returned_frame_no",
-        )
-        .withColumn("all_confirmed_frame", confirmed)
-    )  # fmt: skip
-    given_back = publishes.filter("returned_frame_no IS NOT NULL")
-    returns = sources.tables.messages.filter(KINDS["returned"]).select(
-        *CHANNEL, *OF_KEY, F.col("first_frame_no").alias("returned_frame_no")
-    )
-    alone = returns.join(
-        given_back.select("connection_id", "returned_frame_no"), [*CHANNEL[:1], "returned_frame_no"], "anti"
-    )
-    in_turn = Window.partitionBy(*CHANNEL, *OF_KEY)
-    late = (
-        publishes.filter("returned_frame_no IS NULL")
-        .drop("returned_frame_no")
-        .withColumn("turn", F.row_number().over(in_turn.orderBy("frame_no")))
-        .join(
-            alone.withColumn("turn", F.row_number().over(in_turn.orderBy("returned_frame_no"))),
-            [*CHANNEL, *OF_KEY, "turn"],
-        )
-    )
-    return given_back.unionByName(late.select(given_back.columns)).join(versions, "connection_id", "left")
-
+OF_KEY = (*CHANNEL, "exchange", "routing_key", "body_sha256")
+RETURNED_PUBLISHES: Sql = f"""
+    WITH publishes AS (
+        SELECT {columns(OF_KEY)}, first_frame_no AS frame_no, ts_ns, delivery_tag, settled_frame_no, returned_frame_no,
+               CASE WHEN count(settled_frame_no) OVER equal = count(1) OVER equal
+                   THEN max(settled_frame_no) OVER equal END AS all_confirmed_frame
+        FROM messages
+        WHERE operation = 'publish' AND delivery_tag IS NOT NULL AND (mandatory OR immediate)
+        WINDOW equal AS (PARTITION BY {columns(OF_KEY)})),
+    unpaired AS (
+        SELECT {columns(OF_KEY)}, returned_frame_no,
+               row_number() OVER (PARTITION BY {columns(OF_KEY)} ORDER BY returned_frame_no) AS turn
+        FROM (SELECT {columns(OF_KEY)}, first_frame_no AS returned_frame_no
+              FROM messages WHERE {KINDS["returned"]})
+        LEFT ANTI JOIN (SELECT connection_id, returned_frame_no FROM publishes WHERE returned_frame_no IS NOT NULL)
+            USING (connection_id, returned_frame_no))
+    SELECT * FROM (
+        SELECT {columns(OF_KEY)}, frame_no, ts_ns, delivery_tag, settled_frame_no, all_confirmed_frame,
+               returned_frame_no
+        FROM publishes WHERE returned_frame_no IS NOT NULL
+        UNION ALL
+        SELECT {columns(OF_KEY)}, frame_no, ts_ns, delivery_tag, settled_frame_no, all_confirmed_frame,
+               unpaired.returned_frame_no
+        FROM (SELECT *, row_number() OVER (PARTITION BY {columns(OF_KEY)} ORDER BY frame_no) AS turn
+              FROM publishes WHERE returned_frame_no IS NULL)
+        JOIN unpaired USING ({columns(OF_KEY)}, turn))
+    LEFT JOIN {OF_CONNECTION} USING (connection_id)"""
 
 BROKER = ("server_ip", "server_port", "vhost")
 # Methods of the client that show that a queue is a stream.
@@ -191,117 +145,77 @@ STREAMS: Sql = (
     "name = 'queue.declare' AND try_variant_get(arguments, '$.arguments[\"x-queue-type\"]', 'string') = 'stream' OR "
     "name = 'basic.consume' AND try_variant_get(arguments, '$.arguments[\"x-stream-offset\"]', 'variant') IS NOT NULL"
 )
+BROKERS: Sql = f"(SELECT connection_id, version, {columns(BROKER)} FROM connections)"
 FINGERPRINT = (*BROKER, "body_sha256", "message_id", "correlation_id", "timestamp")
-
-
-def redeliveries(sources: Sources) -> DataFrame | None:
-    """Context 'redeliveries'."""
-    if not sources.message_kind_counts["went_back"]:
-        return None
-    tables = sources.tables
-    brokers = tables.connections.select("connection_id", "version", *BROKER)
-    channels = tables.channels.select(*CHANNEL, (F.unix_micros("closed_ts") * 1000).alias("closed_ns"))
-    rows = (
-        tables.messages.filter("body_sha256 IS NOT NULL AND operation IN ('publish', 'deliver', 'get')")
-        .select(
-            *CHANNEL, "first_frame_no", "ts_ns", "operation", "queue", "redelivered", "outcome", "settled_ts_ns",
-            "headers", "body_sha256", "message_id", "correlation_id", "timestamp",
-        )
-        .join(brokers, "connection_id")
-    )  # fmt: skip
-    streams = sources.control_methods.filter(STREAMS).join(brokers, "connection_id").select(*BROKER, "queue").distinct()
-    same_queue = reduce(and_, (rows[name].eqNullSafe(streams[name]) for name in (*BROKER, "queue")))
-    rows = rows.join(streams, same_queue, "left_anti")
-    went_back = F.expr(KINDS["went_back"])
-    # Few messages go back: only those, and messages equal to them, are sorted.
-    candidates = rows.filter(went_back).select(_key().alias("key")).distinct()
-    ends = F.least("closed_ns", "c.close.ts_ns", F.expr("CASE WHEN c.tcp_end != 'none' THEN c.last_ns END"))
-    back_ns = F.when(F.col("outcome") == "requeued", F.col("settled_ts_ns")).when(F.col("outcome") == "unsettled", ends)
-    near = (
-        rows.withColumn("key", _key())
-        .join(candidates, "key", "left_semi")
-        .join(channels, list(CHANNEL), "left")
-        .join(sources.connection_facts.select("connection_id", "c"), "connection_id", "left")
-        .withColumn("back_ns", F.when(went_back, back_ns))
-    )
-    return _with_verdict(near).filter("unflagged")
-
-
-def _key() -> Column:
-    return F.xxhash64(*FINGERPRINT)
-
-
-def _with_verdict(rows: DataFrame) -> DataFrame:
-    """`unflagged`: true on redeliveries that are not marked as such; with the delivery that went back."""
-    of_message = Window.partitionBy("key").orderBy("ts_ns", "connection_id", "first_frame_no")
-    of_queue = Window.partitionBy("key", "queue").orderBy("ts_ns", "connection_id", "first_frame_no")
-    before, so_far = (of_queue.rowsBetween(Window.unboundedPreceding, end) for end in (-1, 0))
-    delivery = F.col("operation") != "publish"
-    fresh = delivery & ~F.coalesce("redelivered", F.lit(False))
-    earlier = F.when(delivery, F.struct("back_ns", "first_frame_no", "connection_id", "ts_ns"))
-    published = F.when(~delivery, F.col("ts_ns"))
-    return (
-        rows.withColumns(
-            {
-                "earlier": F.last(earlier, ignorenulls=True).over(before),
-                "first_deliveries": F.count(F.when(fresh, 1)).over(so_far),
-                "publishes": F.count(published).over(of_message),
-                "last_published_ns": F.max(published).over(of_message),
-            }
-        )
-        .withColumn(
-            "unflagged",
-            fresh
-            & F.col("queue").isNotNull()
-            & (F.col("earlier.back_ns") <= F.col("ts_ns"))
-            & F.expr("try_variant_get(headers, '$[\"x-death\"]', 'variant') IS NULL")
-            & F.expr("try_variant_get(headers, '$[\"x-stream-offset\"]', 'variant') IS NULL")
-            & F.expr("publishes = 0 AND message_id IS NOT NULL OR publishes > 0 AND first_deliveries > publishes")
-            & F.expr("coalesce(last_published_ns < earlier.ts_ns, true)"),
-        )
-        .withColumns(
-            {
-                "frame_no": F.col("first_frame_no"),
-                "earlier_frame": F.col("earlier.first_frame_no"),
-                "earlier_connection": F.col("earlier.connection_id"),
-            }
-        )
-    )
-
+SAME_QUEUE: Sql = " AND ".join(f"delivered.{name} <=> streams.{name}" for name in (*BROKER, "queue"))
+ENDS: Sql = "least(closed_ns, c.close.ts_ns, CASE WHEN c.tcp_end != 'none' THEN c.last_ns END)"
+FRESH: Sql = "operation != 'publish' AND NOT coalesce(redelivered, false)"
+# Few messages go back: only those, and messages equal to them, are sorted.
+REDELIVERIES: Sql = f"""
+    WITH moved AS (
+        SELECT delivered.*, xxhash64({columns(FINGERPRINT)}) AS key
+        FROM (SELECT {columns(CHANNEL)}, first_frame_no, ts_ns, operation, queue, redelivered, outcome, settled_ts_ns,
+                     headers, body_sha256, message_id, correlation_id, timestamp, version, {columns(BROKER)}
+              FROM messages JOIN {BROKERS} USING (connection_id)
+              WHERE body_sha256 IS NOT NULL AND operation IN ('publish', 'deliver', 'get')) AS delivered
+        LEFT ANTI JOIN (SELECT DISTINCT {columns(BROKER)}, queue
+                        FROM (SELECT * FROM control_methods WHERE {STREAMS}) JOIN {BROKERS} USING (connection_id))
+            AS streams ON {SAME_QUEUE})
+    SELECT *, first_frame_no AS frame_no, earlier.first_frame_no AS earlier_frame,
+           earlier.connection_id AS earlier_connection
+    FROM (SELECT *, last(CASE WHEN operation != 'publish' THEN
+                             struct(back_ns, first_frame_no, connection_id, ts_ns) END, true) OVER before AS earlier,
+                 count(CASE WHEN {FRESH} THEN 1 END) OVER so_far AS first_deliveries,
+                 count(CASE operation WHEN 'publish' THEN ts_ns END) OVER of_message AS publishes,
+                 max(CASE operation WHEN 'publish' THEN ts_ns END) OVER of_message AS last_published_ns
+          FROM (SELECT *, CASE WHEN {KINDS["went_back"]} THEN
+                       CASE outcome WHEN 'requeued' THEN settled_ts_ns WHEN 'unsettled' THEN {ENDS} END END AS back_ns
+                FROM moved LEFT SEMI JOIN (SELECT key FROM moved WHERE {KINDS["went_back"]}) USING (key)
+                LEFT JOIN (SELECT {columns(CHANNEL)}, unix_micros(closed_ts) * 1000 AS closed_ns FROM channels)
+                    USING ({columns(CHANNEL)})
+                LEFT JOIN connection_facts USING (connection_id))
+          WINDOW of_message AS (PARTITION BY key ORDER BY ts_ns, connection_id, first_frame_no),
+                 before AS (PARTITION BY key, queue ORDER BY ts_ns, connection_id, first_frame_no
+                            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+                 so_far AS (PARTITION BY key, queue ORDER BY ts_ns, connection_id, first_frame_no
+                            ROWS UNBOUNDED PRECEDING))
+    WHERE {FRESH} AND queue IS NOT NULL AND earlier.back_ns <= ts_ns
+          AND try_variant_get(headers, '$["x-death"]', 'variant') IS NULL
+          AND try_variant_get(headers, '$["x-stream-offset"]', 'variant') IS NULL
+          AND (publishes = 0 AND message_id IS NOT NULL OR publishes > 0 AND first_deliveries > publishes)
+          AND coalesce(last_published_ns < earlier.ts_ns, true)"""
 
 # Rows in which the staging of a content is searched: more staged contents on a channel do not occur.
 STAGED_BEFORE = 1000
 STAGES = ("file.open", "file.open-ok", "file.stage")
 SENDS_STAGED = ("file.publish", "file.deliver")
+# durable is delivery mode 2: only other messages need the properties.
+CONTENTS: Sql = f"""
+    SELECT *
+    FROM (SELECT {columns(CHANNEL)}, sender, operation, ts_ns, priority, user_id, expiration,
+                 first_frame_no AS frame_no, first_frame_no AS content_frame_no,
+                 CASE WHEN NOT durable THEN try_variant_get(properties, '$.delivery_mode', 'int') END AS delivery_mode
+          FROM messages WHERE {KINDS["special"]})
+    JOIN (SELECT connection_id, version, user AS login FROM known_connections) USING (connection_id)
+    WHERE delivery_mode != {PERSISTENT} OR priority IS NOT NULL OR user_id IS NOT NULL OR expiration IS NOT NULL"""
+FILES: Sql = f"""
+    SELECT *
+    FROM (SELECT *, collect_list(struct(frame_no, sender, name, args.identifier)) OVER (
+                     PARTITION BY connection_id, channel ORDER BY frame_no
+                     ROWS BETWEEN {STAGED_BEFORE} PRECEDING AND 1 PRECEDING) AS steps
+          FROM (SELECT connection_id, channel, version, frame_no, content_frame_no, ts_ns, sender, name,
+                       try_variant_get(arguments, '$', 'struct<identifier string>') AS args
+                FROM control_methods WHERE {sql_in("name", (*STAGES, *SENDS_STAGED))}))
+    WHERE {sql_in("name", SENDS_STAGED)}"""
 
-
-def contents(sources: Sources) -> DataFrame | None:
-    """Context 'contents': one row per message with properties that rules read."""
-    if not sources.message_kind_counts["special"]:
-        return None
-    messages = sources.tables.messages.filter(KINDS["special"])
-    # durable is delivery mode 2: only other messages need the properties
-    delivery_mode = F.when(~F.col("durable"), F.expr("try_variant_get(properties, '$.delivery_mode', 'int')"))
-    rows = messages.select(
-        "connection_id", "channel", "channel_life", "sender", "operation", "ts_ns", "priority", "user_id", "expiration",
-        F.col("first_frame_no").alias("frame_no"), F.col("first_frame_no").alias("content_frame_no"),
-        delivery_mode.alias("delivery_mode"),
-    )  # fmt: skip
-    asked_about = F.col("delivery_mode") != PERSISTENT
-    for name in ("priority", "user_id", "expiration"):
-        asked_about |= F.col(name).isNotNull()
-    of_connection = sources.connections.select("connection_id", "version", F.col("user").alias("login"))
-    return rows.filter(asked_about).join(of_connection, "connection_id")
-
-
-def files(sources: Sources) -> DataFrame | None:
-    """Context 'files': one row a file.publish or file.deliver, with whether its content was staged before."""
-    if not any(sources.method_counts[name] for name in SENDS_STAGED):
-        return None
-    before = Window.partitionBy("connection_id", "channel").orderBy("frame_no").rowsBetween(-STAGED_BEFORE, -1)
-    step = F.struct("frame_no", "sender", "name", "args.identifier")
-    rows = sources.control_methods.filter(F.col("name").isin(*STAGES, *SENDS_STAGED)).select(
-        "connection_id", "channel", "version", "frame_no", "content_frame_no", "ts_ns", "sender", "name",
-        F.expr("try_variant_get(arguments, '$', 'struct<identifier string>')").alias("args"),
-    )  # fmt: skip
-    return rows.withColumn("steps", F.collect_list(step).over(before)).filter(F.col("name").isin(*SENDS_STAGED))
+RELATIONS = {
+    "message_counts": Relation(message_counts, {name: f"coalesce(sum(kind_{name}), 0)" for name in KINDS}),
+}
+CONTEXTS = {
+    "numbers": Context(NUMBERS, CHANNEL, messages="delivered", full_scan=True),
+    "waits": Context(waits, CHANNEL, messages="waited", full_scan=True),
+    "returned_publishes": Context(RETURNED_PUBLISHES, CHANNEL, messages="returned", full_scan=True),
+    "redeliveries": Context(REDELIVERIES, CHANNEL, messages="went_back", full_scan=True),
+    "contents": Context(CONTENTS, CHANNEL, messages="special", full_scan=True),
+    "files": Context(FILES, CHANNEL[:2], methods=SENDS_STAGED),
+}

@@ -16,126 +16,81 @@ of the one in force when the consumer started and all later ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
-from pyspark.sql import functions as F
-
-from pipeline.audit.contexts.channels import CHANNEL, channel_methods
-from pipeline.audit.contexts.materialized import materialize_if_any
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
+from pipeline.audit.contexts.channels import channel_methods
+from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.detector import Sql
 
 UNLIMITED = (1 << 31) - 1
 QOS_ARGUMENTS = "struct<prefetch_count int, `global` boolean, consumer_tag string, no_ack boolean, no_wait boolean>"
 LIMITS = ("basic.qos", "basic.consume", "basic.consume-ok", "tx.select")
+# Messages that need a settlement; if that is not known, those that were settled.
+NEEDS_SETTLEMENT: Sql = "outcome != 'presettled' AND NOT (outcome = 'unknown' AND settled_ts_ns IS NULL)"
+# A row per delivery and a row per settlement: `at_ns`, `change`.
+MOVES: Sql = (
+    "inline(IF(settled_ts_ns IS NULL, array(struct(ts_ns AS at_ns, 1 AS change)), "
+    "array(struct(ts_ns AS at_ns, 1 AS change), struct(settled_ts_ns AS at_ns, -1 AS change))))"
+)
+OVER_TIME: Sql = "ORDER BY at_ns, change, frame_no ROWS UNBOUNDED PRECEDING"
 
 
-def compute_peaks(sources: Sources) -> DataFrame | None:
+def outstanding_peaks(sources: Sources) -> Sql:
     """The rows of context 'outstanding_peaks', which 'prefetched' reads as well."""
-    if not sources.message_kind_counts["delivered"]:
-        return None
     limit = sources.parameters.get("DL-12", {}).get("limit", UNLIMITED)
-    messages = sources.tables.messages.filter(F.col("operation").isin("deliver", "get") & _waits_for_somebody())
-    moves = _moves(messages.select(*CHANNEL, "first_frame_no", "ts_ns", "settled_ts_ns"))
-    over_time = Window.partitionBy(*CHANNEL).orderBy("at_ns", "change", "frame_no")
-    counted = moves.withColumn("outstanding", F.sum("change").over(_so_far(over_time)))
-    above = F.when(F.col("outstanding") > limit, F.struct("at_ns", "frame_no"))
-    versions = sources.tables.connections.select("connection_id", "version")
-    return (
-        counted.groupBy(*CHANNEL)
-        .agg(F.max("outstanding").alias("peak"), F.min(above).alias("first"))
-        .select(*CHANNEL, "peak", F.col("first.frame_no").alias("frame_no"), F.col("first.at_ns").alias("ts_ns"))
-        .join(versions, "connection_id", "left")
-    )
+    return f"""
+        SELECT {columns(CHANNEL)}, peak, first.frame_no, first.at_ns AS ts_ns, version
+        FROM (SELECT {columns(CHANNEL)}, max(outstanding) AS peak,
+                     min(CASE WHEN outstanding > {limit} THEN struct(at_ns, frame_no) END) AS first
+              FROM (SELECT *, sum(change) OVER (PARTITION BY {columns(CHANNEL)} {OVER_TIME}) AS outstanding
+                    FROM (SELECT {columns(CHANNEL)}, first_frame_no AS frame_no, {MOVES}
+                          FROM messages WHERE operation IN ('deliver', 'get') AND {NEEDS_SETTLEMENT}))
+              GROUP BY {columns(CHANNEL)})
+        LEFT JOIN (SELECT connection_id, version FROM connections) USING (connection_id)"""
 
 
-def prefetched(sources: Sources) -> DataFrame | None:
+# Consumers with a limit, on channels whose peak exceeds it: CHANNEL, consumer_tag, `allowed`, `shared` (by all
+# consumers of the channel). Left out: consumers whose tag was used twice on the channel, and transactional channels,
+# because it is not specified when the broker counts a settlement in a transaction.
+PREFETCH_LIMITS: Sql = f"""
+    SELECT {columns(CHANNEL)}, consumer_tag, version, allowed, shared
+    FROM (SELECT {columns(CHANNEL)}, args.consumer_tag AS consumer_tag, any_value(version) AS version,
+                 max(greatest(in_force, later)) AS allowed, min(in_force IS NOT NULL) AS ever,
+                 max(coalesce(shared, false)) AS shared, max(transactions) AS transactions,
+                 count(CASE name WHEN 'basic.consume' THEN 1 END) AS asked, count(1) AS rows
+          FROM (SELECT *, last(qos, true) OVER in_order AS in_force,
+                       last(CASE WHEN qos IS NOT NULL THEN args.global END, true) OVER in_order AS shared,
+                       max(qos) OVER (PARTITION BY {columns(CHANNEL)} ORDER BY frame_no DESC
+                                      ROWS UNBOUNDED PRECEDING) AS later,
+                       max(name = 'tx.select') OVER (PARTITION BY {columns(CHANNEL)}) AS transactions
+                FROM (SELECT *, CASE name WHEN 'basic.qos' THEN
+                             IF(args.prefetch_count > 0, args.prefetch_count, {UNLIMITED}) END AS qos
+                      FROM ({channel_methods(f"try_variant_get(arguments, '$', '{QOS_ARGUMENTS}') AS args", LIMITS)}))
+                WINDOW in_order AS (PARTITION BY {columns(CHANNEL)} ORDER BY frame_no))
+          WHERE name IN ('basic.consume', 'basic.consume-ok') AND coalesce(args.consumer_tag, '') != ''
+          GROUP BY {columns(CHANNEL)}, args.consumer_tag)
+    JOIN (SELECT {columns(CHANNEL)}, peak FROM outstanding_peaks) USING ({columns(CHANNEL)})
+    WHERE ever AND allowed < {UNLIMITED} AND NOT transactions AND asked <= 1 AND rows <= 2 AND peak > allowed"""
+
+
+def prefetched(sources: Sources) -> Sql | None:
     """Context 'prefetched': only incarnations whose peak exceeds the limit of a consumer."""
-    if sources.outstanding_peaks is None or not sources.method_counts["basic.qos"]:
+    if not sources.count("outstanding_peaks") or not sources.count("prefetch_limits"):
         return None
-    limits = materialize_if_any(
-        _limits(sources)
-        .join(sources.outstanding_peaks.select(*CHANNEL, "peak"), list(CHANNEL))
-        .filter("peak > allowed")
-    )
-    if limits is None:
-        return None
-    delivered = sources.tables.messages.filter((F.col("operation") == "deliver") & _waits_for_somebody()).select(
-        *CHANNEL, F.col("link").alias("consumer_tag"), "first_frame_no", "ts_ns", "settled_ts_ns", "delivery_tag"
-    )
-    limited = delivered.join(limits.drop("peak"), [*CHANNEL, "consumer_tag"])
-    group = F.when(~F.col("shared"), F.col("consumer_tag"))
-    over_time = Window.partitionBy(*CHANNEL, "group").orderBy("at_ns", "change", "frame_no")
-    return (
-        _moves(limited.withColumn("group", group))
-        .withColumn("outstanding", F.sum("change").over(_so_far(over_time)))
-        .filter("change > 0")
-        .withColumn("ts_ns", F.col("at_ns"))
-    )
+    return f"""
+        SELECT *, at_ns AS ts_ns
+        FROM (SELECT *, sum(change) OVER (PARTITION BY {columns(CHANNEL)}, of_group {OVER_TIME}) AS outstanding
+              FROM (SELECT {columns(CHANNEL)}, consumer_tag, delivery_tag, version, allowed, shared,
+                           CASE WHEN NOT shared THEN consumer_tag END AS of_group, first_frame_no AS frame_no, {MOVES}
+                    FROM (SELECT *, link AS consumer_tag FROM messages
+                          WHERE operation = 'deliver' AND {NEEDS_SETTLEMENT})
+                    JOIN prefetch_limits USING ({columns(CHANNEL)}, consumer_tag)))
+        WHERE change > 0"""
 
 
-def _waits_for_somebody() -> Column:
-    """Messages that need a settlement; if that is not known, those that were settled."""
-    unknown = (F.col("outcome") == "unknown") & F.col("settled_ts_ns").isNull()
-    return (F.col("outcome") != "presettled") & ~unknown
-
-
-def _moves(messages: DataFrame) -> DataFrame:
-    """A row per delivery and a row per settlement: `at_ns`, `change`, `frame_no`."""
-    delivery = F.struct(F.col("ts_ns").alias("at_ns"), F.lit(1).alias("change"))
-    settlement = F.struct(F.col("settled_ts_ns").alias("at_ns"), F.lit(-1).alias("change"))
-    both = F.when(F.col("settled_ts_ns").isNull(), F.array(delivery)).otherwise(F.array(delivery, settlement))
-    return (
-        messages.withColumnRenamed("first_frame_no", "frame_no")
-        .select("*", F.inline(both))
-        .drop("ts_ns", "settled_ts_ns")
-    )
-
-
-def _so_far(window: WindowSpec) -> WindowSpec:
-    return window.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-
-
-def _limits(sources: Sources) -> DataFrame:
-    """Consumers with a limit: CHANNEL, consumer_tag, `allowed`, `shared` (by all consumers of the channel).
-
-    Left out: consumers whose tag was used twice on the channel, and transactional channels, because it is not
-    specified when the broker counts a settlement in a transaction.
-    """
-    in_order = Window.partitionBy(*CHANNEL).orderBy("frame_no")
-    whole = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    later = _so_far(Window.partitionBy(*CHANNEL).orderBy(F.desc("frame_no")))
-    count = F.col("args.prefetch_count")
-    qos = F.when(F.col("name") == "basic.qos", F.when(count > 0, count).otherwise(UNLIMITED))
-    begun = (
-        channel_methods(sources, {"args": F.expr(f"try_variant_get(arguments, '$', '{QOS_ARGUMENTS}')")}, LIMITS)
-        .withColumn("qos", qos)
-        .withColumns(
-            {
-                "in_force": F.last("qos", ignorenulls=True).over(in_order),
-                "shared": F.last(F.when(F.col("qos").isNotNull(), F.col("args.global")), ignorenulls=True).over(
-                    in_order
-                ),
-                "later": F.max("qos").over(later),
-                "transactions": F.max(F.col("name") == "tx.select").over(whole),
-            }
-        )
-        .filter("name IN ('basic.consume', 'basic.consume-ok') AND coalesce(args.consumer_tag, '') != ''")
-    )
-    asked = F.count(F.when(F.col("name") == "basic.consume", 1))
-    return (
-        begun.groupBy(*CHANNEL, F.col("args.consumer_tag").alias("consumer_tag"))
-        .agg(
-            F.any_value("version").alias("version"),
-            F.max(F.greatest("in_force", "later")).alias("allowed"),
-            F.min(F.col("in_force").isNotNull()).alias("ever"),
-            F.max(F.coalesce("shared", F.lit(False))).alias("shared"),
-            F.max("transactions").alias("transactions"),
-            asked.alias("asked"),
-            F.count("*").alias("rows"),
-        )
-        .filter(f"ever AND allowed < {UNLIMITED} AND NOT transactions AND asked <= 1 AND rows <= 2")
-        .select(*CHANNEL, "consumer_tag", "version", "allowed", "shared")
-    )
+RELATIONS = {
+    "outstanding_peaks": Relation(outstanding_peaks),
+    "prefetch_limits": Relation(PREFETCH_LIMITS),
+}
+CONTEXTS = {
+    "outstanding_peaks": Context("SELECT * FROM outstanding_peaks", CHANNEL, messages="delivered"),
+    "prefetched": Context(prefetched, CHANNEL, methods=("basic.qos",), messages="delivered", full_scan=True),
+}

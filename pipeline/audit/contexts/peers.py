@@ -1,30 +1,6 @@
 """Context 'peers': connections compared with others of the same client, account or broker.
 
-Times are those of the first packets; a connection is compared with itself and earlier ones.
-
-Context 'refusals': closes with 'access refused', compared with others of the same account on the same broker.
-"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-from pyspark.sql.window import WindowSpec
-
-from pipeline.audit.catalogue import ALL_VERSIONS
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
-
-SECOND_NS = 10**9
-MINUTE_S = 60
-SERVER = ("server_ip", "server_port")
-
-
-def peers(sources: Sources) -> DataFrame:
-    """Rows of `sources.connections` with
+Times are those of the first packets; a connection is compared with itself and earlier ones. Columns:
 
     speaks_amqp   some connection to the same server and port carries AMQP
     offers_tls    the server and port answered a TLS header with one (1.0)
@@ -34,66 +10,71 @@ def peers(sources: Sources) -> DataFrame:
     recent        connections of the client's address in the last minute, this one included
     hosts         addresses that have used the account on that broker so far; `new_host`: the first connection of its
                   address; `all_hosts`
-    """
-    window_s = sources.parameters.get("SEC-06", {}).get("window_seconds", 0)
-    account = ("server_ip", "user")
-    first_of_host = (F.row_number().over(in_time(*account, "client_ip")) == 1) & F.col("user").isNotNull()
-    refusal = F.when(F.col("refused"), F.struct("asked", "answered", "opened_ns", "known_versions"))
-    before = in_time("client_ip", *SERVER).rowsBetween(Window.unboundedPreceding, -1)
-    amqp = F.when(F.col("content") == "amqp", 1)
-    known = F.when(F.col("asked").isin(*ALL_VERSIONS), F.col("asked"))
-    return (
-        sources.connections.withColumn("known_versions", F.collect_set(known).over(before))
-        .withColumns(
-            {
-                "speaks_amqp": F.max(F.col("content") == "amqp").over(Window.partitionBy(*SERVER)),
-                "offers_tls": F.max(F.expr("shiftright(c.server_header.code, 24) = 2")).over(
-                    Window.partitionBy(*SERVER)
-                ),
-                "refusal": F.last(refusal, True).over(before),
-                "failures": _failures().over(_last(window_s, "client_ip")),
-                "all_failures": _failures().over(Window.partitionBy("client_ip")),
-                "recent": F.count(amqp).over(_last(MINUTE_S, "client_ip")),
-                "new_host": first_of_host,
-            }
-        )
-        .withColumn("hosts", F.sum(F.col("new_host").cast("int")).over(in_time(*account)))
-        .withColumn("all_hosts", F.sum(F.col("new_host").cast("int")).over(Window.partitionBy(*account)))
-    )
+
+Context 'refusals': closes with 'access refused', compared with others of the same account on the same broker: `user`;
+`refusals`: how many there were in the window of SEC-18 up to this one; `all_refusals`.
+"""
+
+from __future__ import annotations
+
+from pipeline.audit.catalogue import ALL_VERSIONS
+from pipeline.audit.contexts.connections import ACCESS_REFUSED
+from pipeline.audit.contexts.sources import Context, Sources
+from pipeline.audit.detector import Sql, sql_in
+
+SECOND_NS = 10**9
+MINUTE_S = 60
+SERVER = "server_ip, server_port"
+IN_TIME = "ORDER BY opened_ns, connection_id"
 
 
-def in_time(*keys: str) -> WindowSpec:
-    """Connections of the same `keys` in the order of their first packets."""
-    return Window.partitionBy(*keys).orderBy("opened_ns", "connection_id")
+def last(seconds: float) -> Sql:
+    """The window frame of the last seconds."""
+    return f"RANGE BETWEEN {int(seconds * SECOND_NS)}L PRECEDING AND CURRENT ROW"
 
 
-def _last(seconds: float, *keys: str) -> WindowSpec:
-    return Window.partitionBy(*keys).orderBy("opened_ns").rangeBetween(-int(seconds * SECOND_NS), 0)
+def peers(sources: Sources) -> Sql:
+    """Context 'peers'."""
+    return f"""
+        SELECT *, sum(CAST(new_host AS INT)) OVER (PARTITION BY server_ip, user {IN_TIME}) AS hosts,
+               sum(CAST(new_host AS INT)) OVER (PARTITION BY server_ip, user) AS all_hosts
+        FROM (SELECT *, max(content = 'amqp') OVER of_server AS speaks_amqp,
+                     max(shiftright(c.server_header.code, 24) = 2) OVER of_server AS offers_tls,
+                     last(CASE WHEN refused THEN struct(asked, answered, opened_ns, known_versions) END, true)
+                         OVER before AS refusal,
+                     count(CASE WHEN failed_login THEN 1 END) OVER (PARTITION BY client_ip ORDER BY opened_ns
+                         {last(sources.limit("SEC-06", "window_seconds"))}) AS failures,
+                     count(CASE WHEN failed_login THEN 1 END) OVER (PARTITION BY client_ip) AS all_failures,
+                     count(CASE content WHEN 'amqp' THEN 1 END) OVER (PARTITION BY client_ip ORDER BY opened_ns
+                         {last(MINUTE_S)}) AS recent,
+                     row_number() OVER (PARTITION BY server_ip, user, client_ip {IN_TIME}) = 1 AND user IS NOT NULL
+                         AS new_host
+              FROM (SELECT *, collect_set(CASE WHEN {sql_in("asked", ALL_VERSIONS)} THEN asked END) OVER before
+                           AS known_versions
+                    FROM known_connections
+                    WINDOW before AS (PARTITION BY client_ip, {SERVER} {IN_TIME}
+                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
+              WINDOW of_server AS (PARTITION BY {SERVER}),
+                     before AS (PARTITION BY client_ip, {SERVER} {IN_TIME}
+                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))"""
 
 
-def _failures() -> Column:
-    return F.count(F.when(F.col("failed_login"), 1))
+REFUSING = ("channel.close", "connection.close", "execution.exception")
 
 
-ACCESS_REFUSED = 403
-CODES = {"channel.close": "reply_code", "connection.close": "reply_code", "execution.exception": "error_code"}
+def refusals(sources: Sources) -> Sql:
+    """Context 'refusals'."""
+    code = ", ".join(f"try_variant_get(arguments, '$.{name}', 'int')" for name in ("error_code", "reply_code"))
+    return f"""
+        SELECT *, count(1) OVER (PARTITION BY server_ip, user ORDER BY ts_ns
+                                 {last(sources.limit("SEC-18", "window_seconds"))}) AS refusals,
+               count(1) OVER (PARTITION BY server_ip, user) AS all_refusals
+        FROM (SELECT connection_id, version, frame_no, ts_ns, name FROM control_methods
+              WHERE {sql_in("name", REFUSING)} AND coalesce({code}) = {ACCESS_REFUSED})
+        JOIN (SELECT connection_id, user, server_ip FROM known_connections) USING (connection_id)"""
 
 
-def refusals(sources: Sources) -> DataFrame | None:
-    """Columns: connection_id, version, frame_no, ts_ns, name, user; `refusals`: how many there were in the window of
-    SEC-18 up to this one; `all_refusals`."""
-    if not any(sources.method_counts[name] for name in CODES):
-        return None
-    window_s = sources.parameters.get("SEC-18", {}).get("window_seconds", 0)
-    code = F.coalesce(
-        *(F.expr(f"try_variant_get(arguments, '$.{argument}', 'int')") for argument in sorted(set(CODES.values())))
-    )
-    own = sources.connections.select("connection_id", "user", "server_ip")
-    account = Window.partitionBy("server_ip", "user")
-    recent = account.orderBy("ts_ns").rangeBetween(-int(window_s * SECOND_NS), 0)
-    return (
-        sources.control_methods.filter(F.col("name").isin(list(CODES)) & (code == ACCESS_REFUSED))
-        .select("connection_id", "version", "frame_no", "ts_ns", "name")
-        .join(own, "connection_id")
-        .withColumns({"refusals": F.count("*").over(recent), "all_refusals": F.count("*").over(account)})
-    )
+CONTEXTS = {
+    "peers": Context(peers),
+    "refusals": Context(refusals, methods=REFUSING),
+}

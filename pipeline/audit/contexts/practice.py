@@ -30,16 +30,9 @@ are subtracted there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
-from pipeline.audit.contexts.channels import CHANNEL, channel_methods
-from pipeline.audit.contexts.materialized import materialize_if_any
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
+from pipeline.audit.contexts.channels import channel_methods
+from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.detector import Sql, sql_in
 
 RABBITMQ = "RabbitMQ"  # as the broker names itself
 # Name -> its path in the arguments, and its type.
@@ -72,253 +65,167 @@ TIMED_OUT = (
 )
 SETTLES = ("basic.ack", "basic.nack", "basic.reject")
 CBS = "$cbs"  # the node that takes tokens (AMQP Claims-based Security, section 3)
+UPGRADING = ("queue.declare", "basic.qos", "attach")
+TO_RABBITMQ: Sql = f"""(SELECT connection_id, server_version, {columns(BROKER)}
+                        FROM known_connections WHERE server_product = '{RABBITMQ}')"""
+VALUES: Sql = ", ".join(
+    f"try_variant_get(arguments, '{path}', '{kind}') AS {name}" for name, (path, kind) in ARGUMENTS.items()
+)
+# A receiver names its source, a sender its target.
+UPGRADES: Sql = f"""
+    SELECT *, IF(role, source, target) AS address
+    FROM (SELECT connection_id, version, frame_no, ts_ns, channel, name, queue,
+                 {VALUES}
+          FROM control_methods WHERE sender = 'client' AND {sql_in("name", UPGRADING)})
+    JOIN {TO_RABBITMQ} USING (connection_id)"""
 
+REQUEUED: Sql = f"""
+    SELECT *
+    FROM (SELECT connection_id, queue, messages, first.*, '0-9-1' AS version, server_version, {columns(BROKER)}
+          FROM (SELECT connection_id, queue, count(1) AS messages,
+                       min(struct(settled_frame_no AS frame_no, settled_ts_ns AS ts_ns)) AS first
+                FROM messages WHERE outcome = 'requeued' AND queue IS NOT NULL GROUP BY connection_id, queue)
+          JOIN {TO_RABBITMQ} USING (connection_id))
+    LEFT SEMI JOIN (SELECT * FROM (SELECT connection_id, queue FROM control_methods WHERE {QUORUM})
+                    JOIN {TO_RABBITMQ} USING (connection_id)) USING ({columns(BROKER)}, queue)"""
 
-def upgrades(sources: Sources) -> DataFrame | None:
-    """Context 'upgrades'."""
-    if not any(sources.method_counts[name] for name in ("queue.declare", "basic.qos", "attach")):
-        return None
-    values = (
-        F.expr(f"try_variant_get(arguments, '{path}', '{kind}')").alias(name)
-        for name, (path, kind) in ARGUMENTS.items()
+SHOT: Sql = "messages_published = 1 AND messages_delivered = 0"
+OF_CLIENT: Sql = f"PARTITION BY client_ip, client_name, {columns(BROKER)}"
+OF_USER: Sql = f"PARTITION BY user, {columns(BROKER)}"
+IN_TIME: Sql = "ORDER BY opened_ns, connection_id"
+HABITS: Sql = f"""
+    SELECT *, count_if({SHOT}) OVER ({OF_CLIENT}) AS shots, row_number() OVER ({OF_CLIENT} {IN_TIME}) = 1 AS first_shot,
+           sort_array(collect_set(client_product) OVER ({OF_USER})) AS products,
+           row_number() OVER ({OF_USER} {IN_TIME}) = 1 AS first_of_user
+    FROM (SELECT connection_id, version, ts_ns, first_frame, opened_ns, client_ip, client_name, client_product, user,
+                 messages_published, messages_delivered, closed_ts, {columns(BROKER)}
+          FROM known_connections WHERE content = 'amqp')
+    LEFT JOIN (SELECT connection_id, count_if(single) AS singles,
+                      min(CASE WHEN single THEN first_frame END) AS first_single, sum(large) AS large,
+                      min(first_large) AS first_large, max(largest) AS largest
+               FROM (SELECT connection_id, count(1) = 1 AND count_if(operation = 'publish'
+                                                                     AND first_frame = last_frame) = 1 AS single,
+                            min(first_frame) AS first_frame, sum(large) AS large, min(first_large) AS first_large,
+                            max(largest) AS largest
+                     FROM message_counts GROUP BY {columns(CHANNEL)})
+               GROUP BY connection_id) USING (connection_id)
+    LEFT JOIN (SELECT connection_id, count(1) AS leaked
+               FROM (SELECT {columns(CHANNEL)} FROM channels
+                     WHERE opened_ts IS NOT NULL AND closed_ts IS NULL AND published <= 1 AND delivered <= 1)
+               LEFT ANTI JOIN links USING ({columns(CHANNEL)})
+               GROUP BY connection_id) USING (connection_id)"""
+
+REPEATS: Sql = f"""
+    SELECT connection_id, version, name, queue, exchange, count(1) AS times, min(frame_no) AS frame_no,
+           min(ts_ns) AS ts_ns
+    FROM control_methods
+    WHERE {sql_in("name", DECLARES)} AND NOT coalesce(try_variant_get(arguments, '$.passive', 'boolean'), false)
+          AND (coalesce(queue, '') != '' OR name != 'queue.declare')
+    GROUP BY connection_id, version, name, queue, exchange"""
+
+ROUTE: Sql = f"{columns(BROKER)}, exchange, routing_key"
+BROKERS: Sql = f"(SELECT connection_id, version, {columns(BROKER)} FROM known_connections)"
+PUBLISHED: Sql = f"(SELECT * FROM messages WHERE operation = 'publish') JOIN {BROKERS} USING (connection_id)"
+UNROUTED: Sql = f"""
+    SELECT /*+ BROADCAST(returned) */ connection_id, version, exchange, routing_key, count(1) AS messages,
+           min(first_frame_no) AS frame_no, min(ts_ns) AS ts_ns
+    FROM {PUBLISHED}
+    JOIN (SELECT {ROUTE}, returned_ns, min(CASE WHEN changed_ns > returned_ns THEN changed_ns END) AS changed_ns
+          FROM (SELECT {ROUTE}, min(ts_ns) AS returned_ns
+                FROM {PUBLISHED} WHERE mandatory AND returned_frame_no IS NOT NULL GROUP BY {ROUTE})
+          LEFT JOIN (SELECT {columns(BROKER)}, ts_ns AS changed_ns
+                     FROM (SELECT connection_id, ts_ns FROM control_methods WHERE {sql_in("name", ROUTES)})
+                     JOIN {BROKERS} USING (connection_id)) USING ({columns(BROKER)})
+          GROUP BY {ROUTE}, returned_ns) AS returned USING ({ROUTE})
+    WHERE NOT mandatory AND ts_ns > returned_ns AND (changed_ns IS NULL OR ts_ns < changed_ns)
+    GROUP BY connection_id, version, exchange, routing_key"""
+
+# Channels that the broker closed because an acknowledgement took too long.
+TIMED_OUT_CHANNELS: Sql = f"""
+    SELECT {columns(CHANNEL)}, version, frame_no, ts_ns, args.reply_text
+    FROM ({
+    channel_methods(
+        "try_variant_get(arguments, '$', 'struct<reply_code int, reply_text string>') AS args", ("channel.close",)
     )
-    rows = sources.control_methods.filter(
-        "sender = 'client' AND name IN ('queue.declare', 'basic.qos', 'attach')"
-    ).select("connection_id", "version", "frame_no", "ts_ns", "channel", "name", "queue", *values)
-    # A receiver names its source, a sender its target.
-    address = F.when(F.col("role"), F.col("source")).otherwise(F.col("target"))
-    return rows.join(_to_rabbitmq(sources), "connection_id").withColumn("address", address)
+})
+    WHERE {TIMED_OUT}"""
+# The broker ignores acknowledgements on a channel that it has closed: they settle nothing.
+TIMED_OUT_DELIVERIES: Sql = f"""
+    WITH waiting AS (
+        SELECT {columns(CHANNEL)}, min(struct(first_frame_no, delivery_tag, queue, since_ns)) AS of
+        FROM (SELECT {columns(CHANNEL)}, first_frame_no, delivery_tag, queue, settled_frame_no, ts_ns AS since_ns
+              FROM messages WHERE operation IN ('deliver', 'get') AND outcome != 'presettled')
+        JOIN (SELECT {columns(CHANNEL)}, frame_no FROM timed_out_channels) USING ({columns(CHANNEL)})
+        WHERE settled_frame_no IS NULL OR settled_frame_no > frame_no GROUP BY {columns(CHANNEL)})
+    SELECT *, frame_no AS content_frame_no
+    FROM timed_out_channels LEFT JOIN waiting USING ({columns(CHANNEL)})
+    LEFT JOIN (SELECT {columns(CHANNEL)}, min(acked_frame) AS acked_frame
+               FROM (SELECT connection_id, channel, frame_no AS acked_frame, delivery_tag AS tag
+                     FROM methods WHERE {sql_in("name", SETTLES)} AND sender = 'client')
+               JOIN waiting USING (connection_id, channel)
+               WHERE acked_frame > of.first_frame_no AND tag = of.delivery_tag
+               GROUP BY {columns(CHANNEL)}) USING ({columns(CHANNEL)})"""
 
+TOKEN_CONNECTIONS: Sql = f"SELECT DISTINCT connection_id FROM links WHERE address = '{CBS}'"
+TOKENS: Sql = f"""
+    SELECT *
+    FROM (SELECT *, lead(ts_ns) OVER (PARTITION BY connection_id, audience ORDER BY frame_no) AS renewed_ns
+          FROM (SELECT connection_id, ts_ns, first_frame_no AS frame_no,
+                       try_variant_get(headers, '$.name', 'string') AS audience,
+                       unix_micros(try_variant_get(headers, '$.expiration', 'timestamp')) * 1000 AS expires_ns
+                FROM messages WHERE operation = 'publish' AND address = '{CBS}'
+                                    AND try_variant_get(headers, '$.operation', 'string') = 'put-token'))
+    JOIN (SELECT connection_id, version, ts_ns AS last_ns FROM known_connections) USING (connection_id)
+    WHERE expires_ns < coalesce(renewed_ns, last_ns)"""
 
-def _to_rabbitmq(sources: Sources) -> DataFrame:
-    """Connections to RabbitMQ, with the broker."""
-    own = sources.connections.filter(F.col("server_product") == RABBITMQ)
-    return own.select("connection_id", "server_version", *BROKER)
-
-
-def requeued(sources: Sources) -> DataFrame | None:
-    """Context 'requeued'."""
-    if not sources.message_kind_counts["requeued"]:
-        return None
-    brokers = _to_rabbitmq(sources)
-    declared = sources.control_methods.filter(QUORUM).join(brokers, "connection_id").select(*BROKER, "queue").distinct()
-    return (
-        sources.tables.messages.filter("outcome = 'requeued' AND queue IS NOT NULL")
-        .groupBy("connection_id", "queue")
-        .agg(
-            F.count("*").alias("messages"),
-            F.min(F.struct(F.col("settled_frame_no").alias("frame_no"), F.col("settled_ts_ns").alias("ts_ns"))).alias(
-                "first"
-            ),
-        )
-        .select("connection_id", "queue", "messages", "first.*", F.lit("0-9-1").alias("version"))
-        .join(brokers, "connection_id")
-        .join(F.broadcast(declared), [*BROKER, "queue"])
-    )
-
-
-def habits(sources: Sources) -> DataFrame:
-    """Context 'habits'."""
-    incarnations = sources.message_counts.groupBy(*CHANNEL).agg(
-        F.count_if(F.expr("operation = 'publish' AND first_frame = last_frame")).alias("published_once"),
-        F.count("*").alias("kinds"),
-        F.min("first_frame").alias("first_frame"),
-        F.sum("large").alias("large"),
-        F.min("first_large").alias("first_large"),
-        F.max("largest").alias("largest"),
-    )
-    single = F.expr("published_once = 1 AND kinds = 1")
-    of_incarnations = incarnations.groupBy("connection_id").agg(
-        F.count_if(single).alias("singles"),
-        F.min(F.when(single, F.col("first_frame"))).alias("first_single"),
-        F.sum("large").alias("large"),
-        F.min("first_large").alias("first_large"),
-        F.max("largest").alias("largest"),
-    )
-    consumers = sources.tables.links.select(*CHANNEL).distinct()
-    leaked = (
-        sources.tables.channels.filter(
-            "opened_ts IS NOT NULL AND closed_ts IS NULL AND published <= 1 AND delivered <= 1"
-        )
-        .join(consumers, list(CHANNEL), "left_anti")
-        .groupBy("connection_id")
-        .agg(F.count("*").alias("leaked"))
-    )
-    rows = sources.connections.filter("content = 'amqp'").select(
-        "connection_id", "version", "ts_ns", "first_frame", "opened_ns", "client_ip", "client_name", "client_product",
-        "user", "messages_published", "messages_delivered", "closed_ts", *BROKER,
-    )  # fmt: skip
-    of_client = Window.partitionBy("client_ip", "client_name", *BROKER)
-    of_user = Window.partitionBy("user", *BROKER)
-    order = ("opened_ns", "connection_id")
-    shot = F.expr("messages_published = 1 AND messages_delivered = 0")
-    known = rows.join(of_incarnations, "connection_id", "left").join(leaked, "connection_id", "left")
-    return known.withColumns(
-        {
-            "shots": F.count_if(shot).over(of_client),
-            "first_shot": F.row_number().over(of_client.orderBy(*order)) == 1,
-            "products": F.sort_array(F.collect_set("client_product").over(of_user)),
-            "first_of_user": F.row_number().over(of_user.orderBy(*order)) == 1,
-        }
-    )
-
-
-def repeats(sources: Sources) -> DataFrame | None:
-    """Context 'repeats'."""
-    if not any(sources.method_counts[name] for name in DECLARES):
-        return None
-    active = F.expr("NOT coalesce(try_variant_get(arguments, '$.passive', 'boolean'), false)")
-    named = F.expr("coalesce(queue, '') != '' OR name != 'queue.declare'")
-    return (
-        sources.control_methods.filter(F.col("name").isin(*DECLARES) & active & named)
-        .groupBy("connection_id", "version", "name", "queue", "exchange")
-        .agg(F.count("*").alias("times"), F.min("frame_no").alias("frame_no"), F.min("ts_ns").alias("ts_ns"))
-    )
-
-
-def unrouted(sources: Sources) -> DataFrame | None:
-    """Context 'unrouted'."""
-    if not sources.message_kind_counts["returned"]:
-        return None
-    brokers = sources.connections.select("connection_id", "version", *BROKER)
-    route = [*BROKER, "exchange", "routing_key"]
-    published = sources.tables.messages.filter("operation = 'publish'").join(brokers, "connection_id")
-    returned = (
-        published.filter("mandatory AND returned_frame_no IS NOT NULL")
-        .groupBy(*route)
-        .agg(F.min("ts_ns").alias("returned_ns"))
-    )
-    changes = sources.control_methods.filter(F.col("name").isin(*ROUTES)).join(brokers, "connection_id")
-    later = changes.select(*BROKER, F.col("ts_ns").alias("changed_ns"))
-    until = (
-        returned.join(later, list(BROKER), "left")
-        .groupBy(*route, "returned_ns")
-        .agg(F.min(F.when(F.col("changed_ns") > F.col("returned_ns"), F.col("changed_ns"))).alias("changed_ns"))
-    )
-    return (
-        published.filter("NOT mandatory")
-        .join(F.broadcast(until), route)
-        .filter("ts_ns > returned_ns AND (changed_ns IS NULL OR ts_ns < changed_ns)")
-        .groupBy("connection_id", "version", "exchange", "routing_key")
-        .agg(
-            F.count("*").alias("messages"), F.min("first_frame_no").alias("frame_no"), F.min("ts_ns").alias("ts_ns")
-        )
-    )  # fmt: skip
-
-
-def timed_out(sources: Sources) -> DataFrame | None:
-    """Context 'timed_out'."""
-    if not sources.method_counts["channel.close"]:
-        return None
-    text = F.expr("try_variant_get(arguments, '$', 'struct<reply_code int, reply_text string>')")
-    closes = materialize_if_any(
-        channel_methods(sources, {"args": text}, ["channel.close"])
-        .filter(TIMED_OUT)
-        .select(*CHANNEL, "version", "frame_no", "ts_ns", "args.reply_text")
-    )
-    if closes is None:
-        return None
-    waited = (
-        sources.tables.messages.filter("operation IN ('deliver', 'get') AND outcome != 'presettled'")
-        .select(
-            *CHANNEL,
-            "first_frame_no",
-            "delivery_tag",
-            "queue",
-            "settled_frame_no",
-            F.col("ts_ns").alias("since_ns"),
-        )
-        .join(F.broadcast(closes.select(*CHANNEL, "frame_no")), list(CHANNEL))
-        .filter("settled_frame_no IS NULL OR settled_frame_no > frame_no")
-        .groupBy(*CHANNEL)
-        .agg(F.min(F.struct("first_frame_no", "delivery_tag", "queue", "since_ns")).alias("of"))
-    )
-    # The broker ignores acknowledgements on a channel that it has closed: they settle nothing.
-    settled = (
-        sources.tables.methods.filter(F.col("name").isin(*SETTLES) & (F.col("sender") == "client"))
-        .select("connection_id", "channel", F.col("frame_no").alias("acked_frame"), F.col("delivery_tag").alias("tag"))
-        .join(
-            F.broadcast(closes.select(*CHANNEL, "frame_no").join(waited, list(CHANNEL))),
-            ["connection_id", "channel"],
-        )
-        .filter("acked_frame > of.first_frame_no AND tag = of.delivery_tag")
-        .groupBy(*CHANNEL)
-        .agg(F.min("acked_frame").alias("acked_frame"))
-    )
-    rows = closes.join(waited, list(CHANNEL), "left").join(settled, list(CHANNEL), "left")
-    return rows.select("*", F.col("frame_no").alias("content_frame_no"))
-
-
-def tokens(sources: Sources) -> DataFrame | None:
-    """Context 'tokens'."""
-    if "1.0" not in sources.versions:
-        return None
-    nodes = materialize_if_any(sources.tables.links.filter(F.col("address") == CBS).select("connection_id").distinct())
-    if nodes is None:
-        return None
-
-    def header(name: str, kind: str = "string") -> Column:
-        return F.expr(f"try_variant_get(headers, '$.{name}', '{kind}')")
-
-    of_name = Window.partitionBy("connection_id", "audience").orderBy("frame_no")
-    ends = sources.connections.select("connection_id", "version", F.col("ts_ns").alias("last_ns"))
-    return (
-        sources.tables.messages.filter(f"operation = 'publish' AND address = '{CBS}'")
-        .filter(header("operation") == "put-token")
-        .select(
-            "connection_id", "ts_ns", F.col("first_frame_no").alias("frame_no"), header("name").alias("audience"),
-            (F.unix_micros(header("expiration", "timestamp")) * 1000).alias("expires_ns"),
-        )
-        .withColumn("renewed_ns", F.lead("ts_ns").over(of_name))
-        .join(ends, "connection_id")
-        .filter("expires_ns < coalesce(renewed_ns, last_ns)")
-    )  # fmt: skip
-
-
-PLACE = ("server_ip", "server_port", "vhost", "of_queue")
+PLACE = "server_ip, server_port, vhost, of_queue"
 MS_NS = 10**6
 
 
-def requeue_loops(sources: Sources) -> DataFrame | None:
+def requeue_loops(sources: Sources) -> Sql:
     """Context 'requeue_loops'."""
-    if not sources.message_kind_counts["redelivered"]:
-        return None
-    within_ns = int(sources.parameters.get("PR-11", {}).get("within_ms", 0) * MS_NS)
-    brokers = sources.connections.select("connection_id", "version", *PLACE[:3])
-    known = F.coalesce("message_id", F.concat_ws(" ", "body_sha256", "correlation_id"))
-    rows = (
-        sources.tables.messages.filter("operation IN ('deliver', 'get') AND NOT coalesce(browsed, false)")
-        .select(
-            "connection_id", "first_frame_no", "ts_ns", "settled_ts_ns", "outcome", "redelivered", "message_id",
-            F.coalesce("queue", "address").alias("of_queue"), known.alias("known"),
-        )
-        .filter("known IS NOT NULL AND of_queue IS NOT NULL")
-    )  # fmt: skip
+    within_ns = int(sources.limit("PR-11", "within_ms") * MS_NS)
     # Few messages come again: only what may be one of these is put in order.
-    again = rows.filter("redelivered").select("of_queue", "known").distinct()
-    near = rows.join(again, ["of_queue", "known"], "left_semi").join(brokers, "connection_id")
-    in_time = Window.partitionBy(*PLACE, "known").orderBy("ts_ns", "connection_id", "first_frame_no")
-    before = F.lag(F.struct("ts_ns", "outcome", "settled_ts_ns")).over(in_time)
-    at_once = (
-        "redelivered AND before.outcome IN ('requeued', 'released', 'modified') AND "
-        f"before.settled_ts_ns - before.ts_ns < {within_ns} AND ts_ns - before.settled_ts_ns < {within_ns}"
-    )
-    place = F.struct("ts_ns", "connection_id", F.col("first_frame_no").alias("frame_no"), "version")
-    return (
-        near.withColumn("before", before)
-        .withColumn("quick", F.expr(at_once))
-        .groupBy(*PLACE, "known")
-        .agg(
-            F.count_if("redelivered").alias("redeliveries"),
-            F.count_if("quick").alias("quick"),
-            F.count_if(~F.col("redelivered")).alias("fresh"),
-            F.any_value("message_id").alias("message_id"),
-            F.min(F.when(F.col("redelivered"), place)).alias("first"),
-        )
-        .withColumn(
-            "redeliveries", F.when(F.col("message_id").isNull(), F.col("redeliveries") - F.col("fresh") + 1).otherwise(
-                F.col("redeliveries")
-            )
-        )
-        .select(F.col("of_queue").alias("queue"), "message_id", "redeliveries", "quick", "first.*")
-    )  # fmt: skip
+    return f"""
+        WITH delivered AS (
+            SELECT *
+            FROM (SELECT connection_id, first_frame_no, ts_ns, settled_ts_ns, outcome, redelivered, message_id,
+                         coalesce(queue, address) AS of_queue,
+                         coalesce(message_id, concat_ws(' ', body_sha256, correlation_id)) AS known
+                  FROM messages WHERE operation IN ('deliver', 'get') AND NOT coalesce(browsed, false))
+            WHERE known IS NOT NULL AND of_queue IS NOT NULL)
+        SELECT of_queue AS queue, message_id, quick, first.*,
+               IF(message_id IS NULL, redeliveries - fresh + 1, redeliveries) AS redeliveries
+        FROM (SELECT {PLACE}, known, count_if(redelivered) AS redeliveries, count_if(quick) AS quick,
+                     count_if(NOT redelivered) AS fresh, any_value(message_id) AS message_id,
+                     min(CASE WHEN redelivered THEN
+                             struct(ts_ns, connection_id, first_frame_no AS frame_no, version) END) AS first
+              FROM (SELECT *, redelivered AND before.outcome IN ('requeued', 'released', 'modified')
+                              AND before.settled_ts_ns - before.ts_ns < {within_ns}
+                              AND ts_ns - before.settled_ts_ns < {within_ns} AS quick
+                    FROM (SELECT *, lag(struct(ts_ns, outcome, settled_ts_ns)) OVER (
+                                     PARTITION BY {PLACE}, known ORDER BY ts_ns, connection_id, first_frame_no
+                                 ) AS before
+                          FROM delivered
+                          LEFT SEMI JOIN (SELECT of_queue, known FROM delivered WHERE redelivered)
+                              USING (of_queue, known)
+                          JOIN {BROKERS} USING (connection_id)))
+              GROUP BY {PLACE}, known)"""
+
+
+RELATIONS = {
+    "timed_out_channels": Relation(TIMED_OUT_CHANNELS),
+    "token_connections": Relation(TOKEN_CONNECTIONS),
+}
+CONTEXTS = {
+    "upgrades": Context(UPGRADES, CHANNEL[:2], methods=UPGRADING),
+    "requeued": Context(REQUEUED, messages="requeued", full_scan=True),
+    "habits": Context(HABITS),
+    "repeats": Context(REPEATS, methods=DECLARES),
+    "requeue_loops": Context(requeue_loops, messages="redelivered", full_scan=True),
+    "unrouted": Context(UNROUTED, messages="returned", full_scan=True),
+    "timed_out": Context(
+        TIMED_OUT_DELIVERIES, CHANNEL, rows="timed_out_channels", methods=("channel.close",), full_scan=True
+    ),
+    "tokens": Context(TOKENS, rows="token_connections", versions=("1.0",), full_scan=True),
+}

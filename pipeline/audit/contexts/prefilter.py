@@ -6,24 +6,24 @@ change while only messages pass. So a method that carries or settles a message i
 its channel between two methods that change the state of the channel, provided that the channel is open there, without
 flow control and transactions, and no rule reads its arguments. All other frames are unusual.
 
-Routine methods are only counted (`transfer_counts`); unusual ones are read one by one (`unusual_transfers`).
+Routine methods are only counted (`transfer_counts`); unusual ones are read one by one (`unusual_methods`).
+
+Context 'frames': one row per unusual frame of any type, with its connection (`c`).
+
+Context 'events': one row per unusual method of the classic family on a channel other than 0, with its arguments
+(`args`), the states from earlier rows of the channel (`detectors.STATES`), and its connection (`c`).
 
 A new rule in context 'frames' or 'events' about rows that are routine so far needs a change here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
+from pipeline.audit.contexts.connections import FRAME_COLUMNS, FRAME_OF_METHOD, arguments_struct
 from pipeline.audit.contexts.messages import KINDS
-from pipeline.audit.detector import NEVER, Sql, sql_in
+from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.detector import LONGEST_NAME, NEVER, ODD_OCTETS, Sql, sql_in
+from pipeline.audit.detectors import needed_states
 from pipeline.tables.roles import CLASSIC_VERSIONS, METHOD_FRAMES, SPANS
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
 
 LONG = 1000  # frames: shorter stretches are not worth a row of `stretches`
 # Methods that carry or settle messages -> their sender. A server settles only with confirms, an extension of 0-9-1.
@@ -41,8 +41,6 @@ SESSION_TRANSFERS = (
 )  # fmt: skip
 # Methods that change the state of a channel.
 STEERS: Sql = "name LIKE 'channel.%' OR name IN ('confirm.select', 'tx.select')"
-LONGEST_NAME = 127  # octets
-ODD_OCTETS: Sql = "'[^a-zA-Z0-9_.:-]'"  # in a name
 # Column exchange and delivery_tag of table methods.
 ODD_ARGUMENTS: Sql = (
     f"coalesce(delivery_tag = 0 OR octet_length(exchange) > {LONGEST_NAME} OR exchange RLIKE {ODD_OCTETS}, false)"
@@ -66,13 +64,41 @@ CHANNEL_STATE: dict[str, Sql] = {
     "confirmed": "max(CASE WHEN name = 'confirm.select' THEN frame_no END)",
     "opened": "max(CASE WHEN name = 'channel.open' THEN frame_no END)",
 }
-STRETCH = ("from_frame", "until_frame", "life", "confirms")
 COUNT_KEYS = ("connection_id", "channel", "version", "stretch_life", "sender", "name", "class_id", "method_id")
 
 
-def flagged_frames(sources: Sources) -> DataFrame:
-    """`sources.frames` with `unusual_frame`: frame_no if the frame is unusual, else null."""
-    rows = sources.frames.join(F.broadcast(sources.negotiated), "connection_id", "left")
+# Rows of table methods except those that carry or settle messages: few. Arguments (VARIANT) are slower to read than all
+# other columns together, and are read here once.
+CONTROL_METHODS: Sql = f"""
+    SELECT {FRAME_OF_METHOD}, ts, arguments, exchange, queue, reply_frame_no, reply_name, reply_latency_ns
+    FROM methods WHERE NOT coalesce({sql_in("name", (*TRANSFER_SENDERS, *SESSION_TRANSFERS))}, false)"""
+
+
+def negotiated(sources: Sources) -> Sql:
+    """Negotiated limits by connection: messages pass after frame `since` and before `until`, in frames no larger than
+    `largest`, on channels up to `last_channel`."""
+    return f"""
+        SELECT connection_id,
+               coalesce(c.open_ok.frame_no, CASE WHEN c.open IS NULL AND c.tune_ok IS NULL THEN 0 END) AS since,
+               coalesce(least(c.client_close.frame_no, c.server_close.frame_no, c.close_ok.frame_no,
+                              c.redirect.frame_no), {NEVER}) AS until,
+               CASE WHEN c.tune_ok IS NULL THEN {sources.limit("HS-11", "minimum_bytes")}
+                   ELSE coalesce(nullif(frame_max, 0), {NEVER}) END AS largest,
+               coalesce(nullif(channel_max, 0), {NEVER}) AS last_channel,
+               greatest(c.client_open.frame_no, c.server_open.frame_no) AS opened,
+               coalesce(least(c.client_end.frame_no, c.server_end.frame_no), {NEVER}) AS ended
+        FROM connections LEFT JOIN first_rows USING (connection_id)"""
+
+
+def flagged_frames(sources: Sources) -> Sql:
+    """FRAME_COLUMNS with `unusual_frame`: frame_no if the frame is unusual, else null."""
+    # A frame that carries or settles a message, or a part of one, within the negotiated limits.
+    carries = (
+        f"{CLASSIC} AND channel > 0 AND frame_no > since AND frame_no < until AND size <= largest AND "
+        f"(frame_type = 'body' AND payload_size > 0 OR "
+        f"frame_type = 'header' AND body_size <= {sources.limit('CT-17', 'limit_bytes')} OR "
+        f"frame_type = 'method' AND ({RIGHT_SENDER}))"
+    )
     # Of 0-10 and 1.0 rules ask only about what is not whole or too large, about redirects, and about empty frames
     # outside of open and close.
     other = (
@@ -80,158 +106,182 @@ def flagged_frames(sources: Sources) -> DataFrame:
         "WHEN '1.0' THEN frame_type != 'empty' OR coalesce(frame_no > opened, false) AND frame_no < ended "
         "ELSE size <= largest AND frame_no < until END"
     )
-    routine = f"{WHOLE} AND ({_carries(sources)} OR {other})"
-    unusual = F.expr(f"CASE WHEN NOT coalesce({routine}, false) THEN frame_no END")
-    return rows.withColumn("unusual_frame", unusual).drop(
-        "since", "until", "largest", "last_channel", "opened", "ended"
-    )
+    return f"""
+        SELECT /*+ BROADCAST(negotiated) */ {columns(FRAME_COLUMNS)}, first_ts_ns,
+               CASE WHEN NOT coalesce({WHOLE} AND (({carries}) OR {other}), false) THEN frame_no END AS unusual_frame
+        FROM frames LEFT JOIN negotiated USING (connection_id)"""
 
 
-def unusual_frames(sources: Sources) -> DataFrame:
-    """The unusual rows of `sources.frames`."""
-    return flagged_frames(sources).filter("unusual_frame IS NOT NULL").drop("unusual_frame")
+def unusual_frames(sources: Sources) -> Sql:
+    """The unusual rows of table frames."""
+    if not sources.count("seconds", "unusual"):
+        return f"SELECT {columns(FRAME_COLUMNS)} FROM frames WHERE false"
+    unusual = sources.only("seconds", "frame_no", "unusual_frame")
+    return f"SELECT {columns(FRAME_COLUMNS)} FROM flagged_frames WHERE unusual_frame IS NOT NULL AND {unusual}"
 
 
-def transfer_counts(sources: Sources) -> DataFrame:
-    """Counts of methods on channels that carry or settle messages, by COUNT_KEYS and `unusual_frame` (frame_no of an
-    unusual method, else null). All texts are keys: with a text among the aggregates Spark would sort."""
-    unusual = F.when(~F.expr(_is_routine(sources)), F.col("frame_no"))
-    return (
-        _transfers(sources)
-        .groupBy(*COUNT_KEYS, unusual.alias("unusual_frame"))
-        .agg(
-            F.count("*").alias("times"),
-            F.min("frame_no").alias("first_frame"),
-            F.max("frame_no").alias("last_frame"),
-            F.min("ts_ns").alias("first_ns"),
-        )
-    )
+# Connections that the capture begins in the middle of.
+MIDSTREAM: Sql = "SELECT connection_id, true AS midstream FROM known_connections WHERE NOT start"
 
 
-def unusual_transfers(sources: Sources) -> DataFrame:
-    """The unusual ones of these methods, with `arguments`."""
-    return _transfers(sources).filter(f"NOT {_is_routine(sources)}")
-
-
-def _transfers(sources: Sources) -> DataFrame:
-    rows = sources.methods.filter(ON_CHANNEL).filter(F.col("name").isin(list(TRANSFER_SENDERS)))
-    known = with_stretches(rows, sources).join(
-        F.broadcast(sources.negotiated.select("connection_id", "last_channel")), "connection_id", "left"
-    )
-    if not sources.message_kind_counts["immediate"]:
-        return known.withColumn("immediate", F.lit(None).cast("boolean"))
-    immediate = sources.tables.messages.filter(KINDS["immediate"]).select(
-        "connection_id", F.col("first_frame_no").alias("frame_no"), "immediate"
-    )
-    return known.join(immediate, ["connection_id", "frame_no"], "left")
-
-
-def _is_routine(sources: Sources) -> Sql:
-    """True on a routine method that carries or settles a message, else false."""
-    conditions = [
-        "stretch_life IS NOT NULL",
-        "(sender = 'client' OR name != 'basic.ack' OR confirms)",
-        "channel <= last_channel",
-        "status = 'ok'",
-        f"NOT {ODD_ARGUMENTS}",
-        "NOT coalesce(immediate, false)",
-    ]
-    if sources.versions & {*HAVE_TICKETS}:
-        conditions.append(f"NOT {NO_TICKET.format(sql_in('version', HAVE_TICKETS))}")
-    return f"coalesce({' AND '.join(conditions)}, false)"
-
-
-def with_stretches(frames: DataFrame, sources: Sources) -> DataFrame:
-    """`frames` with `stretch_life`: `channel_life` of a method that carries or settles a message within the stretch of
-    its channel, else null; and `confirms`: whether publishes are confirmed there."""
-    inside = (
-        f"{CLASSIC} AND ({RIGHT_SENDER}) AND "
-        "(frame_no > from_frame AND frame_no < until_frame OR midstream AND from_frame IS NULL)"
-    )
-    channels = frames.join(F.broadcast(sources.stretches), ["connection_id", "channel"], "left")
-    return (
-        _with_midstream(channels, sources)
-        .withColumns(
-            {
-                "stretch_life": F.when(F.expr(inside), F.coalesce("life", F.lit(0))),
-                "confirms": F.coalesce("confirms", "midstream"),
-            }
-        )
-        .drop("from_frame", "until_frame", "life", "midstream")
-    )
-
-
-def _with_midstream(rows: DataFrame, sources: Sources) -> DataFrame:
-    """`rows` with `midstream`: true where the capture begins in the middle of their connection, else null."""
-    midstream = sources.connections.filter("NOT start").select("connection_id", F.lit(True).alias("midstream"))
-    return rows.join(F.broadcast(midstream), "connection_id", "left")
-
-
-def negotiated_limits(sources: Sources) -> DataFrame:
-    """Negotiated limits by connection: messages pass after frame `since` and before `until`, in frames no larger than
-    `largest`, on channels up to `last_channel`."""
-    unnegotiated = sources.parameters.get("HS-11", {}).get("minimum_bytes", 0)
-    ends = F.least(*(F.col(f"c.{name}.frame_no") for name in ("client_close", "server_close", "close_ok", "redirect")))
-    return sources.tables.connections.join(sources.first_rows, "connection_id", "left").select(
-        "connection_id",
-        F.coalesce("c.open_ok.frame_no", F.when(F.expr("c.open IS NULL AND c.tune_ok IS NULL"), 0)).alias("since"),
-        F.coalesce(ends, F.lit(NEVER)).alias("until"),
-        F.when(F.col("c.tune_ok").isNull(), unnegotiated)
-        .otherwise(F.coalesce(F.nullif(F.col("frame_max"), F.lit(0)), F.lit(NEVER)))
-        .alias("largest"),
-        F.coalesce(F.nullif(F.col("channel_max"), F.lit(0)), F.lit(NEVER)).alias("last_channel"),
-        F.greatest("c.client_open.frame_no", "c.server_open.frame_no").alias("opened"),
-        F.coalesce(F.least("c.client_end.frame_no", "c.server_end.frame_no"), F.lit(NEVER)).alias("ended"),
-    )
-
-
-def _carries(sources: Sources) -> Sql:
-    """True on a frame that carries or settles a message, or a part of one, within the negotiated limits."""
-    largest_body = sources.parameters.get("CT-17", {}).get("limit_bytes", 0)
-    return (
-        f"({CLASSIC} AND channel > 0 AND frame_no > since AND frame_no < until AND size <= largest AND "
-        f"(frame_type = 'body' AND payload_size > 0 OR frame_type = 'header' AND body_size <= {largest_body} OR "
-        f"frame_type = 'method' AND ({RIGHT_SENDER})))"
-    )
-
-
-def stretches(sources: Sources) -> DataFrame:
+def stretches() -> Sql:
     """The longest stretch of each channel without methods in STEERS in which messages may pass, if it is LONG:
     connection_id, channel; after `from_frame` and before `until_frame`; `life`: channel_life; `confirms`.
 
     Where the capture begins in the middle of a connection, what comes before the first steering method is such a
     stretch, of which rules know that they know nothing; a channel that is not named is never steered.
     """
-    steering = sources.control_methods.filter(f"({STEERS}) AND {CLASSIC} AND frame_type = 'method' AND channel > 0")
-    own = Window.partitionBy("connection_id", "channel").orderBy("frame_no")
-    so_far = own.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    place = ("connection_id", "channel")
-    measured = _with_midstream(steering, sources).select(
-        *place,
-        "midstream",
-        F.col("frame_no").alias("from_frame"),
-        F.coalesce(F.lead("frame_no").over(own), F.lit(NEVER)).alias("until_frame"),
-        F.lag("frame_no").over(own).isNull().alias("first"),
-        *(F.expr(value).over(so_far).alias(name) for name, value in CHANNEL_STATE.items()),
-    )
-    calm = F.expr(f"was = 'channel.open' AND odd = 0 AND until_frame - from_frame > {LONG}")
-    behind = F.struct(
-        (F.col("until_frame") - F.col("from_frame")).alias("length"),
-        *STRETCH[:-1],
-        F.expr("coalesce(confirmed > opened, false)").alias("confirms"),
-    )
-    unknown = F.struct(
-        (F.col("from_frame") + 1).alias("length"),
-        F.lit(-1).cast("bigint").alias("from_frame"),
-        F.col("from_frame").alias("until_frame"),
-        F.lit(0).cast("bigint").alias("life"),
-        F.lit(True).alias("confirms"),
-    )
-    longest = F.max(F.greatest(F.when(calm, behind), F.when(F.col("first") & F.col("midstream"), unknown)))
-    return (
-        measured.groupBy(*place)
-        .agg(longest.alias("longest"))
-        .filter("longest IS NOT NULL")
-        .select(*place, "longest.*")
-        .drop("length")
-    )
+    states = ", ".join(f"{value} OVER so_far AS {name}" for name, value in CHANNEL_STATE.items())
+    return f"""
+        SELECT connection_id, channel, longest.* EXCEPT (length)
+        FROM (SELECT connection_id, channel, max(greatest(
+                  CASE WHEN was = 'channel.open' AND odd = 0 AND until_frame - from_frame > {LONG} THEN
+                      struct(until_frame - from_frame AS length, from_frame, until_frame, life,
+                             coalesce(confirmed > opened, false) AS confirms) END,
+                  CASE WHEN first AND midstream THEN
+                      struct(from_frame + 1 AS length, -1L AS from_frame, from_frame AS until_frame, 0L AS life,
+                             true AS confirms) END)) AS longest
+              FROM (SELECT connection_id, channel, midstream, frame_no AS from_frame,
+                           coalesce(lead(frame_no) OVER own, {NEVER}) AS until_frame,
+                           lag(frame_no) OVER own IS NULL AS first, {states}
+                    FROM control_methods LEFT JOIN midstream USING (connection_id)
+                    WHERE ({STEERS}) AND {CLASSIC} AND frame_type = 'method' AND channel > 0
+                    WINDOW own AS (PARTITION BY connection_id, channel ORDER BY frame_no),
+                           so_far AS (PARTITION BY connection_id, channel ORDER BY frame_no
+                                      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))
+              GROUP BY connection_id, channel)
+        WHERE longest IS NOT NULL"""
+
+
+# A method that carries or settles a message, within the stretch of its channel.
+INSIDE: Sql = (
+    f"{CLASSIC} AND ({RIGHT_SENDER}) AND "
+    "(frame_no > from_frame AND frame_no < until_frame OR midstream AND from_frame IS NULL)"
+)
+
+
+def transfers(sources: Sources) -> Sql:
+    """Methods on channels that carry or settle messages: those of table methods, `stretch_life` (`channel_life` within
+    the stretch of its channel, else null) and `routine`."""
+    immediate, joined = "false", ""
+    if sources.count("message_counts", "immediate"):
+        immediate = "coalesce(immediate, false)"
+        joined = f"""LEFT JOIN (SELECT connection_id, first_frame_no AS frame_no, immediate
+                                FROM messages WHERE {KINDS["immediate"]}) USING (connection_id, frame_no)"""
+    conditions = [
+        "stretch_life IS NOT NULL",
+        "(sender = 'client' OR name != 'basic.ack' OR coalesce(confirms, midstream))",
+        "channel <= last_channel",
+        "status = 'ok'",
+        f"NOT {ODD_ARGUMENTS}",
+        f"NOT {immediate}",
+    ]
+    if sources.versions & {*HAVE_TICKETS}:
+        conditions.append(f"NOT {NO_TICKET.format(sql_in('version', HAVE_TICKETS))}")
+    return f"""
+        SELECT *, coalesce({" AND ".join(conditions)}, false) AS routine
+        FROM (SELECT /*+ BROADCAST(stretches, midstream, negotiated) */ *,
+                     CASE WHEN {INSIDE} THEN coalesce(life, 0L) END AS stretch_life
+              FROM (SELECT * FROM methods WHERE {ON_CHANNEL} AND {sql_in("name", TRANSFER_SENDERS)})
+              LEFT JOIN stretches USING (connection_id, channel)
+              LEFT JOIN midstream USING (connection_id)
+              LEFT JOIN (SELECT connection_id, last_channel FROM negotiated) AS negotiated USING (connection_id)
+              {joined})"""
+
+
+# Counts of these methods; all texts are keys: with a text among the aggregates Spark would sort.
+TRANSFER_COUNTS: Sql = f"""
+    SELECT {columns(COUNT_KEYS)}, unusual_frame, count(1) AS times, min(frame_no) AS first_frame,
+           max(frame_no) AS last_frame, min(ts_ns) AS first_ns
+    FROM (SELECT *, CASE WHEN NOT routine THEN frame_no END AS unusual_frame FROM transfers)
+    GROUP BY {columns(COUNT_KEYS)}, unusual_frame"""
+
+
+def unusual_methods(sources: Sources) -> Sql:
+    """Unusual methods on channels: FRAME_COLUMNS, `arguments` and `stretch_life`."""
+    control = f"""SELECT {columns(FRAME_COLUMNS)}, arguments, CAST(NULL AS BIGINT) AS stretch_life
+                  FROM control_methods WHERE {ON_CHANNEL}"""
+    if not sources.count("transfer_counts", "unusual"):
+        return control
+    # Arguments are slow to read: only those of a few frames are read.
+    unusual = sources.only("transfer_counts", "frame_no", "unusual_frame")
+    return f"""{control} UNION ALL
+               SELECT {FRAME_OF_METHOD}, arguments, stretch_life FROM transfers WHERE NOT routine AND {unusual}"""
+
+
+RELATIONS = {
+    "control_methods": Relation(
+        CONTROL_METHODS,
+        {
+            "names": "collect_set(name)",
+            "opens": "count(CASE name WHEN 'channel.open' THEN 1 END)",
+            "gets": "count(CASE name WHEN 'basic.get' THEN 1 END)",
+        },
+    ),
+    "negotiated": Relation(negotiated),
+    "flagged_frames": Relation(flagged_frames, materialized=False),
+    "unusual_frames": Relation(unusual_frames),
+    "midstream": Relation(MIDSTREAM, materialized=False),
+    "stretches": Relation(lambda _: stretches()),
+    "transfers": Relation(transfers, materialized=False),
+    "transfer_counts": Relation(TRANSFER_COUNTS, {"unusual": "count(unusual_frame)"}),
+    "unusual_methods": Relation(unusual_methods),
+}
+
+# Arguments of methods on channels, context 'events'.
+CHANNEL_ARGUMENTS = {
+    "exchange": "string",
+    "routing_key": "string",
+    "queue": "string",
+    "consumer_tag": "string",
+    "delivery_tag": "bigint",
+    "type": "string",
+    "source": "string",
+    "destination": "string",
+    "identifier": "string",
+    "reply_code": "int",
+    "reply_text": "string",
+    "class_id": "int",
+    "method_id": "int",
+    "ticket": "int",
+    "prefetch_count": "int",
+    "active": "boolean",
+    "multiple": "boolean",
+    "requeue": "boolean",
+    "no_wait": "boolean",
+    "no_ack": "boolean",
+    "exclusive": "boolean",
+    "passive": "boolean",
+    "durable": "boolean",
+    "auto_delete": "boolean",
+    "internal": "boolean",
+    "mandatory": "boolean",
+    "immediate": "boolean",
+    "redelivered": "boolean",
+    "global": "boolean",
+    "realm": "string",
+}
+
+
+def events(sources: Sources) -> Sql:
+    """Context 'events', with the states of the channel that the rules need."""
+    states = "".join(f"{sql} OVER before AS {name}, " for name, sql in needed_states(sources.rules).items())
+    opens = "CASE name WHEN 'channel.open' THEN 1 END"
+    return f"""
+        SELECT *
+        FROM (SELECT *, {states} count({opens}) OVER before + coalesce({opens}, 0) AS channel_life
+              FROM (SELECT {columns(FRAME_COLUMNS)}, {arguments_struct(CHANNEL_ARGUMENTS)} AS args
+                    FROM unusual_methods)
+              WINDOW before AS (PARTITION BY connection_id, channel ORDER BY frame_no
+                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
+        LEFT JOIN connection_facts USING (connection_id)"""
+
+
+CONTEXTS = {
+    "frames": Context(
+        "SELECT * FROM unusual_frames LEFT JOIN connection_facts USING (connection_id)",
+        ("connection_id", "channel"),
+        rows="unusual_frames",
+    ),
+    "events": Context(events, CHANNEL, rows="unusual_methods"),
+}

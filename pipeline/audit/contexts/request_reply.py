@@ -18,17 +18,10 @@ Table methods has the frame of the reply in the row of the request; a mark row i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
+from pipeline.audit.contexts.sources import CHANNEL, Context, Sources
 from pipeline.audit.detector import NEVER, Sql, sql_in
 from pipeline.tables.roles import request_groups
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
 
 MARK, ROW = 0, 1  # places of rows with the same frame_no
 
@@ -52,88 +45,71 @@ def name_in_version(names: dict[str, set[str]], versions: set[str]) -> Sql:
 
 
 def group_of(names: set[str]) -> Sql:
-    """The dialogue of each of these methods, by name."""
-    cases = (f"WHEN '{name}' THEN '{dialogue}'" for name, dialogue in request_groups().items() if name in names)
+    """The request/reply group of each of these methods, by name."""
+    cases = (f"WHEN '{name}' THEN '{group}'" for name, group in request_groups().items() if name in names)
     return f"CASE name {' '.join(cases)} ELSE NULL END"
 
 
-def request_reply(sources: Sources) -> DataFrame | None:
+COLUMNS: Sql = (
+    "connection_id, channel, version, frame_no, ts_ns, sender, name, arguments, reply_frame_no, reply_latency_ns"
+)
+ON_CHANNEL: Sql = "PARTITION BY connection_id, channel"
+IN_GROUP: Sql = f"{ON_CHANNEL}, request_group ORDER BY frame_no, place"
+BEFORE: Sql = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+LONELY: Sql = "asks AND reply_frame_no IS NULL"
+
+
+def latest(side: str) -> Sql:
+    """Of the earlier requests of a side on the channel: the last incarnation, and the frame of the last reply in it."""
+    return (
+        f"max(CASE WHEN asks AND sender = '{side}' THEN "
+        f"struct(channel_life, coalesce(reply_frame_no, {NEVER}) AS until) END) OVER before"
+    )
+
+
+def request_reply(sources: Sources) -> Sql:
     """Context 'request_reply'."""
     versions = sources.versions & {*CLASSIC_VERSIONS}
-    if not versions:
-        return None
     asked, answer = (name_in_version(names, versions) for names in (requests(), replies()))
-    dialogue = group_of({*sources.method_counts, "basic.get-ok"})
-    no_wait = F.expr("coalesce(try_variant_get(arguments, '$.no_wait', 'boolean'), false)")
-    methods = (
-        _requests_and_replies(sources).withColumns({"asked": F.expr(asked), "replies": F.expr(answer)})
-        .filter(F.col("asked") | F.col("replies"))
-        .select(
-            "connection_id", "channel", "version", "frame_no", "ts_ns", "sender", "name", "replies", "reply_frame_no",
-            (F.col("ts_ns") + F.col("reply_latency_ns")).alias("reply_ns"), F.lit(ROW).alias("place"),
-            F.when(F.col("asked"), no_wait).alias("no_wait"), F.expr(dialogue).alias("dialogue"),
-        )
-    )  # fmt: skip
-    marks = F.transform(
-        F.array_compact(F.array("reply_frame_no")),
-        lambda frame: F.struct(frame.alias("frame_no"), F.lit(MARK).alias("place")),
-    )
-    own = F.struct("frame_no", "place")
-    rows = (
-        methods.withColumn("at", F.explode(F.concat(F.array(own), marks)))
-        .withColumns({"frame_no": F.col("at.frame_no"), "place": F.col("at.place")})
-        .drop("at")
-        .withColumns({"asks": F.expr(f"place = {ROW} AND NOT coalesce(no_wait, true)")})
-    )
-    return _followed(rows).filter(F.col("place") == ROW).join(sources.connection_facts, "connection_id", "left")
+    rows = f"SELECT {COLUMNS} FROM control_methods"
+    if sources.count("control_methods", "gets"):  # of the methods that carry messages only basic.get-ok
+        rows += f" UNION ALL SELECT {COLUMNS} FROM methods WHERE name = 'basic.get-ok'"
+    # Spark evaluates a window that reaches to the last row anew for each row: `backwards` is sorted backwards.
+    return f"""
+        SELECT * EXCEPT (latest),
+               CASE latest.channel_life WHEN channel_life THEN latest.until END AS open_until
+        FROM (SELECT *, CASE sender WHEN 'client' THEN {latest("client")} WHEN 'server' THEN {latest("server")} END
+                     AS latest,
+                     min(CASE WHEN name IN ('channel.close', 'connection.close') THEN ts_ns END) OVER backwards
+                         AS next_close_ns,
+                     last(CASE place WHEN {ROW} THEN no_wait END, true) OVER ({IN_GROUP} {BEFORE}) AS no_wait_before
+              FROM (SELECT * EXCEPT (asks, answered_early),
+                           asks AND NOT (reply_frame_no IS NULL AND coalesce(answered_early, false)) AS asks,
+                           count(CASE WHEN name = 'channel.open' AND place = {ROW} THEN 1 END) OVER
+                               ({ON_CHANNEL} ORDER BY frame_no, place) AS channel_life
+                    FROM (SELECT *, lag(place = {ROW} AND replies AND NOT coalesce(paired, false)) OVER
+                                 ({IN_GROUP}) AS answered_early
+                          FROM (SELECT *, lag(place = {MARK}) OVER ({IN_GROUP}) AS paired,
+                                       lead(place = {ROW} AND {LONELY}) OVER ({IN_GROUP}) AS overtaken
+                                FROM (SELECT * EXCEPT (frame_no, at), at.*,
+                                             at.place = {ROW} AND NOT coalesce(no_wait, true) AS asks
+                                      FROM (SELECT *, explode(concat(
+                                                       array(struct(frame_no, {ROW} AS place)),
+                                                       transform(array_compact(array(reply_frame_no)),
+                                                                 frame -> struct(frame AS frame_no, {MARK} AS place))
+                                                   )) AS at
+                                            FROM (SELECT *, ts_ns + reply_latency_ns AS reply_ns,
+                                                         CASE WHEN asked THEN coalesce(try_variant_get(
+                                                             arguments, '$.no_wait', 'boolean'), false) END AS no_wait
+                                                  FROM (SELECT *, {asked} AS asked, {answer} AS replies,
+                                                               {group_of({*sources.methods, "basic.get-ok"})}
+                                                                   AS request_group
+                                                        FROM ({rows}))
+                                                  WHERE asked OR replies))))))
+              WINDOW before AS ({ON_CHANNEL} ORDER BY frame_no, place {BEFORE}),
+                     backwards AS ({ON_CHANNEL} ORDER BY frame_no DESC, place DESC {BEFORE}))
+        LEFT JOIN connection_facts USING (connection_id)
+        WHERE place = {ROW}"""
 
 
-def _requests_and_replies(sources: Sources) -> DataFrame:
-    """Requests and replies; of the methods that carry messages only basic.get-ok."""
-    if not sources.method_counts["basic.get"]:
-        return sources.control_methods
-    got = sources.methods.filter(F.col("name") == "basic.get-ok")
-    return sources.control_methods.unionByName(got.select(*sources.control_methods.columns))
-
-
-def _followed(rows: DataFrame) -> DataFrame:
-    """`rows` with columns computed from the rows before and after them on their channel."""
-    channel = Window.partitionBy("connection_id", "channel").orderBy("frame_no", "place")
-    dialogue = Window.partitionBy("connection_id", "channel", "dialogue").orderBy("frame_no", "place")
-    # Sorted backwards: Spark evaluates a window that reaches to the last row anew for each row.
-    backwards = Window.partitionBy("connection_id", "channel").orderBy(F.desc("frame_no"), F.desc("place"))
-    before = (Window.unboundedPreceding, -1)
-    opens = F.when((F.col("name") == "channel.open") & (F.col("place") == ROW), 1)
-    closes = F.when(F.col("name").isin("channel.close", "connection.close"), F.col("ts_ns"))
-    lonely = F.col("asks") & F.col("reply_frame_no").isNull()
-    is_row = F.col("place") == ROW
-    rows = rows.withColumns(
-        {
-            "paired": F.lag(F.col("place") == MARK).over(dialogue),
-            "overtaken": F.lead(is_row & lonely).over(dialogue),
-        }
-    )
-    answered_early = F.lag(is_row & F.col("replies") & ~F.coalesce("paired", F.lit(False))).over(dialogue)
-    rows = rows.withColumn("asks", F.col("asks") & ~(lonely & F.coalesce(answered_early, F.lit(False))))
-    latest = {
-        sender: F.max(
-            F.when(
-                F.col("asks") & (F.col("sender") == sender),
-                F.struct("channel_life", F.coalesce("reply_frame_no", F.lit(NEVER)).alias("until")),
-            )
-        ).over(channel.rowsBetween(*before))
-        for sender in ("client", "server")
-    }
-    latest_own = F.col("latest")[F.col("sender")]
-    last_request = F.last(F.when(F.col("no_wait").isNotNull() & (F.col("place") == ROW), F.col("no_wait")), True)
-    return (
-        rows.withColumn("channel_life", F.count(opens).over(channel))
-        .withColumn("next_close_ns", F.min(closes).over(backwards.rowsBetween(*before)))
-        .withColumn("latest", F.create_map(*(part for s, value in latest.items() for part in (F.lit(s), value))))
-        .withColumns(
-            {
-                "open_until": F.when(latest_own["channel_life"] == F.col("channel_life"), latest_own["until"]),
-                "no_wait_before": last_request.over(dialogue.rowsBetween(*before)),
-            }
-        )
-    )
+CONTEXTS = {"request_reply": Context(request_reply, CHANNEL, versions=CLASSIC_VERSIONS)}

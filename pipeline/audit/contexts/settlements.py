@@ -13,19 +13,11 @@ The settlement engine decides which messages are settled (`settled_frame_no` of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
-from pipeline.audit.contexts.channels import CHANNEL, METHOD_COLUMNS, channel_life
-from pipeline.audit.contexts.materialized import few_values, having_values, materialize, materialize_if_any
+from pipeline.audit.contexts.channels import CHANNEL_LIFE, METHOD_COLUMNS
 from pipeline.audit.contexts.prefilter import ON_CHANNEL
-from pipeline.audit.detector import NEVER
+from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
+from pipeline.audit.detector import NEVER, Sql, sql_in
 from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
-
-if TYPE_CHECKING:
-    from pipeline.audit.contexts.sources import Sources
 
 SETTLES = tuple(dict.fromkeys(name for name, _, _ in SETTLEMENTS if name not in SETTLES_ALL))
 CONFIRMS, TRANSACTS = "confirm.select", "tx.select"
@@ -34,123 +26,87 @@ TAG_ARGUMENTS = "struct<delivery_tag bigint, multiple boolean>"
 MANY = 10_000
 STRETCH = 4096  # frames
 
-
-def settlements(sources: Sources) -> DataFrame | None:
-    """Context 'settlements'. The result is sorted and used several times, so it is materialized."""
-    messages = sources.tables.messages.filter(F.col("delivery_tag").isNotNull())
-    hit = messages.filter("settled_frame_no IS NOT NULL").select(
-        "connection_id", F.col("settled_frame_no").alias("frame_no"), "delivery_tag"
-    )
-    left = _unmatched(sources, hit)
-    if left is None:
-        return None
-    tagged = materialize(_tagged(sources, left))
-    numbers = ["connection_id", "sender", "delivery_tag"]
-    named = _to_settle(messages).join(tagged.select(*numbers).distinct(), numbers, "left_semi")
-    rows = tagged.unionByName(named, allowMissingColumns=True)
-    # The window with the fewest keys first: its partitioning also serves the other.
-    known = rows.withColumn("open_elsewhere", _open_elsewhere()).withColumn("named", _last_named())
-    here = F.struct("channel", "channel_life")
-    elsewhere = (F.col("open_elsewhere.until") > F.col("frame_no")) & (F.col("open_elsewhere.place") != here)
-    by_frame = ["connection_id", "frame_no"]
-    several = (
-        hit.select(*by_frame)
-        .join(tagged.filter("multiple").select(*by_frame), by_frame, "left_semi")
-        .distinct()
-        .withColumns({"multiple": F.lit(True), "hits": F.lit(True)})
-    )
-    return (
-        known.filter("name IS NOT NULL")
-        .join(several, ["connection_id", "frame_no", "multiple"], "left")
-        .withColumn("hits", F.when(F.col("multiple"), F.coalesce("hits", F.lit(False))))
-        .withColumn("elsewhere", F.when(elsewhere, F.col("open_elsewhere.place")))
-        .drop("open_elsewhere", "message")
-    )
+# Settlements on the wire, and those recorded in messages.
+SENT: Sql = f"""(SELECT connection_id, frame_no, delivery_tag, frame_no DIV {STRETCH} AS stretch
+                 FROM methods WHERE {ON_CHANNEL} AND {sql_in("name", SETTLES)})"""
+RECORDED: Sql = f"""(SELECT connection_id, settled_frame_no AS frame_no, delivery_tag,
+                            settled_frame_no DIV {STRETCH} AS stretch
+                     FROM messages WHERE delivery_tag IS NOT NULL AND settled_frame_no IS NOT NULL)"""
+# Stretches of frames where these two differ. Compared by hash sums, which collide by chance once in 2^64 (or by
+# intent); a join takes ten times as long.
+UNEQUAL_STRETCHES: Sql = f"""
+    SELECT connection_id, stretch
+    FROM (SELECT connection_id, stretch, bit_xor(xxhash64(frame_no, delivery_tag)) AS differ, sum(side) AS more
+          FROM (SELECT *, 1 AS side FROM {SENT} UNION ALL SELECT *, -1 FROM {RECORDED})
+          GROUP BY connection_id, stretch)
+    WHERE differ != 0 OR more != 0"""
 
 
-def _unmatched(sources: Sources, hit: DataFrame) -> DataFrame | None:
-    """Settlements that did not settle the message that they name: connection_id, frame_no."""
-    place = ["connection_id", "frame_no", "delivery_tag"]
-    rows = sources.methods.filter(ON_CHANNEL).filter(F.col("name").isin(list(SETTLES))).select(*place)
-    if sources.message_kind_counts["settled"] > MANY:
-        stretches = materialize_if_any(_unequal_stretches(rows, hit))
-        if stretches is None:
-            return None
-        rows, hit = (
-            side.withColumn("stretch", _stretch())
-            .join(stretches, ["connection_id", "stretch"], "left_semi")
-            .drop("stretch")
-            for side in (rows, hit)
-        )
-    return materialize_if_any(rows.join(hit, place, "left_anti").select("connection_id", "frame_no"))
+def unmatched(sources: Sources) -> Sql:
+    """Settlements that did not settle the message that they name."""
+    unequal = ""
+    if sources.count("message_counts", "settled") > MANY:
+        unequal = "LEFT SEMI JOIN unequal_stretches USING (connection_id, stretch)"
+    return f"""
+        SELECT connection_id, frame_no
+        FROM (SELECT * FROM {SENT} {unequal}) AS sent
+        LEFT ANTI JOIN (SELECT * FROM {RECORDED} {unequal}) AS recorded USING (connection_id, frame_no, delivery_tag)"""
 
 
-def _unequal_stretches(settlements: DataFrame, hit: DataFrame) -> DataFrame:
-    """Stretches of frames where the settlements on the wire differ from those recorded in messages: connection_id and
-    `stretch`. Compared by hash sums, which collide by chance once in 2^64 (or by intent); a join takes ten times as
-    long."""
-    sides = (rows.withColumn("side", F.lit(side)) for rows, side in ((settlements, 1), (hit, -1)))
-    one, other = (rows.select("connection_id", "frame_no", "delivery_tag", "side") for rows in sides)
-    sums = (
-        one.unionAll(other)
-        .groupBy("connection_id", _stretch().alias("stretch"))
-        .agg(F.bit_xor(F.xxhash64("frame_no", "delivery_tag")).alias("differ"), F.sum("side").alias("more"))
-    )
-    return sums.filter("differ != 0 OR more != 0").select("connection_id", "stretch")
-
-
-def _stretch() -> Column:
-    return F.expr(f"frame_no DIV {STRETCH}")
-
-
-def _tagged(sources: Sources, left: DataFrame) -> DataFrame:
+def unmatched_with_tags(sources: Sources) -> Sql:
     """These settlements with their tags, and the mode of the channel at that time."""
-    so_far = Window.partitionBy("connection_id", "channel", "channel_life").orderBy("frame_no")
-
-    def selected(mode: str) -> Column:
-        return F.count(F.when(F.col("name") == mode, 1)).over(so_far) > 0
-
-    args = F.expr(f"try_variant_get(arguments, '$', '{TAG_ARGUMENTS}')")
-    settling = having_values(sources.methods, "frame_no", few_values(left, "frame_no")).join(
-        left, ["connection_id", "frame_no"], "left_semi"
-    )
-    modes = sources.control_methods.filter(ON_CHANNEL).filter(F.col("name").isin("channel.open", CONFIRMS, TRANSACTS))
-    rows = settling.select(*METHOD_COLUMNS, "arguments").unionAll(modes.select(*METHOD_COLUMNS, "arguments"))
-    return (
-        rows.select(*METHOD_COLUMNS, args.alias("args"))
-        .withColumn("channel_life", channel_life())
-        .withColumns({"confirms": selected(CONFIRMS), "in_transaction": selected(TRANSACTS)})
-        .filter(F.col("name").isin(list(SETTLES)) & F.col("args.delivery_tag").isNotNull())
-        .select(
-            *CHANNEL, "frame_no", "ts_ns", "version", "sender", "name", "confirms", "in_transaction",
-            "args.delivery_tag", F.coalesce("args.multiple", F.lit(False)).alias("multiple"),
-        )
-    )  # fmt: skip
+    so_far = f"(PARTITION BY {columns(CHANNEL)} ORDER BY frame_no)"
+    return f"""
+        SELECT {columns(CHANNEL)}, frame_no, ts_ns, version, sender, name, confirms, in_transaction,
+               args.delivery_tag, coalesce(args.multiple, false) AS multiple
+        FROM (SELECT *, count(CASE name WHEN '{CONFIRMS}' THEN 1 END) OVER {so_far} > 0 AS confirms,
+                     count(CASE name WHEN '{TRANSACTS}' THEN 1 END) OVER {so_far} > 0 AS in_transaction
+              FROM (SELECT *, {CHANNEL_LIFE} AS channel_life
+                    FROM (SELECT {columns(METHOD_COLUMNS)}, try_variant_get(arguments, '$', '{TAG_ARGUMENTS}') AS args
+                          FROM (SELECT {columns(METHOD_COLUMNS)}, arguments
+                                FROM methods LEFT SEMI JOIN unmatched USING (connection_id, frame_no)
+                                WHERE {sources.only("unmatched", "frame_no", "frame_no")}
+                                UNION ALL
+                                SELECT {columns(METHOD_COLUMNS)}, arguments FROM control_methods
+                                WHERE {ON_CHANNEL} AND name IN ('channel.open', '{CONFIRMS}', '{TRANSACTS}')))))
+        WHERE {sql_in("name", SETTLES)} AND args.delivery_tag IS NOT NULL"""
 
 
-def _to_settle(messages: DataFrame) -> DataFrame:
-    """Messages, with the side that has to settle them as `sender`."""
-    presettled = (F.col("outcome") == "presettled").alias("presettled")
-    frame_no = F.col("first_frame_no").alias("frame_no")
-    return messages.filter(F.col("operation").isin("publish", "deliver", "get")).select(
-        "connection_id",
-        "channel",
-        "channel_life",
-        frame_no,
-        F.when(F.col("operation") == "publish", "server").otherwise("client").alias("sender"),
-        "delivery_tag",
-        F.struct(frame_no, presettled, "settled_frame_no").alias("message"),
-    )
+# Of the earlier messages with the row's tag, on any channel, the one that stays outstanding longest.
+OPEN: Sql = f"""CASE WHEN message IS NOT NULL THEN struct(
+                    CASE WHEN message.presettled THEN 0 ELSE coalesce(message.settled_frame_no, {NEVER}) END AS until,
+                    struct(channel, channel_life) AS place) END"""
+NUMBER = "connection_id, sender, delivery_tag"
+# The window with the fewest keys first: its partitioning also serves the other.
+SETTLEMENTS_OF_NOTHING: Sql = f"""
+    SELECT * EXCEPT (open_elsewhere, message, hits), CASE WHEN multiple THEN coalesce(hits, false) END AS hits,
+           CASE WHEN open_elsewhere.until > frame_no AND open_elsewhere.place != struct(channel, channel_life)
+               THEN open_elsewhere.place END AS elsewhere
+    FROM (SELECT *, last(message, true) OVER (PARTITION BY {NUMBER}, channel, channel_life ORDER BY frame_no) AS named
+          FROM (SELECT *, max({OPEN}) OVER (PARTITION BY {NUMBER} ORDER BY frame_no) AS open_elsewhere
+                FROM (SELECT *, CAST(NULL AS STRUCT<frame_no: BIGINT, presettled: BOOLEAN, settled_frame_no: BIGINT>)
+                             AS message
+                      FROM unmatched_with_tags
+                      UNION ALL
+                      SELECT {columns(CHANNEL)}, frame_no, NULL, NULL, sender, NULL, NULL, NULL, delivery_tag, NULL,
+                             struct(frame_no, presettled, settled_frame_no)
+                      FROM (SELECT {columns(CHANNEL)}, first_frame_no AS frame_no, delivery_tag, settled_frame_no,
+                                   IF(operation = 'publish', 'server', 'client') AS sender,
+                                   outcome = 'presettled' AS presettled
+                            FROM messages
+                            WHERE delivery_tag IS NOT NULL AND operation IN ('publish', 'deliver', 'get'))
+                      LEFT SEMI JOIN unmatched_with_tags USING ({NUMBER}))))
+    LEFT JOIN (SELECT DISTINCT connection_id, frame_no, true AS multiple, true AS hits
+               FROM {RECORDED}
+               LEFT SEMI JOIN (SELECT * FROM unmatched_with_tags WHERE multiple) USING (connection_id, frame_no))
+        USING (connection_id, frame_no, multiple)
+    WHERE name IS NOT NULL"""
 
-
-def _last_named() -> Column:
-    own = Window.partitionBy("connection_id", "sender", "delivery_tag", "channel", "channel_life").orderBy("frame_no")
-    return F.last("message", ignorenulls=True).over(own)
-
-
-def _open_elsewhere() -> Column:
-    """Of the earlier messages with the row's tag, on any channel, the one that stays outstanding longest."""
-    of_number = Window.partitionBy("connection_id", "sender", "delivery_tag").orderBy("frame_no")
-    until = F.when(F.col("message.presettled"), 0).otherwise(F.coalesce("message.settled_frame_no", F.lit(NEVER)))
-    place = F.struct("channel", "channel_life").alias("place")
-    return F.max(F.when(F.col("message").isNotNull(), F.struct(until.alias("until"), place))).over(of_number)
+RELATIONS = {
+    "unequal_stretches": Relation(UNEQUAL_STRETCHES),
+    "unmatched": Relation(unmatched),
+    "unmatched_with_tags": Relation(unmatched_with_tags),
+}
+CONTEXTS = {
+    "settlements": Context(SETTLEMENTS_OF_NOTHING, CHANNEL, rows="unmatched", full_scan=True),
+}
