@@ -7,6 +7,7 @@ import hashlib
 from itertools import pairwise
 from typing import Any
 
+import decoding
 import encode_0_10 as encode
 import golden_0_10
 import numpy as np
@@ -45,14 +46,12 @@ def test_frames_are_those_that_tshark_shows(name: str) -> None:
 
 
 def test_a_capture_without_protocol_headers_is_recognised() -> None:
-    (connection,) = golden_0_10.connections("010_mid_stream.pcap")
+    (connection,) = decoding.decoded("010_mid_stream.pcap")
     assert {(row["version"], row["version_known"]) for row in connection.rows} == {("0-10", False)}
 
 
 def test_tiny_tcp_segments_change_nothing() -> None:
-    (tiny,), (origin,) = (
-        golden_0_10.connections(name) for name in ("010_tiny_segments.pcap", "010_lowlevel_methods.pcap")
-    )
+    (tiny,), (origin,) = (decoding.decoded(name) for name in ("010_tiny_segments.pcap", "010_lowlevel_methods.pcap"))
     values = ("sender", "stream_offset", "size", "name", "arguments", "properties", "payload", "body_sha256")
     order = ("sender", "stream_offset")
     ours, theirs = (sorted(only(c.rows, *values), key=lambda row: row[: len(order)]) for c in (tiny, origin))
@@ -61,7 +60,7 @@ def test_tiny_tcp_segments_change_nothing() -> None:
 
 def test_a_frame_that_is_none_is_skipped() -> None:
     """Packet 8 of 010_bad_frame: `0f 7f 0010 00 05 ...`, segment type 127 on track 5, and four octets too much."""
-    connection = golden_0_10.connections("010_bad_frame.pcap")[0]
+    connection = decoding.decoded("010_bad_frame.pcap")[0]
     (row,) = [row for row in connection.rows if row["frame_type"] == "skipped"]
     assert (row["packet_no"], row["size"], row["status"]) == (8, 20, "unknown")
 
@@ -69,7 +68,7 @@ def test_a_frame_that_is_none_is_skipped() -> None:
 def test_tshark_shows_commits_as_selects() -> None:
     """Packet 28 of 010_tx: a frame header of 12 octets, then class 5, code 2, session header 01 01, packing flags 00
     00."""
-    rows = golden_0_10.connections("010_tx.pcap")[0].rows
+    rows = decoding.decoded("010_tx.pcap")[0].rows
     (row,) = [row for row in rows if row["packet_no"] == 28]
     assert (row["size"], row["class_id"], row["method_id"], row["name"]) == (18, 5, 2, "tx.commit")
     assert row["arguments"] == {"sync": True, "command_id": 4}

@@ -7,16 +7,13 @@ reason.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import Any
 
-import decoding
 import encode_0_10
 import golden
+import golden_captures
 from golden import Node, renderings
 
 FRAME_TYPES = {0: "control", 1: "command", 2: "header", 3: "body"}
@@ -50,10 +47,8 @@ STRUCT_NAMES = {
     if entry["group"] == "structs"
 }
 TEXT_FIELD = re.compile(r"(?s)(.*?) \((str8|str16)\): (.*)")
-# Captures that were cut from others so that tshark does not find the frames: the golden of the other holds.
-SAME_FRAMES = {"010_tiny_segments.pcap": "010_lowlevel_methods.pcap"}
 # Frames that tshark shows and the framing rightly refuses (test_amqp_0_10_streams.py has the octets).
-REFUSED = {("010_bad_frame.pcap", 8)}
+REFUSED = {"010_bad_frame.pcap": {8}}
 
 
 def captures() -> list[str]:
@@ -61,33 +56,9 @@ def captures() -> list[str]:
     return sorted(path.name for path in golden.CAPTURES.glob("010_*.pcap*") if path.suffix in (".pcap", ".pcapng"))
 
 
-def connections(name: str) -> list[decoding.Connection]:
-    paths = [golden.CAPTURES / name]
-    return decoding.connections(decoding.rows_of(decoding.decode_table(decoding.in_flow_order(decoding.runs(paths)))))
-
-
 def capture_disagreements(name: str) -> Iterator[str]:
-    """One line for each difference between tshark's view of a capture and ours; frames of a sender in their order."""
-    source = SAME_FRAMES.get(name, name)
-    shown: dict[tuple[int, int], list[Node]] = {}
-    with gzip.open(golden.CAPTURES / f"{source}.frames.jsonl.gz", "rt") as lines:
-        for line in lines:
-            frame = json.loads(line)
-            if (name, frame["frame"]) not in REFUSED:
-                shown.setdefault((frame["stream"], frame["srcport"]), []).append(frame)
-    talking = [connection for connection in connections(name) if connection.rows]
-    for (stream, port), frames in shown.items():
-        connection = talking[sorted({number for number, _ in shown}).index(stream)]
-        sender = "client" if port == connection.facts["client_port"] else "server"
-        rows = [row for row in connection.rows if row["sender"] == sender and row["frame_type"] != "skipped"]
-        for frame, row in zip_longest(frames, rows):
-            if frame is None or row is None:
-                yield f"only one side knows {frame or row}"
-                return
-            if row["status"] != "ok" or (source == name and frame["frame"] != row["packet_no"]):
-                yield f"packet {row['packet_no']} is {row['status']} ({row['error']}), tshark: {frame['frame']}"
-            if row["frame_type"] != "protocol-header":
-                yield from frame_disagreements(frame, row)
+    """One line for each difference between tshark's view of a capture and ours."""
+    return golden_captures.capture_disagreements(name, frame_disagreements, REFUSED.get(name, ()))
 
 
 def frame_disagreements(frame: Node, row: dict[str, Any]) -> Iterator[str]:

@@ -5,15 +5,12 @@ tshark names fields in camel case, and some after their type. What it does not d
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections.abc import Iterator
-from itertools import zip_longest
 from typing import Any
 
-import decoding
 import golden
+import golden_captures
 from golden import Node, renderings
 
 PREFIX = re.compile(
@@ -39,8 +36,6 @@ SECTIONS = {
     "amqp.footer": "footer",
 }
 BODIES = {"amqp.data": "data", "amqp.sequence": "sequence", "amqp.value": "value"}
-# Captures that were cut from others so that tshark does not find the frames: the golden of the other holds.
-SAME_FRAMES = {"10_tiny_segments.pcap": "10_qpidd_all_types.pcap"}
 SHOWN_INSTEAD = {"init_response": "user"}  # the credentials themselves are not shown
 
 
@@ -63,28 +58,8 @@ def captures() -> list[str]:
 
 
 def capture_disagreements(name: str) -> Iterator[str]:
-    """One line for each difference between tshark's view of a capture and ours; frames of a sender in their order."""
-    source = SAME_FRAMES.get(name, name)
-    shown: dict[tuple[int, int], list[Node]] = {}
-    with gzip.open(golden.CAPTURES / f"{source}.frames.jsonl.gz", "rt") as lines:
-        for line in lines:
-            frame = json.loads(line)
-            shown.setdefault((frame["stream"], frame["srcport"]), []).append(frame)
-    paths = [golden.CAPTURES / name]
-    found = decoding.connections(decoding.rows_of(decoding.decode_table(decoding.in_flow_order(decoding.runs(paths)))))
-    talking = [connection for connection in found if connection.rows]
-    for (stream, port), frames in shown.items():
-        connection = talking[sorted({number for number, _ in shown}).index(stream)]
-        sender = "client" if port == connection.facts["client_port"] else "server"
-        rows = [row for row in connection.rows if row["sender"] == sender]
-        for frame, row in zip_longest(frames, rows):
-            if frame is None or row is None:
-                yield f"only one side knows {frame or row}"
-                return
-            if row["status"] != "ok" or (source == name and frame["frame"] != row["packet_no"]):
-                yield f"packet {row['packet_no']}: {row['status']} {row['error']}; tshark has it in {frame['frame']}"
-            if row["frame_type"] != "protocol-header":
-                yield from frame_disagreements(frame["f"], row)
+    """One line for each difference between tshark's view of a capture and ours."""
+    return golden_captures.capture_disagreements(name, lambda frame, row: frame_disagreements(frame["f"], row))
 
 
 def disagreements(children: list[Node], ours: dict[str, Any] | None, where: str) -> Iterator[str]:
