@@ -124,7 +124,8 @@ def exit_statuses() -> ExitStatuses:
 def run(arguments: argparse.Namespace) -> int:
     """Ingest as the arguments say; return the exit code."""
     from pipeline.lake.batches import Ingest
-    from pipeline.lake.ingest import Options, key_logs, work_of
+    from pipeline.lake.ingest import key_logs, work_of
+    from pipeline.lake.options import Options
     from pipeline.session import has_session
     from pipeline.tables.exchange import ThisProcess
     from udfs.source.paths import PathError, resolve

@@ -2,9 +2,9 @@
 
 numba unpickles cache files: a user who can write them runs code in every process that decodes. So a directory is used
 only if no user but this one, root and the owner of these sources can change it or its files; other directories are
-never read. Kernels are loaded from the first directory that has them, in the order of `codec.compiler.kernel.bases`; it
-may be read-only, when an administrator or an image provides it. They are stored in the first directory that this user
-can write. Without one they remain in the memory of the process."""
+never read. Kernels are loaded from the first directory that has them, in the order of
+`codec.compiler.directories.bases`; it may be read-only, when an administrator or an image provides it. They are stored
+in the first directory that this user can write. Without one they remain in the memory of the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 
-from codec.compiler.kernel import PACKAGE, PACKAGE_CACHE, bases
+from codec.compiler.directories import PACKAGE, PACKAGE_CACHE, bases
 
 ACCESS_LIST = "system.posix_acl_access"
 

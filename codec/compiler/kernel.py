@@ -33,30 +33,17 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from codec.compiler.directories import PACKAGE, bases
+
 DISABLE = "NUMBA_DISABLE_JIT"  # a variable of numba
-CACHE_DIR = "NUMBA_CACHE_DIR"
 SETTINGS = ("NUMBA_OPT", "NUMBA_BOUNDSCHECK")  # they change the machine code of the same sources
-PACKAGE = Path(__file__).resolve().parents[1]
-PACKAGE_CACHE = PACKAGE / "__pycache__"
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+(codec(?:\.\w+)*)(?:\s+import\s+(\([^)]*\)|[^\n]*))?", re.MULTILINE)
-
-
-def bases() -> list[Path]:
-    """The parent directories of cached kernels, in order of precedence."""
-    if os.environ.get(CACHE_DIR):
-        return [Path(os.environ[CACHE_DIR]).resolve()]
-    found = [PACKAGE_CACHE]
-    with suppress(RuntimeError):  # a user without a home directory
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        found.append(cache.resolve() / "wirehare")
-    return found
 
 
 @functools.cache

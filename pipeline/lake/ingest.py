@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.lake.layout import NS
+from pipeline.lake.options import Options
 from pipeline.tables.exchange import ThisProcess
 
 if TYPE_CHECKING:
@@ -95,16 +94,3 @@ def key_logs(paths: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _ns(seconds: float) -> int:
     return int(seconds * 10**9)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How an ingest works; times in ns. See `pipeline.ingest`."""
-
-    pair_ns: int = 3600 * NS
-    forget_ns: int = 7 * 24 * 3600 * NS
-    late_ns: int = 300 * NS
-    settle_ns: int = 30 * NS
-    batch_bytes: int = 2 << 30
-    state_bytes: int = 8 << 30
-    carry_secrets: bool = False

@@ -14,7 +14,7 @@ import numpy as np
 from codec.amqp import decoder
 from codec.amqp.connections import state as connection_state
 from codec.amqp.decoder import Decoder
-from codec.compiler.kernel import PACKAGE
+from codec.compiler.directories import PACKAGE
 
 KERNELS = str(PACKAGE)
 NO_KERNELS = {decoder.__file__, connection_state.__file__}  # Python, where -1 is the last row
