@@ -45,7 +45,10 @@ def shaped(rows: DataFrame, schema: StructType, checked: bool = False) -> DataFr
         value = f"CAST({value} AS {column.dataType.simpleString()})"
         if isinstance(column.dataType, StringType) and column.name in present and not checked:
             value = utf8(value)
-        columns.append(F.expr(value).alias(column.name, metadata=column.metadata))
+        found = F.expr(value)
+        if isinstance(column.dataType, StructType):  # in SQL its fields lose their comments
+            found = found.cast(column.dataType)
+        columns.append(found.alias(column.name, metadata=column.metadata))
     return rows.select(*columns)
 
 
