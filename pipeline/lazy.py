@@ -15,7 +15,7 @@ from pipeline.tables.config import config, streams
 from pipeline.tables.flows import message_flows
 from pipeline.tables.roles import TELLS_STREAM, named
 from pipeline.tables.shape import shaped
-from udfs.pairing.columns import OF_MESSAGES
+from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.source.captures import MakeCaptures
 
 SPARK_DERIVED = (*SPARK_TABLES, "frames")
@@ -72,7 +72,7 @@ class LazyTables:
 
     @shared_property
     def message_flows(self) -> DataFrame:
-        to_pair = self._persist(self.table("messages").select(*OF_MESSAGES))
+        to_pair = self._persist(self.table("messages").select(*MESSAGE_COLUMNS))
         return message_flows(to_pair, self.table("connections"), stream_queues(self.frames))
 
     def _persist(self, rows: DataFrame) -> DataFrame:

@@ -1,1 +1,1 @@
-"""Which delivery is of which publish, across connections."""
+"""Pairs deliveries with publishes, across connections."""

@@ -1,20 +1,20 @@
-"""Pairing: which delivery belongs to which publish, for messages with the same key.
+"""Pairing: which delivery belongs to which publish, among messages with the same key.
 
-Rows come in groups of one key (an identifier, or a fingerprint of the content), in each first the publishes in the
-order of time, then the deliveries, queue by queue, in the order of time. A queue is first in, first out: the n-th
-publish that can have reached the queue matches its n-th first delivery, unless the publish began only after the end of
-the delivery. A delivery after one of the same queue that was returned is a redelivery of that message.
+Rows come grouped by key (a message-id, or a fingerprint of the content); within a key first the publishes by time, then
+the deliveries, queue by queue, by time. A queue is first in, first out: its n-th delivery matches the n-th publish that
+can have reached it, unless that publish began after the delivery ended. A delivery that follows a returned one of the
+same queue is a redelivery of that message.
 
-A publish may have reached a queue when both name the same route (exchange and routing key). If the route of a
-delivery is unknown, the queue's name on the default exchange counts, else any named exchange, else an address of
-unknown kind (this one *loosely*).
+A publish can have reached a queue when both have the same route (exchange and routing key). If a delivery's route is
+unknown, the queue's name on the default exchange counts, else any named exchange, else an address of unknown kind (a
+*loose* match).
 
-Brokers may change headers, so headers are not part of the key, but are hashed to labels, in tiers: of the publishes
-that can have reached a queue, a delivery matches those with its label; if there are none, those with its common label
-(of what brokers preserve across families of versions); else those without a label of other deliveries of this queue.
-Messages with the same label are paired in their order, separately from all others.
+Brokers may change headers, so headers are not part of the key; they are hashed to labels, which are tried in tiers. Of
+the publishes that can have reached a queue, a delivery matches those with its label; if there are none, those with its
+common label (of what brokers preserve across families of versions); else those that have no label of another delivery
+of the queue. Messages with the same label are paired in order, separately from all others.
 
-Each row costs O(log n), and up to `Limits.pairing_probes` looks at publishes already paired or with different content.
+Each row costs O(log n), and up to `Limits.pairing_probes` looks at publishes already paired or with other content.
 Memory: 150 bytes a row.
 """
 
@@ -30,27 +30,29 @@ from codec.pairing.state import (  # fmt: skip
     BY_KIND,
     BY_ROUTE,
     CHAIN,
-    CLAIMS,
+    CLAIMED,
     COMMON,
     FRONT,
     LABEL,
     LISTS,
-    NAMED,
-    NOBODY,
-    PLAIN,
+    NONE,
+    PENDING,
     PUBLISH,
     READY,
     SINGLE,
     STAMP,
+    TO_ADDRESS,
+    TO_EXCHANGE,
     TURNS,
     V1_0_FAMILY,
-    WAITING,
     Pairs,
     Rows,
     Work,
-    come_back,
-    given_back,
-    wait,
+    pop,
+    push,
+    redelivered_message,
+    release_requeued,
+    schedule,
 )
 
 PROBES = LIMITS.pairing_probes
@@ -62,58 +64,58 @@ def pairs_of(rows: Rows) -> Pairs:
     by_row = [np.zeros(n, np.int64) for _ in range(7)]
     heads, claimed = with_room(new_keyed(), LISTS * n), with_room(new_keyed(), n)
     work = Work._make([heads, claimed, np.zeros((LISTS, n), np.int64), *by_row, np.zeros(8, np.int64)])
-    pairs = Pairs(*(np.full(n, value, np.int64) for value in (NOBODY, NOBODY, NOBODY, 0, 0, 0, ANY)))
+    pairs = Pairs(*(np.full(n, value, np.int64) for value in (NONE, NONE, NONE, 0, 0, 0, ANY)))
     pair(rows, pairs, work)
     return pairs
 
 
 @kernel
 def pair(rows, pairs, work):
-    """Fill `pairs` for all groups of `rows`."""
+    """Fill `pairs` for all keys of `rows`."""
     start, n = 0, len(rows.key)
     while start < n:
         end = start + 1
         while end < n and rows.key[end] == rows.key[start]:
             end += 1
-        _group(rows, pairs, work, start, end)
+        _pair_key(rows, pairs, work, start, end)
         start = end
 
 
 @kernel
-def _list(by, number, label):
-    """The number of a list: of route or kind `number`, of a label (0: any)."""
+def _list_key(by, number, label):
+    """The key of a list of publishes: of route or kind `number`, of a label (0: any)."""
     return (number << 32) ^ label ^ (by << 62)
 
 
 @kernel
-def _group(rows, pairs, work, start, end):
-    """The rows `start`..`end` of one key."""
+def _pair_key(rows, pairs, work, start, end):
+    """Pair the rows `start`..`end`, all of one key."""
     at = start
     while at < end and rows.side[at] == PUBLISH:
         at += 1
     if at < end:
         empty(work.heads)
-        work.state[SINGLE] = start if at - start == 1 else NOBODY
+        work.state[SINGLE] = start if at - start == 1 else NONE
         for publish in range(at - 1, start - 1, -1):
             for by in range(2):
                 number = rows.kind[publish] if by else rows.route[publish]
-                _enlist(work, publish, _list(by, number, 0), 3 * by + ANY)
+                _prepend(work, publish, _list_key(by, number, 0), 3 * by + ANY)
                 if at - start > 1:
-                    _enlist(work, publish, _list(by, number, rows.label[publish]), 3 * by + LABEL)
-                    _enlist(work, publish, _list(by, number, rows.common[publish]), 3 * by + COMMON)
+                    _prepend(work, publish, _list_key(by, number, rows.label[publish]), 3 * by + LABEL)
+                    _prepend(work, publish, _list_key(by, number, rows.common[publish]), 3 * by + COMMON)
                 else:
-                    work.chains[3 * by + LABEL, publish] = work.chains[3 * by + COMMON, publish] = NOBODY
+                    work.chains[3 * by + LABEL, publish] = work.chains[3 * by + COMMON, publish] = NONE
     while at < end:
         stop = at + 1
-        while stop < end and rows.place[stop] == rows.place[at]:
+        while stop < end and rows.source[stop] == rows.source[at]:
             stop += 1
-        _queue(rows, pairs, work, at, stop)
+        _pair_queue(rows, pairs, work, at, stop)
         at = stop
 
 
 @kernel
-def _enlist(work, publish, number, chain):
-    """Put a publish before the others of a list."""
+def _prepend(work, publish, number, chain):
+    """Put a publish at the front of a list."""
     work.chains[chain, publish] = found(work.heads, number)
     put(work.heads, number, publish)
 
@@ -122,28 +124,28 @@ def _enlist(work, publish, number, chain):
 def _head(rows, work, by, number, label):
     """The first publish of a list, or ABSENT. Where a key has a single publish, only lists of any label were made."""
     single = work.state[SINGLE]
-    if label and single != NOBODY:
+    if label and single != NONE:
         bears = rows.label[single] == label or rows.common[single] == label
-        return found(work.heads, _list(by, number, 0)) if bears else ABSENT
-    return found(work.heads, _list(by, number, label))
+        return found(work.heads, _list_key(by, number, 0)) if bears else ABSENT
+    return found(work.heads, _list_key(by, number, label))
 
 
 @kernel
 def _candidates(rows, work, delivery):
-    """Which list of publishes can have reached the queue of `delivery`: (BY_ROUTE or BY_KIND, number of the route or
-    kind, whether they fit loosely only)."""
+    """Which publishes can have reached the queue of `delivery`: (BY_ROUTE or BY_KIND, the route or kind, 1 for a loose
+    match)."""
     route = rows.route[delivery]
-    named = route if route != 0 else rows.own_route[delivery]
-    if found(work.heads, _list(BY_ROUTE, named, 0)) != ABSENT:
+    named = route if route != 0 else rows.queue_route[delivery]
+    if found(work.heads, _list_key(BY_ROUTE, named, 0)) != ABSENT:
         return BY_ROUTE, named, 0
-    if route == 0 and found(work.heads, _list(BY_KIND, NAMED, 0)) != ABSENT:
-        return BY_KIND, NAMED, 0
-    return BY_KIND, PLAIN, 1
+    if route == 0 and found(work.heads, _list_key(BY_KIND, TO_EXCHANGE, 0)) != ABSENT:
+        return BY_KIND, TO_EXCHANGE, 0
+    return BY_KIND, TO_ADDRESS, 1
 
 
 @kernel
-def _alike(rows, publish, delivery):
-    """Whether the contents may be the same; of different families, digests cannot tell."""
+def _same_content(rows, publish, delivery):
+    """Whether the bodies may be the same; digests of different families are not comparable."""
     one, other = rows.digest[publish], rows.digest[delivery]
     comparable = (rows.family[publish] == V1_0_FAMILY) == (rows.family[delivery] == V1_0_FAMILY)
     return one == other or one == 0 or other == 0 or not comparable
@@ -151,8 +153,8 @@ def _alike(rows, publish, delivery):
 
 @kernel
 def _is_claimed(rows, work, publish):
-    """Whether a publish bears a label by which other deliveries of the queue are paired."""
-    if work.state[CLAIMS] == 0:
+    """Whether a publish has a label by which other deliveries of the queue are paired."""
+    if work.state[CLAIMED] == 0:
         return False
     return (
         found(work.claimed, rows.label[publish]) != ABSENT or found(work.claimed, rows.common[publish]) != ABSENT
@@ -160,42 +162,42 @@ def _is_claimed(rows, work, publish):
 
 
 @kernel
-def _take(rows, work, delivery, tier):
-    """The first publish in the list that fits and that this queue was not given yet, or NOBODY."""
+def _match(rows, work, delivery, tier):
+    """The first publish in the list that fits and is not paired with this queue yet, or NONE."""
     stamp = work.state[STAMP]
     next_of = work.chains[work.state[CHAIN]]
     publish = work.state[FRONT]
-    while publish != NOBODY and work.stamp[publish] == stamp:
+    while publish != NONE and work.stamp[publish] == stamp:
         publish = next_of[publish]
     work.state[FRONT] = publish
     for _ in range(PROBES):
-        if publish == NOBODY:
+        if publish == NONE:
             break
-        in_time = rows.from_ns[publish] <= rows.until_ns[delivery]
+        in_time = rows.first_ns[publish] <= rows.last_ns[delivery]
         if in_time and work.stamp[publish] != stamp and _fits(rows, work, publish, delivery, tier):
             work.stamp[publish] = stamp
             return publish
         publish = next_of[publish]
-    return NOBODY
+    return NONE
 
 
 @kernel
 def _fits(rows, work, publish, delivery, tier):
-    """Whether a publish of the list may be the one of `delivery`, as far as content and labels tell."""
+    """Whether content and labels allow a publish of the list to be the one of `delivery`."""
     if tier == ANY and _is_claimed(rows, work, publish):
         return False
-    if tier == COMMON and work.state[CLAIMS] and found(work.claimed, rows.label[publish]) != ABSENT:
+    if tier == COMMON and work.state[CLAIMED] and found(work.claimed, rows.label[publish]) != ABSENT:
         return False
-    return _alike(rows, publish, delivery)
+    return _same_content(rows, publish, delivery)
 
 
 @kernel
-def _several(rows, work, head, delivery, tier):
-    """1 when more than one publish of the list has the content of `delivery`, or the list is too long to tell."""
+def _has_alternative(rows, work, head, delivery, tier):
+    """1 if several publishes of the list have the content of `delivery`, or the list is too long to check."""
     next_of = work.chains[work.state[CHAIN]]
     fitting, publish = 0, head
     for _ in range(PROBES):
-        if publish == NOBODY:
+        if publish == NONE:
             return 0
         fitting += _fits(rows, work, publish, delivery, tier)
         if fitting > 1:
@@ -205,73 +207,49 @@ def _several(rows, work, head, delivery, tier):
 
 
 @kernel
-def _queue(rows, pairs, work, start, end):
-    """The deliveries `start`..`end` of one key from one queue."""
-    by, number, loosely = _candidates(rows, work, start)
+def _pair_queue(rows, pairs, work, start, end):
+    """Pair the deliveries `start`..`end` of one key and one queue."""
+    by, number, loose = _candidates(rows, work, start)
     work.state[STAMP] += 1
-    work.state[CLAIMS] = 0
+    work.state[CLAIMED] = 0
     mixed = False
     for delivery in range(start, end):
         work.order[delivery] = delivery
-        work.used[delivery] = _tier(rows, work, by, number, delivery)
-        mixed |= work.used[delivery] != work.used[start]
+        work.match_label[delivery] = _matching_label(rows, work, by, number, delivery)
+        mixed |= work.match_label[delivery] != work.match_label[start]
     if not mixed:
-        _run(rows, pairs, work, by, number, loosely, start, end)
+        _pair_run(rows, pairs, work, by, number, loose, start, end)
         return
-    _by_label(work, start, end)
+    _sort_by_label(work, start, end)
     empty(work.claimed)
     for delivery in range(start, end):
-        if work.used[delivery]:
-            put(work.claimed, work.used[delivery], 1)
-            work.state[CLAIMS] = 1
+        if work.match_label[delivery]:
+            put(work.claimed, work.match_label[delivery], 1)
+            work.state[CLAIMED] = 1
     for tier in (LABEL, COMMON, ANY):
         at = start
         while at < end:
-            used = work.used[work.order[at]]
+            label = work.match_label[work.order[at]]
             stop = at + 1
-            while stop < end and work.used[work.order[stop]] == used:
+            while stop < end and work.match_label[work.order[stop]] == label:
                 stop += 1
             if _tier_of(rows, work, work.order[at]) == tier:
-                _run(rows, pairs, work, by, number, loosely, at, stop)
+                _pair_run(rows, pairs, work, by, number, loose, at, stop)
             at = stop
 
 
 @kernel
-def _by_label(work, start, end):
-    """Sort the deliveries `start`..`end` of `order` by the labels that tell them apart; those of one by time."""
-    for root in range((end - start) // 2 - 1, -1, -1):
-        _sink(work, start, root, end - start)
-    for last in range(end - start - 1, 0, -1):
-        work.order[start], work.order[start + last] = work.order[start + last], work.order[start]
-        _sink(work, start, 0, last)
+def _sort_by_label(work, start, end):
+    """Sort the deliveries `start`..`end` of `order` by the label that they are paired by, then by time."""
+    for delivery in range(start, end):
+        push(work.turn, work.ready, delivery - start, work.match_label[delivery], delivery)
+    for at in range(start, end):
+        work.order[at] = pop(work.turn, work.ready, end - at)
 
 
 @kernel
-def _sink(work, start, root, size):
-    """Make a heap below `root` of `order[start:start + size]`, the last on top."""
-    while True:
-        below = 2 * root + 1
-        if below >= size:
-            return
-        if below + 1 < size and _comes_after(work, work.order[start + below + 1], work.order[start + below]):
-            below += 1
-        one, other = work.order[start + root], work.order[start + below]
-        if not _comes_after(work, other, one):
-            return
-        work.order[start + root], work.order[start + below] = other, one
-        root = below
-
-
-@kernel
-def _comes_after(work, one, other):
-    by_label = work.used[one] > work.used[other]
-    return by_label or (work.used[one] == work.used[other] and one > other)
-
-
-@kernel
-def _tier(rows, work, by, number, delivery):
-    """The label by which a delivery is told from others: its own one, or its common one, if a publish of the list has
-    it; else 0."""
+def _matching_label(rows, work, by, number, delivery):
+    """The label to pair a delivery by: its own, or its common one, if a publish of the list has it; else 0."""
     for label in (rows.label[delivery], rows.common[delivery]):
         if label and _head(rows, work, by, number, label) != ABSENT:
             return label
@@ -280,46 +258,45 @@ def _tier(rows, work, by, number, delivery):
 
 @kernel
 def _tier_of(rows, work, delivery):
-    """LABEL, COMMON or ANY: what the label by which a delivery is told from others is."""
-    used = work.used[delivery]
-    if used == 0:
+    """LABEL, COMMON or ANY: the tier of the label that a delivery is paired by."""
+    label = work.match_label[delivery]
+    if label == 0:
         return ANY
-    return LABEL if used == rows.label[delivery] else COMMON
+    return LABEL if label == rows.label[delivery] else COMMON
 
 
 @kernel
-def _run(rows, pairs, work, by, number, loosely, start, end):
-    """Deliveries of a queue that are paired by the same label, `start`..`end` in `order`: those of one message after
-    the other."""
+def _pair_run(rows, pairs, work, by, number, loose, start, end):
+    """Pair the deliveries `start`..`end` of `order`: those of one queue that are paired by the same label."""
     first = work.order[start]
     tier = _tier_of(rows, work, first)
-    head = _head(rows, work, by, number, work.used[first])
+    head = _head(rows, work, by, number, work.match_label[first])
     work.state[FRONT] = head
     work.state[CHAIN] = 3 * by + tier
-    work.state[WAITING] = 0
+    work.state[PENDING] = 0
     work.state[READY] = 0
     work.state[TURNS] = 0
-    strangers = False
+    unmatched = False
     for at in range(start, end):
         delivery = work.order[at]
-        come_back(rows, pairs, work, rows.until_ns[delivery])
-        first = given_back(rows, work, delivery)
-        if first == NOBODY:
+        release_requeued(rows, pairs, work, rows.last_ns[delivery])
+        first = redelivered_message(rows, work, delivery)
+        if first == NONE:
             first = delivery
-            publish = _take(rows, work, delivery, tier)
+            publish = _match(rows, work, delivery, tier)
             pairs.publish[delivery] = publish
             pairs.tier[delivery] = tier
-            if publish == NOBODY:
-                strangers = True
+            if publish == NONE:
+                unmatched = True
             else:
-                pairs.taken[publish] = 1
-                pairs.doubt[delivery] = loosely | _several(rows, work, head, delivery, tier)
+                pairs.paired[publish] = 1
+                pairs.ambiguous[delivery] = loose | _has_alternative(rows, work, head, delivery, tier)
         else:
-            pairs.repeats[first] += 1
+            pairs.redeliveries[first] += 1
         pairs.first[delivery] = first
         pairs.last[first] = delivery
-        if rows.back_ns[delivery] >= 0:
-            wait(work, rows.back_ns[delivery], first)
-    if strangers:  # one delivery has no publish here: it may have been any of them
+        if rows.requeued_ns[delivery] >= 0:
+            schedule(work, rows.requeued_ns[delivery], first)
+    if unmatched:  # one delivery has no publish: it may be any of them
         for at in range(start, end):
-            pairs.doubt[work.order[at]] = 1
+            pairs.ambiguous[work.order[at]] = 1

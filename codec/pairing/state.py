@@ -1,4 +1,4 @@
-"""Input, output and scratch memory of pairing, and the queue of redeliveries (rules: `codec.pairing.engine`)."""
+"""Input, output and scratch memory of pairing, and the heaps of returned deliveries (rules: `codec.pairing.engine`)."""
 
 from __future__ import annotations
 
@@ -10,165 +10,145 @@ from codec.compiler.kernel import kernel
 from codec.hashes.keyed import Keyed
 
 PUBLISH, DELIVERY = 0, 1  # sides
-EXACT, NAMED, PLAIN = range(3)  # the route of a publish: a queue, a named exchange, an address of either kind
+TO_QUEUE, TO_EXCHANGE, TO_ADDRESS = range(3)  # what a publish names: a queue, a named exchange, one of both
 CLASSIC, V0_10_FAMILY, V1_0_FAMILY = range(3)  # families of versions; the body of the last is hashed by sections
-NOBODY = -1
+NONE = -1
 
 
 class Rows(NamedTuple):
-    """Columns int64 (n,), sorted by `key`, `side`, `place`, time. `place`: number of the queue of a delivery (with its
-    route); `route`: number of exchange and routing key, 0 unknown; `own_route`: that of the queue's name on the default
-    exchange; `kind`: EXACT ... of a publish; `digest`: of the body, 0 unknown; `family`: CLASSIC ...; `from_ns`,
-    `until_ns`: when it began and was complete; `again`: 1: marked as redelivered; `back_ns`: time from
-    which it may be redelivered, -1: never; `surely` 1: its return to the queue was seen; `unmarked`: 1: a redelivery of
-    it need not be marked; `label`, `common`: hashes of its headers (no number is both), 0 unknown."""
+    """Columns int64 (n,), sorted by `key`, `side`, `source`, time. `source`: hash of a delivery's queue and route;
+    `route`: hash of exchange and routing key, 0 unknown; `queue_route`: that of the queue's name on the default
+    exchange; `kind` of a publish: TO_QUEUE ...; `digest`: of the body, 0 unknown; `family`: CLASSIC ...; `first_ns`,
+    `last_ns`: its first and last frame; `redelivered`: 1 if marked so; `requeued_ns`: time from which it may be
+    redelivered, -1 never; `requeue_seen`: 1 if its return to the queue was captured; `flag_optional`: 1 if its
+    redelivery need not be marked; `label`, `common`: hashes of its headers (the two never collide), 0 unknown."""
 
     key: np.ndarray
     side: np.ndarray
-    place: np.ndarray
+    source: np.ndarray
     route: np.ndarray
-    own_route: np.ndarray
+    queue_route: np.ndarray
     kind: np.ndarray
     digest: np.ndarray
     family: np.ndarray
-    from_ns: np.ndarray
-    until_ns: np.ndarray
-    again: np.ndarray
-    back_ns: np.ndarray
-    surely: np.ndarray
-    unmarked: np.ndarray
+    first_ns: np.ndarray
+    last_ns: np.ndarray
+    redelivered: np.ndarray
+    requeued_ns: np.ndarray
+    requeue_seen: np.ndarray
+    flag_optional: np.ndarray
     label: np.ndarray
     common: np.ndarray
 
 
 class Pairs(NamedTuple):
-    """Columns int64 (n,), numbers of rows. Of a delivery: `first`, the first one of the same message on its queue
-    (usually itself). Of a first delivery: `publish` or NOBODY, `last` delivery, `repeats` after the first, `doubt` 1
-    if another publish would fit as well, `tier` of the match. Of a publish: `taken`, 1 if it has a delivery."""
+    """Columns int64 (n,), row numbers. Of a delivery: `first`, the first one of the same message from its queue
+    (usually itself). Of a first delivery: `publish` or NONE, `last` delivery, `redeliveries`, `ambiguous` 1 if another
+    publish would fit as well, `tier` of the match. Of a publish: `paired`, 1 if it has a delivery."""
 
     first: np.ndarray
     publish: np.ndarray
     last: np.ndarray
-    repeats: np.ndarray
-    doubt: np.ndarray
-    taken: np.ndarray
+    redeliveries: np.ndarray
+    ambiguous: np.ndarray
+    paired: np.ndarray
     tier: np.ndarray
 
 
 class Work(NamedTuple):
-    """Scratch. `heads`: the first publish of each list, by its number (`_list`); `claimed`: labels of a queue's
-    deliveries. int64 (LISTS, n): `chains`, the next publish of the same list. int64 (n,): `stamp` (place that was last
-    paired with a publish), `used` (label by which a delivery is paired), `order` (deliveries of a queue by that),
-    `back_at`, `back_row` (heap of returned deliveries, by the time from which they may be redelivered), `ready`, `turn`
-    (heap of those that may be redelivered now, by their turn). `state` int64 (8,): FRONT ..."""
+    """Scratch. `heads`: the first publish of each list (`_list_key`); `claimed`: labels of a queue's deliveries. int64
+    (LISTS, n): `chains`, the next publish of the same list. int64 (n,): `stamp` (source last paired with a publish),
+    `match_label` (label that a delivery is paired by), `order` (a queue's deliveries by that label); the heap
+    `requeue_at`, `requeue_row` (returned deliveries by the time from which they may be redelivered) and the heap
+    `turn`, `ready` (those that may be redelivered now, by their turn). `state` int64 (8,): FRONT ..."""
 
     heads: Keyed
     claimed: Keyed
     chains: np.ndarray
     stamp: np.ndarray
-    used: np.ndarray
+    match_label: np.ndarray
     order: np.ndarray
-    back_at: np.ndarray
-    back_row: np.ndarray
+    requeue_at: np.ndarray
+    requeue_row: np.ndarray
     ready: np.ndarray
     turn: np.ndarray
     state: np.ndarray
 
 
-FRONT, CHAIN, STAMP, WAITING, READY, TURNS, CLAIMS, SINGLE = range(8)  # cells of Work.state
+FRONT, CHAIN, STAMP, PENDING, READY, TURNS, CLAIMED, SINGLE = range(8)  # cells of Work.state
 # Lists of publishes: of one route or one kind, all of them, or those of a label, or of a common label.
 BY_ROUTE, BY_KIND = range(2)
 ANY, LABEL, COMMON = range(3)
 LISTS = 6
-FIRST_TURN = 1 << 40  # of deliveries whose return was not seen: after all others, in the order of time
+FIRST_TURN = 1 << 40  # of deliveries whose return was not captured: after all others, by time
 
 
 @kernel
-def given_back(rows, work, delivery):
-    """The first delivery of the message that `delivery` redelivers, or NOBODY if it is new."""
-    if work.state[READY] == 0:
-        return NOBODY
-    first = work.ready[0]
-    unmarked = rows.family[delivery] != CLASSIC and rows.unmarked[first]
-    if rows.again[delivery] or unmarked:
-        _pop_ready(work)
-        return first
-    return NOBODY
+def _before(keys, rows, at, key, row):
+    """Whether entry `at` of a heap comes before (key, row)."""
+    return keys[at] < key or (keys[at] == key and rows[at] < row)
 
 
 @kernel
-def wait(work, at_ns, row):
-    """Add `row` to those that return to the queue at `at_ns`."""
-    at = work.state[WAITING]
-    work.state[WAITING] += 1
+def push(keys, rows, n, key, row):
+    """Add (key, row) to a heap of `n` entries, the smallest first."""
+    at = n
     while at > 0:
         above = (at - 1) >> 1
-        if work.back_at[above] < at_ns or (work.back_at[above] == at_ns and work.back_row[above] <= row):
+        if _before(keys, rows, above, key, row):
             break
-        work.back_at[at], work.back_row[at] = work.back_at[above], work.back_row[above]
+        keys[at], rows[at] = keys[above], rows[above]
         at = above
-    work.back_at[at], work.back_row[at] = at_ns, row
+    keys[at], rows[at] = key, row
 
 
 @kernel
-def _sooner(work, at, at_ns, row):
-    """Whether the delivery in cell `at` of the heap returns before `row`, which returns at `at_ns`."""
-    return work.back_at[at] < at_ns or (work.back_at[at] == at_ns and work.back_row[at] < row)
-
-
-@kernel
-def come_back(rows, pairs, work, now_ns):
-    """Move to `ready` what may be redelivered by now. A message whose return was seen keeps its place in the queue; of
-    others only the end of the delivery is known, so they follow in the order of time."""
-    while work.state[WAITING] > 0 and work.back_at[0] <= now_ns:
-        row = work.back_row[0]
-        work.state[WAITING] -= 1
-        n = work.state[WAITING]
-        at_ns, moved, at = work.back_at[n], work.back_row[n], 0
-        while True:
-            below = 2 * at + 1
-            if below >= n:
-                break
-            if below + 1 < n and _sooner(work, below + 1, work.back_at[below], work.back_row[below]):
-                below += 1
-            if not _sooner(work, below, at_ns, moved):
-                break
-            work.back_at[at], work.back_row[at] = work.back_at[below], work.back_row[below]
-            at = below
-        work.back_at[at], work.back_row[at] = at_ns, moved
-        turn = row
-        if not rows.surely[pairs.last[row]]:
-            turn = FIRST_TURN + work.state[TURNS]
-            work.state[TURNS] += 1
-        _push_ready(work, row, turn)
-
-
-@kernel
-def _push_ready(work, row, turn):
-    at = work.state[READY]
-    work.state[READY] += 1
-    while at > 0:
-        above = (at - 1) >> 1
-        if work.turn[above] <= turn:
-            break
-        work.ready[at], work.turn[at] = work.ready[above], work.turn[above]
-        at = above
-    work.ready[at], work.turn[at] = row, turn
-
-
-@kernel
-def _pop_ready(work):
-    work.state[READY] -= 1
-    n = work.state[READY]
-    moved, turn, at = work.ready[n], work.turn[n], 0
+def pop(keys, rows, n):
+    """Remove the first of `n` entries of a heap; returns its row."""
+    first, key, row, at = rows[0], keys[n - 1], rows[n - 1], 0
     while True:
         below = 2 * at + 1
-        if below >= n:
+        if below >= n - 1:
             break
-        if below + 1 < n and work.turn[below + 1] < work.turn[below]:
+        if below + 2 < n and _before(keys, rows, below + 1, keys[below], rows[below]):
             below += 1
-        if turn <= work.turn[below]:
+        if not _before(keys, rows, below, key, row):
             break
-        work.ready[at], work.turn[at] = work.ready[below], work.turn[below]
+        keys[at], rows[at] = keys[below], rows[below]
         at = below
-    work.ready[at], work.turn[at] = moved, turn
+    keys[at], rows[at] = key, row
+    return first
+
+
+@kernel
+def redelivered_message(rows, work, delivery):
+    """The first delivery of the message that `delivery` redelivers, or NONE if it is new."""
+    if work.state[READY] == 0:
+        return NONE
+    flag_optional = rows.family[delivery] != CLASSIC and rows.flag_optional[work.ready[0]]
+    if rows.redelivered[delivery] or flag_optional:
+        work.state[READY] -= 1
+        return pop(work.turn, work.ready, work.state[READY] + 1)
+    return NONE
+
+
+@kernel
+def schedule(work, at_ns, row):
+    """Let `row` return to the queue at `at_ns`."""
+    push(work.requeue_at, work.requeue_row, work.state[PENDING], at_ns, row)
+    work.state[PENDING] += 1
+
+
+@kernel
+def release_requeued(rows, pairs, work, now_ns):
+    """Move to `ready` what may be redelivered by now. A message whose return was captured keeps its place in the queue;
+    of others only the end of the delivery is known, so they follow in the order of time."""
+    while work.state[PENDING] > 0 and work.requeue_at[0] <= now_ns:
+        row = pop(work.requeue_at, work.requeue_row, work.state[PENDING])
+        work.state[PENDING] -= 1
+        turn = row
+        if not rows.requeue_seen[pairs.last[row]]:
+            turn = FIRST_TURN + work.state[TURNS]
+            work.state[TURNS] += 1
+        push(work.turn, work.ready, work.state[READY], turn, row)
+        work.state[READY] += 1

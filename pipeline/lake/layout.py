@@ -20,7 +20,7 @@ from pyspark.sql.types import BooleanType, DateType, StructField, StructType
 
 from codec.errors import WirehareError
 from pipeline.schemas import BINARY, BOOLEAN, INT, LONG, STRING, TABLES, TIMESTAMP, table
-from udfs.pairing.columns import OF_MESSAGES
+from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.schemas import field
 from udfs.sink.parquet import USUAL, FileOptions
 from udfs.source.lake import DAY, GROUP_BYTES, OPEN
@@ -119,7 +119,7 @@ class LakeTable:
 
 def lake_tables() -> dict[str, LakeTable]:
     """By name, in the order of commits: `captures` is last and completes the batch."""
-    of_flows = StructType([TABLES["messages"][name] for name in OF_MESSAGES])
+    of_flows = StructType([TABLES["messages"][name] for name in MESSAGE_COLUMNS])
     brokers = table(
         *((name, TABLES["connections"][name].dataType, "as in connections") for name in OF_BROKERS),
         ("stream_queues", TABLES["captures"]["link_types"].dataType, "stream queues that it shows"),

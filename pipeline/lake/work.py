@@ -104,9 +104,9 @@ class LakeWork:
         the change of message_flows."""
         # Imported here: the kernels take a second to load, and an ingest may find nothing new.
         from udfs.pairing.brokers import brokers_of
-        from udfs.pairing.columns import OF_CONNECTIONS
         from udfs.pairing.flows import PairMessages
         from udfs.pairing.lake import SIDES, KeepMessages, WriteFlows
+        from udfs.pairing.schemas import CONNECTION_COLUMNS
         from udfs.sink.lake import WRITTEN
 
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
@@ -119,7 +119,7 @@ class LakeWork:
         brokers = self._brokers(written)
         spark = None if self._can_decode and few else self.spark
         with self._running(spark):
-            known = brokers_of(brokers.select(OF_CONNECTIONS), _streams(brokers))
+            known = brokers_of(brokers.select(CONNECTION_COLUMNS), _streams(brokers))
             changing = self._write_ids(
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
             )

@@ -2,7 +2,7 @@
 
     rows.partitioned(one).by_bucket().then(other, SCHEMA).collected()
 
-`partitioned` functions give rows `udfs.pairing.columns.PARTITIONED`.
+`partitioned` functions give rows `udfs.pairing.schemas.PARTITIONED`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from codec.errors import WirehareError
-from udfs.pairing.columns import PARTITIONED
+from udfs.pairing.schemas import PARTITIONED
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

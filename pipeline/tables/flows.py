@@ -24,7 +24,7 @@ from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.exchange import InProcess, OnSpark, Rows
 from pipeline.tables.roles import DELIVERIES
-from udfs.pairing.columns import BROKERS_OF_SPARK, OF_BROKERS, OF_CONNECTIONS
+from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS_DDL, CONNECTION_COLUMNS
 
 if TYPE_CHECKING:
     from udfs.pairing.pairable import Partition, Rules
@@ -33,38 +33,38 @@ Made = TypeVar("Made", bound=Rows)
 
 # Outcomes of messages that never reached a queue, and of those that return to one.
 REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
-GIVEN_BACK = ("requeued", "released", "modified", "unsettled", "unknown")
-WITHOUT_MARK = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
+REQUEUED = ("requeued", "released", "modified", "unsettled", "unknown")
+FLAG_OPTIONAL = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
 AT = ["server", "vhost"]  # a broker: server endpoint and virtual host
 BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
 FOOTERS = 16  # read at a time
-ASKS = "reply_to"  # the column of messages that only requests have
+REPLY_TO = "reply_to"  # the column of messages that only requests have
 FILE = "part-0.parquet"
 
 
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
-    """Tables `messages` (columns OF_MESSAGES; read twice, three times if bytes are lost), `connections`, and queues
+    """Tables `messages` (columns MESSAGE_COLUMNS; read twice, three times if bytes are lost), `connections`, and queues
     that are `streams` (`udfs.conversation.streams.STREAMS`) -> table message_flows."""
     # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
-    from udfs.pairing.brokers import REPEATED_OF_SPARK, MakeBrokers, repeated
+    from udfs.pairing.brokers import REPEATED_DDL, MakeBrokers, repeated
     from udfs.pairing.flows import PairMessages
 
-    told = connections.select(*OF_CONNECTIONS, F.lit(None).cast("string").alias("queue"))
+    inputs = connections.select(*CONNECTION_COLUMNS, F.lit(None).cast("string").alias("queue"))
     if streams is not None:
-        told = told.unionByName(streams, allowMissingColumns=True)
-    brokers = told.repartition(1).mapInArrow(MakeBrokers(), BROKERS_OF_SPARK).drop("ids_repeat")
+        inputs = inputs.unionByName(streams, allowMissingColumns=True)
+    brokers = inputs.repartition(1).mapInArrow(MakeBrokers(), BROKERS_DDL).drop("ids_repeat")
     buckets = BUCKETS * _partitions(messages.sparkSession)
 
     def read(rows: DataFrame, partition: Partition) -> OnSpark:
-        return OnSpark(rows.select(*partition.columns, *OF_BROKERS)).partitioned(partition)
+        return OnSpark(rows.select(*partition.columns, *BROKER_COLUMNS)).partitioned(partition)
 
     # Needed only where bytes are lost: elsewhere repeated ids are visible.
     of_lossy = messages.join(F.broadcast(brokers.filter("lossy")), "connection_id")
     ids = read(of_lossy.withColumn("ids_repeat", F.lit(None).cast("boolean")), _ids(buckets))
-    repeats = ids.by_bucket().then(repeated, REPEATED_OF_SPARK).rows.distinct().withColumn("ids_repeat", F.lit(True))
+    repeats = ids.by_bucket().then(repeated, REPEATED_DDL).rows.distinct().withColumn("ids_repeat", F.lit(True))
     # Repeats are joined last: Spark would consider a join of joins too large to broadcast.
     rows = messages.join(brokers, "connection_id").join(F.broadcast(repeats), AT, "left")
-    found = _by_bucket(partial(read, rows), buckets, asks=True)
+    found = _by_bucket(partial(read, rows), buckets, has_requests=True)
     return found.then(PairMessages(MESSAGE_FLOWS), MESSAGE_FLOWS).rows
 
 
@@ -78,20 +78,22 @@ def write_flows(
     from udfs.pairing.flows import PairMessages, WriteFlows
     from udfs.sink.parquet import WRITTEN
 
-    groups, asks = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
-    brokers = brokers_of(parquet.read(connections, OF_CONNECTIONS, where=MAY_HAVE_MESSAGES), streams)
+    groups, has_requests = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
+    brokers = brokers_of(parquet.read(connections, CONNECTION_COLUMNS, where=MAY_HAVE_MESSAGES), streams)
     beside = directory.parent.child("brokers")
     beside.create()
     writer = WriteFlows(directory.files, directory.parent.path, directory.name, PairMessages(MESSAGE_FLOWS))
-    return {row["file"] for row in paired(spark, groups, asks, brokers, beside).then(writer, WRITTEN).collected()}
+    return {
+        row["file"] for row in paired(spark, groups, has_requests, brokers, beside).then(writer, WRITTEN).collected()
+    }
 
 
 def paired(
-    spark: SparkSession | None, groups: Sequence[tuple[str, int]], asks: bool, brokers: pa.Table, beside: Place
+    spark: SparkSession | None, groups: Sequence[tuple[str, int]], has_requests: bool, brokers: pa.Table, beside: Place
 ) -> Rows:
     """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
     Data for the workers is written into the directory `beside`."""
-    from udfs.pairing.brokers import REPEATED, REPEATED_OF_SPARK, repeated, with_repeats
+    from udfs.pairing.brokers import REPEATED, REPEATED_DDL, repeated, with_repeats
     from udfs.pairing.pairable import ReadMessages
 
     tasks, buckets = shares(spark, groups), BUCKETS * _partitions(spark)
@@ -102,10 +104,10 @@ def paired(
     lossy = brokers.filter(brokers["lossy"])
     if lossy.num_rows:  # elsewhere repeated ids are visible
         pq.write_table(lossy, f"{beside.path}/lossy-{FILE}", filesystem=beside.files)
-        repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_OF_SPARK).collected()
+        repeats = read(f"lossy-{FILE}", _ids(buckets)).by_bucket().then(repeated, REPEATED_DDL).collected()
         brokers = with_repeats(brokers, pa.Table.from_pylist(repeats, REPEATED))
     pq.write_table(brokers, f"{beside.path}/{FILE}", filesystem=beside.files)
-    return _by_bucket(partial(read, FILE), buckets, asks)
+    return _by_bucket(partial(read, FILE), buckets, has_requests)
 
 
 def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tuple[str, int]], bool]:
@@ -113,11 +115,13 @@ def row_groups(filesystem: fs.FileSystem, paths: Sequence[str]) -> tuple[list[tu
     with ThreadPoolExecutor(FOOTERS) as readers:
         footers = list(readers.map(partial(pq.read_metadata, filesystem=filesystem), paths))
     found = [
-        (group.num_rows, path, at, _has(group, ASKS))
+        (group.num_rows, path, at, _has(group, REPLY_TO))
         for path, footer in zip(paths, footers, strict=True)
         for at, group in ((at, footer.row_group(at)) for at in range(footer.num_row_groups))
     ]
-    return [(path, at) for _, path, at, _ in sorted(found, reverse=True)], any(asks for *_, asks in found)
+    return [(path, at) for _, path, at, _ in sorted(found, reverse=True)], any(
+        has_requests for *_, has_requests in found
+    )
 
 
 def _has(group: pq.RowGroupMetaData, name: str) -> bool:
@@ -147,11 +151,11 @@ def _partitions(spark: SparkSession | None) -> int:
     return 1 if spark is None else int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def rules_of_pairing() -> Rules:
+def pairing_rules() -> Rules:
     """The meaning of outcomes and operations for pairing."""
     from udfs.pairing.pairable import Rules
 
-    return Rules(DELIVERIES, REFUSED, GIVEN_BACK, WITHOUT_MARK)
+    return Rules(DELIVERIES, REFUSED, REQUEUED, FLAG_OPTIONAL)
 
 
 def _ids(buckets: int) -> Partition:
@@ -161,17 +165,17 @@ def _ids(buckets: int) -> Partition:
     return PartitionIds(DELIVERIES, HashPartitioner(IDS, "key", buckets))
 
 
-def _by_bucket(read: Callable[[Partition], Made], buckets: int, asks: bool) -> Made:
+def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bool) -> Made:
     """The input of `udfs.pairing.flows`: messages, and replies if there are requests."""
     from udfs.pairing.flows import KEY, TO_PAIR
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import PartitionMessages
-    from udfs.pairing.replies import TO_ANSWER, Answers, PartitionReplies
+    from udfs.pairing.replies import RPC_ROWS, PairReplies, PartitionReplies
 
-    rules = rules_of_pairing()
+    rules = pairing_rules()
     partitioner = HashPartitioner(TO_PAIR, KEY, buckets)
     rows = read(PartitionMessages(rules, partitioner))
-    if asks:
-        replies = read(PartitionReplies(rules, HashPartitioner(TO_ANSWER, "key", buckets)))
-        rows = rows.with_rows(replies.by_bucket().partitioned(Answers(partitioner)))
+    if has_requests:
+        replies = read(PartitionReplies(rules, HashPartitioner(RPC_ROWS, "key", buckets)))
+        rows = rows.with_rows(replies.by_bucket().partitioned(PairReplies(partitioner)))
     return rows.by_bucket()

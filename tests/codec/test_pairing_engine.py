@@ -15,12 +15,12 @@ from codec.pairing.state import (
     CLASSIC,
     COMMON,
     DELIVERY,
-    EXACT,
     LABEL,
-    NAMED,
-    NOBODY,
-    PLAIN,
+    NONE,
     PUBLISH,
+    TO_ADDRESS,
+    TO_EXCHANGE,
+    TO_QUEUE,
     V1_0_FAMILY,
     Rows,
 )
@@ -35,7 +35,7 @@ class Message:
     key: int = 1
     place: int = 0
     route: int = 0
-    kind: int = EXACT
+    kind: int = TO_QUEUE
     digest: int = 0
     family: int = CLASSIC
     again: bool = False
@@ -60,18 +60,18 @@ def rows(messages: list[Message]) -> Rows:
     return Rows(
         key=column([m.key for m in messages]),
         side=column([m.side for m in messages]),
-        place=column([m.place for m in messages]),
+        source=column([m.place for m in messages]),
         route=column([m.route for m in messages]),
-        own_route=column([QUEUE_ROUTES.get(m.place, 0) for m in messages]),
+        queue_route=column([QUEUE_ROUTES.get(m.place, 0) for m in messages]),
         kind=column([m.kind for m in messages]),
         digest=column([m.digest for m in messages]),
         family=column([m.family for m in messages]),
-        from_ns=column([m.at for m in messages]),
-        until_ns=column([m.at + m.lasts for m in messages]),
-        again=column([m.again for m in messages]),
-        back_ns=column([m.back for m in messages]),
-        surely=column([m.surely for m in messages]),
-        unmarked=column([m.unmarked for m in messages]),
+        first_ns=column([m.at for m in messages]),
+        last_ns=column([m.at + m.lasts for m in messages]),
+        redelivered=column([m.again for m in messages]),
+        requeued_ns=column([m.back for m in messages]),
+        requeue_seen=column([m.surely for m in messages]),
+        flag_optional=column([m.unmarked for m in messages]),
         label=column([m.label for m in messages]),
         common=column([m.common for m in messages]),
     )
@@ -89,10 +89,10 @@ def reachable(publishes: list[tuple[int, Message]], first: Message) -> tuple[lis
     exact = [(i, p) for i, p in publishes if p.route == route]
     if exact:
         return exact, False
-    named = [(i, p) for i, p in publishes if p.kind == NAMED]
+    named = [(i, p) for i, p in publishes if p.kind == TO_EXCHANGE]
     if first.route == 0 and named:
         return named, False
-    return [(i, p) for i, p in publishes if p.kind == PLAIN], True
+    return [(i, p) for i, p in publishes if p.kind == TO_ADDRESS], True
 
 
 def told_by(publishes: list[tuple[int, Message]], delivery: Message) -> int:
@@ -103,8 +103,8 @@ def told_by(publishes: list[tuple[int, Message]], delivery: Message) -> int:
 
 
 def expected(messages: list[Message]) -> list[tuple[int, ...]]:
-    """(first, publish, last, repeats, doubt) of each message, as `Pairs` has them."""
-    found = [[NOBODY, NOBODY, NOBODY, 0, 0] for _ in messages]
+    """(first, publish, last, redeliveries, ambiguous) of each message, as `Pairs` has them."""
+    found = [[NONE, NONE, NONE, 0, 0] for _ in messages]
     numbered = list(enumerate(messages))
     for key, place in sorted({(m.key, m.place) for m in messages if m.side == DELIVERY}):
         queue = [(i, m) for i, m in numbered if (m.side, m.key, m.place) == (DELIVERY, key, place)]
@@ -169,7 +169,7 @@ publishes = st.builds(
     at=st.integers(0, 30),
     key=st.integers(1, 2),
     route=st.sampled_from([101, 102, 103]),
-    kind=st.sampled_from([EXACT, NAMED, PLAIN]),
+    kind=st.sampled_from([TO_QUEUE, TO_EXCHANGE, TO_ADDRESS]),
     digest=st.integers(0, 2),
     family=st.sampled_from([CLASSIC, V1_0_FAMILY]),
     label=st.sampled_from(LABELS),
@@ -211,11 +211,11 @@ def routed(messages: list[Message], routes: tuple[int, int]) -> list[Message]:
 def test_the_engine_does_what_the_rules_say(messages: list[Message], routes: tuple[int, int]) -> None:
     messages = routed(messages, routes)
     pairs = pairs_of(rows(messages))
-    columns = (pairs.first, pairs.publish, pairs.last, pairs.repeats, pairs.doubt)
+    columns = (pairs.first, pairs.publish, pairs.last, pairs.redeliveries, pairs.ambiguous)
     got = list(zip(*(column.tolist() for column in columns), strict=True))
     assert got == expected(messages)
-    taken = {publish for _, publish, *_ in got if publish != NOBODY}
-    assert {i for i, value in enumerate(pairs.taken.tolist()) if value} == taken
+    taken = {publish for _, publish, *_ in got if publish != NONE}
+    assert {i for i, value in enumerate(pairs.paired.tolist()) if value} == taken
 
 
 def test_a_label_tells_equal_contents_apart_whatever_their_order() -> None:
@@ -223,7 +223,7 @@ def test_a_label_tells_equal_contents_apart_whatever_their_order() -> None:
     delivered = [Message(DELIVERY, 9 - label, place=11, label=label, common=12) for label in (3, 2, 1)]
     pairs = pairs_of(rows(published + delivered))
     assert pairs.publish.tolist()[3:] == [2, 1, 0]
-    assert pairs.doubt.tolist()[3:] == [0, 0, 0]
+    assert pairs.ambiguous.tolist()[3:] == [0, 0, 0]
     assert pairs.tier.tolist()[3:] == [LABEL] * 3
 
 
@@ -245,7 +245,7 @@ def test_across_families_the_common_label_tells() -> None:
         Message(DELIVERY, 6, place=11, family=V1_0_FAMILY, label=9, common=11),
     ]
     pairs = pairs_of(rows(published + delivered))
-    assert (pairs.publish.tolist()[2:], pairs.doubt.tolist()[2:]) == ([1, 0], [0, 0])
+    assert (pairs.publish.tolist()[2:], pairs.ambiguous.tolist()[2:]) == ([1, 0], [0, 0])
     assert pairs.tier.tolist()[2:] == [COMMON] * 2
 
 
@@ -253,8 +253,8 @@ def test_a_stranger_casts_doubt_on_those_of_its_label() -> None:
     published = [Message(PUBLISH, n, route=101, label=n) for n in (1, 2)]
     delivered = [Message(DELIVERY, 5 + n, place=11, label=label) for n, label in enumerate((1, 2, 2))]
     pairs = pairs_of(rows(published + delivered))
-    assert pairs.publish.tolist()[2:] == [0, 1, NOBODY]
-    assert pairs.doubt.tolist()[2:] == [0, 1, 1]
+    assert pairs.publish.tolist()[2:] == [0, 1, NONE]
+    assert pairs.ambiguous.tolist()[2:] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("n", [50])
@@ -264,7 +264,7 @@ def test_equal_messages_that_nobody_saw_go_back_come_again_in_turn(n: int) -> No
     delivered = [Message(DELIVERY, n + i, place=11, back=n + i, surely=False) for i in range(n)]
     again = [Message(DELIVERY, 2 * n + i, place=11, again=True, back=2 * n + i, surely=False) for i in range(n)]
     pairs = pairs_of(rows(published + delivered + again))
-    assert pairs.repeats[n : 2 * n].tolist() == [1] * n
+    assert pairs.redeliveries[n : 2 * n].tolist() == [1] * n
     assert pairs.first[2 * n :].tolist() == list(range(n, 2 * n))
 
 
@@ -278,11 +278,11 @@ def test_what_goes_back_to_its_place_comes_first_again() -> None:
 
 
 def test_the_nth_publish_goes_with_the_nth_delivery_of_each_queue() -> None:
-    published = [Message(PUBLISH, at, route=103, kind=NAMED) for at in (1, 2, 3)]
+    published = [Message(PUBLISH, at, route=103, kind=TO_EXCHANGE) for at in (1, 2, 3)]
     delivered = [Message(DELIVERY, at, place=place, route=103) for place in (11, 12) for at in (5, 6, 7)]
     pairs = pairs_of(rows(published + delivered))
     assert pairs.publish.tolist()[3:] == [0, 1, 2, 0, 1, 2]
-    assert pairs.doubt.tolist()[3:] == [1] * 6
+    assert pairs.ambiguous.tolist()[3:] == [1] * 6
 
 
 @pytest.mark.parametrize("n", [100_000])
@@ -294,4 +294,4 @@ def test_many_alike_on_one_queue_cost_no_more_each(n: int) -> None:
     pairs = pairs_of(rows(published + delivered + again))
     assert (pairs.publish[n : 2 * n] == np.arange(n)).all()
     assert (pairs.first[2 * n :] == np.arange(n, 2 * n)).all()
-    assert (pairs.repeats[n : 2 * n] == 1).all()
+    assert (pairs.redeliveries[n : 2 * n] == 1).all()

@@ -26,7 +26,7 @@ from scenarios.true_flows import Flows
 
 import pipeline
 from pipeline.tables.flows import message_flows
-from udfs.pairing.columns import OF_MESSAGES
+from udfs.pairing.schemas import MESSAGE_COLUMNS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 CLASSIC = (
@@ -114,7 +114,7 @@ def read(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     of_day = F.broadcast(spark.createDataFrame(days, "id long, day string"))
     apart = tables.connections.join(of_day, F.col("connection_id") == F.col("id"), "left")
     apart = apart.withColumn("server_ip", F.coalesce("day", "server_ip")).persist()
-    tables.messages.select(*OF_MESSAGES, "packet_no").write.parquet(str(folder / "messages"))
+    tables.messages.select(*MESSAGE_COLUMNS, "packet_no").write.parquet(str(folder / "messages"))
     said = spark.read.parquet(str(folder / "messages"))
     flows = [row.asDict() for row in message_flows(said, apart).select(*ENDS, *FLOW_COLUMNS).collect()]
     ports = apart.select("connection_id", "client_port").collect()

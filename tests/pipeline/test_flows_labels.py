@@ -22,14 +22,14 @@ from wire_capture import write_capture
 
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
 from pipeline.tables.config import READ_ARGUMENTS, config, streams
-from pipeline.tables.flows import rules_of_pairing
+from pipeline.tables.flows import pairing_rules
 from udfs.arrow.fields import fields
 from udfs.arrow.rows import with_parts
 from udfs.arrow.types import arrow_schema
-from udfs.pairing.columns import OF_BROKERS, OF_MESSAGES
 from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import PartitionMessages
+from udfs.pairing.schemas import BROKER_COLUMNS, MESSAGE_COLUMNS
 from udfs.tables.conversation import Conversation
 
 V = "0-9-1"
@@ -51,17 +51,17 @@ def flows_of(path: Path, wires: Iterable[Wire]) -> list[Row]:
     conversation, parts = Conversation(config()), list[pa.RecordBatch]()
     for found in (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)), conversation.finish()):
         parts += [rows for table, rows in found if table == "messages"]
-    messages = pa.Table.from_batches([rows.select(OF_MESSAGES) for rows in parts]).combine_chunks()
+    messages = pa.Table.from_batches([rows.select(MESSAGE_COLUMNS) for rows in parts]).combine_chunks()
     known = "".join(f"{queue}\n" for queue in sorted(set(streams().of(batch)["queue"].to_pylist())))
     return paired(messages.to_batches()[0], {"version": V, "streams": known or None, **BROKER})
 
 
 def paired(messages: pa.RecordBatch, broker: Row) -> list[Row]:
-    """Columns OF_MESSAGES, of connections to one broker -> rows of message_flows."""
-    for name, kind in OF_BROKERS.items():
+    """Columns MESSAGE_COLUMNS, of connections to one broker -> rows of message_flows."""
+    for name, kind in BROKER_COLUMNS.items():
         if name not in messages.schema.names:
             messages = messages.append_column(name, pa.array([broker.get(name)] * messages.num_rows, kind))
-    partitioned = PartitionMessages(rules_of_pairing(), HashPartitioner(TO_PAIR, KEY, 1))(iter([messages]))
+    partitioned = PartitionMessages(pairing_rules(), HashPartitioner(TO_PAIR, KEY, 1))(iter([messages]))
     return [row for rows in PairMessages(MESSAGE_FLOWS)(partitioned) for row in rows.to_pylist()]
 
 
@@ -204,10 +204,10 @@ def test_of_an_ordinary_queue_each_message_has_one_reader(tmp_path: Path) -> Non
 
 
 def messages(*rows: Row) -> pa.RecordBatch:
-    """Columns OF_MESSAGES of rows written down; what they do not tell is null."""
+    """Columns MESSAGE_COLUMNS of rows written down; what they do not tell is null."""
     kinds = {field.name: field.type for field in arrow_schema(MESSAGES)}
     columns = {}
-    for name in OF_MESSAGES:
+    for name in MESSAGE_COLUMNS:
         values = [row.get(name) for row in rows]
         columns[name] = column(values) if name in ("headers", "properties") else pa.array(values, kinds[name])
     versions = pa.array([row["version"] for row in rows])

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from test_fields import column
 
 from codec.hashes import rows as hashing
-from udfs.pairing.addresses import nodes
-from udfs.pairing.dead_lettering import told
 from udfs.pairing.hashes import hashed
+from udfs.pairing.routes import broker_fields, nodes
 
 ADDRESSES = {
     # RabbitMQ 4: percent-encoded.
@@ -98,26 +97,28 @@ DEATHS: list[tuple[Any, Any, tuple[Any, ...]]] = [
 
 
 def test_deaths_are_read_as_documented() -> None:
-    found = told(column([headers for headers, _, _ in DEATHS]), column([properties for _, properties, _ in DEATHS]))
-    columns = (found.died_exchange, found.died_routing_key, found.died["reason"])
-    rows = list(zip(*(each.to_pylist() for each in columns), found.deaths.tolist(), strict=True))
+    found = broker_fields(
+        column([headers for headers, _, _ in DEATHS]), column([properties for _, properties, _ in DEATHS])
+    )
+    columns = (found.original_exchange, found.original_routing_key, found.first_death["reason"])
+    rows = list(zip(*(each.to_pylist() for each in columns), found.x_death_count.tolist(), strict=True))
     assert rows == [expected for _, _, expected in DEATHS]
     told_of = [exchange is not None or key is not None for _, _, (exchange, key, _, _) in DEATHS]
-    assert found.dead.to_pylist() == told_of
+    assert found.dead_lettered.to_pylist() == told_of
 
 
 def test_a_message_may_list_any_number_of_deaths() -> None:
     """Sixty thousand that say nothing, beside names that would not fit if each had its own."""
     names = {f"{number:04}" * 60: number for number in range(250)}
     headers = {"x-death": [None] * 60_000 + [WORK], **first("work", "rejected", "orders"), **names}
-    found = told(column([headers, None, headers]), column([None] * 3))
-    assert found.deaths.tolist() == [60_003, 0, 60_003]
-    assert found.died_exchange.to_pylist() == ["orders", None, "orders"]
+    found = broker_fields(column([headers, None, headers]), column([None] * 3))
+    assert found.x_death_count.tolist() == [60_003, 0, 60_003]
+    assert found.original_exchange.to_pylist() == ["orders", None, "orders"]
 
 
 def test_the_route_of_a_message_of_1_0_is_in_its_annotations() -> None:
     properties = [{"message_annotations": {"x-exchange": "orders", "x-routing-key": "eu"}}, {"subject": "x"}, None]
-    found = told(column([None] * 3), column(properties))
+    found = broker_fields(column([None] * 3), column(properties))
     assert found.exchange.to_pylist() == ["orders", None, None]
     assert found.routing_key.to_pylist() == ["eu", None, None]
 

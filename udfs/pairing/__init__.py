@@ -1,1 +1,1 @@
-"""Messages in, message flows out: keys, buckets, pairs."""
+"""Pairs publishes with deliveries: rows of table message_flows."""

@@ -1,8 +1,4 @@
-"""Brokers as connections show them, and those at which message-ids repeat.
-
-A broker is a server endpoint and a virtual host. Input: rows of table connections (OF_CONNECTIONS), and queues that are
-streams (`udfs.conversation.streams.STREAMS`).
-"""
+"""The broker of each connection (server endpoint and virtual host), and brokers at which message-ids repeat."""
 
 from __future__ import annotations
 
@@ -14,25 +10,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.arrow.rows import in_one, numbers_of, one_of, truth_of
-from udfs.pairing.columns import BROKERS, OF_CONNECTIONS, OF_IDS
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
 from udfs.pairing.hashes import hashed
+from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, ID_COLUMNS
 
-NAMED_VHOST = "vhost:"  # RabbitMQ: so begins a host name of 1.0 that is a virtual host
+NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
 
-# Connections that did not speak AMQP have no messages. One that lost bytes may have, and counts for its broker.
+# Only connections with AMQP have messages; one that lost bytes may have, and makes its broker `lossy`.
 _LOST = (pc.field("missing_bytes") > 0) | (pc.field("undecoded_bytes") > 0)
 MAY_HAVE_MESSAGES = pc.field("version").is_valid() | _LOST
 
 IDS = pa.schema({"key": pa.int64(), "server": pa.string(), "vhost": pa.string()})
 REPEATED = pa.schema({"server": pa.string(), "vhost": pa.string()})
-REPEATED_OF_SPARK = "server string, vhost string"
+REPEATED_DDL = "server string, vhost string"
 
 
 def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Table:
-    """OF_CONNECTIONS, and STREAMS -> BROKERS, a row for each connection that may have messages."""
+    """CONNECTION_COLUMNS and queues that are streams (`udfs.conversation.streams.STREAMS`) -> BROKERS, a row for each
+    connection that may have messages."""
     connections = connections.filter(MAY_HAVE_MESSAGES)
-    rows = {name: in_one(connections[name]) for name in OF_CONNECTIONS}
+    rows = {name: in_one(connections[name]) for name in CONNECTION_COLUMNS}
     lost = pc.greater(pc.add(rows["missing_bytes"].fill_null(0), rows["undecoded_bytes"].fill_null(0)), 0)
     vhost, is_1_0 = rows["vhost"], pc.equal(rows["version"], "1.0").fill_null(False)
     named = pc.starts_with(vhost, NAMED_VHOST).fill_null(False)
@@ -51,19 +48,19 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
 
 
 def joined(left: pa.Array, right: pa.Array, separator: str) -> pa.Array:
-    """Both texts, or the one that is there, or none. (Arrow's `null_handling="skip"` leaves out rows that have neither:
-    others are then taken for theirs.)"""
+    """Both texts, or the one that is not null, or ''. (Arrow's `null_handling="skip"` drops rows without either, which
+    shifts the others.)"""
     return pc.coalesce(pc.binary_join_element_wise(left, right, separator), left, right, "")
 
 
 def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray) -> pa.Array:
-    """For each connection, the names of the streams of its broker, each ended by a newline; null: none."""
+    """For each connection, the streams of its broker, each name followed by a newline; null: none."""
     if streams is None or not streams.num_rows:
         return pa.nulls(len(connections), pa.string())
-    told = streams.group_by(["connection_id", "queue"]).aggregate([])
-    places = pc.index_in(told["connection_id"], connections)
+    queues = streams.group_by(["connection_id", "queue"]).aggregate([])
+    places = pc.index_in(queues["connection_id"], connections)
     known: dict[int, set[str]] = {}
-    for place, queue in zip(places.to_pylist(), told["queue"].to_pylist(), strict=True):
+    for place, queue in zip(places.to_pylist(), queues["queue"].to_pylist(), strict=True):
         if place is not None and queue is not None:
             known.setdefault(int(broker[place]), set()).add(queue)
     numbers = sorted(known)
@@ -73,26 +70,26 @@ def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray
 
 @dataclass(frozen=True)
 class MakeBrokers:
-    """The function for `mapInArrow` over a single partition: OF_CONNECTIONS and `queue` -> BROKERS; a row with a queue
-    tells of a stream."""
+    """The function for `mapInArrow` over a single partition: CONNECTION_COLUMNS and `queue` -> BROKERS. A row with a
+    queue names a stream, the others are connections."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = list(batches)
-        if held:
-            rows = pa.Table.from_batches(held)
-            tells = rows["queue"].is_valid()
-            streams = rows.filter(tells).select(["connection_id", "queue"])
-            yield from brokers_of(rows.filter(pc.invert(tells)), streams).combine_chunks().to_batches()
+        rows_of_partition = list(batches)
+        if rows_of_partition:
+            rows = pa.Table.from_batches(rows_of_partition)
+            is_stream = rows["queue"].is_valid()
+            streams = rows.filter(is_stream).select(["connection_id", "queue"])
+            yield from brokers_of(rows.filter(pc.invert(is_stream)), streams).combine_chunks().to_batches()
 
 
 @dataclass(frozen=True)
 class PartitionIds:
-    """The function for `mapInArrow`: messages (OF_IDS) with their broker (OF_BROKERS), one that is lossy -> PARTITIONED
-    IDS of those that are not marked as redelivered, by message-id and by where they came from."""
+    """The function for `mapInArrow`: messages (ID_COLUMNS) of lossy brokers (BROKER_COLUMNS) -> PARTITIONED IDS, those
+    not marked as redelivered, by message-id and source."""
 
     deliveries: tuple[str, ...]
     partitioner: HashPartitioner
-    columns = OF_IDS
+    columns = ID_COLUMNS
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return self.partitioner(map(self._ids, batches))
@@ -109,8 +106,8 @@ class PartitionIds:
 
 
 def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow`: PARTITIONED IDS, sorted by bucket -> REPEATED, brokers at which one occurs twice,
-    some of them several times."""
+    """The function for `mapInArrow`: PARTITIONED IDS, sorted by bucket -> REPEATED, brokers at which an id occurs twice
+    (not distinct)."""
     for rows in whole_keys(batches, IDS, "key"):
         order = np.argsort(numbers_of(rows["key"]))
         keys = numbers_of(rows["key"])[order]
@@ -120,7 +117,7 @@ def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def with_repeats(brokers: pa.Table, repeats: pa.Table) -> pa.Table:
-    """BROKERS with `ids_repeat` as REPEATED tells."""
+    """BROKERS with `ids_repeat` set for REPEATED."""
     here = np.isin(hashed(*_names(brokers)), hashed(*_names(repeats)))
     return brokers.set_column(BROKERS.names.index("ids_repeat"), "ids_repeat", pa.array(here))
 

@@ -1,7 +1,7 @@
-"""Messages in, flows out: rows of table message_flows, for Spark or straight into files.
+"""Pairs messages: rows of table message_flows, for Spark or written to files.
 
-Input: the rows of TO_PAIR as `udfs.pairing.hash_partitions` hands them on, partitioned by KEY: publishes, deliveries,
-and answers to requests, each under the key of its request. Cost per batch, not per message: the kernel does the rest.
+Input: rows of TO_PAIR, partitioned by KEY (`udfs.pairing.hash_partitions`): publishes, deliveries, and RPC latencies
+with the key of their request. Python works per batch, the kernel per message.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pyarrow import fs
 from pyspark.sql.types import StructType
 
 from codec.pairing.engine import pairs_of
-from codec.pairing.state import ANY, DELIVERY, NOBODY, PUBLISH, Pairs, Rows
+from codec.pairing.state import ANY, DELIVERY, NONE, PUBLISH, Pairs, Rows
 from udfs.arrow.rows import Index, elapsed, fixed, integers, picked
 from udfs.arrow.types import arrow_schema
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.sink.parquet import write_folders
 
-ANSWER = 2  # side of what is not a message: a request (connection_id, frame_no) was answered after `rpc_latency_ns`
-# What is shown of messages, and what says how surely they belong together. `identity`: 64 bits that tell a message from
-# all others.
+RPC_REPLY = 2  # side: no message, but the `rpc_latency_ns` of a request (connection_id, frame_no)
+# Columns of messages that the kernel does not need. `identity`: a hash that identifies the message; `by_id`: its key is
+# a message-id; `lossy`: bytes are lost, so that the match is not certain.
 CARRIED = {
     "identity": pa.int64(),
     "connection_id": pa.int64(),
@@ -47,8 +47,6 @@ CARRIED = {
     "lossy": pa.bool_(),
     "rpc_latency_ns": pa.int64(),
 }
-
-
 KEY = "key"
 TO_PAIR = pa.schema([*((name, pa.int64()) for name in Rows._fields), *CARRIED.items()])
 
@@ -63,15 +61,16 @@ class PairMessages:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.schema)
         for rows in whole_keys(batches, TO_PAIR, KEY):
-            shown = _flows(rows)
-            yield pa.RecordBatch.from_arrays([shown[column.name].cast(column.type) for column in schema], schema=schema)
+            columns = _flows(rows)
+            yield pa.RecordBatch.from_arrays(
+                [columns[column.name].cast(column.type) for column in schema], schema=schema
+            )
 
 
 @dataclass(frozen=True)
 class WriteFlows:
-    """The function for `mapInArrow`: partitioned messages, sorted by bucket -> WRITTEN (`udfs.sink.parquet`), the
-    flows in files
-    of `folder` in `directory`."""
+    """The function for `mapInArrow`: partitioned messages, sorted by bucket -> WRITTEN (`udfs.sink.parquet`): flows
+    in files of `folder` in `directory`."""
 
     filesystem: fs.FileSystem
     directory: str
@@ -84,33 +83,35 @@ class WriteFlows:
 
 
 def _flows(rows: pa.Table) -> dict[str, pa.Array]:
-    """The flows of whole groups: a pair of a publish and its deliveries, or a message without another."""
-    is_answer = integers(rows["side"]) == ANSWER
-    messages = Messages(rows, np.flatnonzero(~is_answer))
+    """The flows of all messages of some keys: a publish and a delivery, or one without the other."""
+    is_reply = integers(rows["side"]) == RPC_REPLY
+    messages = Messages(rows, np.flatnonzero(~is_reply))
     columns = messages.columns
     pairs = pairs_of(columns)
     firsts = np.flatnonzero((columns.side == DELIVERY) & (pairs.first == np.arange(len(pairs.first))))
-    alone = np.flatnonzero((columns.side == PUBLISH) & (pairs.taken == 0))
-    return _shown(messages, pairs, firsts, alone) | {
-        "rpc_latency_ns": _answers(rows.filter(pa.array(is_answer)), messages, _with(pairs.publish[firsts], alone))
+    unpaired = np.flatnonzero((columns.side == PUBLISH) & (pairs.paired == 0))
+    return _columns(messages, pairs, firsts, unpaired) | {
+        "rpc_latency_ns": _rpc_latencies(
+            rows.filter(pa.array(is_reply)), messages, _appended(pairs.publish[firsts], unpaired)
+        )
     }
 
 
 class Messages:
-    """Those of `rows` at `places`, in the order of pairing; `columns` of them for the kernel."""
+    """The `rows` at `places`, in the order that the kernel needs; `columns`: its input."""
 
     def __init__(self, rows: pa.Table, places: NDArray[np.int64]) -> None:
         self._rows = rows
         columns = Rows(*(integers(rows[name])[places] for name in Rows._fields))
-        time = np.where(columns.side == DELIVERY, columns.from_ns, columns.until_ns)
+        time = np.where(columns.side == DELIVERY, columns.first_ns, columns.last_ns)
         named = (integers(rows[name])[places] for name in ("frame_no", "connection_id"))
-        order = np.lexsort((*named, time, columns.place, columns.side, columns.key))
+        order = np.lexsort((*named, time, columns.source, columns.side, columns.key))
         self._places = places[order]
         self.columns = Rows(*(fixed(column[order]) for column in columns))
 
     def at(self, places: NDArray[np.int64]) -> Callable[[str], pa.Array]:
-        """Gives the columns of the messages at `places` of the order; null where NOBODY is."""
-        there = np.where(places == NOBODY, -1, self._places[places])
+        """A function that picks a column of the messages at `places` of that order; null where NONE is."""
+        there = np.where(places == NONE, -1, self._places[places])
         return lambda name: picked(self._rows[name], there)
 
     def numbers(self, name: str) -> NDArray[np.int64]:
@@ -118,40 +119,45 @@ class Messages:
         return integers(self._rows[name])[self._places]
 
 
-def _with(of_deliveries: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for each flow, in their order: those with deliveries, then those of publishes alone."""
-    return np.concatenate([of_deliveries, alone])
+def _appended(of_deliveries: NDArray[np.int64], unpaired: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Values for all flows, in their order: those with deliveries, then those of unpaired publishes."""
+    return np.concatenate([of_deliveries, unpaired])
 
 
-def _answers(answers: pa.Table, messages: Messages, publishes: NDArray[np.int64]) -> pa.Array:
-    """How long each of the `publishes` waited for its answer; null without one."""
-    answered, asked = (
+def _rpc_latencies(replies: pa.Table, messages: Messages, publishes: NDArray[np.int64]) -> pa.Array:
+    """How long each of the `publishes` waited for its reply; null without one."""
+    replied, requested = (
         [number(name) for name in ("connection_id", "frame_no")]
-        for number in (lambda name: integers(answers[name]), messages.numbers)
+        for number in (lambda name: integers(replies[name]), messages.numbers)
     )
-    of_messages = Index(*answered).find(*asked)
-    return picked(answers["rpc_latency_ns"], np.where(publishes == NOBODY, -1, of_messages[publishes]))
+    of_messages = Index(*replied).find(*requested)
+    return picked(replies["rpc_latency_ns"], np.where(publishes == NONE, -1, of_messages[publishes]))
 
 
-def _shown(
-    messages: Messages, pairs: Pairs, firsts: NDArray[np.int64], alone: NDArray[np.int64]
+def _columns(
+    messages: Messages, pairs: Pairs, firsts: NDArray[np.int64], unpaired: NDArray[np.int64]
 ) -> dict[str, pa.Array]:
-    """The columns of the flows with deliveries, of which `firsts` are the first, and of publishes `alone`."""
-    nobody = np.full(len(alone), NOBODY)
-    publishes = _with(pairs.publish[firsts], alone)
+    """The columns of the flows of first deliveries `firsts` and of `unpaired` publishes."""
+    none = np.full(len(unpaired), NONE)
+    publishes = _appended(pairs.publish[firsts], unpaired)
     publish, first, last, either = (
         messages.at(places)
-        for places in (publishes, _with(firsts, nobody), _with(pairs.last[firsts], nobody), _with(firsts, alone))
+        for places in (
+            publishes,
+            _appended(firsts, none),
+            _appended(pairs.last[firsts], none),
+            _appended(firsts, unpaired),
+        )
     )
     delivered = np.arange(len(publishes)) < len(firsts)
-    paired = pa.array(delivered & (publishes != NOBODY))
-    doubt = pc.or_(pa.array(_with(pairs.doubt[firsts], nobody) == 1), either("lossy"))
-    # Other headers than those of its only publish: their key is the same, but is it the same message?
+    paired = pa.array(delivered & (publishes != NONE))
+    ambiguous = pc.or_(pa.array(_appended(pairs.ambiguous[firsts], none) == 1), either("lossy"))
+    # The headers differ from those of its only publish, so that it may be another message with the same content.
     same_family = pc.equal(publish("family"), first("family"))
-    relabelled = pc.and_(pa.array(_with(pairs.tier[firsts], nobody) == ANY), pc.invert(either("by_id")))
-    doubt = pc.or_(doubt, pc.and_(relabelled, same_family))
+    relabelled = pc.and_(pa.array(_appended(pairs.tier[firsts], none) == ANY), pc.invert(either("by_id")))
+    ambiguous = pc.or_(ambiguous, pc.and_(relabelled, same_family))
     confirmed = pc.not_equal(publish("outcome"), "returned")
-    last_complete, publish_complete = last("until_ns"), publish("until_ns")
+    last_complete, publish_complete = last("last_ns"), publish("last_ns")
     presettled = pc.equal(last("outcome"), "presettled")
     over = pc.coalesce(last("settled_ns"), pc.if_else(presettled, last_complete, None))
     return {
@@ -172,21 +178,21 @@ def _shown(
         "queue": first("queue"),
         "deliver_connection_id": first("connection_id"),
         "deliver_frame_no": first("frame_no"),
-        "deliver_ts_ns": first("from_ns"),
-        "broker_latency_ns": elapsed(publish_complete, first("from_ns")),
+        "deliver_ts_ns": first("first_ns"),
+        "broker_latency_ns": elapsed(publish_complete, first("first_ns")),
         "ack_latency_ns": elapsed(last_complete, last("settled_ns")),
-        "total_latency_ns": elapsed(publish("from_ns"), over),
-        "redeliveries": pa.array(_with(pairs.repeats[firsts], nobody), mask=~delivered),
+        "total_latency_ns": elapsed(publish("first_ns"), over),
+        "redeliveries": pa.array(_appended(pairs.redeliveries[firsts], none), mask=~delivered),
         "outcome": pc.coalesce(last("outcome"), publish("outcome")),
         "transaction": publish("transaction"),
         "dead_lettered": first("dead_lettered"),
         "match": pc.if_else(paired, pc.if_else(either("by_id"), "message-id", "fingerprint"), "none"),
-        "ambiguous": pc.if_else(paired, doubt, None),
+        "ambiguous": pc.if_else(paired, ambiguous, None),
     }
 
 
 def _flow_ids(publish: pa.Array, delivery: pa.Array) -> pa.Array:
-    """One number of 63 bits for two messages, of which one may be null."""
+    """63 bits that identify a pair of messages, one of which may be null."""
     sides = [np.asarray(side.fill_null(0)).astype(np.uint64) for side in (publish, delivery)]
     turned = sides[1] << np.uint64(1) | sides[1] >> np.uint64(63)
     return pa.array(((sides[0] ^ turned) >> np.uint64(1)).astype(np.int64))

@@ -1,11 +1,11 @@
-"""Rows partitioned by a key, in Arrow: a shuffle then carries few large rows instead of many small ones.
+"""Hash partitioning of Arrow rows by a key, so that a shuffle carries few large rows instead of many small ones.
 
     partitioned = rows.mapInArrow(HashPartitioner(schema, "key", buckets), PARTITIONED)
     for rows in whole_keys(batches, schema, "key"): ...         # in a mapInArrow over these, sorted by bucket
 
-Spark makes each row of what it shuffles an object of its own, sorts these, and makes columns of them again, which takes
-several times what the work on them takes. Here a worker orders the rows that it holds by bucket, a number that follows
-from the key, and hands on those of each bucket as octets.
+Spark shuffles single rows: it converts columns to rows, sorts them and converts them back, which takes several times
+as long as the work on them. Here a worker groups its rows by bucket (from the key) and serializes those of each bucket
+as one binary value.
 """
 
 from __future__ import annotations
@@ -21,42 +21,41 @@ from udfs.arrow.fields import offsets_of
 from udfs.arrow.rows import in_one, numbers_of
 from udfs.arrow.spool import Spool
 
-_DEALT = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
-HELD_BYTES = 32 << 20  # by the partitioner
+_PARTITIONED = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
+BUFFER_BYTES = 32 << 20  # rows that the partitioner collects before it groups them
 BATCH_BYTES = 8 << 20
-# Rows of one bucket above this are partitioned again, by further bits of their key, to files.
-MOST_BYTES = 64 << 20
+# A larger bucket is partitioned again, by other bits of the key, into files.
+BUCKET_BYTES = 64 << 20
 BITS, LEVELS = 4, 8
 
 
 @dataclass(frozen=True)
 class HashPartitioner:
-    """The function for `mapInArrow`: rows with at least the columns of `schema` -> PARTITIONED, the rows of each of so
-    many
-    `buckets` together; `key`: column int64 whose values are spread over all bits, as a hash."""
+    """The function for `mapInArrow`: rows with at least the columns of `schema` -> PARTITIONED, one row a bucket.
+    `key`: an int64 column of hashes."""
 
     schema: pa.Schema
     key: str
     buckets: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         size = 0
         for batch in batches:
             columns = [batch[field.name].cast(field.type) for field in self.schema]
-            held.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
-            size += held[-1].nbytes
-            if size >= HELD_BYTES:
-                yield from self._dealt(held)
-                held, size = [], 0
+            pending.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+            size += pending[-1].nbytes
+            if size >= BUFFER_BYTES:
+                yield from self._partition(pending)
+                pending, size = [], 0
         if size:
-            yield from self._dealt(held)
+            yield from self._partition(pending)
 
-    def _dealt(self, held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = one_batch(held)
+    def _partition(self, pending: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = one_batch(pending)
         high = numbers_of(rows[self.key]).view(np.uint64) >> np.uint64(32)
         numbers, parts, size = list[int](), list[pa.Buffer](), 0
-        for number, part in _spread(rows, high % np.uint64(self.buckets)):
+        for number, part in _split(rows, high % np.uint64(self.buckets)):
             numbers.append(number)
             parts.append(part.serialize())
             size += parts[-1].size
@@ -68,38 +67,38 @@ class HashPartitioner:
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch], schema: pa.Schema, key: str) -> Iterator[pa.Table]:
-    """PARTITIONED sorted by bucket -> their rows, all of a key together, not in order."""
-    pile, current = Pile(key), None
+    """PARTITIONED sorted by bucket -> tables with all rows of their keys, in any order."""
+    bucket_rows, current = Bucket(key), None
     for batch in batches:
         for bucket, rows in zip(batch["bucket"].to_pylist(), batch["rows"], strict=True):
             if bucket != current:
-                yield from pile.taken()
+                yield from bucket_rows.drain()
                 current = bucket
-            pile.add(pa.ipc.read_record_batch(rows.as_buffer(), schema))
-    yield from pile.taken()
+            bucket_rows.add(pa.ipc.read_record_batch(rows.as_buffer(), schema))
+    yield from bucket_rows.drain()
 
 
-class Pile:
-    """Rows of a bucket, in memory, or in parts by bits of their key."""
+class Bucket:
+    """Rows of a bucket: in memory or, above BUCKET_BYTES, in files by bits of their key."""
 
     def __init__(self, key: str, level: int = 0) -> None:
         self._key, self._level = key, level
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._keys: set[int] = set()  # two of them, once there are
+        self._keys: set[int] = set()  # the first two distinct ones
         self._parts: list[Spool] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Add rows."""
         self._batches.append(rows)
         self._bytes += rows.nbytes
         if len(self._keys) < 2:
             self._keys.update(rows[self._key].unique()[:2].to_pylist())
-        if self._bytes > MOST_BYTES and self._level < LEVELS and len(self._keys) > 1:
+        if self._bytes > BUCKET_BYTES and self._level < LEVELS and len(self._keys) > 1:
             self._part()
 
-    def taken(self) -> Iterator[pa.Table]:
-        """All rows, which are forgotten."""
+    def drain(self) -> Iterator[pa.Table]:
+        """Return all rows and remove them."""
         if self._parts:
             self._part()
         parts, batches = self._parts, self._batches
@@ -107,19 +106,21 @@ class Pile:
         if batches:
             yield pa.Table.from_batches([one_batch(batches)])
         for part in parts:
-            pile = Pile(self._key, self._level + 1)
+            bucket_rows = Bucket(self._key, self._level + 1)
             for rows in part.drain():
-                pile.add(rows)
-            yield from pile.taken()
+                bucket_rows.add(rows)
+            yield from bucket_rows.drain()
 
     def _part(self) -> None:
-        """Put what is in memory into the parts."""
-        self._parts = self._parts or [Spool(MOST_BYTES >> BITS) for _ in range(1 << BITS)]
+        """Move the rows in memory to the parts."""
+        self._parts = self._parts or [Spool(BUCKET_BYTES >> BITS) for _ in range(1 << BITS)]
         if self._batches:
             rows = one_batch(self._batches)
             bits = numbers_of(rows[self._key]).view(np.uint64) >> np.uint64(BITS * self._level)
-            for number, part in _spread(rows, bits % np.uint64(1 << BITS)):
-                self._parts[number].add(part.take(pa.array(np.arange(part.num_rows))))  # which holds no other rows
+            for number, part in _split(rows, bits % np.uint64(1 << BITS)):
+                self._parts[number].add(
+                    part.take(pa.array(np.arange(part.num_rows)))
+                )  # a copy, which does not reference other rows
         self._batches, self._bytes = [], 0
 
 
@@ -129,8 +130,8 @@ def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([in_one(column) for column in rows.columns], schema=rows.schema)
 
 
-def _spread(rows: pa.RecordBatch, numbers: NDArray[np.uint64]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each number that occurs."""
+def _split(rows: pa.RecordBatch, numbers: NDArray[np.uint64]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each distinct number."""
     order = np.argsort(numbers, kind="stable")
     rows, numbers = rows.take(pa.array(order)), numbers[order]
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] + np.uint64(1)))
@@ -142,4 +143,4 @@ def _batch(numbers: list[int], parts: list[pa.Buffer]) -> pa.RecordBatch:
     offsets = offsets_of(np.array([part.size for part in parts], np.int64))
     octets = pa.py_buffer(b"".join(parts))
     rows = pa.Array.from_buffers(pa.binary(), len(parts), [None, pa.py_buffer(offsets), octets])
-    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), rows], schema=_DEALT)
+    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int32()), rows], schema=_PARTITIONED)

@@ -1,7 +1,4 @@
-"""Pairing for a lake: writes flows, and the messages that the next batch may still pair.
-
-Both get ids of messages (`connection_id`, `frame_no`) in a Parquet file, which each task reads once.
-"""
+"""Pairing for a lake: writes flows, and the messages that later batches may still pair."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from numpy.typing import NDArray
 from pyarrow import parquet as pq
 
 from udfs.arrow.rows import Index, integers, is_there, numbers_of, with_parts
-from udfs.pairing.columns import OF_MESSAGES
 from udfs.pairing.flows import PairMessages
 from udfs.pairing.pairable import messages_in
+from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.sink.lake import LakeFolders, Parts
 
 MESSAGE_IDS = pa.schema({"connection_id": pa.int64(), "frame_no": pa.int64()})
@@ -65,7 +62,7 @@ class KeepMessages:
 
     def _parts(self, batches: Iterator[pa.RecordBatch]) -> Parts:
         open_flows = _index(self.folders, self.open_flows)
-        for rows in messages_in(self.folders.filesystem, batches, OF_MESSAGES):
+        for rows in messages_in(self.folders.filesystem, batches, MESSAGE_COLUMNS):
             retained = integers(rows["ts_ns"], NEVER) >= self.cutoff_ns
             retained |= _is_in(open_flows, rows["connection_id"], rows["first_frame_no"])
             if retained.any():

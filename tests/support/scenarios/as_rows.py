@@ -18,7 +18,7 @@ from pipeline.schemas import CONNECTIONS, MESSAGES
 from pipeline.tables.shape import shaped
 from scenarios import truth
 from scenarios.script import PORT, Event, Script
-from udfs.pairing.columns import OF_MESSAGES
+from udfs.pairing.schemas import MESSAGE_COLUMNS
 
 PEERS = 1000  # numbers of connections that a script has for itself
 
@@ -31,9 +31,9 @@ def tables(spark: SparkSession, scripts: Sequence[Script]) -> tuple[DataFrame, D
     """messages and connections of these scripts."""
     said = [row for script in scripts for row in messages(script)]
     text = {"headers", "properties"}
-    fields = [MESSAGES[name] for name in OF_MESSAGES]
+    fields = [MESSAGES[name] for name in MESSAGE_COLUMNS]
     raw = StructType([StructField(field.name, StringType()) if field.name in text else field for field in fields])
-    rows = spark.createDataFrame([tuple(row.get(name) for name in OF_MESSAGES) for row in said], raw)
+    rows = spark.createDataFrame([tuple(row.get(name) for name in MESSAGE_COLUMNS) for row in said], raw)
     parsed = rows.withColumns({name: F.parse_json(name) for name in text})
     opened = [row for script in scripts for row in connections(script)]
     names = ("connection_id", "version", "server_ip", "server_port", "vhost")

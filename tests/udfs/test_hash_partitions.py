@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from udfs.pairing import hash_partitions as dealing
+from udfs.pairing import hash_partitions as hash_partitions
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
 
 SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string()), ("number", pa.int64())])
@@ -42,22 +42,22 @@ def content(tables: list[pa.Table] | list[pa.RecordBatch]) -> Counter[tuple[obje
     )
 
 
-@pytest.mark.parametrize("most", [dealing.MOST_BYTES, 20_000, 500])
-@pytest.mark.parametrize("held", [dealing.HELD_BYTES, 50_000])
-def test_all_rows_come_and_those_of_a_key_together(monkeypatch: pytest.MonkeyPatch, most: int, held: int) -> None:
-    monkeypatch.setattr(dealing, "MOST_BYTES", most)
-    monkeypatch.setattr(dealing, "HELD_BYTES", held)
-    monkeypatch.setattr(dealing, "BATCH_BYTES", 10_000)
-    given = batches(20_000, 3000, seed=most + held)
+@pytest.mark.parametrize("most", [hash_partitions.BUCKET_BYTES, 20_000, 500])
+@pytest.mark.parametrize("pending", [hash_partitions.BUFFER_BYTES, 50_000])
+def test_all_rows_come_and_those_of_a_key_together(monkeypatch: pytest.MonkeyPatch, most: int, pending: int) -> None:
+    monkeypatch.setattr(hash_partitions, "BUCKET_BYTES", most)
+    monkeypatch.setattr(hash_partitions, "BUFFER_BYTES", pending)
+    monkeypatch.setattr(hash_partitions, "BATCH_BYTES", 10_000)
+    given = batches(20_000, 3000, seed=most + pending)
     found = list(whole_keys(shuffled(list(HashPartitioner(SCHEMA, "key", 5)(iter(given)))), SCHEMA, "key"))
     assert content(found) == content(given)
     keys = [key for table in found for key in set(table["key"].to_pylist())]
     assert len(keys) == len(set(keys))
-    assert (len(found) > 5) == (most < dealing.HELD_BYTES)  # above `most` a bucket comes in parts
+    assert (len(found) > 5) == (most < hash_partitions.BUFFER_BYTES)  # above `most` a bucket comes in parts
 
 
 def test_one_key_stays_together_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dealing, "MOST_BYTES", 1000)
+    monkeypatch.setattr(hash_partitions, "BUCKET_BYTES", 1000)
     given = batches(5000, 1, seed=1)
     (found,) = whole_keys(shuffled(list(HashPartitioner(SCHEMA, "key", 4)(iter(given)))), SCHEMA, "key")
     assert content([found]) == content(given)
