@@ -22,11 +22,11 @@ SPARK_DERIVED = (*SPARK_TABLES, "frames")
 
 
 def stream_queues(methods: DataFrame) -> DataFrame:
-    """Rows of table methods, or of frames -> queues that are streams (`udfs.conversation.streams.STREAMS`)."""
+    """Rows of table methods, or of frames -> queues that are streams (`udfs.conversation.methods.STREAMS`)."""
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
-    from udfs.conversation.streams import OF_METHODS, STREAMS
+    from udfs.conversation.methods import METHOD_COLUMNS, STREAMS
 
-    return methods.filter(named(TELLS_STREAM)).select(*OF_METHODS).mapInArrow(streams(), STREAMS)
+    return methods.filter(named(TELLS_STREAM)).select(*METHOD_COLUMNS).mapInArrow(streams(), STREAMS)
 
 
 Made = TypeVar("Made")

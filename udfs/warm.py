@@ -166,12 +166,12 @@ def warm_layers() -> None:
 
 def warm_settlement() -> None:
     """Compile the settlement engine: a message opened, noted, marked and settled, another left; and returns."""
-    from codec.conversation.returns import matched
+    from codec.conversation.channels.returns import matched
     from codec.conversation.settled import settled_at_once
     from udfs.arrow.rows import fixed
 
     events = {
-        "connection": [1] * 6, "ledger": [1] * 6, "frame_no": range(6), "opens": [1, 1, 1, 0, 0, 0],
+        "connection": [1] * 6, "map_no": [1] * 6, "frame_no": range(6), "opens": [1, 1, 1, 0, 0, 0],
         "first": [2, 3, 1, 1, 1, 1], "last": [0, 0, 0, 1, 1, 1], "outcome": [0, 0, 0, 1, 0, 0],
         "final": [0, 0, 0, 0, 1, 1], "effective_ns": range(6), "transaction": [0, 0, 0, 0, 2, 0],
     }  # fmt: skip
@@ -184,19 +184,20 @@ def warm_conversations() -> None:
     transfer, a subscription, and the end of a transaction; and how fields of arguments are read."""
     from codec.packing import Reader, Writer
     from udfs.arrow.fields import fields
-    from udfs.conversation.history import ARGUMENTS, Follower, MethodRoles, Said
-    from udfs.conversation.sessions import Sessions
+    from udfs.conversation.channels import ARGUMENTS, ChannelTracker, MethodRoles
+    from udfs.conversation.frames import MethodFrames
+    from udfs.conversation.sessions import SessionTracker
     from udfs.decode.frame_rows import ARROW_DECODED
 
-    roles = MethodRoles({}, {}, {}, Said((), (), (), (), (("gap", "channel", None),)), {})
+    roles = MethodRoles({}, {}, {}, MethodFrames((), (), (), (), (("gap", "channel", None),)), {})
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
     columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
     ids = np.array([1])
     for keep in (False, True):
-        follower, sessions = Follower(roles, keep), Sessions((), keep)
-        follower.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
-        follower.what_waits(ids)
-        follower.forget_texts(0)
+        channels, sessions = ChannelTracker(roles, keep), SessionTracker((), keep)
+        channels.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
+        channels.pending(ids)
+        channels.forget_texts(0)
         for number, name in enumerate(
             ("session.attach", "message.subscribe", "message.transfer", "tx.commit"), start=1
         ):
@@ -206,16 +207,16 @@ def warm_conversations() -> None:
             row = {**columns, **own, **{column: pa.array([text]) for column, text in texts.items()}}
             row |= {"channel": pa.array([1], pa.int32()), "arguments": said(arguments)}
             sessions.feed(pa.record_batch(row))
-        sessions.settled_early()
+        sessions.final()
         sessions.forget_texts(0)
         if keep:
             writer = Writer(1)
-            follower.put(ids, writer)
-            sessions.put(ids, writer)
+            channels.save(ids, writer)
+            sessions.save(ids, writer)
             reader = Reader(writer.octets())
-            follower.take(ids, reader)
-            sessions.take(ids, reader)
-        follower.finish()
+            channels.restore(ids, reader)
+            sessions.restore(ids, reader)
+        channels.finish()
         sessions.finish()
         sessions.ended(ids[:0])
 
@@ -251,16 +252,16 @@ def warm_pairing() -> None:
 
 def warm_checks() -> None:
     """Compile the checks of sequences of 0-10 and 1.0: one row of each."""
-    from udfs.conversation.checks import OF_METHODS, odd_rows
+    from udfs.conversation.checks import METHOD_COLUMNS, odd_rows
 
     texts = {"sender": "client", "frame_type": "command", "status": "ok"}
     nothing = {name: pa.array([None], pa.string()) for name in ("error", "transaction_command")}
     for version, name in (("0-10", "message.accept"), ("1.0", "attach")):
-        numbers = {column: pa.array([1]) for column in OF_METHODS}
+        numbers = {column: pa.array([1]) for column in METHOD_COLUMNS}
         columns = {column: pa.array([text]) for column, text in {**texts, "version": version, "name": name}.items()}
         columns |= {"arguments": said({"handle": 1, "transfers": [{"lower": 0, "upper": 1}]})}
         columns |= {**nothing, "discharged": pa.array([None], pa.binary())}
-        list(odd_rows(iter([pa.record_batch({**numbers, **columns}).select(list(OF_METHODS))])))
+        list(odd_rows(iter([pa.record_batch({**numbers, **columns}).select(list(METHOD_COLUMNS))])))
 
 
 def warm_functions() -> None:

@@ -26,8 +26,8 @@ from codec.checks.records_1_0 import (
     FRAME,
     HANDLE,
     HANDLE_MAX,
+    INCARNATION,
     INITIAL,
-    LIFE,
     MAX_SIZE,
     NEXT,
     OPEN,
@@ -61,7 +61,7 @@ from codec.compiler.kernel import kernel
 
 @kernel
 def end_of(s, at, handle):
-    """The place of the end that a handle stands for, or NONE."""
+    """The place of the end that has a handle, or NONE."""
     return place_in(s, key_of(S.K_HANDLE, at, handle))
 
 
@@ -71,14 +71,14 @@ def attach(s, rows, i, at):
     e, handle, receives = s.endpoints[at], rows.handle[i], rows.is_receiver[i]
     if handle == NONE or receives == NONE:
         return
-    channel, life, frame_no = e[CHANNEL], e[LIFE], rows.frame_no[i]
+    channel, incarnation, frame_no = e[CHANNEL], e[INCARNATION], rows.frame_no[i]
     before = end_of(s, at, handle)
     if before != NONE and s.links[before, ATTACHED]:
-        note(s, rows, i, channel, life, S.HANDLE_IN_USE, handle, NONE, frame_no)
+        note(s, rows, i, channel, incarnation, S.HANDLE_IN_USE, handle, NONE, frame_no)
     if e[OTHER] != NONE and handle > s.endpoints[e[OTHER], HANDLE_MAX]:
-        note(s, rows, i, channel, life, S.HANDLE_ABOVE_MAX, handle, s.endpoints[e[OTHER], HANDLE_MAX], frame_no)
+        note(s, rows, i, channel, incarnation, S.HANDLE_ABOVE_MAX, handle, s.endpoints[e[OTHER], HANDLE_MAX], frame_no)
     if not receives and rows.initial_delivery_count[i] == NONE:
-        note(s, rows, i, channel, life, S.NO_INITIAL_COUNT, NONE, NONE, frame_no)
+        note(s, rows, i, channel, incarnation, S.NO_INITIAL_COUNT, NONE, NONE, frame_no)
     place = s.numbers[S.LINKS]
     s.numbers[S.LINKS] += 1
     k = s.links[place]
@@ -99,7 +99,7 @@ def attach(s, rows, i, at):
     _pair(s, rows, i, at, place)
     answers = k[PEER] != NONE
     if rows.dynamic[i] == 1 and rows.addressed[i] and not answers:
-        note(s, rows, i, channel, life, S.DYNAMIC_ADDRESS, NONE, NONE, frame_no)
+        note(s, rows, i, channel, incarnation, S.DYNAMIC_ADDRESS, NONE, NONE, frame_no)
     if answers and not (rows.has_source[i] if s.links[k[PEER], RECEIVER] else rows.has_target[i]):
         k[REFUSED_NS] = rows.ts_ns[i]
 
@@ -117,7 +117,7 @@ def _pair(s, rows, i, at, place):
         return
     same = place_in(s, hashed_key(S.K_NAME, e[OTHER] * 2 + k[RECEIVER], name))
     if same != NONE and s.links[same, ENDPOINT] == e[OTHER] and s.links[same, PEER] == NONE and s.links[same, ATTACHED]:
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.ATTACH_ROLE, k[RECEIVER], 1 - k[RECEIVER], k[ATTACH_FRAME])
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.ATTACH_ROLE, k[RECEIVER], 1 - k[RECEIVER], k[ATTACH_FRAME])
 
 
 @kernel
@@ -130,12 +130,12 @@ def detach(s, rows, i, at):
         asked = about
         if place != NONE and s.links[place, PEER] != NONE:
             asked = min(about, s.links[s.links[place, PEER], ATTACH_FRAME])
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.DETACH_ERROR, NONE, NONE, asked)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.DETACH_ERROR, NONE, NONE, asked)
     if rows.handle[i] == NONE:
         return
     if place == NONE or not s.links[place, ATTACHED]:
         oddity = S.HANDLE_UNATTACHED if place == NONE else S.AFTER_DETACH
-        note(s, rows, i, e[CHANNEL], e[LIFE], oddity, rows.handle[i], NONE, about)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], oddity, rows.handle[i], NONE, about)
         return
     k = s.links[place]
     k[ATTACHED] = 0
@@ -144,9 +144,9 @@ def detach(s, rows, i, at):
     _left_open(s, rows, i, place)
     if k[REFUSED_NS] != NONE:
         if not k[CLOSED]:
-            note(s, rows, i, e[CHANNEL], e[LIFE], S.REFUSED_NOT_DETACHED, NONE, NONE, about)
+            note(s, rows, i, e[CHANNEL], e[INCARNATION], S.REFUSED_NOT_DETACHED, NONE, NONE, about)
         note_wait(
-            s, k[ATTACH_FRAME], k[REFUSED_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[LIFE],
+            s, k[ATTACH_FRAME], k[REFUSED_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[INCARNATION],
             S.REFUSED_NOT_DETACHED, about,
         )  # fmt: skip
         k[REFUSED_NS] = NONE
@@ -156,30 +156,30 @@ def detach(s, rows, i, at):
         if p[DETACH_NS] != NONE:
             k[DETACH_ANSWERED] = p[DETACH_ANSWERED] = 1
             note_wait(
-                s, p[DETACH_FRAME], p[DETACH_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[LIFE],
+                s, p[DETACH_FRAME], p[DETACH_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[INCARNATION],
                 S.DETACH_UNANSWERED, p[ATTACH_FRAME],
             )  # fmt: skip
             if p[CLOSED] and not k[CLOSED]:
-                note(s, rows, i, e[CHANNEL], e[LIFE], S.DETACH_NOT_CLOSED, NONE, NONE, about)
+                note(s, rows, i, e[CHANNEL], e[INCARNATION], S.DETACH_NOT_CLOSED, NONE, NONE, about)
 
 
 @kernel
 def _left_open(s, rows, i, place):
-    """The end goes away: a delivery that is not complete is lost, and a transaction that is open rolled back."""
+    """Remove an end: its incomplete delivery is lost, and open transactions are rolled back."""
     k = s.links[place]
     if k[OPEN]:
         e = s.endpoints[k[ENDPOINT]]
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.DELIVERY_UNFINISHED, k[SIZE], NONE, k[FRAME])
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.DELIVERY_UNFINISHED, k[SIZE], NONE, k[FRAME])
         k[OPEN] = 0
     if k[TRANSACTIONS] > 0:
         e = s.endpoints[k[ENDPOINT]]
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.TRANSACTION_OPEN, k[TRANSACTIONS], NONE, k[ATTACH_FRAME])
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.TRANSACTION_OPEN, k[TRANSACTIONS], NONE, k[ATTACH_FRAME])
         k[TRANSACTIONS] = 0
 
 
 @kernel
 def end_links(s, rows, i, at):
-    """The endpoint ends, and its links with it."""
+    """End an endpoint and its links."""
     place = s.endpoints[at, FIRST_LINK]
     while place != NONE:
         k = s.links[place]
@@ -196,32 +196,32 @@ def end_links(s, rows, i, at):
 
 @kernel
 def pending_links(s, until):
-    """The connection is over: what was never answered on its links."""
+    """The connection has ended: note what was never answered on its links."""
     for place in range(s.numbers[S.LINKS]):
         k = s.links[place]
         e = s.endpoints[k[ENDPOINT]]
-        channel, life, about, other = e[CHANNEL], e[LIFE], k[ATTACH_FRAME], 1 - e[SIDE]
+        channel, incarnation, about, other = e[CHANNEL], e[INCARNATION], k[ATTACH_FRAME], 1 - e[SIDE]
         if k[REFUSED_NS] != NONE:
-            note_wait(s, about, k[REFUSED_NS], until, e[SIDE], channel, life, S.REFUSED_NOT_DETACHED, about)
+            note_wait(s, about, k[REFUSED_NS], until, e[SIDE], channel, incarnation, S.REFUSED_NOT_DETACHED, about)
         if k[DETACH_NS] != NONE and not k[DETACH_ANSWERED] and k[PEER] != NONE:
-            note_wait(s, k[DETACH_FRAME], k[DETACH_NS], until, other, channel, life, S.DETACH_UNANSWERED, about)
+            note_wait(s, k[DETACH_FRAME], k[DETACH_NS], until, other, channel, incarnation, S.DETACH_UNANSWERED, about)
         if k[TRANSACTIONS] > 0 and s.numbers[S.CLOSED_NS]:
-            note_end(s, about, until, e[SIDE], channel, life, S.TRANSACTION_OPEN, about, NONE)
+            note_end(s, about, until, e[SIDE], channel, incarnation, S.TRANSACTION_OPEN, about, NONE)
         if k[AWAITING] > 0:
-            note_wait(s, about, k[AWAITED_NS], until, e[SIDE], channel, life, S.NEVER_SETTLED, about)
+            note_wait(s, about, k[AWAITED_NS], until, e[SIDE], channel, incarnation, S.NEVER_SETTLED, about)
         if k[DRAIN_NS] != NONE:
-            note_wait(s, k[DRAIN_FRAME], k[DRAIN_NS], until, other, channel, life, S.DRAIN_UNANSWERED, about)
+            note_wait(s, k[DRAIN_FRAME], k[DRAIN_NS], until, other, channel, incarnation, S.DRAIN_UNANSWERED, about)
 
 
 @kernel
 def flow_on_link(s, rows, i, at):
-    """Credit (2.6.7): the receiver allows deliveries up to a count, the sender says how far it is."""
+    """Credit (2.6.7): the receiver allows deliveries up to a count, the sender states its count."""
     e = s.endpoints[at]
     place = end_of(s, at, rows.handle[i])
     if place == NONE or not s.links[place, ATTACHED]:
         oddity = S.HANDLE_UNATTACHED if place == NONE else S.AFTER_DETACH
         about = NONE if place == NONE else s.links[place, ATTACH_FRAME]
-        note(s, rows, i, e[CHANNEL], e[LIFE], oddity, rows.handle[i], NONE, about)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], oddity, rows.handle[i], NONE, about)
         return
     k = s.links[place]
     count = rows.delivery_count[i]
@@ -257,19 +257,19 @@ def flow_on_link(s, rows, i, at):
 
 @kernel
 def _cut_is_known(r, count, credit):
-    """The sender says how much credit it has: of a cut in what receiver `r` allows it knows when it has no more."""
+    """The sender states its credit: if it is no more than receiver `r` allows, it knows of a reduction."""
     if credit != NONE and count + credit <= r[CREDIT_TO]:
         r[CUT_NS] = 0
 
 
 @kernel
 def credit_used(s, rows, i, receiver, sender):
-    """The sender used up or gave up credit: whether that answers a drain."""
+    """The sender used or gave up credit: check whether that answers a drain."""
     r, k = s.links[receiver], s.links[sender]
     if r[DRAIN_NS] != NONE and k[COUNT] >= r[CREDIT_TO]:
         e = s.endpoints[k[ENDPOINT]]
         note_wait(
-            s, r[DRAIN_FRAME], r[DRAIN_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[LIFE], S.DRAIN_UNANSWERED,
+            s, r[DRAIN_FRAME], r[DRAIN_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[INCARNATION], S.DRAIN_UNANSWERED,
             r[ATTACH_FRAME],
         )  # fmt: skip
         r[DRAIN_NS] = NONE

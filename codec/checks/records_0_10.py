@@ -1,7 +1,7 @@
-"""What controls and commands of AMQP 0-10 say as the checks read it, and the cells of what the checks remember.
+"""Columns of controls and commands of AMQP 0-10 that the checks read, and the cells of their records.
 
-A channel carries one session at a time; each side numbers its commands. Cells of what both sides have are those of the
-client, those of the server follow.
+A channel carries one session at a time; each side numbers its commands. Of cells that both sides have, that of the
+server follows that of the client.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 # Cells of a channel.
 (
-    NUMBER, LIFE, ATTACHED, NAME, DETACH_NS, DETACH_FRAME, DETACHER, DETACHED_NS, BY_DETACHED, TX, DTX, BRANCH,
+    NUMBER, INCARNATION, ATTACHED, NAME, DETACH_NS, DETACH_FRAME, DETACHER, DETACHED_NS, BY_DETACHED, TX, DTX, BRANCH,
     IMPLICIT, FAILED, POINT, NEXT, SYNC_ID, SYNC_NS, SYNC_FRAME, TIMELY_NS, TIMELY_FRAME, KNOWN_TO, KNOWN_NS,
     ASKED_ATTACH, DONE_TO, RESULT_ID, RESULT_NS, RESULT_FRAME, EXPECTS,
 ) = (*range(14), *range(14, 32, 2), 32, 33, 35, 37, 39, 41)  # fmt: skip
 NOT_YET, ASKED, READY, OVER = range(4)  # ATTACHED
-BEGINNING, REST = 1, 2  # EXPECTS: what command-point announces of the frame that follows
+BEGINNING, REST = 1, 2  # EXPECTS: what command-point announces for the next frame
 # Cells of a subscription.
 (
     ACTIVE, WINDOW, MESSAGES, ALL_MESSAGES, OCTETS, STOP_ID, STOPPED, ZEROED_ID, FRAME, ACCEPT_NONE,
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     `name`: `codec.checks.v0_10.NAMES`, from 1 on, 0 another one; `is_command`, `gives_result`: of its definition.
     `key` (name of a session, xid) and `destination` are hashes. Ranges of ids of row i: from `range_at[i]` to
     `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `grace_ns`, `last_ns` as in 1.0; `channel_max`: agreed
-    on, -1 not known. `begins`: of a frame of a command, 1 where it begins one, 0 where it goes on; -1 of others."""
+    on, -1 not known. `begins`: 1 if a frame begins a command, 0 if it continues one; -1 for other frames."""
 
     connection_id: np.ndarray
     frame_no: np.ndarray

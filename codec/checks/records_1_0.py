@@ -1,8 +1,8 @@
-"""What performatives of AMQP 1.0 say as the checks read it, and the cells of what the checks remember.
+"""Columns of performatives of AMQP 1.0 that the checks read, and the cells of their records.
 
-An endpoint is what one side makes of a channel between its begin and its end; two endpoints are a session, which
-carries the number of the one that began it. An end is what one side makes of a link between its attach and its detach;
-two ends of one name and opposite roles are a link.
+An endpoint is one side of a session, from its begin to its end; the session has the channel number of the endpoint that
+began it. An end is one side of a link, from its attach to its detach; two ends of one name and opposite roles are a
+link.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 # Cells of an endpoint.
 (
-    SIDE, CHANNEL, LIFE, MAPPED, OTHER, NUMBER, ANSWERED, BEGUN_NS, BEGUN_FRAME, HANDLE_MAX, FIRST_OUT, SENT, ALLOWED,
-    ECHO_NS, ECHO_FRAME, ENDED_NS, ENDED_FRAME, END_ANSWERED, LAST_DELIVERY, FIRST_LINK,
+    SIDE, CHANNEL, INCARNATION, MAPPED, OTHER, NUMBER, ANSWERED, BEGUN_NS, BEGUN_FRAME, HANDLE_MAX, FIRST_OUT, SENT,
+    ALLOWED, ECHO_NS, ECHO_FRAME, ENDED_NS, ENDED_FRAME, END_ANSWERED, LAST_DELIVERY, FIRST_LINK,
 ) = range(20)  # fmt: skip
 
 
@@ -31,8 +31,8 @@ class Rows(NamedTuple):
     """Performatives by connection and frame_no: columns int64 (n,). Truth values, numbers and texts as numbers -1 when
     not there. `name`: NAMES, from 1 on. `grace_ns`: how long a frame of the other side may be on its way; `last_ns`:
     end of the connection. `outcomes`: bits of the outcomes that a source allows, `state`: bit of an outcome, 0 of
-    another state. `tag` and `transaction` are hashes (0: none); `asks`: 1 a transfer that declares a transaction, 2 one
-    that discharges it; `coordinator`: of an attach."""
+    another state. `tag` and `transaction` are hashes (0: none); `coordinates`: of a transfer, 1 if it declares a
+    transaction, 2 if it discharges one; `coordinator`: of an attach."""
 
     connection_id: np.ndarray
     frame_no: np.ndarray
@@ -83,5 +83,5 @@ class Rows(NamedTuple):
     last: np.ndarray
     state: np.ndarray
     transaction: np.ndarray
-    asks: np.ndarray
+    coordinates: np.ndarray
     coordinator: np.ndarray

@@ -1,4 +1,4 @@
-"""Arrays of the checks: what is known of the connection at hand, and the oddities noted so far.
+"""State of the checks: records of the current connection, and the oddities that were found.
 
 Records are rows of int64 arrays, their cells named by constants; NONE is "not known". Times are ns.
 """
@@ -61,7 +61,8 @@ ODDITIES = (
 
 # Cells of an oddity. WAITED: for how long an answer did not come; ABOUT: frame of the link or message it is about.
 (
-    H_CONNECTION, H_FRAME, H_TS, H_SENDER, H_CHANNEL, H_LIFE, H_ODDITY, H_OBSERVED, H_EXPECTED, H_ABOUT, H_WAITED,
+    H_CONNECTION, H_FRAME, H_TS, H_SENDER, H_CHANNEL, H_INCARNATION, H_ODDITY, H_OBSERVED, H_EXPECTED, H_ABOUT,
+    H_WAITED,
 ) = range(11)  # fmt: skip
 HIT_CELLS = 11
 HITS_A_ROW, HITS_A_RECORD = 12, 4
@@ -84,7 +85,7 @@ UNDER_KIND = (1 << KIND_SHIFT) - 1
 
 
 class State(NamedTuple):
-    """`endpoints`, `links`: int64 (n, CELLS), records of the connection at hand; `found_by` leads to them. `hits` int64
+    """`endpoints`, `links`: int64 (n, CELLS), records of the current connection; `found_by` finds them. `hits` int64
     (n, HIT_CELLS). `numbers` int64 (NUMBERS,)."""
 
     endpoints: np.ndarray
@@ -102,7 +103,7 @@ def new_state() -> State:
 
 
 def with_room(state: State, rows: int, keys_a_row: int) -> State:
-    """`state`, its hits taken, with room for what so many rows may add."""
+    """`state` without its hits, with room for what so many rows add."""
     numbers = state.numbers
     endpoints, links = (
         _longer(records, int(numbers[cell]) + rows)
@@ -129,7 +130,7 @@ def _longer(records: np.ndarray, needed: int) -> np.ndarray:
 
 @kernel
 def _refill(fresh, table):
-    """Put the entries of `table` that stand for something into `fresh`."""
+    """Put the entries of `table` that have a place into `fresh`."""
     for i in range(len(table.keys)):
         if table.epochs[i] == table.used[1] and table.values[i] != GONE:
             put(fresh, table.keys[i], table.values[i])
@@ -150,18 +151,18 @@ def hashed_key(kind, place, number):
 
 @kernel
 def place_in(s, key):
-    """The place that a key leads to, or NONE. Places are kept from 1 on."""
+    """The place of a key, or NONE. Places are stored from 1 on."""
     return max(found(s.found_by, key), 0) - 1
 
 
 @kernel
 def lead(s, key, place):
-    """Let a key lead to a place."""
+    """Set the place of a key."""
     put(s.found_by, key, place + 1)
 
 
 @kernel
-def note(s, rows, i, channel, life, oddity, observed, expected, about):
+def note(s, rows, i, channel, incarnation, oddity, observed, expected, about):
     """Note an oddity of row `i`."""
     at = s.numbers[HITS]
     s.numbers[HITS] += 1
@@ -171,7 +172,7 @@ def note(s, rows, i, channel, life, oddity, observed, expected, about):
     hit[H_TS] = rows.ts_ns[i]
     hit[H_SENDER] = rows.sender[i]
     hit[H_CHANNEL] = channel
-    hit[H_LIFE] = life
+    hit[H_INCARNATION] = incarnation
     hit[H_ODDITY] = oddity
     hit[H_OBSERVED] = observed
     hit[H_EXPECTED] = expected
@@ -180,15 +181,15 @@ def note(s, rows, i, channel, life, oddity, observed, expected, about):
 
 
 @kernel
-def note_wait(s, frame_no, since_ns, until_ns, sender, channel, life, oddity, about):
+def note_wait(s, frame_no, since_ns, until_ns, sender, channel, incarnation, oddity, about):
     """Note that `sender` let the other side wait for an answer to `frame_no`."""
     if until_ns - since_ns > LEAST_NS:
-        note_end(s, frame_no, until_ns, sender, channel, life, oddity, about, until_ns - since_ns)
+        note_end(s, frame_no, until_ns, sender, channel, incarnation, oddity, about, until_ns - since_ns)
 
 
 @kernel
-def note_end(s, frame_no, until_ns, sender, channel, life, oddity, about, waited):
-    """Note what was left over of `frame_no` at the time `until_ns`."""
+def note_end(s, frame_no, until_ns, sender, channel, incarnation, oddity, about, waited):
+    """Note that `frame_no` had no answer until `until_ns`."""
     at = s.numbers[HITS]
     s.numbers[HITS] += 1
     hit = s.hits[at]
@@ -197,7 +198,7 @@ def note_end(s, frame_no, until_ns, sender, channel, life, oddity, about, waited
     hit[H_TS] = until_ns
     hit[H_SENDER] = sender
     hit[H_CHANNEL] = channel
-    hit[H_LIFE] = life
+    hit[H_INCARNATION] = incarnation
     hit[H_ODDITY] = oddity
     hit[H_OBSERVED] = NONE
     hit[H_EXPECTED] = NONE
@@ -207,8 +208,8 @@ def note_end(s, frame_no, until_ns, sender, channel, life, oddity, about, waited
 
 @kernel
 def may_not_know(rows, i, since_ns):
-    """Whether the sender of row `i` may not have read yet what the other side sent at `since_ns`: a round trip, and
-    time for its program to come to it."""
+    """Whether the sender of row `i` may not have read yet what the other side sent at `since_ns`: within a round trip
+    and the time that programs take."""
     return rows.ts_ns[i] - since_ns <= max(rows.grace_ns[i], LEAST_NS)
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions of AMQP 0-10: destinations, credit, transfers and what the client says of them.
+"""Subscriptions of AMQP 0-10: destinations, credit, transfers and their settlement.
 
 Credit of messages is followed as `codec.conversation.sessions.credit` says it; of octets only whether any was given,
 and whether without limit. (0-10 specification, class message.)"""
@@ -13,7 +13,7 @@ from codec.checks.records_0_10 import (
     DONE_TO,
     DTX,
     FRAME,
-    LIFE,
+    INCARNATION,
     MESSAGES,
     NEXT,
     NUMBER,
@@ -50,13 +50,13 @@ def _of_destination(s, rows, i, at):
 def subscribe(s, rows, i, at):
     """A subscription begins in window mode, with no credit."""
     c, before = s.endpoints[at], _of_destination(s, rows, i, at)
-    if before != NONE and s.links[before, ACTIVE] == c[LIFE] and c[LIFE]:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.DESTINATION_IN_USE, NONE, NONE, rows.frame_no[i])
+    if before != NONE and s.links[before, ACTIVE] == c[INCARNATION] and c[INCARNATION]:
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.DESTINATION_IN_USE, NONE, NONE, rows.frame_no[i])
     place = s.numbers[S.LINKS]
     s.numbers[S.LINKS] += 1
     k = s.links[place]
     k[:] = 0
-    k[ACTIVE] = max(c[LIFE], 1)
+    k[ACTIVE] = max(c[INCARNATION], 1)
     k[WINDOW] = 1
     k[FRAME] = rows.frame_no[i]
     k[ACCEPT_NONE] = 1 if rows.accept_mode[i] == 1 else 0
@@ -66,9 +66,9 @@ def subscribe(s, rows, i, at):
 
 @kernel
 def _active(s, rows, i, at):
-    """The place of the subscription that row `i` is about, or NONE."""
+    """The place of the subscription of row `i`, or NONE."""
     c, place = s.endpoints[at], _of_destination(s, rows, i, at)
-    return place if place != NONE and s.links[place, ACTIVE] == max(c[LIFE], 1) else NONE
+    return place if place != NONE and s.links[place, ACTIVE] == max(c[INCARNATION], 1) else NONE
 
 
 @kernel
@@ -76,7 +76,7 @@ def change(s, rows, i, at):
     """message.flow, stop, cancel, flush, set-flow-mode."""
     c, name, place = s.endpoints[at], rows.name[i], _active(s, rows, i, at)
     if place == NONE:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.DESTINATION_UNKNOWN, name, NONE, NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.DESTINATION_UNKNOWN, name, NONE, NONE)
         return
     k, value = s.links[place], max(rows.value[i], 0)
     if name == CANCEL:
@@ -92,7 +92,7 @@ def change(s, rows, i, at):
         if name == SET_FLOW_MODE:
             # Octets that are left over do no harm: clients leave them unlimited.
             if k[MESSAGES] > 0:
-                note(s, rows, i, c[NUMBER], c[LIFE], S.MODE_WITH_CREDIT, k[MESSAGES], 0, k[FRAME])
+                note(s, rows, i, c[NUMBER], c[INCARNATION], S.MODE_WITH_CREDIT, k[MESSAGES], 0, k[FRAME])
             k[WINDOW] = max(rows.flow_mode[i], 0)
         else:
             k[STOPPED] = 1
@@ -111,14 +111,14 @@ def transfer(s, rows, i, at):
         gone = _of_destination(s, rows, i, at)
         # what was sent before a cancel arrived is on its way
         if gone == NONE:
-            note(s, rows, i, c[NUMBER], c[LIFE], S.NO_SUBSCRIPTION, NONE, NONE, rows.frame_no[i])
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.NO_SUBSCRIPTION, NONE, NONE, rows.frame_no[i])
         return
     k = s.links[place]
     if k[STOPPED]:
         if c[DONE_TO + SERVER] != NONE and k[STOP_ID] != NONE and after(c[DONE_TO + SERVER], k[STOP_ID]) >= 0:
-            note(s, rows, i, c[NUMBER], c[LIFE], S.AFTER_STOP, NONE, NONE, k[FRAME])
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.AFTER_STOP, NONE, NONE, k[FRAME])
     elif not ((k[MESSAGES] > 0 or k[ALL_MESSAGES]) and k[OCTETS] > 0):
-        note(s, rows, i, c[NUMBER], c[LIFE], S.WITHOUT_CREDIT, k[MESSAGES], k[OCTETS], k[FRAME])
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.WITHOUT_CREDIT, k[MESSAGES], k[OCTETS], k[FRAME])
     if not k[ALL_MESSAGES]:
         k[MESSAGES] = max(k[MESSAGES] - 1, 0)
     if rows.command_id[i] != NONE:
@@ -128,7 +128,7 @@ def transfer(s, rows, i, at):
 
 @kernel
 def transfers_completed(s, at, first, last):
-    """The client completed transfers: in window mode they give back what they used."""
+    """The client completed transfers: in window mode they return their credit."""
     for step in range(after(last, first) + 1):
         if s.numbers[S.STEPS] <= 0:
             return
@@ -149,7 +149,7 @@ def settle_transfers(s, rows, i, at):
     """message.accept, reject, release, acquire of transfers that the other side sent."""
     c, name, sender = s.endpoints[at], rows.name[i], rows.sender[i]
     if name == REJECT:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.MESSAGE_REJECTED, rows.code[i], NONE, rows.frame_no[i])
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.MESSAGE_REJECTED, rows.code[i], NONE, rows.frame_no[i])
     unknown = NONE
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         first, last = rows.range_first[k], rows.range_last[k]
@@ -173,4 +173,4 @@ def settle_transfers(s, rows, i, at):
             else:
                 put(s.found_by, key, state & ~UNSETTLED if state & GIVES_BACK else GONE)
     if unknown != NONE:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.TRANSFERS_UNKNOWN, unknown, NONE, rows.frame_no[i])
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.TRANSFERS_UNKNOWN, unknown, NONE, rows.frame_no[i])

@@ -22,9 +22,9 @@ from codec.checks.records_0_10 import (
     EXPECTS,
     FAILED,
     IMPLICIT,
+    INCARNATION,
     KNOWN_NS,
     KNOWN_TO,
-    LIFE,
     NAME,
     NEXT,
     NUMBER,
@@ -104,7 +104,7 @@ def follow(s, rows):
 
 @kernel
 def finish(s):
-    """The connection at hand is over: what was never answered."""
+    """The current connection has ended: note what was never answered."""
     if not s.numbers[S.STARTED]:
         return
     until = s.numbers[S.LAST_NS]
@@ -112,7 +112,15 @@ def finish(s):
         c = s.endpoints[at]
         if c[DETACH_NS] != NONE:
             note_wait(
-                s, c[DETACH_FRAME], c[DETACH_NS], until, 1 - c[DETACHER], c[NUMBER], c[LIFE], S.DETACH_WAITS, NONE
+                s,
+                c[DETACH_FRAME],
+                c[DETACH_NS],
+                until,
+                1 - c[DETACHER],
+                c[NUMBER],
+                c[INCARNATION],
+                S.DETACH_WAITS,
+                NONE,
             )
         for side in range(2):
             _unanswered(s, c, side, until)
@@ -121,19 +129,35 @@ def finish(s):
 
 @kernel
 def _unanswered(s, c, side, until):
-    """What `side` waits for when a session, or its connection, is over."""
+    """Note what `side` waits for when a session or its connection ends."""
     if c[SYNC_ID + side] != NONE:
         note_wait(
-            s, c[SYNC_FRAME + side], c[SYNC_NS + side], until, 1 - side, c[NUMBER], c[LIFE], S.SYNC_UNANSWERED, NONE
+            s,
+            c[SYNC_FRAME + side],
+            c[SYNC_NS + side],
+            until,
+            1 - side,
+            c[NUMBER],
+            c[INCARNATION],
+            S.SYNC_UNANSWERED,
+            NONE,
         )
     if c[TIMELY_NS + side] != NONE:
         note_wait(
-            s, c[TIMELY_FRAME + side], c[TIMELY_NS + side], until, 1 - side, c[NUMBER], c[LIFE],
+            s, c[TIMELY_FRAME + side], c[TIMELY_NS + side], until, 1 - side, c[NUMBER], c[INCARNATION],
             S.COMPLETED_UNANSWERED, NONE,
         )  # fmt: skip
     if c[RESULT_NS + side] != NONE:
         note_wait(
-            s, c[RESULT_FRAME + side], c[RESULT_NS + side], until, 1 - side, c[NUMBER], c[LIFE], S.RESULT_MISSING, NONE
+            s,
+            c[RESULT_FRAME + side],
+            c[RESULT_NS + side],
+            until,
+            1 - side,
+            c[NUMBER],
+            c[INCARNATION],
+            S.RESULT_MISSING,
+            NONE,
         )
     c[SYNC_ID + side] = c[TIMELY_NS + side] = c[RESULT_NS + side] = c[RESULT_ID + side] = NONE
 
@@ -157,7 +181,7 @@ def _channel(s, rows, i):
 
 @kernel
 def _renew(c):
-    """Nothing is known of the commands of a session that is attached."""
+    """Reset the commands of a session that is attached."""
     for side in range(2):
         c[NEXT + side] = c[SYNC_ID + side] = c[TIMELY_NS + side] = c[KNOWN_TO + side] = NONE
         c[DONE_TO + side] = c[RESULT_ID + side] = c[RESULT_NS + side] = NONE
@@ -171,8 +195,8 @@ def _on_channel(s, rows, i):
     name, sender, at = rows.name[i], rows.sender[i], _channel(s, rows, i)
     c = s.endpoints[at]
     if rows.channel_max[i] > 0 and rows.channel[i] >= rows.channel_max[i]:
-        life = c[LIFE] + (1 if name == ATTACH else 0)
-        note(s, rows, i, c[NUMBER], life, S.CHANNEL_ABOVE, rows.channel[i], rows.channel_max[i] - 1, NONE)
+        incarnation = c[INCARNATION] + (1 if name == ATTACH else 0)
+        note(s, rows, i, c[NUMBER], incarnation, S.CHANNEL_ABOVE, rows.channel[i], rows.channel_max[i] - 1, NONE)
     if name in (ATTACH, ATTACHED_BACK):
         _attach(s, rows, i, at)
         return
@@ -185,10 +209,10 @@ def _on_channel(s, rows, i):
         and not (c[ATTACHED] == OVER and other_ended)
         and not (c[ATTACHED] == ASKED and c[ASKED_ATTACH] == sender)
     ):
-        note(s, rows, i, c[NUMBER], c[LIFE], S.NOT_ATTACHED, name, NONE, NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.NOT_ATTACHED, name, NONE, NONE)
     if rows.begins[i] != NONE:
         if c[EXPECTS + sender] and rows.begins[i] != (1 if c[EXPECTS + sender] == BEGINNING else 0):
-            note(s, rows, i, c[NUMBER], c[LIFE], S.COMMAND_OFFSET, rows.begins[i], NONE, NONE)
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.COMMAND_OFFSET, rows.begins[i], NONE, NONE)
         c[EXPECTS + sender] = 0
     if rows.is_command[i]:
         _command(s, rows, i, c)
@@ -203,7 +227,7 @@ def _on_channel(s, rows, i):
     elif name == RESULT:
         _result(s, rows, i, at)
     elif name == EXCEPTION:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.EXCEPTION, rows.error_code[i], NONE, rows.frame_no[i])
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.EXCEPTION, rows.error_code[i], NONE, rows.frame_no[i])
         c[FAILED] = sender
     elif name >= TX_SELECT:
         _transactions(s, rows, i, at)
@@ -216,14 +240,14 @@ def _attach(s, rows, i, at):
         if c[ATTACHED] == ASKED or c[ATTACHED] == OVER:
             c[ATTACHED] = READY
         return
-    c[LIFE] += 1
+    c[INCARNATION] += 1
     if c[ATTACHED] == READY and rows.key[i] != c[NAME]:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.CHANNEL_BUSY, NONE, NONE, NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.CHANNEL_BUSY, NONE, NONE, NONE)
     elsewhere = place_in(s, hashed_key(S.K_SESSION, 0, rows.key[i]))
     if elsewhere != NONE and elsewhere != at and rows.force[i] != 1:
         e = s.endpoints[elsewhere]
         if e[ATTACHED] == READY and e[NAME] == rows.key[i]:
-            note(s, rows, i, c[NUMBER], c[LIFE], S.SESSION_TWICE, e[NUMBER], NONE, NONE)
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.SESSION_TWICE, e[NUMBER], NONE, NONE)
     c[NAME] = rows.key[i]
     c[ATTACHED] = ASKED
     c[ASKED_ATTACH] = sender
@@ -239,9 +263,11 @@ def _detach(s, rows, i, c):
         c[DETACH_NS], c[DETACH_FRAME], c[DETACHER] = rows.ts_ns[i], rows.frame_no[i], sender
         return
     if rows.code[i] > 0:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.DETACHED_CODE, rows.code[i], NONE, rows.frame_no[i])
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.DETACHED_CODE, rows.code[i], NONE, rows.frame_no[i])
     if c[DETACH_NS] != NONE:
-        note_wait(s, c[DETACH_FRAME], c[DETACH_NS], rows.ts_ns[i], sender, c[NUMBER], c[LIFE], S.DETACH_WAITS, NONE)
+        note_wait(
+            s, c[DETACH_FRAME], c[DETACH_NS], rows.ts_ns[i], sender, c[NUMBER], c[INCARNATION], S.DETACH_WAITS, NONE
+        )
     for side in range(2):
         _unanswered(s, c, side, rows.ts_ns[i])
     c[DETACH_NS] = NONE
@@ -251,13 +277,13 @@ def _detach(s, rows, i, c):
 
 @kernel
 def _command(s, rows, i, c):
-    """A command is numbered (session.command-point), may ask for its completion, and for a result."""
+    """A command: its number (session.command-point), sync, and result."""
     sender, number = rows.sender[i], rows.command_id[i]
     if not c[POINT + sender] and c[ATTACHED] != OVER:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.NO_COMMAND_POINT, NONE, NONE, NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.NO_COMMAND_POINT, NONE, NONE, NONE)
         c[POINT + sender] = 1
     if c[FAILED] == sender:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.AFTER_EXCEPTION, rows.name[i], NONE, NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.AFTER_EXCEPTION, rows.name[i], NONE, NONE)
     if number == NONE or rows.name[i] == RESULT or rows.name[i] == EXCEPTION:
         # the argument of these has the name of what every command has
         if c[NEXT + sender] != NONE:
@@ -278,7 +304,7 @@ def _command(s, rows, i, c):
 
 @kernel
 def _ids(s, rows, i, at):
-    """Sets of ids of the other side's commands (session.completed, confirmed, expected), or of what it completed."""
+    """Sets of command ids: of the other side (session.completed, confirmed, expected), or completed by it."""
     c, name, sender = s.endpoints[at], rows.name[i], rows.sender[i]
     other = 1 - sender
     unknown = repeated = 0
@@ -300,13 +326,13 @@ def _ids(s, rows, i, at):
             _completed(s, rows, i, at, first, last)
     if unknown:
         last = rows.range_last[rows.range_at[i + 1] - 1]
-        note(s, rows, i, c[NUMBER], c[LIFE], S.IDS_UNKNOWN, last, (c[NEXT + other] - 1) % SERIAL, NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.IDS_UNKNOWN, last, (c[NEXT + other] - 1) % SERIAL, NONE)
     if repeated:
         first = rows.range_first[rows.range_at[i]]
-        note(s, rows, i, c[NUMBER], c[LIFE], S.KNOWN_COMPLETED_REPEATED, first, c[KNOWN_TO + sender], NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.KNOWN_COMPLETED_REPEATED, first, c[KNOWN_TO + sender], NONE)
     if name == KNOWN_COMPLETED and c[TIMELY_NS + other] != NONE:
         note_wait(
-            s, c[TIMELY_FRAME + other], c[TIMELY_NS + other], rows.ts_ns[i], sender, c[NUMBER], c[LIFE],
+            s, c[TIMELY_FRAME + other], c[TIMELY_NS + other], rows.ts_ns[i], sender, c[NUMBER], c[INCARNATION],
             S.COMPLETED_UNANSWERED, NONE,
         )  # fmt: skip
         c[TIMELY_NS + other] = NONE
@@ -317,14 +343,14 @@ def _ids(s, rows, i, at):
 
 @kernel
 def _completed(s, rows, i, at, first, last):
-    """The sender has done the other side's commands `first` to `last`."""
+    """The sender completed commands `first` to `last` of the other side."""
     c, sender = s.endpoints[at], rows.sender[i]
     other = 1 - sender
     waits = c[SYNC_ID + other]
     if waits != NONE and after(waits, first) >= 0 and after(last, waits) >= 0:
         note_wait(
-            s, c[SYNC_FRAME + other], c[SYNC_NS + other], rows.ts_ns[i], sender, c[NUMBER], c[LIFE], S.SYNC_UNANSWERED,
-            NONE,
+            s, c[SYNC_FRAME + other], c[SYNC_NS + other], rows.ts_ns[i], sender, c[NUMBER], c[INCARNATION],
+            S.SYNC_UNANSWERED, NONE,
         )  # fmt: skip
         c[SYNC_ID + other] = NONE
     asked = c[RESULT_ID + other]
@@ -345,7 +371,7 @@ def _result(s, rows, i, at):
     key = key_of(S.K_RESULT, 2 * at + 1 - sender, number)
     state = found(s.found_by, key)
     if state != PENDING:
-        note(s, rows, i, c[NUMBER], c[LIFE], S.RESULT_UNKNOWN, number, NONE, NONE)
+        note(s, rows, i, c[NUMBER], c[INCARNATION], S.RESULT_UNKNOWN, number, NONE, NONE)
     put(s.found_by, key, ANSWERED)
     if number == c[RESULT_ID + 1 - sender]:
         c[RESULT_ID + 1 - sender] = c[RESULT_NS + 1 - sender] = NONE
@@ -360,7 +386,7 @@ def _of_subscriptions(s, rows, i, at):
         if rows.accept_mode[i] == 1:
             c[IMPLICIT] = 1
             if c[TX]:
-                note(s, rows, i, c[NUMBER], c[LIFE], S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
+                note(s, rows, i, c[NUMBER], c[INCARNATION], S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
     elif name == TRANSFER:
         transfer(s, rows, i, at)
     elif name in (FLOW, STOP, CANCEL, SET_FLOW_MODE, FLUSH):
@@ -371,17 +397,17 @@ def _of_subscriptions(s, rows, i, at):
 
 @kernel
 def _transactions(s, rows, i, at):
-    """Classes tx and dtx: what has to come before what."""
+    """Classes tx and dtx: order of their commands."""
     c, name = s.endpoints[at], rows.name[i]
     if name == TX_SELECT:
         if c[TX]:
-            note(s, rows, i, c[NUMBER], c[LIFE], S.TRANSACTION_ORDER, name, NONE, NONE)
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.TRANSACTION_ORDER, name, NONE, NONE)
         c[TX] = 1
         if c[IMPLICIT]:
-            note(s, rows, i, c[NUMBER], c[LIFE], S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.IMPLICIT_ACCEPT, NONE, NONE, NONE)
     elif name in (TX_COMMIT, TX_ROLLBACK):
         if not c[TX]:
-            note(s, rows, i, c[NUMBER], c[LIFE], S.TRANSACTION_ORDER, name, NONE, NONE)
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.TRANSACTION_ORDER, name, NONE, NONE)
     elif name == DTX_SELECT:
         c[DTX] = 1
     else:
@@ -389,5 +415,5 @@ def _transactions(s, rows, i, at):
         active = found(s.found_by, key) == 1
         wrong = active if name in (DTX_COMMIT, DTX_PREPARE, DTX_ROLLBACK) else (name == DTX_END and not active)
         if wrong or (name == DTX_START and not c[DTX]):
-            note(s, rows, i, c[NUMBER], c[LIFE], S.BRANCH_ORDER, name, NONE, NONE)
+            note(s, rows, i, c[NUMBER], c[INCARNATION], S.BRANCH_ORDER, name, NONE, NONE)
         put(s.found_by, key, 1 if name == DTX_START else 2)

@@ -22,8 +22,8 @@ from codec.checks.records_1_0 import (
     FIRST_LINK,
     FIRST_OUT,
     HANDLE_MAX,
+    INCARNATION,
     LAST_DELIVERY,
-    LIFE,
     MAPPED,
     NUMBER,
     OTHER,
@@ -74,7 +74,7 @@ def _begin_connection(s, rows, i):
 
 @kernel
 def finish(s):
-    """The connection at hand is over: what was never answered."""
+    """The current connection has ended: note what was never answered."""
     if not s.numbers[S.STARTED]:
         return
     until = s.numbers[S.LAST_NS]
@@ -83,12 +83,20 @@ def finish(s):
         other = 1 - e[SIDE]
         if e[MAPPED] and not e[ANSWERED] and e[OTHER] == NONE:
             note_wait(
-                s, e[BEGUN_FRAME], e[BEGUN_NS], until, other, e[CHANNEL], e[LIFE], S.BEGIN_UNANSWERED, e[BEGUN_FRAME]
+                s,
+                e[BEGUN_FRAME],
+                e[BEGUN_NS],
+                until,
+                other,
+                e[CHANNEL],
+                e[INCARNATION],
+                S.BEGIN_UNANSWERED,
+                e[BEGUN_FRAME],
             )
         if e[ECHO_NS] != NONE:
-            note_wait(s, e[ECHO_FRAME], e[ECHO_NS], until, other, e[CHANNEL], e[LIFE], S.ECHO_UNANSWERED, NONE)
+            note_wait(s, e[ECHO_FRAME], e[ECHO_NS], until, other, e[CHANNEL], e[INCARNATION], S.ECHO_UNANSWERED, NONE)
         if e[ENDED_NS] != NONE and not e[END_ANSWERED] and e[OTHER] != NONE:
-            note_wait(s, e[ENDED_FRAME], e[ENDED_NS], until, other, e[CHANNEL], e[LIFE], S.END_UNANSWERED, NONE)
+            note_wait(s, e[ENDED_FRAME], e[ENDED_NS], until, other, e[CHANNEL], e[INCARNATION], S.END_UNANSWERED, NONE)
     pending_links(s, until)
     s.numbers[S.STARTED] = 0
 
@@ -149,10 +157,12 @@ def _performative(s, rows, i):
     at = place_in(s, key_of(S.K_ENDPOINT, sender, rows.channel[i]))
     if at == NONE or not s.endpoints[at, MAPPED]:
         oddity = S.NO_SESSION if at == NONE else S.AFTER_END
-        channel, life = (rows.channel[i], 0) if at == NONE else (s.endpoints[at, CHANNEL], s.endpoints[at, LIFE])
-        note(s, rows, i, channel, life, oddity, name, NONE, NONE)
+        channel, incarnation = (
+            (rows.channel[i], 0) if at == NONE else (s.endpoints[at, CHANNEL], s.endpoints[at, INCARNATION])
+        )
+        note(s, rows, i, channel, incarnation, oddity, name, NONE, NONE)
         if rows.error[i] and (name in (END, DETACH)):
-            note(s, rows, i, channel, life, S.END_ERROR if name == END else S.DETACH_ERROR, NONE, NONE, NONE)
+            note(s, rows, i, channel, incarnation, S.END_ERROR if name == END else S.DETACH_ERROR, NONE, NONE, NONE)
         return
     if name == ATTACH:
         attach(s, rows, i, at)
@@ -192,24 +202,24 @@ def _begin(s, rows, i, knows):
     fits = peer != NONE and s.endpoints[peer, OTHER] == NONE
     if fits:
         p = s.endpoints[peer]
-        e[CHANNEL], e[LIFE] = p[CHANNEL], p[LIFE]
+        e[CHANNEL], e[INCARNATION] = p[CHANNEL], p[INCARNATION]
         e[OTHER], p[OTHER] = peer, at
         e[ANSWERED] = p[ANSWERED] = 1
         note_wait(
-            s, p[BEGUN_FRAME], p[BEGUN_NS], rows.ts_ns[i], sender, p[CHANNEL], p[LIFE], S.BEGIN_UNANSWERED,
+            s, p[BEGUN_FRAME], p[BEGUN_NS], rows.ts_ns[i], sender, p[CHANNEL], p[INCARNATION], S.BEGIN_UNANSWERED,
             p[BEGUN_FRAME],
         )  # fmt: skip
     else:
-        lives = key_of(S.K_LIFE, 0, number)
-        e[LIFE] = max(found(s.found_by, lives), 0) + 1
-        put(s.found_by, lives, e[LIFE])
+        incarnations = key_of(S.K_LIFE, 0, number)
+        e[INCARNATION] = max(found(s.found_by, incarnations), 0) + 1
+        put(s.found_by, incarnations, e[INCARNATION])
     if before != NONE and s.endpoints[before, MAPPED]:
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.BEGIN_TWICE, number, NONE, NONE)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.BEGIN_TWICE, number, NONE, NONE)
     if knows and number > s.numbers[S.CHANNEL_MAX + 1 - sender]:
         expected = s.numbers[S.CHANNEL_MAX + 1 - sender]
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.CHANNEL_ABOVE_MAX, number, expected, NONE)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.CHANNEL_ABOVE_MAX, number, expected, NONE)
     if remote != NONE and not fits:
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.REMOTE_CHANNEL, remote, NONE, NONE)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.REMOTE_CHANNEL, remote, NONE, NONE)
     lead(s, key, at)
 
 
@@ -221,45 +231,61 @@ def _end(s, rows, i, at):
     e[ENDED_FRAME] = rows.frame_no[i]
     e[ECHO_NS] = NONE
     if rows.error[i]:
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.END_ERROR, NONE, NONE, NONE)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.END_ERROR, NONE, NONE, NONE)
     if e[OTHER] != NONE:
         p = s.endpoints[e[OTHER]]
         p[ECHO_NS] = NONE
         if p[ENDED_NS] != NONE:
             e[END_ANSWERED] = p[END_ANSWERED] = 1
             note_wait(
-                s, p[ENDED_FRAME], p[ENDED_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[LIFE], S.END_UNANSWERED, NONE
+                s,
+                p[ENDED_FRAME],
+                p[ENDED_NS],
+                rows.ts_ns[i],
+                e[SIDE],
+                e[CHANNEL],
+                e[INCARNATION],
+                S.END_UNANSWERED,
+                NONE,
             )
     end_links(s, rows, i, at)
 
 
 @kernel
 def _flow(s, rows, i, at):
-    """Windows and transfer numbers (2.5.6), then what it says of a link."""
+    """A flow: windows and transfer numbers (2.5.6), then the state of a link."""
     e = s.endpoints[at]
     if rows.next_outgoing_id[i] != NONE and e[FIRST_OUT] != NONE:
         expected = (e[FIRST_OUT] + e[SENT]) % SERIAL
         if rows.next_outgoing_id[i] != expected:
-            note(s, rows, i, e[CHANNEL], e[LIFE], S.NEXT_OUTGOING_ID, rows.next_outgoing_id[i], expected, NONE)
+            note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_OUTGOING_ID, rows.next_outgoing_id[i], expected, NONE)
     nextin, window = rows.next_incoming_id[i], max(rows.incoming_window[i], 0)
     if e[OTHER] == NONE:
         if nextin != NONE:
-            note(s, rows, i, e[CHANNEL], e[LIFE], S.NEXT_INCOMING_ID, nextin, NONE, NONE)
+            note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_INCOMING_ID, nextin, NONE, NONE)
     else:
         p = s.endpoints[e[OTHER]]
         if nextin == NONE:
             e[ALLOWED] = max(e[ALLOWED], window)
             if rows.ts_ns[i] - p[BEGUN_NS] > rows.grace_ns[i]:
-                note(s, rows, i, e[CHANNEL], e[LIFE], S.NEXT_INCOMING_ID, NONE, p[FIRST_OUT], NONE)
+                note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_INCOMING_ID, NONE, p[FIRST_OUT], NONE)
         elif p[FIRST_OUT] != NONE:
             ahead = after(nextin, p[FIRST_OUT])
             e[ALLOWED] = max(e[ALLOWED], ahead + window)
             if after(nextin, (p[FIRST_OUT] + p[SENT]) % SERIAL) > 0:
                 expected = (p[FIRST_OUT] + p[SENT]) % SERIAL
-                note(s, rows, i, e[CHANNEL], e[LIFE], S.NEXT_INCOMING_ID, nextin, expected, NONE)
+                note(s, rows, i, e[CHANNEL], e[INCARNATION], S.NEXT_INCOMING_ID, nextin, expected, NONE)
         if p[ECHO_NS] != NONE:
             note_wait(
-                s, p[ECHO_FRAME], p[ECHO_NS], rows.ts_ns[i], e[SIDE], e[CHANNEL], e[LIFE], S.ECHO_UNANSWERED, NONE
+                s,
+                p[ECHO_FRAME],
+                p[ECHO_NS],
+                rows.ts_ns[i],
+                e[SIDE],
+                e[CHANNEL],
+                e[INCARNATION],
+                S.ECHO_UNANSWERED,
+                NONE,
             )
             p[ECHO_NS] = NONE
     if rows.echo[i] == 1 and e[ECHO_NS] == NONE:
@@ -268,12 +294,14 @@ def _flow(s, rows, i, at):
     if rows.handle[i] != NONE:
         flow_on_link(s, rows, i, at)
     elif rows.link_fields[i]:
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.FLOW_WITHOUT_HANDLE, NONE, NONE, NONE)
+        note(s, rows, i, e[CHANNEL], e[INCARNATION], S.FLOW_WITHOUT_HANDLE, NONE, NONE, NONE)
 
 
 @kernel
 def _count_transfer(s, rows, i, at):
     e = s.endpoints[at]
     if e[OTHER] != NONE and s.endpoints[e[OTHER], ALLOWED] != NONE and e[SENT] >= s.endpoints[e[OTHER], ALLOWED]:
-        note(s, rows, i, e[CHANNEL], e[LIFE], S.WINDOW_EXCEEDED, e[SENT] + 1, s.endpoints[e[OTHER], ALLOWED], NONE)
+        note(
+            s, rows, i, e[CHANNEL], e[INCARNATION], S.WINDOW_EXCEEDED, e[SENT] + 1, s.endpoints[e[OTHER], ALLOWED], NONE
+        )
     e[SENT] += 1

@@ -1,9 +1,10 @@
-"""What follows from the frames of one connection whose channels are sessions (AMQP 0-10 and 1.0).
+"""What follows from the frames of a connection: channels or sessions, links, messages and their outcomes.
 
-    state: records and columns          semantics: what a performative, control or command does, as data
-    sessions, links, transfers: rules   tracker: one pass over the frames of connections, in order
-    outcomes: what became of messages   credit: how long nothing could be sent over a subscription
+    channels/    0-8, 0-9, 0-9-1: requests and replies, consumers, returns, settlements
+    sessions/    0-10, 1.0: links, credit, transfers, transactions
+    settlement   which event settles which message; settled: of all messages at once
+    states       the states of many connections as arrays, which are saved and restored
 
-One mechanism serves both versions: a version is a table (`semantics.ROLES`) and no branch in a kernel. State lies in
-arrays of int64 records; a connection costs constant work a frame.
+A version is data (`sessions.semantics.ROLES`, `channels.state.Roles`), not a code path. State is in arrays of int64
+records; a frame costs constant work.
 """

@@ -1,9 +1,9 @@
-"""What became of all messages of some connections, whose events are all known (`codec.conversation.settlement`)."""
+"""Settles all messages of some connections at once (`codec.conversation.settlement`); sets of messages by frame."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,41 +12,81 @@ from codec.conversation.settlement import (
     ROLLED_BACK,
     Events,
     Settled,
-    end_ledger,
-    new_ledger,
+    end_map,
+    new_map,
     new_settled,
     settle,
     with_room,
 )
+from codec.conversation.states import numbered
 
-# The order of the events of a ledger.
+Integers = NDArray[np.int64]
+# The order of events in an unsettled map.
 ORDER = ("frame_no", "opens", "first", "last", "final", "outcome")
 
 
+class Frames(NamedTuple):
+    """A set of frames: int64 (n,) each."""
+
+    connection: Integers
+    frame_no: Integers
+
+    @classmethod
+    def of(cls, *frames: Frames) -> Frames:
+        """The union, sorted."""
+        if not frames:
+            return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        connection, frame_no = (np.concatenate(columns) for columns in zip(*frames, strict=True))
+        order = np.lexsort([frame_no, connection])
+        connection, frame_no = connection[order], frame_no[order]
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(connection) != 0) | (np.diff(frame_no) != 0)
+        return cls(connection[first], frame_no[first])
+
+    def among(self, connection: Integers, frame_no: Integers) -> NDArray[np.bool_]:
+        """Which of these frames are in the set."""
+        if not len(self.frame_no) or not len(frame_no):
+            return np.zeros(len(frame_no), bool)
+        number = numbered(np.concatenate([self.connection, connection]), np.concatenate([self.frame_no, frame_no]))
+        known = np.zeros(int(number.max()) + 1, bool)
+        known[number[: len(self.frame_no)]] = True
+        return known[number[len(self.frame_no) :]]
+
+    def without(self, other: Frames) -> Frames:
+        """The difference of two sets."""
+        rest = ~other.among(*self)
+        return Frames(self.connection[rest], self.frame_no[rest])
+
+    def surplus(self, most: int) -> Frames:
+        """All but the last `most` frames of each connection."""
+        end = np.searchsorted(self.connection, self.connection, "right")
+        given_up = end - np.arange(len(end)) > most
+        return Frames(self.connection[given_up], self.frame_no[given_up])
+
+
 def settled_at_once(columns: Mapping[str, NDArray[np.int64]] | NDArray[Any]) -> Settled:
-    """All events of some connections, columns of `codec.conversation.settlement.Events` in any order -> what became of
-    the messages:
-    outcomes and transactions as numbers."""
+    """The messages that all events of some connections (columns of `codec.conversation.settlement.Events`, in any
+    order) settle or note; outcomes and transactions are numbers."""
     opens = -columns["opens"]
     order = np.lexsort(
-        [opens if name == "opens" else columns[name] for name in reversed(("connection", "ledger", *ORDER))]
+        [opens if name == "opens" else columns[name] for name in reversed(("connection", "map_no", *ORDER))]
     )
     events = Events(*(_fixed(columns[name][order]) for name in Events._fields))
     openings = int(events.opens.sum())
-    ledger, rows = with_room(new_ledger(), openings, has_notes(events)), new_settled(openings)
-    n = int(settle(ledger, events, rows))
-    n = int(end_ledger(ledger, rows, n))
+    unsettled, rows = with_room(new_map(), openings, has_notes(events)), new_settled(openings)
+    n = int(settle(unsettled, events, rows))
+    n = int(end_map(unsettled, rows, n))
     return Settled(*(column[:n] for column in rows))
 
 
 def has_notes(events: Events) -> bool:
-    """Whether some of the events settle nothing, but are kept in mind."""
+    """Whether some events note an outcome or a rollback without settling."""
     undone = events.transaction == ROLLED_BACK
     return bool(np.any((events.opens == 0) & (undone | (events.final == 0))))
 
 
 def _fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Never writeable: kernels are compiled for one kind of array."""
+    """Contiguous and read-only, the one kind of array that kernels are compiled for."""
     values = np.ascontiguousarray(values)
     values.flags.writeable = False
     return values

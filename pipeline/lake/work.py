@@ -227,7 +227,7 @@ class LakeWork:
 
 
 def _streams(brokers: pa.Table) -> pa.Table:
-    """Table brokers -> STREAMS (`udfs.conversation.streams`)."""
+    """Table brokers -> STREAMS (`udfs.conversation.methods`)."""
     queues = brokers[QUEUES].combine_chunks()
     connections = brokers["connection_id"].take(pc.list_parent_indices(queues))
     return pa.table({"connection_id": connections, "queue": pc.list_flatten(queues)})

@@ -3,7 +3,7 @@
 In the classic family and 0-10 the name of a method implies its sender; in 1.0 both sides send the same performative.
 
 1.0 and 0-10 have properties in several sections, a time to live is a text in the classic family, and identifiers may
-have any type. `udfs.conversation.derived` computes the columns of table messages that have other names here.
+have any type. `udfs.conversation.properties` computes the columns of table messages that have other names here.
 """
 
 from __future__ import annotations

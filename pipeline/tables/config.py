@@ -47,10 +47,8 @@ from pipeline.tables.roles import (
 )
 
 if TYPE_CHECKING:
-    from udfs.conversation.commands import Commands
-    from udfs.conversation.contents import Shown
-    from udfs.conversation.methods import Methods
-    from udfs.conversation.streams import Streams
+    from udfs.conversation.contents import ContentsConfig
+    from udfs.conversation.methods import Commands, Methods, Streams
     from udfs.decode.counting import Counts
     from udfs.tables.config import Config
     from udfs.tables.handshakes import Handshake, Place
@@ -118,14 +116,14 @@ def methods_config() -> Methods:
 
 def streams() -> Streams:
     """Configuration for finding queues that are streams."""
-    from udfs.conversation.streams import Streams
+    from udfs.conversation.methods import Streams
 
     return Streams(TELLS_STREAM)
 
 
 def coordination() -> Commands:
     """Configuration for finding commands to transaction coordinators."""
-    from udfs.conversation.commands import Commands
+    from udfs.conversation.methods import Commands
 
     return Commands(COMMANDS_TO, COORDINATES)
 
@@ -135,12 +133,12 @@ BODY_FRAMES = ("body", "oob-body")
 CLASSIC_ARGUMENTS = ("exchange", "routing_key", "redelivered", "mandatory", "immediate")
 
 
-def messages_config(payload: bool) -> tuple[Shown, ...]:
+def messages_config(payload: bool) -> tuple[ContentsConfig, ...]:
     """Configuration of table messages, for each family of versions."""
-    from udfs.conversation.contents import Shown
+    from udfs.conversation.contents import ContentsConfig
 
     return tuple(
-        Shown(MESSAGES, versions, and_unknown, BODY_FRAMES, arguments, properties, absent, PERSISTENT, payload)
+        ContentsConfig(MESSAGES, versions, and_unknown, BODY_FRAMES, arguments, properties, absent, PERSISTENT, payload)
         for versions, and_unknown, arguments, properties, absent in (
             (CLASSIC_VERSIONS, True, CLASSIC_ARGUMENTS, CLASSIC, NOT_CLASSIC),
             (("0-10",), False, (), V0_10, NOT_0_10),

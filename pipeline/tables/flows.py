@@ -44,7 +44,7 @@ FILE = "part-0.parquet"
 
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
     """Tables `messages` (columns MESSAGE_COLUMNS; read twice, three times if bytes are lost), `connections`, and queues
-    that are `streams` (`udfs.conversation.streams.STREAMS`) -> table message_flows."""
+    that are `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
     # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
     from udfs.pairing.brokers import REPEATED_DDL, MakeBrokers, repeated
     from udfs.pairing.flows import PairMessages

@@ -1,7 +1,7 @@
 """What each method does, as data; the code that makes tables names no method itself.
 
 Method names are unique across families ('basic.publish', 'message.transfer', 'transfer'), so one mapping serves all.
-`method_roles` has it as numbers for the kernel behind `udfs.conversation.history`, which knows no method by name.
+`method_roles` has it as numbers for the kernel behind `udfs.conversation.channels`, which knows no method by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
 
 if TYPE_CHECKING:
-    from udfs.conversation.history import MethodRoles
+    from udfs.conversation.channels import MethodRoles
 
 
 CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
@@ -177,7 +177,8 @@ TEXTS = {
 
 def method_roles() -> MethodRoles:
     """The effects of the methods of the classic family, for the kernel."""
-    from udfs.conversation.history import MethodRoles, Said
+    from udfs.conversation.channels import MethodRoles
+    from udfs.conversation.frames import MethodFrames
 
     groups = request_groups()
     numbers = {group: number for number, group in enumerate(sorted(set(groups.values())), start=1)}
@@ -188,9 +189,9 @@ def method_roles() -> MethodRoles:
     roles = {
         name: {
             "operation": number("operations", OPERATIONS.get(name)),
-            "dialogue": numbers.get(groups.get(name, ""), 0),
-            "asks": int(name in replies()),
-            "answers": int(name in groups and name not in replies()),
+            "reply_group": numbers.get(groups.get(name, ""), 0),
+            "is_request": int(name in replies()),
+            "is_reply": int(name in groups and name not in replies()),
             "opens_channel": int(name in OPENS_CHANNEL),
             "opened_channel": int(name in OPENED_CHANNEL),
             "closes_channel": int(name in CLOSES_CHANNEL),
@@ -205,5 +206,5 @@ def method_roles() -> MethodRoles:
         }
         for name in sorted({*groups, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }
-    said = Said(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
-    return MethodRoles(roles, SETTLEMENTS, TEXTS, said, TELLS_QUEUE_TYPE)
+    frames = MethodFrames(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
+    return MethodRoles(roles, SETTLEMENTS, TEXTS, frames, TELLS_QUEUE_TYPE)

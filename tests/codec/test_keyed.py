@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codec.conversation.channels.links import TYPE_KEY, declared_type, has_type
+from codec.conversation.channels.links import TYPE_KEY, queue_type_of, set_queue_type
 from codec.conversation.channels.state import EMPTY, new_state
 from codec.hashes.keyed import ABSENT, empty, found, new_keyed, place_of, put, with_room
 
@@ -45,5 +45,5 @@ def test_a_place_is_the_same_compiled_and_interpreted(key: int) -> None:
 def test_a_caller_that_knows_its_keys_better_puts_them_where_others_look(queue: int) -> None:
     state = new_state()
     empty(state.found_by)
-    has_type(state, queue, 7)
-    assert (declared_type(state, queue), found(state.found_by, TYPE_KEY | queue)) == (7, 7)
+    set_queue_type(state, queue, 7)
+    assert (queue_type_of(state, queue), found(state.found_by, TYPE_KEY | queue)) == (7, 7)

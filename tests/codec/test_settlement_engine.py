@@ -12,8 +12,8 @@ from growth import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codec.conversation.channels.outcomes import final_messages
 from codec.conversation.channels.state import EVENT
-from codec.conversation.outstanding import concluded
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import Settled
 
@@ -32,12 +32,12 @@ class Event(NamedTuple):
     final: bool = True
     transaction: str | None = None
     effective_ts_ns: int | None = None
-    ledger: int = 1
+    map_no: int = 1
     connection_id: int = 1
 
 
-def opened(frame_no: int, number: int, ledger: int = 1) -> Event:
-    return Event(frame_no, True, number, ledger=ledger)
+def opened(frame_no: int, number: int, map_no: int = 1) -> Event:
+    return Event(frame_no, True, number, map_no=map_no)
 
 
 def settles(frame_no: int, first: int, last: int, outcome: str | None = "acked", **more: Any) -> Event:
@@ -58,11 +58,11 @@ UNTIL, NO_CONNECTIONS = np.array([1 << 62]), np.zeros(0, np.int64)
 
 
 def records(events: list[Event]) -> np.ndarray:
-    """Events as the engine takes them; ledgers are none of those in which transactions are final."""
+    """Events as the engine takes them; maps are none of those in which transactions are final."""
     OUTCOMES.extend(sorted({e.outcome for e in events if e.outcome} - set(OUTCOMES)))
     rows = [
         (
-            e.connection_id, 4 * e.ledger, e.frame_no, e.opens, e.first, e.last or 0, OUTCOMES.index(e.outcome),
+            e.connection_id, 4 * e.map_no, e.frame_no, e.opens, e.first, e.last or 0, OUTCOMES.index(e.outcome),
             e.final and not e.opens, e.effective_ts_ns or 10 * e.frame_no, TRANSACTIONS.index(e.transaction),
         )
         for e in events
@@ -78,10 +78,10 @@ def run(events: list[Event], rows: int = 10_000) -> Result:
         own = own[np.argsort(own["frame_no"], kind="stable")]
         kept = own[:0]
         for at in range(0, len(own), rows):
-            concluding = concluded(np.concatenate([kept, own[at : at + rows]]), np.array([connection]), UNTIL)
+            concluding = final_messages(np.concatenate([kept, own[at : at + rows]]), np.array([connection]), UNTIL)
             kept = concluding.events
             take(found, concluding.settled)
-        take(found, concluded(kept, NO_CONNECTIONS, UNTIL[:0]).settled)
+        take(found, final_messages(kept, NO_CONNECTIONS, UNTIL[:0]).settled)
     return found
 
 
@@ -181,7 +181,7 @@ def test_settlement_without_any_outcome_has_none() -> None:
 
 def test_ledgers_and_connections_are_apart() -> None:
     events = [
-        opened(1, 1), settles(3, 1, 1), opened(2, 1, ledger=2), opened(4, 2, ledger=2),
+        opened(1, 1), settles(3, 1, 1), opened(2, 1, map_no=2), opened(4, 2, map_no=2),
         settles(5, LOWEST, HIGHEST, connection_id=2), noted(6, 1, 1, "accepted", connection_id=2),
     ]  # fmt: skip
     assert run(events) == {(1, 1): ("acked", 30, 3, None)}
@@ -197,14 +197,14 @@ class Message(NamedTuple):
 
 
 def naive(events: list[Event]) -> Result:
-    """The rules read out: every event looks at every message of its ledger."""
+    """The rules read out: every event looks at every message of its map_no."""
     messages: list[Message] = []
     for e in events:
         if e.opens:
             messages.append(Message(e))
             continue
         for at, m in enumerate(messages):
-            same = (m.event.connection_id, m.event.ledger) == (e.connection_id, e.ledger)
+            same = (m.event.connection_id, m.event.map_no) == (e.connection_id, e.map_no)
             assert e.last is not None
             if not same or m.settled_by is not None or not e.first <= m.event.first <= e.last:
                 continue
@@ -239,7 +239,7 @@ def noted_commit(message: Event, events: list[Event], until: Event) -> str | Non
         e
         for e in between
         if not e.opens and not e.final and e.outcome and e.transaction != ROLLED_BACK
-        and (e.connection_id, e.ledger) == (message.connection_id, message.ledger)
+        and (e.connection_id, e.map_no) == (message.connection_id, message.map_no)
         and e.first <= message.first <= (e.last or 0)
     ]  # fmt: skip
     return notes[-1].transaction if notes else None
@@ -263,20 +263,20 @@ def test_engine_agrees_with_the_naive_reference(script: list[Any], rows: int) ->
     """Ids mostly rise, now and then they fall or stand; events come in batches of any size."""
     latest = {1: 0, 2: 0}
     events = []
-    for frame_no, (ledger, step) in enumerate(script, start=1):
+    for frame_no, (map_no, step) in enumerate(script, start=1):
         if step[0] == "open":
-            latest[ledger] = max(1, latest[ledger] + step[1])
-            events.append(opened(frame_no, latest[ledger], ledger))
+            latest[map_no] = max(1, latest[map_no] + step[1])
+            events.append(opened(frame_no, latest[map_no], map_no))
         else:
             (first, last), outcome, final, transaction = step
-            events.append(Event(frame_no, False, first, last, outcome, final, transaction, ledger=ledger))
-    events.sort(key=lambda e: (e.ledger, e.frame_no))
+            events.append(Event(frame_no, False, first, last, outcome, final, transaction, map_no=map_no))
+    events.sort(key=lambda e: (e.map_no, e.frame_no))
     assert run(events, rows) == naive(events)
 
 
 def columns_of(frames: int, opens: np.ndarray, **columns: Any) -> dict[str, np.ndarray]:
     n, one = np.arange(1, frames + 1), np.ones(frames, np.int64)
-    whole = {"connection": one, "ledger": 4 * one, "frame_no": n, "final": one, "transaction": 0 * one, **columns}
+    whole = {"connection": one, "map_no": 4 * one, "frame_no": n, "final": one, "transaction": 0 * one, **columns}
     return {**whole, "opens": opens.astype(np.int64), "outcome": np.where(opens, 0, 1), "effective_ns": 10 * n}
 
 

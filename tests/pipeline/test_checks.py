@@ -17,7 +17,7 @@ from rule_support import Case, Key, write_cases
 from codec.checks.state import ODDITIES
 from pipeline.audit.detectors import DETECTORS
 from pipeline.tables.roles import METHOD_FRAMES, SESSION_VERSIONS
-from udfs.conversation.checks import OF_METHODS, odd_rows
+from udfs.conversation.checks import METHOD_COLUMNS, odd_rows
 
 CASES = cases_of("l10", "t10")
 # Rule -> oddities that break it.
@@ -56,7 +56,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[in
     }
     for name, column in columns.items():
         frames = frames.append_column(name, column)
-    return frames.select(OF_METHODS), {number: owner[fact["client_port"]] for number, fact in facts.items()}
+    return frames.select(METHOD_COLUMNS), {number: owner[fact["client_port"]] for number, fact in facts.items()}
 
 
 def operation(row: dict[str, Any]) -> tuple[str | None, bytes | None]:

@@ -23,7 +23,7 @@ from wire import CLIENT, SERVER, Wire
 from pipeline.tables.roles import LOSSES
 from udfs.arrow.numbers import Numbers
 from udfs.arrow.rows import values_cut
-from udfs.conversation.performatives import Chosen, performatives
+from udfs.conversation.performatives import performatives
 
 Row = dict[str, Any]
 SPANS = {"gap", "skipped", "tls", "foreign"}
@@ -196,7 +196,7 @@ def cut_table(folder: Path, name: str) -> pa.RecordBatch:
 def test_a_disposition_whose_end_is_missing_settles_nothing(tmp_path: Path) -> None:
     """`first` and `last` of four are there, `settled` and `state` are not."""
     frames = cut_table(tmp_path, "10_qpidd_transactions.pcap")
-    found = performatives(frames, Chosen(LOSSES), Numbers([""]))
+    found = performatives(frames, LOSSES, Numbers([""]))
     assert found is not None
     rows, _ = found.rows()
     cut_ones = np.array([error == CUT_VALUES for error in found.frames["error"].to_pylist()])

@@ -29,7 +29,7 @@ from pipeline.tables.roles import HOT_ARGUMENTS
 from udfs.arrow.bound import ColumnError, bound
 from udfs.arrow.fields import fields
 from udfs.arrow.types import VARIANT
-from udfs.conversation import history, sessions
+from udfs.conversation import states
 from udfs.conversation.contents import Contents
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.tables import conversation, waiting
@@ -112,9 +112,8 @@ def test_rows_are_the_same(
 
 
 def test_texts_of_connections_before_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the one at hand none is."""
-    for module in (history, sessions):
-        monkeypatch.setattr(module, "MOST_TEXTS", 1)
+    """Those of the current connection stay."""
+    monkeypatch.setattr(states, "MOST_TEXTS", 1)
     assert made(7, 0, False) == at_once(False)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import pipeline
 from pipeline.tables.config import config
-from udfs.conversation.derived import trace_context
+from udfs.conversation.properties import trace_context
 from udfs.tables import tables_of
 
 TRACES = Path(__file__).parents[1] / "traces"

@@ -1,1 +1,1 @@
-"""Rows of frames in; channels, links, messages and what became of them, out."""
+"""Follows the frames of connections: Arrow batches in, rows of tables out, with the kernels of `codec.conversation`."""

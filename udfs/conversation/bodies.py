@@ -1,4 +1,4 @@
-"""The octets of message bodies, put together from the payloads of their frames."""
+"""Assembles the bodies of messages from the payloads of their frames."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from udfs.arrow.fields import gathered, heap_of
 from udfs.arrow.rows import Index, numbers_of
 
 Key = tuple[int, int]  # connection, frame_no of the method
-# What is read of frames.
-OF_FRAMES = ("connection_id", "content_frame_no", "payload")
-HELD = pa.schema([("connection_id", pa.int64()), ("frame_no", pa.int64()), ("payload", pa.binary())])
+FRAME_COLUMNS = ("connection_id", "content_frame_no", "payload")
+PENDING_BODIES = pa.schema([("connection_id", pa.int64()), ("frame_no", pa.int64()), ("payload", pa.binary())])
 LARGEST = (1 << 31) - 1  # bytes of a value
 
 
 class Bodies:
-    """Payloads of the frames at hand, and of contents that go on since earlier ones."""
+    """The payloads of the current frames, and those of incomplete contents from earlier frames."""
 
     def __init__(self) -> None:
-        self._held: dict[Key, list[pa.Array]] = {}
+        self._pending: dict[Key, list[pa.Array]] = {}
         self._connections = self._contents = np.zeros(0, np.int64)
         self._payload = pa.array([], pa.binary())
 
     def add(self, frames: pa.RecordBatch) -> None:
-        """Take the payloads of `frames` (OF_FRAMES), in order."""
+        """Take the payloads of `frames` (FRAME_COLUMNS), in order."""
         there = frames["payload"].is_valid()
         self._connections = numbers_of(frames["connection_id"].filter(there))
         self._contents = numbers_of(frames["content_frame_no"].filter(there))
@@ -33,7 +32,7 @@ class Bodies:
 
     def sizes(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes of the bodies of some contents; -1 where there is no payload."""
-        sizes, counts = self._at_hand(connections, contents)[1:]
+        sizes, counts = self._current(connections, contents)[1:]
         sizes[counts == 0] = -1
         for at, parts in self._earlier(connections, contents):
             sizes[at] = max(0, sizes[at]) + sum(_size(part) for part in parts)
@@ -41,7 +40,7 @@ class Bodies:
 
     def of(self, connections: NDArray[np.int64], contents: NDArray[np.int64], complete: NDArray[np.bool_]) -> pa.Array:
         """The bodies of some contents; empty where they are complete without any payload, else null."""
-        of_row, sizes, counts = self._at_hand(connections, contents)
+        of_row, sizes, counts = self._current(connections, contents)
         order = np.argsort(of_row, kind="stable")[np.count_nonzero(of_row < 0) :]
         column = gathered(self._payload.take(pa.array(order)), sizes, (counts > 0) | complete)
         pieces, done = [], 0
@@ -53,41 +52,41 @@ class Bodies:
         return pa.concat_arrays([*pieces, column.slice(done)])
 
     def keep(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> None:
-        """Only these contents go on; what is at hand of them is kept."""
-        of_row, _, counts = self._at_hand(connections, contents)
+        """Store the payloads of these contents, which are incomplete, and drop all others."""
+        of_row, _, counts = self._current(connections, contents)
         order = np.argsort(of_row, kind="stable")[np.count_nonzero(of_row < 0) :]
         payload, ends = self._payload.take(pa.array(order)), np.cumsum(counts)
-        held = {}
+        pending = {}
         for at, key in enumerate(zip(connections.tolist(), contents.tolist(), strict=True)):
-            parts = self._held.get(key, [])
+            parts = self._pending.get(key, [])
             if counts[at]:
                 parts.append(payload.slice(ends[at] - counts[at], counts[at]))
-            held[key] = parts
-        self._held = {key: parts for key, parts in held.items() if parts}
+            pending[key] = parts
+        self._pending = {key: parts for key, parts in pending.items() if parts}
         self._connections = self._contents = np.zeros(0, np.int64)
         self._payload = self._payload.slice(0, 0)
 
-    def held(self) -> pa.Table:
-        """What is kept of contents that go on, HELD."""
-        parts = [(*key, part) for key, parts in self._held.items() for part in parts]
+    def saved(self) -> pa.Table:
+        """The payloads of incomplete contents, PENDING_BODIES."""
+        parts = [(*key, part) for key, parts in self._pending.items() for part in parts]
         columns = [
             pa.array([connection for connection, _, part in parts for _ in part], pa.int64()),
             pa.array([content for _, content, part in parts for _ in part], pa.int64()),
             pa.chunked_array([part for _, _, part in parts], pa.binary()),
         ]
-        return pa.table(columns, schema=HELD)
+        return pa.table(columns, schema=PENDING_BODIES)
 
-    def restore(self, held: pa.Table) -> None:
-        """What was kept of more contents."""
-        for batch in held.combine_chunks().to_batches():
+    def restore(self, saved: pa.Table) -> None:
+        """Add payloads of incomplete contents."""
+        for batch in saved.combine_chunks().to_batches():
             keys = zip(batch["connection_id"].to_pylist(), batch["frame_no"].to_pylist(), strict=True)
             for at, key in enumerate(keys):
-                self._held.setdefault(key, []).append(batch["payload"].slice(at, 1))
+                self._pending.setdefault(key, []).append(batch["payload"].slice(at, 1))
 
-    def _at_hand(
+    def _current(
         self, connections: NDArray[np.int64], contents: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Which of some contents each payload at hand is of, -1 for none; bytes and number of those of each content."""
+        """The content of each current payload, -1 for none; bytes and number of payloads of each content."""
         of_row = Index(connections, contents).find(self._connections, self._contents)
         found = of_row >= 0
         ends = heap_of(self._payload).ends
@@ -97,12 +96,12 @@ class Bodies:
         return of_row, sizes, counts
 
     def _earlier(self, connections: NDArray[np.int64], contents: NDArray[np.int64]) -> list[tuple[int, list[pa.Array]]]:
-        """Which of some contents have earlier parts, in order, and these."""
-        if not self._held:
+        """Places of the contents with earlier payloads, in order, and these."""
+        if not self._pending:
             return []
-        keys = np.array(list(self._held), np.int64)
+        keys = np.array(list(self._pending), np.int64)
         at = Index(connections, contents).find(keys[:, 0], keys[:, 1])
-        parts = list(self._held.values())
+        parts = list(self._pending.values())
         return sorted(((int(at[i]), parts[i]) for i in np.flatnonzero(at >= 0)), key=lambda each: each[0])
 
 

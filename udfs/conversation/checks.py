@@ -1,7 +1,7 @@
-"""What is odd about the sequence of frames of 0-10 and 1.0: the function that `mapInArrow` calls on rows of methods.
+"""Checks the sequence of frames of 0-10 and 1.0: the function that `mapInArrow` calls on rows of methods.
 
-Input: batches of OF_METHODS, connection by connection in the order of frames. Output: batches of ODD. Nothing is held
-but what is known of the connection at hand. Cost per batch, not per row: the kernels of `codec.checks` do the rest.
+Input: batches of METHOD_COLUMNS, connection by connection in the order of frames. Output: batches of ODD, one row for
+each oddity. State is that of the current connection. Python works per batch, the kernels of `codec.checks` per row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from udfs.pairing.hashes import hashed
 from udfs.schemas import field
 
 Integers = NDArray[np.int64]
-OF_METHODS = (
+METHOD_COLUMNS = (
     "connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "name", "frame_type", "status", "error",
     "size", "payload_size", "arguments",
     "grace_ns", "last_ns", "agreed_channel_max", "transaction_command", "discharged",
@@ -42,7 +42,7 @@ ODD = StructType(
         field("version", StringType(), "AMQP version"),
         field("sender", StringType(), "who is odd: 'client' or 'server'"),
         field("channel", IntegerType(), "channel number, as in table channels; null: about the connection"),
-        field("channel_life", LongType(), "which life of the channel number, see channels"),
+        field("channel_life", LongType(), "which incarnation of the channel number, see channels"),
         field("oddity", StringType(), "name of what was noticed"),
         field("observed", LongType(), "the number that is odd"),
         field("expected", LongType(), "the number in its place, or the limit"),
@@ -75,7 +75,7 @@ SETS = ("commands", "transfers")
 
 
 def _named(group: str, *having: str, **being: str) -> tuple[str, ...]:
-    """Names of 0-10's controls or commands that have these properties, and of which others have these values."""
+    """Names of 0-10 controls or commands that have the properties `having` and the values `being`."""
     return tuple(
         f"{of_class['name']}.{entry['name']}"
         for of_class in fact_table("0-10")["classes"]
@@ -84,12 +84,12 @@ def _named(group: str, *having: str, **being: str) -> tuple[str, ...]:
     )
 
 
-# Left out by clients and brokers that are in use: the first mode, and no error, are meant then.
+# Required fields that clients and brokers leave out; they mean the first mode, or no error.
 LEFT_OUT = ("accept-mode", "acquire-mode", "code")
 
 
 def _required() -> dict[str, tuple[str, ...]]:
-    """Fields that a control or command must have; not those of the login, which rows do not show, and of LEFT_OUT."""
+    """Fields that a control or command must have, without those of the login, which rows do not have, and LEFT_OUT."""
     found = {}
     for of_class in fact_table("0-10")["classes"]:
         for entry in (*of_class.get("controls", ()), *of_class.get("commands", ())):
@@ -113,28 +113,28 @@ _SIDES = pa.array(SIDES)
 
 def odd_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows of methods -> ODD rows, for `mapInArrow`."""
-    described, segmented = new_state(), new_state()
+    state_1_0, state_0_10 = new_state(), new_state()
     for batch in batches:
         of_1_0, of_0_10 = (batch.take(places_where(is_among(batch["version"], name))) for name in ("1.0", "0-10"))
         rows = rows_1_0(of_1_0)
-        described = with_room(described, len(rows.name), v1_0.KEYS_A_ROW)
-        v1_0.follow(described, rows)
-        yield _shown(described, "1.0")
+        state_1_0 = with_room(state_1_0, len(rows.name), v1_0.KEYS_A_ROW)
+        v1_0.follow(state_1_0, rows)
+        yield _oddities(state_1_0, "1.0")
         controls = rows_0_10(of_0_10)
-        segmented = with_room(segmented, len(controls.name), v0_10.KEYS_A_ROW)
-        v0_10.follow(segmented, controls)
-        yield _shown(segmented, "0-10")
+        state_0_10 = with_room(state_0_10, len(controls.name), v0_10.KEYS_A_ROW)
+        v0_10.follow(state_0_10, controls)
+        yield _oddities(state_0_10, "0-10")
         yield from _of_one_frame(of_0_10, controls)
-    described, segmented = with_room(described, 0, 0), with_room(segmented, 0, 0)
-    v1_0.finish(described)
-    v0_10.finish(segmented)
-    yield _shown(described, "1.0")
-    yield _shown(segmented, "0-10")
+    state_1_0, state_0_10 = with_room(state_1_0, 0, 0), with_room(state_0_10, 0, 0)
+    v1_0.finish(state_1_0)
+    v0_10.finish(state_0_10)
+    yield _oddities(state_1_0, "1.0")
+    yield _oddities(state_0_10, "0-10")
 
 
 def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
-    """Performatives as the kernels read them."""
-    said, within = fields_and_insides(values_of(methods["arguments"]), OF_1_0, INSIDE_1_0)
+    """Columns of performatives for the kernels."""
+    arguments, within = fields_and_insides(values_of(methods["arguments"]), OF_1_0, INSIDE_1_0)
     ends = {name: fields_and_insides(within[name], TERMINUS, ("outcomes",)) for name in ("source", "target")}
     state = fields_and_insides(within["state"], {"type": "string", "txn_id": "binary"}, ("outcome",))
     kind = pc.if_else(
@@ -143,8 +143,8 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
         state[0]["type"],
     )
     transaction = pc.coalesce(methods["discharged"], state[0]["txn_id"])
-    receives = integers(said["role"], null=NONE)
-    is_source = receives == 1  # the end whose address the one that asks wants: of a receiver the source
+    receives = integers(arguments["role"], null=NONE)
+    is_source = receives == 1  # a receiver asks for the address of the source
     dynamic, addressed = (
         np.where(is_source, there["source"], there["target"])
         for there in (
@@ -153,7 +153,7 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
         )
     )
     numbers = {
-        name: integers(said[name], null=NONE)
+        name: integers(arguments[name], null=NONE)
         for name, type_ in OF_1_0.items()
         if type_ != "binary" and name not in ("available", "role")
     }
@@ -169,7 +169,7 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
         size=integers(methods["size"]),
         payload_size=integers(methods["payload_size"]),
         error=fixed(are_objects(within["error"]).astype(np.int64)),
-        link_name=fixed(hashed(said["name"])),
+        link_name=fixed(hashed(arguments["name"])),
         is_receiver=receives,
         has_source=fixed(are_objects(within["source"]).astype(np.int64)),
         has_target=fixed(are_objects(within["target"]).astype(np.int64)),
@@ -177,26 +177,26 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
         addressed=fixed(addressed.astype(np.int64)),
         outcomes=fixed(_outcomes(ends["source"][1]["outcomes"])),
         unsettled=fixed((within["unsettled"].stops > within["unsettled"].starts + 1).astype(np.int64)),
-        link_fields=fixed(_any_there(said, "delivery_count", "link_credit", "available")),
-        tag=fixed(hashed(said["delivery_tag"])),
-        tag_size=fixed(pc.binary_length(said["delivery_tag"]).cast(pa.int64()).fill_null(NONE).to_numpy()),
+        link_fields=fixed(_any_there(arguments, "delivery_count", "link_credit", "available")),
+        tag=fixed(hashed(arguments["delivery_tag"])),
+        tag_size=fixed(pc.binary_length(arguments["delivery_tag"]).cast(pa.int64()).fill_null(NONE).to_numpy()),
         state=fixed(_bits(kind, OUTCOMES, is_there(state[0]["type"]))),
         transaction=fixed(np.where(is_there(transaction), hashed(transaction), 0)),
-        asks=fixed(numbered(methods["transaction_command"], COORDINATES)),
+        coordinates=fixed(numbered(methods["transaction_command"], COORDINATES)),
         coordinator=fixed(is_among(ends["target"][0]["type"], COORDINATOR).astype(np.int64)),
         **numbers,
     )
 
 
 def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
-    """Controls and commands as the kernels read them."""
-    said, within = fields_and_insides(values_of(methods["arguments"]), OF_0_10, SETS)
+    """Columns of controls and commands for the kernels."""
+    arguments, within = fields_and_insides(values_of(methods["arguments"]), OF_0_10, SETS)
     range_at, range_first, range_last = _ranges(within["commands"], within["transfers"])
     readable = _readable(methods)
     name = np.where(readable, numbered(methods["name"], v0_10.NAMES), 0)
-    xid = pc.if_else(said["xid"].is_valid(), said["xid"].field("value"), pa.scalar(None, pa.binary()))
-    keys = {"key": pc.coalesce(xid, said["name"]), "destination": said["destination"]}
-    numbers = {column: integers(said[column], null=NONE) for column in NUMBERS_0_10}
+    xid = pc.if_else(arguments["xid"].is_valid(), arguments["xid"].field("value"), pa.scalar(None, pa.binary()))
+    keys = {"key": pc.coalesce(xid, arguments["name"]), "destination": arguments["destination"]}
+    numbers = {column: integers(arguments[column], null=NONE) for column in NUMBERS_0_10}
     return Rows0_10(
         connection_id=integers(methods["connection_id"]),
         frame_no=integers(methods["frame_no"]),
@@ -220,9 +220,9 @@ def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
 
 
 def _begins(methods: pa.RecordBatch) -> Integers:
-    """Of frames of commands, whether they begin one: the others go on with what was not seen."""
-    goes_on = is_among(methods["error"], str(ERRORS[E_SEGMENT_ALONE]))
-    return np.where(is_among(methods["frame_type"], "command"), np.where(goes_on, 0, 1), NONE)
+    """Of frames of commands, whether they begin one; the others continue one whose beginning was not captured."""
+    continues = is_among(methods["error"], str(ERRORS[E_SEGMENT_ALONE]))
+    return np.where(is_among(methods["frame_type"], "command"), np.where(continues, 0, 1), NONE)
 
 
 def _ranges(*sets: Values) -> tuple[Integers, Integers, Integers]:
@@ -239,7 +239,7 @@ def _ranges(*sets: Values) -> tuple[Integers, Integers, Integers]:
 
 
 def _of_one_frame(methods: pa.RecordBatch, rows: Rows0_10) -> Iterator[pa.RecordBatch]:
-    """What is odd about controls and commands whatever came before."""
+    """Oddities of single controls and commands."""
     wrong = is_among(methods["name"], *BY_CLIENT) & (rows.sender == 1)
     wrong |= is_among(methods["name"], *BY_SERVER) & (rows.sender == 0)
     yield _marked(methods, wrong, S.WRONG_SIDE)
@@ -252,7 +252,7 @@ def _of_one_frame(methods: pa.RecordBatch, rows: Rows0_10) -> Iterator[pa.Record
             there = fields(values.taken(at), dict.fromkeys(wanted, "variant"))
             missing[at] = ~np.logical_and.reduce([is_there(column) for column in there.values()])
     yield _marked(methods, missing, S.REQUIRED_MISSING)
-    # Ids rise within a range, and from one range to the next with room between them.
+    # Ids rise within a range, and ranges are neither adjacent nor overlapping.
     first, last, row = rows.range_first, rows.range_last, np.repeat(np.arange(len(whole)), np.diff(rows.range_at))
     broken = (last - first) % S.SERIAL >= S.HALF
     follows = row[1:] == row[:-1]
@@ -276,19 +276,19 @@ def _marked(methods: pa.RecordBatch, marks: NDArray[np.bool_], oddity: int) -> p
 
 
 def _readable(methods: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Where arguments are as they were sent."""
+    """Where the arguments are complete."""
     return is_there(methods["arguments"]) & ~is_among(methods["status"], "partial")
 
 
-def _any_there(said: dict[str, pa.Array], *names: str) -> Integers:
-    there = np.zeros(len(said[names[0]]), bool)
+def _any_there(arguments: dict[str, pa.Array], *names: str) -> Integers:
+    there = np.zeros(len(arguments[names[0]]), bool)
     for name in names:
-        there |= is_there(said[name])
+        there |= is_there(arguments[name])
     return there.astype(np.int64)
 
 
 def _bits(kinds: pa.Array, known: tuple[str, ...], there: NDArray[np.bool_]) -> Integers:
-    """The bit of each of `known`, 0 of another one, NONE where there is none."""
+    """The bit of each kind in `known`, 0 for others, NONE where there is none."""
     numbers = numbered(kinds, known)
     return np.where(numbers > 0, 1 << np.maximum(numbers - 1, 0), np.where(there, 0, NONE))
 
@@ -303,8 +303,8 @@ def _outcomes(arrays: Values) -> Integers:
     return found
 
 
-def _shown(state: State, version: str) -> pa.RecordBatch:
-    """The oddities noted in `state`."""
+def _oddities(state: State, version: str) -> pa.RecordBatch:
+    """The oddities in `state`, as ODD rows."""
     hits = state.hits[: state.numbers[S.HITS]]
 
     def known(cell: int) -> pa.Array:
@@ -317,7 +317,7 @@ def _shown(state: State, version: str) -> pa.RecordBatch:
         "version": pa.repeat(pa.scalar(version), len(hits)),
         "sender": _SIDES.take(pa.array(hits[:, S.H_SENDER])),
         "channel": known(S.H_CHANNEL).cast(pa.int32()),
-        "channel_life": known(S.H_LIFE),
+        "channel_life": known(S.H_INCARNATION),
         "oddity": _ODDITIES.take(pa.array(hits[:, S.H_ODDITY])),
         "observed": known(S.H_OBSERVED),
         "expected": known(S.H_EXPECTED),

@@ -1,11 +1,11 @@
-"""Messages of one family out of their frames: a method, its header, its bodies, brought together.
+"""Rows of table messages of one family, assembled from their frames: method, header, bodies.
 
-    contents = Contents(shown)
-    messages = contents.feed(frames, arguments, states)
+    contents = Contents(config)
+    rows = contents.feed(frames, arguments, messages, open_ids)
 
-Contents of several channels lie between each other, but each channel and sender has one at a time (in 1.0 each link of
-theirs); so what is not complete waits until it is, or until another one begins in its place. Of bodies that wait only
-sums are kept, and their octets where they are asked for. Cost per batch, not per frame.
+Contents of several channels are interleaved, but each channel and sender (in 1.0 each of their links) has one at a
+time: a content waits until it is complete, or until the next one begins in its place. Of the bodies of a waiting
+content only sums are stored, and octets only with `payload`. Python works per batch.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import StructType
 
-from codec.conversation.outstanding import Frames
-from codec.conversation.stored import numbered
+from codec.conversation.settled import Frames
+from codec.conversation.states import numbered
 from udfs.arrow.bound import bound
 from udfs.arrow.fields import TYPES
 from udfs.arrow.rows import Index, in_one, is_among, is_there, joined, numbers_of, picked, places_of, places_where
 from udfs.arrow.types import arrow_schema
-from udfs.conversation.bodies import HELD, Bodies
-from udfs.conversation.bodies import OF_FRAMES as OF_BODIES
-from udfs.conversation.derived import INGREDIENTS, derived
-from udfs.conversation.history import MESSAGES as OF_CHANNELS
-from udfs.conversation.properties import Place
+from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
+from udfs.conversation.bodies import PENDING_BODIES, Bodies
+from udfs.conversation.channels import MESSAGES as OF_CHANNELS
+from udfs.conversation.properties import ONLY_DERIVED_FROM, Place, derived
 from udfs.conversation.properties import properties as read_properties
-from udfs.conversation.sessions import STATES as OF_SESSIONS
+from udfs.conversation.session_rows import BEGUN_MESSAGES as OF_SESSIONS
 from udfs.decode.frame_rows import ARROW_DECODED
 
-# What is kept of frames until their message is whole; the arguments of the method, too.
-OF_FRAMES = (
+# Columns of frames that are stored until their message is complete, beside the arguments of the method.
+FRAME_COLUMNS = (
     "connection_id", "frame_no", "content_frame_no", "channel", "sender", "version", "capture_file",
     "packet_no", "ts", "ts_ns",
     "first_ts_ns", "frame_type", "properties", "body_size", "payload_size", "body_sha256",
 )  # fmt: skip
 # Columns of a message that are those of the frame of its method.
 OF_METHOD = ("connection_id", "sender", "capture_file", "packet_no", "ts", "ts_ns", "first_ts_ns")
-# Columns of its state that are none of the message.
-OF_STATE_ALONE = ("frame_no", "version")
-# What becomes of a message is known later.
+# Columns of a message in the tracker that table messages does not have.
+OF_TRACKER = ("frame_no", "version")
+# Columns that are filled once a message is settled.
 SETTLEMENT = (
     "outcome", "settled_ts_ns", "settle_latency_ns", "settled_frame_no", "transaction", "returned_frame_no",
 )  # fmt: skip
@@ -54,12 +53,12 @@ MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
-class Shown:
+class ContentsConfig:
     """`schema` of table messages; `versions` of the family, with `and_unknown` also frames of no known version;
     `body_frames`: frame types with a part of the body; `arguments` of the method that are read; `properties`: column ->
-    where it is, for those that are properties as they stand and those that others are made of
-    (`udfs.conversation.derived`); `absent`: columns that the family does not have; `persistent`: the delivery mode of
-    durable messages; `payload`: whether bodies are shown."""
+    its place, of columns and of what others are derived from (`udfs.conversation.properties`); `absent`: columns that
+    the family does not have; `persistent`: the delivery mode of durable messages; `payload`: whether table messages has
+    bodies."""
 
     schema: StructType
     versions: tuple[str, ...]
@@ -71,7 +70,7 @@ class Shown:
     persistent: int
     payload: bool
 
-    def own(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
+    def carries(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which frames carry contents of the family."""
         own: NDArray[np.bool_] = is_there(frames["content_frame_no"])
         if own.any():
@@ -81,109 +80,111 @@ class Shown:
 
 
 class Contents:
-    """Frames of connections, one after the other, in order: `feed` gives the messages that have become whole."""
+    """Takes the frames of connections in order, and yields the messages that are complete."""
 
-    def __init__(self, shown: Shown) -> None:
-        self._shown = shown
+    def __init__(self, config: ContentsConfig) -> None:
+        self._config = config
         self._frames: pa.Table | None = None
-        self._states: pa.Table | None = None
+        self._begun: pa.Table | None = None
         self._bodies = Bodies()
 
-    def states(self, classic: pa.RecordBatch | None, of_sessions: pa.Table | None) -> pa.RecordBatch | pa.Table | None:
-        """Those of the family: messages that were found by the one or the other follower."""
-        if self._shown.and_unknown:
+    def own(self, classic: pa.RecordBatch | None, of_sessions: pa.Table | None) -> pa.RecordBatch | pa.Table | None:
+        """The messages of the family among those of both trackers."""
+        if self._config.and_unknown:
             return classic
         if of_sessions is None:
             return None
-        own = pc.is_in(of_sessions["version"], pa.array(self._shown.versions))
+        own = pc.is_in(of_sessions["version"], pa.array(self._config.versions))
         return of_sessions.filter(own)
 
     def feed(
         self,
         frames: pa.RecordBatch,
         arguments: Mapping[str, pa.Array],
-        states: pa.RecordBatch | pa.Table | None,
-        goes_on: NDArray[np.int64],
+        messages: pa.RecordBatch | pa.Table | None,
+        open_ids: NDArray[np.int64],
     ) -> Iterator[pa.RecordBatch]:
-        """Take frames, fields of their arguments, and the messages that the history of channels has found in them ->
-        messages as in the table, without what became of them. `goes_on`: connections that may have more frames."""
-        own = self._shown.own(frames)
+        """Take frames, fields of their arguments, and the messages that a tracker found in them -> rows of table
+        messages without SETTLEMENT. `open_ids`: connections that may have more frames."""
+        own = self._config.carries(frames)
         if self._frames is None and not own.any():
             return
-        if self._shown.payload:
+        if self._config.payload:
             self._bodies.add(frames.select(OF_BODIES).take(places_where(own)))
-        known = {name: frames[name] for name in OF_FRAMES} | {name: arguments[name] for name in self._shown.arguments}
+        known = {name: frames[name] for name in FRAME_COLUMNS} | {
+            name: arguments[name] for name in self._config.arguments
+        }
         waiting = 0 if self._frames is None else self._frames.num_rows
         own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own)])
         new = pa.table(known)
-        if self._frames is not None and self._frames.schema != new.schema:  # read from states: no dictionary encoding
+        if self._frames is not None and self._frames.schema != new.schema:  # read from messages: no dictionary encoding
             self._frames = self._frames.cast(new.schema)
         all_frames = joined(self._frames, new)
         assert all_frames is not None
-        # In one piece: each column is looked at several times.
-        yield from self._next(all_frames.combine_chunks(), own_at, joined(self._states, states), goes_on)
+        # In one chunk: each column is read several times.
+        yield from self._next(all_frames.combine_chunks(), own_at, joined(self._begun, messages), open_ids)
 
-    def end(self, goes_on: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-        """All connections but these have no more frames: what is not complete of them never will be."""
+    def end(self, open_ids: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """End all other connections: their incomplete messages get no more frames."""
         rows = 0 if self._frames is None else self._frames.num_rows
-        yield from self._next(self._frames, np.arange(rows), self._states, goes_on)
+        yield from self._next(self._frames, np.arange(rows), self._begun, open_ids)
 
     @property
-    def begun(self) -> Frames:
-        """Frames of messages that are not complete."""
-        if self._states is None:
+    def incomplete(self) -> Frames:
+        """The frames of messages that are not complete."""
+        if self._begun is None:
             return Frames.of()
-        return Frames(numbers_of(self._states["connection_id"]), numbers_of(self._states["frame_no"]))
+        return Frames(numbers_of(self._begun["connection_id"]), numbers_of(self._begun["frame_no"]))
 
     def schemas(self, arguments: Mapping[str, str]) -> dict[str, pa.Schema]:
-        """Of the tables of `waiting`; `arguments` by type."""
-        frames = [(name, ARROW_DECODED.field(name).type) for name in OF_FRAMES]
-        frames += [(name, TYPES[arguments[name]]) for name in self._shown.arguments]
-        states = OF_CHANNELS if self._shown.and_unknown else OF_SESSIONS
-        return {"frames": pa.schema(frames), "states": states, "bodies": HELD}
+        """The schemas of the tables of `save`; `arguments` by type."""
+        frames = [(name, ARROW_DECODED.field(name).type) for name in FRAME_COLUMNS]
+        frames += [(name, TYPES[arguments[name]]) for name in self._config.arguments]
+        messages = OF_CHANNELS if self._config.and_unknown else OF_SESSIONS
+        return {"frames": pa.schema(frames), "messages": messages, "bodies": PENDING_BODIES}
 
-    def waiting(self) -> dict[str, pa.Table | None]:
-        """What waits, and stays."""
-        return {"frames": self._frames, "states": self._states, "bodies": self._bodies.held()}
+    def save(self) -> dict[str, pa.Table | None]:
+        """The incomplete messages, which stay."""
+        return {"frames": self._frames, "messages": self._begun, "bodies": self._bodies.saved()}
 
     def restore(self, waiting: Mapping[str, pa.Table]) -> None:
-        """What waited, of more connections."""
+        """Add what `save` returned, of other connections."""
         frames = waiting["frames"]
         if frames.num_rows:
             self._frames = joined(self._frames and self._frames.cast(frames.schema), frames)
-        self._states = joined(self._states, waiting["states"]) if waiting["states"].num_rows else self._states
+        self._begun = joined(self._begun, waiting["messages"]) if waiting["messages"].num_rows else self._begun
         self._bodies.restore(waiting["bodies"])
 
     def _next(
-        self, frames: pa.Table | None, own_at: NDArray[np.int64], states: pa.Table | None, goes_on: NDArray[np.int64]
+        self, frames: pa.Table | None, own_at: NDArray[np.int64], messages: pa.Table | None, open_ids: NDArray[np.int64]
     ) -> Iterator[pa.RecordBatch]:
-        """Those of `frames` at `own_at` belong to contents."""
-        self._states = states
+        """`own_at`: places of the frames that belong to contents."""
+        self._begun = messages
         if frames is None or not len(own_at):
             self._frames = None
             return
-        groups = Groups(frames, own_at, self._shown.body_frames)
-        waits = groups.waits(goes_on)
+        groups = Groups(frames, own_at, self._config.body_frames)
+        waits = groups.waits(open_ids)
         self._frames = groups.folded(waits)
-        at = groups.states(states)
-        if states is not None:
-            later = np.zeros(states.num_rows, bool)
+        at = groups.messages(messages)
+        if messages is not None:
+            later = np.zeros(messages.num_rows, bool)
             later[at[(at >= 0) & waits]] = True
-            self._states = states.filter(pa.array(later))
+            self._begun = messages.filter(pa.array(later))
         chosen = np.flatnonzero((at >= 0) & ~waits & groups.has_method)
-        if len(chosen) and states is not None:
+        if len(chosen) and messages is not None:
             sizes = self._bodies.sizes(*groups.keys(chosen))
             cuts = np.flatnonzero(np.diff(np.cumsum(np.maximum(sizes, 0)) // MOST_BYTES)) + 1
             for part in np.split(chosen, cuts):
-                yield self._messages(groups, part, states.take(pa.array(at[part])))
+                yield self._messages(groups, part, messages.take(pa.array(at[part])))
         self._bodies.keep(*groups.keys(np.flatnonzero(waits)))
 
-    def _messages(self, groups: Groups, chosen: NDArray[np.int64], states: pa.Table) -> pa.RecordBatch:
-        """The messages of the chosen groups."""
-        shown = self._shown
+    def _messages(self, groups: Groups, chosen: NDArray[np.int64], messages: pa.Table) -> pa.RecordBatch:
+        """The rows of the chosen groups."""
+        config = self._config
         header_at = groups.first_where(groups.is_header)[chosen]
         properties = groups.picked("properties", header_at)
-        said = read_properties(properties, shown.properties)
+        found = read_properties(properties, config.properties)
         digest_at = groups.digest_at[chosen]
         complete = pa.array(digest_at >= 0)
         seen = groups.sums(np.where(groups.is_body, groups.numbers("payload_size"), 0))[chosen]
@@ -191,16 +192,16 @@ class Contents:
         declared = groups.picked("body_size", header_at)
         assumed = pc.if_else(complete, pc.coalesce(declared, 0), 0)
         body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
-        declared = pc.coalesce(declared, said.get("content_length", declared))
-        # What a content that is all there leaves out has its default.
+        declared = pc.coalesce(declared, found.get("content_length", declared))
+        # Properties that a complete content leaves out have their defaults.
         headed = pc.or_(pa.array(header_at >= 0), complete)
-        state = {name: in_one(states[name]) for name in states.column_names if name not in OF_STATE_ALONE}
-        of_method = (*OF_METHOD, *(name for name in shown.arguments if name in shown.schema.names))
+        state = {name: in_one(messages[name]) for name in messages.column_names if name not in OF_TRACKER}
+        of_method = (*OF_METHOD, *(name for name in config.arguments if name in config.schema.names))
         columns = {
             **{name: groups.picked(name, groups.starts[chosen]) for name in of_method},
             **state,
-            **derived(said, state, headed, shown.persistent),
-            "first_frame_no": in_one(states["frame_no"]),
+            **derived(found, state, headed, config.persistent),
+            "first_frame_no": in_one(messages["frame_no"]),
             "last_frame_no": pa.array(groups.highest(groups.numbers("frame_no"))[chosen]),
             "last_ts_ns": pa.array(groups.highest(groups.numbers("ts_ns"))[chosen]),
             "properties": properties,
@@ -209,18 +210,18 @@ class Contents:
             "complete": complete,
             "body_sha256": groups.picked("body_sha256", digest_at),
         }
-        if shown.payload:
+        if config.payload:
             columns["body"] = self._bodies.of(*groups.keys(chosen), digest_at >= 0)
-        absent = {*shown.absent, *(() if shown.payload else ("body",)), *(set(SETTLEMENT) - set(columns))}
-        known = {name: column for name, column in columns.items() if name not in INGREDIENTS}
-        schema = arrow_schema(shown.schema)
+        absent = {*config.absent, *(() if config.payload else ("body",)), *(set(SETTLEMENT) - set(columns))}
+        known = {name: column for name, column in columns.items() if name not in ONLY_DERIVED_FROM}
+        schema = arrow_schema(config.schema)
         return pa.RecordBatch.from_arrays(bound(known, schema, absent).columns, schema=schema)
 
 
 class Groups:
-    """Those of `frames` at `own_at`, which are in order within each content, those of a content together: from `starts`
-    to `ends` of `order` (their places), int64, the method first. `is_body` tells those with a part of the body,
-    `digest_at` where the digest of each whole content is."""
+    """The frames of `own_at` grouped by content, in order: a group has the places from `starts` to `ends` in `order`,
+    int64, the method first. `is_body`: frames with a part of the body; `digest_at`: place of the digest of each
+    complete content."""
 
     def __init__(self, frames: pa.Table, own_at: NDArray[np.int64], body_frames: tuple[str, ...]) -> None:
         self._frames, self.order = frames, own_at
@@ -241,8 +242,8 @@ class Groups:
         self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
         ends = self.valid("body_sha256")
         self.digest_at = self.first_where(ends)
-        # Frames that only go on with what others have begun: in 1.0 they are transfers, too.
-        self.goes_on = self.is_body | ~(self.is_header | ends | (self.numbers("frame_no") == contents))
+        # Frames that only continue a content; in 1.0 they are transfers, too.
+        self.continues = self.is_body | ~(self.is_header | ends | (self.numbers("frame_no") == contents))
 
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A column of integers, in order; null is 0."""
@@ -259,30 +260,30 @@ class Groups:
         """A column at these places of the order; null where that is negative."""
         return picked(self._frames[name], np.where(places < 0, -1, self.order[places]))
 
-    def waits(self, goes_on: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which are not complete yet, but may be: the last ones of their channel and sender in connections that go
-        on."""
+    def waits(self, open_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which contents are incomplete and may be completed: the last of their channel and sender in open
+        connections."""
         connections = self.connections[self.starts]
-        going_on = np.isin(connections, goes_on)
-        if not going_on.any():
-            return going_on
+        is_open = np.isin(connections, open_ids)
+        if not is_open.any():
+            return is_open
         by_server = is_among(self._frames["sender"], "server")[self.order][self.starts]
         slots = [connections, 2 * self.numbers("channel")[self.starts] + by_server]
         if LINK_OF_FRAME in self._frames.schema.names:
             slots.append(self.numbers(LINK_OF_FRAME)[self.starts])
-        slot = np.where(going_on, numbered(*slots), -1)
+        slot = np.where(is_open, numbered(*slots), -1)
         # The last group of each slot: the first one when looked at from the end.
         _, from_end = np.unique(slot[::-1], return_index=True)
         newest = np.zeros(len(slot), bool)
         newest[len(slot) - 1 - from_end] = True
-        waiting: NDArray[np.bool_] = going_on & newest & (self.digest_at < 0)
+        waiting: NDArray[np.bool_] = is_open & newest & (self.digest_at < 0)
         return waiting
 
-    def states(self, states: pa.Table | None) -> NDArray[np.int64]:
-        """Where there is a row of `states` for each group; -1 for none."""
-        if states is None:
+    def messages(self, messages: pa.Table | None) -> NDArray[np.int64]:
+        """The place of each group in `messages`; -1 if it is not there."""
+        if messages is None:
             return np.full(len(self.starts), -1)
-        index = Index(numbers_of(states["connection_id"]), numbers_of(states["frame_no"]))
+        index = Index(numbers_of(messages["connection_id"]), numbers_of(messages["frame_no"]))
         return index.find(self.connections[self.starts], self.contents[self.starts])
 
     def first_where(self, condition: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -301,24 +302,27 @@ class Groups:
         return found
 
     def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
-        """The frames of some groups, of those that go on with them one row each: the last, with the size and time of
-        all."""
+        """The frames of some groups; those that continue a content are folded into the last one, with the sum of their
+        sizes and the highest time."""
         rows, counts = np.flatnonzero(np.repeat(chosen, self.sizes)), self.sizes[chosen]
         if not len(rows):
             return self._frames.take(pa.array([], pa.int64()))
-        starts, goes_on = np.cumsum(counts) - counts, self.goes_on[rows]
+        starts, continues = np.cumsum(counts) - counts, self.continues[rows]
         sizes, times = self.numbers("payload_size")[rows], self.numbers("ts_ns")[rows]
-        known = goes_on & self.valid("payload_size")[rows]
-        last = np.maximum.reduceat(np.where(goes_on, np.arange(len(rows)), -1), starts)
+        known = continues & self.valid("payload_size")[rows]
+        last = np.maximum.reduceat(np.where(continues, np.arange(len(rows)), -1), starts)
         at = last[last >= 0]
         sizes[at] = np.add.reduceat(np.where(known, sizes, 0), starts)[last >= 0]
-        times[at] = np.maximum.reduceat(np.where(goes_on, times, times.min()), starts)[last >= 0]
+        times[at] = np.maximum.reduceat(np.where(continues, times, times.min()), starts)[last >= 0]
         is_last = np.zeros(len(rows), bool)
         is_last[at] = True
         unknown = ~known & ~(is_last & np.repeat(np.logical_or.reduceat(known, starts), counts))
-        kept = np.flatnonzero(~goes_on | is_last)
-        frames = self._frames.take(pa.array(self.order[rows[kept]]))
-        columns = {"payload_size": pa.array(sizes[kept], mask=unknown[kept]), "ts_ns": pa.array(times[kept])}
+        chosen_rows = np.flatnonzero(~continues | is_last)
+        frames = self._frames.take(pa.array(self.order[rows[chosen_rows]]))
+        columns = {
+            "payload_size": pa.array(sizes[chosen_rows], mask=unknown[chosen_rows]),
+            "ts_ns": pa.array(times[chosen_rows]),
+        }
         for name, column in columns.items():
             frames = frames.set_column(frames.schema.get_field_index(name), name, column)
         return frames
@@ -329,8 +333,8 @@ class Groups:
 
 
 def _ordinals(connections: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number of each connection, in the order in which they come first: rows that waited come before new ones of the
-    same connection, with other connections between them."""
+    """A number for each connection, in the order of their first rows: rows that waited may be separated from the new
+    ones of their connection by those of others."""
     places = places_of(connections)
     ids = connections[np.flatnonzero(np.diff(places, prepend=-1))]
     _, first, which = np.unique(ids, return_index=True, return_inverse=True)

@@ -1,27 +1,28 @@
-"""Table methods, as far as one frame tells: its arguments in plain columns."""
+"""Rows of table methods, without replies; commands to transaction coordinators; queues that are streams."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from udfs.arrow.bound import bound
-from udfs.arrow.rows import is_among, is_there, places_where
+from udfs.arrow.fields import fields, inside, values_of
+from udfs.arrow.rows import is_among, is_there, one_of, picked, places_where, truth_of, with_parts
 from udfs.arrow.types import arrow_schema
-from udfs.conversation.commands import Commands
 
-# Columns that the reply fills.
+# Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
 
 
 @dataclass(frozen=True)
 class Methods:
     """`schema` of the table; `frame_types` of its rows; `named_links`: methods whose argument `name` is that of a link;
-    `requests`: methods that may be answered; `commands`: to a transaction coordinator, which may be, too."""
+    `requests`: methods that may be answered; `commands`: to transaction coordinators, which may be answered, too."""
 
     schema: StructType
     frame_types: tuple[str, ...]
@@ -30,17 +31,74 @@ class Methods:
     commands: Commands
 
     def rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """`frames` and fields of their `arguments` (with `name`) -> rows of the table, without replies: those of all
-        methods that cannot have one, and the requests."""
+        """`frames` and fields of their `arguments` (with `name`) -> rows of methods without reply, and of requests."""
         chosen = is_among(frames["frame_type"], *self.frame_types)
         names_link = pa.array(is_among(frames["name"], *self.named_links))
         link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
         known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
         known |= {"name": frames["name"], "transaction_command": self.commands.of(frames)}
-        asks = chosen & (is_among(frames["name"], *self.requests) | is_there(known["transaction_command"]))
-        return self._rows(known, places_where(chosen & ~asks)), self._rows(known, places_where(asks))
+        requests = chosen & (is_among(frames["name"], *self.requests) | is_there(known["transaction_command"]))
+        return self._rows(known, places_where(chosen & ~requests)), self._rows(known, places_where(requests))
 
     def _rows(self, known: Mapping[str, pa.Array], places: pa.Int64Array) -> pa.RecordBatch:
         """The rows at `places`, of columns that are `known`."""
         columns = {name: known[name].take(places) for name in self.schema.names if name not in REPLY}
         return bound(columns, arrow_schema(self.schema), REPLY)
+
+
+@dataclass(frozen=True)
+class Commands:
+    """Commands to a transaction coordinator of 1.0: transfers whose body is one (4.2, 4.5). `carriers`: names of frames
+    that may carry one; `types`: of bodies that are one."""
+
+    carriers: tuple[str, ...]
+    types: tuple[str, ...]
+
+    def of(self, frames: pa.RecordBatch) -> pa.StringArray:
+        """The command in each of `frames` (with `name`, `properties`), or null."""
+        carries = is_among(frames["name"], *self.carriers)
+        if not carries.any():
+            return pa.nulls(frames.num_rows, pa.string())
+        bodies = inside(values_of(frames["properties"].take(pa.array(np.flatnonzero(carries)))), "body")
+        kinds = fields(bodies, {"type": "string"})["type"]
+        kinds = pc.if_else(one_of(kinds, self.types), kinds, pa.scalar(None, pa.string()))
+        return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
+
+
+METHOD_COLUMNS = ("connection_id", "name", "arguments")
+STREAMS = StructType([StructField("connection_id", LongType()), StructField("queue", StringType())])
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The function for `mapInArrow` over methods (METHOD_COLUMNS) -> STREAMS, queues that are streams. `tells`: method
+    -> the argument that shows it, and the value that this must have (None: any)."""
+
+    tells: dict[str, tuple[str, str | None]]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield self.of(with_parts(batch))
+
+    def of(self, methods: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of METHOD_COLUMNS -> STREAMS."""
+        named = places_where(is_among(methods["name"], *self.tells))
+        methods = methods.select(METHOD_COLUMNS).take(named)
+        if not methods.num_rows:
+            return pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64()), pa.nulls(0, pa.string())], names=STREAMS.names)
+        found = [self._of_method(methods, name, *test) for name, test in self.tells.items()]
+        whole = pa.Table.from_batches(found).combine_chunks()
+        return pa.RecordBatch.from_arrays([whole[name].combine_chunks() for name in whole.column_names], STREAMS.names)
+
+    def _of_method(self, methods: pa.RecordBatch, name: str, argument: str, value: str | None) -> pa.RecordBatch:
+        chosen = places_where(is_among(methods["name"], name))
+        arguments = values_of(methods["arguments"].take(chosen))
+        queues = fields(arguments, {"queue": "string"})["queue"]
+        shown_by = fields(inside(arguments, "arguments"), {argument: "variant" if value is None else "string"})[
+            argument
+        ]
+        is_stream = is_there(shown_by) if value is None else truth_of(pc.equal(shown_by, value))
+        at = places_where(is_stream & truth_of(pc.not_equal(queues, "")))
+        connections = methods["connection_id"].take(chosen).take(at)
+        return pa.RecordBatch.from_arrays([connections.cast(pa.int64()), queues.take(at)], names=STREAMS.names)

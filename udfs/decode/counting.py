@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.sides import SIDES
 from udfs.arrow.rows import is_among, is_there, numbers_of
-from udfs.conversation.commands import Commands
+from udfs.conversation.methods import Commands
 
 OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name", "properties")
 KINDS = ("frames", "methods", "heartbeats")

@@ -14,7 +14,7 @@ from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
 from codec.variant.python_values import decode
-from udfs.conversation.streams import STREAMS, Streams
+from udfs.conversation.methods import STREAMS, Streams
 from udfs.decode.hand_over import ACCOUNTS, STREAM_QUEUES
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink.parquet import write_folders

@@ -26,7 +26,7 @@ REPEATED_DDL = "server string, vhost string"
 
 
 def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Table:
-    """CONNECTION_COLUMNS and queues that are streams (`udfs.conversation.streams.STREAMS`) -> BROKERS, a row for each
+    """CONNECTION_COLUMNS and queues that are streams (`udfs.conversation.methods.STREAMS`) -> BROKERS, a row for each
     connection that may have messages."""
     connections = connections.filter(MAY_HAVE_MESSAGES)
     rows = {name: in_one(connections[name]) for name in CONNECTION_COLUMNS}

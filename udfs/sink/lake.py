@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
-from udfs.conversation.streams import Streams
+from udfs.conversation.methods import Streams
 from udfs.decode.hand_over import ACCOUNTS, STATES, STREAM_QUEUES
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink.parquet import FileOptions, write_folders

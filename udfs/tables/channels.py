@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.conversation.channels.state import LEDGER_CHANNEL_SHIFT, LEDGER_LIFE_SHIFT, TRANSACTED
+from codec.conversation.channels.state import MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT, TRANSACTED
 from codec.conversation.settlement import Settled
 from udfs.arrow.types import TIMESTAMP
-from udfs.conversation.history import Follower, Records
+from udfs.conversation.channels import ChannelTracker, Records
 
 COUNTED = ("confirmed", "nacked", "acked", "rejected", "requeued")  # outcomes that are columns
-LEDGER = (1 << LEDGER_LIFE_SHIFT) - 1  # of an incarnation, in the number of a ledger
+MAP_MASK = (1 << MAP_INCARNATION_SHIFT) - 1  # of an incarnation, in the number of an unsettled map
 COUNT = np.dtype([(name, "i8") for name in ("connection", "incarnation", "outcome", "count")])
 NO_COUNTS = np.zeros(0, COUNT)
 # Columns that only channels with sessions have.
@@ -26,11 +26,14 @@ OF_SESSION_LINKS = (
 
 def counted(counts: NDArray[np.void], settled: Settled) -> NDArray[np.void]:
     """`counts` (COUNT) with what became of more messages; publishes in transactions are not counted."""
-    chosen = (settled.outcome > 0) & (settled.ledger & LEDGER != TRANSACTED)
+    chosen = (settled.outcome > 0) & (settled.map_no & MAP_MASK != TRANSACTED)
     if not chosen.any():
         return counts
     more = np.zeros(int(chosen.sum()), COUNT)
-    more["connection"], more["incarnation"] = settled.connection[chosen], settled.ledger[chosen] >> LEDGER_LIFE_SHIFT
+    more["connection"], more["incarnation"] = (
+        settled.connection[chosen],
+        settled.map_no[chosen] >> MAP_INCARNATION_SHIFT,
+    )
     more["outcome"], more["count"] = settled.outcome[chosen], 1
     whole = np.concatenate([counts, more])
     keys = ["connection", "incarnation", "outcome"]
@@ -47,22 +50,24 @@ def counted(counts: NDArray[np.void], settled: Settled) -> NDArray[np.void]:
 
 
 def incarnation_of(records: Records) -> NDArray[np.int64]:
-    """The numbers of their ledgers but for the last bits."""
-    number: NDArray[np.int64] = (records["channel"] << (LEDGER_CHANNEL_SHIFT - LEDGER_LIFE_SHIFT)) | records["life"]
+    """The numbers of incarnations, which are those of their unsettled maps without the last bits."""
+    number: NDArray[np.int64] = (records["channel"] << (MAP_CHANNEL_SHIFT - MAP_INCARNATION_SHIFT)) | records[
+        "incarnation"
+    ]
     return number
 
 
-def ledgers_of(records: Records) -> NDArray[np.int64]:
-    """The numbers of all ledgers of some incarnations."""
-    numbers = (incarnation_of(records) << LEDGER_LIFE_SHIFT)[:, None] + np.arange(LEDGER + 1)
+def maps_of(records: Records) -> NDArray[np.int64]:
+    """The numbers of all unsettled maps of some incarnations."""
+    numbers = (incarnation_of(records) << MAP_INCARNATION_SHIFT)[:, None] + np.arange(MAP_MASK + 1)
     return numbers.reshape(-1)
 
 
-def channel_columns(lives: Records, counts: NDArray[np.void], follower: Follower) -> dict[str, pa.Array]:
-    """Columns of table channels: one row for each of `lives`; `counts` of their messages."""
-    shown = follower.shown("life", lives)
-    outcomes = follower.texts["outcomes"].numbers
-    own = np.column_stack([lives["connection"], incarnation_of(lives)])
+def channel_columns(incarnations: Records, counts: NDArray[np.void], tracker: ChannelTracker) -> dict[str, pa.Array]:
+    """Columns of table channels: one row for each of `incarnations`; `counts` of their messages."""
+    shown = tracker.to_arrow("incarnation", incarnations)
+    outcomes = tracker.texts["outcomes"].numbers
+    own = np.column_stack([incarnations["connection"], incarnation_of(incarnations)])
     theirs = np.column_stack([counts["connection"], counts["incarnation"]])
     number = np.unique(np.concatenate([own, theirs]), axis=0, return_inverse=True)[1].reshape(-1)
     of_counts = number[len(own) :]
@@ -79,13 +84,13 @@ def channel_columns(lives: Records, counts: NDArray[np.void], follower: Follower
         "opened_ts": timestamps(shown["opened_ns"]),
         "closed_ts": timestamps(shown["closed_ns"]),
         "mode": pc.coalesce(shown["mode"], "none"),
-        "unsettled": pa.array(lives["opened"] - ended[number[: len(own)]]),
+        "unsettled": pa.array(incarnations["opened"] - ended[number[: len(own)]]),
     }
 
 
-def link_columns(links: Records, follower: Follower) -> dict[str, pa.Array]:
+def link_columns(links: Records, tracker: ChannelTracker) -> dict[str, pa.Array]:
     """Columns of table links: one row for each of `links`."""
-    shown = follower.shown("link", links)
+    shown = tracker.to_arrow("link", links)
     by_server = pc.equal(shown["closed_by"], "server")
     why = pc.binary_join_element_wise(shown["closing_name"], "by the server", " ")
     columns = {name: shown[name] for name in shown.schema.names if not name.endswith("_ns") and "clos" not in name}

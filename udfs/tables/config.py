@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from udfs.conversation.contents import Shown
-from udfs.conversation.history import MethodRoles
+from udfs.conversation.channels import MethodRoles
+from udfs.conversation.contents import ContentsConfig
 from udfs.conversation.methods import Methods
 from udfs.decode.counting import Counts
 from udfs.tables.handshakes import Handshake
@@ -22,7 +22,7 @@ class Config:
 
     schemas: Mapping[str, StructType]
     roles: MethodRoles
-    messages: tuple[Shown, ...]
+    messages: tuple[ContentsConfig, ...]
     methods: Methods
     counts: Counts
     handshake: Handshake

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from codec.amqp.connections.facts import limit_names
 from codec.compiler.limits import OUTSTANDING
-from codec.conversation.stored import places
+from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from codec.variant import decode, encode
@@ -36,7 +36,7 @@ Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
 KEY = "connection_id"
 BLOCK = np.dtype([(name, "i8") for name in (KEY, "ts_ns", "on", "blocked_ns")])
-# Measures of both directions, each beside the other or added up: column -> fields of the ledger.
+# Measures of both directions, each beside the other or added up: column -> fields of the byte ledger.
 APART = {
     "packets": "packets",
     "bytes": "payload_bytes",

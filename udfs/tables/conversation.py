@@ -28,18 +28,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
-from codec.conversation.channels.state import EVENT, LIFE
-from codec.conversation.outstanding import Frames, concluded, oldest_given_up
-from codec.conversation.stored import places
+from codec.conversation.channels.outcomes import final_messages, without_oldest
+from codec.conversation.channels.state import EVENT, INCARNATION
+from codec.conversation.settled import Frames
+from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from udfs.arrow.bound import bound
 from udfs.arrow.rows import Index, joined, numbers_of, picked
 from udfs.arrow.types import arrow_schema
+from udfs.conversation.channels import REPLIES, ChannelTracker, Records
 from udfs.conversation.contents import Contents
-from udfs.conversation.history import REPLIES, Follower, Records
 from udfs.conversation.methods import REPLY
-from udfs.conversation.sessions import ENDED_MESSAGES, EndedSessions, Sessions
-from udfs.conversation.stored import put_records
+from udfs.conversation.session_rows import OUTCOMES
+from udfs.conversation.sessions import EndedSessions, SessionTracker
+from udfs.conversation.states import save_records
 from udfs.tables.channels import (
     COUNT,
     NO_COUNTS,
@@ -47,8 +49,8 @@ from udfs.tables.channels import (
     OF_SESSIONS,
     channel_columns,
     counted,
-    ledgers_of,
     link_columns,
+    maps_of,
 )
 from udfs.tables.config import Config
 from udfs.tables.packing import put_table, take_table
@@ -73,14 +75,17 @@ class Conversation:
         self._most_events, self._most_rows = (
             (EVENT_BYTES, ROW_BYTES) if waiting_bytes is None else (waiting_bytes, waiting_bytes)
         )
-        self._follower, self._sessions = Follower(config.roles, keep), Sessions(config.roles.said.losses, keep)
+        self._channel_tracker, self._sessions = (
+            ChannelTracker(config.roles, keep),
+            SessionTracker(config.roles.frames.losses, keep),
+        )
         self._contents = [Contents(shown) for shown in config.messages]
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("frame_no")
         self._returns = Returns()
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
-        self._goes_on = NO_CONNECTIONS  # connections that may have more frames, in order
+        self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
         self._events = [np.zeros(0, EVENT)]
-        self._lives = [np.zeros(0, LIFE)]  # incarnations that are over
+        self._incarnations = [np.zeros(0, INCARNATION)]  # incarnations that are over
         self._counts = NO_COUNTS
         self._known = Known()  # what became of messages that are not whole yet
         self._replies: pa.Table | None = None
@@ -91,62 +96,69 @@ class Conversation:
         """Take frames, those of a connection together and in order, at least one, and fields of
         their arguments -> table, rows."""
         connections = numbers_of(frames["connection_id"])
-        goes_on = np.union1d(self._goes_on, connections) if self._keep else connections[-1:]
+        open_ids = np.union1d(self._open_ids, connections) if self._keep else connections[-1:]
         methods, requests = self._config.methods.rows(frames, arguments)
         yield "methods", methods
         self._requests.add(requests)
-        found = self._follower.feed(frames, arguments)
-        own = self._follower.shown("message", found["message"]) if "message" in found else None
+        found = self._channel_tracker.feed(frames, arguments)
+        own = self._channel_tracker.to_arrow("message", found["message"]) if "message" in found else None
         of_sessions = self._sessions.feed(frames)
         messages = chain.from_iterable(
-            contents.feed(frames, arguments, contents.states(own, of_sessions), goes_on) for contents in self._contents
+            contents.feed(frames, arguments, contents.own(own, of_sessions), open_ids) for contents in self._contents
         )
         yield from self._take(found, messages)
-        if self._is_much() or not (self._keep or np.array_equal(goes_on, self._goes_on)):
-            yield from self._concluded(goes_on)
-        self._goes_on = goes_on
+        if self._is_much() or not (self._keep or np.array_equal(open_ids, self._open_ids)):
+            yield from self._concluded(open_ids)
+        self._open_ids = open_ids
 
     def finish(self) -> Rows:
         """There are no more frames."""
         self._sessions.finish()
-        yield from self.end(self._goes_on)
+        yield from self.end(self._open_ids)
 
     def end(self, ids: Integers) -> Rows:
         """These connections have no more frames."""
-        goes_on = np.setdiff1d(self._goes_on, ids)
+        open_ids = np.setdiff1d(self._open_ids, ids)
         yield from self._take(
-            self._follower.end(ids), chain.from_iterable(contents.end(goes_on) for contents in self._contents)
+            self._channel_tracker.end(ids), chain.from_iterable(contents.end(open_ids) for contents in self._contents)
         )
-        yield from self._concluded(goes_on)
+        yield from self._concluded(open_ids)
 
     def settle(self) -> Rows:
         """Rows that nothing which is said later will change."""
-        if len(self._goes_on):
-            yield from self._concluded(self._goes_on)
+        if len(self._open_ids):
+            yield from self._concluded(self._open_ids)
 
     def put(self, ids: Integers, writer: Writer) -> None:
         """Write what is known of these connections, which stay; call `settle` before."""
-        self._follower.put(ids, writer)
-        self._sessions.put(ids, writer)
-        for records in (np.concatenate(self._events), np.concatenate(self._lives), self._counts, self._returns.items):
-            put_records(records, ids, writer)
+        self._channel_tracker.save(ids, writer)
+        self._sessions.save(ids, writer)
+        for records in (
+            np.concatenate(self._events),
+            np.concatenate(self._incarnations),
+            self._counts,
+            self._returns.items,
+        ):
+            save_records(records, ids, writer)
         gave_up = np.isin(ids, list(self.gave_up)).astype(np.uint8)
         writer.put(gave_up, np.ones(len(ids), np.int64))
         waiting = (self._messages, self._requests)
         tables = [rows.rows(schema) for rows, schema in zip(waiting, self.schemas, strict=False)]
         tables += [*self._known, self._replies]
-        tables += [table for contents in self._contents for table in contents.waiting().values()]
+        tables += [table for contents in self._contents for table in contents.save().values()]
         for table, schema in zip(tables, self.schemas, strict=True):
             put_table(table, schema, ids, writer)
 
     def take(self, ids: Integers, reader: Reader) -> None:
         """What `put` wrote of connections of which nothing is known."""
-        self._goes_on = np.union1d(self._goes_on, ids)
-        self._follower.take(ids, reader)
-        self._sessions.take(ids, reader)
-        events, lives, counts, items = (reader.take_counted(kind)[0] for kind in (EVENT, LIFE, COUNT, ITEM))
+        self._open_ids = np.union1d(self._open_ids, ids)
+        self._channel_tracker.restore(ids, reader)
+        self._sessions.restore(ids, reader)
+        events, incarnations, counts, items = (
+            reader.take_counted(kind)[0] for kind in (EVENT, INCARNATION, COUNT, ITEM)
+        )
         self._events.append(events)
-        self._lives.append(lives)
+        self._incarnations.append(incarnations)
         self._counts = np.concatenate([self._counts, counts])
         self._returns.items = np.concatenate([self._returns.items, items])
         gave_up = reader.take(np.dtype("u1"), np.ones(len(ids), np.int64)).astype(bool)
@@ -161,13 +173,13 @@ class Conversation:
         )
         self._replies = joined(self._replies, replies) if replies.num_rows else self._replies
         for number, contents in enumerate(self._contents):
-            frames, states, bodies = tables[6 + 3 * number : 9 + 3 * number]
-            contents.restore({"frames": frames, "states": states, "bodies": bodies})
+            frames, messages, bodies = tables[6 + 3 * number : 9 + 3 * number]
+            contents.restore({"frames": frames, "messages": messages, "bodies": bodies})
 
     @cached_property
     def schemas(self) -> list[pa.Schema]:
         """Of the tables in states, in their order."""
-        schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, ENDED_MESSAGES, RETURNED, REPLIES]
+        schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNED, REPLIES]
         arguments = self._config.arguments
         return [*schemas, *(kind for each in self._contents for kind in each.schemas(arguments).values())]
 
@@ -179,12 +191,12 @@ class Conversation:
         if "event" in found:
             self._events.append(found["event"])
             self._event_bytes += found["event"].nbytes
-        if "life" in found:
-            self._lives.append(found["life"])
+        if "incarnation" in found:
+            self._incarnations.append(found["incarnation"])
         if "reply" in found:
-            self._replies = joined(self._replies, self._follower.shown("reply", found["reply"]))
+            self._replies = joined(self._replies, self._channel_tracker.to_arrow("reply", found["reply"]))
         if "link" in found:
-            columns = link_columns(found["link"], self._follower)
+            columns = link_columns(found["link"], self._channel_tracker)
             yield "links", bound(columns, self._schemas["links"], OF_SESSION_LINKS)
 
     def _is_much(self) -> bool:
@@ -196,19 +208,19 @@ class Conversation:
             or self._sessions.event_bytes > max(self._most_events, 2 * self._sessions_left)
         )
 
-    def _concluded(self, goes_on: Integers) -> Rows:
-        """All rows that are final: all connections but `goes_on` (in order) have ended."""
-        of_sessions = self._sessions.ended(goes_on)
-        lives = np.concatenate(self._lives)
-        until, requests = self._follower.what_waits(goes_on)
-        of_open = lives[np.isin(lives["connection"], goes_on)]
-        over = np.repeat(of_open["connection"], 4), ledgers_of(of_open)
-        found = concluded(np.concatenate(self._events), goes_on, until, over)
-        early, waiting, commands = self._sessions.settled_early()
-        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(goes_on))
+    def _concluded(self, open_ids: Integers) -> Rows:
+        """All rows that are final: all connections but `open_ids` (in order) have ended."""
+        of_sessions = self._sessions.ended(open_ids)
+        incarnations = np.concatenate(self._incarnations)
+        until, requests = self._channel_tracker.pending(open_ids)
+        of_open = incarnations[np.isin(incarnations["connection"], open_ids)]
+        over = np.repeat(of_open["connection"], 4), maps_of(of_open)
+        found = final_messages(np.concatenate(self._events), open_ids, until, over)
+        early, waiting, commands = self._sessions.final()
+        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids))
         given_up = outstanding.surplus(LIMITS.outstanding_messages)
         if len(given_up.frame_no):
-            found = oldest_given_up(found, given_up)
+            found = without_oldest(found, given_up)
             early = joined(early, self._sessions.give_up(given_up))
             self._returns.give_up(given_up)
             self.gave_up |= set(given_up.connection.tolist())
@@ -217,24 +229,24 @@ class Conversation:
         self._events_left, self._sessions_left = found.events.nbytes, self._sessions.event_bytes
         known = self._known.and_also(
             Known(
-                ends_of(found.settled, self._follower.texts) if len(found.settled.frame_no) else None,
+                ends_of(found.settled, self._channel_tracker.texts) if len(found.settled.frame_no) else None,
                 joined(of_sessions and of_sessions.messages, early),
             )
         )
-        begun = Frames.of(*(contents.begun for contents in self._contents))
+        begun = Frames.of(*(contents.incomplete for contents in self._contents))
         certain = until.copy()
-        at = places(goes_on, begun.connection)
+        at = places(open_ids, begun.connection)
         np.minimum.at(certain, at[at >= 0], begun.frame_no[at >= 0])
-        returned = self._returns.concluded(goes_on, certain, known.ends)
+        returned = self._returns.concluded(open_ids, certain, known.ends)
         unknown = unknown_ends(given_up) if len(given_up.frame_no) else None
         known = known.and_also(Known(ends=unknown, returned=returned))
-        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(goes_on)).without(given_up)
+        outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids)).without(given_up)
         yield from (("messages", rows) for rows in self._messages.release(outstanding, known.on))
-        self._known = known.of(Frames.of(outstanding, begun)) if len(goes_on) else Known()
+        self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
         yield from self._answered(Frames.of(requests, commands), of_sessions)
-        yield from self._channels(lives, of_sessions, goes_on)
-        self._goes_on = goes_on
-        self._follower.forget_texts()
+        yield from self._channels(incarnations, of_sessions, open_ids)
+        self._open_ids = open_ids
+        self._channel_tracker.forget_texts()
         self._sessions.forget_texts()
 
     def _answered(self, may_be: Frames, of_sessions: EndedSessions | None) -> Rows:
@@ -247,13 +259,13 @@ class Conversation:
         yield from (("methods", rows) for rows in self._requests.release(may_be, answered))
         self._replies = None
 
-    def _channels(self, lives: Records, of_sessions: EndedSessions | None, goes_on: Integers) -> Rows:
+    def _channels(self, incarnations: Records, of_sessions: EndedSessions | None, open_ids: Integers) -> Rows:
         """Channels that are over."""
-        if len(lives):
-            columns = channel_columns(lives, self._counts, self._follower)
+        if len(incarnations):
+            columns = channel_columns(incarnations, self._counts, self._channel_tracker)
             yield "channels", bound(columns, self._schemas["channels"], OF_SESSIONS)
-        self._lives = [lives[:0]]
-        self._counts = self._counts[np.isin(self._counts["connection"], goes_on)]
+        self._incarnations = [incarnations[:0]]
+        self._counts = self._counts[np.isin(self._counts["connection"], open_ids)]
         if of_sessions is not None:
             for table, rows in (("channels", of_sessions.channels), ("links", of_sessions.links)):
                 columns = {name: rows[name] for name in rows.column_names}

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.conversation.stored import places
+from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from udfs.arrow.fields import heap_of
 from udfs.arrow.rows import in_one, is_there, numbers_of
-from udfs.conversation.stored import LENGTHS, OCTETS, sums
+from udfs.conversation.states import LENGTHS, OCTETS, sums
 
 Integers = NDArray[np.int64]
 TRUTH = np.dtype("u1")

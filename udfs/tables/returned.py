@@ -1,5 +1,4 @@
-"""Publishes that may still be returned, and returns, of the connections at hand (`codec.conversation.returns` has the
-rules)."""
+"""Returns, and publishes that may still be returned, of open connections (`codec.conversation.channels.returns`)."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.conversation.outstanding import Frames
-from codec.conversation.returns import CONFIRM, OPEN, PENDING, PUBLISH, RETURN, RETURNED, matched
-from codec.conversation.stored import places
+from codec.conversation.channels.returns import CONFIRM, OPEN, PENDING, PUBLISH, RETURN, RETURNED, matched
+from codec.conversation.settled import Frames
+from codec.conversation.states import places
 from udfs.arrow.rows import fixed, numbers_of, places_where, truth_of
 from udfs.pairing.hashes import hashed
 from udfs.tables.settled import RETURNED as ARROW_RETURNED
@@ -43,13 +42,13 @@ class Returns:
         items["ts_ns"] = numbers_of(own["ts_ns"])
         self.items = np.concatenate([self.items, items])
 
-    def concluded(self, goes_on: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
+    def concluded(self, open_ids: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
         """RETURNED of what is final; None if that is nothing. Of connections that go on, only what is before frame
         `until` of each is there for sure. `confirmed`: ENDS of messages, those that were settled among them."""
         items = self.items
         if not len(items):
             return None
-        place = places(goes_on, items["connection"])
+        place = places(open_ids, items["connection"])
         if not (items["kind"] == RETURN).any() and confirmed is None:
             self.items = items[place >= 0]
             return None
@@ -61,7 +60,7 @@ class Returns:
         changes = np.ones(len(items), bool)
         changes[1:] = (items["key"][1:] != items["key"][:-1]) | (items["connection"][1:] != items["connection"][:-1])
         keys = np.cumsum(changes)
-        over = (~np.isin(items["connection"], goes_on)).astype(np.int64)
+        over = (~np.isin(items["connection"], open_ids)).astype(np.int64)
         fate, partner = matched(fixed(items["kind"]), fixed(keys), fixed(_publish_of(items)), fixed(over))
         stays = np.isin(fate, (OPEN, PENDING)) & (items["kind"] != CONFIRM) & (over == 0)
         self.items = np.concatenate([items[stays], later])
@@ -72,9 +71,9 @@ class Returns:
         columns = (items["connection"][returned], items["frame_no"][returned], by["ts_ns"], by["frame_no"])
         return pa.table([pa.array(np.ascontiguousarray(column)) for column in columns], schema=ARROW_RETURNED)
 
-    def open_publishes(self, goes_on: Integers) -> Frames:
+    def open_publishes(self, open_ids: Integers) -> Frames:
         """Frames of publishes of these connections that may still be returned."""
-        own = self.items[np.isin(self.items["connection"], goes_on) & (self.items["kind"] == PUBLISH)]
+        own = self.items[np.isin(self.items["connection"], open_ids) & (self.items["kind"] == PUBLISH)]
         return Frames(own["connection"], own["frame_no"])
 
     def give_up(self, frames: Frames) -> None:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.conversation.outstanding import Frames
+from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from udfs.arrow.numbers import Numbers
 from udfs.arrow.rows import Index, elapsed, joined, numbers_of, picked
-from udfs.conversation.sessions import with_ends
+from udfs.conversation.session_rows import with_outcomes
 
 Integers = NDArray[np.int64]
 ENDS = pa.schema(
@@ -86,7 +86,7 @@ class Known(NamedTuple):
         if self.ends is not None:
             rows = self._settled(rows, self.ends)
         if self.of_sessions is not None:
-            rows = with_ends(rows, self.of_sessions)
+            rows = with_outcomes(rows, self.of_sessions)
         return rows if self.returned is None else self._returned(rows, self.returned)
 
     def _settled(self, rows: pa.RecordBatch, ends: pa.Table) -> pa.RecordBatch:

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from codec.amqp.connections.state import ConnectionState
 from codec.amqp.connections.state import layout as decoder_layout
-from codec.conversation import carried
-from codec.conversation.channels import carried as channel_carried
-from codec.conversation.channels.state import EVENT, LIFE
+from codec.conversation.channels.connections import LAYOUT as CHANNELS
+from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.sessions import semantics
+from codec.conversation.sessions.connections import LAYOUT as SESSIONS
 from codec.layers.state import holds_secrets
 from codec.packing import Writer, sealed, unsealed
 from udfs.conversation.sessions import COMPLETED, OCTETS
@@ -57,8 +57,8 @@ class Layout:
     @classmethod
     def of(cls, config: Config, schemas: Sequence[pa.Schema]) -> Layout:
         """That of tables made as `config` says, with the tables `schemas` in states."""
-        records = [EVENT, LIFE, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS]
-        kinds = [*channel_carried.PARTS.items(), *carried.PARTS.items(), *records]
+        records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS]
+        kinds = [*CHANNELS.kinds.items(), *SESSIONS.kinds.items(), *records]
         roles = [list(config.roles.roles), config.roles.texts, semantics.OUTCOMES, semantics.NAMES]
         handshake = [list(config.handshake.statements), config.handshake.stages]
         parts = [[repr(kind) for kind in kinds], [str(schema) for schema in schemas], repr(roles), repr(handshake)]

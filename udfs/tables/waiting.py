@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from codec.conversation.outstanding import Frames
+from codec.conversation.settled import Frames
 from udfs.arrow.rows import numbers_of
 from udfs.arrow.spool import Spool
 

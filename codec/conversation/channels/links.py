@@ -1,14 +1,13 @@
-"""Consumers on a life of a channel, and what a queue without a name means to them.
+"""Consumers of a channel incarnation, and the queues that they name.
 
-A consumer tag is free again once the consumer is cancelled: deliveries belong to the consumer that had it last. A
-queue has the type that was stated last in a declaration on the connection which was not refused.
+A consumer tag may be used again once the consumer is cancelled: a delivery belongs to the latest consumer with its tag.
+A queue has the type of its last declaration on the connection that was not refused.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.pools import record_of
-from codec.conversation.channels.state import DECLARED, EMPTY, FREE_LINK, LINKS, NONE
+from codec.conversation.channels.state import DECLARED, EMPTY, FREE_LINK, LINKS, NONE, allocate
 from codec.hashes.keyed import found, put
 
 LINK_KEY, LINK_CHANNEL_SHIFT = 1 << 62, 40
@@ -22,10 +21,10 @@ def link_key(channel, tag):
 
 @kernel
 def _new_link(s, slot, channel, tag):
-    at = record_of(s.links, s.numbers, LINKS, FREE_LINK)
+    at = allocate(s.links, s.numbers, LINKS, FREE_LINK)
     link = s.links[at]
     link.channel = channel
-    link.life = slot.life
+    link.incarnation = slot.incarnation
     link.tag = tag
     link.kind = 0
     link.opened_ns = NONE
@@ -47,42 +46,42 @@ def _new_link(s, slot, channel, tag):
 
 @kernel
 def link_of(s, slot, channel, tag):
-    """The link of this life that bears `tag` now; a new one when its opening was not captured."""
+    """The latest link of this incarnation with `tag`; a new one if its opening was not captured."""
     at = found(s.found_by, link_key(channel, tag))
     if at != NONE:
         link = s.links[at]
-        if link.channel == channel and link.life == slot.life and link.tag == tag:
+        if link.channel == channel and link.incarnation == slot.incarnation and link.tag == tag:
             return at
     return _new_link(s, slot, channel, tag)
 
 
 @kernel
-def meant_queue(slot, queue):
-    """The queue that '' stands for is the one declared last on the channel."""
+def resolve_queue(slot, queue):
+    """The queue by its name; '' stands for the one declared last on the channel."""
     return slot.declared if queue == EMPTY else queue
 
 
 @kernel
-def declared_type(s, queue):
-    """The type of a queue by its name; 0 where it is not known."""
+def queue_type_of(s, queue):
+    """The type of a queue; 0 if it is not known."""
     at = found(s.found_by, TYPE_KEY | queue) if queue > EMPTY else NONE
     return at if at != NONE else 0
 
 
 @kernel
-def has_type(s, queue, queue_type):
-    """The broker agreed to a queue of this type, or was not asked to."""
+def set_queue_type(s, queue, queue_type):
+    """Remember the type of a queue that the broker accepted, or that was declared with no-wait."""
     if queue > EMPTY and queue_type:
         put(s.found_by, TYPE_KEY | queue, queue_type)
 
 
 @kernel
-def declare(s, rows, i, slot, request):
-    """A declared queue is what '' means from now on; the broker's name for one declared as '' comes with the answer."""
+def declare_queue(s, rows, i, slot, request):
+    """Make a declared queue the one that '' stands for. If it was declared as '', the reply has its name."""
     if rows.queue[i] > EMPTY:
         slot.declared = rows.queue[i]
         if request == NONE:
-            has_type(s, rows.queue[i], rows.queue_type[i])
+            set_queue_type(s, rows.queue[i], rows.queue_type[i])
     elif request != NONE:
         at = s.numbers[DECLARED]
         s.numbers[DECLARED] += 1
@@ -98,8 +97,8 @@ def open_link(s, rows, i, role, slot):
     link = s.links[at]
     link.kind = role.opens_link
     link.opened_ns = rows.ts_ns[i]
-    link.queue = meant_queue(slot, rows.queue[i])
-    link.queue_type = rows.queue_type[i] if rows.queue_type[i] else declared_type(s, link.queue)
+    link.queue = resolve_queue(slot, rows.queue[i])
+    link.queue_type = rows.queue_type[i] if rows.queue_type[i] else queue_type_of(s, link.queue)
     link.no_ack = rows.no_ack[i]
     link.exclusive = rows.exclusive[i]
     link.accepted = 1 if rows.no_wait[i] == 1 else 0

@@ -1,63 +1,64 @@
-"""Requests and their answers.
+"""Requests and their replies.
 
-Requests of one dialogue by one asker on one life of a channel are answered in order, so they wait in a queue. An answer
-that finds none belongs to none (its request was not captured). Nothing is paired across a loss. With the request that
-ends a transaction waits what was said in the transaction.
+Requests of one reply group (they share a reply) by one side on one incarnation of a channel are answered in order, so
+they wait in a queue. A reply that finds the queue empty is not paired: its request was not captured. Nothing is paired
+across a loss. The request that ends a transaction takes along the settlements of the transaction.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.links import has_type, link_key
-from codec.conversation.channels.pools import record_of, used_again
-from codec.conversation.channels.results import ledger_of, write_event, write_reply
+from codec.conversation.channels.links import link_key, set_queue_type
+from codec.conversation.channels.results import map_of, write_event, write_reply
 from codec.conversation.channels.state import (
     CONNECTION,
-    DIALOGUES,
     FREE_PENDING,
     FREE_REQUEST,
     LOSSES,
     NONE,
+    REQUEST_QUEUES,
     REQUESTS,
     TRANSACTED,
     UNKNOWN,
+    allocate,
+    release,
 )
 from codec.conversation.settlement import NO_RESULT
 from codec.hashes.keyed import found, put
 
-DIALOGUE_BITS = 16
+REPLY_GROUP_BITS = 16
 
 
 @kernel
-def _dialogue(s, channel, life, dialogue, asker):
-    """The record of the requests that are open in a dialogue; those before a loss or of an earlier life are dropped."""
+def _request_queue(s, channel, incarnation, reply_group, requester):
+    """The queue of a reply group; requests before a loss or of an earlier incarnation are dropped from it."""
     numbers = s.numbers
-    key = ((channel << 1 | asker) << DIALOGUE_BITS) | dialogue
+    key = ((channel << 1 | requester) << REPLY_GROUP_BITS) | reply_group
     at = found(s.found_by, key)
     if at == NONE:
-        at = numbers[DIALOGUES]
-        numbers[DIALOGUES] += 1
+        at = numbers[REQUEST_QUEUES]
+        numbers[REQUEST_QUEUES] += 1
         put(s.found_by, key, at)
-        s.dialogues[at].head = NONE
-    record = s.dialogues[at]
-    if record.head != NONE and (record.life != life or record.losses != numbers[LOSSES]):
+        s.request_queues[at].head = NONE
+    record = s.request_queues[at]
+    if record.head != NONE and (record.incarnation != incarnation or record.losses != numbers[LOSSES]):
         request = record.head
         while request != NONE:
-            used_again(s.pendings, s.requests[request].tx_head, numbers, FREE_PENDING)
+            release(s.pendings, s.requests[request].tx_head, numbers, FREE_PENDING)
             request = s.requests[request].next
-        used_again(s.requests, record.head, numbers, FREE_REQUEST)
+        release(s.requests, record.head, numbers, FREE_REQUEST)
         record.head = NONE
     if record.head == NONE:
-        record.life = life
+        record.incarnation = incarnation
         record.losses = numbers[LOSSES]
         record.tail = NONE
     return at
 
 
 @kernel
-def ask(s, rows, i, role, slot, link):
-    """A request waits for its answer; the transaction that it ends goes with it."""
-    at = record_of(s.requests, s.numbers, REQUESTS, FREE_REQUEST)
+def add_request(s, rows, i, role, slot, link):
+    """Queue a request, with the transaction that it ends."""
+    at = allocate(s.requests, s.numbers, REQUESTS, FREE_REQUEST)
     request = s.requests[at]
     request.frame_no = rows.frame_no[i]
     request.ts_ns = rows.ts_ns[i]
@@ -74,7 +75,7 @@ def ask(s, rows, i, role, slot, link):
     if role.ends_transaction:
         slot.tx_first = 0
         slot.tx_head = NONE
-    record = s.dialogues[_dialogue(s, rows.channel[i], slot.life, role.dialogue, rows.sender[i])]
+    record = s.request_queues[_request_queue(s, rows.channel[i], slot.incarnation, role.reply_group, rows.sender[i])]
     if record.head == NONE:
         record.head = at
     else:
@@ -84,9 +85,11 @@ def ask(s, rows, i, role, slot, link):
 
 
 @kernel
-def answered(s, out, rows, i, role, slot):
-    """The request that row `i` answers, still to be released; NONE when there is none."""
-    record = s.dialogues[_dialogue(s, rows.channel[i], slot.life, role.dialogue, 1 - rows.sender[i])]
+def take_request(s, out, rows, i, role, slot):
+    """The request that row `i` replies to, which the caller releases; NONE if there is none."""
+    record = s.request_queues[
+        _request_queue(s, rows.channel[i], slot.incarnation, role.reply_group, 1 - rows.sender[i])
+    ]
     at = record.head
     if at == NONE:
         return NONE
@@ -101,28 +104,28 @@ def answered(s, out, rows, i, role, slot):
         if link.tag == 0 and rows.consumer_tag[i] != 0:
             link.tag = rows.consumer_tag[i]
             put(s.found_by, link_key(rows.channel[i], link.tag), request.link)
-    has_type(s, request.queue, request.queue_type)
+    set_queue_type(s, request.queue, request.queue_type)
     if request.declares != NONE:
         s.declared[request.declares] = rows.queue[i]
     if request.result != NO_RESULT:
-        _end_transaction(s, out, rows.channel[i], slot.life, request)
+        _end_transaction(s, out, rows.channel[i], slot.incarnation, request)
     return at
 
 
 @kernel
-def _end_transaction(s, out, channel, life, request):
-    """What waited for the end of the transaction happens, or did not happen."""
+def _end_transaction(s, out, channel, incarnation, request):
+    """Write the settlements of a transaction with its result."""
     connection, result, at = s.numbers[CONNECTION], request.result, request.tx_head
     while at != NONE:
         p = s.pendings[at]
         write_event(
-            out, connection, p.ledger, p.frame_no, 0, p.first, p.last, p.outcome, 1, request.ts_ns, result
+            out, connection, p.map_no, p.frame_no, 0, p.first, p.last, p.outcome, 1, request.ts_ns, result
         )  # fmt: skip
         at = p.next
-    used_again(s.pendings, request.tx_head, s.numbers, FREE_PENDING)
+    release(s.pendings, request.tx_head, s.numbers, FREE_PENDING)
     request.tx_head = NONE
     if request.tx_first:
-        ledger = ledger_of(channel, life, TRANSACTED)
+        map_no = map_of(channel, incarnation, TRANSACTED)
         write_event(
-            out, connection, ledger, request.frame_no, 0, request.tx_first, request.tx_last, UNKNOWN, 0, 0, result
+            out, connection, map_no, request.frame_no, 0, request.tx_first, request.tx_last, UNKNOWN, 0, 0, result
         )  # fmt: skip

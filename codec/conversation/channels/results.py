@@ -1,34 +1,34 @@
-"""Rows that the history of a connection gives, written one by one."""
+"""Writes the output records of the channel tracker."""
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.channels.state import LEDGER_CHANNEL_SHIFT, LEDGER_LIFE_SHIFT, NONE
+from codec.conversation.channels.state import MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT, NONE
 
-MESSAGES, EVENTS, LIVES, LINK_LIVES, REPLIES = range(5)  # cells of `Results.counts`
-
-
-@kernel
-def ledger_of(channel, life, ledger):
-    """The number of a ledger within its connection."""
-    return (channel << LEDGER_CHANNEL_SHIFT) | (life << LEDGER_LIFE_SHIFT) | ledger
+MESSAGES, EVENTS, INCARNATIONS, LINK_ROWS, REPLIES = range(5)  # cells of `Results.counts`
 
 
 @kernel
-def known_queue(declared, queue):
-    """A queue by its name; one declared without a name has that which the answer gave it."""
+def map_of(channel, incarnation, kind):
+    """The number of an unsettled map within its connection; `kind`: SENT, RECEIVED or TRANSACTED."""
+    return (channel << MAP_CHANNEL_SHIFT) | (incarnation << MAP_INCARNATION_SHIFT) | kind
+
+
+@kernel
+def queue_name(declared, queue):
+    """The name of a queue; if it was declared without one, the name in the reply."""
     return declared[-queue - 1] if queue < 0 else queue
 
 
 @kernel
-def write_message(out, connection, frame_no, channel, life, operation, queue, link, tag, outcome):
-    """A message, with the outcome that it has when nothing more is said."""
+def write_message(out, connection, frame_no, channel, incarnation, operation, queue, link, tag, outcome):
+    """A message, with the outcome that it has if nothing settles it."""
     row = out.messages[out.counts[MESSAGES]]
     out.counts[MESSAGES] += 1
     row.connection = connection
     row.frame_no = frame_no
     row.channel = channel
-    row.life = life
+    row.incarnation = incarnation
     row.operation = operation
     row.queue = queue
     row.link = link
@@ -38,13 +38,13 @@ def write_message(out, connection, frame_no, channel, life, operation, queue, li
 
 @kernel
 def write_event(
-    out, connection, ledger, frame_no, opens, first, last, outcome, final, effective_ns, transaction
+    out, connection, map_no, frame_no, opens, first, last, outcome, final, effective_ns, transaction
 ):  # fmt: skip
     """An event for `codec.conversation.settlement`."""
     row = out.events[out.counts[EVENTS]]
     out.counts[EVENTS] += 1
     row.connection = connection
-    row.ledger = ledger
+    row.map_no = map_no
     row.frame_no = frame_no
     row.opens = opens
     row.first = first
@@ -56,13 +56,13 @@ def write_event(
 
 
 @kernel
-def write_life(out, connection, channel, slot):
-    """A life of a channel."""
-    row = out.lives[out.counts[LIVES]]
-    out.counts[LIVES] += 1
+def write_incarnation(out, connection, channel, slot):
+    """A channel incarnation."""
+    row = out.incarnations[out.counts[INCARNATIONS]]
+    out.counts[INCARNATIONS] += 1
     row.connection = connection
     row.channel = channel
-    row.life = slot.life
+    row.incarnation = slot.incarnation
     row.opened_ns = slot.opened_ns
     row.close_ns = slot.close_ns
     row.close_sender = slot.close_sender
@@ -79,19 +79,19 @@ def write_life(out, connection, channel, slot):
 
 @kernel
 def write_links(out, connection, channel, slot, links, declared):
-    """The links of a life of a channel that stood: the server agreed, was not asked to, or messages came."""
+    """The links of an incarnation that were open: the server accepted them or had not to reply, or messages came."""
     at = slot.links
     while at != NONE:
         link = links[at]
         if link.tag and (link.accepted or link.transfers):
-            row = out.links[out.counts[LINK_LIVES]]
-            out.counts[LINK_LIVES] += 1
+            row = out.links[out.counts[LINK_ROWS]]
+            out.counts[LINK_ROWS] += 1
             row.connection = connection
             row.channel = channel
-            row.life = slot.life
+            row.incarnation = slot.incarnation
             row.kind = link.kind
             row.name = link.tag
-            row.queue = known_queue(declared, link.queue)
+            row.queue = queue_name(declared, link.queue)
             row.queue_type = link.queue_type
             row.no_ack = link.no_ack
             row.exclusive = link.exclusive
@@ -105,7 +105,7 @@ def write_links(out, connection, channel, slot, links, declared):
 
 @kernel
 def write_reply(out, connection, frame_no, reply_frame_no, reply_name, latency_ns):
-    """A request and its answer."""
+    """A request and its reply."""
     row = out.replies[out.counts[REPLIES]]
     out.counts[REPLIES] += 1
     row.connection = connection

@@ -1,7 +1,7 @@
-"""What is kept of the connection at hand while its methods go by: its channels, consumers, requests, transactions.
+"""State of the current connection in the channel tracker: its channels, consumers, requests and transactions.
 
-Every field is int64. Codes of names and texts are the caller's; 0 is none. -1 is "not known" for numbers, times and
-truth values. Records that a life of a channel no longer needs are used again (`next` leads through the free ones).
+All fields are int64. Names and texts are numbers of the caller, 0 for none; -1 stands for unknown numbers, times and
+truth values. Records that a channel incarnation no longer needs are reused (`next` chains the free ones).
 """
 
 from __future__ import annotations
@@ -22,50 +22,50 @@ def _record(fields: str) -> np.dtype:
     return np.dtype([(name, "i8") for name in fields.split()])
 
 
-# What a method does, as the caller's roles say: one row a name, row 0 nothing.
+# What a method does: one row a name, row 0 does nothing.
 ROLE = _record(
-    "operation dialogue asks answers opens_channel opened_channel closes_channel mode ends_transaction declares "
-    "opens_link closes_link prefetch settles_all outside_transactions"
+    "operation reply_group is_request is_reply opens_channel opened_channel closes_channel mode ends_transaction "
+    "declares opens_link closes_link prefetch settles_all outside_transactions"
 )
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)
-CONFIRM, TX = 1, 2  # of the modes, these two have rules here
-UNSETTLED, UNKNOWN, PRESETTLED = range(1, 4)  # outcomes that no method gives
+CONFIRM, TX = 1, 2  # the modes that have rules here
+UNSETTLED, UNKNOWN, PRESETTLED = range(1, 4)  # outcomes that do not come from a method
 EMPTY = 1  # the text ''
 
-# Ledgers of a life of a channel: publishes by confirm tag, deliveries by delivery tag, publishes in transactions.
+# Unsettled maps of an incarnation: publishes by confirm tag, deliveries by delivery tag, publishes in transactions.
 SENT, RECEIVED, TRANSACTED = range(3)
-LEDGER_CHANNEL_SHIFT, LEDGER_LIFE_SHIFT = 42, 2
+MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT = 42, 2
 
 SLOT = _record(
-    "epoch life shown opened_ns closed close_ns close_sender close_code close_text mode prefetch_count prefetch_size "
-    "published delivered returned opened_sent opened_received confirm_from confirm_losses declared lost_client "
-    "lost_server tx_first tx_last tx_head links named_sent named_received doubted"
+    "epoch incarnation used opened_ns closed close_ns close_sender close_code close_text mode prefetch_count "
+    "prefetch_size published delivered returned opened_sent opened_received confirm_from confirm_losses declared "
+    "lost_client lost_server tx_first tx_last tx_head links named_sent named_received doubted"
 )
 LINK = _record(
-    "channel life tag kind opened_ns queue queue_type no_ack exclusive accepted closing_ns closing_sender closing_name "
-    "transfers next"
+    "channel incarnation tag kind opened_ns queue queue_type no_ack exclusive accepted closing_ns closing_sender "
+    "closing_name transfers next"
 )
-DIALOGUE = _record("life losses head tail")
+REQUEST_QUEUE = _record("incarnation losses head tail")
 REQUEST = _record("frame_no ts_ns queue queue_type no_ack link declares result tx_first tx_last tx_head next")
-PENDING = _record("frame_no ledger first last outcome next")
+PENDING = _record("frame_no map_no first last outcome next")
 
 # Results.
-MESSAGE = _record("connection frame_no channel life operation queue link tag outcome")
-EVENT = _record("connection ledger frame_no opens first last outcome final effective_ns transaction")
-LIFE = _record(
-    "connection channel life opened_ns close_ns close_sender close_code close_text mode prefetch_count prefetch_size "
-    "published delivered returned opened"
+MESSAGE = _record("connection frame_no channel incarnation operation queue link tag outcome")
+EVENT = _record("connection map_no frame_no opens first last outcome final effective_ns transaction")
+INCARNATION = _record(
+    "connection channel incarnation opened_ns close_ns close_sender close_code close_text mode prefetch_count "
+    "prefetch_size published delivered returned opened"
 )
-LINK_LIFE = _record(
-    "connection channel life kind name queue queue_type no_ack exclusive opened_ns closed_ns closing_sender "
+LINK_ROW = _record(
+    "connection channel incarnation kind name queue queue_type no_ack exclusive opened_ns closed_ns closing_sender "
     "closing_name transfers"
 )
 REPLY = _record("connection frame_no reply_frame_no reply_name latency_ns")
 
-# Cells of `State.numbers`; of a pool, how many records were ever used, then the first free one.
+# Cells of `State.numbers`; of a pool: the number of records, and the first free one.
 (
-    CONNECTION, STARTED, EPOCH, LOSSES, LOST_CLIENT, LOST_SERVER, LOSSES_CLIENT, TOUCHED, DIALOGUES, REQUESTS,
+    CONNECTION, STARTED, EPOCH, LOSSES, LOST_CLIENT, LOST_SERVER, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS,
     FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, DECLARED,
 ) = range(16)  # fmt: skip
 
@@ -78,8 +78,8 @@ class Roles(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Methods and losses in the order of connection and frame_no: columns int64 (n,). Truth values and numbers -1 when
-    not there, names and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.amqp.notes) 0 or 1."""
+    """Methods and losses by connection and frame_no: columns int64 (n,). Absent truth values and numbers are -1, names
+    and texts 0; `loss`, `on_connection`, `peer_late`, `late` (codec.amqp.notes) are 0 or 1."""
 
     connection_id: np.ndarray
     frame_no: np.ndarray
@@ -107,25 +107,24 @@ class Rows(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Records of MESSAGE, EVENT, LIFE, LINK_LIFE, REPLY; `counts` int64 (5,): how many of each there are."""
+    """Records of MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY; `counts` int64 (5,): how many of each there are."""
 
     messages: np.ndarray
     events: np.ndarray
-    lives: np.ndarray
+    incarnations: np.ndarray
     links: np.ndarray
     replies: np.ndarray
     counts: np.ndarray
 
 
 class State(NamedTuple):
-    """`slots`: SLOT by channel, of this connection when its epoch is; `touched`: channels that are. `found_by` leads to
-    records of dialogues and links, and from queues to their types. `declared`:
-    names of queues by number of the declaration that asked for one."""
+    """`slots`: SLOT by channel, valid if its epoch is that of the connection; `touched`: channels that are. `found_by`
+    finds request queues, links, and types of queues. `declared`: names of queues declared without one."""
 
     slots: np.ndarray
     touched: np.ndarray
     found_by: Keyed
-    dialogues: np.ndarray
+    request_queues: np.ndarray
     requests: np.ndarray
     links: np.ndarray
     pendings: np.ndarray
@@ -138,9 +137,9 @@ def _pool(kind: np.dtype, count: int) -> np.ndarray:
 
 
 def new_state() -> State:
-    """The state before the first row; memory of channels is touched only where they are used."""
+    """The state before the first row; only memory of channels in use is touched."""
     return State(
-        _pool(SLOT, CHANNELS), np.zeros(CHANNELS, np.int64), new_keyed(), _pool(DIALOGUE, 0), _pool(REQUEST, 0),
+        _pool(SLOT, CHANNELS), np.zeros(CHANNELS, np.int64), new_keyed(), _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0),
         _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64), np.zeros(16, np.int64),
     )  # fmt: skip
 
@@ -154,11 +153,11 @@ def _longer(pool: np.ndarray, used: int, more: int) -> np.ndarray:
 
 
 def with_room(state: State, rows: int) -> State:
-    """`state` with room for what so many more rows may add: at most one record of each pool a row."""
+    """`state` with room for so many more rows, each of which adds at most one record to a pool."""
     numbers = state.numbers
     return state._replace(
         found_by=keyed_with_room(state.found_by, 2 * rows),
-        dialogues=_longer(state.dialogues, int(numbers[DIALOGUES]), rows),
+        request_queues=_longer(state.request_queues, int(numbers[REQUEST_QUEUES]), rows),
         requests=_longer(state.requests, int(numbers[REQUESTS]), rows),
         links=_longer(state.links, int(numbers[LINKS]), rows),
         pendings=_longer(state.pendings, int(numbers[PENDINGS]), rows),
@@ -167,21 +166,21 @@ def with_room(state: State, rows: int) -> State:
 
 
 def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
-    """Room for the results of so many rows, the last of which may end all that is open: `touched` channels, `waiting`
-    settlements and `links`; touched only where used."""
-    lives = touched + 2 * rows
-    sizes = (rows, 4 * rows + waiting + 2 * lives, lives, links + rows, rows)
-    kinds = (MESSAGE, EVENT, LIFE, LINK_LIFE, REPLY)
+    """Room for the results of so many rows, the last of which may end `touched` channels, `waiting` settlements and
+    `links`."""
+    incarnations = touched + 2 * rows
+    sizes = (rows, 4 * rows + waiting + 2 * incarnations, incarnations, links + rows, rows)
+    kinds = (MESSAGE, EVENT, INCARNATION, LINK_ROW, REPLY)
     of_kind = [np.empty(size, kind).view(np.recarray) for kind, size in zip(kinds, sizes, strict=True)]
-    messages, events, life_rows, link_rows, replies = of_kind
-    return Results(messages, events, life_rows, link_rows, replies, np.zeros(len(kinds), np.int64))
+    messages, events, incarnation_rows, link_rows, replies = of_kind
+    return Results(messages, events, incarnation_rows, link_rows, replies, np.zeros(len(kinds), np.int64))
 
 
 @kernel
-def begin_life(slot, life):
-    """A new life of a channel: nothing is known of it yet."""
-    slot.life = life
-    slot.shown = 0
+def begin_incarnation(slot, incarnation):
+    """Reset a slot for a new incarnation of its channel."""
+    slot.incarnation = incarnation
+    slot.used = 0
     slot.opened_ns = NONE
     slot.closed = 0
     slot.close_ns = NONE
@@ -206,3 +205,25 @@ def begin_life(slot, life):
     slot.named_sent = NONE
     slot.named_received = NONE
     slot.doubted = 0
+
+
+@kernel
+def release(pool, head, numbers, free):
+    """Free the chain of records from `head` on."""
+    while head != NONE:
+        following = pool[head].next
+        pool[head].next = numbers[free]
+        numbers[free] = head
+        head = following
+
+
+@kernel
+def allocate(pool, numbers, used, free):
+    """The place of a record of `pool`: a free one, or else a new one."""
+    at = numbers[free]
+    if at != NONE:
+        numbers[free] = pool[at].next
+    else:
+        at = numbers[used]
+        numbers[used] += 1
+    return at

@@ -1,10 +1,10 @@
-"""Credit of subscriptions of AMQP 0-10: for how long the server was not allowed to send anything.
+"""Credit of subscriptions of AMQP 0-10: how long the server was not allowed to send.
 
-A subscription begins in window mode and with nothing. message.flow adds messages, or octets (the payloads of header and
-body frames), 2^32-1 for no limit, and every transfer uses up both; in window mode a transfer gives back what it used
-when the client completes it. message.stop and message.set-flow-mode set both to zero, and what was sent before gives
-nothing back after that. A balance is never below zero: what was sent before a stop had come to the server is not owed.
-(0-10 specification, class message: subscribe, set-flow-mode, flow, stop.)
+A subscription begins in window mode without credit. message.flow adds messages or octets (payloads of header and body
+frames; 2^32-1: no limit), and each transfer uses both. In window mode a transfer returns its credit when the client
+completes it. message.stop and message.set-flow-mode set the credit to zero, after which earlier transfers return none.
+Credit is never negative: transfers sent before a stop arrived are not owed. (0-10 specification, class message:
+subscribe, set-flow-mode, flow, stop.)
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ WINDOW = DEFAULT_FLOW_MODE
 
 
 class Changes(NamedTuple):
-    """What changes the credit of subscriptions, by subscription and frame_no: columns int64 (n,). `sent_frame_no`: of
-    what is given back, the transfer that used it, else -1. `until_ns`: when the session ends."""
+    """Changes of credit by subscription and frame_no: columns int64 (n,). `sent_frame_no`: of returned credit, the
+    transfer that used it, else -1. `until_ns`: the end of the session."""
 
     link: np.ndarray
     frame_no: np.ndarray
@@ -43,7 +43,7 @@ def _balance(limitless, left):
 
 @kernel
 def idle_times(changes, found):
-    """Add to `found`, int64 by link, the time in which the server had nothing left."""
+    """Add to `found`, int64 by link, the time without credit."""
     n, i = len(changes.link), 0
     messages, octets, all_messages, all_octets, zeroed, window, over = 0, 0, 0, 0, 0, WINDOW, 0
     while i < n:

@@ -1,21 +1,21 @@
-"""Links: which attach of one side belongs to which of the other, what a handle or a destination stands for, and credit.
+"""Links: pairs the attaches of both sides, resolves handles and destinations, and counts credit.
 
-A link of 1.0 is known by its name and direction, and each side gives it a handle of its own for as long as it is
-attached; the handle is free after the detach (1.0 core specification, 2.6.1 to 2.6.6). Attaches of one name are
-answered in the order in which they were sent. A destination of 0-10 names the latest subscription to it. Nothing is
-joined across a loss: after it, a handle is bound again by the next attach, a destination by the next subscription.
+A link of 1.0 is identified by name and direction; each side gives it a handle, which is free again after the detach
+(1.0 core specification, 2.6.1 to 2.6.6). Attaches of one name are answered in order. A destination of 0-10 is the name
+of its latest subscription. Nothing is paired across a loss: after it, only a new attach or subscription defines what a
+handle or destination stands for.
 
-Messages over what is bound to nothing make a link that is not known.
+Messages with an undefined handle or destination belong to a link that is not `known`.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.sessions.pools import FIRST, new_record
 from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, key_of
 from codec.conversation.sessions.state import (
     CLIENT,
     CONNECTION,
+    FIRST,
     LOSSES_CLIENT,
     NO_LIMIT,
     NONE,
@@ -26,6 +26,7 @@ from codec.conversation.sessions.state import (
     SUBSCRIPTION,
     TX,
     losses,
+    new_record,
 )
 from codec.hashes.keyed import found, put
 
@@ -86,7 +87,7 @@ def _new_link(s, place, known, kind, name):
 
 @kernel
 def _binding(s, key):
-    """The record of a handle or destination."""
+    """The binding of a handle or destination."""
     at = found(s.found_by, key)
     if at == NONE:
         at = new_record(s.bindings)
@@ -103,19 +104,19 @@ def _binding(s, key):
 
 @kernel
 def handle_of(s, rows, i, place):
-    """The record of what the handle of row `i` stands for; rows without one share one."""
+    """The binding of the handle of row `i`; rows without a handle share one."""
     return _binding(s, key_of(HANDLE, place - s.sessions.cells[FIRST], rows.sender[i], rows.handle[i] + 1))
 
 
 @kernel
 def destination_of(s, rows, i, place):
-    """The record of what the destination of row `i` stands for."""
+    """The binding of the destination of row `i`."""
     return _binding(s, key_of(DESTINATION, place - s.sessions.cells[FIRST], 0, rows.destination[i]))
 
 
 @kernel
 def bound_link(s, binding, place, kind, name, own_losses):
-    """The link that a handle or destination stands for now; one that is not known where it stands for nothing."""
+    """The link that a handle or destination stands for; a link that is not known if it stands for none."""
     if binding.link != NONE and binding.losses == own_losses:
         return binding.link
     if binding.unknown == NONE or binding.unknown_losses != own_losses:
@@ -126,7 +127,7 @@ def bound_link(s, binding, place, kind, name, own_losses):
 
 @kernel
 def _attaching(s, place, session, sender, kind, name):
-    """The attaches of a name and direction that wait for their answers; none of them across a loss."""
+    """The attaches of a name and direction that wait for those of the other side; a loss empties the queue."""
     key = key_of(ATTACHED, place - s.sessions.cells[FIRST], kind - SENDER, name)
     at = found(s.found_by, key)
     epoch = losses(s.numbers)
@@ -137,9 +138,9 @@ def _attaching(s, place, session, sender, kind, name):
     attaching = s.attachings.rows[at]
     if attaching.epoch != epoch:
         attaching.epoch = epoch
-        # Whoever attaches first asks; where the capture began, or lost bytes, inside of the session, that is the
-        # client: the first attach seen may be an answer.
-        attaching.asker = sender if session.opened_losses == epoch else CLIENT
+        # The side that attaches first is the opener. If the capture began or lost bytes inside the session, the first
+        # attach that was captured may be an answer: the client is taken to be the opener.
+        attaching.opener = sender if session.opened_losses == epoch else CLIENT
         attaching.head = NONE
         attaching.tail = NONE
     return attaching
@@ -147,7 +148,7 @@ def _attaching(s, place, session, sender, kind, name):
 
 @kernel
 def attach(s, rows, i, place, session, own_losses):
-    """Row `i` attaches: its handle is bound to a link, which it shares with the attach that it answers."""
+    """Row `i` attaches: bind its handle to a new link, or to that of the attach that it answers."""
     sender, name = rows.sender[i], rows.link_name[i]
     binding = handle_of(s, rows, i, place)
     if rows.handle[i] == NONE or name == 0 or rows.is_receiver[i] == NONE:
@@ -156,12 +157,12 @@ def attach(s, rows, i, place, session, own_losses):
     kind = RECEIVER if (sender == CLIENT) == (rows.is_receiver[i] == 1) else SENDER
     attaching = _attaching(s, place, session, sender, kind, name)
     at = NONE
-    if sender != attaching.asker and attaching.head != NONE:
+    if sender != attaching.opener and attaching.head != NONE:
         at = attaching.head
         attaching.head = s.links.rows[at].next
     else:
         at = _new_link(s, place, 1, kind, name)
-        if sender == attaching.asker:
+        if sender == attaching.opener:
             if attaching.head == NONE:
                 attaching.head = at
             else:
@@ -174,9 +175,9 @@ def attach(s, rows, i, place, session, own_losses):
 
 @kernel
 def _state_terms(s, rows, i, session, link):
-    """What the attach in row `i` says of its link."""
+    """Update a link with the fields of the attach in row `i`."""
     sender = rows.sender[i]
-    # Of its far end's terminus an attach says where the messages go, or come from.
+    # The address of the far end: where the messages go to, or come from.
     address = rows.target_address[i] if link.kind == SENDER else rows.source_address[i]
     if sender == CLIENT:
         link.client_attached = 1
@@ -213,7 +214,7 @@ def _state_terms(s, rows, i, session, link):
 
 @kernel
 def detach(rows, i, binding, link):
-    """Row `i` detaches: the first one ends the link, the first one with an error says why."""
+    """Row `i` detaches: the first detach ends the link, the first one with an error has its reason."""
     binding.link = NONE
     if link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
@@ -238,7 +239,7 @@ def _since_attach(rows, i, link, ahead):
 
 @kernel
 def credit_link(rows, i, role, link):
-    """Row `i` is about a link: how much more may be sent over it, and since when nothing."""
+    """Update the credit of a link, and how long it had none."""
     ts_ns = rows.ts_ns[i]
     if link.starves:
         link.starved_ns += ts_ns - link.last_ns
@@ -276,7 +277,7 @@ def subscribe(s, rows, i, place):
 
 @kernel
 def change_subscription(s, rows, i, role, place, at):
-    """Row `i` is about the subscription at `at`, or a transfer over it."""
+    """Update the subscription at `at` with a command about it, or a transfer over it."""
     link, value = s.links.rows[at], rows.value[i]
     if role.cancels and link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]

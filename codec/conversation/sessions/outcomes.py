@@ -1,9 +1,8 @@
-"""What became of the messages of connections that have ended, and of their transactions.
+"""Outcomes of messages and transactions, from the records of connections.
 
-What is said inside a transaction takes effect when its end was done, and never when that failed; what a client says
-counts from when it asked for the end, as if it were said there. Both versions name transactions and use a name again
-once a transaction is over, so the end of one is the next end of its name. (1.0 core specification, 4.3; 0-10
-specification, classes tx, dtx.)
+A settlement inside a transaction takes effect if the transaction ends successfully; one by the client counts from its
+request to end it. Names of transactions are reused, so a transaction ends at the next end of its name (1.0 core
+specification, 4.3; 0-10 specification, classes tx, dtx).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from codec.conversation.sessions.state import (
     ABORTED,
     COMPLETIONS,
     CONFIRMED,
-    LEDGERS,
+    MAPS,
     NACKED,
     NONE,
     PRESETTLED,
@@ -25,7 +24,7 @@ from codec.conversation.sessions.state import (
     SERVER,
     UNKNOWN,
     UNSETTLED,
-    Ended,
+    SessionRecords,
 )
 from codec.conversation.settled import settled_at_once
 from codec.conversation.settlement import NO_RESULT, ROLLED_BACK, Settled
@@ -36,10 +35,9 @@ KEY_BITS = 34  # keys of transactions are below 2**33, above -2**33
 
 
 class Outcomes(NamedTuple):
-    """By message, int64 (n,): `outcome` a number of semantics.OUTCOMES; `settled_ns`, `settled_frame_no` -1 where it is
-    not known when; `transaction` of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of commands that were
-    answered, else -1; `final`: whether nothing that is said later changes that. `completed`: what became of the
-    transfers over subscriptions."""
+    """By message, int64 (n,): `outcome`, of semantics.OUTCOMES; `settled_ns`, `settled_frame_no`, -1 if unknown;
+    `transaction`, of codec.conversation.settlement; `reply_frame_no`, `reply_ns` of answered commands, else -1;
+    `final`: no later frame changes them. `completed`: completions of transfers over subscriptions."""
 
     outcome: Integers
     settled_ns: Integers
@@ -51,9 +49,8 @@ class Outcomes(NamedTuple):
     completed: Settled
 
 
-class Ends(NamedTuple):
-    """Ends of transactions that were asked for, by `place` (transaction and frame), int64 (n,); `result` NONE where
-    there is no answer."""
+class TransactionEnds(NamedTuple):
+    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` NONE without an answer."""
 
     place: Integers
     ended_ns: Integers
@@ -62,25 +59,25 @@ class Ends(NamedTuple):
 
 
 class Places:
-    """Finds frames of ledgers among given ones."""
+    """An index of frames in unsettled maps."""
 
-    def __init__(self, ledgers: Integers, frames: Integers) -> None:
-        keys = (ledgers << FRAME_BITS) | frames
+    def __init__(self, maps: Integers, frames: Integers) -> None:
+        keys = (maps << FRAME_BITS) | frames
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
 
-    def find(self, ledgers: Integers, frames: Integers) -> Integers:
-        """Where each is among the given ones; -1 where it is not."""
+    def find(self, maps: Integers, frames: Integers) -> Integers:
+        """The place of each in the index; -1 if it is not there."""
         if not len(self._keys):
             return np.full(len(frames), NONE)
-        keys = (ledgers << FRAME_BITS) | frames
+        keys = (maps << FRAME_BITS) | frames
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         found: Integers = np.where(self._keys[at] == keys, self._order[at], NONE)
         return found
 
 
-def concluded(records: Ended) -> Outcomes:
-    """What became of the messages."""
+def outcomes_of(records: SessionRecords) -> Outcomes:
+    """The outcomes of all messages."""
     messages, events = records.messages, records.events
     transactions = _Transactions(records)
     end = transactions.following(events["connection"], events["key"], events["frame_no"])
@@ -90,22 +87,22 @@ def concluded(records: Ended) -> Outcomes:
     columns["effective_ns"] = np.where(end != NONE, _picked(transactions.ends.asked_ns, end), columns["effective_ns"])
     columns["transaction"] = np.where(end != NONE, _picked(transactions.ends.result, end), NO_RESULT)
     settled = settled_at_once(columns)
-    of_completions = settled.ledger % LEDGERS >= COMPLETIONS
+    of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
     end = transactions.following(messages["connection"], messages["key"], messages["frame_no"])
-    ends = Ends(NO_PLACES, *(_picked(column, end) for column in transactions.ends[1:]))
-    at = Places(settled.ledger, settled.frame_no).find(
-        messages["session"] * LEDGERS + messages["sender"], messages["frame_no"]
+    ends = TransactionEnds(NO_PLACES, *(_picked(column, end) for column in transactions.ends[1:]))
+    at = Places(settled.map_no, settled.frame_no).find(
+        messages["session"] * MAPS + messages["sender"], messages["frame_no"]
     )
     return _of_messages(records, settled, at, ends, end != NONE)._replace(completed=completed)
 
 
-_OF_EVENTS = ("connection", "ledger", "frame_no", "opens", "first", "last", "outcome", "final", "effective_ns")
+_OF_EVENTS = ("connection", "map_no", "frame_no", "opens", "first", "last", "outcome", "final", "effective_ns")
 NO_PLACES = np.zeros(0, np.int64)
 
 
 def _picked(values: Integers, at: Integers) -> Integers:
-    """The values at these places; NONE where that is NONE."""
+    """The values at these places; NONE where the place is NONE."""
     if not len(values):
         return np.full(len(at), NONE)
     found: Integers = np.where(at == NONE, NONE, values[at])
@@ -113,35 +110,35 @@ def _picked(values: Integers, at: Integers) -> Integers:
 
 
 class _Transactions:
-    """The transactions of connections, and how they ended."""
+    """The transactions of connections and their ends."""
 
-    def __init__(self, records: Ended) -> None:
+    def __init__(self, records: SessionRecords) -> None:
         self._connections = np.unique(records.sessions["connection"])
-        asks, events = records.asks, records.events
-        answers = np.isin(events["ledger"], asks["ledger"]) if len(asks) else np.zeros(len(events), bool)
+        tx_ends, events = records.tx_ends, records.events
+        answers = np.isin(events["map_no"], tx_ends["map_no"]) if len(tx_ends) else np.zeros(len(events), bool)
         columns = {name: np.ascontiguousarray(events[name][answers]) for name in _OF_EVENTS}
         columns["transaction"] = np.full(int(answers.sum()), NO_RESULT)
-        settled = settled_at_once(columns) if len(asks) else None
+        settled = settled_at_once(columns) if len(tx_ends) else None
         if settled is None:
-            self.ends = Ends(NO_PLACES, NO_PLACES, NO_PLACES, NO_PLACES)
+            self.ends = TransactionEnds(NO_PLACES, NO_PLACES, NO_PLACES, NO_PLACES)
             self._names = NO_PLACES
             return
-        at = Places(settled.ledger, settled.frame_no).find(asks["ledger"], asks["frame_no"])
+        at = Places(settled.map_no, settled.frame_no).find(tx_ends["map_no"], tx_ends["frame_no"])
         answer = np.where(at == NONE, 0, _picked(settled.outcome, at))
         when = np.where(_picked(settled.settled_frame_no, at) < 0, NONE, _picked(settled.settled_ns, at))
-        done = asks["key"] != 0
-        asks, answer = asks[done], answer[done]
-        names = self._named(asks["connection"], asks["key"])
+        done = tx_ends["key"] != 0
+        tx_ends, answer = tx_ends[done], answer[done]
+        names = self._named(tx_ends["connection"], tx_ends["key"])
         self._names = np.unique(names)
-        places = (np.searchsorted(self._names, names) << FRAME_BITS) | asks["frame_no"]
+        places = (np.searchsorted(self._names, names) << FRAME_BITS) | tx_ends["frame_no"]
         order = np.argsort(places)
-        result = np.where(answer == CONFIRMED, asks["result"], ROLLED_BACK)
+        result = np.where(answer == CONFIRMED, tx_ends["result"], ROLLED_BACK)
         result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED)), result, NONE)
-        self.ends = Ends(places[order], when[done][order], asks["ts_ns"][order], result[order])
+        self.ends = TransactionEnds(places[order], when[done][order], tx_ends["ts_ns"][order], result[order])
 
     def following(self, connections: Integers, keys: Integers, frames: Integers) -> Integers:
-        """The next end of each transaction, at a frame or behind it, as a place of `ends`; NONE where there is none, or
-        it was not answered: the name may be used again behind it."""
+        """The next end of each transaction at or after a frame, as a place of `ends`; NONE if there is none, or no
+        answer to it: the name may be reused after it."""
         if not len(self._names):
             return np.full(len(keys), NONE)
         names = self._named(connections, keys)
@@ -159,36 +156,36 @@ class _Transactions:
 
 
 def _of_messages(
-    records: Ended, settled: Settled, at: Integers, ends: Ends, ended: NDArray[np.bool_]
+    records: SessionRecords, settled: Settled, at: Integers, ends: TransactionEnds, ended: NDArray[np.bool_]
 ) -> Outcomes:  # fmt: skip
-    """`at`: where each message is in `settled`; `ends` of the transactions that messages are in."""
+    """`at`: place of each message in `settled`; `ends`: of the transactions of messages."""
     messages = records.messages
-    said = np.where(at == NONE, 0, _picked(settled.outcome, at))
+    stated = np.where(at == NONE, 0, _picked(settled.outcome, at))
     frame_no = _picked(settled.settled_frame_no, at)
     was_settled = frame_no >= 0
-    given = np.where((said == 0) & was_settled, _default_outcomes(records), said)
+    given = np.where((stated == 0) & was_settled, _default_outcomes(records), stated)
     in_transaction = messages["key"] != 0
-    # One that was only confirmed in a transaction whose end was not seen.
+    # A confirm in a transaction whose end was not captured is no outcome.
     stands = (given != 0) & ~(in_transaction & ~ended & (given == CONFIRMED))
-    no_answer = _unanswered(records)
+    no_answer = _without_outcome(records)
     outcome = np.where(stands, given, no_answer)
-    # What needs no accept is settled as it is sent. That a publish was completed, sooner or later, tells when.
+    # A transfer that needs no accept is settled when it is sent; of a publish, its completion has the time.
     delivered = messages["sender"] == SERVER
     refused = ~delivered & stands & (given != CONFIRMED)
     outcome = np.where((messages["needs_no_accept"] == 1) & ~refused, PRESETTLED, outcome)
     outcome = np.where(delivered & (messages["readable"] == 0), UNKNOWN, outcome)
-    # When something presettled was settled says nothing: it was when it was sent.
-    told = stands & was_settled & (said != PRESETTLED)
+    # Presettled messages have no time of settlement.
+    known = stands & was_settled & (stated != PRESETTLED)
     # The disposition that settles a command to a coordinator is its reply.
-    answered = (messages["command"] == 1) & was_settled & ~np.isin(said, (PRESETTLED, ABORTED))
+    answered = (messages["command"] == 1) & was_settled & ~np.isin(stated, (PRESETTLED, ABORTED))
     settled_ns = np.maximum(_picked(settled.settled_ns, at), ends.ended_ns)
     result = np.where(at == NONE, NO_RESULT, _picked(settled.transaction, at))
-    # Another accept may have followed the one that was undone, in a transaction of its own.
+    # After a rolled-back accept another one may have followed, in a transaction of its own.
     result = np.where(delivered & ~stands & (outcome == UNKNOWN), NO_RESULT, result)
     return Outcomes(
         outcome,
-        np.where(told, settled_ns, NONE),
-        np.where(told, frame_no, NONE),
+        np.where(known, settled_ns, NONE),
+        np.where(known, frame_no, NONE),
         np.where(ended, ends.result, result),
         np.where(answered, frame_no, NONE),
         np.where(answered, _picked(settled.settled_ns, at), NONE),
@@ -197,34 +194,33 @@ def _of_messages(
     )
 
 
-def still_needed(records: Ended, outcomes: Outcomes) -> NDArray[np.bool_]:
-    """Which events say something of messages that are not final, in a connection without transactions: what opens
-    them, what was noted of them, and what settled those whose links are not known yet."""
+def still_needed(records: SessionRecords, outcomes: Outcomes) -> NDArray[np.bool_]:
+    """Which events later outcomes need, in connections without transactions: openings of messages that are not final,
+    notes on them, and settlements of those whose links are not known yet."""
     events = records.events
-    opens, ledger = events["opens"] == 1, events["ledger"]
+    opens, map_no = events["opens"] == 1, events["map_no"]
     messages = records.messages[~outcomes.final]
-    own = (messages["session"] * LEDGERS + messages["sender"], messages["frame_no"])
-    waits = Places(*own).find(ledger, events["frame_no"]) != NONE
-    waits |= (ledger % LEDGERS >= COMPLETIONS) & (
-        Places(outcomes.completed.ledger, outcomes.completed.frame_no).find(ledger, events["frame_no"]) == NONE
+    own = (messages["session"] * MAPS + messages["sender"], messages["frame_no"])
+    waits = Places(*own).find(map_no, events["frame_no"]) != NONE
+    waits |= (map_no % MAPS >= COMPLETIONS) & (
+        Places(outcomes.completed.map_no, outcomes.completed.frame_no).find(map_no, events["frame_no"]) == NONE
     )
-    return about(events, waits & opens)
+    return events_about(events, waits & opens)
 
 
-def about(events: NDArray[np.void], waits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which events say something of those messages whose openings are marked in `waits`: these, and what was noted of
-    them."""
-    opens, ledger = events["opens"] == 1, events["ledger"]
-    ids = np.sort((ledger[waits] << KEY_BITS) | events["first"][waits])
-    first = np.searchsorted(ids, (ledger << KEY_BITS) | events["first"], "left")
-    last = np.searchsorted(ids, (ledger << KEY_BITS) | events["last"], "right")
+def events_about(events: NDArray[np.void], waits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which events concern the messages whose openings are marked in `waits`: these, and notes on them."""
+    opens, map_no = events["opens"] == 1, events["map_no"]
+    ids = np.sort((map_no[waits] << KEY_BITS) | events["first"][waits])
+    first = np.searchsorted(ids, (map_no << KEY_BITS) | events["first"], "left")
+    last = np.searchsorted(ids, (map_no << KEY_BITS) | events["last"], "right")
     needed: NDArray[np.bool_] = waits | (~opens & (last > first))
     return needed
 
 
-def _default_outcomes(records: Ended) -> Integers:
-    """What a settlement without a state gives to each message: the default outcome of the source of its link, which the
-    side that sends decides."""
+def _default_outcomes(records: SessionRecords) -> Integers:
+    """The outcome of each message if its settlement has no state: the default outcome of its link's source, as the
+    sending side states it."""
     links = records.links
     if not len(links):
         return np.full(len(records.messages), UNKNOWN)
@@ -238,9 +234,9 @@ def _default_outcomes(records: Ended) -> Integers:
     return found
 
 
-def _unanswered(records: Ended) -> Integers:
-    """What is said of a message that has no outcome: whether the answer, or the end of its transaction, may be missing,
-    later and before its session ended, or was captured before the message."""
+def _without_outcome(records: SessionRecords) -> Integers:
+    """UNKNOWN or UNSETTLED for messages without an outcome: unknown if the settlement or the end of the transaction may
+    have been lost before the session ended, or was captured before the message."""
     messages = records.messages
     session = records.sessions[messages["session"]]
     closes_later = session["close_frame"] >= messages["frame_no"]

@@ -76,7 +76,7 @@ _ON_HANDLE = {**_OF_1_0, "on_handle": 1}
 _OF_SUBSCRIPTION = {**_OF_0_10, "on_destination": 1}
 ROLES: dict[str, dict[str, int]] = {
     "begin": {**_OF_1_0, "opens_session": 1, "announces_windows": 1},
-    "end": {**_OF_1_0, "closes_session": 1, "says_why": 1},
+    "end": {**_OF_1_0, "closes_session": 1, "states_reason": 1},
     "attach": {**_ON_HANDLE, "attaches": 1},
     "flow": {**_ON_HANDLE, "announces_windows": 1, "states_credit": 1},
     "transfer": {**_ON_HANDLE, "transfers": 1},
@@ -97,7 +97,7 @@ ROLES: dict[str, dict[str, int]] = {
     "message.release": {"settles": 1, "names_transfers": 1},
     "session.completed": {"settles": 1, "completes": 1},
     "execution.result": {"settles": 1, "reports_status": 1},
-    "execution.exception": {**_OF_0_10, "settles": 1, "says_why": 1, "refuses": 1},
+    "execution.exception": {**_OF_0_10, "settles": 1, "states_reason": 1, "refuses": 1},
     "tx.select": {**_OF_0_10, "mode": 2},
     "dtx.select": {**_OF_0_10, "mode": 3},
     "tx.commit": {**_OF_0_10, "ends_transaction": COMMITS, "of_session": 1},
@@ -108,7 +108,7 @@ ROLES: dict[str, dict[str, int]] = {
     "dtx.end": {**_OF_0_10, "ends_branch": 1},
 }
 NAMES = tuple(ROLES)
-# Those that settle, of which one torn by a loss hides what it would have said.
+# Frames that settle: a partial one hides a settlement.
 SETTLES = tuple(name for name, role in ROLES.items() if role.get("settles"))
 # What answers a command to a transaction coordinator.
 (ANSWERS_COMMAND,) = (name for name, role in ROLES.items() if role.get("states_outcome"))
@@ -130,7 +130,7 @@ def compiled_roles() -> np.ndarray:
 
 
 def outcome_numbers(names: tuple[str, ...]) -> np.ndarray:
-    """OUTCOME_OF as numbers of OUTCOMES: int64 (names + 1, 2), by name from 1 on and by who said it; 0 for none."""
+    """OUTCOME_OF as numbers of OUTCOMES: int64 (names + 1, 2), by name, from 1 on, and sender; 0 for none."""
     numbers = np.zeros((len(names) + 1, len(SIDES)), np.int64)
     for at, name in enumerate(names, start=1):
         for side, outcome in OUTCOME_OF.get(name, {}).items():

@@ -1,32 +1,33 @@
-"""Sessions: which one a row belongs to, and what becomes of it.
+"""Finds the session of each row, and updates it.
 
-Where sides number their own channels (1.0), a begin without remote-channel opens a session; the begin that answers it
-names the opener's number as its remote-channel, and the row belongs to the session of the opener's number. Where they
-share numbers (0-10), so do they a session. A row whose session was opened before the capture is of life 0 of its own
-number. Nothing is undone by the end of a session: a number means another one when that is opened.
+In 1.0 each side numbers its own channels: a begin without remote-channel opens a session, and the begin that answers it
+has the opener's number as its remote-channel; rows belong to the session of the opener's number. In 0-10 both sides
+share channel numbers. Rows of a session that was opened before the capture belong to incarnation 0 of their own number.
+Ending a session changes nothing else: its number has a new meaning once it is opened again.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.sessions.pools import FIRST, new_record
 from codec.conversation.sessions.state import (
     CLIENT,
     CONNECTION,
     DTX,
+    FIRST,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KEYS,
-    NOBODY,
+    NEITHER,
     NONE,
     TX,
     losses,
+    new_record,
 )
 from codec.hashes.keyed import found, put
 
-# Keys of `State.found_by`: what they lead to, then numbers.
+# Keys of `State.found_by`: what they find, then numbers.
 KIND_SHIFT, SIDE_SHIFT, SESSION_SHIFT = 59, 34, 35
-BEGUN, LATEST, LIVES, UNOPENED, HANDLE, DESTINATION, ATTACHED = range(1, 8)
+BEGUN, LATEST, INCARNATIONS, UNOPENED, HANDLE, DESTINATION, ATTACHED = range(1, 8)
 
 
 @kernel
@@ -36,12 +37,12 @@ def key_of(kind, session, side, number):
 
 
 @kernel
-def _new_session(s, channel, life):
+def _new_session(s, channel, incarnation):
     at = new_record(s.sessions)
     session = s.sessions.rows[at]
     session.connection = s.numbers[CONNECTION]
     session.channel = channel
-    session.life = life
+    session.incarnation = incarnation
     session.listed = 0
     session.opened_losses = NONE
     session.opened_ns = NONE
@@ -76,9 +77,9 @@ def _new_session(s, channel, life):
 
 @kernel
 def session_of(s, rows, i, role):
-    """The place of the session of row `i`, and who opened it."""
+    """The place of the session of row `i`, and the side that opened it."""
     sender, number, first = rows.sender[i], rows.channel[i], s.sessions.cells[FIRST]
-    opener = NOBODY
+    opener = NEITHER
     answers = rows.remote_channel[i] != NONE
     if role.own_numbers:
         begun_by = key_of(BEGUN, 0, sender, number)
@@ -95,16 +96,16 @@ def session_of(s, rows, i, role):
                 opener = begun & 1
     latest = key_of(LATEST, opener, 0, number)
     if role.opens_session and not answers:
-        lives = key_of(LIVES, 0, 0, number)
-        life = max(found(s.found_by, lives), 0) + 1
-        put(s.found_by, lives, life)
-        at = _new_session(s, number, life)
+        incarnations = key_of(INCARNATIONS, 0, 0, number)
+        incarnation = max(found(s.found_by, incarnations), 0) + 1
+        put(s.found_by, incarnations, incarnation)
+        at = _new_session(s, number, incarnation)
         put(s.found_by, latest, at - first)
         session = s.sessions.rows[at]
         session.opened_losses = losses(s.numbers)
         session.opened_ns = rows.ts_ns[i]
         session.name = rows.session_name[i]
-        session.doubted = int(life > 1 and (rows.peer_late[i] or rows.late[i]))
+        session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
         return at, opener
     place = found(s.found_by, latest)
     if place == NONE:
@@ -113,14 +114,14 @@ def session_of(s, rows, i, role):
         if place == NONE:
             place = _new_session(s, number, 0) - first
             put(s.found_by, unopened, place)
-    if role.opens_session and rows.peer_late[i]:  # the session that it answers comes later
+    if role.opens_session and rows.peer_late[i]:  # the session that it answers is captured later
         s.sessions.rows[first + place].doubted = 1
     return first + place, opener
 
 
 @kernel
-def take_part(s, rows, i, role, session, opener):
-    """What row `i` says of its session."""
+def update_session(s, rows, i, role, session, opener):
+    """Update the session of row `i`."""
     numbers, ts_ns = s.numbers, rows.ts_ns[i]
     session.losses = losses(numbers)
     session.last_ns = max(session.last_ns, ts_ns)
@@ -136,11 +137,11 @@ def take_part(s, rows, i, role, session, opener):
             session.close_sender = rows.sender[i]
         if session.detach_code == NONE:
             session.detach_code = rows.code[i]
-        # The end is the last of the closing frames: the other side may answer until it has sent its own.
+        # The last of the closing frames ends the session: the other side may settle until it has sent its own.
         session.close_frame = rows.frame_no[i]
         session.close_client_hidden = numbers[HIDDEN_CLIENT]
         session.close_server_hidden = numbers[HIDDEN_SERVER]
-    if role.says_why and rows.error[i] and not session.failed:
+    if role.states_reason and rows.error[i] and not session.failed:
         session.failed = 1
         session.reason_code = rows.code[i]
         session.condition = rows.condition[i]
@@ -154,10 +155,9 @@ def take_part(s, rows, i, role, session, opener):
 
 @kernel
 def transaction_of(s, rows, i, role, session):
-    """The transaction that row `i` is said in, or that it ends: one that is named, or that which the session is in.
+    """The transaction that row `i` is part of, or that it ends: one that it names, or the one of its session.
 
-    After tx.select one transaction follows the other on the session; dtx.start and dtx.end say which one the session
-    works on.
+    After tx.select the session has one transaction after the other; dtx.start and dtx.end select one.
     """
     key = rows.key[i]
     if role.starts_branch:

@@ -1,8 +1,8 @@
-"""What is known of connections while their performatives, controls and commands go by, and what is read of these.
+"""State of the session tracker: the records of connections, and the columns that are read of frames.
 
-Every field is int64. Numbers of texts and keys are the caller's; 0 is none. -1 is "not known" for numbers, times, truth
-values and places. Records of connections that have ended stay until they are taken (`taken`); those of the connection
-at hand stand behind them, and places in records count from the first record of a pool.
+All fields are int64. Texts and keys of transactions are numbers of the caller, 0 for none; -1 stands for unknown
+numbers, times, truth values and places. Records of connections that have ended stay at the front of their pools until
+`take_ended`; those of the current connection follow. Places count from the first record of a pool.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.conversation.sessions.pools import COUNT, FIRST, Pool, ended, longer, new_pool
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
 
 NONE = -1
-CLIENT, SERVER, NOBODY = range(3)
+CLIENT, SERVER, NEITHER = range(3)
 UNSETTLED, UNKNOWN, PRESETTLED, ABORTED, CONFIRMED, NACKED, REJECTED = range(1, 8)  # of semantics.OUTCOMES
 SENDER, RECEIVER, SUBSCRIPTION = range(1, 4)  # of semantics.LINK_KINDS
 TX, DTX = 2, 3  # of semantics.MODES
 SERIAL = 1 << 32  # delivery numbers, command ids and credit count modulo this (RFC 1982)
 NO_LIMIT = SERIAL - 1  # credit
 
-# Ledgers of a session: what each side sent, what of it was completed.
-LEDGERS, COMPLETIONS = 4, 2
+# Unsettled maps of a session: what each side sent, and what of it is not completed.
+MAPS, COMPLETIONS = 4, 2
 
 ROLE_FIELDS = (
-    "own_numbers", "listed", "opens_session", "closes_session", "announces_windows", "says_why", "mode", "on_handle",
-    "attaches", "detaches", "states_credit", "transfers", "settles", "completes", "refuses", "on_destination",
+    "own_numbers", "listed", "opens_session", "closes_session", "announces_windows", "states_reason", "mode",
+    "on_handle", "attaches", "detaches", "states_credit", "transfers", "settles", "completes", "refuses",
+    "on_destination",
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",
     "may_return", "reports_status",
@@ -42,10 +42,10 @@ def _record(fields: str) -> np.dtype:
 
 ROLE = _record(" ".join(ROLE_FIELDS))
 SESSION = _record(
-    "connection channel life listed opened_losses opened_ns name remote_channel closed_ns close_sender detach_code "
-    "reason_code condition description incoming_window outgoing_window mode failed close_frame close_client_hidden "
-    "close_server_hidden client_hidden server_hidden losses listed_losses last_ns last_listed_ns tx_key branch "
-    "named_client named_server doubted"
+    "connection channel incarnation listed opened_losses opened_ns name remote_channel closed_ns close_sender "
+    "detach_code reason_code condition description incoming_window outgoing_window mode failed close_frame "
+    "close_client_hidden close_server_hidden client_hidden server_hidden losses listed_losses last_ns last_listed_ns "
+    "tx_key branch named_client named_server doubted"
 )
 LINK = _record(
     "connection session known kind name client_handle server_handle client_address server_address client_attached "
@@ -57,15 +57,15 @@ LINK = _record(
     "assumed_count "
     "drained last_ns starves starved_ns next"
 )
-# What a handle, or the name of a destination, stands for; and the latest delivery on a handle.
+# The link that a handle or destination stands for, and the latest delivery on a handle.
 BINDING = _record("link losses unknown unknown_losses delivery_frame delivery_id")
-ATTACHING = _record("epoch asker head tail")
+ATTACHING = _record("epoch opener head tail")
 MESSAGE = _record(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row"
 )
-EVENT = _record("connection ledger frame_no opens first last outcome final effective_ns key waits")
-ASK = _record("connection ledger frame_no ts_ns key result")
+EVENT = _record("connection map_no frame_no opens first last outcome final effective_ns key waits")
+TX_END = _record("connection map_no frame_no ts_ns key result")
 CHANGE = _record("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 REFUSAL = _record("connection session command_id")
 
@@ -76,13 +76,13 @@ REFUSAL = _record("connection session command_id")
 
 
 class Rows(NamedTuple):
-    """Performatives, controls and commands, and where frames may be missing, in the order of connection and frame_no:
-    columns int64 (n,). Truth values and numbers -1 when not there; names, texts and keys 0. `name` 0: only a loss.
+    """Performatives, controls, commands and losses by connection and frame_no: columns int64 (n,). Absent truth values
+    and numbers are -1; names, texts and keys 0. `name` 0: only a loss.
 
-    `number`: delivery-id or command id. `about`: the side whose messages a settlement is about, in the ranges
-    from `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it asks
-    something of a transaction coordinator; `ends`: what asks for the end of a transaction, its result if that is done;
-    `key`: the transaction that is named. `peer_late`, `late` (codec.amqp.notes): 0 or 1."""
+    `number`: delivery-id or command id. `about`: the side whose messages a settlement settles, in the ranges from
+    `range_at[i]` to `range_at[i + 1]` (n + 1,) of `range_first`, `range_last`. `coordinates`: whether it is a command
+    to a transaction coordinator; `ends`: of a request to end a transaction, the result on success; `key`: the
+    transaction that is named. `peer_late`, `late` (codec.amqp.notes): 0 or 1."""
 
     connection_id: np.ndarray
     frame_no: np.ndarray
@@ -142,7 +142,7 @@ class Rows(NamedTuple):
 
 
 class State(NamedTuple):
-    """Pools of records; `found_by` leads to those of the connection at hand."""
+    """Pools of records; `found_by` finds those of the current connection."""
 
     sessions: Pool
     links: Pool
@@ -150,7 +150,7 @@ class State(NamedTuple):
     attachings: Pool
     messages: Pool
     events: Pool
-    asks: Pool
+    tx_ends: Pool
     changes: Pool
     refusals: Pool
     found_by: Keyed
@@ -159,7 +159,7 @@ class State(NamedTuple):
 
 KINDS = {
     "sessions": SESSION, "links": LINK, "bindings": BINDING, "attachings": ATTACHING, "messages": MESSAGE,
-    "events": EVENT, "asks": ASK, "changes": CHANGE, "refusals": REFUSAL,
+    "events": EVENT, "tx_ends": TX_END, "changes": CHANGE, "refusals": REFUSAL,
 }  # fmt: skip
 KEYS_A_ROW = 6
 
@@ -171,49 +171,51 @@ def new_state() -> State:
 
 
 def with_room(state: State, rows: int, ranges: int) -> State:
-    """`state` with room for what so many rows, with so many ranges, may add."""
-    pools: dict[str, Any] = {name: longer(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
+    """`state` with room for what so many rows, with so many ranges, add."""
+    pools: dict[str, Any] = {name: grown(getattr(state, name), growth(name, rows, ranges)) for name in KINDS}
     return state._replace(found_by=keyed_with_room(state.found_by, KEYS_A_ROW * rows), **pools)
 
 
 def growth(name: str, rows: int, ranges: int) -> int:
-    """How many records of a kind, or entries of keys, so many rows with so many ranges may add."""
-    # A settlement of a range may be written twice, and each of these in two where numbers begin anew.
+    """How many records of a kind, or keys, so many rows with so many ranges add at most."""
+    # A settlement of a range may be written twice, each in two events where numbers wrap.
     more = {"events": 3 * rows + 4 * ranges, "links": 2 * rows, "keys": KEYS_A_ROW * rows, "values": KEYS_A_ROW * rows}
     return more.get(name, rows)
 
 
-class Ended(NamedTuple):
-    """The records of connections that have ended; places of sessions and links count within them."""
+class SessionRecords(NamedTuple):
+    """Records of connections; places of sessions and links count within them."""
 
     sessions: np.ndarray
     links: np.ndarray
     messages: np.ndarray
     events: np.ndarray
-    asks: np.ndarray
+    tx_ends: np.ndarray
     changes: np.ndarray
     refusals: np.ndarray
 
 
-def at_hand(state: State) -> Ended:
-    """The records of the connection at hand; there are none of others."""
-    return Ended(*(pool.rows[: pool.cells[COUNT]] for pool in (getattr(state, name) for name in Ended._fields)))
+def current_records(state: State) -> SessionRecords:
+    """The records of the current connection; there are none of others."""
+    return SessionRecords(
+        *(pool.rows[: pool.cells[COUNT]] for pool in (getattr(state, name) for name in SessionRecords._fields))
+    )
 
 
-def taken(state: State) -> Ended:
-    """The records of connections that have ended, which are forgotten."""
+def take_ended(state: State) -> SessionRecords:
+    """Remove and return the records of connections that have ended."""
     sessions, links = int(state.sessions.cells[FIRST]), int(state.links.cells[FIRST])
-    records = Ended(*(ended(getattr(state, name)) for name in Ended._fields))
-    for name, field, passed in (
+    records = SessionRecords(*(drop_ended(getattr(state, name)) for name in SessionRecords._fields))
+    for name, field, removed in (
         ("messages", "session", sessions), ("messages", "link", links), ("links", "session", sessions),
-        ("links", "next", links), ("events", "ledger", sessions * LEDGERS), ("asks", "ledger", sessions * LEDGERS),
+        ("links", "next", links), ("events", "map_no", sessions * MAPS), ("tx_ends", "map_no", sessions * MAPS),
         ("changes", "session", sessions), ("changes", "link", links), ("refusals", "session", sessions),
         ("bindings", "link", links), ("bindings", "unknown", links), ("attachings", "head", links),
         ("attachings", "tail", links),
     ):  # fmt: skip
         pool = getattr(state, name)
         places = pool.rows[: pool.cells[COUNT]][field]
-        places[places != NONE] -= passed
+        places[places != NONE] -= removed
     return records
 
 
@@ -221,3 +223,54 @@ def taken(state: State) -> Ended:
 def losses(numbers):
     """How often bytes of either side were missing so far."""
     return numbers[LOSSES_CLIENT] + numbers[LOSSES_SERVER]
+
+
+COUNT, FIRST = range(2)  # cells: number of records; the first one of the current connection
+
+
+class Pool(NamedTuple):
+    """`rows`: a record array with room for more than there are; `cells` int64 (2,)."""
+
+    rows: np.ndarray
+    cells: np.ndarray
+
+
+def new_pool(kind: np.dtype) -> Pool:
+    """A pool without records."""
+    return Pool(np.zeros(0, kind).view(np.recarray), np.zeros(2, np.int64))
+
+
+def grown(pool: Pool, more: int) -> Pool:
+    """`pool` with room for so many more records."""
+    used = int(pool.cells[COUNT])
+    if used + more <= len(pool.rows):
+        return pool
+    rows = np.zeros(2 * used + more, pool.rows.dtype)
+    rows[:used] = pool.rows[:used]
+    return Pool(rows.view(np.recarray), pool.cells)
+
+
+def drop_ended(pool: Pool) -> np.ndarray:
+    """Remove and return the records of connections that have ended."""
+    first, count = int(pool.cells[FIRST]), int(pool.cells[COUNT])
+    records = np.array(pool.rows[:first])
+    if first:
+        pool.rows[: count - first] = pool.rows[first:count].copy()
+    pool.cells[:] = count - first, 0
+    return records
+
+
+def retain(pool: Pool, chosen: np.ndarray) -> None:
+    """Keep only the `chosen` records of the current connection; there are none of others."""
+    count = int(pool.cells[COUNT])
+    rows = pool.rows[:count][chosen]
+    pool.rows[: len(rows)] = rows
+    pool.cells[COUNT] = len(rows)
+
+
+@kernel
+def new_record(pool):
+    """The place of a new record, whose fields may have old values."""
+    at = pool.cells[COUNT]
+    pool.cells[COUNT] += 1
+    return at

@@ -1,7 +1,6 @@
-"""One pass over the frames of connections, in order: their sessions, links, messages, and what settles these.
+"""Follows the performatives, controls and commands of a connection in order: sessions, links, messages, settlements.
 
-What a performative, control or command does is data (`semantics.ROLES`); none is named here. Constant work a row, but
-for the ranges that it settles.
+What each of them does is data (`semantics.ROLES`); the code names none. Cost: constant per row and per settled range.
 """
 
 from __future__ import annotations
@@ -17,18 +16,19 @@ from codec.conversation.sessions.links import (
     handle_of,
     subscribe,
 )
-from codec.conversation.sessions.pools import COUNT, FIRST, new_record
-from codec.conversation.sessions.sessions import session_of, take_part, transaction_of
+from codec.conversation.sessions.sessions import session_of, transaction_of, update_session
 from codec.conversation.sessions.state import (
     CLIENT,
     COMPLETIONS,
     CONNECTION,
+    COUNT,
+    FIRST,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KEYS,
-    LEDGERS,
     LOSSES_CLIENT,
     LOSSES_SERVER,
+    MAPS,
     NONE,
     RECEIVER,
     SENDER,
@@ -36,14 +36,15 @@ from codec.conversation.sessions.state import (
     STARTED,
     SUBSCRIPTION,
     TRANSACTIONS,
+    new_record,
 )
-from codec.conversation.sessions.transfers import ask_for_end, end_own, open_delivery, settle_ranges, transfer
+from codec.conversation.sessions.transfers import open_delivery, request_tx_end, settle_own, settle_ranges, transfer
 from codec.hashes.keyed import empty
 
 
 @kernel
 def end_connection(s):
-    """The connection at hand has no more rows."""
+    """End the current connection: it has no more rows."""
     numbers, sessions = s.numbers, s.sessions
     for at in range(sessions.cells[FIRST], sessions.cells[COUNT]):
         sessions.rows[at].client_hidden = numbers[HIDDEN_CLIENT]
@@ -52,7 +53,7 @@ def end_connection(s):
     s.links.cells[FIRST] = s.links.cells[COUNT]
     s.messages.cells[FIRST] = s.messages.cells[COUNT]
     s.events.cells[FIRST] = s.events.cells[COUNT]
-    s.asks.cells[FIRST] = s.asks.cells[COUNT]
+    s.tx_ends.cells[FIRST] = s.tx_ends.cells[COUNT]
     s.changes.cells[FIRST] = s.changes.cells[COUNT]
     s.refusals.cells[FIRST] = s.refusals.cells[COUNT]
     numbers[STARTED] = 0
@@ -71,7 +72,7 @@ def _begin_connection(s, connection):
 
 @kernel
 def _on_handle(s, rows, i, role, place, session, key, begins):
-    """A row with a handle: what it says of the link that this stands for, which is given back."""
+    """A row with a handle: update the link of the handle; returns its place."""
     own_losses = s.numbers[LOSSES_CLIENT] if rows.sender[i] == CLIENT else s.numbers[LOSSES_SERVER]
     if role.attaches:
         attach(s, rows, i, place, session, own_losses)
@@ -80,7 +81,7 @@ def _on_handle(s, rows, i, role, place, session, key, begins):
         binding.delivery_frame = rows.frame_no[i]
         binding.delivery_id = rows.number[i]
     if role.transfers:
-        end_own(s, rows, i, place, binding, key)
+        settle_own(s, rows, i, place, binding, key)
     if rows.handle[i] == NONE:
         return NONE
     kind = SENDER if rows.sender[i] == CLIENT else RECEIVER
@@ -101,7 +102,7 @@ def _on_handle(s, rows, i, role, place, session, key, begins):
 
 @kernel
 def _on_destination(s, rows, i, role, place, begins):
-    """A command about a subscription, or a transfer over one: the link that the destination stands for."""
+    """A command about a subscription, or a transfer over one: update its link; returns its place."""
     if role.subscribes:
         subscribe(s, rows, i, place)
     binding = destination_of(s, rows, i, place)
@@ -111,7 +112,7 @@ def _on_destination(s, rows, i, role, place, begins):
         link.transfers += 1
     change_subscription(s, rows, i, role, place, at)
     if role.transfers and link.known and rows.number[i] != NONE:
-        open_delivery(s, rows, i, place * LEDGERS + COMPLETIONS + rows.sender[i])
+        open_delivery(s, rows, i, place * MAPS + COMPLETIONS + rows.sender[i])
     return at
 
 
@@ -120,7 +121,7 @@ def _row(s, roles, rows, i):
     role = roles[rows.name[i]]
     place, opener = session_of(s, rows, i, role)
     session = s.sessions.rows[place]
-    take_part(s, rows, i, role, session, opener)
+    update_session(s, rows, i, role, session, opener)
     key = transaction_of(s, rows, i, role, session)
     if key:
         s.numbers[TRANSACTIONS] = 1
@@ -141,14 +142,13 @@ def _row(s, roles, rows, i):
         refusal.command_id = rows.number[i]
     if rows.ends[i] and rows.number[i] != NONE:
         if not role.transfers:
-            open_delivery(s, rows, i, place * LEDGERS + rows.sender[i])
-        ask_for_end(s, rows, i, place, key)
+            open_delivery(s, rows, i, place * MAPS + rows.sender[i])
+        request_tx_end(s, rows, i, place, key)
 
 
 @kernel
 def follow(s, roles, rows, first, end):
-    """Take `rows` from `first` on and before `end`, which follow those before; `s` has room for what they may bring
-    (`state.with_room`)."""
+    """Follow the next `rows`, from `first` to before `end`; `s` has room for what they add (`state.with_room`)."""
     numbers = s.numbers
     for i in range(first, end):
         if numbers[STARTED] == 0 or numbers[CONNECTION] != rows.connection_id[i]:

@@ -1,20 +1,19 @@
-"""Transfers, and what settles them: messages, and events for `codec.conversation.settlement`.
+"""Transfers and their settlement: writes messages, and events for `codec.conversation.settlement`.
 
-A delivery of 1.0 is settled by dispositions over ranges of delivery-ids, of either side: the receiver says a state and
-may settle with it, or leaves that to the sender; a sender may settle with the transfer itself, or give a delivery up
-(aborted). (1.0 core specification, 2.6.12, 2.7.5, 2.7.6.) A transfer of 0-10 is a command, known by its number; the
-receiver accepts, rejects or releases ranges of these; of a publish it is enough that the server completes the command,
-and a transfer with accept-mode none asks for nothing. (0-10 specification, classes session, execution, message.)
+1.0: dispositions settle ranges of delivery-ids. The receiver states an outcome and settles, or leaves settling to the
+sender; a sender may settle with the transfer, or abort the delivery (1.0 core specification, 2.6.12, 2.7.5, 2.7.6).
+0-10: a transfer is a command with a number; the receiver accepts, rejects or releases ranges of numbers. A publish is
+settled when the server completes the command, a transfer with accept-mode none needs no settlement (0-10
+specification, classes session, execution, message).
 
-What was settled before it was captured, in a capture that is out of order there, is `named`: what became of it is not
-known. So is what was captured late, where the directions are too far apart, unless it needs no settlement, and all of
-a session that may have taken over what is about the session before.
+The outcome is unknown (`named`) of what was settled before it was captured, where the capture is out of order; of what
+was captured late, where the directions are far apart, unless it needs no settlement; and of all messages of a session
+that may have got settlements of the session before.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import kernel
-from codec.conversation.sessions.pools import new_record
 from codec.conversation.sessions.state import (
     ABORTED,
     CLIENT,
@@ -22,20 +21,21 @@ from codec.conversation.sessions.state import (
     CONFIRMED,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
-    LEDGERS,
+    MAPS,
     NONE,
     PRESETTLED,
     SERIAL,
     SERVER,
     TRANSACTIONS,
+    new_record,
 )
 
 
 @kernel
-def _write_event(s, rows, i, ledger, opens, first, last, outcome, final, key, waits):
+def _write_event(s, rows, i, map_no, opens, first, last, outcome, final, key, waits):
     event = s.events.rows[new_record(s.events)]
     event.connection = rows.connection_id[i]
-    event.ledger = ledger
+    event.map_no = map_no
     event.frame_no = rows.frame_no[i]
     event.opens = opens
     event.first = first
@@ -48,15 +48,15 @@ def _write_event(s, rows, i, ledger, opens, first, last, outcome, final, key, wa
 
 
 @kernel
-def open_delivery(s, rows, i, ledger):
-    """What row `i` sends is outstanding in a ledger from now on."""
-    _write_event(s, rows, i, ledger, 1, rows.number[i], rows.number[i], 0, 1, 0, 0)
+def open_delivery(s, rows, i, map_no):
+    """Add what row `i` sends to an unsettled map."""
+    _write_event(s, rows, i, map_no, 1, rows.number[i], rows.number[i], 0, 1, 0, 0)
 
 
 @kernel
-def _name(s, ledger, number):
-    """A settlement names what was sent up to `number`, or part of it."""
-    session, of_client = s.sessions.rows[ledger // LEDGERS], ledger % LEDGERS == CLIENT
+def _update_named(s, map_no, number):
+    """Update the highest number that a settlement has named."""
+    session, of_client = s.sessions.rows[map_no // MAPS], map_no % MAPS == CLIENT
     before = session.named_client if of_client else session.named_server
     if before != NONE and (number - before) % SERIAL >= SERIAL // 2:
         return
@@ -68,7 +68,7 @@ def _name(s, ledger, number):
 
 @kernel
 def _was_named(s, place, sender, number):
-    """Whether a settlement has named a number that is sent now only, or a later one."""
+    """Whether a settlement has already named this number or a later one."""
     session = s.sessions.rows[place]
     named = session.named_client if sender == CLIENT else session.named_server
     return number != NONE and named != NONE and (named - number) % SERIAL < SERIAL // 2
@@ -89,7 +89,7 @@ def transfer(s, rows, i, place, link, key):
     message.key = key
     message.readable = rows.readable[i]
     message.needs_no_accept = rows.no_accept[i]
-    # What is sent to a coordinator is not a message: its link says so; without one that is known, its body.
+    # What is sent to a coordinator is a command, not a message: the link tells, or else the body.
     message.command = rows.coordinates[i]
     if link != NONE and s.links.rows[link].known:
         message.command = s.links.rows[link].coordinator
@@ -103,40 +103,40 @@ def transfer(s, rows, i, place, link, key):
     if doubted and rows.settled[i] != 1 and rows.aborted[i] != 1:
         return
     if rows.number[i] != NONE and not (rows.sender[i] == SERVER and rows.no_accept[i] == 1):
-        open_delivery(s, rows, i, place * LEDGERS + rows.sender[i])
+        open_delivery(s, rows, i, place * MAPS + rows.sender[i])
 
 
 @kernel
-def end_own(s, rows, i, place, binding, key):
-    """Any transfer of a delivery may say that it is settled, or that it is given up."""
+def settle_own(s, rows, i, place, binding, key):
+    """Any transfer of a delivery may settle or abort it."""
     number = binding.delivery_id
     if number == NONE or binding.delivery_frame != rows.content_frame_no[i]:
         return
-    ledger = place * LEDGERS + rows.sender[i]
+    map_no = place * MAPS + rows.sender[i]
     if rows.aborted[i] == 1:
-        _write_event(s, rows, i, ledger, 0, number, number, ABORTED, 1, key, 0)
+        _write_event(s, rows, i, map_no, 0, number, number, ABORTED, 1, key, 0)
     elif rows.settled[i] == 1:
-        _write_event(s, rows, i, ledger, 0, number, number, PRESETTLED, 1, key, 0)
+        _write_event(s, rows, i, map_no, 0, number, number, PRESETTLED, 1, key, 0)
 
 
 @kernel
-def _settle_range(s, rows, i, ledger, first, last, outcome, final, key):
-    """Numbers from `first` to `last`: they begin anew after the highest one, and lead nowhere where `last` is not
-    after `first` (more than half of all numbers away)."""
+def _settle_range(s, rows, i, map_no, first, last, outcome, final, key):
+    """Settle the numbers from `first` to `last`, which wrap; ignored if `last` is before `first` (more than half of all
+    numbers away)."""
     if first == NONE or last == NONE or (last - first) % SERIAL >= SERIAL // 2:
         return
-    if ledger % LEDGERS < COMPLETIONS:
-        _name(s, ledger, last)
+    if map_no % MAPS < COMPLETIONS:
+        _update_named(s, map_no, last)
     if first <= last:
-        _write_event(s, rows, i, ledger, 0, first, last, outcome, final, key, 1)
+        _write_event(s, rows, i, map_no, 0, first, last, outcome, final, key, 1)
     else:
-        _write_event(s, rows, i, ledger, 0, first, SERIAL - 1, outcome, final, key, 1)
-        _write_event(s, rows, i, ledger, 0, 0, last, outcome, final, key, 1)
+        _write_event(s, rows, i, map_no, 0, first, SERIAL - 1, outcome, final, key, 1)
+        _write_event(s, rows, i, map_no, 0, 0, last, outcome, final, key, 1)
 
 
 @kernel
 def settle_ranges(s, rows, i, role, place, key):
-    """Row `i` settles, or notes an outcome of, what one side sent on the session."""
+    """Row `i` settles, or states an outcome of, messages of one side of the session."""
     about, outcome, final = rows.about[i], rows.outcome[i], rows.final[i]
     if about == NONE:
         return
@@ -144,19 +144,19 @@ def settle_ranges(s, rows, i, role, place, key):
     for k in range(rows.range_at[i], rows.range_at[i + 1]):
         first, last = rows.range_first[k], rows.range_last[k]
         if final or outcome:
-            _settle_range(s, rows, i, place * LEDGERS + about, first, last, outcome, final, key)
+            _settle_range(s, rows, i, place * MAPS + about, first, last, outcome, final, key)
         if completes:
-            ledger = place * LEDGERS + COMPLETIONS + about
-            _settle_range(s, rows, i, ledger, first, last, CONFIRMED, 1, 0)
+            map_no = place * MAPS + COMPLETIONS + about
+            _settle_range(s, rows, i, map_no, first, last, CONFIRMED, 1, 0)
 
 
 @kernel
-def ask_for_end(s, rows, i, place, key):
-    """Row `i` asks for the end of transaction `key`; whoever gets it answers as to a message."""
-    ask = s.asks.rows[new_record(s.asks)]
-    ask.connection = rows.connection_id[i]
-    ask.ledger = place * LEDGERS + rows.sender[i]
-    ask.frame_no = rows.frame_no[i]
-    ask.ts_ns = rows.ts_ns[i]
-    ask.key = key
-    ask.result = rows.ends[i]
+def request_tx_end(s, rows, i, place, key):
+    """Row `i` requests the end of transaction `key`; the other side answers as to a message."""
+    tx_end = s.tx_ends.rows[new_record(s.tx_ends)]
+    tx_end.connection = rows.connection_id[i]
+    tx_end.map_no = place * MAPS + rows.sender[i]
+    tx_end.frame_no = rows.frame_no[i]
+    tx_end.ts_ns = rows.ts_ns[i]
+    tx_end.key = key
+    tx_end.result = rows.ends[i]

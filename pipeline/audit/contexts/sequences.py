@@ -38,7 +38,7 @@ DISCHARGES: Sql = "SELECT connection_id, frame_no FROM methods WHERE transaction
 def oddities(sources: Sources) -> DataFrame:
     """Oddities in the sequence of frames, found in Python workers."""
     # Imported here: it loads kernels, which captures of other versions do not need.
-    from udfs.conversation.checks import ODD, OF_METHODS, odd_rows
+    from udfs.conversation.checks import METHOD_COLUMNS, ODD, odd_rows
 
     # The transaction that a transfer discharges is in the body of its message.
     discharged, joined = "CAST(NULL AS BINARY)", ""
@@ -50,7 +50,7 @@ def oddities(sources: Sources) -> DataFrame:
                                 WHERE {sources.only("discharges", "frame_no", "frame_no")})
                          USING (connection_id, frame_no)"""
     rows = sources.query(f"""
-        SELECT /*+ BROADCAST(known) */ {columns(OF_METHODS)}
+        SELECT /*+ BROADCAST(known) */ {columns(METHOD_COLUMNS)}
         FROM (SELECT *, {discharged} AS discharged
               FROM (SELECT * FROM methods
                     WHERE {sql_in("version", SESSION_VERSIONS)} AND {sql_in("frame_type", METHOD_FRAMES)})

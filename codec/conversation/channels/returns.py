@@ -1,9 +1,9 @@
-"""Returns: which publish a basic.return gives back.
+"""Pairs each basic.return with the publish that it returns.
 
-The broker names no tag; it gives back the same exchange, routing key and body, and it does so before it confirms. So of
-the publishes of one key that may be returned, and are not confirmed yet, each return means the nearest earlier one:
-brackets that close. Once nothing of the key is open, the brackets tell which publishes were returned; the broker
-returns them in the order in which they came.
+A return has no tag; it repeats exchange, routing key and body of the publish, and comes before its confirm. So of the
+publishes with the same key (these three) that are not confirmed yet, a return belongs to the nearest earlier one, like
+a closing bracket. Once no publish of the key is open, the brackets show which publishes were returned; the broker
+returns them in their order.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Integers = NDArray[np.int64]
 
 PUBLISH, RETURN, CONFIRM = range(3)
 NONE = -1
-OPEN, KEPT, RETURNED = range(3)  # fate of a publish: it may be returned yet, it never was, it was
-PENDING = 3  # of a publish, or a return, that is in a bracket whose others are still open
+OPEN, ROUTED, RETURNED = range(3)  # fate of a publish: it may still be returned, it was not, it was
+PENDING = 3  # of a publish or return whose bracket is closed, while others of the key are open
 
 
 @kernel
 def match(kinds, keys, publish, over, fate, partner, links):
-    """Rows by key, those of a key in the order of frames: `kinds`; `keys`; of a CONFIRM the row of its `publish`, else
-    -1; `over`: 1 where nothing more comes. Fills `fate` and, of what was returned, `partner`: the row of its return.
-    `links` int64 (2, rows): the open publish below each, and above."""
+    """Rows by key and frame: `kinds`; `keys`; `publish`: the row that a CONFIRM confirms, else -1; `over`: 1 if the key
+    gets no more rows. Fills `fate` and, of returned publishes, `partner`: the row of the return. `links` int64
+    (2, rows): scratch, the open publishes below and above each."""
     n = len(kinds)
     below, above = links[0], links[1]
     top, count, first = NONE, 0, 0
@@ -41,9 +41,9 @@ def match(kinds, keys, publish, over, fate, partner, links):
             count += 1
         else:
             at = publish[i] if kinds[i] == CONFIRM else top
-            fate[i] = PENDING if kinds[i] == RETURN and at != NONE else KEPT
+            fate[i] = PENDING if kinds[i] == RETURN and at != NONE else ROUTED
             if at != NONE and fate[at] == OPEN:
-                fate[at] = PENDING if kinds[i] == RETURN else KEPT
+                fate[at] = PENDING if kinds[i] == RETURN else ROUTED
                 if above[at] != NONE:
                     below[above[at]] = below[at]
                 else:
@@ -59,11 +59,11 @@ def match(kinds, keys, publish, over, fate, partner, links):
 
 @kernel
 def _close(kinds, fate, partner, first, end):
-    """Nothing in these rows is open any more: the first publish that was returned is that of the first return."""
+    """No publish in these rows is open: pair the returned ones with the returns, in order."""
     at = first
     for i in range(first, end):
         if kinds[i] == PUBLISH and fate[i] == OPEN:
-            fate[i] = KEPT
+            fate[i] = ROUTED
         if kinds[i] != RETURN or fate[i] != PENDING:
             continue
         while kinds[at] != PUBLISH or fate[at] != PENDING:

@@ -1,36 +1,31 @@
-"""One pass over the methods of a connection: lives of its channels, its consumers, messages, and who answers whom.
+"""Follows the methods of a connection in order: its channel incarnations, consumers, messages, settlements and replies.
 
-What a method does is data (`Roles`); no method is named here. The rules:
+What a method does is data (`Roles`); the code names no method. `requests` pairs requests with replies, `links`
+deliveries with consumers. Rules:
 
-- Who answers whom: `codec.conversation.channels.requests`. Which consumer a delivery belongs to:
-`codec.conversation.channels.links`.
-- A message that somebody is to settle opens in a ledger (`codec.conversation.settlement`), and what settles it is an
-event of that
-  ledger. In a transaction both wait for its end: for the answer to the request that ends it.
-- Where frames of the settling side may be missing later in the life of the channel, what became of a message is not
-  known: the outcome is noted, and any settlement takes precedence.
-- After a loss of the client's frames the broker's number of a publish is not known.
-- A settlement that names a message which was captured later shows that the capture is out of order there: what became
-  of that message is not known.
-- Nor is it where the directions are too far apart in the capture: of a delivery that was captured late, of what is
-  outstanding when a settlement of everything was, and of all messages of a channel incarnation that is doubted. That
-  is one that may have taken over settlements of the incarnation before, or that has transactions, until an order is
-  known again.
+- A message that the peer must settle is added to an unsettled map (`codec.conversation.settlement`), and a settlement
+  is an event of that map. In a transaction both take effect at its end: with the reply to the request.
+- If frames of the settling side may be missing later in the incarnation, the outcome is noted as unknown; a settlement
+  that was captured takes precedence.
+- After a loss of frames of the client, the broker's numbers of publishes are unknown.
+- If a settlement was captured before its message, the capture is out of order there, and the outcome is unknown.
+- The outcome is also unknown where the two directions are far apart in the capture: of a delivery captured late, of all
+  that is outstanding at a late settlement of everything, and of all messages of a doubted incarnation: one that may
+  have got settlements of the incarnation before, or that has transactions, until the order is certain again.
 
-Constant work a row, but for ends of lives and transactions, which cost what they end.
+Cost: constant per row; the end of an incarnation or a transaction costs what it ends.
 """
 
 from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
-from codec.conversation.channels.links import close_link, declare, link_of, meant_queue, open_link
-from codec.conversation.channels.pools import record_of, used_again
-from codec.conversation.channels.requests import answered, ask
+from codec.conversation.channels.links import close_link, declare_queue, link_of, open_link, resolve_queue
+from codec.conversation.channels.requests import add_request, take_request
 from codec.conversation.channels.results import (
-    known_queue,
-    ledger_of,
+    map_of,
+    queue_name,
     write_event,
-    write_life,
+    write_incarnation,
     write_links,
     write_message,
 )
@@ -40,7 +35,6 @@ from codec.conversation.channels.state import (
     CONNECTION,
     DECLARED,
     DELIVER,
-    DIALOGUES,
     EMPTY,
     EPOCH,
     FREE_LINK,
@@ -56,6 +50,7 @@ from codec.conversation.channels.state import (
     PRESETTLED,
     PUBLISH,
     RECEIVED,
+    REQUEST_QUEUES,
     REQUESTS,
     RETURN,
     SENT,
@@ -66,47 +61,49 @@ from codec.conversation.channels.state import (
     TX,
     UNKNOWN,
     UNSETTLED,
-    begin_life,
+    allocate,
+    begin_incarnation,
+    release,
 )
 from codec.conversation.settlement import NO_RESULT
 from codec.hashes.keyed import empty
 
 LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
-WHOSE_LIFE, WHICH_TRANSACTION = 1, 2  # what is doubted of a slot
+WRONG_INCARNATION, WRONG_TRANSACTION = 1, 2  # why a slot is doubted
 
 
 @kernel
-def _end_life(s, out, channel):
-    """The channel is opened anew, or the connection is over: what is known of this life goes out."""
+def _end_incarnation(s, out, channel):
+    """Write out the incarnation: its channel is opened again, or the connection ended."""
     slot, numbers = s.slots[channel], s.numbers
-    for ledger in (SENT, RECEIVED):
-        opened = slot.opened_sent if ledger == SENT else slot.opened_received
+    for kind in (SENT, RECEIVED):
+        opened = slot.opened_sent if kind == SENT else slot.opened_received
         if slot.closed:
-            lost = slot.lost_server if ledger == SENT else slot.lost_client
+            lost = slot.lost_server if kind == SENT else slot.lost_client
         else:
-            lost = numbers[LOST_SERVER] if ledger == SENT else numbers[LOST_CLIENT]
+            lost = numbers[LOST_SERVER] if kind == SENT else numbers[LOST_CLIENT]
         if opened and lost != NONE:
-            _note_unknown(s, out, channel, slot.life, ledger, lost, LOWEST, HIGHEST)
-    if slot.shown:
-        write_life(out, numbers[CONNECTION], channel, slot)
+            _note_unknown(s, out, channel, slot.incarnation, kind, lost, LOWEST, HIGHEST)
+    if slot.used:
+        write_incarnation(out, numbers[CONNECTION], channel, slot)
         write_links(out, numbers[CONNECTION], channel, slot, s.links, s.declared)
-    used_again(s.links, slot.links, numbers, FREE_LINK)
-    used_again(s.pendings, slot.tx_head, numbers, FREE_PENDING)
+    release(s.links, slot.links, numbers, FREE_LINK)
+    release(s.pendings, slot.tx_head, numbers, FREE_PENDING)
 
 
 @kernel
-def _note_unknown(s, out, channel, life, ledger, frame_no, first, last):
-    number = ledger_of(channel, life, ledger)
-    write_event(out, s.numbers[CONNECTION], number, frame_no, 0, first, last, UNKNOWN, 0, 0, NO_RESULT)
+def _note_unknown(s, out, channel, incarnation, kind, frame_no, first, last):
+    map_no = map_of(channel, incarnation, kind)
+    write_event(out, s.numbers[CONNECTION], map_no, frame_no, 0, first, last, UNKNOWN, 0, 0, NO_RESULT)
 
 
 @kernel
 def end_connection(s, out):
-    """The connection at hand has no more rows."""
+    """End the current connection: it has no more rows."""
     numbers = s.numbers
     if numbers[STARTED]:
         for i in range(numbers[TOUCHED]):
-            _end_life(s, out, s.touched[i])
+            _end_incarnation(s, out, s.touched[i])
 
 
 @kernel
@@ -116,7 +113,7 @@ def _begin_connection(s, connection):
     numbers[STARTED] = 1
     numbers[EPOCH] += 1
     empty(s.found_by)
-    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, DIALOGUES, REQUESTS, LINKS, PENDINGS, DECLARED):
+    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, DECLARED):
         numbers[cell] = 0
     for cell in (LOST_CLIENT, LOST_SERVER, FREE_REQUEST, FREE_LINK, FREE_PENDING):
         numbers[cell] = NONE
@@ -124,7 +121,7 @@ def _begin_connection(s, connection):
 
 @kernel
 def _state_changes(s, rows, i, role, slot):
-    """Row `i` sets something of the channel."""
+    """Apply what row `i` changes of its channel."""
     numbers = s.numbers
     if role.mode:
         slot.mode = role.mode
@@ -146,7 +143,7 @@ def _state_changes(s, rows, i, role, slot):
 
 @kernel
 def _publish(s, out, rows, i, slot):
-    """A publish: its tag as the broker counts, where that is known."""
+    """A publish, with the broker's number of it if that is known."""
     channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[CONNECTION]
     slot.published += 1
     tag, outcome = NONE, UNKNOWN
@@ -156,26 +153,27 @@ def _publish(s, out, rows, i, slot):
             outcome = UNSETTLED
             slot.opened_sent += 1
             write_event(
-                out, connection, ledger_of(channel, slot.life, SENT), frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT
+                out, connection, map_of(channel, slot.incarnation, SENT), frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT
             )  # fmt: skip
             if rows.late[i]:
-                _note_unknown(s, out, channel, slot.life, SENT, frame_no, tag, tag)
+                _note_unknown(s, out, channel, slot.incarnation, SENT, frame_no, tag, tag)
     elif slot.mode == TX and not slot.doubted:
         number = slot.published
         slot.tx_first = slot.tx_first if slot.tx_first else number
         slot.tx_last = number
         write_event(
-            out, connection, ledger_of(channel, slot.life, TRANSACTED), frame_no, 1, number, number, 0, 0, 0, NO_RESULT
+            out, connection, map_of(channel, slot.incarnation, TRANSACTED), frame_no, 1, number, number, 0, 0, 0,
+            NO_RESULT,
         )  # fmt: skip
-    write_message(out, connection, frame_no, channel, slot.life, PUBLISH, 0, 0, tag, outcome)
+    write_message(out, connection, frame_no, channel, slot.incarnation, PUBLISH, 0, 0, tag, outcome)
 
 
 @kernel
 def _deliver(s, out, rows, i, role, slot, request):
-    """A delivery: its queue and whether it is to be acknowledged, as its consumer or the request said."""
+    """A delivery, with the queue and no-ack of its consumer or of the request."""
     channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[CONNECTION]
     tag, text = rows.delivery_tag[i], 0
-    queue, no_ack = meant_queue(slot, rows.queue[i]), rows.no_ack[i]
+    queue, no_ack = resolve_queue(slot, rows.queue[i]), rows.no_ack[i]
     slot.delivered += 1
     if role.operation == DELIVER:
         queue, no_ack = 0, NONE
@@ -186,7 +184,7 @@ def _deliver(s, out, rows, i, role, slot, request):
             queue, no_ack = link.queue, link.no_ack
     elif request != NONE:
         asked = s.requests[request]
-        queue = meant_queue(slot, asked.queue) if asked.queue else queue
+        queue = resolve_queue(slot, asked.queue) if asked.queue else queue
         no_ack = asked.no_ack if asked.no_ack != NONE else no_ack
     outcome = UNSETTLED if no_ack == 0 else UNKNOWN
     if no_ack == 1:
@@ -194,18 +192,18 @@ def _deliver(s, out, rows, i, role, slot, request):
     elif tag <= slot.named_received or rows.late[i] or slot.doubted:
         outcome = UNKNOWN
     else:
-        ledger = ledger_of(channel, slot.life, RECEIVED)
+        map_no = map_of(channel, slot.incarnation, RECEIVED)
         slot.opened_received += 1
-        write_event(out, connection, ledger, frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT)
+        write_event(out, connection, map_no, frame_no, 1, tag, tag, 0, 0, 0, NO_RESULT)
         if outcome == UNKNOWN:
-            _note_unknown(s, out, channel, slot.life, RECEIVED, frame_no, tag, tag)
-    queue = known_queue(s.declared, queue)
-    write_message(out, connection, frame_no, channel, slot.life, role.operation, queue, text, tag, outcome)
+            _note_unknown(s, out, channel, slot.incarnation, RECEIVED, frame_no, tag, tag)
+    queue = queue_name(s.declared, queue)
+    write_message(out, connection, frame_no, channel, slot.incarnation, role.operation, queue, text, tag, outcome)
 
 
 @kernel
 def _settle(s, out, rows, i, role, slot, outcome):
-    """A settlement of what the other side has sent; in a transaction it waits."""
+    """A settlement of messages of the other side; in a transaction it waits for its end."""
     tag, sender = rows.delivery_tag[i], rows.sender[i]
     many = role.settles_all != 0 or rows.multiple[i] == 1
     if tag == NONE and not role.settles_all:
@@ -213,9 +211,9 @@ def _settle(s, out, rows, i, role, slot, outcome):
     first = LOWEST if many else tag
     last = HIGHEST if role.settles_all != 0 or (many and tag == 0) else tag
     of = SENT if sender == SERVER else RECEIVED
-    ledger = ledger_of(rows.channel[i], slot.life, of)
-    if rows.late[i] and last == HIGHEST:  # it was sent before some of what is outstanding here
-        _note_unknown(s, out, rows.channel[i], slot.life, of, rows.frame_no[i], LOWEST, HIGHEST)
+    map_no = map_of(rows.channel[i], slot.incarnation, of)
+    if rows.late[i] and last == HIGHEST:  # some of what is outstanding here was sent after it
+        _note_unknown(s, out, rows.channel[i], slot.incarnation, of, rows.frame_no[i], LOWEST, HIGHEST)
         return
     if not role.settles_all:
         if sender == SERVER:
@@ -224,13 +222,13 @@ def _settle(s, out, rows, i, role, slot, outcome):
             slot.named_received = max(slot.named_received, tag)
     if slot.mode != TX or role.outside_transactions:
         write_event(
-            out, s.numbers[CONNECTION], ledger, rows.frame_no[i], 0, first, last, outcome, 1, rows.ts_ns[i], NO_RESULT
+            out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, last, outcome, 1, rows.ts_ns[i], NO_RESULT
         )  # fmt: skip
         return
-    at = record_of(s.pendings, s.numbers, PENDINGS, FREE_PENDING)
+    at = allocate(s.pendings, s.numbers, PENDINGS, FREE_PENDING)
     waiting = s.pendings[at]
     waiting.frame_no = rows.frame_no[i]
-    waiting.ledger = ledger
+    waiting.map_no = map_no
     waiting.first = first
     waiting.last = last
     waiting.outcome = outcome
@@ -239,55 +237,54 @@ def _settle(s, out, rows, i, role, slot, outcome):
 
 
 @kernel
-def _channel_of(s, out, rows, i, role):
-    """The slot of the row's channel, in the life that the row belongs to."""
+def _slot_of(s, out, rows, i, role):
+    """The slot of the row's channel, in the incarnation of the row."""
     channel, numbers = rows.channel[i], s.numbers
     slot = s.slots[channel]
     if slot.epoch != numbers[EPOCH]:
         slot.epoch = numbers[EPOCH]
         s.touched[numbers[TOUCHED]] = channel
         numbers[TOUCHED] += 1
-        begin_life(slot, 0)
+        begin_incarnation(slot, 0)
     if role.opens_channel:
-        _end_life(s, out, channel)
-        begin_life(slot, slot.life + 1)
+        _end_incarnation(s, out, channel)
+        begin_incarnation(slot, slot.incarnation + 1)
         slot.opened_ns = rows.ts_ns[i]
     if not rows.on_connection[i]:
-        slot.shown = 1
+        slot.used = 1
     return slot
 
 
 @inlined
 def _was_used(s, channel):
-    """Whether rows of a channel came before on this connection."""
+    """Whether the channel has earlier rows on this connection."""
     slot = s.slots[channel]
-    return slot.epoch == s.numbers[EPOCH] and slot.shown
+    return slot.epoch == s.numbers[EPOCH] and slot.used
 
 
 @kernel
 def _doubt(s, rows, i, role, slot, out, reopened):
-    """Row `i` was captured long before or after what the peer had sent before it. It may belong to another incarnation
-    of its channel, where there are several; what is said in a transaction may belong to another one."""
+    """Row `i` was captured long before or after the frames that the peer sent before it. It may belong to another
+    incarnation of its channel, or to another transaction."""
     if slot.doubted or rows.on_connection[i]:
         return
     reopened = reopened or (role.opened_channel and rows.peer_late[i])
     if reopened or role.mode == TX or slot.mode == TX:
-        slot.doubted = WHOSE_LIFE if reopened else WHICH_TRANSACTION
-        s.numbers[LOSSES] += 1  # answers are not followed meanwhile: no request waits for one any more
-        for ledger in (SENT, RECEIVED):
-            _note_unknown(s, out, rows.channel[i], slot.life, ledger, rows.frame_no[i], LOWEST, HIGHEST)
+        slot.doubted = WRONG_INCARNATION if reopened else WRONG_TRANSACTION
+        s.numbers[LOSSES] += 1  # drops waiting requests: replies are not paired meanwhile
+        for kind in (SENT, RECEIVED):
+            _note_unknown(s, out, rows.channel[i], slot.incarnation, kind, rows.frame_no[i], LOWEST, HIGHEST)
 
 
 @kernel
-def _no_doubt(s, role, slot):
-    """A row in order: nothing is left to come of an incarnation whose successor is open, nor of a transaction behind
-    the request that ends it."""
-    if slot.doubted == WHOSE_LIFE and role.opened_channel:
+def _resolve_doubt(s, role, slot):
+    """A row in order ends doubt: the opening of the next incarnation, or the request that ends the transaction."""
+    if slot.doubted == WRONG_INCARNATION and role.opened_channel:
         slot.doubted = 0
-    elif slot.doubted == WHICH_TRANSACTION and role.ends_transaction:
+    elif slot.doubted == WRONG_TRANSACTION and role.ends_transaction:
         slot.doubted = 0
         slot.tx_first = 0
-        used_again(s.pendings, slot.tx_head, s.numbers, FREE_PENDING)
+        release(s.pendings, slot.tx_head, s.numbers, FREE_PENDING)
         slot.tx_head = NONE
 
 
@@ -295,22 +292,22 @@ def _no_doubt(s, role, slot):
 def _row(s, roles, rows, i, out):
     name = rows.name[i]
     role = roles.roles[name]
-    apart = rows.peer_late[i] or rows.late[i]
-    if apart and rows.peer_late[i]:
+    out_of_order = rows.peer_late[i] or rows.late[i]
+    if out_of_order and rows.peer_late[i]:
         s.numbers[LOST_SERVER if rows.sender[i] == CLIENT else LOST_CLIENT] = rows.frame_no[i]
-    reopened = apart and role.opens_channel and _was_used(s, rows.channel[i])
-    slot = _channel_of(s, out, rows, i, role)
-    if apart:
+    reopened = out_of_order and role.opens_channel and _was_used(s, rows.channel[i])
+    slot = _slot_of(s, out, rows, i, role)
+    if out_of_order:
         _doubt(s, rows, i, role, slot, out, reopened)
     _state_changes(s, rows, i, role, slot)
     link = open_link(s, rows, i, role, slot) if role.opens_link else NONE
     request = NONE
-    if role.asks and rows.no_wait[i] != 1 and not rows.late[i] and not slot.doubted:
-        request = ask(s, rows, i, role, slot, link)
-    elif role.answers and not slot.doubted:
-        request = answered(s, out, rows, i, role, slot)
+    if role.is_request and rows.no_wait[i] != 1 and not rows.late[i] and not slot.doubted:
+        request = add_request(s, rows, i, role, slot, link)
+    elif role.is_reply and not slot.doubted:
+        request = take_request(s, out, rows, i, role, slot)
     if role.declares:
-        declare(s, rows, i, slot, request)
+        declare_queue(s, rows, i, slot, request)
     if role.closes_link:
         close_link(s, rows, i, slot)
     if role.operation == PUBLISH:
@@ -318,23 +315,24 @@ def _row(s, roles, rows, i, out):
     elif role.operation == RETURN:
         slot.returned += 1
         write_message(
-            out, s.numbers[CONNECTION], rows.frame_no[i], rows.channel[i], slot.life, RETURN, 0, 0, NONE, PRESETTLED
+            out, s.numbers[CONNECTION], rows.frame_no[i], rows.channel[i], slot.incarnation, RETURN, 0, 0, NONE,
+            PRESETTLED,
         )  # fmt: skip
     elif role.operation:
         _deliver(s, out, rows, i, role, slot, request)
     outcome = roles.settles[name, rows.sender[i], rows.requeue[i] + 1]
     if outcome and not slot.doubted:
         _settle(s, out, rows, i, role, slot, outcome)
-    if role.answers and request != NONE:
-        used_again(s.requests, request, s.numbers, FREE_REQUEST)
-    if slot.doubted and not apart:
-        _no_doubt(s, role, slot)
+    if role.is_reply and request != NONE:
+        release(s.requests, request, s.numbers, FREE_REQUEST)
+    if slot.doubted and not out_of_order:
+        _resolve_doubt(s, role, slot)
 
 
 @kernel
 def follow(s, roles, rows, first, end, out):
-    """Take `rows` from `first` on and before `end`, which follow those before; `s` and `out` have room for what they
-    may bring (`with_room`, `new_results`)."""
+    """Follow the next `rows`, from `first` to before `end`; `s` and `out` have room for what they add (`with_room`,
+    `new_results`)."""
     numbers = s.numbers
     for i in range(first, end):
         if numbers[STARTED] == 0 or numbers[CONNECTION] != rows.connection_id[i]:

@@ -1,0 +1,330 @@
+"""Tracks the channels of the classic family: frames in; messages, settlement events, incarnations, links, replies out.
+
+    tracker = ChannelTracker(roles)
+    for kind, records in tracker.feed(frames, arguments).items(): tracker.to_arrow(kind, records)
+
+What a method does is data (`MethodRoles`). Python works per batch, the kernel of `codec.conversation.channels` per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.conversation.channels.connections import (
+    LAYOUT,
+    NO_FRAME,
+    end_connections,
+    follow_connections,
+    pending_requests,
+)
+from codec.conversation.channels.state import (
+    CONNECTION,
+    LINKS,
+    PENDINGS,
+    ROLE,
+    STARTED,
+    TOUCHED,
+    Results,
+    Roles,
+    Rows,
+    new_results,
+    new_state,
+    with_room,
+)
+from codec.conversation.settled import Frames
+from codec.conversation.states import ConnectionStates
+from codec.sides import SIDES
+from udfs.arrow.fields import fields, fields_and_insides, values_of
+from udfs.arrow.numbers import Numbers
+from udfs.arrow.rows import (
+    connections_of,
+    fixed,
+    integers,
+    is_among,
+    is_there,
+    places_where,
+    truth_of,
+    values_cut,
+)
+from udfs.conversation.frames import MethodFrames
+from udfs.conversation.states import Tracker
+
+Records = NDArray[Any]
+NO_NUMBERS = fixed(np.zeros(0, np.int64))
+_SENDERS = pa.array(SIDES)
+# Kind -> its columns: (name, field of the record, what the field holds).
+KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "message": (
+        ("connection_id", "connection", "number"),
+        ("frame_no", "frame_no", "number"),
+        ("channel", "channel", "number"),
+        ("channel_life", "incarnation", "number"),
+        ("operation", "operation", "operations"),
+        ("queue", "queue", "texts"),
+        ("link", "link", "texts"),
+        ("delivery_tag", "tag", "number or null"),
+        ("outcome", "outcome", "outcomes"),
+    ),
+    "event": (
+        ("connection_id", "connection", "number"),
+        ("map_no", "map_no", "number"),
+        ("frame_no", "frame_no", "number"),
+        ("opens", "opens", "truth"),
+        ("first", "first", "number"),
+        ("last", "last", "number"),
+        ("outcome", "outcome", "outcomes"),
+        ("final", "final", "truth"),
+        ("ts_ns", "effective_ns", "number"),
+        ("effective_ts_ns", "effective_ns", "number"),
+        ("transaction", "transaction", "transactions"),
+    ),
+    "incarnation": (
+        ("connection_id", "connection", "number"),
+        ("channel", "channel", "number"),
+        ("channel_life", "incarnation", "number"),
+        ("opened_ns", "opened_ns", "number or null"),
+        ("closed_ns", "close_ns", "number or null"),
+        ("close_initiator", "close_sender", "senders"),
+        ("close_code", "close_code", "number or null"),
+        ("close_text", "close_text", "texts"),
+        ("mode", "mode", "modes"),
+        ("prefetch_count", "prefetch_count", "number or null"),
+        ("prefetch_size", "prefetch_size", "number or null"),
+        ("published", "published", "number"),
+        ("delivered", "delivered", "number"),
+        ("returned", "returned", "number"),
+        ("opened", "opened", "number"),
+    ),
+    "link": (
+        ("connection_id", "connection", "number"),
+        ("channel", "channel", "number"),
+        ("channel_life", "incarnation", "number"),
+        ("kind", "kind", "kinds"),
+        ("name", "name", "texts"),
+        ("queue", "queue", "texts"),
+        ("queue_type", "queue_type", "texts"),
+        ("no_ack", "no_ack", "truth"),
+        ("exclusive", "exclusive", "truth"),
+        ("opened_ns", "opened_ns", "number or null"),
+        ("closed_ns", "closed_ns", "number or null"),
+        ("closed_by", "closing_sender", "senders"),
+        ("closing_name", "closing_name", "names"),
+        ("transfers", "transfers", "number"),
+    ),
+    "reply": (
+        ("connection_id", "connection", "number"),
+        ("frame_no", "frame_no", "number"),
+        ("reply_frame_no", "reply_frame_no", "number"),
+        ("reply_name", "reply_name", "names"),
+        ("reply_latency_ns", "latency_ns", "number or null"),
+    ),
+}
+
+
+def _schema(kind: str) -> pa.Schema:
+    """The schema of `ChannelTracker.to_arrow`."""
+    types = {"number": pa.int64(), "number or null": pa.int64(), "truth": pa.bool_()}
+    return pa.schema([(name, types.get(holds, pa.string())) for name, _, holds in KINDS[kind]])
+
+
+MESSAGES, REPLIES = _schema("message"), _schema("reply")
+# Columns of frames, and fields of their arguments, that the tracker reads.
+METHOD_COLUMNS = (
+    "connection_id",
+    "frame_no",
+    "ts_ns",
+    "channel",
+    "sender",
+    "version",
+    "frame_type",
+    "status",
+    "name",
+    "error",
+    "notes",
+)
+FRAME_COLUMNS = (*METHOD_COLUMNS, "arguments")
+TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
+ARGUMENTS = (
+    *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",
+    "no_ack", "exclusive",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MethodRoles:
+    """What methods do. `roles`: name -> fields of `codec.conversation.channels.state.ROLE`; `settles`: (name, sender,
+    requeue or None for either) -> outcome. `texts`: those of 'operations', 'modes', 'kinds', 'transactions',
+    'outcomes', numbered from 1 on. `frames`: which frames are read. `queue_types`: method -> the argument that implies
+    the type of the queue, and that type (None: the value of the argument)."""
+
+    roles: Mapping[str, Mapping[str, int]]
+    settles: Mapping[tuple[str, str, bool | None], str]
+    texts: Mapping[str, tuple[str, ...]]
+    frames: MethodFrames
+    queue_types: Mapping[str, tuple[str, str | None]]
+
+    def compiled(self) -> Roles:
+        """Arrays for the kernel, by number of the name, from 1 on."""
+        rows = np.zeros(len(self.roles) + 1, ROLE).view(np.recarray)
+        settles = np.zeros((len(rows), 2, 3), np.int64)
+        numbers = {name: number for number, name in enumerate(self.roles, start=1)}
+        for name, role in self.roles.items():
+            for field, value in role.items():
+                rows[field][numbers[name]] = value
+        for (name, sender, requeue), outcome in reversed(tuple(self.settles.items())):
+            cases = slice(None) if requeue is None else int(requeue) + 1
+            settles[numbers[name], SIDES.index(sender), cases] = self.texts["outcomes"].index(outcome) + 1
+        return Roles(rows, settles)
+
+
+class ChannelTracker(Tracker):
+    """Follows connections. With `keep` their states stay until `end`; else a connection ends where the next begins."""
+
+    def __init__(self, methods: MethodRoles, keep: bool = False) -> None:
+        super().__init__(LAYOUT, new_state(), keep)  # the first text of a tracker is EMPTY
+        self._frames, self._queue_types, self._roles = methods.frames, methods.queue_types, methods.compiled()
+        self._names = Numbers(methods.roles)
+        self._known_texts = {"names": self._names, **{name: Numbers(texts) for name, texts in methods.texts.items()}}
+
+    @property
+    def texts(self) -> dict[str, Numbers]:
+        """The texts of each kind by number."""
+        return {**self._known_texts, "texts": self._texts}
+
+    def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> dict[str, Records]:
+        """Follow the next frames (FRAME_COLUMNS; those of a connection together and in order), with fields ARGUMENTS of
+        theirs -> records by kind, for `to_arrow`, with all of connections that have ended."""
+        last = frames["connection_id"][-1].as_py() if frames.num_rows else None
+        rows = self._rows(frames, arguments)
+        if self._states is not None:
+            return self._follow_states(self._states, rows)
+        self._state = with_room(self._state, len(rows.frame_no))
+        results = self._results(None, len(rows.frame_no))
+        nothing = LAYOUT.records_of(LAYOUT.empty())
+        follow_connections(self._state, self._roles, rows, NO_NUMBERS, nothing, nothing, results)
+        found = _records(results)
+        if last is not None and self._state.numbers[STARTED] and self._state.numbers[CONNECTION] != last:
+            for kind, records in self.finish().items():
+                found[kind] = np.concatenate([found[kind], records]) if kind in found else records
+        return found
+
+    def _rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
+        """The frames that the kernel reads, as its columns."""
+        chosen = places_where(self._frames.chosen(frames))
+        fields_of = {name: arguments[name].take(chosen) for name in ARGUMENTS}
+        fields_of["queue_type"] = queue_types(frames, chosen, self._queue_types)
+        frames = frames.select(METHOD_COLUMNS).take(chosen)
+        cut = values_cut(frames)
+        if cut.any():
+            fields_of = {name: pc.if_else(pa.array(~cut), column, None) for name, column in fields_of.items()}
+        texts = {name: self._texts.of(fields_of[name]) for name in (*TEXT_ARGUMENTS, "queue_type")}
+        numbers = {name: integers(column, null=-1) for name, column in fields_of.items() if name not in texts}
+        numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
+        numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in self._frames.marks(frames).items()}
+        return Rows(name=self._names.of(frames["name"]), **texts, **numbers)
+
+    def _follow_states(self, states: ConnectionStates, rows: Rows) -> dict[str, Records]:
+        """`feed` with `keep`."""
+        if not len(rows.frame_no):
+            return {}
+        ids, ends = connections_of(rows.connection_id)
+        before = states.of(ids)
+        self._state = with_room(self._state, before.largest() + len(rows.frame_no))
+        after, results = LAYOUT.room_for(before, len(rows.frame_no)), self._results(before, len(rows.frame_no))
+        follow_connections(self._state, self._roles, rows, ends, LAYOUT.records_of(before), after, results)
+        self._states = ConnectionStates.concatenated([states.without(ids), LAYOUT.states_of(ids, after)])
+        return _records(results)
+
+    def _results(self, states: ConnectionStates | None, rows: int) -> Results:
+        """Room for the results of `rows` more rows and of the ends of these connections (None: of the current one)."""
+        if states is None:
+            touched, waiting, links = (int(self._state.numbers[cell]) for cell in (TOUCHED, PENDINGS, LINKS))
+        else:
+            touched, waiting, links = (len(states.parts[name]) for name in ("touched", "pendings", "links"))
+        return new_results(touched, waiting, links, rows)
+
+    def finish(self) -> dict[str, Records]:
+        """End all connections."""
+        return self.end(NO_NUMBERS if self._states is None else self._states.ids)
+
+    def end(self, ids: NDArray[np.int64]) -> dict[str, Records]:
+        """End these connections, and the current one: they have no more frames."""
+        ended = LAYOUT.empty()
+        if self._states is not None:
+            ended = self._states.at(np.flatnonzero(np.isin(self._states.ids, ids)))
+            self._states = self._states.without(ids)
+            self._state = with_room(self._state, ended.largest())
+        results = self._results(None if self._states is None else ended, 0)
+        end_connections(self._state, LAYOUT.records_of(ended), results)
+        return _records(results)
+
+    def pending(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], Frames]:
+        """Of these connections: the frame from which on settlements are not final; frames of requests that may still be
+        answered."""
+        states = LAYOUT.empty()
+        until, ends = np.full(len(ids), NO_FRAME), np.zeros(len(ids), np.int64)
+        if not len(ids) or (self._states is None and not self._state.numbers[STARTED]):
+            return until, Frames.of()
+        if self._states is not None:
+            states = self._states.of(ids)
+            self._state = with_room(self._state, states.largest())
+        most = len(self._state.requests) if self._states is None else len(states.parts["requests"])
+        frames = np.zeros(most, np.int64)
+        pending_requests(self._state, LAYOUT.records_of(states), until, frames, ends)
+        return until, Frames(np.repeat(ids, np.diff(ends, prepend=0)), frames[: ends[-1] if len(ends) else 0])
+
+    def _records(self) -> int:
+        return int(self._state.numbers[TOUCHED:].max()) + int(self._state.found_by.used[0])
+
+    def to_arrow(self, kind: str, records: Records) -> pa.RecordBatch:
+        """Records of one kind as the columns of KINDS."""
+        texts = self.texts
+        columns = {
+            name: _column(np.ascontiguousarray(records[field]), holds, texts) for name, field, holds in KINDS[kind]
+        }
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def queue_types(
+    frames: pa.RecordBatch, chosen: pa.Int64Array, types_by: Mapping[str, tuple[str, str | None]]
+) -> pa.Array:
+    """The types of queues that arguments of `chosen` rows imply; `types_by` as `MethodRoles.queue_types`."""
+    found, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
+    for name, (argument, implied_type) in types_by.items():
+        at = np.flatnonzero(is_among(names, name))
+        if len(at):
+            values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
+            passive, inner = fields_and_insides(values, {"passive": "boolean"}, ("arguments",))
+            types = fields(inner["arguments"], {argument: "string" if implied_type is None else "variant"})[argument]
+            if implied_type is not None:
+                types = pc.if_else(is_there(types), implied_type, None)
+            types = pc.if_else(truth_of(passive["passive"]), None, types)  # a passive declaration changes nothing
+            mask = np.zeros(len(chosen), bool)
+            mask[at] = True
+            found = pc.replace_with_mask(found, pa.array(mask), types.cast(pa.string()))
+    return found
+
+
+def _records(results: Results) -> dict[str, Records]:
+    """The records of each kind that has any."""
+    records = (results.messages, results.events, results.incarnations, results.links, results.replies)
+    return {kind: rows[:count] for kind, rows, count in zip(KINDS, records, results.counts, strict=True) if count}
+
+
+def _column(values: NDArray[np.int64], holds: str, known: Mapping[str, Numbers]) -> pa.Array:
+    if holds == "number":
+        return pa.array(values)
+    if holds == "truth":
+        return pa.array(values == 1, mask=values < 0)
+    if holds == "number or null":
+        return pa.array(values, mask=values < 0)
+    if holds == "senders":
+        return _SENDERS.take(pa.array(values, mask=values < 0))
+    return known[holds].column(values)

@@ -1,0 +1,381 @@
+"""Rows of tables channels, links and messages from the records of the session tracker (0-10, 1.0)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from codec.conversation.sessions import semantics
+from codec.conversation.sessions.credit import Changes, idle_times
+from codec.conversation.sessions.outcomes import Outcomes, Places
+from codec.conversation.sessions.semantics import names_with
+from codec.conversation.sessions.state import (
+    CLIENT,
+    COMPLETIONS,
+    MAPS,
+    NO_LIMIT,
+    NONE,
+    SENDER,
+    SERVER,
+    SUBSCRIPTION,
+    SessionRecords,
+)
+from codec.sides import SIDES
+from udfs.arrow.numbers import Numbers
+from udfs.arrow.octets import hexed
+from udfs.arrow.rows import Index, elapsed, fixed, is_among, numbers_of, picked
+from udfs.arrow.types import TIMESTAMP
+
+Integers = NDArray[np.int64]
+_SIDES = pa.array(SIDES)
+_OPERATIONS = pa.array(semantics.OPERATIONS)
+_TEXTS = {
+    name: pa.array([None, *texts], pa.string())
+    for name, texts in (
+        ("outcomes", semantics.OUTCOMES), ("transactions", semantics.TRANSACTIONS), ("kinds", semantics.LINK_KINDS),
+        ("modes", semantics.MODES),
+    )
+}  # fmt: skip
+
+
+COUNTS = (len(SIDES), len(semantics.OUTCOMES) + 1)
+_TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
+# Messages that begin (`begun_messages`).
+BEGUN_MESSAGES = pa.schema(
+    [
+        ("connection_id", _NUMBER), ("frame_no", _NUMBER), ("version", _TEXT), ("channel", _NUMBER),
+        ("channel_life", _NUMBER), ("operation", _TEXT), ("exchange", _TEXT), ("queue", _TEXT), ("link", _TEXT),
+        ("browsed", _TRUTH), ("delivery_tag_hex", _TEXT), ("delivery_id", _NUMBER), ("message_format", _NUMBER),
+        ("resumed", _TRUTH),
+    ]
+)  # fmt: skip
+# Outcomes of messages (`message_outcomes`).
+OUTCOMES = pa.schema(
+    [
+        ("connection_id", _NUMBER), ("first_frame_no", _NUMBER), ("address", _TEXT), ("browsed", _TRUTH),
+        ("outcome", _TEXT), ("settled_ts_ns", _NUMBER), ("settled_frame_no", _NUMBER), ("transaction", _TEXT),
+    ]
+)  # fmt: skip
+
+
+def _known(values: Integers) -> pa.Array:
+    return pa.array(values, mask=values == NONE)
+
+
+def _timestamp(values: Integers) -> pa.Array:
+    return pa.array(np.where(values == NONE, 0, values) // 1000, mask=values == NONE).cast(TIMESTAMP)
+
+
+def _text(kind: str, numbers: Integers) -> pa.Array:
+    return _TEXTS[kind].take(pa.array(numbers))
+
+
+def _error_texts(records: NDArray[np.void], texts: Numbers) -> pa.Array:
+    """Condition and description, or the one that is not empty, else null."""
+    condition, description = (texts.column(records[name]) for name in ("condition", "description"))
+    text = pc.coalesce(pc.binary_join_element_wise(condition, description, ": "), condition, description)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def begun_messages(
+    begun: SessionRecords, arguments: dict[str, pa.Array], frames: pa.RecordBatch, texts: Numbers
+) -> pa.Table:
+    """The messages that begin in `frames` (BEGUN_MESSAGES): records of the tracker, and fields of `arguments`."""
+    messages = begun.messages[begun.messages["command"] == 0]
+    sessions = begun.sessions[messages["session"]]
+    link = np.where(messages["link"] == NONE, 0, messages["link"])
+    rows = pa.array(messages["row"])
+    of_links = {}
+    for field in ("name", "queue"):
+        numbers = begun.links[link][field] if len(begun.links) else np.zeros(len(link))
+        of_links[field] = texts.column(np.where(messages["link"] == NONE, 0, numbers).astype(np.int64))
+    own = {
+        name: arguments[name].take(rows)
+        for name in ("destination", "delivery_tag", "message_format", "resume", "acquire_mode")
+    }
+    to_destination = pa.array(is_among(frames["name"], *names_with("on_destination"))).take(rows)
+    by_client = pa.array(messages["sender"] == CLIENT)
+    nothing, no_truth = pa.scalar(None, pa.string()), pa.scalar(None, pa.bool_())
+    return pa.table(
+        {
+            "connection_id": messages["connection"],
+            "frame_no": messages["frame_no"],
+            "version": frames["version"].cast(pa.string()).take(rows),
+            "channel": sessions["channel"],
+            "channel_life": sessions["incarnation"],
+            "operation": _OPERATIONS.take(pa.array(messages["sender"])),
+            "exchange": pc.if_else(
+                pc.and_(to_destination, by_client), pc.fill_null(own["destination"], ""), nothing
+            ),
+            "queue": of_links["queue"],
+            "link": pc.if_else(
+                to_destination, pc.if_else(by_client, nothing, own["destination"]), of_links["name"]
+            ),
+            "browsed": pc.if_else(by_client, no_truth, pc.equal(own["acquire_mode"], semantics.NOT_ACQUIRED)),
+            "delivery_tag_hex": hexed(own["delivery_tag"]),
+            "delivery_id": pa.array(messages["number"], mask=messages["number"] == NONE),
+            "message_format": own["message_format"],
+            "resumed": pc.if_else(to_destination, pa.scalar(None, pa.bool_()), pc.fill_null(own["resume"], False)),
+        }
+    )  # fmt: skip
+
+
+def links_are_known(records: SessionRecords) -> NDArray[np.bool_]:
+    """Of messages: whether no later frame changes the columns that come from their link."""
+    links, at = records.links, records.messages["link"]
+    known = (links["known"] == 0) | (links["kind"] == SUBSCRIPTION)
+    known |= (links["client_attached"] == 1) & (links["server_attached"] == 1)
+    found: NDArray[np.bool_] = (at == NONE) | np.append(known, True)[at]
+    return found
+
+
+def counted(records: SessionRecords, outcomes: Outcomes, chosen: NDArray[np.bool_]) -> Integers:
+    """Counts of the chosen messages by session, sender and outcome."""
+    counts = np.zeros((len(records.sessions), *COUNTS), np.int64)
+    messages = records.messages[chosen]
+    np.add.at(counts, (messages["session"], messages["sender"], outcomes.outcome[chosen]), 1)
+    return counts
+
+
+def channel_rows(records: SessionRecords, counts: Integers, texts: Numbers) -> pa.Table:
+    sessions = records.sessions
+
+    def count(side: int, names: tuple[str, ...]) -> pa.Array:
+        numbers = [semantics.OUTCOMES.index(name) + 1 for name in names]
+        return pa.array(counts[:, side, numbers].sum(axis=1))
+
+    code = np.where(sessions["reason_code"] != NONE, sessions["reason_code"], sessions["detach_code"])
+    columns = {
+        "connection_id": pa.array(sessions["connection"]),
+        "channel": pa.array(sessions["channel"]),
+        "channel_life": pa.array(sessions["incarnation"]),
+        "session_name": texts.column(sessions["name"]),
+        "remote_channel": _known(sessions["remote_channel"]),
+        "opened_ts": _timestamp(sessions["opened_ns"]),
+        "closed_ts": _timestamp(sessions["closed_ns"]),
+        "close_initiator": _SIDES.take(_known(sessions["close_sender"])),
+        "close_code": _known(code),
+        "close_text": _error_texts(sessions, texts),
+        "mode": pc.fill_null(_text("modes", sessions["mode"]), "none"),
+        "incoming_window": _known(sessions["incoming_window"]),
+        "outgoing_window": _known(sessions["outgoing_window"]),
+        "published": count(CLIENT, semantics.OUTCOMES),
+        "delivered": count(SERVER, semantics.OUTCOMES),
+        "unsettled": pc.add(count(CLIENT, ("unsettled",)), count(SERVER, ("unsettled",))),
+        **{name: count(SIDES.index(side), names) for name, (side, names) in semantics.COUNTED.items()},
+    }
+    return pa.table(columns).filter(pa.array(sessions["listed"] == 1))
+
+
+def message_outcomes(records: SessionRecords, outcomes: Outcomes, texts: Numbers) -> pa.Table:
+    """The outcomes of messages, and columns that come from their links (OUTCOMES)."""
+    messages, links = records.messages, records.links
+    address, browsed = np.zeros(len(messages), np.int64), np.full(len(messages), NONE)
+    on_link = messages["link"] != NONE
+    at = messages["link"][on_link]
+    address[on_link] = _first(links, "server", "client")[at]
+    browsed[on_link] = _of_sender(links, "copies")[at]
+    browsed[messages["sender"] == CLIENT] = NONE
+    return pa.table(
+        {
+            "connection_id": messages["connection"],
+            "first_frame_no": messages["frame_no"],
+            "address": texts.column(address),
+            "browsed": pa.array(browsed == 1, mask=browsed == NONE),
+            "outcome": _text("outcomes", outcomes.outcome),
+            "settled_ts_ns": _known(outcomes.settled_ns),
+            "settled_frame_no": _known(outcomes.settled_frame_no),
+            "transaction": _text("transactions", outcomes.transaction),
+        }
+    )
+
+
+def command_replies(records: SessionRecords, outcomes: Outcomes) -> pa.Table:
+    """Replies to commands of transaction coordinators."""
+    answered = outcomes.reply_frame_no != NONE
+    messages = records.messages[answered]
+    times = messages["ts_ns"], outcomes.reply_ns[answered]
+    return pa.table(
+        {
+            "connection_id": messages["connection"],
+            "frame_no": messages["frame_no"],
+            "reply_frame_no": outcomes.reply_frame_no[answered],
+            "reply_name": pa.repeat(semantics.ANSWERS_COMMAND, len(messages)),
+            "reply_latency_ns": elapsed(*(pa.array(np.ascontiguousarray(ns)) for ns in times)),
+        }
+    )
+
+
+def _of_sender(links: NDArray[np.void], name: str, unknown: int = NONE) -> Integers:
+    """A field of the source as the sending side of each link states it, else as the other side requests it."""
+    sends = links["kind"] == SENDER
+    own, other = (np.where(sends, links[f"{a}_{name}"], links[f"{b}_{name}"]) for a, b in (SIDES, SIDES[::-1]))
+    found: Integers = np.where(own != unknown, own, other)
+    return found
+
+
+def _one_of(texts: tuple[str, ...], numbers: Integers) -> pa.Array:
+    """The texts by number, else null."""
+    return pa.array(texts).take(pa.array(numbers, mask=~np.isin(numbers, range(len(texts)))))
+
+
+def _first(links: NDArray[np.void], one: str, other: str) -> Integers:
+    """The address that side `one` states, else that of the other: the server knows the address of a dynamic node."""
+    addresses: Integers = np.where(links[f"{one}_address"] > 0, links[f"{one}_address"], links[f"{other}_address"])
+    return addresses
+
+
+def link_rows(records: SessionRecords, outcomes: Outcomes, octets: Integers, texts: Numbers) -> pa.Table:
+    links = records.links
+    session = records.sessions[links["session"]]
+    of_1_0, known = links["kind"] != SUBSCRIPTION, links["known"] == 1
+    closed_ns = np.where(links["closing_ns"] != NONE, links["closing_ns"], session["closed_ns"])
+    snd_mode, rcv_mode = _modes(links)
+    snd_mode = pc.if_else(pa.array(of_1_0 & known), snd_mode, pa.scalar(None, pa.string()))
+    rcv_mode = pc.if_else(pa.array(of_1_0 & known), rcv_mode, pa.scalar(None, pa.string()))
+    no_ack = pc.if_else(
+        pa.array(of_1_0), pc.equal(snd_mode, "settled"), pa.array(links["no_ack"] == 1, mask=links["no_ack"] == NONE)
+    )
+    # Without a detach a link of 1.0 ends as its session does.
+    failing = np.where(links["closing_ns"] == NONE, session["failed"], links["failed"]) == 1
+    by_session = pa.array(links["closing_ns"] == NONE)
+    error = pc.if_else(by_session, _error_texts(session, texts), _error_texts(links, texts))
+    no_credit_ns = np.where(of_1_0, _starved(links, session, closed_ns), _idle(records, outcomes, octets))
+    flow_mode = np.where(
+        ~of_1_0 & known & (links["flow_mode"] == NONE), semantics.DEFAULT_FLOW_MODE, links["flow_mode"]
+    )
+    credit = np.where(links["unlimited"] == 1, NO_LIMIT, links["credit"])
+    credit = np.where(~of_1_0 & known & (credit == NONE), 0, credit)
+    credit = np.where(of_1_0 & (links["initial_count"] == NONE), NONE, credit)
+    handle = np.where(links["client_handle"] != NONE, links["client_handle"], links["server_handle"])
+    address = np.where(of_1_0, _first(links, "server", "client"), 0)
+    columns = {
+        "connection_id": pa.array(links["connection"]),
+        "channel": pa.array(session["channel"]),
+        "channel_life": pa.array(session["incarnation"]),
+        "kind": _text("kinds", links["kind"]),
+        "name": texts.column(links["name"]),
+        "handle": _known(handle),
+        "address": texts.column(address),
+        "queue": texts.column(links["queue"]),
+        "snd_settle_mode": snd_mode,
+        "rcv_settle_mode": rcv_mode,
+        "acquire_mode": _one_of(semantics.ACQUIRE_MODES, links["acquire_mode"]),
+        "distribution_mode": _one_of(semantics.DISTRIBUTION_MODES, _of_sender(links, "copies")),
+        "filters": texts.column(_of_sender(links, "filters", unknown=0)),
+        "no_ack": no_ack,
+        "exclusive": pa.array(links["exclusive"] == 1, mask=links["exclusive"] == NONE),
+        "opened_ts": _timestamp(links["opened_ns"]),
+        "closed_ts": _timestamp(closed_ns),
+        "error": pc.if_else(pa.array(failing & of_1_0), error, pa.scalar(None, pa.string())),
+        "flow_mode": _one_of(semantics.FLOW_MODES, flow_mode),
+        "credit": _known(credit),
+        "transfers": pa.array(links["transfers"]),
+        "no_credit_ns": _known(no_credit_ns),
+    }
+    refused = np.isin(_commands(links["session"], links["command_id"]), _refused(records))
+    refused &= links["command_id"] != NONE
+    listed = (known & ~refused) | (links["transfers"] > 0)
+    return pa.table(columns).filter(pa.array(listed))
+
+
+def _modes(links: NDArray[np.void]) -> tuple[pa.Array, pa.Array]:
+    """The settle modes of sender and receiver: of the side that decides it, else as the other side requests it."""
+    client_sends = links["kind"] == SENDER
+    found = []
+    for name, modes, default, client_decides in (
+        ("snd_mode", semantics.SND_SETTLE_MODES, semantics.DEFAULT_SND_SETTLE_MODE, client_sends),
+        ("rcv_mode", semantics.RCV_SETTLE_MODES, semantics.DEFAULT_RCV_SETTLE_MODE, ~client_sends),
+    ):
+        decides = np.where(client_decides, links["client_attached"], links["server_attached"]) == 1
+        own = np.where(client_decides, links[f"client_{name}"], links[f"server_{name}"])
+        others = np.where(client_decides, links[f"server_{name}"], links[f"client_{name}"])
+        mode = np.where(decides, own, others)
+        mode = np.where(mode == NONE, default, mode)
+        found.append(pa.array(modes).take(pa.array(mode, mask=~np.isin(mode, range(len(modes))))))
+    return found[0], found[1]
+
+
+def _starved(links: NDArray[np.void], session: NDArray[np.void], closed_ns: Integers) -> Integers:
+    """How long the sender of a 1.0 link had no credit; NONE where bytes are missing."""
+    unknown_count = links["initial_count"] == NONE
+    waited = np.where(unknown_count, links["last_ns"] - links["opened_ns"], links["starved_ns"])
+    until = np.where(closed_ns != NONE, closed_ns, session["last_listed_ns"])
+    rest = np.where((links["starves"] == 1) | unknown_count, np.maximum(until - links["last_ns"], 0), 0)
+    whole = (links["known"] == 1) & (links["losses"] == session["listed_losses"])
+    starved: Integers = np.where(whole, waited + rest, NONE)
+    return starved
+
+
+def _idle(records: SessionRecords, outcomes: Outcomes, octets: Integers) -> Integers:
+    """How long a subscription had no credit; NONE where bytes are missing."""
+    changes, completed = records.changes, outcomes.completed
+    found = np.full(len(records.links), NONE)
+    if not len(changes):
+        return found
+    sent = changes["sent"] == 1
+    used = np.where(sent, octets, 0)
+    end = Places(completed.map_no, completed.frame_no).find(
+        changes["session"] * MAPS + COMPLETIONS + SERVER, changes["frame_no"]
+    )
+    back = sent & (end != NONE)
+    end = end[back]
+    session = records.sessions[changes["session"]]
+    until_ns = np.where(session["closed_ns"] != NONE, session["closed_ns"], session["last_ns"])
+    nothing = np.zeros(len(end), np.int64)
+    columns = {
+        "link": (changes["link"], changes["link"][back]),
+        "frame_no": (changes["frame_no"], completed.settled_frame_no[end]),
+        "ts_ns": (changes["ts_ns"], completed.settled_ns[end]),
+        "messages": (changes["messages"], nothing + 1),
+        "octets": (np.where(sent, -used, changes["octets"]), used[back]),
+        "sent_frame_no": (np.full(len(changes), NONE), changes["frame_no"][back]),
+        "zeroes": (changes["zeroes"], nothing),
+        "flow_mode": (changes["flow_mode"], nothing + NONE),
+        "cancels": (changes["cancels"], nothing),
+        "until_ns": (until_ns, until_ns[back]),
+    }
+    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+    order = np.lexsort([whole["frame_no"], whole["link"]])
+    idle = np.zeros(len(found), np.int64)
+    idle_times(Changes(*(fixed(whole[name][order]) for name in Changes._fields)), idle)
+    # A subscription begins with its first change.
+    first = np.full(len(found), np.iinfo(np.int64).max)
+    np.minimum.at(first, changes["link"], changes["losses"])
+    own = np.isin(np.arange(len(found)), changes["link"]) & (
+        records.sessions["losses"][records.links["session"]] <= first
+    )
+    return np.where(own, idle, NONE)
+
+
+def _commands(sessions: Integers, commands: Integers) -> Integers:
+    named: Integers = (sessions << 33) + commands
+    return named
+
+
+def _refused(records: SessionRecords) -> Integers:
+    """Commands that were refused with an exception."""
+    return _commands(records.refusals["session"], records.refusals["command_id"])
+
+
+def with_outcomes(rows: pa.RecordBatch, ends: pa.Table) -> pa.RecordBatch:
+    """Rows of table messages with their outcomes, as far as `ends` (OUTCOMES) has them."""
+    index = Index(numbers_of(ends["connection_id"]), numbers_of(ends["first_frame_no"]))
+    at = index.find(numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"]))
+    if not (at >= 0).any():
+        return rows
+    outcomes = {name: picked(ends[name], at) for name in ends.column_names[2:]}
+    outcomes["settle_latency_ns"] = elapsed(rows["ts_ns"], outcomes["settled_ts_ns"])
+    known = pa.array(at >= 0)
+    # Over a link without an address each message has its own.
+    for name in ("address", "browsed"):
+        outcomes[name] = pc.coalesce(outcomes[name], rows[name])
+    columns = [
+        pc.if_else(known, outcomes[name].cast(rows.schema.field(name).type), rows[name])
+        if name in outcomes
+        else rows[name]
+        for name in rows.schema.names
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
