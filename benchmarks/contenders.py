@@ -56,10 +56,9 @@ class Contender:
 
 def read_runs(path: Path) -> list[pa.RecordBatch]:
     """The runs of the capture, partition after partition, in this process."""
-    from udfs.source.sources import TcpRunsSource
+    from udfs.source.sources import run_reader
 
-    source = TcpRunsSource({"path": str(path)})
-    reader = source.reader(source.schema())
+    reader = run_reader({"path": str(path)})
     return [batch for partition in reader.partitions() for batch in reader.read(partition)]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 NS_IN_S = 10**9
 WRITES = re.compile(r"Arguments: (\S+)/([^/\s,]+), (?:false|true)")  # of InsertIntoHadoopFsRelationCommand
-READS_CAPTURES = "BatchScan tcp_runs"
+READS_CAPTURES = "Range"  # the numbers of what each task reads
 DECODED = "decoded"
 WRITERS = {"WriteTables": DECODED, "WriteFlows": "message_flows"}  # what Python workers write by themselves
 WORKERS_WRITE = re.compile(rf"Arguments: ({'|'.join(WRITERS)})\(")

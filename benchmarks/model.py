@@ -72,11 +72,10 @@ def run(path: Path, work: Path) -> Run:
 
 def walk(path: Path) -> float:
     """Seconds that the driver takes to cut the capture into splits."""
-    from udfs.source.sources import TcpRunsSource
+    from udfs.source.sources import run_tasks
 
-    source = TcpRunsSource({"path": str(path)})
     started = time.perf_counter()
-    source.reader(source.schema()).partitions()
+    run_tasks({"path": str(path)})
     return time.perf_counter() - started
 
 

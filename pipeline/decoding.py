@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, is_remote
 from pyspark.sql.types import StructType
 
 from pipeline.output import parquet
@@ -16,7 +16,7 @@ from pipeline.output.place import Place
 from pipeline.schemas import WORKER_TABLES
 from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import InProcess, OnSpark, ThisProcess
-from udfs.schemas import DECODED
+from udfs.schemas import DECODED, TCP_RUNS
 from udfs.source.suggestions import suggesting
 
 if TYPE_CHECKING:
@@ -211,11 +211,16 @@ def runs(
     **chosen: Unpack[PacketFilter],
 ) -> DataFrame:
     """Captures -> runs of TCP segments, unordered. `packets_read`: capture -> number of packets to skip."""
-    from udfs.source.sources import register
+    from udfs.source.sources import ListTasks, ReadRuns, run_tasks
 
     options, places = _source(paths, chosen, packets_read)
-    register(spark)
-    return spark.read.format("tcp_runs").options(**options).load(places)
+    options["paths"] = json.dumps(places)
+    if is_remote():  # the captures may be on the server
+        listed = spark.range(0, 1, 1, 1).mapInArrow(ListTasks(options), "task binary").collect()
+        tasks = [bytes(row["task"]) for row in listed]
+    else:
+        tasks = run_tasks(options)
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
 
 
 def _source(

@@ -212,7 +212,7 @@ PACKETS = StructType(
     ]
 )
 
-# Source "tcp_runs": segments of a flow, coalesced for the shuffle; and the account of each split of a capture.
+# Segments of a flow, coalesced for the shuffle; and the account of each split of a capture.
 TCP_RUNS = StructType(
     [
         field("flow", BinaryType(), "flow key: low IP 16, high IP 16, low port 2, high port 2 bytes; null on accounts"),

@@ -24,13 +24,11 @@ from pipeline.decoding import ONE_TASK_BYTES, in_one_task
 
 SAMPLES = ROOT / "samples"
 
-# What Spark's planning processes do: make a reader of the source, which finds and splits the captures.
+# What the driver does: it finds and splits the captures.
 PLANNING = """
 import sys
-from udfs.source.sources import TcpRunsSource
-source = TcpRunsSource({"path": sys.argv[1]})
-partitions = source.reader(source.schema()).partitions()
-print(len(partitions), *sorted({"numba", "pandas", "llvmlite"} & set(sys.modules)))
+from udfs.source.sources import run_tasks
+print(len(run_tasks({"path": sys.argv[1]})), *sorted({"numba", "pandas", "llvmlite"} & set(sys.modules)))
 """
 
 # What the worker of a job does: it reads captures, sorts their runs, and writes tables. Prints the kernels it compiles.

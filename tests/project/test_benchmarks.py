@@ -266,7 +266,7 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
     def query(number: int, table: str, numbers: list[int]) -> list[dict[str, object]]:
         plan = f"Execute InsertIntoHadoopFsRelationCommand\nArguments: file:/tmp/x/{table}, false, Parquet"
         if not table:  # workers write, not Spark
-            plan = "MapInArrow\n+- BatchScan tcp_runs\n\n(1) MapInArrow\nArguments: WriteTables(flow#0)#7, [folder#8]"
+            plan = "MapInArrow\n+- Range\n\n(1) MapInArrow\nArguments: WriteTables(flow#0)#7, [folder#8]"
         if table == "message_flows":
             plan = "MapInArrow\n+- Sort\n\n(1) MapInArrow\nArguments: WriteFlows(key#0)#7, [folder#8]"
         start = {"Event": "a.b.SparkListenerSQLExecutionStart", "executionId": number, "physicalPlanDescription": plan}
@@ -274,7 +274,7 @@ def test_an_event_log_tells_what_each_stage_took(tmp_path: Path) -> None:
         return [start, {"Event": "SparkListenerJobStart", "Stage IDs": numbers, "Properties": properties}]
 
     log = [
-        *query(0, "", [0, 1]), task(0, 100, 20), task(0, 200, 30), ended(0, "BatchScan tcp_runs"),
+        *query(0, "", [0, 1]), task(0, 100, 20), task(0, 200, 30), ended(0, "Range"),
         task(1, 400, 0), ended(1, "MapInArrow"), *query(1, "messages", [2]), task(2, 50, 0), ended(2, "Exchange"),
         *query(2, "message_flows", [3]), task(3, 50, 0), ended(3, "MapInArrow"),
     ]  # fmt: skip

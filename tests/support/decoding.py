@@ -21,7 +21,7 @@ from pyspark.sql.variant_utils import VariantUtils
 from pipeline.decoding import RUN_ORDER
 from udfs.decode.decoder import decode_runs
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.source.sources import TcpRunsSource
+from udfs.source.sources import run_reader
 
 Row = dict[str, Any]
 
@@ -36,10 +36,9 @@ class Connection:
 
 
 def runs(paths: list[Path], **sizes: int | str) -> pa.Table:
-    """The rows of the `tcp_runs` source for these files, all partitions in their order; `sizes` as its options."""
+    """The runs of these files, all partitions in their order; `sizes` as options."""
     options = {"paths": json.dumps([str(path) for path in paths])} | {name: str(size) for name, size in sizes.items()}
-    source = TcpRunsSource(options)
-    reader = source.reader(source.schema())
+    reader = run_reader(options)
     batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     return pa.Table.from_batches(batches)
 

@@ -42,7 +42,7 @@ from codec.net.segments import SEGMENT
 from codec.sides import SIDES
 from udfs.decode.connection_rows import COUNTED_AS
 from udfs.schemas import LEDGER
-from udfs.source.sources import TcpRunsSource
+from udfs.source.sources import run_reader
 
 WAYS = ("stream", "segments", "both", "file", "merged")
 TOGETHER = 100  # inputs of which tables are made at once
@@ -85,8 +85,7 @@ def new_decoder() -> Decoder:
 
 def runs_of(path: Path) -> list[Run]:
     """The runs of one capture, in the order in which the shuffle hands them out."""
-    source = TcpRunsSource({"paths": json.dumps([str(path)])})
-    reader = source.reader(source.schema())
+    reader = run_reader({"paths": json.dumps([str(path)])})
     found: list[tuple[bytes, int, int, Run]] = []
     for partition in reader.partitions():
         for batch in reader.read(partition):

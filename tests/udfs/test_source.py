@@ -1,4 +1,4 @@
-"""The data sources `tcp_runs` and `pcap`: every packet once, whatever the splits; unreadable captures as rows."""
+"""Packets and runs of captures: every packet once, whatever the splits; unreadable captures as rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from test_capture_pcapng import enhanced, interface, section
 
 from codec.net.segments import SEGMENT
+from udfs.schemas import TCP_RUNS
 from udfs.source.options import OptionError, parse_filter, parse_options, parse_time
-from udfs.source.sources import CaptureReader, PcapReader, TcpRunsReader, register
+from udfs.source.sources import CaptureReader, PcapReader, ReadRuns, TcpRunsReader, register, run_tasks
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 GOOD = CAPTURES / "091_handshake_ok.pcap"
@@ -289,7 +290,9 @@ def test_spark_reads_packets_and_runs(spark: SparkSession) -> None:
     first = packets.orderBy("packet_no").first()
     assert first is not None
     assert (first.ts_ns, first.src_ip, first.skipped) == (expected_packets(path)[0][2], "::1", None)
-    runs = spark.read.format("tcp_runs").load([str(path), str(GOOD)])
+    options = {"paths": json.dumps([str(path), str(GOOD)]), "splitBytes": "2000"}
+    tasks = run_tasks(options)
+    runs = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
     collected = [row.asDict() for row in runs.collect()]
     assert exploded(collected) == sorted(expected_packets(path) + expected_packets(GOOD))
-    assert len(accounts(collected)) == 2
+    assert {account["capture_file"] for account in accounts(collected)} == {path.as_uri(), GOOD.as_uri()}

@@ -1,1 +1,1 @@
-"""The data sources `pcap` and `tcp_runs`: paths, files, splits, columns."""
+"""Captures as rows of packets or of runs of TCP segments: paths, files, splits, columns."""

@@ -59,7 +59,7 @@ PACKETS_SCHEMA = pa.schema(
 
 
 def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[pa.RecordBatch]:
-    """Rows of `tcp_runs`, in batches of about BATCH_BYTES; payload is null if they `refer` to the file."""
+    """TCP_RUNS rows, in batches of about BATCH_BYTES; payload is null if they `refer` to the file."""
     first = runs.segments[runs.segment_offsets[:-1]]
     count = len(first)
     batch = pa.record_batch(
@@ -78,7 +78,7 @@ def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[
 
 
 def account_batch(account: Account) -> pa.RecordBatch:
-    """The row of `tcp_runs` with the account of a split."""
+    """The TCP_RUNS row with the account of a split."""
     row = {"capture_file": account.capture_file, "account": account.to_json()}
     return pa.RecordBatch.from_pylist([row], RUNS_SCHEMA)
 

@@ -1,16 +1,23 @@
-"""Captures as Spark data sources: `pcap`, one row per packet, and `tcp_runs`, the input of the decoder.
+"""Captures as rows: the Spark data source `pcap`, one row per packet, and runs of TCP segments for the decoder.
 
     register(spark)
     spark.read.format("pcap").load("captures/").where("dst_port = 5672").show()
 
+    tasks = run_tasks(options)                                           # on the driver
+    spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
+
 Options, all text: `path` or `paths` (set by `load`); filters `ports`, `hosts`, `since`, `until` (see
-`udfs.source.options`); sizes in bytes that do not change rows: `splitBytes`, `blockBytes`, `runBytes`. `tcp_runs` has
-`passedOver`: JSON of capture name -> number of packets to skip, and `references`: true: runs of uncompressed local
-captures have the place of their payload in the file instead of the payload. A capture that cannot be read is a row with
-an error. Paths without captures raise PathError on the driver."""
+`udfs.source.options`); sizes in bytes that do not change rows: `splitBytes`, `blockBytes`, `runBytes`. Runs have two
+more: `passedOver`: JSON of capture name -> number of packets to skip, and `references`: true: runs of uncompressed
+local captures have the place of their payload in the file instead of the payload. A capture that cannot be read is a
+row with an error. Paths without captures raise PathError on the driver.
+
+Runs are not a data source of their own: to plan the scan of one in Python, Spark starts six Python processes one after
+the other, which takes five seconds in a new session."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from udfs.schemas import PACKETS, TCP_RUNS
+from udfs.schemas import PACKETS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,9 +37,8 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the formats `pcap` and `tcp_runs` in a session, classic or Connect."""
+    """Register the format `pcap` in a session, classic or Connect."""
     spark.dataSource.register(PcapSource)
-    spark.dataSource.register(TcpRunsSource)
 
 
 class SplitsPartition(InputPartition):
@@ -78,7 +84,7 @@ class PcapReader(CaptureReader):
 
 
 class TcpRunsReader(CaptureReader):
-    """Rows of `tcp_runs`."""
+    """TCP_RUNS rows."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs of the partition's splits, and the account of each split after its runs."""
@@ -126,20 +132,42 @@ class PcapSource(DataSource):
         return PcapReader(parse_options(self.options))
 
 
-class TcpRunsSource(DataSource):
-    """TCP segments by flow, for the decoder."""
+def run_reader(options: Mapping[str, str]) -> TcpRunsReader:
+    """Reads runs. Raises OptionError."""
+    from udfs.source.options import parse_options
 
-    @classmethod
-    def name(cls) -> str:
-        return "tcp_runs"
+    return TcpRunsReader(parse_options(options))
 
-    def schema(self) -> StructType:
-        return TCP_RUNS
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        from udfs.source.options import parse_options
+def run_tasks(options: Mapping[str, str]) -> list[bytes]:
+    """What each task reads, for `ReadRuns`. Raises PathError when no capture is found, OptionError."""
+    return [pickle.dumps(partition) for partition in run_reader(options).partitions()]
 
-        return TcpRunsReader(parse_options(self.options))
+
+@dataclass(frozen=True)
+class ReadRuns:
+    """The function for `mapInArrow` over numbers of `tasks` (column `id`): their TCP_RUNS rows."""
+
+    options: Mapping[str, str]
+    tasks: Sequence[bytes]
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = run_reader(self.options)
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                yield from reader.read(pickle.loads(self.tasks[number]))
+
+
+@dataclass(frozen=True)
+class ListTasks:
+    """The function for `mapInArrow` over any one row: `run_tasks`, called where the captures are; a row for each."""
+
+    options: Mapping[str, str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:  # Spark requires that all input is consumed
+            pass
+        yield pa.record_batch({"task": pa.array(run_tasks(self.options), pa.binary())})
 
 
 BATCH_RUNS = 10_000  # rows that Spark would hand over at a time
@@ -147,9 +175,8 @@ BATCH_RUNS = 10_000  # rows that Spark would hand over at a time
 
 @dataclass(frozen=True)
 class InOneTask:
-    """The function for `mapInArrow` over any one row: `decode` of the runs of captures, sorted by `order`. It replaces
-    a scan, a shuffle and a second stage: planning the scan of a Python data source, Spark starts six Python processes
-    one after the other. `options` are those of the source `tcp_runs`, with `paths`."""
+    """The function for `mapInArrow` over any one row: `decode` of the runs of captures, sorted by `order`, without
+    a shuffle."""
 
     options: Mapping[str, str]
     order: Sequence[str]
@@ -158,8 +185,7 @@ class InOneTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # Spark requires that all input is consumed
             pass
-        source = TcpRunsSource(dict(self.options))
-        reader = source.reader(source.schema())
+        reader = run_reader(self.options)
         runs = pa.Table.from_batches([rows for part in reader.partitions() for rows in reader.read(part)])
         ordered = runs.sort_by([(column, "ascending") for column in self.order]).combine_chunks()
         yield from self.decode(iter(ordered.to_batches(max_chunksize=BATCH_RUNS)))
