@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pipeline.schemas import CAPTURES, FRAMES, SPARK_TABLES, TABLES, WORKER_TABLES
 from pipeline.tables.config import config, streams
 from pipeline.tables.flows import message_flows
-from pipeline.tables.roles import TELLS_STREAM, named
+from pipeline.tables.roles import QUEUE_TYPES_BY, named
 from pipeline.tables.shape import shaped
 from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.source.captures import MakeCaptures
@@ -26,7 +26,7 @@ def stream_queues(methods: DataFrame) -> DataFrame:
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
     from udfs.conversation.methods import METHOD_COLUMNS, STREAMS
 
-    return methods.filter(named(TELLS_STREAM)).select(*METHOD_COLUMNS).mapInArrow(streams(), STREAMS)
+    return methods.filter(named(QUEUE_TYPES_BY)).select(*METHOD_COLUMNS).mapInArrow(streams(), STREAMS)
 
 
 Made = TypeVar("Made")

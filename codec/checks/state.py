@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
-from codec.hashes.keyed import Keyed, found, new_keyed, put
+from codec.hashes.keyed import Keyed, empty, found, new_keyed, put
 from codec.hashes.keyed import with_room as keyed_with_room
 
 NONE = -1
@@ -162,22 +162,40 @@ def lead(s, key, place):
 
 
 @kernel
-def note(s, rows, i, channel, incarnation, oddity, observed, expected, about):
-    """Note an oddity of row `i`."""
+def begin_connection(s, connection):
+    """Reset all but the hits for the next connection."""
+    hits = s.numbers[HITS]
+    s.numbers[:] = 0
+    s.numbers[HITS] = hits
+    s.numbers[STARTED] = 1
+    s.numbers[CONNECTION] = connection
+    empty(s.found_by)
+
+
+@kernel
+def _hit(s, frame_no, ts_ns, sender, channel, incarnation, oddity, about):
+    """Add an oddity of the current connection; returns its place."""
     at = s.numbers[HITS]
-    s.numbers[HITS] += 1
     hit = s.hits[at]
-    hit[H_CONNECTION] = rows.connection_id[i]
-    hit[H_FRAME] = rows.frame_no[i]
-    hit[H_TS] = rows.ts_ns[i]
-    hit[H_SENDER] = rows.sender[i]
+    s.numbers[HITS] += 1
+    hit[H_CONNECTION] = s.numbers[CONNECTION]
+    hit[H_FRAME] = frame_no
+    hit[H_TS] = ts_ns
+    hit[H_SENDER] = sender
     hit[H_CHANNEL] = channel
     hit[H_INCARNATION] = incarnation
     hit[H_ODDITY] = oddity
-    hit[H_OBSERVED] = observed
-    hit[H_EXPECTED] = expected
+    hit[H_OBSERVED] = hit[H_EXPECTED] = hit[H_WAITED] = NONE
     hit[H_ABOUT] = about
-    hit[H_WAITED] = NONE
+    return at
+
+
+@kernel
+def note(s, rows, i, channel, incarnation, oddity, observed, expected, about):
+    """Note an oddity of row `i`."""
+    at = _hit(s, rows.frame_no[i], rows.ts_ns[i], rows.sender[i], channel, incarnation, oddity, about)
+    s.hits[at, H_OBSERVED] = observed
+    s.hits[at, H_EXPECTED] = expected
 
 
 @kernel
@@ -190,20 +208,8 @@ def note_wait(s, frame_no, since_ns, until_ns, sender, channel, incarnation, odd
 @kernel
 def note_end(s, frame_no, until_ns, sender, channel, incarnation, oddity, about, waited):
     """Note that `frame_no` had no answer until `until_ns`."""
-    at = s.numbers[HITS]
-    s.numbers[HITS] += 1
-    hit = s.hits[at]
-    hit[H_CONNECTION] = s.numbers[CONNECTION]
-    hit[H_FRAME] = frame_no
-    hit[H_TS] = until_ns
-    hit[H_SENDER] = sender
-    hit[H_CHANNEL] = channel
-    hit[H_INCARNATION] = incarnation
-    hit[H_ODDITY] = oddity
-    hit[H_OBSERVED] = NONE
-    hit[H_EXPECTED] = NONE
-    hit[H_ABOUT] = about
-    hit[H_WAITED] = waited
+    at = _hit(s, frame_no, until_ns, sender, channel, incarnation, oddity, about)
+    s.hits[at, H_WAITED] = waited
 
 
 @kernel

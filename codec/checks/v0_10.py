@@ -42,7 +42,19 @@ from codec.checks.records_0_10 import (
     TIMELY_NS,
     TX,
 )  # fmt: skip
-from codec.checks.state import CLIENT, NONE, SERIAL, after, hashed_key, key_of, lead, note, note_wait, place_in
+from codec.checks.state import (
+    CLIENT,
+    NONE,
+    SERIAL,
+    after,
+    begin_connection,
+    hashed_key,
+    key_of,
+    lead,
+    note,
+    note_wait,
+    place_in,
+)
 from codec.checks.subscriptions import (
     ACCEPT,
     ACQUIRE,
@@ -63,7 +75,7 @@ from codec.checks.subscriptions import (
     transfers_completed,
 )  # fmt: skip
 from codec.compiler.kernel import kernel
-from codec.hashes.keyed import empty, found, put
+from codec.hashes.keyed import found, put
 
 NAMES = (
     *SUBSCRIPTION_NAMES, "session.attach", "session.attached", "session.detach", "session.detached",
@@ -87,12 +99,7 @@ def follow(s, rows):
     for i in range(len(rows.name)):
         if not s.numbers[S.STARTED] or rows.connection_id[i] != s.numbers[S.CONNECTION]:
             finish(s)
-            hits = s.numbers[S.HITS]
-            s.numbers[:] = 0
-            s.numbers[S.HITS] = hits
-            s.numbers[S.STARTED] = 1
-            s.numbers[S.CONNECTION] = rows.connection_id[i]
-            empty(s.found_by)
+            begin_connection(s, rows.connection_id[i])
         s.numbers[S.STEPS] += S.STEPS_A_ROW
         s.numbers[S.LAST_NS] = rows.last_ns[i]
         if rows.of_connection[i]:

@@ -30,9 +30,9 @@ from codec.checks.records_1_0 import (
     SENT,
     SIDE,
 )  # fmt: skip
-from codec.checks.state import NONE, SERIAL, after, key_of, lead, note, note_wait, place_in
+from codec.checks.state import NONE, SERIAL, after, begin_connection, key_of, lead, note, note_wait, place_in
 from codec.compiler.kernel import kernel
-from codec.hashes.keyed import empty, found, put
+from codec.hashes.keyed import found, put
 
 NAMES = (
     "open", "begin", "attach", "flow", "transfer", "disposition", "detach", "end", "close", "sasl-mechanisms",
@@ -53,23 +53,13 @@ def follow(s, rows):
     for i in range(len(rows.name)):
         if not s.numbers[S.STARTED] or rows.connection_id[i] != s.numbers[S.CONNECTION]:
             finish(s)
-            _begin_connection(s, rows, i)
+            begin_connection(s, rows.connection_id[i])
         s.numbers[S.STEPS] += S.STEPS_A_ROW
         s.numbers[S.LAST_NS] = rows.last_ns[i]
         if rows.name[i] >= MECHANISMS:
             _sasl(s, rows, i)
         elif rows.name[i]:
             _performative(s, rows, i)
-
-
-@kernel
-def _begin_connection(s, rows, i):
-    hits = s.numbers[S.HITS]
-    s.numbers[:] = 0
-    s.numbers[S.HITS] = hits
-    s.numbers[S.STARTED] = 1
-    s.numbers[S.CONNECTION] = rows.connection_id[i]
-    empty(s.found_by)
 
 
 @kernel

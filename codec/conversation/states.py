@@ -20,6 +20,14 @@ Parts = Mapping[str, NDArray[Any]]
 NUMBERS = np.dtype("i8")
 
 
+def blank(fields: str) -> NDArray[Any]:
+    """A record of int64 fields as it is when it is new: a field is 0, or -1 if a '?' follows its name."""
+    names = fields.split()
+    record = np.zeros(1, [(name.rstrip("?"), "i8") for name in names])
+    record[0] = tuple(-name.endswith("?") for name in names)
+    return record
+
+
 @dataclass(frozen=True)
 class ConnectionStates:
     """`ids` int64 (n,): connections; of each part `counts` int64 (n,): how many of its items each connection has."""
@@ -94,7 +102,7 @@ class ConnectionStates:
 class Layout:
     """The parts of a tracker's states. `kinds`: their types, 'numbers' first, of which a connection has `cells`;
     `records`: a NamedTuple of the parts and of `ends`, for kernels; `growth`: how many items of a part so many rows,
-    with so many ranges, may add; `load`, `save`: kernels between a tracker's state and the only connection of records.
+    with so many ranges, may add; `load`, `save`: kernels that copy a connection, by number, from and to records.
 
     Texts are in `text_fields` (part, field) and in `text_parts`: `texts_in` has those of the latter, and `with_texts`
     parts with others instead."""
@@ -103,8 +111,8 @@ class Layout:
     records: Callable[..., Any]
     cells: int
     growth: Callable[[str, int, int], int]
-    load: Callable[[Any, Any], None]
-    save: Callable[[Any, Any], None]
+    load: Callable[[Any, Any, int], None]
+    save: Callable[[Any, Any, int], None]
     text_fields: tuple[tuple[str, str], ...]
     text_parts: tuple[str, ...]
     texts_in: Callable[[Parts], list[Integers]]

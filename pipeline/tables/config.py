@@ -36,11 +36,11 @@ from pipeline.tables.roles import (
     NAMES_LINK,
     OPENED,
     OPERATIONS,
+    QUEUE_TYPES_BY,
     REACHED_BY_BOTH,
     REACHES_STAGE,
     SPANS,
     STAGES,
-    TELLS_STREAM,
     TRANSFERS,
     method_roles,
     replies,
@@ -118,7 +118,7 @@ def streams() -> Streams:
     """Configuration for finding queues that are streams."""
     from udfs.conversation.methods import Streams
 
-    return Streams(TELLS_STREAM)
+    return Streams(QUEUE_TYPES_BY)
 
 
 def coordination() -> Commands:

@@ -47,9 +47,7 @@ TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 SETS_PREFETCH = ("basic.qos",)
 DECLARES_QUEUE = ("queue.declare",)
 # RabbitMQ queue types: method -> the argument that implies the type, and that type (None: the value of the argument).
-TELLS_QUEUE_TYPE = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
-# RabbitMQ streams: method -> the argument that shows that the queue is a stream, and its value (None: any).
-TELLS_STREAM = {"queue.declare": ("x-queue-type", "stream"), "basic.consume": ("x-stream-offset", None)}
+QUEUE_TYPES_BY = {"queue.declare": ("x-queue-type", None), "basic.consume": ("x-stream-offset", "stream")}
 
 # Messages and their settlement.
 OPERATIONS = {
@@ -207,4 +205,4 @@ def method_roles() -> MethodRoles:
         for name in sorted({*groups, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }
     frames = MethodFrames(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
-    return MethodRoles(roles, SETTLEMENTS, TEXTS, frames, TELLS_QUEUE_TYPE)
+    return MethodRoles(roles, SETTLEMENTS, TEXTS, frames, QUEUE_TYPES_BY)

@@ -41,19 +41,16 @@ from codec.conversation.channels.state import (
 from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.sides import SIDES
-from udfs.arrow.fields import fields, fields_and_insides, values_of
 from udfs.arrow.numbers import Numbers
 from udfs.arrow.rows import (
     connections_of,
     fixed,
     integers,
-    is_among,
-    is_there,
     places_where,
-    truth_of,
     values_cut,
 )
 from udfs.conversation.frames import MethodFrames
+from udfs.conversation.methods import QueueTypes, queue_types
 from udfs.conversation.states import Tracker
 
 Records = NDArray[Any]
@@ -168,7 +165,7 @@ class MethodRoles:
     settles: Mapping[tuple[str, str, bool | None], str]
     texts: Mapping[str, tuple[str, ...]]
     frames: MethodFrames
-    queue_types: Mapping[str, tuple[str, str | None]]
+    queue_types: QueueTypes
 
     def compiled(self) -> Roles:
         """Arrays for the kernel, by number of the name, from 1 on."""
@@ -219,7 +216,7 @@ class ChannelTracker(Tracker):
         """The frames that the kernel reads, as its columns."""
         chosen = places_where(self._frames.chosen(frames))
         fields_of = {name: arguments[name].take(chosen) for name in ARGUMENTS}
-        fields_of["queue_type"] = queue_types(frames, chosen, self._queue_types)
+        fields_of["queue_type"] = queue_types(frames, chosen, self._queue_types, passive=False)
         frames = frames.select(METHOD_COLUMNS).take(chosen)
         cut = values_cut(frames)
         if cut.any():
@@ -290,26 +287,6 @@ class ChannelTracker(Tracker):
             name: _column(np.ascontiguousarray(records[field]), holds, texts) for name, field, holds in KINDS[kind]
         }
         return pa.RecordBatch.from_pydict(columns)
-
-
-def queue_types(
-    frames: pa.RecordBatch, chosen: pa.Int64Array, types_by: Mapping[str, tuple[str, str | None]]
-) -> pa.Array:
-    """The types of queues that arguments of `chosen` rows imply; `types_by` as `MethodRoles.queue_types`."""
-    found, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
-    for name, (argument, implied_type) in types_by.items():
-        at = np.flatnonzero(is_among(names, name))
-        if len(at):
-            values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
-            passive, inner = fields_and_insides(values, {"passive": "boolean"}, ("arguments",))
-            types = fields(inner["arguments"], {argument: "string" if implied_type is None else "variant"})[argument]
-            if implied_type is not None:
-                types = pc.if_else(is_there(types), implied_type, None)
-            types = pc.if_else(truth_of(passive["passive"]), None, types)  # a passive declaration changes nothing
-            mask = np.zeros(len(chosen), bool)
-            mask[at] = True
-            found = pc.replace_with_mask(found, pa.array(mask), types.cast(pa.string()))
-    return found
 
 
 def _records(results: Results) -> dict[str, Records]:

@@ -158,13 +158,7 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
         if type_ != "binary" and name not in ("available", "role")
     }
     return Rows1_0(
-        connection_id=integers(methods["connection_id"]),
-        frame_no=integers(methods["frame_no"]),
-        ts_ns=integers(methods["ts_ns"]),
-        grace_ns=integers(methods["grace_ns"]),
-        last_ns=integers(methods["last_ns"]),
-        sender=fixed(is_among(methods["sender"], SIDES[1]).astype(np.int64)),
-        channel=integers(methods["channel"]),
+        **_common_columns(methods),
         name=fixed(np.where(_readable(methods), numbered(methods["name"], v1_0.NAMES), 0)),
         size=integers(methods["size"]),
         payload_size=integers(methods["payload_size"]),
@@ -198,13 +192,7 @@ def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
     keys = {"key": pc.coalesce(xid, arguments["name"]), "destination": arguments["destination"]}
     numbers = {column: integers(arguments[column], null=NONE) for column in NUMBERS_0_10}
     return Rows0_10(
-        connection_id=integers(methods["connection_id"]),
-        frame_no=integers(methods["frame_no"]),
-        ts_ns=integers(methods["ts_ns"]),
-        grace_ns=integers(methods["grace_ns"]),
-        last_ns=integers(methods["last_ns"]),
-        sender=fixed(is_among(methods["sender"], SIDES[1]).astype(np.int64)),
-        channel=integers(methods["channel"]),
+        **_common_columns(methods),
         channel_max=integers(methods["agreed_channel_max"], null=NONE),
         name=fixed(name),
         is_command=fixed((readable & is_among(methods["name"], *_named("commands"))).astype(np.int64)),
@@ -217,6 +205,12 @@ def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
         **{column: fixed(hashed(text)) for column, text in keys.items()},
         **numbers,
     )
+
+
+def _common_columns(methods: pa.RecordBatch) -> dict[str, Integers]:
+    names = ("connection_id", "frame_no", "ts_ns", "grace_ns", "last_ns", "channel")
+    sender = fixed(is_among(methods["sender"], SIDES[1]).astype(np.int64))
+    return {"sender": sender, **{name: integers(methods[name]) for name in names}}
 
 
 def _begins(methods: pa.RecordBatch) -> Integers:

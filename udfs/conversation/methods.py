@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from udfs.arrow.bound import bound
-from udfs.arrow.fields import fields, inside, values_of
+from udfs.arrow.fields import fields, fields_and_insides, inside, values_of
 from udfs.arrow.rows import is_among, is_there, one_of, picked, places_where, truth_of, with_parts
 from udfs.arrow.types import arrow_schema
 
@@ -66,15 +66,17 @@ class Commands:
 
 
 METHOD_COLUMNS = ("connection_id", "name", "arguments")
+# Method -> the argument that implies the type of a queue, and that type (None: the value of the argument).
+QueueTypes = Mapping[str, tuple[str, str | None]]
 STREAMS = StructType([StructField("connection_id", LongType()), StructField("queue", StringType())])
 
 
 @dataclass(frozen=True)
 class Streams:
-    """The function for `mapInArrow` over methods (METHOD_COLUMNS) -> STREAMS, queues that are streams. `tells`: method
-    -> the argument that shows it, and the value that this must have (None: any)."""
+    """The function for `mapInArrow` over methods (METHOD_COLUMNS) -> STREAMS, queues that are streams; `types_by` as
+    for `queue_types`."""
 
-    tells: dict[str, tuple[str, str | None]]
+    types_by: QueueTypes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -83,22 +85,30 @@ class Streams:
 
     def of(self, methods: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of METHOD_COLUMNS -> STREAMS."""
-        named = places_where(is_among(methods["name"], *self.tells))
-        methods = methods.select(METHOD_COLUMNS).take(named)
-        if not methods.num_rows:
+        chosen = places_where(is_among(methods["name"], *self.types_by))
+        if not len(chosen):
             return pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64()), pa.nulls(0, pa.string())], names=STREAMS.names)
-        found = [self._of_method(methods, name, *test) for name, test in self.tells.items()]
-        whole = pa.Table.from_batches(found).combine_chunks()
-        return pa.RecordBatch.from_arrays([whole[name].combine_chunks() for name in whole.column_names], STREAMS.names)
+        types = queue_types(methods, chosen, self.types_by, passive=True)
+        queues = fields(values_of(methods["arguments"].take(chosen)), {"queue": "string"})["queue"]
+        at = places_where(is_among(types, "stream") & truth_of(pc.not_equal(queues, "")))
+        connections = methods["connection_id"].take(chosen.take(at)).cast(pa.int64())
+        return pa.RecordBatch.from_arrays([connections, queues.take(at)], names=STREAMS.names)
 
-    def _of_method(self, methods: pa.RecordBatch, name: str, argument: str, value: str | None) -> pa.RecordBatch:
-        chosen = places_where(is_among(methods["name"], name))
-        arguments = values_of(methods["arguments"].take(chosen))
-        queues = fields(arguments, {"queue": "string"})["queue"]
-        shown_by = fields(inside(arguments, "arguments"), {argument: "variant" if value is None else "string"})[
-            argument
-        ]
-        is_stream = is_there(shown_by) if value is None else truth_of(pc.equal(shown_by, value))
-        at = places_where(is_stream & truth_of(pc.not_equal(queues, "")))
-        connections = methods["connection_id"].take(chosen).take(at)
-        return pa.RecordBatch.from_arrays([connections.cast(pa.int64()), queues.take(at)], names=STREAMS.names)
+
+def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, types_by: QueueTypes, passive: bool) -> pa.Array:
+    """The types of queues that arguments of `chosen` rows imply; `passive`: those of passive declarations, too."""
+    found, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
+    for name, (argument, implied_type) in types_by.items():
+        at = np.flatnonzero(is_among(names, name))
+        if len(at):
+            values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
+            is_passive, inner = fields_and_insides(values, {"passive": "boolean"}, ("arguments",))
+            types = fields(inner["arguments"], {argument: "string" if implied_type is None else "variant"})[argument]
+            if implied_type is not None:
+                types = pc.if_else(is_there(types), implied_type, None)
+            if not passive:  # such a declaration changes nothing
+                types = pc.if_else(truth_of(is_passive["passive"]), None, types)
+            mask = np.zeros(len(chosen), bool)
+            mask[at] = True
+            found = pc.replace_with_mask(found, pa.array(mask), types.cast(pa.string()))
+    return found

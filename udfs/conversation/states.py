@@ -54,12 +54,12 @@ class Tracker:
         if states is None:
             id_ = self._state.numbers[:1].copy()
             records = layout.room_for(layout.empty().of(id_), self._records())
-            layout.save(self._state, records)
+            layout.save(self._state, records, 0)
             states = layout.states_of(id_, records)
         texts, self._texts = self._texts, Numbers([""])
         states = _with_new_texts(states, layout, texts, self._texts)
         if self._states is None:
-            layout.load(self._state, layout.records_of(states))
+            layout.load(self._state, layout.records_of(states), 0)
         else:
             self._states = states
 

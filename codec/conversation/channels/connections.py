@@ -79,7 +79,7 @@ def _with_texts(parts: Parts, texts: Sequence[Integers]) -> Parts:
 
 
 @kernel
-def _load(s, r, j):
+def load_connection(s, r, j):
     """Make connection `j` of the records the current one."""
     numbers, first, last = s.numbers, r.ends[j], r.ends[j + 1]
     epoch = numbers[EPOCH] + 1
@@ -110,7 +110,7 @@ def _load(s, r, j):
 
 
 @kernel
-def _save(s, r, j):
+def save_connection(s, r, j):
     """Write the current connection as connection `j` of the records, behind those before."""
     numbers, first, last, table = s.numbers, r.ends[j], r.ends[j + 1], s.found_by
     for part in range(len(first)):
@@ -160,9 +160,9 @@ def follow_connections(s, roles, rows, ends, before, after, out):
         return
     first = 0
     for j in range(len(ends)):
-        _load(s, before, j)
+        load_connection(s, before, j)
         follow(s, roles, rows, first, ends[j], out)
-        _save(s, after, j)
+        save_connection(s, after, j)
         first = ends[j]
     s.numbers[STARTED] = 0
 
@@ -172,7 +172,7 @@ def end_connections(s, records, out):
     """End the connections of the records and the current one: they have no more rows."""
     end_connection(s, out)
     for j in range(len(records.ends) - 1):
-        _load(s, records, j)
+        load_connection(s, records, j)
         end_connection(s, out)
     s.numbers[STARTED] = 0
 
@@ -221,25 +221,13 @@ def pending_requests(s, records, until, frames, ends):
         ends[0] = _open_requests(s, frames, 0)
         return
     for j in range(len(records.ends) - 1):
-        _load(s, records, j)
+        load_connection(s, records, j)
         until[j] = NO_FRAME
         if s.numbers[STARTED]:
             until[j] = _first_unresolved(s)
             n = _open_requests(s, frames, n)
         ends[j] = n
     s.numbers[STARTED] = 0
-
-
-@kernel
-def save_connection(s, records):
-    """Write the current connection, which stays, as the only one of the records."""
-    _save(s, records, 0)
-
-
-@kernel
-def load_connection(s, records):
-    """Make the only connection of the records the current one."""
-    _load(s, records, 0)
 
 
 LAYOUT = Layout(

@@ -22,21 +22,11 @@ def link_key(channel, tag):
 @kernel
 def _new_link(s, slot, channel, tag):
     at = allocate(s.links, s.numbers, LINKS, FREE_LINK)
+    s.links[at] = s.new_link[0]
     link = s.links[at]
     link.channel = channel
     link.incarnation = slot.incarnation
     link.tag = tag
-    link.kind = 0
-    link.opened_ns = NONE
-    link.queue = 0
-    link.queue_type = 0
-    link.no_ack = NONE
-    link.exclusive = NONE
-    link.accepted = 0
-    link.closing_ns = NONE
-    link.closing_sender = NONE
-    link.closing_name = 0
-    link.transfers = 0
     link.next = slot.links
     slot.links = at
     if tag:

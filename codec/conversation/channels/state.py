@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
+from codec.conversation.states import blank
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
 
@@ -18,15 +19,11 @@ CHANNELS = 1 << 16  # a channel number is an unsigned short
 NONE = -1
 
 
-def _record(fields: str) -> np.dtype:
-    return np.dtype([(name, "i8") for name in fields.split()])
-
-
 # What a method does: one row a name, row 0 does nothing.
-ROLE = _record(
+ROLE = blank(
     "operation reply_group is_request is_reply opens_channel opened_channel closes_channel mode ends_transaction "
     "declares opens_link closes_link prefetch settles_all outside_transactions"
-)
+).dtype
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)
 CONFIRM, TX = 1, 2  # the modes that have rules here
@@ -37,31 +34,32 @@ EMPTY = 1  # the text ''
 SENT, RECEIVED, TRANSACTED = range(3)
 MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT = 42, 2
 
-SLOT = _record(
-    "epoch incarnation used opened_ns closed close_ns close_sender close_code close_text mode prefetch_count "
-    "prefetch_size published delivered returned opened_sent opened_received confirm_from confirm_losses declared "
-    "lost_client lost_server tx_first tx_last tx_head links named_sent named_received doubted"
+NEW_SLOT = blank(
+    "epoch incarnation used opened_ns? closed close_ns? close_sender? close_code? close_text mode prefetch_count? "
+    "prefetch_size? published delivered returned opened_sent opened_received confirm_from? confirm_losses declared "
+    "lost_client lost_server tx_first tx_last tx_head? links? named_sent? named_received? doubted"
 )
-LINK = _record(
-    "channel incarnation tag kind opened_ns queue queue_type no_ack exclusive accepted closing_ns closing_sender "
-    "closing_name transfers next"
+NEW_LINK = blank(
+    "channel incarnation tag kind opened_ns? queue queue_type no_ack? exclusive? accepted closing_ns? closing_sender? "
+    "closing_name transfers next?"
 )
-REQUEST_QUEUE = _record("incarnation losses head tail")
-REQUEST = _record("frame_no ts_ns queue queue_type no_ack link declares result tx_first tx_last tx_head next")
-PENDING = _record("frame_no map_no first last outcome next")
+SLOT, LINK = NEW_SLOT.dtype, NEW_LINK.dtype
+REQUEST_QUEUE = blank("incarnation losses head tail").dtype
+REQUEST = blank("frame_no ts_ns queue queue_type no_ack link declares result tx_first tx_last tx_head next").dtype
+PENDING = blank("frame_no map_no first last outcome next").dtype
 
 # Results.
-MESSAGE = _record("connection frame_no channel incarnation operation queue link tag outcome")
-EVENT = _record("connection map_no frame_no opens first last outcome final effective_ns transaction")
-INCARNATION = _record(
+MESSAGE = blank("connection frame_no channel incarnation operation queue link tag outcome").dtype
+EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns transaction").dtype
+INCARNATION = blank(
     "connection channel incarnation opened_ns close_ns close_sender close_code close_text mode prefetch_count "
     "prefetch_size published delivered returned opened"
-)
-LINK_ROW = _record(
+).dtype
+LINK_ROW = blank(
     "connection channel incarnation kind name queue queue_type no_ack exclusive opened_ns closed_ns closing_sender "
     "closing_name transfers"
-)
-REPLY = _record("connection frame_no reply_frame_no reply_name latency_ns")
+).dtype
+REPLY = blank("connection frame_no reply_frame_no reply_name latency_ns").dtype
 
 # Cells of `State.numbers`; of a pool: the number of records, and the first free one.
 (
@@ -130,6 +128,8 @@ class State(NamedTuple):
     pendings: np.ndarray
     declared: np.ndarray
     numbers: np.ndarray
+    new_slot: np.ndarray
+    new_link: np.ndarray
 
 
 def _pool(kind: np.dtype, count: int) -> np.ndarray:
@@ -141,6 +141,7 @@ def new_state() -> State:
     return State(
         _pool(SLOT, CHANNELS), np.zeros(CHANNELS, np.int64), new_keyed(), _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0),
         _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64), np.zeros(16, np.int64),
+        NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
     )  # fmt: skip
 
 
@@ -177,34 +178,11 @@ def new_results(touched: int, waiting: int, links: int, rows: int) -> Results:
 
 
 @kernel
-def begin_incarnation(slot, incarnation):
-    """Reset a slot for a new incarnation of its channel."""
-    slot.incarnation = incarnation
-    slot.used = 0
-    slot.opened_ns = NONE
-    slot.closed = 0
-    slot.close_ns = NONE
-    slot.close_sender = NONE
-    slot.close_code = NONE
-    slot.close_text = 0
-    slot.mode = 0
-    slot.prefetch_count = NONE
-    slot.prefetch_size = NONE
-    slot.published = 0
-    slot.delivered = 0
-    slot.returned = 0
-    slot.opened_sent = 0
-    slot.opened_received = 0
-    slot.confirm_from = NONE
-    slot.confirm_losses = 0
-    slot.declared = 0
-    slot.tx_first = 0
-    slot.tx_last = 0
-    slot.tx_head = NONE
-    slot.links = NONE
-    slot.named_sent = NONE
-    slot.named_received = NONE
-    slot.doubted = 0
+def begin_incarnation(s, channel, incarnation):
+    """Reset the slot of a channel for a new incarnation."""
+    s.slots[channel] = s.new_slot[0]
+    s.slots[channel].epoch = s.numbers[EPOCH]
+    s.slots[channel].incarnation = incarnation
 
 
 @kernel

@@ -242,13 +242,12 @@ def _slot_of(s, out, rows, i, role):
     channel, numbers = rows.channel[i], s.numbers
     slot = s.slots[channel]
     if slot.epoch != numbers[EPOCH]:
-        slot.epoch = numbers[EPOCH]
         s.touched[numbers[TOUCHED]] = channel
         numbers[TOUCHED] += 1
-        begin_incarnation(slot, 0)
+        begin_incarnation(s, channel, 0)
     if role.opens_channel:
         _end_incarnation(s, out, channel)
-        begin_incarnation(slot, slot.incarnation + 1)
+        begin_incarnation(s, channel, slot.incarnation + 1)
         slot.opened_ns = rows.ts_ns[i]
     if not rows.on_connection[i]:
         slot.used = 1

@@ -106,7 +106,7 @@ def _save_pool(pool, part, first, last, of):
 
 
 @kernel
-def _load(s, r, j):
+def load_connection(s, r, j):
     """Make connection `j` of the records the current one; there are no records of others."""
     first, last = r.ends[j], r.ends[j + 1]
     empty(s.found_by)
@@ -127,7 +127,7 @@ def _load(s, r, j):
 
 
 @kernel
-def _save(s, r, j):
+def save_connection(s, r, j):
     """Write the current connection as connection `j` of the records, behind those before."""
     first, last, table = r.ends[j], r.ends[j + 1], s.found_by
     at = 0
@@ -163,23 +163,11 @@ def follow_connections(s, roles, rows, ends, before, after):
         return
     first = 0
     for j in range(len(ends)):
-        _load(s, before, j)
+        load_connection(s, before, j)
         follow(s, roles, rows, first, ends[j])
-        _save(s, after, j)
+        save_connection(s, after, j)
         first = ends[j]
     s.numbers[STARTED] = 0
-
-
-@kernel
-def save_connection(s, records):
-    """Write the current connection as the only one of the records, and forget it."""
-    _save(s, records, 0)
-
-
-@kernel
-def load_connection(s, records):
-    """Make the only connection of the records the current one."""
-    _load(s, records, 0)
 
 
 LAYOUT = Layout(

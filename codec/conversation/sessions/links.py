@@ -40,48 +40,7 @@ def _new_link(s, place, known, kind, name):
     link.known = known
     link.kind = kind
     link.name = name
-    link.client_handle = NONE
-    link.server_handle = NONE
-    link.client_address = 0
-    link.server_address = 0
-    link.client_attached = 0
-    link.server_attached = 0
-    link.client_snd_mode = NONE
-    link.server_snd_mode = NONE
-    link.client_rcv_mode = NONE
-    link.server_rcv_mode = NONE
-    link.client_has_source = 0
-    link.server_has_source = 0
-    link.client_default = 0
-    link.server_default = 0
-    link.client_copies = NONE
-    link.server_copies = NONE
-    link.client_filters = 0
-    link.server_filters = 0
-    link.acquire_mode = NONE
-    link.initial_count = NONE
-    link.coordinator = 0
-    link.queue = 0
-    link.no_ack = NONE
-    link.exclusive = NONE
-    link.command_id = NONE
-    link.flow_mode = NONE
-    link.opened_ns = NONE
-    link.closing_ns = NONE
-    link.failed = 0
-    link.condition = 0
-    link.description = 0
     link.losses = losses(s.numbers)
-    link.transfers = 0
-    link.credit = NONE
-    link.unlimited = 0
-    link.allowed = 0
-    link.assumed_count = NONE
-    link.drained = 0
-    link.last_ns = NONE
-    link.starves = 0
-    link.starved_ns = 0
-    link.next = NONE
     return at
 
 
@@ -92,13 +51,6 @@ def _binding(s, key):
     if at == NONE:
         at = new_record(s.bindings)
         put(s.found_by, key, at)
-        binding = s.bindings.rows[at]
-        binding.link = NONE
-        binding.losses = NONE
-        binding.unknown = NONE
-        binding.unknown_losses = NONE
-        binding.delivery_frame = NONE
-        binding.delivery_id = NONE
     return s.bindings.rows[at]
 
 
@@ -134,7 +86,6 @@ def _attaching(s, place, session, sender, kind, name):
     if at == NONE:
         at = new_record(s.attachings)
         put(s.found_by, key, at)
-        s.attachings.rows[at].epoch = NONE
     attaching = s.attachings.rows[at]
     if attaching.epoch != epoch:
         attaching.epoch = epoch

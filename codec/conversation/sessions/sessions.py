@@ -43,35 +43,6 @@ def _new_session(s, channel, incarnation):
     session.connection = s.numbers[CONNECTION]
     session.channel = channel
     session.incarnation = incarnation
-    session.listed = 0
-    session.opened_losses = NONE
-    session.opened_ns = NONE
-    session.name = 0
-    session.remote_channel = NONE
-    session.closed_ns = NONE
-    session.close_sender = NONE
-    session.detach_code = NONE
-    session.reason_code = NONE
-    session.condition = 0
-    session.description = 0
-    session.incoming_window = NONE
-    session.outgoing_window = NONE
-    session.mode = 0
-    session.failed = 0
-    session.close_frame = NONE
-    session.close_client_hidden = 0
-    session.close_server_hidden = 0
-    session.client_hidden = 0
-    session.server_hidden = 0
-    session.losses = 0
-    session.listed_losses = 0
-    session.last_ns = NONE
-    session.last_listed_ns = NONE
-    session.tx_key = 0
-    session.branch = 0
-    session.named_client = NONE
-    session.named_server = NONE
-    session.doubted = 0
     return at
 
 

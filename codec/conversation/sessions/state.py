@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from codec.compiler.kernel import kernel
+from codec.conversation.states import blank
 from codec.hashes.keyed import Keyed, new_keyed
 from codec.hashes.keyed import with_room as keyed_with_room
 
@@ -36,38 +37,33 @@ ROLE_FIELDS = (
 )  # fmt: skip
 
 
-def _record(fields: str) -> np.dtype:
-    return np.dtype([(name, "i8") for name in fields.split()])
-
-
-ROLE = _record(" ".join(ROLE_FIELDS))
-SESSION = _record(
-    "connection channel incarnation listed opened_losses opened_ns name remote_channel closed_ns close_sender "
-    "detach_code reason_code condition description incoming_window outgoing_window mode failed close_frame "
-    "close_client_hidden close_server_hidden client_hidden server_hidden losses listed_losses last_ns last_listed_ns "
-    "tx_key branch named_client named_server doubted"
+ROLE = blank(" ".join(ROLE_FIELDS)).dtype
+NEW_SESSION = blank(
+    "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
+    "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
+    "close_client_hidden close_server_hidden client_hidden server_hidden losses listed_losses last_ns? last_listed_ns? "
+    "tx_key branch named_client? named_server? doubted"
 )
-LINK = _record(
-    "connection session known kind name client_handle server_handle client_address server_address client_attached "
-    "server_attached client_snd_mode server_snd_mode client_rcv_mode server_rcv_mode client_has_source "
-    "server_has_source client_default server_default "
-    "client_copies server_copies client_filters server_filters acquire_mode initial_count coordinator queue no_ack "
-    "exclusive command_id "
-    "flow_mode opened_ns closing_ns failed condition description losses transfers credit unlimited allowed "
-    "assumed_count "
-    "drained last_ns starves starved_ns next"
+NEW_LINK = blank(
+    "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
+    "server_attached client_snd_mode? server_snd_mode? client_rcv_mode? server_rcv_mode? client_has_source "
+    "server_has_source client_default server_default client_copies? server_copies? client_filters server_filters "
+    "acquire_mode? initial_count? coordinator queue no_ack? exclusive? command_id? flow_mode? opened_ns? closing_ns? "
+    "failed condition description losses transfers credit? unlimited allowed assumed_count? drained last_ns? starves "
+    "starved_ns next?"
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
-BINDING = _record("link losses unknown unknown_losses delivery_frame delivery_id")
-ATTACHING = _record("epoch opener head tail")
-MESSAGE = _record(
+NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id?")
+NEW_ATTACHING = blank("epoch? opener head? tail?")
+NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row"
 )
-EVENT = _record("connection map_no frame_no opens first last outcome final effective_ns key waits")
-TX_END = _record("connection map_no frame_no ts_ns key result")
-CHANGE = _record("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
-REFUSAL = _record("connection session command_id")
+NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits")
+NEW_TX_END = blank("connection map_no frame_no ts_ns key result")
+NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
+NEW_REFUSAL = blank("connection session command_id")
+EVENT = NEW_EVENT.dtype
 
 # Cells of `State.numbers`.
 (
@@ -157,16 +153,18 @@ class State(NamedTuple):
     numbers: np.ndarray
 
 
-KINDS = {
-    "sessions": SESSION, "links": LINK, "bindings": BINDING, "attachings": ATTACHING, "messages": MESSAGE,
-    "events": EVENT, "tx_ends": TX_END, "changes": CHANGE, "refusals": REFUSAL,
+NEW_RECORDS = {
+    "sessions": NEW_SESSION, "links": NEW_LINK, "bindings": NEW_BINDING, "attachings": NEW_ATTACHING,
+    "messages": NEW_MESSAGE, "events": NEW_EVENT, "tx_ends": NEW_TX_END, "changes": NEW_CHANGE,
+    "refusals": NEW_REFUSAL,
 }  # fmt: skip
+KINDS = {name: record.dtype for name, record in NEW_RECORDS.items()}
 KEYS_A_ROW = 6
 
 
 def new_state() -> State:
     """The state before the first row."""
-    pools = {name: new_pool(kind) for name, kind in KINDS.items()}
+    pools = {name: new_pool(record) for name, record in NEW_RECORDS.items()}
     return State(found_by=new_keyed(), numbers=np.zeros(8, np.int64), **pools)
 
 
@@ -229,15 +227,16 @@ COUNT, FIRST = range(2)  # cells: number of records; the first one of the curren
 
 
 class Pool(NamedTuple):
-    """`rows`: a record array with room for more than there are; `cells` int64 (2,)."""
+    """`rows`: a record array with room for more than there are; `cells` int64 (2,); `new`: a new record."""
 
     rows: np.ndarray
     cells: np.ndarray
+    new: np.ndarray
 
 
-def new_pool(kind: np.dtype) -> Pool:
-    """A pool without records."""
-    return Pool(np.zeros(0, kind).view(np.recarray), np.zeros(2, np.int64))
+def new_pool(record: np.ndarray) -> Pool:
+    """A pool without records; `record`: a new one."""
+    return Pool(record[:0].view(np.recarray), np.zeros(2, np.int64), record.view(np.recarray))
 
 
 def grown(pool: Pool, more: int) -> Pool:
@@ -247,7 +246,7 @@ def grown(pool: Pool, more: int) -> Pool:
         return pool
     rows = np.zeros(2 * used + more, pool.rows.dtype)
     rows[:used] = pool.rows[:used]
-    return Pool(rows.view(np.recarray), pool.cells)
+    return pool._replace(rows=rows.view(np.recarray))
 
 
 def drop_ended(pool: Pool) -> np.ndarray:
@@ -270,7 +269,8 @@ def retain(pool: Pool, chosen: np.ndarray) -> None:
 
 @kernel
 def new_record(pool):
-    """The place of a new record, whose fields may have old values."""
+    """Add a new record; returns its place."""
     at = pool.cells[COUNT]
+    pool.rows[at] = pool.new[0]
     pool.cells[COUNT] += 1
     return at
