@@ -24,7 +24,7 @@ from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from codec.variant import decode
 from pipeline.tables.config import config
 from udfs.tables import ACCOUNTS, STATES, tables_of
-from udfs.tables.packing import digest, put_table, take_table
+from udfs.tables.packing import digest, restore_table, save_table
 
 # Of each version: transactions that are open at a cut, returns, confirms, losses, frames and contents in many segments,
 # several connections of one flow, credit, links attached by turns, encryption.
@@ -274,11 +274,11 @@ def test_tables_survive_their_octets() -> None:
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
     coded = table.set_column(2, "text", table["text"].dictionary_encode())
     writer = Writer(3)
-    put_table(coded, schema, np.array([3, 5, 7]), writer)
+    save_table(coded, schema, np.array([3, 5, 7]), writer)
     written = writer.octets()
-    assert take_table(schema, Reader(written)).equals(table.take([1, 0, 2]))
-    assert take_table(schema, Reader(written[2:])).equals(table.take([0, 2]))
-    assert take_table(schema, Reader(written[1:2])).num_rows == 0
+    assert restore_table(schema, Reader(written)).equals(table.take([1, 0, 2]))
+    assert restore_table(schema, Reader(written[2:])).equals(table.take([0, 2]))
+    assert restore_table(schema, Reader(written[1:2])).num_rows == 0
 
 
 def test_octets_of_another_layout_and_damaged_ones_are_refused() -> None:

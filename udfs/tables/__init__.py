@@ -1,4 +1,4 @@
-"""Runs in, rows of all tables out: the only producer of rows.
+"""Makes the rows of all tables from runs: the only producer of rows.
 
     for table, still_open, rows in tables_of(runs, config): ...
 
@@ -11,19 +11,18 @@ Connections that outlive their captures:
 
     for table, still_open, rows in tables_of(runs, config, states={flow: octets}): ...
 
-`states` are those that earlier captures left open, by the flow of their connection (36 octets); they are looked up when
-runs of their flows come, and none to begin with is `{}`. Then rows with `still_open` false are
-final: they never come again. Of each connection that is still open where the runs end there is a row in STATES, the
-octets to go on with, and there are rows with `still_open` true: as they are if nothing more comes. Whoever goes on
-replaces these. A state whose flow has no run in `runs` is left alone: nothing is given out for it. With `keep_open`
-false all connections end, those of `states` without a run, too: all rows are final.
+`states` has the connections that earlier captures left open, by their flow (36 octets); at first it is `{}`. Rows with
+`still_open` false are final. A connection that is still open at the end of the runs has a row in STATES, with which the
+next call continues, and rows with `still_open` true: as they are if nothing more is captured. The next call replaces
+these. A state without a run of its flow in `runs` is ignored. With `keep_open` false all connections end, also those of
+`states` without a run, and all rows are final.
 
 The law: however captures are cut into pieces, the final rows of all pieces and the open rows of the last one are the
 rows of one decode. Octets of another release's layout, or damaged ones, are skipped and reported in a row of STATES
 with the flow, an `error` and no octets; their connection is then decoded from its middle.
 
-Nothing is held but the connection at hand, and of it what is outstanding; with `states`, the same of the connections
-whose rows are decoded together: rows and states of all these are made at once.
+Memory holds what is outstanding of the current connection; with `states`, of the connections that are decoded together,
+whose rows and states are made at once.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.amqp.connections.state import ConnectionState, put_states, take_states
+from codec.amqp.connections.state import ConnectionState, restore_states, save_states
 from codec.amqp.decoder import Batch, CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.packing import Reader, StateError, Writer
@@ -68,7 +67,7 @@ __all__ = ["ACCOUNTS", "STATES", "Part", "Tables", "tables_of"]
 
 
 class Part(NamedTuple):
-    """Some rows of a table; `still_open`: they may come again, changed."""
+    """Some rows of a table; `still_open`: a later call may replace them."""
 
     table: str
     still_open: bool
@@ -84,7 +83,7 @@ def tables_of(
     carry_secrets: bool = False,
 ) -> Iterator[Part]:
     """See the module's text. Without `states` all connections end where their runs do. `secrets`: where those of TLS
-    are; `carry_secrets`: states of connections that are decrypted hold what goes on decrypting them."""
+    are; `carry_secrets`: states of decrypted connections contain the secrets that decrypt the rest."""
     layers = Layers(secrets.open() if secrets else None, carry_secrets)
     source = _Decoding(config, states, keep_open, layers)
     files, payloads = source.files, Payloads()
@@ -105,15 +104,15 @@ def tables_of(
 
 
 def give_memory_back() -> None:
-    """Give what is free back to the system. glibc keeps it, and uses little of it again for arrays of other sizes: a
-    worker that goes on with connections, batch after batch, would grow by some 40 MB each time."""
+    """Return free memory to the system. glibc retains it and reuses little of it for arrays of other sizes: a worker
+    that continues connections, batch after batch, would grow by some 40 MB each time."""
     with suppress(OSError, AttributeError):  # systems with another library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class Tables:
-    """The tables of decoded rows, connection after connection (`udfs.decode.decoder`). With `keep` connections go on
-    until their facts come, as for `Conversation`."""
+    """The tables of decoded rows, connection after connection (`udfs.decode.decoder`). With `keep` connections stay
+    open until their facts come, as for `Conversation`."""
 
     def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
         self._config = config
@@ -144,7 +143,7 @@ class Tables:
             yield from self._connections.rows(facts, self._conversation.gave_up)
 
     def settle(self) -> Rows:
-        """Rows of connections that go on that nothing changes any more."""
+        """Final rows of open connections."""
         yield from self._conversation.settle()
 
     def finish(self) -> Rows:
@@ -153,22 +152,22 @@ class Tables:
 
     @cached_property
     def schemas(self) -> list[pa.Schema]:
-        """Of tables in states."""
+        """The schemas of tables in states."""
         return [*self._conversation.schemas, *self._connections.schemas]
 
-    def put(self, ids: NDArray[np.int64], writer: Writer) -> None:
-        """Write what is known of connections, which stay; call `settle` before."""
-        self._conversation.put(ids, writer)
-        self._connections.put(ids, writer)
+    def save(self, ids: NDArray[np.int64], writer: Writer) -> None:
+        """Write the states of connections, which stay; call `settle` before."""
+        self._conversation.save(ids, writer)
+        self._connections.save(ids, writer)
 
-    def take(self, ids: NDArray[np.int64], reader: Reader) -> None:
-        """What `put` wrote of connections of which nothing is known."""
-        self._conversation.take(ids, reader)
-        self._connections.take(reader)
+    def restore(self, ids: NDArray[np.int64], reader: Reader) -> None:
+        """Add connections that `save` wrote."""
+        self._conversation.restore(ids, reader)
+        self._connections.restore(reader)
 
 
 class _Decoding:
-    """Flows in, parts out."""
+    """Makes parts from flows."""
 
     def __init__(self, config: Config, states: Mapping[bytes, bytes] | None, keep_open: bool, layers: Layers) -> None:
         self.files = Files()
@@ -186,12 +185,12 @@ class _Decoding:
             yield from self._rows(self._decoder.feed_flows(*group))
 
     def finish(self) -> Iterator[Part]:
-        """There are no more flows."""
+        """End: there are no more flows."""
         yield from self._rows(self._decoder.finish())
         yield from _parts(self._tables.finish(), False)
 
     def release(self) -> None:
-        """Nothing follows: let go of the decoder, which knows this, so that its memory is free at once."""
+        """Drop the decoder, which refers to this object, so that its memory is free at once."""
         del self._decoder, self._tables, self._carried
 
     def _rows(self, batches: Iterator[Batch]) -> Iterator[Part]:
@@ -205,7 +204,7 @@ class _Decoding:
         yield from self._ended()
 
     def _ended(self) -> Iterator[Part]:
-        """Connections all of whose rows came: they have ended, or their states were saved."""
+        """Rows of connections that have ended, or whose states were saved."""
         if self._carried is not None:
             yield from self._carried.errors()
         saved = self._carried.take_saved() if self._carried is not None else []
@@ -258,15 +257,15 @@ class _Carried(CarriedStates):
         return rest
 
     def take_saved(self) -> list[ConnectionState]:
-        """States that were saved since the last call."""
+        """Remove and return the states that were saved."""
         saved, self._saved = self._saved, []
         return saved
 
     def rows(self, saved: list[ConnectionState], ids: NDArray[np.int64]) -> pa.RecordBatch:
         """Rows of states."""
         writer = Writer(len(saved))
-        put_states(saved, writer)
-        self._tables.put(ids, writer)
+        save_states(saved, writer)
+        self._tables.save(ids, writer)
         return state_rows(saved, self._layout.sealed(writer))
 
     def errors(self) -> Iterator[Part]:
@@ -290,9 +289,9 @@ class _Carried(CarriedStates):
                 size += len(octets[-1]) if found is not None else 0
         if octets:
             reader = Reader(octets)
-            states = take_states(reader)
+            states = restore_states(reader)
             self.states |= {state.flow: state for state in states}
-            self._tables.take(np.array([state.connection_id for state in states], np.int64), reader)
+            self._tables.restore(np.array([state.connection_id for state in states], np.int64), reader)
 
 
 def _parts(rows: Rows, still_open: bool) -> Iterator[Part]:

@@ -1,10 +1,10 @@
-"""Tables connections and streams: what is said of connections in their frames, and what is known of them when they end.
+"""Tables connections and streams, from the handshake frames and the facts of connections.
 
     connections = Connections(handshake, counts)
     connections.add(frames)
     for table, rows in connections.rows(facts): ...
 
-Of a connection that goes on, a row of what was said first is kept, the number of its frames, and its last block.
+Of an open connection it stores a row of attributes, the number of frames, and the last block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from udfs.decode.counting import COUNTED, MEASURES, Counts
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.channels import timestamps
 from udfs.tables.handshakes import Handshake
-from udfs.tables.packing import put_table, take_table
+from udfs.tables.packing import restore_table, save_table
 
 Integers = NDArray[np.int64]
 PIECES = 64  # of a connection, after which they are summed up
@@ -54,11 +54,11 @@ TLS_NAMES = {"tls_version": "version"}  # of fields of `tls` that facts name oth
 
 
 class Connections:
-    """What is said of connections; see the module's text."""
+    """Collects attributes and counts of connections; see the module's text."""
 
     def __init__(self, handshake: Handshake, counts: Counts, schemas: Mapping[str, pa.Schema]) -> None:
         self._handshake, self._counter, self._schemas = handshake, counts, schemas
-        self._said: list[pa.Table] = []
+        self._attributes: list[pa.Table] = []
         self._counts: list[pa.RecordBatch] = []
         self._blocks = np.zeros(0, BLOCK)
 
@@ -69,13 +69,13 @@ class Connections:
             self._counts = self._summed()
         chosen = self._handshake.chosen(frames)
         if len(chosen):
-            self._said.append(self._first(self._handshake.said(frames.take(chosen))))
-            if len(self._said) >= PIECES:
-                self._said = [self._first(pa.concat_tables(self._said))]
+            self._attributes.append(self._first(self._handshake.attributes(frames.take(chosen))))
+            if len(self._attributes) >= PIECES:
+                self._attributes = [self._first(pa.concat_tables(self._attributes))]
 
     def rows(self, facts: pa.RecordBatch, gave_up: set[int]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Facts of connections that have ended (DECODED rows of kind 'connection') -> table, rows. `gave_up`: those in
-        which too much was outstanding; they are taken out."""
+        """Facts of connections that have ended (DECODED rows of kind 'connection') -> table, rows. Removes
+        them from `gave_up`: those with too many outstanding messages."""
         stated = pc.list_flatten(facts["facts"])
         ids = facts[KEY]
         columns = {name: _field(stated, name) for name in FACTS.names}
@@ -88,22 +88,22 @@ class Connections:
 
     @property
     def schemas(self) -> list[pa.Schema]:
-        """Of tables in states."""
-        return [self._silent, arrow_schema(COUNTED)]
+        """The schemas of tables in states."""
+        return [self._attribute_schema, arrow_schema(COUNTED)]
 
-    def put(self, ids: Integers, writer: Writer) -> None:
-        """Write what is known of these connections, which stay."""
-        said = self._first(pa.concat_tables(self._said)) if self._said else None
-        put_table(said, self._silent, ids, writer)
-        put_table(pa.Table.from_batches(self._summed()) if self._counts else None, arrow_schema(COUNTED), ids, writer)
+    def save(self, ids: Integers, writer: Writer) -> None:
+        """Write the attributes and counts of these connections, which stay."""
+        attributes = self._first(pa.concat_tables(self._attributes)) if self._attributes else None
+        save_table(attributes, self._attribute_schema, ids, writer)
+        save_table(pa.Table.from_batches(self._summed()) if self._counts else None, arrow_schema(COUNTED), ids, writer)
         place = places(ids, self._blocks[KEY])
         order = np.argsort(place, kind="stable")[np.count_nonzero(place < 0) :]
         writer.put_counted(self._blocks[order], np.bincount(place[order], minlength=len(ids)).astype(np.int64))
 
-    def take(self, reader: Reader) -> None:
-        """What `put` wrote of connections of which nothing is known."""
-        said, counts = take_table(self._silent, reader), take_table(arrow_schema(COUNTED), reader)
-        self._said += [said] if said.num_rows else []
+    def restore(self, reader: Reader) -> None:
+        """Add connections that `save` wrote."""
+        attributes, counts = restore_table(self._attribute_schema, reader), restore_table(arrow_schema(COUNTED), reader)
+        self._attributes += [attributes] if attributes.num_rows else []
         self._counts += counts.combine_chunks().to_batches() if counts.num_rows else []
         self._blocks = np.concatenate([self._blocks, reader.take_counted(BLOCK)[0]])
 
@@ -119,17 +119,17 @@ class Connections:
         )
         return batches
 
-    def _first(self, said: pa.Table) -> pa.Table:
-        """What was said first, or reached last, of each connection; and its blocks, which are taken out."""
-        if "blocks" in said.column_names:
-            self._block(said)
-            said = said.drop_columns(["blocks", "ts_ns"])
-        ids = numbers_of(said[KEY])
+    def _first(self, attributes: pa.Table) -> pa.Table:
+        """One row a connection: the first value of each attribute, the furthest stage; blocks are collected apart."""
+        if "blocks" in attributes.column_names:
+            self._block(attributes)
+            attributes = attributes.drop_columns(["blocks", "ts_ns"])
+        ids = numbers_of(attributes[KEY])
         known, place = np.unique(ids, return_inverse=True)
         found: dict[str, pa.Array] = {KEY: pa.array(known)}
-        close_at = _first_of(place, is_there(said["close_initiator"]), len(known))
-        for name in said.column_names:
-            column = in_one(said[name])
+        close_at = _first_of(place, is_there(attributes["close_initiator"]), len(known))
+        for name in attributes.column_names:
+            column = in_one(attributes[name])
             if name == KEY:
                 continue
             if name == "stage":
@@ -144,9 +144,9 @@ class Connections:
                 found[name] = picked(column, _first_of(place, is_there(column), len(known)))
         return pa.table(found)
 
-    def _block(self, said: pa.Table) -> None:
-        """Take blocked and unblocked; what of that is over is summed up."""
-        chosen = said.filter(said["blocks"].is_valid())
+    def _block(self, attributes: pa.Table) -> None:
+        """Collect blocked and unblocked; blocks that have ended are summed up."""
+        chosen = attributes.filter(attributes["blocks"].is_valid())
         if chosen.num_rows:
             more = np.zeros(chosen.num_rows, BLOCK)
             more[KEY], more["ts_ns"] = numbers_of(chosen[KEY]), numbers_of(chosen["ts_ns"])
@@ -154,21 +154,21 @@ class Connections:
             self._blocks = _over(np.concatenate([self._blocks, more]))
 
     @cached_property
-    def _silent(self) -> pa.Schema:
-        """Columns of what is said, where nothing is."""
-        return self._first(self._handshake.said(_no_frames())).schema
+    def _attribute_schema(self) -> pa.Schema:
+        """The columns of attributes."""
+        return self._first(self._handshake.attributes(_no_frames())).schema
 
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
-        """What was said and counted of these connections, which are forgotten."""
+        """Remove and return the attributes and counts of these connections."""
         found: dict[str, pa.Array] = {}
-        if self._said:
-            said = self._first(pa.concat_tables(self._said))
-            at = places(numbers_of(said[KEY]), ids)
-            found |= {name: picked(said[name], at) for name in said.column_names if name != KEY}
-            rest = said.filter(pa.array(~np.isin(numbers_of(said[KEY]), ids)))
-            self._said = [rest] if rest.num_rows else []
+        if self._attributes:
+            attributes = self._first(pa.concat_tables(self._attributes))
+            at = places(numbers_of(attributes[KEY]), ids)
+            found |= {name: picked(attributes[name], at) for name in attributes.column_names if name != KEY}
+            rest = attributes.filter(pa.array(~np.isin(numbers_of(attributes[KEY]), ids)))
+            self._attributes = [rest] if rest.num_rows else []
         else:
-            found |= {field.name: nulls(len(ids), field.type) for field in self._silent if field.name != KEY}
+            found |= {field.name: nulls(len(ids), field.type) for field in self._attribute_schema if field.name != KEY}
         counts = self._summed() if self._counts else []
         whole = pa.Table.from_batches(counts) if counts else None
         own = places(numbers_of(whole[KEY]), ids) if whole is not None else np.full(len(ids), -1)
@@ -314,7 +314,7 @@ def _earliest(place: Integers, column: pa.Array, count: int) -> pa.Array:
 
 
 def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
-    """One row a connection: its last block, and for how long the others lasted."""
+    """One row a connection: its last block, and the total time of the others."""
     blocks = blocks[np.argsort(blocks[KEY], kind="stable")]
     same = blocks[KEY][1:] == blocks[KEY][:-1]
     spans = np.where(same & (blocks["on"][:-1] == 1), np.diff(blocks["ts_ns"]), 0)
@@ -326,12 +326,12 @@ def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def _error(known: Mapping[str, pa.Array]) -> pa.Array:
-    """Condition and description, as far as they are there; null where neither is."""
+    """Condition and description, or the one that is there, else null."""
     return _in_one_text([known[f"close_{name}"] for name in ("condition", "description")], ": ")
 
 
 def _in_one_text(parts: list[pa.Array], between: str) -> pa.Array:
-    """Texts, as far as they are there, behind each other; null instead of ''."""
+    """The texts that are there, concatenated; null instead of ''."""
     text = parts[0]
     for part in parts[1:]:
         text = pc.coalesce(pc.binary_join_element_wise(text, part, between), text, part)
@@ -339,8 +339,8 @@ def _in_one_text(parts: list[pa.Array], between: str) -> pa.Array:
 
 
 def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
-    """{client, server} as VARIANT; null where neither says any, or both more than a VARIANT may hold. Made once for
-    each pair that differs."""
+    """{client, server} as VARIANT; null if neither has a value, or both exceed a VARIANT. Made once for each distinct
+    pair."""
     there = np.any([is_there(side) for side in sides], axis=0)
     places = np.flatnonzero(there)
     if not len(places):
@@ -361,8 +361,8 @@ def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:
 def _both(client: bytes, of_client: bytes, server: bytes, of_server: bytes) -> tuple[bytes, bytes]:
     """{client, server} as octets of a VARIANT, none where these are too many; value and metadata of each, empty where
     it says none."""
-    said = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
+    values = [decode(*part) if part[0] else None for part in ((client, of_client), (server, of_server))]
     try:
-        return encode(dict(zip(SIDES, said, strict=True)))
+        return encode(dict(zip(SIDES, values, strict=True)))
     except ValueError:
         return b"", b""

@@ -1,17 +1,17 @@
-"""What follows from the frames of connections: their channels, links, requests and messages.
+"""Rows of tables methods, messages, channels and links from the frames of connections.
 
     conversation = Conversation(config)
     for table, rows in conversation.feed(frames, arguments): ...
     for table, rows in conversation.finish(): ...
 
-Rows leave when nothing that is said later changes them: a message when it is settled, a request when it is answered,
-else when their connection is over. Each connection is over where the frames of the next one begin; with `keep` only
-when the caller says so, who can write what is known of connections and read it elsewhere:
+Rows are yielded once they are final: a message when it is settled, a request when it is answered, else when their
+connection ends. A connection ends where the frames of the next one begin; with `keep` only when the caller ends it, who
+can also save it and restore it elsewhere:
 
-    for table, rows in conversation.settle(): ...      # all that is final
-    conversation.put(ids, writer)                      # they stay
-    for table, rows in conversation.end(ids): ...      # they are over
-    Conversation(config, keep=True).take(ids, reader)
+    for table, rows in conversation.settle(): ...      # rows that are final
+    conversation.save(ids, writer)                      # they stay
+    for table, rows in conversation.end(ids): ...      # they have ended
+    Conversation(config, keep=True).restore(ids, reader)
 
 Work is done once per batch of frames, whatever the number of connections in it. Memory follows what is outstanding, up
 to `Limits.outstanding_messages` of a connection; rows that wait are in a file when they are many.
@@ -53,7 +53,7 @@ from udfs.tables.channels import (
     maps_of,
 )
 from udfs.tables.config import Config
-from udfs.tables.packing import put_table, take_table
+from udfs.tables.packing import restore_table, save_table
 from udfs.tables.returned import ITEM, Returns
 from udfs.tables.settled import ENDS, RETURNED, Known, changed, ends_of, unknown_ends
 from udfs.tables.waiting import Waiting
@@ -68,7 +68,7 @@ NO_CONNECTIONS = np.zeros(0, np.int64)
 
 
 class Conversation:
-    """Follows connections; see the module's text. `waiting_bytes`: how much may wait before it is looked at."""
+    """Follows connections; see the module's text. `waiting_bytes`: how much may wait until final rows are sought."""
 
     def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
         self._config, self._keep = config, keep
@@ -112,12 +112,12 @@ class Conversation:
         self._open_ids = open_ids
 
     def finish(self) -> Rows:
-        """There are no more frames."""
+        """End all connections."""
         self._sessions.finish()
         yield from self.end(self._open_ids)
 
     def end(self, ids: Integers) -> Rows:
-        """These connections have no more frames."""
+        """End these connections: they have no more frames."""
         open_ids = np.setdiff1d(self._open_ids, ids)
         yield from self._take(
             self._channel_tracker.end(ids), chain.from_iterable(contents.end(open_ids) for contents in self._contents)
@@ -125,12 +125,12 @@ class Conversation:
         yield from self._concluded(open_ids)
 
     def settle(self) -> Rows:
-        """Rows that nothing which is said later will change."""
+        """Yield the rows that are final."""
         if len(self._open_ids):
             yield from self._concluded(self._open_ids)
 
-    def put(self, ids: Integers, writer: Writer) -> None:
-        """Write what is known of these connections, which stay; call `settle` before."""
+    def save(self, ids: Integers, writer: Writer) -> None:
+        """Write the states of these connections, which stay; call `settle` before."""
         self._channel_tracker.save(ids, writer)
         self._sessions.save(ids, writer)
         for records in (
@@ -147,10 +147,10 @@ class Conversation:
         tables += [*self._known, self._replies]
         tables += [table for contents in self._contents for table in contents.save().values()]
         for table, schema in zip(tables, self.schemas, strict=True):
-            put_table(table, schema, ids, writer)
+            save_table(table, schema, ids, writer)
 
-    def take(self, ids: Integers, reader: Reader) -> None:
-        """What `put` wrote of connections of which nothing is known."""
+    def restore(self, ids: Integers, reader: Reader) -> None:
+        """Add connections that `save` wrote."""
         self._open_ids = np.union1d(self._open_ids, ids)
         self._channel_tracker.restore(ids, reader)
         self._sessions.restore(ids, reader)
@@ -163,7 +163,7 @@ class Conversation:
         self._returns.items = np.concatenate([self._returns.items, items])
         gave_up = reader.take(np.dtype("u1"), np.ones(len(ids), np.int64)).astype(bool)
         self.gave_up |= set(ids[gave_up].tolist())
-        tables = [take_table(schema, reader) for schema in self.schemas]
+        tables = [restore_table(schema, reader) for schema in self.schemas]
         messages, requests, ends, of_sessions, returned, replies = tables[:6]
         for waiting, table in ((self._messages, messages), (self._requests, requests)):
             for batch in table.combine_chunks().to_batches():
@@ -178,13 +178,13 @@ class Conversation:
 
     @cached_property
     def schemas(self) -> list[pa.Schema]:
-        """Of the tables in states, in their order."""
+        """The schemas of the tables in states, in order."""
         schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNED, REPLIES]
         arguments = self._config.arguments
         return [*schemas, *(kind for each in self._contents for kind in each.schemas(arguments).values())]
 
     def _take(self, found: Mapping[str, Records], messages: Iterator[pa.RecordBatch]) -> Rows:
-        """What was found in frames."""
+        """Collect the records and messages found in frames."""
         for batch in messages:
             self._messages.add(batch)
             self._returns.add(batch)
@@ -200,7 +200,7 @@ class Conversation:
             yield "links", bound(columns, self._schemas["links"], OF_SESSION_LINKS)
 
     def _is_much(self) -> bool:
-        """Whether so much waits that it is worth while to look what is final."""
+        """Whether so much waits that final rows should be looked for."""
         return (
             self._messages.is_large(self._most_rows)
             or self._requests.is_large(self._most_rows)
@@ -209,7 +209,7 @@ class Conversation:
         )
 
     def _concluded(self, open_ids: Integers) -> Rows:
-        """All rows that are final: all connections but `open_ids` (in order) have ended."""
+        """Yield all final rows; all connections but `open_ids` (sorted) have ended."""
         of_sessions = self._sessions.ended(open_ids)
         incarnations = np.concatenate(self._incarnations)
         until, requests = self._channel_tracker.pending(open_ids)
@@ -250,7 +250,7 @@ class Conversation:
         self._sessions.forget_texts()
 
     def _answered(self, may_be: Frames, of_sessions: EndedSessions | None) -> Rows:
-        """Requests with their replies, but for those that may still be answered."""
+        """Requests with their replies, without those that may still be answered."""
         replies = joined(self._replies, of_sessions and of_sessions.replies)
 
         def answered(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -260,7 +260,7 @@ class Conversation:
         self._replies = None
 
     def _channels(self, incarnations: Records, of_sessions: EndedSessions | None, open_ids: Integers) -> Rows:
-        """Channels that are over."""
+        """Channels that have ended."""
         if len(incarnations):
             columns = channel_columns(incarnations, self._counts, self._channel_tracker)
             yield "channels", bound(columns, self._schemas["channels"], OF_SESSIONS)

@@ -1,4 +1,4 @@
-"""What the two sides of a connection say of it and of themselves: values out of single frames, by column.
+"""Attributes of connections and of their sides, from single handshake frames, by column.
 
 `Handshake` is the data: which argument of which method is which column, what is a step of the handshake.
 """
@@ -67,18 +67,18 @@ class Handshake:
 
     @property
     def speaks(self) -> tuple[str, ...]:
-        """Frames that say something of their connection, by name or else by type."""
+        """Names, or else types, of frames with attributes."""
         methods = [place.method for statement in self.statements.values() for place in statement.places]
         steps = [step for ends in self.steps.values() for moments in ends for step, _ in moments]
         return tuple(dict.fromkeys([*methods, *self.reaches, *self.reached_by_both, *self.blocks, *steps]))
 
     def chosen(self, frames: pa.RecordBatch) -> pa.Int64Array:
-        """Where the frames are that say something."""
+        """The places of frames with attributes."""
         named, of_type = is_among(frames["name"], *self.speaks), is_among(frames["frame_type"], *self.speaks)
         return places_where(named | (of_type & ~is_there(frames["name"])))
 
-    def said(self, frames: pa.RecordBatch) -> pa.Table:
-        """Chosen frames (OF_FRAMES) -> a row each, what they say; null elsewhere. Times are those of the frame."""
+    def attributes(self, frames: pa.RecordBatch) -> pa.Table:
+        """Chosen frames (OF_FRAMES) -> a row of attributes each, else null. Times are those of the frame."""
         columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
         columns |= self._stated(frames)
         ts_ns = numbers_of(frames["ts_ns"])
@@ -104,7 +104,7 @@ class Handshake:
         return pa.table(columns)
 
     def _moments(self, frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
-        """Where what happens that has a time."""
+        """Where each event with a time column happens."""
         name = pc.coalesce(frames["name"].cast(pa.string()), frames["frame_type"].cast(pa.string()))
         sides = {side: is_among(frames["sender"], side) for side in SIDES}
         found = {"open_ns": is_among(frames["name"], *self.opened)}
@@ -150,7 +150,7 @@ def _known(values: NDArray[np.int64], unknown: int) -> pa.Array:
 
 
 def _value(values: Values, place: Place, kind: str, whole: NDArray[np.bool_]) -> pa.Array:
-    """The argument, as this type; what a frame that is not `whole` lacks has no default."""
+    """The argument as this type; arguments missing in a frame that is not `whole` get no default."""
     there = (values.stops > values.starts) & whole
     for name in place.path[:-1]:
         values = inside(values, name)
@@ -164,7 +164,7 @@ def _value(values: Values, place: Place, kind: str, whole: NDArray[np.bool_]) ->
 
 
 def _converted(values: Values, found: pa.Array, kind: str) -> pa.Array:
-    """`found`, and where a value is of another type than asked for, what a cast makes of it."""
+    """`found`, with values of other types cast to the requested one."""
     kinds = read_as(values, ())[0]
     expected = TEXT if kind == "string" else NUMBER
     others = np.flatnonzero(~np.isin(kinds, (ABSENT, expected)))

@@ -1,8 +1,8 @@
 """Arrow tables of many connections as parts of their states (`codec.packing`): column by column, for all connections at
 once.
 
-    put_table(table, schema, ids, writer)       # rows by their column `connection_id`
-    table = take_table(schema, reader)
+    save_table(table, schema, ids, writer)       # rows by their column `connection_id`
+    table = restore_table(schema, reader)
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ KEY = "connection_id"
 
 
 def digest(layout: Any) -> bytes:
-    """Of what the meaning of the parts depends on."""
+    """A digest of all that the meaning of the parts depends on."""
     return hashlib.sha256(json.dumps(layout, default=repr).encode()).digest()[:8]
 
 
-def put_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer: Writer) -> None:
-    """Write the rows of these connections; `schema`: the table's, but for dictionary encoding."""
+def save_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer: Writer) -> None:
+    """Write the rows of these connections; `schema`: that of the table without dictionary encoding."""
     if table is None or not table.num_rows:
         writer.put(np.zeros(len(ids), LENGTHS), np.ones(len(ids), np.int64))
         return
@@ -48,8 +48,8 @@ def put_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer: 
             _put(_plain(in_one(rows[field.name]), field.type), counts, writer)
 
 
-def take_table(schema: pa.Schema, reader: Reader) -> pa.Table:
-    """What `put_table` wrote."""
+def restore_table(schema: pa.Schema, reader: Reader) -> pa.Table:
+    """What `save_table` wrote."""
     counts = reader.take(LENGTHS, np.ones(reader.connections, np.int64)).astype(np.int64)
     if not counts.any():
         return schema.empty_table()

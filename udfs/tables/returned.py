@@ -22,7 +22,7 @@ OF_KEY = ("channel", "exchange", "routing_key", "body_sha256")
 
 
 class Returns:
-    """Takes messages as they become whole, and tells which publishes were returned."""
+    """Takes complete messages, and finds the publishes that were returned."""
 
     def __init__(self) -> None:
         self.items = NO_ITEMS
@@ -43,8 +43,8 @@ class Returns:
         self.items = np.concatenate([self.items, items])
 
     def concluded(self, open_ids: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
-        """RETURNED of what is final; None if that is nothing. Of connections that go on, only what is before frame
-        `until` of each is there for sure. `confirmed`: ENDS of messages, those that were settled among them."""
+        """RETURNED of final publishes; None if there are none. Of open connections only messages before frame `until`
+        are complete. `confirmed`: ENDS of messages, those that were settled among them."""
         items = self.items
         if not len(items):
             return None
@@ -77,12 +77,12 @@ class Returns:
         return Frames(own["connection"], own["frame_no"])
 
     def give_up(self, frames: Frames) -> None:
-        """These publishes are not looked at any more."""
+        """Drop these publishes."""
         self.items = self.items[~frames.among(self.items["connection"], self.items["frame_no"])]
 
 
 def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np.void]:
-    """Items of what settled some of the publishes."""
+    """Items of the confirms of some publishes."""
     if confirmed is None:
         return NO_ITEMS
     settled = confirmed.filter(confirmed["settled_frame_no"].is_valid())
@@ -100,7 +100,7 @@ def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np
 
 
 def _publish_of(items: NDArray[np.void]) -> Integers:
-    """Of each confirm, where its publish is."""
+    """The place of the publish of each confirm."""
     at = np.full(len(items), -1)
     confirms = np.flatnonzero(items["kind"] == CONFIRM)
     if len(confirms):

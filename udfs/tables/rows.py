@@ -1,4 +1,4 @@
-"""Decoded rows in, rows of tables out: what `mapInArrow` calls where decoded rows are at hand already."""
+"""Rows of tables from decoded rows: the function that `mapInArrow` calls on these."""
 
 from __future__ import annotations
 

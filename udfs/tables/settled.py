@@ -1,4 +1,4 @@
-"""What became of messages, as columns: found by their connection and first frame."""
+"""Outcomes of messages as columns, by connection and first frame."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ends_of(settled: Settled, texts: Mapping[str, Numbers]) -> pa.Table:
 
 
 def unknown_ends(frames: Frames) -> pa.Table:
-    """ENDS of messages, by their first frames, of which nothing more will be known."""
+    """ENDS of messages that are given up, by their first frames."""
     count = len(frames.frame_no)
     columns = {
         "connection_id": pa.array(frames.connection),
@@ -68,11 +68,11 @@ class Known(NamedTuple):
     returned: pa.Table | None = None
 
     def and_also(self, other: Known) -> Known:
-        """With what `other` knows."""
+        """The union with `other`."""
         return Known(*(joined(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
 
     def of(self, frames: Frames) -> Known:
-        """What is known of messages that begin at these frames."""
+        """Only messages that begin at these frames."""
 
         def chosen(table: pa.Table) -> pa.Table | None:
             found = frames.among(numbers_of(table["connection_id"]), numbers_of(table["first_frame_no"]))
@@ -82,7 +82,7 @@ class Known(NamedTuple):
         return Known(*(table and chosen(table) for table in self))
 
     def on(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of table messages with it."""
+        """Rows of table messages with their outcomes."""
         if self.ends is not None:
             rows = self._settled(rows, self.ends)
         if self.of_sessions is not None:
@@ -121,12 +121,12 @@ class Known(NamedTuple):
 
 
 def places(known: pa.Table, rows: pa.RecordBatch) -> Integers:
-    """Where each of `rows` is in `known`; -1 where it is not."""
+    """The place of each of `rows` in `known`; -1 if it is not there."""
     index = Index(numbers_of(known["connection_id"]), numbers_of(known["first_frame_no"]))
     return index.find(numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"]))
 
 
 def changed(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """The rows with these columns in the place of their own."""
+    """The rows with these columns replaced."""
     arrays = [columns.get(name, rows[name]) for name in rows.schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)

@@ -1,4 +1,4 @@
-"""Rows that wait until nothing that is said later changes them: in memory while they are few, then in a file."""
+"""Rows that wait until they are final: in memory while they are few, then in a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Waiting:
             self.bytes += rows.nbytes
 
     def is_large(self, most: int) -> bool:
-        """Whether so many came that it is worth while to look at all."""
+        """Whether so many rows were added that final ones should be looked for."""
         return self.bytes > max(most, self.left)
 
     def release(
@@ -49,7 +49,7 @@ class Waiting:
                 yield ended(batch)
 
     def rows(self, schema: pa.Schema) -> pa.Table:
-        """The rows that wait, which still do, in columns of `schema`: without dictionary encoding."""
+        """The waiting rows, which stay, in columns of `schema`: without dictionary encoding."""
         batches = list(self._rows.drain())
         for batch in batches:
             self._rows.add(batch)

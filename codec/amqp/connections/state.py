@@ -119,13 +119,13 @@ class ConnectionState:
     def to_bytes(self) -> bytes:
         """The state as octets."""
         writer = Writer(1)
-        put_states([self], writer)
+        save_states([self], writer)
         return sealed(writer.octets()[0], LAYOUT, layout())
 
     @classmethod
     def from_bytes(cls, octets: bytes) -> ConnectionState:
         """What `to_bytes` gave; `StateError` for anything else."""
-        return take_states(Reader([unsealed(octets, LAYOUT, layout())]))[0]
+        return restore_states(Reader([unsealed(octets, LAYOUT, layout())]))[0]
 
     @classmethod
     def of(cls, state: State, files: Sequence[str], limits: int, channels: int, first_row: int = 0) -> ConnectionState:
@@ -224,7 +224,7 @@ def row_ends(rows: R.Rows, row: int) -> tuple[int, int]:
     return (int(last[R.OCTETS_END]), int(last[R.PAYLOAD_END])) if row else (0, 0)
 
 
-def put_states(states: Sequence[ConnectionState], writer: Writer) -> None:
+def save_states(states: Sequence[ConnectionState], writer: Writer) -> None:
     """Write the states of connections."""
     one = np.ones(len(states), np.int64)
     for name, kind in _ARRAYS.items():
@@ -244,8 +244,8 @@ def put_states(states: Sequence[ConnectionState], writer: Writer) -> None:
         writer.put_counted(np.frombuffer(b"".join(encoded), _TEXT), sizes)
 
 
-def take_states(reader: Reader) -> list[ConnectionState]:
-    """What `put_states` wrote."""
+def restore_states(reader: Reader) -> list[ConnectionState]:
+    """Read what `save_states` wrote."""
     one = np.ones(reader.connections, np.int64)
     parts = {name: _apart(*reader.take_counted(kind)) for name, kind in _ARRAYS.items()}
     flows, limits = reader.take(_FLOW, one), reader.take(_NUMBER, one)
