@@ -144,17 +144,15 @@ def printed(stream: IO[str], started: float, watch: Watch) -> list[Moment]:
 
 def timeline(job: str, captures: list[str], directory: Path) -> Timeline:
     """Run a job on captures, with output in `directory`. Raises CalledProcessError when it fails."""
-    configuration, log = directory / "conf", directory / "log"
-    configuration.mkdir()
+    log = directory / "log"
     log.mkdir()
-    # As a person's spark-defaults.conf would have it: the job is not touched.
+    # Arguments of spark-submit: a directory of settings would be on the class path, and the class archive not be used.
     settings = {"enabled": "true", "dir": log.as_uri(), "compress": "false", "rolling.enabled": "false"}
-    lines = [f"spark.eventLog.{name} {value}\n" for name, value in settings.items()]
-    (configuration / "spark-defaults.conf").write_text("".join(lines))
+    given = [f"--conf spark.eventLog.{name}={value}" for name, value in settings.items()]
     command = [sys.executable, "-m", "jobs.cli", job, *captures, "--output", str(directory / "tables")]
     if job == "nightly":
         command += ["--report", str(directory / "report.html"), "--fail-on", "never"]
-    environment = {**os.environ, "SPARK_CONF_DIR": str(configuration)}
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": " ".join([*given, "pyspark-shell"])}
     started = time.time()
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
