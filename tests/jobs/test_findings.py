@@ -6,12 +6,15 @@ import json
 import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from rule_cases import capture_cases, cases_of, cases_spoken_in
+from rule_cases import capture_cases, cases_of, cases_spoken_in, sec
 from rule_support import AMBIENT, Case, Key, Talk, write_cases
+from tls_talks import Peers, Said, wire_of
+from wire import CLIENT, SERVER
+from wire_capture import FIRST_CLIENT_PORT, write_capture
 
 import pipeline
 from codec.amqp.notes import NOTES
@@ -34,6 +37,16 @@ RULES = sorted(catalogue())
 LITERAL = re.compile(r"'((?:[^'\\]|\\.)*)'")
 # Texts that detectors compare columns with, each with what the decoder may write there.
 WRITTEN = {"ERROR_IS": set(map(str, ERRORS)), "HAS_NOTE": set(NOTES), "oddity": set(ODDITIES)}
+
+
+# A password, and a token, where everybody on the path can read them.
+IN_CLEAR = {"SEC-01", "SEC-14"}
+LOGINS = [(case.rule, case.breaks) for case in sec.CASES if case.rule in IN_CLEAR and isinstance(case.breaks, Talk)]
+
+
+def sent(talk: Talk) -> list[Said]:
+    """What the peers of a talk send."""
+    return [(CLIENT if packet.sender == "client" else SERVER, packet.data) for packet in talk.packets if packet.data]
 
 
 def on_channel_0(talk: Talk, times: int = 1) -> Talk:
@@ -61,33 +74,58 @@ FURTHER = {
 }
 
 
+class Audited(NamedTuple):
+    """What an audit of all cases and LOGINS found: `owner` has the case and half of each client port of a case."""
+
+    owner: dict[int, Key]
+    connections: list[Row]
+    findings: list[Row]
+
+
 @pytest.fixture(scope="module")
-def fired(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Fired:
-    """Findings of every half of every case, by rule, in the order of frames."""
+def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    """One audit for all tests of this file: it takes 20 s, however few connections there are."""
     folder: Path = tmp_path_factory.mktemp("findings")
-    captures = folder / "captures"
+    captures, log = folder / "captures", folder / "keys.txt"
     captures.mkdir()
     owner = write_cases(captures / "cases.pcap", [*CASES, *FURTHER.values()])
     for number, case in enumerate(CAPTURE_CASES):
         for half, octets in case.halves.items():
             (captures / f"{number}-{half}.pcap").write_bytes(octets)
+    peers = Peers()
+    clear = [wire_of(sent(talk)) for _, talk in LOGINS]
+    encrypted = [wire_of(peers.talk(sent(talk))) for _, talk in LOGINS]
+    write_capture(captures / "logins.pcap", clear + encrypted)
+    log.write_bytes(peers.key_log)
     # Some captures are damaged. As the job writes tables: rows of Spark take half as long again.
-    assert main(["decode", str(captures), "--output", str(folder / "tables")]) == 3
+    assert main(["decode", str(captures), "--keylog", str(log), "--output", str(folder / "tables")]) == 3
     tables = pipeline.load(spark, str(folder / "tables"))
-    of_port = {
-        row.connection_id: owner[row.client_port if row.client_port in owner else row.server_port]
-        for row in tables.connections.select("connection_id", "client_port", "server_port").collect()
-    }
-    found: Fired = defaultdict(lambda: defaultdict(list))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefilter, "LONG", 0)  # talks are short: leave routine rows out of every stretch
         patch.setattr(settlements, "MANY", 0)  # and settlements that hit
-        found_rows = pipeline.findings(tables)
-        rows = found_rows.collect()
-    assert found_rows.schema == FINDINGS
-    for row in sorted(rows, key=lambda row: (row.frame_no is None, row.frame_no)):
-        shown = row.asDict() | {"evidence": json.loads(row.evidence.toJson())}
-        found[of_port[row.connection_id] if row.connection_id is not None else place(row)][row.rule_id].append(shown)
+        findings = pipeline.findings(tables)
+        rows = findings.collect()
+    assert findings.schema == FINDINGS
+    connections = tables.connections.select(
+        "connection_id", "client_port", "server_port", "transport", "tls", "mechanism", "user"
+    )
+    return Audited(owner, connections.collect(), rows)
+
+
+@pytest.fixture(scope="module")
+def fired(audited: Audited) -> Fired:
+    """Findings of every half of every case, by rule, in the order of frames."""
+    owner = audited.owner
+    of_port = {
+        row.connection_id: owner[row.client_port if row.client_port in owner else row.server_port]
+        for row in audited.connections
+        if row.client_port in owner or row.server_port in owner
+    }
+    found: Fired = defaultdict(lambda: defaultdict(list))
+    for row in sorted(audited.findings, key=lambda row: (row.frame_no is None, row.frame_no)):
+        if row.connection_id is None or row.connection_id in of_port:
+            values = row.asDict() | {"evidence": json.loads(row.evidence.toJson())}
+            found[of_port.get(row.connection_id) or place(row)][row.rule_id].append(values)
     return found
 
 
@@ -215,6 +253,24 @@ def test_offences_of_one_connection_are_one_finding(fired: Fired) -> None:
 
 def test_lives_of_a_channel_are_told_apart(fired: Fired) -> None:
     assert further(fired, "two lives", "channel", "channel_life", "occurrences") == [(1, 1, 2), (1, 2, 2)]
+
+
+def test_a_password_inside_tls_is_no_finding(audited: Audited) -> None:
+    """The same logins in clear and in TLS that was decrypted, of 0-9-1 and 1.0, passwords and tokens."""
+    assert {rule for rule, _ in LOGINS} == IN_CLEAR
+    assert {talk.version for _, talk in LOGINS} == {"0-9-1", "1.0"}
+    connections = {row.client_port - FIRST_CLIENT_PORT: row for row in audited.connections}
+    rules: dict[int, set[str]] = defaultdict(set)
+    for row in audited.findings:
+        rules[row.connection_id].add(row.rule_id)
+    for number, (rule, _) in enumerate(LOGINS):
+        bare, inside = connections[number], connections[number + len(LOGINS)]
+        assert (bare.transport, inside.transport, inside.tls.decrypted) == ("tcp", "tls", True)
+        assert (bare.mechanism, bare.user) == (inside.mechanism, inside.user)
+        assert rule in rules[bare.connection_id]
+        assert not rules[inside.connection_id] & IN_CLEAR
+        of_amqp = {name for name in rules[inside.connection_id] if not name.startswith("TLS-")}
+        assert of_amqp == rules[bare.connection_id] - IN_CLEAR
 
 
 def test_findings_of_tables_without_rows(spark: SparkSession) -> None:
