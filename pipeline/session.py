@@ -236,8 +236,8 @@ def on_one_machine(spark: SparkSession) -> bool:
 
 
 def grouping_settings(spark: SparkSession) -> Mapping[str, str]:
-    """Settings (for `settings`) for work that groups rows many times: in local mode one partition per core, small ones
-    coalesced. Decoding needs more partitions, because connections differ in size."""
+    """Settings (for `settings`) for work whose partitions have about the same size, as pairing: in local mode one
+    partition per core, small ones coalesced. Decoding needs more partitions, because connections differ in size."""
     if spark.conf.get(LEAST_PARTITIONS, None) is None:
         return {}  # on a cluster: keep its settings
     return {"spark.sql.shuffle.partitions": str(os.cpu_count() or 1), LEAST_PARTITIONS: "1"}

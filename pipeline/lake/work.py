@@ -25,7 +25,7 @@ from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
-from pipeline.session import plan_settings, settings
+from pipeline.session import grouping_settings, plan_settings, settings
 from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import InProcess, OnSpark, Rows, ThisProcess
 from pipeline.tables.flows import paired, row_groups, shares
@@ -118,7 +118,7 @@ class LakeWork:
         scratch.create()
         brokers = self._brokers(written)
         spark = None if self._can_decode and few else self.spark
-        with self._running(spark):
+        with self._running(spark, pairing=True):
             known = brokers_of(brokers.select(CONNECTION_COLUMNS), _streams(brokers))
             changing = self._write_ids(
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
@@ -169,9 +169,10 @@ class LakeWork:
         """Whether this process can decode now: kernels are compiled, or interpreted."""
         return self.process is not None and (interpreted() or all_compiled())
 
-    def _running(self, spark: SparkSession | None) -> AbstractContextManager[None]:
+    def _running(self, spark: SparkSession | None, pairing: bool = False) -> AbstractContextManager[None]:
         if spark is not None:
-            return settings(spark, plan_settings(small=True))  # few rows: runs are large
+            grouping = grouping_settings(spark) if pairing else {}
+            return settings(spark, {**grouping, **plan_settings(small=True)})  # few rows: runs are large
         return self.process.interruptible() if self.process else nullcontext()
 
     def _folders(self, number: int) -> LakeFolders:

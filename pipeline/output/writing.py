@@ -22,7 +22,14 @@ from pipeline.output.place import Place
 from pipeline.output.swap import staged
 from pipeline.output.units import plural
 from pipeline.schemas import TABLES, WORKER_TABLES
-from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine, plan_settings, settings
+from pipeline.session import (
+    INTERPRETED_ROWS,
+    ONE_PARTITION_ROWS,
+    grouping_settings,
+    on_one_machine,
+    plan_settings,
+    settings,
+)
 from pipeline.tables.exchange import ThisProcess
 from pipeline.tables.flows import write_flows
 from udfs.decode.hand_over import ACCOUNTS, STREAM_QUEUES
@@ -144,7 +151,9 @@ def _write(
             status.doing = "writing message_flows"
             number_of = written.rows("messages")
             small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS
-            with _plan_settings(spark, plan_settings(small=small, one_partition=one_partition)):
+            grouping = {} if spark is None else grouping_settings(spark)
+            plan = plan_settings(small=small, one_partition=one_partition)
+            with _plan_settings(spark, {**grouping, **plan}):
                 messages, connections = (
                     (stage if name in wanted else intermediate).child(name) for name in FLOW_INPUTS
                 )

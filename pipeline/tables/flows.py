@@ -37,6 +37,7 @@ REQUEUED = ("requeued", "released", "modified", "unsettled", "unknown")
 FLAG_OPTIONAL = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
 AT = ["server", "vhost"]  # a broker: server endpoint and virtual host
 BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
+SEVERAL = 8  # partitions, for which there are buckets if there is more than one, so that a bucket fits into memory
 FOOTERS = 16  # read at a time
 REPLY_TO = "reply_to"  # the column of messages that only requests have
 FILE = "part-0.parquet"
@@ -53,7 +54,7 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
     if streams is not None:
         inputs = inputs.unionByName(streams, allowMissingColumns=True)
     brokers = inputs.repartition(1).mapInArrow(MakeBrokers(), BROKERS_DDL).drop("ids_repeat")
-    buckets = BUCKETS * _partitions(messages.sparkSession)
+    buckets = _buckets(messages.sparkSession)
 
     def read(rows: DataFrame, partition: Partition) -> OnSpark:
         return OnSpark(rows.select(*partition.columns, *BROKER_COLUMNS)).partitioned(partition)
@@ -96,7 +97,7 @@ def paired(
     from udfs.pairing.brokers import REPEATED, REPEATED_DDL, repeated, with_repeats
     from udfs.pairing.pairable import ReadMessages
 
-    tasks, buckets = shares(spark, groups), BUCKETS * _partitions(spark)
+    tasks, buckets = shares(spark, groups), _buckets(spark)
 
     def read(of: str, partition: Partition) -> Rows:
         return tasks.partitioned(ReadMessages(beside.files, f"{beside.path}/{of}", partition))
@@ -156,6 +157,11 @@ def pairing_rules() -> Rules:
     from udfs.pairing.pairable import Rules
 
     return Rules(DELIVERIES, REFUSED, REQUEUED, FLAG_OPTIONAL)
+
+
+def _buckets(spark: SparkSession | None) -> int:
+    partitions = _partitions(spark)
+    return BUCKETS * (max(SEVERAL, partitions) if partitions > 1 else 1)
 
 
 def _ids(buckets: int) -> Partition:
