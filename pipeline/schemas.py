@@ -475,5 +475,5 @@ ROWS = {
         "of each step"
     ),
     "findings": "broken rule with its evidence: written by an audit, and returned by `pipeline.findings(tables)`",
-    "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`',
+    "packets": 'packet of a capture: `spark.read.format("pcap").load("captures")`, after `wirehare.register(spark)`',
 }

@@ -13,11 +13,14 @@ umask.take_back()  # before kernels are compiled and kept
 
 
 def register(spark: SparkSession, key: str | bytes | None = None) -> None:
-    """Make the SQL functions (`amqp_frame`, `amqp_redact` ... docs/functions.md) known to a classic or Connect session.
+    """Make the SQL functions (`amqp_frame`, `amqp_redact` ... docs/functions.md) and the data source `pcap` known to a
+    classic or Connect session.
 
     `key`: 32 octets or a passphrase for amqp_anonymise_ip and amqp_pseudonym, where a query gives none.
     """
     # workers that only decode captures need none of this
     from udfs.functions.catalogue import register
+    from udfs.source.sources import PcapSource
 
     register(spark, key)
+    spark.dataSource.register(PcapSource)

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from test_capture_pcapng import enhanced, interface, section
 
+import udfs
 from codec.net.segments import SEGMENT
 from udfs.schemas import TCP_RUNS
 from udfs.source.options import OptionError, parse_filter, parse_options, parse_time
-from udfs.source.sources import CaptureReader, PcapReader, ReadRuns, TcpRunsReader, register, run_tasks
+from udfs.source.sources import CaptureReader, PcapReader, ReadRuns, TcpRunsReader, run_tasks
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 GOOD = CAPTURES / "091_handshake_ok.pcap"
@@ -283,7 +284,7 @@ def test_the_account_tells_of_the_capture() -> None:
 
 
 def test_spark_reads_packets_and_runs(spark: SparkSession) -> None:
-    register(spark)
+    udfs.register(spark)
     path = CAPTURES / "091_ipv6.pcapng"
     packets = spark.read.format("pcap").option("splitBytes", 2000).load(str(path))
     assert packets.count() == 51

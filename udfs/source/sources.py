@@ -1,6 +1,6 @@
 """Captures as rows: the Spark data source `pcap`, one row per packet, and runs of TCP segments for the decoder.
 
-    register(spark)
+    udfs.register(spark)
     spark.read.format("pcap").load("captures/").where("dst_port = 5672").show()
 
     tasks = run_tasks(options)                                           # on the driver
@@ -29,16 +29,9 @@ from pyspark.sql.types import StructType
 from udfs.schemas import PACKETS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from codec.net.layers import Packets
     from udfs.source.options import Options
     from udfs.source.splits import Split
-
-
-def register(spark: SparkSession) -> None:
-    """Register the format `pcap` in a session, classic or Connect."""
-    spark.dataSource.register(PcapSource)
 
 
 class SplitsPartition(InputPartition):
@@ -133,7 +126,7 @@ class PcapSource(DataSource):
 
 
 def run_reader(options: Mapping[str, str]) -> TcpRunsReader:
-    """Reads runs. Raises OptionError."""
+    """A reader of runs. Raises OptionError."""
     from udfs.source.options import parse_options
 
     return TcpRunsReader(parse_options(options))
