@@ -277,7 +277,7 @@ class ChannelTracker(Tracker):
         pending_requests(self._state, LAYOUT.records_of(states), until, frames, ends)
         return until, Frames(np.repeat(ids, np.diff(ends, prepend=0)), frames[: ends[-1] if len(ends) else 0])
 
-    def _records(self) -> int:
+    def _record_count(self) -> int:
         return int(self._state.numbers[TOUCHED:].max()) + int(self._state.found_by.used[0])
 
     def to_arrow(self, kind: str, records: Records) -> pa.RecordBatch:

@@ -246,7 +246,7 @@ class SessionTracker(Tracker):
         self._completed = np.concatenate([self._completed, completed])
         self._octets.append(octets)
 
-    def _records(self) -> int:
+    def _record_count(self) -> int:
         return max(
             *(int(getattr(self._state, name).cells[COUNT_CELL]) for name in KINDS), int(self._state.found_by.used[0])
         )

@@ -53,7 +53,7 @@ class Tracker:
         layout, states = self._layout, self._states
         if states is None:
             id_ = self._state.numbers[:1].copy()
-            records = layout.room_for(layout.empty().of(id_), self._records())
+            records = layout.room_for(layout.empty().of(id_), self._record_count())
             layout.save(self._state, records, 0)
             states = layout.states_of(id_, records)
         texts, self._texts = self._texts, Numbers([""])
@@ -63,7 +63,7 @@ class Tracker:
         else:
             self._states = states
 
-    def _records(self) -> int:
+    def _record_count(self) -> int:
         """At least the number of records of each kind that the only connection has."""
         raise NotImplementedError
 
