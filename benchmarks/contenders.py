@@ -54,27 +54,11 @@ class Contender:
 # ---- one core, no Spark ---------------------------------------------------------------------------------------------
 
 
-def read_runs(path: Path) -> list[pa.RecordBatch]:
-    """The runs of the capture, partition after partition, in this process."""
-    from udfs.source.sources import run_reader
-
-    reader = run_reader({"path": str(path)})
-    return [batch for partition in reader.partitions() for batch in reader.read(partition)]
-
-
-def in_flow_order(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows as a shuffle by flow would hand them over, one by one; accounts, which have no flow, last."""
-    from pipeline.decoding import RUN_ORDER
-
-    runs = pa.Table.from_batches(batches)
-    order = pc.sort_indices(runs, sort_keys=[(name, "ascending") for name in RUN_ORDER])
-    for at in order.to_pylist():
-        yield from runs.slice(at, 1).to_batches()  # as sort_by would copy all payloads
-
-
 def read(task: Task) -> None:
     """Record headers, link, IP and TCP layers, coalescing into runs."""
-    read_runs(task.capture)
+    from udfs.source.sources import read_runs
+
+    read_runs({"path": str(task.capture)})
 
 
 _ordered: list[pa.RecordBatch] = []
@@ -91,8 +75,13 @@ def decode(task: Task) -> None:
 
 
 def prepare(task: Task) -> None:
-    """Bring the runs into the order of flows, outside of the time that is taken."""
-    _ordered[:] = in_flow_order(read_runs(task.capture))
+    """Sort the runs by flow, before the time is taken; row by row: `sort_by` would copy all payloads."""
+    from udfs.schemas import RUN_ORDER
+    from udfs.source.sources import read_runs
+
+    runs = read_runs({"path": str(task.capture)})
+    order = pc.sort_indices(runs, sort_keys=[(name, "ascending") for name in RUN_ORDER])
+    _ordered[:] = [batch for at in order.to_pylist() for batch in runs.slice(at, 1).to_batches()]
 
 
 # ---- in a session of Spark ------------------------------------------------------------------------------------------

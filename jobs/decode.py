@@ -279,8 +279,10 @@ def import_modules() -> None:
     """Import the modules that planning needs, which takes a second, while Spark starts."""
     importlib.import_module("pandas")  # mapInArrow requires it
     from jobs import summary  # noqa: F401
-    from udfs.decode import writing  # noqa: F401
-    from udfs.sink import parquet  # noqa: F401
+    from udfs.sink import (
+        parquet,  # noqa: F401
+        writers,  # noqa: F401
+    )
     from udfs.source import sources as source  # noqa: F401
 
 

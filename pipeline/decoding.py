@@ -16,18 +16,15 @@ from pipeline.output.place import Place
 from pipeline.schemas import WORKER_TABLES
 from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import InProcess, OnSpark, ThisProcess
-from udfs.schemas import DECODED, TCP_RUNS
+from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS
 from udfs.source.suggestions import suggesting
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from udfs.decode.key_logs import SecretFiles
-    from udfs.decode.writing import WriteTables
+    from udfs.sink.writers import WriteTables
     from udfs.source.sources import InOneTask
-
-# Packets are handled one by one in this order, however the captures were split and their runs cut.
-RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 
 # Captures of up to so many bytes in all are decoded by one task (`udfs.source.sources`), in about a second.
 ONE_TASK_BYTES = 8 << 20
@@ -126,7 +123,7 @@ def writer(
     directory: Place, tables: Collection[str], *, payload: bool = False, secrets: SecretFiles | None = None
 ) -> WriteTables:
     """The function with which workers write these tables; `secrets`: where TLS secrets are."""
-    from udfs.decode.writing import WriteTables
+    from udfs.sink.writers import WriteTables
 
     flows = "message_flows" in tables
     wanted = {*tables, *(FLOW_INPUTS if flows else ())} & {*WORKER_TABLES}
@@ -191,7 +188,7 @@ def one_task(
     from udfs.source.sources import InOneTask
 
     options, places = _source(paths, chosen, packets_read)
-    return InOneTask({**options, "paths": json.dumps(places)}, RUN_ORDER, decode) if in_one_task(places, most) else None
+    return InOneTask({**options, "paths": json.dumps(places)}, decode) if in_one_task(places, most) else None
 
 
 def sorted_runs(
@@ -238,7 +235,7 @@ def _source(
         "until": chosen.get("until"),
         "splitBytes": chosen.get("split_bytes"),
         "references": "true",
-        "passedOver": json.dumps(packets_read) if packets_read else None,
+        "packetsRead": json.dumps(packets_read) if packets_read else None,
     }
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
     parse_options(given)  # raise here: an error of the source would come through Java

@@ -9,7 +9,7 @@ from udfs.arrow import umask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-umask.take_back()  # before kernels are compiled and kept
+umask.restore()  # before kernels are compiled and cached
 
 
 def register(spark: SparkSession, key: str | bytes | None = None) -> None:

@@ -224,3 +224,11 @@ TCP_RUNS = StructType(
         field("account", StringType(), "JSON of what the split held; null on runs"),
     ]
 )
+
+# Runs of a flow are decoded in this order, however the captures were split and their runs cut.
+RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
+
+# What workers return beside the tables.
+ACCOUNTS = "accounts"  # what each split of a capture held: DECODED rows of kind 'capture'
+STATES = "states"  # of connections that are still open (`udfs.tables`)
+STREAM_QUEUES = "stream_queues"  # queues that are streams, by their declaration

@@ -34,7 +34,6 @@ from codec.layers.tls.handshake import NO_SECRETS
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs
 from codec.net.segments import FIN, RST, SYN
-from pipeline.decoding import RUN_ORDER
 from pipeline.extract.choice import Choice, Packet, with_keys
 from pipeline.extract.frames import numbered
 from pipeline.extract.headers import FULL, folded, word_sum
@@ -43,17 +42,15 @@ from pipeline.extract.survey import Connection, coarse_filter
 from pipeline.extract.writing import Writer
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.payloads import Payloads
-from udfs.decode.runs import Files, FlowOrder, Group, groups
+from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
 from udfs.source.columns import run_batches
-from udfs.source.sources import InOneTask
+from udfs.source.sources import InOneTask, in_run_order
 from udfs.source.splits import Account, Split, read_blocks
 
 RAW_IP = Interface(101)  # LINKTYPE_RAW
 AMQP_PORT = 5672
 PIECE_BYTES = 60_000  # of a packet: an IPv4 packet has at most 65,535
 MAPPED = bytes(10) + b"\xff\xff"  # IPv4 addresses in flow keys
-BATCH_RUNS = 10_000
 
 
 class Piece(NamedTuple):
@@ -135,8 +132,7 @@ def _runs(captures: Sequence[Original], connections: Sequence[Connection]) -> li
             found += [rows.filter(pc.is_in(rows["flow"], flows)) for rows in run_batches(runs, capture.name)]
     if not found:
         return []
-    ordered = pa.Table.from_batches(found).sort_by([(key, "ascending") for key in RUN_ORDER])
-    return list(ordered.combine_chunks().to_batches(max_chunksize=BATCH_RUNS))
+    return in_run_order(pa.Table.from_batches(found))
 
 
 def _feed(layers: Layers, group: Group) -> Iterator[Part]:
@@ -263,7 +259,7 @@ def _sum(octets: bytes) -> bytes:
 
 def _decoded(path: Path, packets: Mapping[Packet, int]) -> Rewritten:
     """Decode the capture: the rows of its tables that a cut needs."""
-    decode = InOneTask({"paths": json.dumps([str(path)])}, RUN_ORDER, decode_runs())
+    decode = InOneTask({"paths": json.dumps([str(path)])}, decode_runs())
     rows = pa.Table.from_batches(decode(iter(())))
     frames, ended, accounts = (rows.filter(pc.equal(rows["kind"], kind)) for kind in ("frame", "connection", "capture"))
     facts = pc.list_flatten(ended["facts"]).combine_chunks()

@@ -1,6 +1,6 @@
 """Parquet files of a lake, written and read on the driver: few rows, or rows that are only copied.
 
-Decoded rows are written by Spark's workers (`udfs.sink.lake`), in files of the same kind.
+Decoded rows are written by Spark's workers (`udfs.sink.writers`), in files of the same kind.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from udfs.arrow.types import arrow_schema
 from udfs.source.lake import partition_of
 
 if TYPE_CHECKING:
-    from udfs.sink.lake import LakeFolders
+    from udfs.sink.writers import LakeFolders
 
 QUEUES = "stream_queues"
 LOCAL_CONNECTIONS = 1000  # to close in this process, or per task of Spark: a second's work
@@ -70,9 +70,9 @@ class LakeWork:
         lost: bool = False,
     ) -> Written:
         """Write the rows of these captures, and of the connections of `states` (only those in `only`) that continue in
-        them. `keep_open`, `lost`: as for `udfs.sink.lake.WriteBatch`."""
+        them. `keep_open`, `lost`: as for `udfs.sink.writers.WriteBatch`."""
         from udfs.decode.key_logs import SecretFiles
-        from udfs.sink.lake import WRITTEN, EndConnections, WriteBatch
+        from udfs.sink.writers import WRITTEN, EndConnections, WriteBatch
         from udfs.source.lake import StateFiles
 
         folder, uris = self.log.root.child("states"), [arrival.file.uri for arrival in arrivals]
@@ -107,7 +107,7 @@ class LakeWork:
         from udfs.pairing.flows import PairMessages
         from udfs.pairing.lake import SIDES, KeepMessages, WriteFlows
         from udfs.pairing.schemas import CONNECTION_COLUMNS
-        from udfs.sink.lake import WRITTEN
+        from udfs.sink.writers import WRITTEN
 
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
         closed = [file for file in written.files["messages"] if not file.open]
@@ -176,7 +176,7 @@ class LakeWork:
         return self.process.interruptible() if self.process else nullcontext()
 
     def _folders(self, number: int) -> LakeFolders:
-        from udfs.sink.lake import LakeFolders
+        from udfs.sink.writers import LakeFolders
 
         schemas, options = (
             {name: getattr(table, of) for name, table in self.log.tables.items()} for of in ("schema", "options")
@@ -185,8 +185,8 @@ class LakeWork:
 
     def _written(self, filed: Rows) -> Written:
         """The results of workers (rows of WRITTEN)."""
-        from udfs.decode.hand_over import STREAM_QUEUES
-        from udfs.sink.lake import ACCOUNT, UNREAD
+        from udfs.schemas import STREAM_QUEUES
+        from udfs.sink.writers import ACCOUNT, UNREAD
 
         found = Written()
         for row in filed.collected():

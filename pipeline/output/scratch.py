@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyspark
 
-from udfs.arrow.umask import PERSONS, told
+from udfs.arrow.umask import USER_UMASK, setting
 
 PREFIX = "wirehare-scratch-"
 LOCAL_DIR, LOCAL_DIRS = "spark.local.dir", "SPARK_LOCAL_DIRS"  # the setting, and the variable that overrides it
@@ -40,13 +40,13 @@ def private_umask(local_dirs: str) -> Iterator[None]:
     the umask of this process (`udfs.arrow.umask`)."""
     before = os.environ.get(LOCAL_DIRS)
     os.environ[LOCAL_DIRS] = local_dirs
-    os.environ[PERSONS] = told()
+    os.environ[USER_UMASK] = setting()
     persons = os.umask(PRIVATE)
     try:
         yield
     finally:
         os.umask(persons)
-        del os.environ[PERSONS]
+        del os.environ[USER_UMASK]
         if before is None:
             del os.environ[LOCAL_DIRS]
         else:

@@ -32,7 +32,7 @@ from pipeline.session import (
 )
 from pipeline.tables.exchange import ThisProcess
 from pipeline.tables.flows import write_flows
-from udfs.decode.hand_over import ACCOUNTS, STREAM_QUEUES
+from udfs.schemas import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
 from udfs.source.paths import PathError
 from udfs.source.suggestions import suggesting, unknown

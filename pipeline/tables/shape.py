@@ -81,12 +81,12 @@ def to_arrow(rows: DataFrame) -> pa.Table:
     Replaces `rows.toArrow()`, which raises ArrowInvalid if a VARIANT is null (pyspark 4.1 to 4.3, pyarrow 26). Such
     columns are converted in Python workers.
     """
-    from udfs.arrow.variants import as_structs, as_variants, plain_schema, variant_columns
+    from udfs.arrow.types import as_structs, as_variants, struct_schema, variant_columns
 
     columns = variant_columns(rows.schema)
     if not columns:
         return type(rows).toArrow(rows)
-    plain = rows.mapInArrow(as_structs, plain_schema(rows.schema))
+    plain = rows.mapInArrow(as_structs, struct_schema(rows.schema))
     return as_variants(plain.toArrow(), columns)
 
 

@@ -16,8 +16,7 @@ from codec.compiler.limits import Limits
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES
 from codec.variant import encode
 from pipeline.tables.config import READ_ARGUMENTS, config
-from udfs.arrow.fields import fields
-from udfs.arrow.octets import hexed, text_or_hex, valid_utf8
+from udfs.arrow.fields import fields, hexed, text_or_hex, valid_utf8
 from udfs.arrow.types import VARIANT
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.tables import conversation

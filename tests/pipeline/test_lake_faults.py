@@ -24,8 +24,8 @@ from pipeline.lake.batches import Ingest
 from pipeline.lake.layout import lake_tables
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
-from udfs.sink.lake import WriteBatch
 from udfs.sink.parquet import ParquetFiles
+from udfs.sink.writers import WriteBatch
 
 TS_NS = re.compile(r"\('ts_ns', (\d+)\)")
 SESSION = golden.captures()["091_tx.pcap"].paths[0]

@@ -229,7 +229,7 @@ def tables_of(
     decoder, tables, found = Decoder(layers=layers), Tables(config()), defaultdict[str, list[Row]](list)
     for batches in (*(decoder.feed(*flow) for flow in captured), decoder.finish()):
         for batch in batches:
-            for table, rows in tables.feed(frame_rows(batch, ["a.pcap"], False, coded=True)):
+            for table, rows in tables.feed(frame_rows(batch, ["a.pcap"], False, encoded=True)):
                 found[table] += rows.to_pylist()
     for table, rows in tables.finish():
         found[table] += rows.to_pylist()

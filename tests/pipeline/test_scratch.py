@@ -90,7 +90,7 @@ def test_workers_take_back_the_umask_of_the_person(monkeypatch: pytest.MonkeyPat
             ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         assert ran.stdout == "0o27\n"
         assert umask.umask() == 0o027
-        assert umask.PERSONS not in os.environ
+        assert umask.USER_UMASK not in os.environ
     finally:
         os.umask(before)
 

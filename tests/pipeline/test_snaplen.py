@@ -21,7 +21,7 @@ from make_snaplen_golden import GOLDEN, NAMES, SNAPLEN
 from wire import CLIENT, SERVER, Wire
 
 from pipeline.tables.roles import LOSSES
-from udfs.arrow.numbers import Numbers
+from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.rows import values_cut
 from udfs.conversation.performatives import performatives
 

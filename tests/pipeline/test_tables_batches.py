@@ -26,9 +26,8 @@ from codec.variant import encode
 from pipeline.schemas import WORKER_TABLES
 from pipeline.tables.config import config, messages_config
 from pipeline.tables.roles import HOT_ARGUMENTS
-from udfs.arrow.bound import ColumnError, bound
 from udfs.arrow.fields import fields
-from udfs.arrow.types import VARIANT
+from udfs.arrow.types import VARIANT, ColumnError, bound
 from udfs.conversation import states
 from udfs.conversation.contents import Contents
 from udfs.decode.frame_rows import ARROW_DECODED

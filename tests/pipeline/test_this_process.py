@@ -143,7 +143,7 @@ def test_work_is_interrupted_wherever_it_is(captures: str, tmp_path: Path, monke
         except Interrupted as error:
             ended.set_exception(error)
 
-    monkeypatch.setattr("udfs.decode.writing.tables_of", for_ever)
+    monkeypatch.setattr("udfs.sink.writers.tables_of", for_ever)
     Thread(target=work, daemon=True).start()
     assert decoding.wait(60)
     process.interruptAll()

@@ -18,10 +18,10 @@ import golden
 import pyarrow as pa
 from pyspark.sql.variant_utils import VariantUtils
 
-from pipeline.decoding import RUN_ORDER
 from udfs.decode.decoder import decode_runs
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.source.sources import run_reader
+from udfs.schemas import RUN_ORDER
+from udfs.source.sources import read_runs
 
 Row = dict[str, Any]
 
@@ -38,9 +38,7 @@ class Connection:
 def runs(paths: list[Path], **sizes: int | str) -> pa.Table:
     """The runs of these files, all partitions in their order; `sizes` as options."""
     options = {"paths": json.dumps([str(path) for path in paths])} | {name: str(size) for name, size in sizes.items()}
-    reader = run_reader(options)
-    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
-    return pa.Table.from_batches(batches)
+    return read_runs(options)
 
 
 def in_flow_order(table: pa.Table) -> pa.Table:

@@ -25,11 +25,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import decoding
 import fuzz_tables
 import golden
 import numba
 import numpy as np
-import pyarrow as pa
 from fuzz_logins import fuzz_logins
 from fuzz_tables import Run
 from guarded_arrays import guard, guarded
@@ -42,7 +42,6 @@ from codec.net.segments import SEGMENT
 from codec.sides import SIDES
 from udfs.decode.connection_rows import COUNTED_AS
 from udfs.schemas import LEDGER
-from udfs.source.sources import run_reader
 
 WAYS = ("stream", "segments", "both", "file", "merged")
 TOGETHER = 100  # inputs of which tables are made at once
@@ -85,15 +84,8 @@ def new_decoder() -> Decoder:
 
 def runs_of(path: Path) -> list[Run]:
     """The runs of one capture, in the order in which the shuffle hands them out."""
-    reader = run_reader({"paths": json.dumps([str(path)])})
-    found: list[tuple[bytes, int, int, Run]] = []
-    for partition in reader.partitions():
-        for batch in reader.read(partition):
-            for row in pa.Table.from_batches([batch]).to_pylist():
-                if row["flow"] is not None:
-                    run = (row["flow"], np.frombuffer(row["segments"], SEGMENT), row["payload"])
-                    found.append((row["flow"], row["order_ns"], row["first_packet_no"], run))
-    return [run for *_, run in sorted(found, key=lambda entry: entry[:3])]
+    runs = decoding.in_flow_order(decoding.runs([path])).select(["flow", "segments", "payload"]).to_pylist()
+    return [(run["flow"], np.frombuffer(run["segments"], SEGMENT), run["payload"]) for run in runs if run["flow"]]
 
 
 @cache

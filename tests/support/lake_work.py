@@ -24,9 +24,10 @@ from pipeline.lake.options import Options
 from pipeline.schemas import DAY_OF
 from pipeline.tables.config import config, streams
 from udfs.decode.key_logs import SecretFiles
-from udfs.sink.lake import ACCOUNT, UNREAD, EndConnections, LakeFolders, WriteBatch
+from udfs.sink.writers import ACCOUNT, UNREAD, EndConnections, LakeFolders, WriteBatch
 from udfs.source.files import locate
 from udfs.source.lake import StateFiles, partition_of
+from udfs.source.sources import in_run_order
 
 HEADER, RECORD = 24, 16  # bytes, of a pcap file and of each record
 TASKS = 2
@@ -89,10 +90,9 @@ class LocalWork:
             return []
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
         paths = [Path(locate(arrival.file.uri).path) for arrival in arrivals]
-        whole = decoding.in_flow_order(decoding.runs(paths, passedOver=json.dumps(read)))
+        whole = decoding.runs(paths, packetsRead=json.dumps(read))
         tasks = [0 if flow is None else sum(flow) % TASKS for flow in whole["flow"].to_pylist()]
-        mine = whole.filter(pc.equal(pa.array(tasks, pa.int64()), task)).combine_chunks()
-        return list(mine.to_batches(max_chunksize=64))
+        return in_run_order(whole.filter(pc.equal(pa.array(tasks, pa.int64()), task)), 64)
 
 
 def records(capture: Path) -> tuple[bytes, list[bytes]]:

@@ -29,8 +29,7 @@ from codec.net.runs import gather_payloads
 from codec.net.segments import SEGMENT
 from codec.packing import StateError
 from udfs.decode.frame_rows import frame_rows
-from udfs.decode.payloads import Payloads
-from udfs.decode.runs import Files, FlowOrder, Group, groups
+from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
 
 Flows = dict[bytes, tuple[np.ndarray, np.ndarray]]
 # Of each version; swapped and doubled packets, frames and contents over many segments, cut packets, a connection seen

@@ -1,35 +1,85 @@
-"""Columns of few texts: what the decoder has as numbers becomes codes of words, and no text is copied for a row."""
+"""Dictionary-encoded texts: numbers that kernels have for texts become dictionary indices, without a copy per row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.text import escaped
 
-class Words(NamedTuple):
-    """Texts by number. `words`: each of them once; `codes` int32: which one a number stands for, the last of them what
-    -1 does; -1: null."""
+FEW_TEXTS = 64
+MOST_TEXTS = 1 << 16  # remembered for later connections
 
-    words: pa.StringArray
-    codes: NDArray[np.int32]
+
+class TextTable(NamedTuple):
+    """Texts by number. `texts`: each distinct one once; `indices` int32: index in `texts` by number, the last entry for
+    number -1; -1: null."""
+
+    texts: pa.StringArray
+    indices: NDArray[np.int32]
 
     @classmethod
-    def of(cls, texts: Sequence[str | None]) -> Words:
+    def of(cls, texts: Sequence[str | None]) -> TextTable:
         """Number n stands for `texts[n]`."""
         encoded = pa.array([*texts, None], pa.string()).dictionary_encode()
         return cls(encoded.dictionary, encoded.indices.fill_null(-1).to_numpy())
 
     def column(self, numbers: NDArray[np.int64]) -> pa.DictionaryArray:
-        """The texts of `numbers`, coded; -1 is null."""
-        codes = self.codes[numbers]
-        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=missing(codes)), self.words)
+        """The texts of `numbers`, dictionary-encoded; -1 is null."""
+        return pa.DictionaryArray.from_arrays(nullable(self.indices[numbers]), self.texts)
 
 
 def missing(values: NDArray[np.signedinteger]) -> NDArray[np.bool_] | None:
-    """Where values are negative, which stands for null; None: nowhere."""
+    """Where values are negative, which means null; None: nowhere."""
     negative = values < 0
     return negative if negative.any() else None
+
+
+def nullable(values: NDArray[np.signedinteger]) -> pa.Array:
+    """A column of integers; negative ones are null."""
+    return pa.array(values, mask=missing(values))
+
+
+class Numbers:
+    """Texts seen so far, numbered from 1; 0 is null."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        self.texts = list(texts)
+        self.numbers = {text: number for number, text in enumerate(self.texts, start=1)}
+
+    def of(self, column: pa.Array) -> NDArray[np.int64]:
+        """The number of each text; not writeable, as `integers`."""
+        if column.null_count == len(column):
+            nothing = np.zeros(len(column), np.int64)
+            nothing.flags.writeable = False
+            return nothing
+        encoded = column.dictionary_encode()
+        # Spark passes octets from the wire on that are not UTF-8.
+        octets = encoded.dictionary.cast(pa.binary()).to_pylist()
+        numbers = self.numbered(escaped(text) for text in octets)
+        found: NDArray[np.int64] = np.array([0, *numbers])[encoded.indices.fill_null(-1).to_numpy() + 1]
+        found.flags.writeable = False
+        return found
+
+    def numbered(self, texts: Iterable[str]) -> list[int]:
+        """The number of each text."""
+        return [self._number(text) for text in texts]
+
+    def _number(self, text: str) -> int:
+        number = self.numbers.setdefault(text, len(self.texts) + 1)
+        if number > len(self.texts):
+            self.texts.append(text)
+        return number
+
+    def column(self, numbers: NDArray[np.int64]) -> pa.Array:
+        """The texts of `numbers`."""
+        if len(self.texts) <= FEW_TEXTS:
+            return pa.array([None, *self.texts], pa.string()).take(pa.array(numbers))
+        # Only the texts of this batch: all texts seen so far would be too many.
+        distinct, places = np.unique(numbers, return_inverse=True)
+        texts = [self.texts[number - 1] if number else None for number in distinct.tolist()]
+        return pa.array(texts, pa.string()).take(pa.array(places))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.cursor import is_ascii
@@ -45,6 +46,7 @@ TYPES = {
 BASIC_TYPE = 3  # mask of the first octet of a value
 # Of the years 1 to 9999: times beyond them SQL and Python cannot say.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
+_DIGITS = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint8).reshape(256, 2)
 
 
 class Heap(NamedTuple):
@@ -222,8 +224,13 @@ def texts_of(column: pa.Array) -> pa.StringArray:
     data = np.empty(int(shown[-1]), np.uint8)
     escape_all(octets, ends, data)
     offsets = offsets_of(np.diff(shown, prepend=0))
-    mask = pa.py_buffer(np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), len(column), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+    buffers = [_validity(column), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(column), buffers)
+
+
+def _validity(column: pa.Array) -> pa.Buffer:
+    """The validity bitmap of a column, from its first row on."""
+    return pa.py_buffer(np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
 
 
 def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -241,3 +248,37 @@ def gathered(parts: pa.Array, sizes: NDArray[np.int64], valid: NDArray[np.bool_]
     data = heap.octets[heap.ends[0] : heap.ends[-1]]
     mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def hexed(column: pa.Array) -> pa.Array:
+    """Octets as lower-case hex; null stays null. Raises OverflowError above 1 GB."""
+    octets, ends = heap_of(column)
+    digits = _DIGITS[octets[ends[0] : ends[-1]]].reshape(-1)
+    offsets = offsets_of(2 * np.diff(ends))
+    buffers = [_validity(column), pa.py_buffer(offsets), pa.py_buffer(digits.tobytes())]
+    return pa.Array.from_buffers(pa.string(), len(column), buffers)
+
+
+def valid_utf8(column: pa.Array) -> pa.Array:
+    """Texts or octets as text; null where they are no UTF-8. Costs what distinct values there are."""
+    encoded = column.cast(pa.binary()).dictionary_encode()
+    return pa.array([_text(octets) for octets in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
+
+
+def text_or_hex(column: pa.Array) -> pa.Array:
+    """Octets as UTF-8 where they are, else as lower-case hex; null stays null."""
+    text = column.view(pa.string())
+    plain = pc.string_is_ascii(text).fill_null(True)
+    if pc.all(plain).as_py() is not False:
+        return text
+    others = pc.invert(plain)
+    encoded = column.filter(others).dictionary_encode()
+    words = [_text(octets) or octets.hex() for octets in encoded.dictionary.to_pylist()]
+    return pc.replace_with_mask(text, others, pa.array(words, pa.string()).take(encoded.indices))
+
+
+def _text(octets: bytes) -> str | None:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return None

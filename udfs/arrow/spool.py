@@ -1,4 +1,4 @@
-"""Batches that wait: in memory while they are few, in a temporary file when they are more."""
+"""A queue of batches: in memory up to a limit, beyond it in a temporary file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import IO
 
 import pyarrow as pa
 
-# Spark tells its Python workers where there is room for what spills.
+# Where Spark lets its Python workers spill.
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 
 
 class Spool:
-    """Takes batches of one schema; `drain` gives them back in order. At most `most` bytes of them stay in memory, the
-    last ones."""
+    """Stores batches of one schema; `drain` returns them in order. The last `most` bytes at most stay in memory."""
 
     def __init__(self, most: int) -> None:
         self._most, self._bytes = most, 0
@@ -25,14 +24,14 @@ class Spool:
         self._writer: pa.RecordBatchStreamWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch."""
+        """Append a batch."""
         self._batches.append(batch)
         self._bytes += batch.nbytes
         while self._bytes > self._most:
             self._spill(self._batches.popleft())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """All batches, which are forgotten."""
+        """Return and remove all batches."""
         file, writer, batches = self._file, self._writer, self._batches
         self._file, self._writer, self._batches, self._bytes = None, None, deque(), 0
         if file is not None and writer is not None:

@@ -1,8 +1,16 @@
-"""Arrow types of columns as Spark hands them over."""
+"""Arrow types of Spark columns, batches with the columns of a schema, and VARIANT columns.
+
+Spark returns a null VARIANT as a null struct with null children, although it declares them as never null; pyarrow will
+not cast that, not even to its own type (`DataFrame.toArrow` does). So `as_structs` makes Spark return ordinary structs
+of the same bytes, and `as_variants` makes VARIANT of them again, with empty bytes where a struct is null.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -12,16 +20,19 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
     VariantType,
 )
 
+from codec.errors import WirehareError
+
 METADATA = pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"})
 VARIANT = pa.struct([pa.field("value", pa.binary(), nullable=False), METADATA])
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-PLAIN: dict[type[DataType], pa.DataType] = {
+ARROW_TYPES: dict[type[DataType], pa.DataType] = {
     LongType: pa.int64(),
     IntegerType: pa.int32(),
     StringType: pa.string(),
@@ -30,17 +41,19 @@ PLAIN: dict[type[DataType], pa.DataType] = {
     TimestampType: TIMESTAMP,
     VariantType: VARIANT,
 }
+# Structs with the octets of a VARIANT, which may be null.
+STRUCT_OF_VARIANT = StructType([StructField("value", BinaryType()), StructField("metadata", BinaryType())])
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """The Arrow type of a Spark type; of arrays, maps and structs of plain types, too. Raises KeyError for others."""
+    """The Arrow type of a Spark type; also of arrays, maps and structs of these. Raises KeyError for others."""
     if isinstance(kind, MapType):
         return pa.map_(arrow_type(kind.keyType), arrow_type(kind.valueType))
     if isinstance(kind, ArrayType):
         return pa.list_(arrow_type(kind.elementType))
     if isinstance(kind, StructType):
         return pa.struct([(field.name, arrow_type(field.dataType)) for field in kind.fields])
-    return PLAIN[type(kind)]
+    return ARROW_TYPES[type(kind)]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -49,8 +62,85 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def nulls(count: int, kind: pa.DataType) -> pa.Array:
-    """So many nulls; what is inside of a VARIANT is never null."""
+    """`count` nulls; the children of a VARIANT are never null."""
     if kind != VARIANT:
         return pa.nulls(count, kind)
     children = [pa.repeat(pa.scalar(b"", pa.binary()), count)] * 2
     return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=pa.repeat(True, count))
+
+
+class ColumnError(WirehareError, ValueError):
+    """Columns that are not those of their table."""
+
+
+def bound(columns: Mapping[str, pa.Array], schema: pa.Schema, absent: Collection[str] = ()) -> pa.RecordBatch:
+    """`columns` in the order and of the types of `schema`; those `absent` are null. Dictionary-encoded texts stay so.
+
+    Raises ColumnError for a missing or unknown column.
+    """
+    known, twice = set(columns) | set(absent), set(columns) & set(absent)
+    if known != set(schema.names) or twice:
+        missing, unknown = sorted(set(schema.names) - known), sorted(known - set(schema.names))
+        raise ColumnError(f"columns missing: {missing}, not in the table: {unknown}, not absent: {sorted(twice)}")
+    typed = {field.name: _of_type(columns[field.name], field.type) for field in schema if field.name in columns}
+    return padded(typed, schema)
+
+
+def padded(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """`columns` in the order of `schema`; the others are null."""
+    count = len(next(iter(columns.values())))
+    arrays = [columns[field.name] if field.name in columns else nulls(count, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names)
+
+
+def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if column.type == kind or (pa.types.is_dictionary(column.type) and column.type.value_type == kind):
+        return column
+    return column.cast(kind)
+
+
+def struct_schema(schema: StructType) -> StructType:
+    """The schema of the rows of `as_structs`."""
+    kinds = [STRUCT_OF_VARIANT if isinstance(field.dataType, VariantType) else field.dataType for field in schema]
+    return StructType(
+        [StructField(field.name, kind, field.nullable) for field, kind in zip(schema, kinds, strict=True)]
+    )
+
+
+def variant_columns(schema: StructType) -> list[int]:
+    """Indices of the VARIANT columns."""
+    return [at for at, field in enumerate(schema.fields) if isinstance(field.dataType, VariantType)]
+
+
+def as_structs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """For `mapInArrow`: VARIANT columns as structs whose fields may be null."""
+    for batch in batches:
+        columns = [_as_struct(array) if _is_variant(array.type) else array for array in batch.columns]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def as_variants(table: pa.Table, columns: list[int]) -> pa.Table:
+    """Structs of value and metadata in these columns -> VARIANT."""
+    for at in columns:
+        chunks = [_as_variant(chunk) for chunk in table.column(at).chunks]
+        field = pa.field(table.schema.names[at], VARIANT)
+        table = table.set_column(at, field, pa.chunked_array(chunks, VARIANT))
+    return table
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    if not pa.types.is_struct(kind) or kind.num_fields != len(STRUCT_OF_VARIANT):
+        return False
+    return any((kind.field(at).metadata or {}).get(b"variant") == b"true" for at in range(kind.num_fields))
+
+
+def _as_struct(array: pa.StructArray) -> pa.StructArray:
+    children = [array.field(name) for name in STRUCT_OF_VARIANT.names]
+    return pa.StructArray.from_arrays(children, names=STRUCT_OF_VARIANT.names, mask=array.is_null())
+
+
+def _as_variant(array: pa.StructArray) -> pa.StructArray:
+    children = [pc.fill_null(array.field(name), b"") for name in STRUCT_OF_VARIANT.names]
+    return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=array.is_null())

@@ -1,8 +1,8 @@
-"""Who may read what Python workers write, where they run on the machine of the person who started the job.
+"""File modes of Python workers that a local JVM starts.
 
-The JVM there has a umask that keeps everything from others (`pipeline.output.scratch`), and its Python workers would
-inherit it: compiled kernels, say, could not be shared. So they take the person's umask back, and what holds bytes of
-captures they make `private`, until it is published."""
+The JVM has a umask that makes all files private (`pipeline.output.scratch`), and its Python workers would inherit it:
+compiled kernels, for example, could not be shared. So workers restore the user's umask, and make files with bytes of
+captures `private` until they are published."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-PERSONS = "WIREHARE_UMASK"  # octal, and the process that sets it for the workers of such a JVM
+USER_UMASK = "WIREHARE_UMASK"  # octal umask of the user, and the id of the process that started the JVM
 
 
-def told() -> str:
-    """What PERSONS is set to by this process."""
+def setting() -> str:
+    """The value of USER_UMASK that this process sets."""
     return f"{umask():o} {os.getpid()}"
 
 
-def take_back() -> None:
-    """In such a worker: have the umask of the person again."""
-    persons, _, teller = os.environ.get(PERSONS, "").partition(" ")
-    if persons and int(teller) != os.getpid():
-        os.umask(int(persons, 8))
+def restore() -> None:
+    """In such a worker: set the umask of the user again."""
+    mode, _, process = os.environ.get(USER_UMASK, "").partition(" ")
+    if mode and int(process) != os.getpid():
+        os.umask(int(mode, 8))
 
 
 @contextmanager
 def private() -> Iterator[None]:
-    """What such a worker makes inside only its user can read."""
-    if PERSONS not in os.environ:
+    """Only the user can read files that such a worker creates inside."""
+    if USER_UMASK not in os.environ:
         yield
         return
     before = os.umask(0o077)

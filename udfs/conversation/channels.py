@@ -41,7 +41,7 @@ from codec.conversation.channels.state import (
 from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.sides import SIDES
-from udfs.arrow.numbers import Numbers
+from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.rows import (
     connections_of,
     fixed,

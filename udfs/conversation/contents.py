@@ -21,10 +21,9 @@ from pyspark.sql.types import StructType
 
 from codec.conversation.settled import Frames
 from codec.conversation.states import numbered
-from udfs.arrow.bound import bound
 from udfs.arrow.fields import TYPES
 from udfs.arrow.rows import Index, in_one, is_among, is_there, joined, numbers_of, picked, places_of, places_where
-from udfs.arrow.types import arrow_schema
+from udfs.arrow.types import arrow_schema, bound
 from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
 from udfs.conversation.bodies import PENDING_BODIES, Bodies
 from udfs.conversation.channels import MESSAGES as OF_CHANNELS

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from udfs.arrow.bound import bound
 from udfs.arrow.fields import fields, fields_and_insides, inside, values_of
 from udfs.arrow.rows import is_among, is_there, one_of, picked, places_where, truth_of, with_parts
-from udfs.arrow.types import arrow_schema
+from udfs.arrow.types import arrow_schema, bound
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")

@@ -13,9 +13,19 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES, VERSIONS, names_with, outcome_numbers
 from codec.conversation.sessions.state import NONE, Rows
 from codec.sides import SIDES
-from udfs.arrow.fields import Values, are_objects, counted, elements, fields, fields_and_insides, inside, values_of
-from udfs.arrow.numbers import Numbers
-from udfs.arrow.octets import hexed, valid_utf8
+from udfs.arrow.dictionaries import Numbers
+from udfs.arrow.fields import (
+    Values,
+    are_objects,
+    counted,
+    elements,
+    fields,
+    fields_and_insides,
+    hexed,
+    inside,
+    valid_utf8,
+    values_of,
+)
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, numbers_of, picked, values_cut
 from udfs.conversation.frames import Losses, performative_frames
 from udfs.conversation.properties import as_text

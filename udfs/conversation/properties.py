@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from codec.variant import decode
 from codec.variant.reading import OTHER, TIME
-from udfs.arrow.fields import Values, are_objects, fields_and_insides, read_as, values_of
-from udfs.arrow.octets import text_or_hex
+from udfs.arrow.fields import Values, are_objects, fields_and_insides, read_as, text_or_hex, values_of
 
 Place = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), property, type: of `fields`, or 'any'
 

@@ -23,8 +23,8 @@ from codec.conversation.sessions.state import (
     SessionRecords,
 )
 from codec.sides import SIDES
-from udfs.arrow.numbers import Numbers
-from udfs.arrow.octets import hexed
+from udfs.arrow.dictionaries import Numbers
+from udfs.arrow.fields import hexed
 from udfs.arrow.rows import Index, elapsed, fixed, is_among, numbers_of, picked
 from udfs.arrow.types import TIMESTAMP
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.states import ConnectionStates, Layout, places
 from codec.packing import Reader, Writer
-from udfs.arrow.numbers import MOST_TEXTS, Numbers
+from udfs.arrow.dictionaries import MOST_TEXTS, Numbers
 
 OCTETS, LENGTHS = np.dtype("u1"), np.dtype("<u4")
 Integers = NDArray[np.int64]

@@ -1,10 +1,9 @@
-"""What the stream decoder knows of connections that have ended as columns: DECODED rows of kind 'connection'.
+"""Facts of connections that have ended as columns: DECODED rows of kind 'connection'.
 
     rows = connection_rows(ended, files)
 
-Columns are made of the fields of the decoder's records. Texts are looked up or put together once for each distinct
-value;
-of a TLS stream its hellos are read.
+Columns are made from the fields of the decoder's records. Each distinct text is formatted once. Facts of TLS come from
+its hellos.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
 from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
-from udfs.arrow.dictionaries import Words, missing
-from udfs.arrow.types import arrow_schema, arrow_type, nulls
+from udfs.arrow.dictionaries import TextTable, missing, nullable
+from udfs.arrow.types import arrow_schema, arrow_type, padded
 from udfs.schemas import DECODED, FACTS, LEDGER
 
 ARROW_DECODED = arrow_schema(DECODED)
 IPV4_COMPATIBLE = bytes(MAPPED_BYTES)
-# The record's name of what the ledger names otherwise.
+# Field of the decoder's records, where the ledger has another name for it.
 COUNTED_AS = {"out_of_order_segments": "out_of_order"}
-_SIDES, _VERSIONS, _CONTENTS = Words.of(SIDES), Words.of(VERSIONS), Words.of(CONTENTS)
-_TRANSPORTS = Words.of(TRANSPORTS)
-_TCP_ENDS, _KNOWN_BY = Words.of(TCP_ENDS), Words.of(KNOWN_BY)
+_SIDES, _VERSIONS, _CONTENTS = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(CONTENTS)
+_TRANSPORTS = TextTable.of(TRANSPORTS)
+_TCP_ENDS, _KNOWN_BY = TextTable.of(TCP_ENDS), TextTable.of(KNOWN_BY)
 
 
 def connection_rows(ended: Concluded, files: Sequence[str]) -> pa.RecordBatch:
@@ -45,17 +44,14 @@ def connection_rows(ended: Concluded, files: Sequence[str]) -> pa.RecordBatch:
     first_ns = np.ascontiguousarray(connections["first_ns"])
     columns = {
         "kind": pa.repeat(pa.scalar("connection"), len(connections)),
-        "connection_id": _numbers(connections["connection_id"]),
+        "connection_id": pa.array(np.ascontiguousarray(connections["connection_id"])),
         "ts": pa.array(first_ns // 1000).cast(ARROW_DECODED.field("ts").type),
         "ts_ns": pa.array(first_ns),
-        "version": _worded(connections["version"], _VERSIONS),
+        "version": _texts(connections["version"], _VERSIONS),
         "version_known": pa.array(connections["version_known"] != 0),
-        "facts": _alone(facts(ended, files)),
+        "facts": _as_lists(facts(ended, files)),
     }
-    arrays = [
-        columns[field.name] if field.name in columns else nulls(len(connections), field.type) for field in ARROW_DECODED
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_DECODED)
+    return padded(columns, ARROW_DECODED)
 
 
 def facts(ended: Concluded, files: Sequence[str]) -> pa.StructArray:
@@ -66,20 +62,20 @@ def facts(ended: Concluded, files: Sequence[str]) -> pa.StructArray:
     ports = np.ascontiguousarray(ended.flows[:, 2 * IP_BYTES :]).view(">u2").astype(np.int32)
     end_by = connections["tcp_end_by"]
     columns: dict[str, pa.Array] = {
-        "community_id": _texts(name_flows(ended.flows), NAME_BYTES),
+        "community_id": _fixed_texts(name_flows(ended.flows), NAME_BYTES),
         "capture_file": pa.array(files, pa.string()).take(pa.array(connections["first_file"])),
-        "opened_ts_ns": _numbers(connections["first_ns"]),
-        "closed_ts_ns": _numbers(connections["last_ns"]),
-        "tcp_rtt_ns": _numbers(connections["rtt_ns"], nullable=True),
-        "tcp_end": _worded(connections["tcp_end"], _TCP_ENDS),
-        "tcp_end_by": _worded(np.where(end_by < 0, -1, end_by != client), _SIDES),
+        "opened_ts_ns": pa.array(np.ascontiguousarray(connections["first_ns"])),
+        "closed_ts_ns": pa.array(np.ascontiguousarray(connections["last_ns"])),
+        "tcp_rtt_ns": nullable(np.ascontiguousarray(connections["rtt_ns"])),
+        "tcp_end": _texts(connections["tcp_end"], _TCP_ENDS),
+        "tcp_end_by": _texts(np.where(end_by < 0, -1, end_by != client), _SIDES),
         "syn_seen": pa.array(connections["syn_ns"] >= 0),
-        "sides_known_by": _worded(connections["known_by"], _KNOWN_BY),
-        "content": _worded(contents(ended), _CONTENTS),
+        "sides_known_by": _texts(connections["known_by"], _KNOWN_BY),
+        "content": _texts(contents(ended), _CONTENTS),
         "versions_offered": _offered(ended),
         "tls": _tls(ended),
         "unread_because": pa.array(unread(ended), pa.string()),
-        "transport": _worded(transports(ended), _TRANSPORTS),
+        "transport": _texts(transports(ended), _TRANSPORTS),
         "conflicting_overlap_bytes": pa.array(ended.directions["conflicting_bytes"].sum(axis=1)),
         "limits": _limits(limits_reached(ended)),
     }
@@ -91,10 +87,10 @@ def facts(ended: Concluded, files: Sequence[str]) -> pa.StructArray:
 
 
 def _ledger(directions: NDArray[np.void], chosen: NDArray[np.int64]) -> pa.StructArray:
-    """LEDGER of one direction of each, the `chosen` one. Records are large: fields are taken out, not records."""
+    """LEDGER of the `chosen` direction of each connection. Records are large, so fields are taken, not records."""
     places = np.arange(len(directions))
     columns = {name: directions[COUNTED_AS.get(name, name)][places, chosen] for name in LEDGER.names}
-    return _struct({name: _numbers(column) for name, column in columns.items()}, arrow_type(LEDGER))
+    return _struct({name: pa.array(column) for name, column in columns.items()}, arrow_type(LEDGER))
 
 
 def _struct(columns: Mapping[str, pa.Array], kind: pa.StructType) -> pa.StructArray:
@@ -102,22 +98,17 @@ def _struct(columns: Mapping[str, pa.Array], kind: pa.StructType) -> pa.StructAr
     return pa.StructArray.from_arrays([columns[field.name].cast(field.type) for field in fields], fields=fields)
 
 
-def _alone(structs: pa.StructArray) -> pa.ListArray:
-    """Each one in an array of its own."""
+def _as_lists(structs: pa.StructArray) -> pa.ListArray:
+    """A list of one element for each."""
     offsets = pa.array(np.arange(len(structs) + 1, dtype=np.int32))
     return pa.ListArray.from_arrays(offsets, structs).cast(ARROW_DECODED.field("facts").type)
 
 
-def _numbers(values: NDArray[np.int64], nullable: bool = False) -> pa.Array:
-    values = np.ascontiguousarray(values)
-    return pa.array(values, mask=missing(values) if nullable else None)
+def _texts(numbers: NDArray[np.int64], table: TextTable) -> pa.Array:
+    return table.column(np.ascontiguousarray(numbers)).cast(pa.string())
 
 
-def _worded(numbers: NDArray[np.int64], words: Words) -> pa.Array:
-    return words.column(np.ascontiguousarray(numbers)).cast(pa.string())
-
-
-def _texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
+def _fixed_texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
     """Texts of `size` octets each."""
     offsets = np.arange(len(octets) + 1, dtype=np.int32) * size
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(octets))]
@@ -126,7 +117,7 @@ def _texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
 
 def _addresses(octets: NDArray[np.uint8]) -> pa.Array:
     """The usual texts of addresses, uint8 (n, 16); IPv4 ones are mapped."""
-    encoded = _texts(octets, IP_BYTES).view(pa.binary()).dictionary_encode()
+    encoded = _fixed_texts(octets, IP_BYTES).view(pa.binary()).dictionary_encode()
     texts = [address_text(address) for address in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(encoded.indices)
 
@@ -135,19 +126,19 @@ def address_text(octets: bytes) -> str:
     """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
     if octets.startswith(IPV4_MAPPED):
         return socket.inet_ntop(socket.AF_INET, octets[MAPPED_BYTES:])
-    if octets.startswith(IPV4_COMPATIBLE):  # of which inet_ntop writes the end in decimal (RFC 5952 section 5)
+    if octets.startswith(IPV4_COMPATIBLE):  # inet_ntop would write its end in decimal (RFC 5952 section 5)
         return str(IPv6Address(octets))
     return socket.inet_ntop(socket.AF_INET6, octets)
 
 
 def _offered(ended: Concluded) -> pa.Array:
-    """`versions_offered`; each distinct sequence is put into words once."""
+    """`versions_offered`; each distinct sequence is formatted once."""
     offering = np.flatnonzero(ended.connections["offers"])
     connections = ended.connections[offering]
     sets = np.column_stack([connections["client"], connections["offers"], connections["offer"]])
     distinct, index = np.unique(sets, axis=0, return_inverse=True)
     texts = [offered_versions(offer[:count], client) for client, count, *offer in distinct.tolist()]
-    which = np.zeros(len(ended.connections), np.int64)  # the first text: of those that offer nothing
+    which = np.zeros(len(ended.connections), np.int64)  # index 0: nothing offered
     which[offering] = index.reshape(-1) + 1
     return pa.array([[], *texts], pa.list_(pa.string())).take(pa.array(which))
 
@@ -170,10 +161,10 @@ def _tls(ended: Concluded) -> pa.Array:
 
 
 def _with_times(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts of TLS, certificates with times as Arrow takes them: microseconds."""
-    found = dict(facts)
-    for name in ("server_certificate", "client_certificate"):
-        certificate = facts.get(name)
-        if certificate is not None:
-            found[name] = {**certificate, "not_after": certificate["not_after_s"] * 1_000_000}
-    return found
+    """Facts of TLS, with the times of certificates in microseconds, as Arrow expects them."""
+    named = {name: facts.get(name) for name in ("server_certificate", "client_certificate")}
+    return facts | {
+        name: {**certificate, "not_after": certificate["not_after_s"] * 1_000_000}
+        for name, certificate in named.items()
+        if certificate is not None
+    }

@@ -1,4 +1,4 @@
-"""How many frames of each kind a connection has, by batch: what table connections adds up."""
+"""Counts of the frames of each connection by kind, per batch; table connections adds them up."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COUNTED = StructType([StructField(name, LongType()) for name in ("connection_id"
 
 @dataclass(frozen=True)
 class Counts:
-    """`no_frames`: types of rows that are none; `methods`: those of methods; `beats`: types and names of frames that
-    only show that their sender is alive. Messages are `published` and `delivered` by methods of these names, and moved
-    by `transfers`, by the client a publish, by the server a delivery; `commands` are those that are no messages."""
+    """`no_frames`: frame types of rows that are not frames. `methods`: frame types of methods. `beats`: types and names
+    of heartbeats. `published`, `delivered`: names of methods that publish or deliver a message. `transfers`: names of
+    transfers, a publish from the client, a delivery from the server, except those of `commands`."""
 
     no_frames: tuple[str, ...]
     methods: tuple[str, ...]
@@ -44,7 +44,7 @@ class Counts:
         return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in COUNTED.names], names=COUNTED.names)
 
     def _measured(self, frames: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
-        """By measure, which frames count."""
+        """The frames that count, by measure."""
         kind, name = frames["frame_type"], frames["name"]
         kinds = {
             "frames": ~is_among(kind, *self.no_frames) & is_there(kind),

@@ -1,8 +1,8 @@
-"""Runs in, decoded rows out: the function that `mapInArrow` calls on every partition of sorted runs.
+"""Runs to decoded rows: the function that `mapInArrow` calls on every partition of sorted runs.
 
 Input: batches of `TCP_RUNS` rows, in the order that `udfs.decode.runs` needs. Output: batches of `DECODED` rows:
-frames, the facts of every TCP connection, and the accounts of the splits, which pass through. Nothing is held but the
-connection at hand, and a group of runs. The kernels do the work: Python's is once a group and once a batch."""
+frames, the facts of every TCP connection, and the accounts of the splits, which pass through. Memory holds the current
+connection and a group of runs. Kernels do the work; Python code runs once per group and once per batch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from codec.amqp.decoder import Decoder
+from codec.amqp.decoder import Batch, Decoder
 from codec.layers.stack import Layers
 from codec.variant import encode
-from udfs.arrow.types import VARIANT, nulls
+from udfs.arrow.types import VARIANT, padded
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.payloads import Payloads
-from udfs.decode.runs import Files, FlowOrder, Group, groups
+from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
 
 
 def account_row(account: dict[str, Any]) -> pa.RecordBatch:
@@ -32,26 +31,27 @@ def account_row(account: dict[str, Any]) -> pa.RecordBatch:
         "capture_file": pa.array([account["capture_file"]], pa.string()),
         "arguments": pa.StructArray.from_arrays(children, fields=list(VARIANT)),
     }
-    arrays = [columns.get(field.name, nulls(1, field.type)) for field in ARROW_DECODED]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_DECODED)
+    return padded(columns, ARROW_DECODED)
 
 
 def decode_runs(
-    payload: bool = False, coded: bool = False, secrets: SecretFiles | None = None
+    payload: bool = False, secrets: SecretFiles | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` over sorted runs; `payload`: also hand out the bytes of content bodies; `coded` as
-    for `frame_rows`; `secrets`: where those of TLS are."""
+    """The function for `mapInArrow` over sorted runs. `payload`: with the bytes of content bodies. `secrets`: where TLS
+    secrets are."""
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(payload, layers=Layers(secrets.open() if secrets else None))
         files, payloads = Files(), Payloads()
         order = FlowOrder(files)
 
+        def rows_of(decoded: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
+            yield from (frame_rows(batch, files.names, payload) for batch in decoded)
+            yield from (connection_rows(ended, files.names) for ended in decoder.take_ended())
+
         def feed(parts: Iterable[Group]) -> Iterator[pa.RecordBatch]:
             for part in parts:
-                for rows in decoder.feed_flows(*part):
-                    yield frame_rows(rows, files.names, payload, coded=coded)
-                yield from (connection_rows(ended, files.names) for ended in decoder.take_ended())
+                yield from rows_of(decoder.feed_flows(*part))
 
         try:
             for batch in batches:
@@ -60,9 +60,7 @@ def decode_runs(
                 for group, last_run in groups(batch, files, payloads):
                     yield from feed(order.add(group, last_run))
             yield from feed(order.rest())
-            for rows in decoder.finish():
-                yield frame_rows(rows, files.names, payload, coded=coded)
-            yield from (connection_rows(ended, files.names) for ended in decoder.take_ended())
+            yield from rows_of(decoder.finish())
         finally:
             payloads.close()
 

@@ -1,8 +1,8 @@
-"""What the stream decoder hands out as columns: DECODED rows of kind 'frame'.
+"""Batches of the stream decoder as columns: DECODED rows of kind 'frame'.
 
     rows = frame_rows(batch, files, keep_payload=False)
 
-Each column is made of a column of the decoder's cells, or of a heap; no Python object a row.
+Each column is made from a column of the decoder's cells, or from a heap, without a Python object per row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from codec.amqp.notes import note_names
 from codec.amqp.rows import NAMES
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.sides import SIDES
-from udfs.arrow.dictionaries import Words, missing
+from udfs.arrow.dictionaries import TextTable, nullable
 from udfs.arrow.types import TIMESTAMP, VARIANT, arrow_schema
 from udfs.schemas import DECODED
 
@@ -27,17 +27,8 @@ ARROW_DECODED = arrow_schema(DECODED)
 
 # Two hexadecimal digits for each octet.
 _DIGITS = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint16)
-_SENDERS, _VERSIONS, _FRAME_TYPES = Words.of(SIDES), Words.of(VERSIONS), Words.of(FRAME_TYPES)
-_NAMES, _STATUSES, _ERRORS = Words.of(NAMES), Words.of(STATUSES), Words.of(ERRORS)
-
-
-def _integers(cells: np.ndarray, column: int, kind: type[np.signedinteger], nullable: bool = True) -> pa.Array:
-    values = cells[:, column].astype(kind)
-    return pa.array(values, mask=missing(values) if nullable else None)
-
-
-def _named(cells: np.ndarray, column: int, words: Words) -> pa.Array:
-    return words.column(cells[:, column])
+_SENDERS, _VERSIONS, _FRAME_TYPES = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(FRAME_TYPES)
+_NAMES, _STATUSES, _ERRORS = TextTable.of(NAMES), TextTable.of(STATUSES), TextTable.of(ERRORS)
 
 
 def _binary(heap: np.ndarray, ends: np.ndarray, valid: np.ndarray | None) -> pa.Array:
@@ -59,7 +50,7 @@ def variant_column(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, a
 
 
 def _notes(cells: np.ndarray) -> pa.Array:
-    """Names of what is noted; null where nothing is. Each distinct set is put into words once."""
+    """Names of the notes; null where there are none. Each distinct set is formatted once."""
     kind = pa.list_(pa.string())
     if not cells[:, R.NOTES].any():
         return pa.nulls(len(cells), kind)
@@ -77,59 +68,62 @@ def _digests(batch: Batch) -> pa.Array:
 
 
 class Rows(NamedTuple):
-    """A batch of the stream decoder, and what its rows are shown with."""
+    """A batch of the stream decoder, and how its rows become columns."""
 
     batch: Batch
     files: list[str]
     keep_payload: bool
 
+    @property
+    def cells(self) -> np.ndarray:
+        return self.batch.cells
+
 
 def _payload(rows: Rows) -> pa.Array:
-    cells = rows.batch.cells
     if not rows.keep_payload:
-        return pa.nulls(len(cells), pa.binary())
-    ends = cells[:, R.PAYLOAD_END] - rows.batch.payload_from
-    has_payload = (cells[:, R.TYPE] == BODY) | (np.diff(ends, prepend=0) > 0)
+        return pa.nulls(len(rows.cells), pa.binary())
+    ends = rows.cells[:, R.PAYLOAD_END] - rows.batch.payload_from
+    has_payload = (rows.cells[:, R.TYPE] == BODY) | (np.diff(ends, prepend=0) > 0)
     return _binary(rows.batch.payload, ends, has_payload)
 
 
 # The columns of rows of kind 'frame'.
 _OF_FRAMES: dict[str, Callable[[Rows], pa.Array]] = {
-    "kind": lambda rows: pa.repeat(pa.scalar("frame"), len(rows.batch.cells)),
-    "connection_id": lambda rows: _integers(rows.batch.cells, R.CONNECTION, np.int64, False),
-    "frame_no": lambda rows: _integers(rows.batch.cells, R.FRAME_NO, np.int64, False),
-    "sender": lambda rows: _named(rows.batch.cells, R.SENDER, _SENDERS),
-    "ts": lambda rows: pa.array(rows.batch.cells[:, R.TS] // 1000).cast(TIMESTAMP),
-    "ts_ns": lambda rows: _integers(rows.batch.cells, R.TS, np.int64, False),
-    "first_ts_ns": lambda rows: _integers(rows.batch.cells, R.FIRST_TS, np.int64, False),
-    "capture_file": lambda rows: _named(rows.batch.cells, R.FILE, Words.of(rows.files)),
-    "first_packet_no": lambda rows: _integers(rows.batch.cells, R.FIRST_PACKET, np.int64),
-    "packet_no": lambda rows: _integers(rows.batch.cells, R.PACKET, np.int64),
-    "stream_offset": lambda rows: _integers(rows.batch.cells, R.OFFSET, np.int64),
-    "size": lambda rows: _integers(rows.batch.cells, R.SIZE, np.int64),
-    "version": lambda rows: _named(rows.batch.cells, R.VERSION, _VERSIONS),
-    "version_known": lambda rows: pa.array(rows.batch.cells[:, R.KNOWN] == 1),
-    "channel": lambda rows: _integers(rows.batch.cells, R.CHANNEL, np.int32),
-    "frame_type": lambda rows: _named(rows.batch.cells, R.TYPE, _FRAME_TYPES),
-    "class_id": lambda rows: _integers(rows.batch.cells, R.CLASS, np.int32),
-    "method_id": lambda rows: _integers(rows.batch.cells, R.METHOD_ID, np.int32),
-    "code": lambda rows: _integers(rows.batch.cells, R.CODE, np.int64),
-    "name": lambda rows: _named(rows.batch.cells, R.NAME, _NAMES),
+    "kind": lambda rows: pa.repeat(pa.scalar("frame"), len(rows.cells)),
+    "connection_id": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.CONNECTION])),
+    "frame_no": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.FRAME_NO])),
+    "sender": lambda rows: _SENDERS.column(rows.cells[:, R.SENDER]),
+    "ts": lambda rows: pa.array(rows.cells[:, R.TS] // 1000).cast(TIMESTAMP),
+    "ts_ns": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.TS])),
+    "first_ts_ns": lambda rows: pa.array(np.ascontiguousarray(rows.cells[:, R.FIRST_TS])),
+    "capture_file": lambda rows: TextTable.of(rows.files).column(rows.cells[:, R.FILE]),
+    "first_packet_no": lambda rows: nullable(rows.cells[:, R.FIRST_PACKET]),
+    "packet_no": lambda rows: nullable(rows.cells[:, R.PACKET]),
+    "stream_offset": lambda rows: nullable(rows.cells[:, R.OFFSET]),
+    "size": lambda rows: nullable(rows.cells[:, R.SIZE]),
+    "version": lambda rows: _VERSIONS.column(rows.cells[:, R.VERSION]),
+    "version_known": lambda rows: pa.array(rows.cells[:, R.KNOWN] == 1),
+    "channel": lambda rows: nullable(rows.cells[:, R.CHANNEL].astype(np.int32)),
+    "frame_type": lambda rows: _FRAME_TYPES.column(rows.cells[:, R.TYPE]),
+    "class_id": lambda rows: nullable(rows.cells[:, R.CLASS].astype(np.int32)),
+    "method_id": lambda rows: nullable(rows.cells[:, R.METHOD_ID].astype(np.int32)),
+    "code": lambda rows: nullable(rows.cells[:, R.CODE]),
+    "name": lambda rows: _NAMES.column(rows.cells[:, R.NAME]),
     "arguments": lambda rows: variant_column(
-        rows.batch.arguments, rows.batch.arguments_metadata, rows.batch.cells, R.ARGUMENTS_END
+        rows.batch.arguments, rows.batch.arguments_metadata, rows.cells, R.ARGUMENTS_END
     ),
     "properties": lambda rows: variant_column(
-        rows.batch.properties, rows.batch.properties_metadata, rows.batch.cells, R.PROPERTIES_END
+        rows.batch.properties, rows.batch.properties_metadata, rows.cells, R.PROPERTIES_END
     ),
-    "body_size": lambda rows: _integers(rows.batch.cells, R.BODY_SIZE, np.int64),
-    "payload_size": lambda rows: _integers(rows.batch.cells, R.PAYLOAD_SIZE, np.int64),
+    "body_size": lambda rows: nullable(rows.cells[:, R.BODY_SIZE]),
+    "payload_size": lambda rows: nullable(rows.cells[:, R.PAYLOAD_SIZE]),
     "payload": _payload,
-    "status": lambda rows: _named(rows.batch.cells, R.STATUS, _STATUSES),
-    "error": lambda rows: _named(rows.batch.cells, R.ERROR, _ERRORS),
-    "notes": lambda rows: _notes(rows.batch.cells),
-    "content_frame_no": lambda rows: _integers(rows.batch.cells, R.CONTENT, np.int64),
+    "status": lambda rows: _STATUSES.column(rows.cells[:, R.STATUS]),
+    "error": lambda rows: _ERRORS.column(rows.cells[:, R.ERROR]),
+    "notes": lambda rows: _notes(rows.cells),
+    "content_frame_no": lambda rows: nullable(rows.cells[:, R.CONTENT]),
     "body_sha256": lambda rows: _digests(rows.batch),
-    "facts": lambda rows: pa.nulls(len(rows.batch.cells), ARROW_DECODED.field("facts").type),
+    "facts": lambda rows: pa.nulls(len(rows.cells), ARROW_DECODED.field("facts").type),
 }
 
 
@@ -138,12 +132,12 @@ def frame_rows(
     files: list[str],
     keep_payload: bool,
     names: Sequence[str] = ARROW_DECODED.names,
-    coded: bool = False,
+    encoded: bool = False,
 ) -> pa.RecordBatch:
-    """A batch of the stream decoder as DECODED rows of kind 'frame', with the columns `names`; `coded`: texts that the
-    decoder has as numbers are columns with a dictionary (`udfs.arrow.dictionaries`), which Spark does not read."""
+    """A batch of the stream decoder as DECODED rows of kind 'frame', with the columns `names`. `encoded`: texts that
+    the decoder has as numbers stay dictionary-encoded (`udfs.arrow.dictionaries`), which Spark does not read."""
     rows = Rows(batch, files, keep_payload)
     columns = [_OF_FRAMES[name](rows) for name in names]
-    if not coded:
+    if not encoded:
         columns = [column.cast(ARROW_DECODED.field(name).type) for name, column in zip(names, columns, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=list(names))

@@ -1,14 +1,15 @@
 """TLS secrets for decoding workers, from key logs and from Decryption Secrets Blocks of the captures themselves.
 
-A task looks up what its connections need by their client random. In memory is only an index of a key log (where in the
-file the lines of a client random are), so that a log of a million lines costs a worker 16 MB; where a log has grown,
-the new lines are read. Blocks are searched when a connection has no secrets in the key logs: in all captures of the
-set, since one file may have those of the others. Secrets go to the ciphers only: plans and messages name just files.
+A task looks up the secrets of its connections by their client random. Memory holds only an index of a key log (offsets
+of the lines by client random), so a log of a million lines costs a worker 16 MB; when a log has grown, the new lines
+are read. If the key logs have no secrets of a connection, the blocks of all captures of the set are searched, because
+one file may have those of the others. Secrets go to the ciphers only: plans and messages name just files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,17 +29,17 @@ from udfs.source.reading import CaptureBytes
 READ_BYTES = 1 << 20
 LINE_BYTES = 512  # no line of a key log is longer
 RECENT_BYTES = 1 << 16  # at the end of a key log: some 60 connections
-SAME_KEYS = 64  # lines that are read for one client random; it has five
-# Odd numbers that mix the four parts of a client random into one: what the index goes by.
+SAME_KEYS = 64  # at most read for one client random; it has five
+# Odd numbers that mix the four parts of a client random into one: the key of the index.
 MIXED = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64)
 
 
 class KeyLogError(WirehareError, ValueError):
-    """A key log that cannot be read; the text is one line for the person who gave it."""
+    """A key log cannot be read; the message is one line."""
 
 
 def require_key_logs(paths: Sequence[str]) -> None:
-    """Raise KeyLogError if one of these files cannot be opened, or holds no line of a key log."""
+    """Raise KeyLogError if one of these files cannot be opened, or has no line of a key log."""
     for path in paths:
         try:
             with locate(path).open() as file:
@@ -48,8 +49,8 @@ def require_key_logs(paths: Sequence[str]) -> None:
         lines = [line for line in head.splitlines() if line.strip() and not line.startswith(b"#")]
         if lines and not any(len(line.split()) == 3 for line in lines):
             raise KeyLogError(
-                f"key log {public_uri(path)}: holds no line of a key log; expected lines of a label, a client random "
-                "and a secret, as SSLKEYLOGFILE makes them"
+                f"key log {public_uri(path)}: has no line of a key log; expected lines of a label, a client random and "
+                "a secret, as SSLKEYLOGFILE makes them"
             )
 
 
@@ -58,7 +59,7 @@ class KeyLogFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._read = self._size = 0  # bytes of whole lines in the index; of the file then
+        self._read = self._size = 0  # bytes of whole lines in the index; size of the file at that time
         self._keys: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self._places: NDArray[np.int64] = np.zeros(0, np.int64)
 
@@ -96,7 +97,7 @@ class KeyLogFile:
         return found
 
     def _index(self, file: pa.NativeFile, size: int) -> None:
-        """Index the lines behind the last whole one; a line that is still being written is read again next time."""
+        """Index the lines after the last whole one; a line that is still being written is read again next time."""
         keys, places = [self._keys], [self._places]
         while self._read < size:
             file.seek(self._read)
@@ -109,12 +110,12 @@ class KeyLogFile:
             if last:
                 break
         joined, where = np.concatenate(keys), np.concatenate(places)
-        turn = np.lexsort((where, joined))
-        self._keys, self._places, self._size = joined[turn], where[turn], size
+        order = np.lexsort((where, joined))
+        self._keys, self._places, self._size = joined[order], where[order], size
 
 
 def _keys(randoms: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """A number for each client random, uint8 (n, 32)."""
+    """A key for each client random, uint8 (n, 32)."""
     keys: NDArray[np.uint64] = (randoms.view(np.uint64) * MIXED).sum(axis=1, dtype=np.uint64)
     return keys
 
@@ -142,8 +143,7 @@ def _lines_of(block: bytes) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 @dataclass(frozen=True)
 class SecretFiles:
-    """The files that secrets are read from: paths of key logs, and of captures as a user names them. Plans have only
-    these."""
+    """Files with secrets: paths of key logs, and of captures as the user named them. Plans contain only these."""
 
     key_logs: tuple[str, ...] = ()
     captures: tuple[str, ...] = ()
@@ -162,42 +162,30 @@ class FoundSecrets:
         self._blocks: KeyLog | None = None
 
     def secrets(self, client_random: bytes) -> Secrets:
-        """The secrets of one connection; the first that is found for a label counts."""
+        """The secrets of one connection; the first one found for a label counts."""
         assert len(client_random) == RANDOM_BYTES
         found: Secrets = {}
         for log in self._key_logs:
             found = log.secrets(client_random) | found
-        return found or self._in_captures(client_random)
+        return found or self._of_captures().secrets(client_random)
 
     def recent(self) -> list[Secrets]:
-        """Those of the key logs, or of the captures where there are no key logs."""
-        found = (
-            [each for log in self._key_logs for each in log.recent()]
-            if self._key_logs
-            else self._of_captures().recent()
-        )
-        return found[: LIMITS.trial_connections]
-
-    def _in_captures(self, client_random: bytes) -> Secrets:
-        return self._of_captures().secrets(client_random)
+        """Those of the key logs; without key logs, those of the captures."""
+        logs: Sequence[KeyLogFile | KeyLog] = self._key_logs or [self._of_captures()]
+        return [each for log in logs for each in log.recent()][: LIMITS.trial_connections]
 
     def _of_captures(self) -> KeyLog:
         if self._blocks is None:
             self._blocks = KeyLog()
-            for file in self._files():
-                for octets in blocks_of(file):
-                    self._blocks.add(octets.splitlines())
+            with suppress(PathError, OSError, pa.ArrowException):
+                for file in resolve(self._captures) if self._captures else ():
+                    for octets in blocks_of(file):
+                        self._blocks.add(octets.splitlines())
         return self._blocks
-
-    def _files(self) -> list[CaptureFile]:
-        try:
-            return resolve(self._captures) if self._captures else []
-        except (PathError, OSError, pa.ArrowException):
-            return []
 
 
 def blocks_of(file: CaptureFile) -> Iterator[bytes]:
-    """Key logs in the Decryption Secrets Blocks of a capture; none where it cannot be read."""
+    """Key logs in the Decryption Secrets Blocks of a capture; none if it cannot be read."""
     try:
         with CaptureBytes(file) as capture:
             if not capture.head.startswith(SECTION_HEADER):

@@ -1,16 +1,19 @@
-"""Runs of TCP segments as the shuffle hands them over -> segments in order, many flows at a time.
+"""Runs of TCP segments from the shuffle -> segments in order, many flows at a time.
 
-Input: batches of `TCP_RUNS` rows, flow by flow, each flow ordered by (order_ns, capture_file, first_packet_no).
-Runs are put end to end in groups of about GROUP_BYTES, so that what Python does is done once a group, not once a run:
-a port scan has a run for each packet.
+Input: batches of `TCP_RUNS` rows, flow by flow, each flow ordered by (order_ns, capture_file, first_packet_no). Runs
+are concatenated in groups of about GROUP_BYTES, so that Python code runs once per group, not once per run: a port scan
+has a run for each packet.
 
-Runs of one flow may overlap in time when several files captured it: of the last flow of a group only what comes before
-its last run is handed on, since no run that follows can precede that. So packets are taken strictly in the order
-(order_ns, file, packet_no) however they were cut. Nothing is held but a group and the runs that overlap.
+Runs of one flow may overlap in time when several files captured it. So of the last flow of a group only the segments
+before its last run are passed on: no later run can precede those. Packets are decoded strictly in the order (order_ns,
+file, packet_no), however they were cut. Memory holds a group and the runs that overlap.
+
+`Payloads` reads the payloads of runs that refer to their capture file instead of carrying them through the shuffle.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,16 +23,21 @@ from numpy.typing import NDArray
 
 from codec.net.runs import gather_payloads
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
-from udfs.decode.payloads import Payloads
+from udfs.source.files import error_line, locate
 
 GROUP_BYTES = 1 << 20  # of payload
 GROUP_SEGMENTS = 1 << 16
 CARRIED = -1  # instead of the number of a file: runs that carry their payloads
+OPEN_FILES = 16
+SHORTER = "has become shorter while it was read"
+# Resident bytes of the maps before their pages are released, and bytes that reading one segment may load: Linux maps up
+# to 16 pages around the one that is read. So the memory of a worker does not grow with the file.
+RESIDENT_BYTES, TOUCHED_BYTES = 32 << 20, 64 << 10
 
 
 class Group(NamedTuple):
-    """Segments of flows one after the other: `flows` uint8 (n, 36), `ends` int64 (n,): where the segments of each end;
-    `segments`: SEGMENT, `payload_at` points into `payload` (uint8)."""
+    """Segments, flow by flow. `flows`: uint8 (n, 36). `ends`: int64 (n,), where the segments of each flow end.
+    `segments`: SEGMENT, whose `payload_at` points into `payload` (uint8)."""
 
     flows: NDArray[np.uint8]
     ends: NDArray[np.int64]
@@ -38,7 +46,7 @@ class Group(NamedTuple):
 
 
 class Files:
-    """Capture files met so far, by number."""
+    """Capture files seen so far, by number."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -46,7 +54,7 @@ class Files:
         self._places: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def number(self, name: str) -> int:
-        """The number of `name`, given on first sight."""
+        """The number of `name`, assigned at its first use."""
         number = self.numbers.setdefault(name, len(self.names))
         if number == len(self.names):
             self.names.append(name)
@@ -60,18 +68,18 @@ class Files:
 
 
 class FlowOrder:
-    """Puts the segments of flows in their order (order_ns, file, packet_no) across runs that overlap in time."""
+    """Orders the segments of flows by (order_ns, file, packet_no) across runs that overlap in time."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._held: Group | None = None  # of one flow: what runs that follow may overlap
+        self._pending: Group | None = None  # segments of one flow that later runs may overlap
 
     def add(self, group: Group, last_run: int) -> Iterator[Group]:
-        """Take the next runs, of which the last one begins at segment `last_run`; gives what none that follows can
+        """Add the next runs, the last of which begins at segment `last_run`; return the segments that no later run can
         precede."""
         first = group.segments[last_run].copy()
-        if self._held is not None:
-            group = joined(self._held, group)
+        if self._pending is not None:
+            group = joined(self._pending, group)
         group = self._sorted(group)
         begin = int(group.ends[-2]) if len(group.ends) > 1 else 0
         ready = begin + self._before(group.segments[begin:], first)
@@ -80,13 +88,13 @@ class FlowOrder:
             ends = np.minimum(group.ends[:flows], ready)
             yield Group(group.flows[:flows], ends, group.segments[:ready], group.payload)
         segments = group.segments[ready:].copy()
-        self._held = Group(group.flows[-1:], np.array([len(segments)]), segments, group.payload)
+        self._pending = Group(group.flows[-1:], np.array([len(segments)]), segments, group.payload)
 
     def rest(self) -> Iterator[Group]:
         """There are no more runs."""
-        if self._held is not None:
-            yield self._held
-        self._held = None
+        if self._pending is not None:
+            yield self._pending
+        self._pending = None
 
     def _sorted(self, group: Group) -> Group:
         segments = group.segments
@@ -106,13 +114,13 @@ class FlowOrder:
         return int(equal[0])
 
 
-def joined(held: Group, group: Group) -> Group:
-    """What was held, and what follows: perhaps of the same flow."""
-    goes_on = bool((held.flows[-1] == group.flows[0]).all())
-    payload, parts = _in_one_array([(held.segments, held.payload), (group.segments, group.payload)])
+def joined(pending: Group, group: Group) -> Group:
+    """Pending segments and those that follow, perhaps of the same flow."""
+    last = -1 if (pending.flows[-1] == group.flows[0]).all() else None
+    payload, parts = _in_one_array([(pending.segments, pending.payload), (group.segments, group.payload)])
     return Group(
-        np.concatenate([held.flows[: -1 if goes_on else None], group.flows]),
-        np.concatenate([held.ends[: -1 if goes_on else None], group.ends + len(held.segments)]),
+        np.concatenate([pending.flows[:last], group.flows]),
+        np.concatenate([pending.ends[:last], group.ends + len(pending.segments)]),
         np.concatenate(parts),
         payload,
     )
@@ -121,8 +129,8 @@ def joined(held: Group, group: Group) -> Group:
 def _in_one_array(
     parts: Sequence[tuple[NDArray[np.void], NDArray[np.uint8]]],
 ) -> tuple[NDArray[np.uint8], list[NDArray[np.void]]]:
-    """Parts of segments, each with the octets to which it refers -> the octets of all, and parts that refer to these.
-    Nothing is copied where all refer to the same array, as the segments of one capture file do."""
+    """(segments, the octets they refer to) of each part -> the octets of all parts, and segments that refer to these.
+    Nothing is copied if all refer to the same array, as the segments of one capture file do."""
     octets = parts[0][1]
     if all(each is octets for _, each in parts):
         return octets, [segments for segments, _ in parts]
@@ -137,7 +145,7 @@ def _in_one_array(
 
 
 def groups(batch: pa.RecordBatch, files: Files, payloads: Payloads) -> Iterator[tuple[Group, int]]:
-    """The runs of a batch (TCP_RUNS), put end to end, and where the last run of each group begins."""
+    """The runs of a batch (TCP_RUNS) in groups, and where the last run of each group begins."""
     runs = batch.filter(batch["flow"].is_valid())
     if not runs.num_rows:
         return
@@ -181,8 +189,64 @@ def _group(
 
 
 def _octets(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The octets of a binary column, end to end, and the n + 1 offsets of its values. They are not copied."""
+    """The octets of a binary column, not copied, and the n + 1 offsets of its values."""
     _, offset_buffer, data = values.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     octets = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
     return octets[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+class Mapped(NamedTuple):
+    """A capture file: `octets` uint8, read-only, the whole file."""
+
+    map: mmap.mmap
+    octets: NDArray[np.uint8]
+
+
+class Payloads:
+    """Local capture files, memory-mapped when their first payload is read."""
+
+    def __init__(self) -> None:
+        self._maps: dict[str, Mapped] = {}
+        self._touched = 0
+
+    def of(self, capture: str, segments: NDArray[np.void]) -> NDArray[np.uint8]:
+        """The octets of the capture file, to which `payload_at` of these SEGMENTs refers; usually the same array.
+        Raises OSError if the file was removed or is too short. If it is truncated while it is decoded, the worker dies,
+        and the retried task raises."""
+        there = segments[segments["cap_len"] > 0]
+        if not len(there):
+            return np.zeros(0, np.uint8)
+        end = int((there["payload_at"] + there["cap_len"]).max())
+        found = self._mapped(capture, end)
+        self._touched += min(end - int(there["payload_at"].min()), len(there) * TOUCHED_BYTES)
+        if self._touched > RESIDENT_BYTES:
+            self._touched = 0
+            for mapped in self._maps.values():
+                mapped.map.madvise(mmap.MADV_DONTNEED)
+        return found.octets
+
+    def _mapped(self, capture: str, end: int) -> Mapped:
+        """The map of a file that has at least `end` bytes."""
+        found = self._maps.get(capture)
+        if found is None or len(found.octets) < end:
+            found = self._maps[capture] = self._map(capture)
+        if found.map.size() < end:
+            raise OSError(f"{capture}: {SHORTER}")
+        return found
+
+    def _map(self, capture: str) -> Mapped:
+        if capture not in self._maps and len(self._maps) >= OPEN_FILES:
+            self.close()
+        try:
+            with open(locate(capture).path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:  # an empty file
+            raise OSError(f"{capture}: {SHORTER}") from error
+        except OSError as error:
+            raise OSError(f"{capture}: cannot be read again ({error_line(error, capture)})") from error
+        return Mapped(mapped, np.frombuffer(mapped, np.uint8))
+
+    def close(self) -> None:
+        """Drop all files; a map is closed when its octets are no longer referenced."""
+        self._maps.clear()

@@ -15,7 +15,7 @@ from udfs.arrow.rows import Index, integers, is_there, numbers_of, with_parts
 from udfs.pairing.flows import PairMessages
 from udfs.pairing.pairable import messages_in
 from udfs.pairing.schemas import MESSAGE_COLUMNS
-from udfs.sink.lake import LakeFolders, Parts
+from udfs.sink.writers import LakeFolders, Parts
 
 MESSAGE_IDS = pa.schema({"connection_id": pa.int64(), "frame_no": pa.int64()})
 SIDES = ("publish", "deliver")
@@ -24,7 +24,7 @@ NEVER = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class WriteFlows:
-    """The function for `mapInArrow`: partitioned messages, sorted by bucket -> WRITTEN (`udfs.sink.lake`): flows.
+    """The function for `mapInArrow`: partitioned messages, sorted by bucket -> WRITTEN (`udfs.sink.writers`): flows.
     A flow may still change if one of its messages may (`open_messages`: path of a file of MESSAGE_IDS), or if its later
     message came at or after `cutoff_ns`."""
 

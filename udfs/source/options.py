@@ -44,7 +44,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         _size(given, "runBytes", LIMITS.run_bytes),
         given.get("references", "false").lower() == "true",
         parse_filter(given.get("ports"), given.get("hosts"), given.get("since"), given.get("until")),
-        {name: int(packets) for name, packets in json.loads(given.get("passedover", "{}")).items()},
+        {name: int(packets) for name, packets in json.loads(given.get("packetsread", "{}")).items()},
     )
 
 

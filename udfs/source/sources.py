@@ -5,15 +5,16 @@
 
     tasks = run_tasks(options)                                           # on the driver
     spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
+    in_run_order(read_runs(options))                                     # in this process, without Spark
 
 Options, all text: `path` or `paths` (set by `load`); filters `ports`, `hosts`, `since`, `until` (see
 `udfs.source.options`); sizes in bytes that do not change rows: `splitBytes`, `blockBytes`, `runBytes`. Runs have two
-more: `passedOver`: JSON of capture name -> number of packets to skip, and `references`: true: runs of uncompressed
-local captures have the place of their payload in the file instead of the payload. A capture that cannot be read is a
+more: `packetsRead`: JSON of capture name -> number of packets to skip, and `references`: true: runs of uncompressed
+local captures have the offset of their payload in the file instead of the payload. A capture that cannot be read is a
 row with an error. Paths without captures raise PathError on the driver.
 
-Runs are not a data source of their own: to plan the scan of one in Python, Spark starts six Python processes one after
-the other, which takes five seconds in a new session."""
+Runs are not a data source of their own: to plan a scan, Spark starts six Python processes one after the other, which
+takes five seconds in a new session."""
 
 from __future__ import annotations
 
@@ -26,12 +27,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from udfs.schemas import PACKETS
+from udfs.schemas import PACKETS, RUN_ORDER
 
 if TYPE_CHECKING:
     from codec.net.layers import Packets
     from udfs.source.options import Options
     from udfs.source.splits import Split
+
+
+BATCH_RUNS = 10_000  # rows of a batch, as in Spark
 
 
 class SplitsPartition(InputPartition):
@@ -132,6 +136,18 @@ def run_reader(options: Mapping[str, str]) -> TcpRunsReader:
     return TcpRunsReader(parse_options(options))
 
 
+def read_runs(options: Mapping[str, str]) -> pa.Table:
+    """All runs (TCP_RUNS), read in this process. Raises PathError when no capture is found, OptionError."""
+    reader = run_reader(options)
+    return pa.Table.from_batches([rows for part in reader.partitions() for rows in reader.read(part)])
+
+
+def in_run_order(runs: pa.Table, rows: int = BATCH_RUNS) -> list[pa.RecordBatch]:
+    """The runs in RUN_ORDER, as Spark's shuffle returns them, in batches of `rows`."""
+    ordered = runs.sort_by([(column, "ascending") for column in RUN_ORDER]).combine_chunks()
+    return list(ordered.to_batches(max_chunksize=rows))
+
+
 def run_tasks(options: Mapping[str, str]) -> list[bytes]:
     """What each task reads, for `ReadRuns`. Raises PathError when no capture is found, OptionError."""
     return [pickle.dumps(partition) for partition in run_reader(options).partitions()]
@@ -153,7 +169,7 @@ class ReadRuns:
 
 @dataclass(frozen=True)
 class ListTasks:
-    """The function for `mapInArrow` over any one row: `run_tasks`, called where the captures are; a row for each."""
+    """The function for `mapInArrow` over a single row: `run_tasks`, called where the captures are; a row for each."""
 
     options: Mapping[str, str]
 
@@ -163,22 +179,14 @@ class ListTasks:
         yield pa.record_batch({"task": pa.array(run_tasks(self.options), pa.binary())})
 
 
-BATCH_RUNS = 10_000  # rows that Spark would hand over at a time
-
-
 @dataclass(frozen=True)
 class InOneTask:
-    """The function for `mapInArrow` over any one row: `decode` of the runs of captures, sorted by `order`, without
-    a shuffle."""
+    """The function for `mapInArrow` over a single row: `decode` of all runs in RUN_ORDER, without a shuffle."""
 
     options: Mapping[str, str]
-    order: Sequence[str]
     decode: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:  # Spark requires that all input is consumed
             pass
-        reader = run_reader(self.options)
-        runs = pa.Table.from_batches([rows for part in reader.partitions() for rows in reader.read(part)])
-        ordered = runs.sort_by([(column, "ascending") for column in self.order]).combine_chunks()
-        yield from self.decode(iter(ordered.to_batches(max_chunksize=BATCH_RUNS)))
+        yield from self.decode(iter(in_run_order(read_runs(self.options))))

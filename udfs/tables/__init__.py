@@ -48,10 +48,9 @@ from udfs.arrow.types import arrow_schema
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import frame_rows
-from udfs.decode.hand_over import ACCOUNTS, STATES
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.payloads import Payloads
-from udfs.decode.runs import Files, FlowOrder, Group, groups
+from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
+from udfs.schemas import ACCOUNTS, STATES
 from udfs.tables.config import Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
@@ -196,7 +195,7 @@ class _Decoding:
     def _rows(self, batches: Iterator[Batch]) -> Iterator[Part]:
         for batch in batches:
             yield from self._ended()
-            rows = frame_rows(batch, self.files.names, self._config.payload, coded=True)
+            rows = frame_rows(batch, self.files.names, self._config.payload, encoded=True)
             if batch.still_open is not None:
                 self._open_frames.append(rows.filter(pa.array(batch.still_open)))
                 rows = rows.filter(pa.array(~batch.still_open))

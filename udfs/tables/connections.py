@@ -23,9 +23,8 @@ from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from codec.variant import decode, encode
-from udfs.arrow.bound import bound
 from udfs.arrow.rows import codes_of, elapsed, in_one, integers, is_there, numbers_of, picked, truth_of
-from udfs.arrow.types import VARIANT, arrow_schema, nulls
+from udfs.arrow.types import VARIANT, arrow_schema, bound, nulls
 from udfs.decode.counting import COUNTED, MEASURES, Counts
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.channels import timestamps

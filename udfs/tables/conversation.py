@@ -33,9 +33,8 @@ from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.settled import Frames
 from codec.conversation.states import places
 from codec.packing import Reader, Writer
-from udfs.arrow.bound import bound
 from udfs.arrow.rows import Index, joined, numbers_of, picked
-from udfs.arrow.types import arrow_schema
+from udfs.arrow.types import arrow_schema, bound
 from udfs.conversation.channels import REPLIES, ChannelTracker, Records
 from udfs.conversation.contents import Contents
 from udfs.conversation.methods import REPLY

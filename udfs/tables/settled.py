@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
-from udfs.arrow.numbers import Numbers
+from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.rows import Index, elapsed, joined, numbers_of, picked
 from udfs.conversation.session_rows import with_outcomes
 

@@ -1,26 +1,28 @@
-"""Write the rows of a batch into files of a lake: by table, by whether they may still change, and by day.
+"""What workers call through `mapInArrow` to write the rows of runs into files.
 
-    WriteBatch(...)    the function for `mapInArrow` over runs -> WRITTEN
+    WriteTables(...)       the tables of one decode, a folder each
+    WriteBatch(...)        a batch of a lake: by table, by whether rows may still change, and by day
     EndConnections(...)    the same for connections that end without a run
 
-A file is in `<table>/<folder>` (`udfs.source.lake`); no log names it until the batch is committed, so a task that
-is tried again does no harm."""
+Spark receives only the list of files (WRITTEN). A task that is tried again writes files of other names; readers go by
+the list, and for a lake by its log, so files that a failed task leaves do no harm."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from udfs.conversation.methods import Streams
-from udfs.decode.hand_over import ACCOUNTS, STATES, STREAM_QUEUES
+from codec.variant.python_values import decode
+from udfs.conversation.methods import STREAMS, Streams
 from udfs.decode.key_logs import SecretFiles
+from udfs.schemas import ACCOUNTS, STATES, STREAM_QUEUES
 from udfs.sink.parquet import FileOptions, write_folders
 from udfs.source.lake import StateFiles, folder
 from udfs.tables import tables_of
@@ -35,7 +37,40 @@ WRITTEN = "folder string, file string, rows bigint, note string"
 ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("note", pa.string())])
 LOST_SIGHT = "lost sight of"  # connections.tcp_end
 
+OF_ACCOUNTS = StructType([StructField("account", StringType())])  # each as JSON
+
 Parts = Iterator[tuple[str, pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class WriteTables:
+    """The function for `mapInArrow` over sorted runs -> WRITTEN of `udfs.sink.parquet`. Files go to folders in
+    `directory` of a file system that all workers reach: one for each of `tables`, one for the accounts of captures.
+    `streams`: finds stream queues; None: not needed. `secrets`: where TLS secrets are."""
+
+    filesystem: fs.FileSystem
+    directory: str
+    config: Config
+    tables: Collection[str]
+    streams: Streams | None
+    secrets: SecretFiles | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return write_folders(self.filesystem, self.directory, self._rows(batches), self._schema)
+
+    def _rows(self, runs: Iterator[pa.RecordBatch]) -> Parts:
+        """(folder, rows)."""
+        for table, _, rows in tables_of(runs, self.config, secrets=self.secrets):
+            if table == ACCOUNTS:
+                texts = [json.dumps(decode(**each)) for each in rows["arguments"].to_pylist()]
+                yield table, pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], OF_ACCOUNTS.names)
+            elif table in self.tables:
+                yield table, rows
+            if self.streams and table == "methods":
+                yield STREAM_QUEUES, self.streams.of(rows)
+
+    def _schema(self, folder: str) -> StructType:
+        return {ACCOUNTS: OF_ACCOUNTS, STREAM_QUEUES: STREAMS, **self.config.schemas}[folder]
 
 
 @dataclass(frozen=True)
