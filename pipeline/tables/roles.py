@@ -76,9 +76,14 @@ SETTLEMENTS = {
     ("basic.recover", "client", None): "requeued",
     ("basic.recover-async", "client", None): "requeued",
     ("basic.recover-sync", "client", None): "requeued",
+    ("basic.recover-ok", "server", None): "requeued",
+    ("basic.recover-sync-ok", "server", None): "requeued",
 }
-# Without a tag: they settle everything outstanding on the channel.
-SETTLES_ALL = ("basic.recover", "basic.recover-async", "basic.recover-sync")
+# Without a tag: they settle all deliveries that are outstanding on the channel. A reply settles those that the server
+# sent before it had read the request.
+SETTLES_ALL = (
+    "basic.recover", "basic.recover-async", "basic.recover-sync", "basic.recover-ok", "basic.recover-sync-ok",
+)  # fmt: skip
 OUTSIDE_TRANSACTIONS = SETTLES_ALL
 
 # Stages of a connection in order; its state is the last one that it reached.

@@ -84,6 +84,18 @@ def recover() -> Script:
     return script
 
 
+def recover_crossed_by_a_delivery() -> Script:
+    """RabbitMQ 3.10.8 answers 406, "unknown delivery tag 2", when a client acknowledges such a delivery."""
+    script = consuming()
+    script.deliver(1)  # 5
+    script.client("basic.recover", requeue=True)  # 8
+    script.deliver(2)  # 9: sent before the server had read that
+    script.server("basic.recover-ok")  # 12
+    script.deliver(3)  # 13: delivery 1 again
+    script.client("basic.ack", delivery_tag=2, multiple=False)  # 16
+    return script
+
+
 def cancelled_with_open_deliveries() -> Script:
     """What a consumer was sent can be acknowledged after it is cancelled; the rest stays open."""
     script = consuming()
@@ -240,6 +252,7 @@ def commit_without_answer() -> Script:
 SCRIPTS = (
     cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
     ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
+    recover_crossed_by_a_delivery,
     nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
@@ -262,6 +275,7 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "direct_replies_between": [(7, "acked", 16), (10, "acked", 16), (13, "presettled", None)],
     "refusals": [(5, "requeued", 17), (8, "rejected", 18), (11, "requeued", 19), (14, "rejected", 20)],
     "recover": [(5, "acked", 11), (8, "requeued", 12), (14, "unsettled", None)],
+    "recover_crossed_by_a_delivery": [(5, "requeued", 8), (9, "requeued", 12), (13, "unsettled", None)],
     "cancelled_with_open_deliveries": [(5, "unsettled", None), (8, "acked", 13)],
     "closed_with_open_deliveries": [(5, "acked", 11), (8, "unsettled", None)],
     "immediate_without_a_consumer": [(3, "returned", 6), (6, "presettled", None)],

@@ -203,14 +203,14 @@ def _deliver(s, out, rows, i, role, slot, request):
 
 @kernel
 def _settle(s, out, rows, i, role, slot, outcome):
-    """A settlement of messages of the other side; in a transaction it waits for its end."""
+    """A settlement of messages of the other side, or of all deliveries; in a transaction it waits for its end."""
     tag, sender = rows.delivery_tag[i], rows.sender[i]
     many = role.settles_all != 0 or rows.multiple[i] == 1
     if tag == NONE and not role.settles_all:
         return
     first = LOWEST if many else tag
     last = HIGHEST if role.settles_all != 0 or (many and tag == 0) else tag
-    of = SENT if sender == SERVER else RECEIVED
+    of = SENT if sender == SERVER and not role.settles_all else RECEIVED
     map_no = map_of(rows.channel[i], slot.incarnation, of)
     if rows.late[i] and last == HIGHEST:  # some of what is outstanding here was sent after it
         _note_unknown(s, out, rows.channel[i], slot.incarnation, of, rows.frame_no[i], LOWEST, HIGHEST)
@@ -320,7 +320,7 @@ def _row(s, roles, rows, i, out):
     elif role.operation:
         _deliver(s, out, rows, i, role, slot, request)
     outcome = roles.settles[name, rows.sender[i], rows.requeue[i] + 1]
-    if outcome and not slot.doubted:
+    if outcome and not slot.doubted and (request != NONE or not role.is_reply):
         _settle(s, out, rows, i, role, slot, outcome)
     if role.is_reply and request != NONE:
         release(s.requests, request, s.numbers, FREE_REQUEST)
