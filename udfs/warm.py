@@ -79,7 +79,7 @@ def pcapng(recorded: list[bytes]) -> bytes:
 def warm_values() -> None:
     """Compile what turns octets into VARIANT, for every family, in rows and standing alone."""
     from codec.amqp import rows as R
-    from codec.amqp.decoder import HEAP_BYTES
+    from codec.amqp.batches import HEAP_BYTES
     from codec.amqp.standalone import ValueDecoder
     from codec.amqp.values import decode_values, definitions
     from codec.amqp.versions import PROTOCOL_HEADER, V0_9_1
@@ -98,7 +98,7 @@ def warm_values() -> None:
 
 def warm_stream() -> None:
     """Compile the stream decoder, for connections and for standalone frames, but not what decodes values."""
-    from codec.amqp.decoder import Batch
+    from codec.amqp.batches import Batch
     from codec.amqp.rows import Rows
     from codec.amqp.standalone import StandaloneDecoder
     from codec.amqp.versions import V0_9_1
@@ -142,8 +142,8 @@ def warm_layers() -> None:
     """Compile what lies between TCP and AMQP: an upgrade to WebSocket, records of TLS, secrets in a pcapng."""
     from codec.amqp.decoder import readonly
     from codec.capture.secrets import SecretsWalker
+    from codec.layers.chunks import Chunks, Output
     from codec.layers.stack import Layers
-    from codec.layers.stretches import Output, Stretches
     from codec.layers.tls.bulk import decrypt
     from codec.layers.tls.ciphers import Aead, Keys
     from codec.layers.tls.framing import clear_end, split
@@ -157,10 +157,10 @@ def warm_layers() -> None:
     list(layers.feed(np.zeros((1, 36), np.uint8), np.ones(1, np.int64), readonly(segments), readonly(payload)))
     list(layers.finish())
     record = np.frombuffer(bytearray(b"\x17\x03\x03\x00\x11" + bytes(17)), np.uint8)
-    given = Stretches._make([*np.array([[0], [0], [0], [len(record)]]), record])
-    clear_end(given.direction, given.size, 0, np.zeros(2, np.bool_))
+    chunks = Chunks._make([*np.array([[0], [0], [0], [len(record)]]), record])
+    clear_end(chunks.direction, chunks.size, 0, np.zeros(2, np.bool_))
     aead = Aead(SUITES[0x1301], Keys(bytes(16), bytes(12)))
-    decrypt(split(given, (b"", b"")), 0, 1, (aead, None), [0, 0], Output(len(record)))
+    decrypt(split(chunks, (b"", b"")), 0, 1, (aead, None), [0, 0], Output(len(record)))
     SecretsWalker().walk(np.zeros(1, np.uint8))
 
 

@@ -20,7 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from codec.amqp.decoder import Batch as Batch
+    from codec.amqp.batches import Batch as Batch
     from codec.amqp.decoder import Decoder as Decoder
     from codec.amqp.readable import Frame as Frame
     from codec.amqp.readable import UnknownVersion as UnknownVersion
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from codec.amqp.versions import VERSIONS as VERSIONS
 
 MODULES = {
-    "Batch": "codec.amqp.decoder",
+    "Batch": "codec.amqp.batches",
     "Decoder": "codec.amqp.decoder",
     "Frame": "codec.amqp.readable",
     "UnknownVersion": "codec.amqp.readable",

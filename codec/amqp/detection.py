@@ -1,5 +1,8 @@
-"""Detection of the protocol of a direction, and of the next frame boundary: the modes START and LOST of
-`codec.amqp.stream`. Cost: linear in the bytes, at most `LIMITS.detect_bytes` of a stream that is not AMQP."""
+"""Detection of the protocol of a direction, and of the next frame boundary: modes START and LOST of
+`codec.amqp.stream`.
+
+Cost: linear in the bytes, at most `LIMITS.detect_bytes` of a stream that is not AMQP.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,8 @@ import numpy as np
 
 from codec.amqp.classic.detect import start_frame
 from codec.amqp.classic.version import assume_classic
-from codec.amqp.connections.connection import (
-    close_span,
-    extend_span,
-    header_version,
-    matches_magic,
-    plausible_header,
-    release_spans,
-)
+from codec.amqp.connections import connection as C
+from codec.amqp.connections.lifecycle import TLS_PREFIX_BYTES
 from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
 from codec.amqp.framing import ONLY_VERSION, cut_frames, find_frames
 from codec.amqp.versions import CLASSIC, SKIPPED, UNKNOWN_FAMILY, V1_0, V1_0_FAMILY
@@ -30,60 +27,53 @@ HEAD = 4  # octets that identify a protocol
 # (handshake, major version 3). A row shows no octets of other streams, since they may be a login.
 KNOWN_HEADS = np.array([int.from_bytes(head, "big") for head in (b"GET ", b"POST", b"PUT ", b"HEAD", b"HTTP", b"SSH-")])
 TLS_HEAD = 0x1603
-HELLO_BYTES = LIMITS.hello_bytes
 
 
 @kernel
-def _is_known(head):
-    for known in KNOWN_HEADS:
-        if head == known:
-            return True
-    return False
-
-
-@kernel
-def set_unread(d, s, spans, direction, mode):
+def stop_decoding(d, s, spans, direction, mode):
     """Stop decoding this direction (`mode` TLS or FOREIGN): buffered bytes and pending spans are only counted."""
-    for i in range(int(spans.number[direction])):
-        span = spans.waiting[direction][i]
+    for i in range(int(spans.used[direction])):
+        span = spans.pending[direction][i]
         if not span.gap:
             if mode == TLS:
                 d.tls_bytes += span.length
             else:
                 d.foreign_bytes += span.length
-    if spans.number[direction] > 0 and d.span_from < 0:
-        first = spans.waiting[direction][0]
+    if spans.used[direction] > 0 and d.span_from < 0:
+        first = spans.pending[direction][0]
         d.span_from = first.from_
         d.span_first_packet = first.first_packet
         d.span_first_ns = first.first_ns
         d.span_packet = first.packet
         d.span_ns = first.ns
         d.span_file = first.file
-    spans.number[direction] = 0
+    spans.used[direction] = 0
     size = int(d.end) - int(d.pos)
     if mode == FOREIGN and size >= HEAD and size == d.payload_bytes and d.holes == 0:
         head = u32(s.bytes, int(d.pos), int(d.end))
-        if head >> 16 == TLS_HEAD or _is_known(head):
-            d.foreign_head = head + 1
-    extend_span(d, s, int(d.next))
+        is_known = head >> 16 == TLS_HEAD
+        for known in KNOWN_HEADS:
+            is_known = is_known or head == known
+        d.foreign_head = head + 1 if is_known else 0
+    C.extend_span(d, s, int(d.next))
     if mode == TLS:
         d.tls_bytes += size
     else:
         d.foreign_bytes += size
     d.mode = mode
     d.pos = d.end
-    d.kept = d.end
+    d.retained_from = d.end
 
 
 @kernel
-def save_hello(state, direction):
-    """Save the first bytes of a TLS stream: its hello has the server name and the TLS version."""
+def save_tls_prefix(state, direction):
+    """Save the first bytes of a TLS stream: its ClientHello has the server name and the TLS version."""
     d = state.directions[direction]
     s = state.streams[direction]
-    size = min(int(d.end) - int(d.pos), HELLO_BYTES)
+    size = min(int(d.end) - int(d.pos), TLS_PREFIX_BYTES)
     for i in range(size):
-        state.hello[direction, i] = s.bytes[d.pos + i]
-    d.hello = size
+        state.tls_prefix[direction, i] = s.bytes[d.pos + i]
+    d.tls_prefix = size
 
 
 @kernel
@@ -105,10 +95,10 @@ def search(state, direction):
             verdict, at = ACCEPT, cut
     found = here + at - int(d.pos)
     d.scanned[family] = found
-    extend_span(d, s, found)
+    C.extend_span(d, s, found)
     if verdict != ACCEPT:
         return ended
-    close_span(state.rows, c, direction, d, state.spans, SKIPPED, found)
+    C.close_span(state.rows, c, direction, d, state.spans, SKIPPED, found)
     d.mode = FRAMES
     return True
 
@@ -118,7 +108,7 @@ def cut_frame(state, c, d, s, start, stop):
     """Offset of the first packet in `bytes[start:stop]` that begins with a frame and ends with the bytes that the
     snaplen cut off; -1 none. Packets rarely begin inside a frame."""
     end, cut = int(d.end), int(d.cut_end) - int(d.next)
-    if d.kept == d.pos and start < stop and cut_frames(state, c, s.bytes, start, end, cut):
+    if d.retained_from == d.pos and start < stop and cut_frames(state, c, s.bytes, start, end, cut):
         return start  # a hole ends here
     for i in range(int(d.mark_from), int(d.mark_end) - 1):
         p = end - (int(d.next) - int(s.marks[i].end))
@@ -132,12 +122,12 @@ def header_before(buf, start, at, end, ended, verdict, headers):
     """(`verdict`, `at`), or the position of a protocol header of AMQP 1.0 in `buf[start:at]`: a stream has several,
     since security layers come first (part 2, section 2.2)."""
     for p in range(start, at):
-        if matches_magic(buf, p, end) <= 0:
+        if C.matches_magic(buf, p, end) <= 0:
             continue
         if p + HEADER_OCTETS > end:
             if not ended:
                 return UNDECIDED, p
-        elif header_version(buf, p, headers) == V1_0:
+        elif C.header_version(buf, p, headers) == V1_0:
             return ACCEPT, p
     return verdict, at
 
@@ -152,11 +142,11 @@ def detect_direction(state, direction):
     ended = d.final != 0
     p, end = int(d.pos), int(d.end)
     from_start = d.syn != 0 and d.holes == 0 and d.payload_bytes == end - p
-    if matches_magic(s.bytes, p, end) > 0:
+    if C.matches_magic(s.bytes, p, end) > 0:
         if end - p < 8:
             if not ended:
                 return False
-        elif plausible_header(s.bytes, p):
+        elif C.plausible_header(s.bytes, p):
             enter(state, direction, FRAMES)
             return True
     tls = tls_record(s.bytes, p, end, ended)
@@ -164,8 +154,8 @@ def detect_direction(state, direction):
         return False
     opens_tls = from_start and (s.bytes[p] == 22 or s.bytes[p] == 21)  # a handshake or an alert
     if tls == ACCEPT and c.family == UNKNOWN_FAMILY and (opens_tls or tls_chain(s.bytes, p, end, ended)):
-        save_hello(state, direction)
-        set_unread(d, s, spans, direction, TLS)
+        save_tls_prefix(state, direction)
+        stop_decoding(d, s, spans, direction, TLS)
         return True
     if from_start and direction != c.client and c.family != CLASSIC:
         # the header is missing, or the server does not support its version: its first frame has the version
@@ -179,7 +169,7 @@ def detect_direction(state, direction):
         return True
     peer = state.directions[1 - direction]
     if from_start and (direction == c.client or peer.mode == FOREIGN or peer.mode == TLS):
-        set_unread(d, s, spans, direction, FOREIGN)
+        stop_decoding(d, s, spans, direction, FOREIGN)
         return True
     here = int(d.next) - (end - p)
     for family in range(CLASSIC, V1_0_FAMILY + 1):
@@ -197,14 +187,15 @@ def detect_direction(state, direction):
             return True
     if end - p > DETECT_BYTES:
         c.limits |= SEARCH
-        set_unread(d, s, spans, direction, FOREIGN)
+        stop_decoding(d, s, spans, direction, FOREIGN)
         return True
     return False
 
 
 @kernel
 def tls_chain(buf, p, end, ended):
-    """Does another TLS record follow the one at `p`? In the middle of a stream one record header is weak evidence."""
+    """Whether another TLS record follows the one at `p`. In the middle of a stream one record header is weak
+    evidence."""
     size = 5 + ((int(buf[p + 3]) << 8) | int(buf[p + 4]))
     return p + size == end or tls_record(buf, p + size, end, ended) == ACCEPT
 
@@ -214,7 +205,7 @@ def enter(state, direction, mode):
     """The stream is AMQP: append rows for its pending spans, and decode in `mode` from now on."""
     c = state.connection[0]
     d = state.directions[direction]
-    release_spans(state.rows, c, direction, d, state.spans)
+    C.release_spans(state.rows, c, direction, d, state.spans)
     d.mode = mode
     scan_from(d, 0)
 

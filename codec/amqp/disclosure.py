@@ -1,15 +1,28 @@
-"""What rows show of fields with a secret, and of fields next to one; the fact tables' overlay lists the fields.
+"""Fields with a secret, and fields next to one: what rows show of them. The fact tables' overlay lists the fields.
 
-A damaged length moves octets of a secret into the fields next to it. So the name of a mechanism is shown only if it has
-the form of one. A short string after a secret is shown only if its length is no octet that a secret consists of, and
-none of its octets could be such a length.
+A damaged length moves octets of a secret into the fields next to it. So a row has the name of a mechanism only if it
+has the form of one, and a short string after a secret only if its length is no octet of a secret, and none of its
+octets could be such a length. Of a SASL response, rows have the user name, and notes on an empty password and a token:
+
+    PLAIN (RFC 4616)                authzid NUL authcid NUL passwd
+    AMQPLAIN                        a field table without its length, with LOGIN and PASSWORD, each once
+    SCRAM (RFC 5802, section 7)     the first message, which has no secret
+    CRAM-MD5 (RFC 2195)             the response to a challenge, without mechanism: user, a space, and 32 digits
+
+A response of any other mechanism, or one that does not parse from end to end, has no user. Cost: linear.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from codec.amqp import notes as N
+from codec.amqp.classic import kinds as K
+from codec.amqp.classic.field_table import next_entry
 from codec.amqp.versions import overlay
 from codec.compiler.kernel import kernel
 from codec.cursor import octet
+from codec.variant import note
 
 # Of a field: all of it; the user name in it; its size; nothing; all of it, if it has the form of SASL mechanism names;
 # all of it, if it is a short string that cannot be part of the secret before it.
@@ -18,6 +31,15 @@ SECRETS = (SHOW_USER, SHOW_SIZE, HIDE)
 
 MECHANISM_OCTETS = 20  # of the longest name (RFC 4422, section 3.1)
 FIRST_PRINTABLE = 0x20
+_PLAIN = np.frombuffer(bytearray(b"PLAIN"), np.uint8)
+_AMQPLAIN = np.frombuffer(bytearray(b"AMQPLAIN"), np.uint8)
+_SCRAM = np.frombuffer(bytearray(b"SCRAM-"), np.uint8)
+_LOGIN = np.frombuffer(bytearray(b"LOGIN"), np.uint8)
+_PASSWORD = np.frombuffer(bytearray(b"PASSWORD"), np.uint8)
+_TOKEN_PREFIX = np.frombuffer(bytearray(b"eyJ"), np.uint8)  # base64 of {" (RFC 7519, section 3.1)
+_TOKEN_PARTS = 3
+_DIGEST_DIGITS = 32  # of HMAC-MD5
+NO_USER = -1
 
 
 def disclosure(entry: str, field: str) -> tuple[str, int]:
@@ -35,7 +57,7 @@ def disclosure(entry: str, field: str) -> tuple[str, int]:
 
 def describes_peer(entry: str, field: str) -> bool:
     """Whether a peer describes itself in `field`: userinfo of URIs is masked there."""
-    return field in overlay()["tells_of_peer"].get(entry, ())
+    return field in overlay()["describes_peer"].get(entry, ())
 
 
 @kernel
@@ -60,3 +82,150 @@ def is_not_secret(buf, start, end):
         if octet(buf, i) < FIRST_PRINTABLE:
             return False
     return end - start < FIRST_PRINTABLE
+
+
+@kernel
+def _equals(buf, start, end, text):
+    if end - start != len(text):
+        return False
+    for i in range(len(text)):
+        if buf[start + i] != text[i]:
+            return False
+    return True
+
+
+@kernel
+def user_span(w, buf, mechanism, mechanism_end, start, end, tags):
+    """The user name in the response `buf[start:end]` to the mechanism `buf[mechanism:mechanism_end]`, or to a challenge
+    where that is empty: (start, end), or (NO_USER, NO_USER). `w` gets the notes on the password."""
+    if mechanism >= mechanism_end:
+        return _cram_span(buf, start, end)
+    if mechanism_end - mechanism > len(_SCRAM) and _equals(buf, mechanism, mechanism + len(_SCRAM), _SCRAM):
+        return _scram_span(buf, start, end)
+    if _equals(buf, mechanism, mechanism_end, _PLAIN):
+        user, user_end, password, password_end = _plain_spans(buf, start, end)
+    elif _equals(buf, mechanism, mechanism_end, _AMQPLAIN):
+        user, user_end, password, password_end = _amqplain_spans(buf, start, end, tags)
+    else:
+        return NO_USER, NO_USER
+    if password >= 0:
+        if password == password_end:
+            note(w, N.EMPTY_PASSWORD)
+        elif _is_token(buf, password, password_end):
+            note(w, N.TOKEN_PASSWORD)
+    return user, user_end
+
+
+@kernel
+def _cram_span(buf, start, end):
+    """The user of CRAM-MD5: printable, without a space; a space and the digest follow it."""
+    space_at = end - _DIGEST_DIGITS - 1
+    if space_at <= start or octet(buf, space_at) != ord(" "):
+        return NO_USER, NO_USER
+    for i in range(start, space_at):
+        if octet(buf, i) <= FIRST_PRINTABLE:
+            return NO_USER, NO_USER
+    for i in range(space_at + 1, end):
+        byte = octet(buf, i)
+        if not (ord("0") <= byte <= ord("9") or ord("a") <= byte <= ord("f")):
+            return NO_USER, NO_USER
+    return start, space_at
+
+
+@kernel
+def _attribute_end(buf, start, end):
+    """The offset of the comma after the attribute at `start`, or `end`; NO_USER for a control character in it."""
+    for i in range(start, end):
+        if octet(buf, i) == ord(","):
+            return i
+        if octet(buf, i) < FIRST_PRINTABLE:
+            return NO_USER
+    return end
+
+
+@kernel
+def _names_attribute(buf, start, end, name):
+    return end - start > 2 and octet(buf, start) == name and octet(buf, start + 1) == ord("=")
+
+
+@kernel
+def _scram_span(buf, start, end):
+    """The user in the first message of SCRAM: channel binding, authorization identity (may be empty), user, nonce."""
+    binding = octet(buf, start) if end > start else 0
+    if not (binding == ord("n") or binding == ord("y") or binding == ord("p")):
+        return NO_USER, NO_USER
+    user, user_end, at = NO_USER, NO_USER, start
+    for place in range(4):
+        stop = _attribute_end(buf, at, end)
+        if stop < 0 or (place < 3 and stop == end):
+            return NO_USER, NO_USER
+        if place == 2:
+            if not _names_attribute(buf, at, stop, ord("n")):
+                return NO_USER, NO_USER
+            user, user_end = at + 2, stop
+        if place == 3 and not _names_attribute(buf, at, stop, ord("r")):
+            return NO_USER, NO_USER
+        at = stop + 1
+    return user, user_end
+
+
+@kernel
+def _plain_spans(buf, start, end):
+    """The user and the password: (start, end, start, end), or four times NO_USER."""
+    first, second, found = start, start, 0
+    for i in range(start, end):
+        if octet(buf, i) == 0:
+            found += 1
+            if found == 1:
+                first = i
+            elif found == 2:
+                second = i
+    if found != 2:
+        return NO_USER, NO_USER, NO_USER, NO_USER
+    return first + 1, second, second + 1, end
+
+
+@kernel
+def _amqplain_spans(buf, start, end, tags):
+    """`_plain_spans` of a field table without its length."""
+    user, user_end, password, password_end = NO_USER, NO_USER, NO_USER, NO_USER
+    at = start
+    while at < end:
+        tag_at, kind, after = next_entry(buf, at, end, tags)
+        if after < 0:
+            return NO_USER, NO_USER, NO_USER, NO_USER
+        names_user, names_password = _equals(buf, at + 1, tag_at, _LOGIN), _equals(buf, at + 1, tag_at, _PASSWORD)
+        if (names_user and user >= 0) or (names_password and password >= 0):
+            return NO_USER, NO_USER, NO_USER, NO_USER
+        if kind == K.LONGSTR and names_user:
+            user, user_end = tag_at + 5, after
+        elif kind == K.LONGSTR and names_password:
+            password, password_end = tag_at + 5, after
+        at = after
+    if user < 0 or password < 0:
+        return NO_USER, NO_USER, NO_USER, NO_USER
+    return user, user_end, password, password_end
+
+
+@kernel
+def _is_token(buf, start, end):
+    """Whether `buf[start:end]` has the form of a signed JSON web token: three base64url parts joined by dots."""
+    if end - start < len(_TOKEN_PREFIX) or not _equals(buf, start, start + len(_TOKEN_PREFIX), _TOKEN_PREFIX):
+        return False
+    parts, part_start = 1, start
+    for i in range(start, end):
+        byte = octet(buf, i)
+        if byte == ord("."):
+            if i == part_start:
+                return False
+            parts += 1
+            part_start = i + 1
+        elif not (
+            ord("a") <= byte <= ord("z")
+            or ord("A") <= byte <= ord("Z")
+            or ord("0") <= byte <= ord("9")
+            or byte == ord("-")
+            or byte == ord("_")
+        ):
+            return False
+    return parts == _TOKEN_PARTS and part_start < end

@@ -1,8 +1,9 @@
-"""Is this AMQP, and where does a frame begin? The search in bytes without a known frame boundary, for every family.
+"""The search for frames in bytes without a known frame boundary, for every family: is this AMQP, where does a frame
+begin?
 
 A boundary is accepted where a *chain* of frames begins. Each frame has a defined type and a plausible channel and size;
 arguments parse exactly to its end. Evidence is counted in points, so that one frame that matches by chance never
-decides. Ports are never considered. Cost: linear in the bytes, times the length of a chain.
+decides. Ports are not considered. Cost: linear in the bytes, times the length of a chain.
 
 Each family judges one frame: `judge(buf, p, end, t, versions, frame_cap, channel_cap)` returns (verdict, size of the
 frame, points, those of `versions` that define it). UNDECIDED: nothing contradicts a frame, but it reaches beyond `end`.
@@ -38,7 +39,7 @@ TLS_RECORD_MAX = 16384 + 2048  # RFC 5246 section 6.2.3
 
 @kernel
 def tls_record(buf, p, end, ended):
-    """Does a TLS record begin at `p`? (RFC 8446 section 5.1: type 20..23, version 3.0..3.4, a bounded length.)"""
+    """Whether a TLS record begins at `p` (RFC 8446, section 5.1: type 20..23, version 3.0..3.4, a bounded length)."""
     if p >= end or buf[p] < 20 or buf[p] > 23:
         return REJECT
     if p + 1 < end and buf[p + 1] != 3:
@@ -53,7 +54,8 @@ def tls_record(buf, p, end, ended):
 
 @kernel
 def negotiated(c):
-    """What frames of connection `c` may be: (classic versions as bits by version code, frame size, channel)."""
+    """The possible frames of connection `c`: (classic versions as bits by version code, largest size, largest
+    channel)."""
     versions = 1 << int(c.version) if c.version_known and c.family == CLASSIC else EVERY_CLASSIC
     frame_cap = int(c.frame_max) if c.frame_max > 0 else UNKNOWN_FRAME_MAX
     return versions, frame_cap, int(c.channel_max) if c.channel_max > 0 else UNKNOWN_CHANNEL_MAX
@@ -61,12 +63,11 @@ def negotiated(c):
 
 def search(judge: Callable[..., tuple[int, int, int, int]], ends_with_body: bool) -> tuple[Callable[..., Any], ...]:
     """The kernels `chain`, `find` and `is_cut` of a family. `ends_with_body`: a chain in a known connection may end
-    with a frame that carries a body alone."""
+    with a frame that has nothing but a body."""
 
     @kernel
     def chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known):  # type: ignore[no-untyped-def]
-        """Does a chain of frames begin at `p`, all of one of `versions`? `ended`: no byte will follow `end` (the stream
-        or its part is over)."""
+        """Whether a chain of frames begins at `p`, all of one of `versions`. `ended`: no byte will follow `end`."""
         need = NEED_KNOWN if known else NEED_UNKNOWN
         least = FRAMES_KNOWN if known else FRAMES_UNKNOWN
         points, frames = 0, 0

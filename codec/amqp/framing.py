@@ -8,7 +8,7 @@ from codec.amqp import rows as R
 from codec.amqp.classic import frames as classic_frames
 from codec.amqp.classic.contents import reset_contents
 from codec.amqp.classic.detect import find_classic, is_cut_classic
-from codec.amqp.classic.frames import TAKEN
+from codec.amqp.classic.frames import DECODED
 from codec.amqp.frame_search import UNDECIDED
 from codec.amqp.v0_10 import frames as v0_10_frames
 from codec.amqp.v0_10.detect import find_v0_10, is_cut_v0_10
@@ -20,29 +20,29 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
 from codec.variant.writer import copy_bytes
 
-TORN_BYTES = LIMITS.torn_bytes
+PARTIAL_BYTES = LIMITS.partial_bytes
 # The only version of each family; `codec.amqp.classic.version` determines that of the classic family.
 ONLY_VERSION = np.array([NONE, NONE, V0_10, V1_0], np.int64)
 
 
 @kernel
-def take_frames(state, c, d, direction, s):
-    """Take consecutive frames from `pos` on: the code of the last one (see `codec.amqp.classic.frames`). TAKEN: rows
-    are full, or a protocol header may follow.
+def decode_frames(state, c, d, direction, s):
+    """Decode consecutive frames from `pos` on: the code of the last one (see `codec.amqp.classic.frames`). DECODED:
+    rows are full, or a protocol header may follow.
 
     The work on every frame is inlined here, since a call would pass some hundred fields of arrays.
     """
     rows = state.rows
     while True:
         if c.family == CLASSIC:
-            taken = classic_frames.next_frame(c, d, direction, s, rows, state.contents, state.classic)
+            outcome = classic_frames.next_frame(c, d, direction, s, rows, state.contents, state.classic)
         elif c.family == V0_10_FAMILY:
-            taken = v0_10_frames.next_frame(c, d, direction, s, rows, state.contents, state.assemblies, state.v0_10)
+            outcome = v0_10_frames.next_frame(c, d, direction, s, rows, state.contents, state.assemblies, state.v0_10)
         else:
-            taken = v1_0_frames.next_frame(c, d, direction, s, rows, state.deliveries, state.wire)
+            outcome = v1_0_frames.next_frame(c, d, direction, s, rows, state.deliveries, state.wire)
         maybe_header = d.pos < d.end and s.bytes[d.pos] == 0x41
-        if taken != TAKEN or maybe_header or R.rows_full(rows):
-            return taken
+        if outcome != DECODED or maybe_header or R.rows_full(rows):
+            return outcome
 
 
 @kernel
@@ -55,27 +55,27 @@ def begin_partial(state, c, d, direction, s):
     else:
         is_frame = c.family == V1_0_FAMILY and v1_0_frames.begin_partial(c, d, s, state.deliveries, state.wire)
     if is_frame:
-        d.torn = min(int(d.frame_seen), TORN_BYTES)
-        copy_bytes(state.torn[direction], 0, s.bytes, int(d.pos), int(d.pos) + int(d.torn))
+        d.frame_stored = min(int(d.frame_seen), PARTIAL_BYTES)
+        copy_bytes(state.partial[direction], 0, s.bytes, int(d.pos), int(d.pos) + int(d.frame_stored))
     return is_frame
 
 
 @kernel
 def partial_row(state, c, d, direction):
     """Append the row of a frame that lost bytes (`rows_full` ensures room for its octets)."""
-    torn = state.torn[direction][: int(d.torn)]
+    partial = state.partial[direction][: int(d.frame_stored)]
     if c.family == CLASSIC:
-        classic_frames.partial_row(c, d, direction, torn, state.rows, state.contents, state.classic)
+        classic_frames.partial_row(c, d, direction, partial, state.rows, state.contents, state.classic)
     elif c.family == V0_10_FAMILY:
-        v0_10_frames.partial_row(c, d, direction, torn, state.rows, state.contents, state.assemblies, state.v0_10)
+        v0_10_frames.partial_row(c, d, direction, partial, state.rows, state.contents, state.assemblies, state.v0_10)
     else:
-        v1_0_frames.partial_row(c, d, direction, torn, state.rows, state.deliveries, state.wire)
-    d.torn = 0
+        v1_0_frames.partial_row(c, d, direction, partial, state.rows, state.deliveries, state.wire)
+    d.frame_stored = 0
 
 
 @kernel
-def forget(state, direction):
-    """A frame boundary was lost (or a connection begins): nothing that is open in `direction` may continue."""
+def discard_incomplete(state, direction):
+    """A frame boundary was lost, or a connection begins: no incomplete content of `direction` may continue."""
     reset_contents(state.contents, direction)
     reset_deliveries(state.deliveries, direction)
 

@@ -1,7 +1,8 @@
 """Notes: oddities of a frame that its octets show, as data.
 
 Rows have a bitmask of notes, column `notes` of table frames has their names. A note is not an error: status and error
-of the row describe the consequence for its values. Most notes up to "content-alone" are of 0-8 to 0-9-1."""
+of the row have the consequence for its values. Most notes up to "content-alone" are of 0-8 to 0-9-1.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ NOTES = (
     "content-alone",  # a header or body with no content announced or open
     "empty-password",  # a SASL response of PLAIN or AMQPLAIN with a password of no octets
     "token-password",  # the same with a token for a password: three base64url parts, the first a JSON object
-    "not-utf8",  # a text is not UTF-8: its odd octets are escaped as \\xHH, and its backslashes as \\x5c
+    "not-utf8",  # a text is not UTF-8: its invalid octets are escaped as \\xHH, and its backslashes as \\x5c
     "frame-short",  # 0-10, 1.0: on skipped bytes: a frame smaller than its own header seems to begin here
     "frame-flags",  # 0-10: reserved bits of the frame's flags are set
     "track",  # 0-10: a control on another track than 0, or anything else on another than 1
@@ -44,41 +45,12 @@ NOTES = (
     "captured-late",  # acknowledged by the peer in a packet that was captured earlier
 )
 (
-    FRAME_TYPE,
-    FRAME_END,
-    SIZE_IMPLAUSIBLE,
-    SNAP_LENGTH,
-    FIELDS_SHORT,
-    OCTETS_LEFT,
-    TABLE_BROKEN,
-    AMBIGUOUS_TAG,
-    ZERO_OCTET,
-    RESERVED_SET,
-    UNUSED_BITS,
-    WEIGHT,
-    UNDEFINED_FLAGS,
-    CLASS_DIFFERS,
-    HEADER_MISSING,
-    BODY_SHORT,
-    BODY_LONG,
-    BODY_OF_NOTHING,
-    CONTENT_ALONE,
-    EMPTY_PASSWORD,
-    TOKEN_PASSWORD,
-    NOT_UTF8,
-    FRAME_SHORT,
-    FRAME_FLAGS,
-    TRACK,
-    SEGMENT_ORDER,
-    CONTROL_GOES_ON,
-    SEGMENT_CUT,
-    SEGMENTS_UNEXPECTED,
-    ENTRY_UNEXPECTED,
-    FIELDS_MISSING,
-    FIELDS_EXTRA,
-    PEER_LATE,
-    CAPTURED_LATE,
-) = (1 << bit for bit in range(len(NOTES)))
+    FRAME_TYPE, FRAME_END, SIZE_IMPLAUSIBLE, SNAP_LENGTH, FIELDS_SHORT, OCTETS_LEFT, TABLE_BROKEN, AMBIGUOUS_TAG,
+    ZERO_OCTET, RESERVED_SET, UNUSED_BITS, WEIGHT, UNDEFINED_FLAGS, CLASS_DIFFERS, HEADER_MISSING, BODY_SHORT,
+    BODY_LONG, BODY_OF_NOTHING, CONTENT_ALONE, EMPTY_PASSWORD, TOKEN_PASSWORD, NOT_UTF8, FRAME_SHORT, FRAME_FLAGS,
+    TRACK, SEGMENT_ORDER, CONTROL_GOES_ON, SEGMENT_CUT, SEGMENTS_UNEXPECTED, ENTRY_UNEXPECTED, FIELDS_MISSING,
+    FIELDS_EXTRA, PEER_LATE, CAPTURED_LATE,
+) = (1 << bit for bit in range(len(NOTES)))  # fmt: skip
 
 # Field-table tags that the 0-9-1 grammar (section 4.2.1) and the brokers' practice read as different types, or only one
 # of the two defines, although values look alike.

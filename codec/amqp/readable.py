@@ -1,11 +1,11 @@
-"""Frames at a prompt: octets in, named frames with their arguments as dicts out.
+"""Frames at a prompt: octets to named frames, with arguments as dicts.
 
     >>> for frame in decode(bytes.fromhex("01 0001 00000004 0014 0029 ce")):
     ...     print(frame.version, frame.channel, frame.name)
     0-9-1 1 channel.close-ok
 
-Each frame is decoded by itself, so what only earlier frames tell is missing (the method of a content, the number of a
-0-10 command). `pipeline.decode` decodes captures. Cost: linear in the octets, with a Python call for each frame.
+Each frame is decoded on its own, without context from earlier frames (the method of a content, the id of a 0-10
+command). `pipeline.decode` decodes captures. Cost: linear in the octets, with a Python call for each frame.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class UnknownVersion(WirehareError, ValueError):
 class Frame:
     """One frame, or one protocol header.
 
-    `frame_type`, `name`, `status`, `error` and `notes` are as in table `frames`; `arguments` and `properties` are
-    dicts of Python values, None where the frame has none. `octets` are the octets of the frame, secrets included; they
-    are not part of the `repr`.
+    `frame_type`, `name`, `status`, `error` and `notes` are as in table `frames`; `arguments` and `properties` are dicts
+    of Python values, None where the frame has none. `octets` are the octets of the frame, secrets included; they are
+    not part of the `repr`.
     """
 
     version: str

@@ -1,14 +1,16 @@
 """Redaction of frames: secrets in SASL responses and tokens are overwritten in place.
 
-The fact tables' overlay lists the fields with secrets ("credentials"). A frame does not change its length or any other
-octet, so it decodes as before, except for the user, which is part of the response. Where the fields do not fill the
-frame, some length is damaged: everything is overwritten from the first secret on, or from the first field that does not
+The fact tables' overlay lists the fields with secrets ("credentials"). The length and all other octets of a frame
+remain, so it decodes as before, except for the user, which is part of the response. Where the fields do not fill the
+frame, a length is damaged: everything is overwritten from the first secret on, or from the first field that does not
 fit. A field next to a secret that may be part of it is overwritten as well: a mechanism without the form of one, a long
-string after a secret. A frame is unsafe when it is incomplete, its method is unknown, or its type is impossible in its
-place (such as a login with a damaged type). All octets of an unsafe frame are overwritten. Cost: linear in the octets.
+string after a secret. A frame is unsafe when it is incomplete, its method is unknown, or its type is impossible there
+(such as a login with a damaged type). All octets of an unsafe frame are overwritten. Cost: linear in the octets.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +25,18 @@ from codec.amqp.classic.tables import OPTIONAL, classic_tables
 from codec.amqp.connections.connection import matches_magic, plausible_header
 from codec.amqp.disclosure import SECRETS, SHOW_ALL, SHOW_SASL_NAMES
 from codec.amqp.v0_10 import tables as T
-from codec.amqp.v0_10.detect import BODY_SEGMENT, COMMAND_SEGMENT, WHOLE_SEGMENT, header_flaw
+from codec.amqp.v0_10.detect import (
+    BODY_SEGMENT,
+    COMMAND_SEGMENT,
+    WHOLE_SEGMENT,
+    entry_at,
+    extent,
+    header_flaw,
+    packing_flags,
+    session_header_end,
+)
 from codec.amqp.v0_10.detect import OVERHEAD as SEGMENT_OVERHEAD
-from codec.amqp.v0_10.extents import entry_at, extent, packing_flags, session_header_end
-from codec.amqp.v0_10.extents import fields_in_place as fields_in_segment
+from codec.amqp.v0_10.detect import fields_in_place as fields_in_segment
 from codec.amqp.v0_10.tables import v0_10_tables
 from codec.amqp.v0_10.values import is_public as is_public_v0_10
 from codec.amqp.v1_0 import tables as D
@@ -70,8 +80,8 @@ def _classic(octets, start, end, t, version, nest):
         return False
     at, bit = start + PAYLOAD + NUMBERS, 0
     first = int(t.field_from[method])
-    shown, flaw = fields_in_place(octets, at, stop, t, t.tag_kind[version], method, nest)
-    for i in range(first, first + shown):
+    visible, flaw = fields_in_place(octets, at, stop, t, t.tag_kind[version], method, nest)
+    for i in range(first, first + visible):
         kind = int(t.field_kind[i])
         if at >= stop and t.field_flags[i] & OPTIONAL:
             break
@@ -92,7 +102,7 @@ def _classic(octets, start, end, t, version, nest):
 
 
 @kernel
-def _v0_10(octets, start, end, t):
+def _v0_10(octets, start, end, t, version, nest):
     """`_classic` for 0-10."""
     if end - start < SEGMENT_OVERHEAD or u16(octets, start + 2, end) != end - start:
         return False
@@ -101,22 +111,22 @@ def _v0_10(octets, start, end, t):
     kind, at = octet(octets, start + 1), start + SEGMENT_OVERHEAD
     if kind > COMMAND_SEGMENT:
         return kind <= BODY_SEGMENT
-    of = entry_at(octets, at, end, kind, t)
-    if of < 0 or octet(octets, start) & WHOLE_SEGMENT != WHOLE_SEGMENT:
+    definition = entry_at(octets, at, end, kind, t)
+    if definition < 0 or octet(octets, start) & WHOLE_SEGMENT != WHOLE_SEGMENT:
         return False
     at += 2
     if kind == COMMAND_SEGMENT:
         at = session_header_end(octets, at, end)
-    flags = packing_flags(octets, at, end, of, t) if at >= 0 else -1
+    flags = packing_flags(octets, at, end, definition, t) if at >= 0 else -1
     if flags < 0:
         return False
-    shown, shown_end = fields_in_segment(octets, at, end, of, t)
-    at += int(t.entries[of, T.PACK])
-    first = int(t.entries[of, T.FIELD_FROM])
-    for i in range(first, first + shown):
+    visible, visible_end = fields_in_segment(octets, at, end, definition, t)
+    at += int(t.entries[definition, T.PACK])
+    first = int(t.entries[definition, T.FIELD_FROM])
+    for i in range(first, first + visible):
         if flags & 1:
             number, of_field = int(t.fields[i, T.FIELD_TYPE]), int(t.fields[i, T.FIELD_DISCLOSURE])
-            after = extent(octets, at, shown_end, number, int(t.fields[i, T.FIELD_OF]), t)
+            after = extent(octets, at, visible_end, number, int(t.fields[i, T.FIELD_OF]), t)
             if of_field in SECRETS or (of_field != SHOW_ALL and not is_public_v0_10(octets, at, after, of_field)):
                 blank(octets, at + int(t.types[T.WIDTH, number]), after)
             at = after
@@ -126,7 +136,7 @@ def _v0_10(octets, start, end, t):
 
 
 @kernel
-def _v1_0(octets, start, end, t):
+def _v1_0(octets, start, end, t, version, nest):
     """`_classic` for 1.0."""
     if end - start < FRAME_HEADER or u32(octets, start, end) != end - start:
         return False
@@ -136,16 +146,16 @@ def _v1_0(octets, start, end, t):
     blank(octets, start + FRAME_HEADER, body)  # an extended header, for which no meaning is defined
     if body == end:
         return True
-    of, _, at = performative(octets, body, end, t)
-    if of < 0 or not is_list(octets, at, end, t):
+    definition, _, at = performative(octets, body, end, t)
+    if definition < 0 or not is_list(octets, at, end, t):
         return False
-    if t.descriptor[of].frame_type != (V.SASL if kind == SASL_FRAME else V.AMQP):
+    if t.descriptor[definition].frame_type != (V.SASL if kind == SASL_FRAME else V.AMQP):
         return False
-    shown, fields_stop = fields_in_place_1_0(octets, at, end, of, t)
+    visible, fields_stop = fields_in_place_1_0(octets, at, end, definition, t)
     in_list = at + 1
     at, stop, _ = compound(octets, at + 1, end, octet(octets, at), t)
-    first = int(t.descriptor[of].field_from)
-    for i in range(first, first + shown):
+    first = int(t.descriptor[definition].field_from)
+    for i in range(first, first + visible):
         after = skip(octets, at, stop, t)
         if t.field[i].disclosure == SHOW_SASL_NAMES:
             if not sasl_names(octets, at, stop, t):
@@ -154,8 +164,8 @@ def _v1_0(octets, start, end, t):
             blank(octets, min(_content_of(octets, at, stop, t), after), after)
         at = after
     if fields_stop < 0:
-        blank(octets, at if shown > 0 else in_list, stop)
-    if t.descriptor[of].secret >= 0:
+        blank(octets, at if visible > 0 else in_list, stop)
+    if t.descriptor[definition].secret >= 0:
         blank(octets, stop, end)  # only a transfer, which has no secret, may have a payload
     return True
 
@@ -170,36 +180,26 @@ def _content_of(octets, at, stop, t):
 
 
 @kernel
-def _blank_classic(octets, offsets, t, version, nest, safe):
-    for i in range(len(offsets) - 1):
-        start, end = int(offsets[i]), int(offsets[i + 1])
-        safe[i] = _is_header(octets, start, end) or _classic(octets, start, end, t, version, nest)
-        if not safe[i]:
-            blank(octets, start, end)
-
-
-@kernel
-def _blank_v0_10(octets, offsets, t, safe):
-    for i in range(len(offsets) - 1):
-        start, end = int(offsets[i]), int(offsets[i + 1])
-        safe[i] = _is_header(octets, start, end) or _v0_10(octets, start, end, t)
-        if not safe[i]:
-            blank(octets, start, end)
-
-
-@kernel
-def _blank_v1_0(octets, offsets, t, safe):
-    for i in range(len(offsets) - 1):
-        start, end = int(offsets[i]), int(offsets[i + 1])
-        safe[i] = _is_header(octets, start, end) or _v1_0(octets, start, end, t)
-        if not safe[i]:
-            blank(octets, start, end)
-
-
-@kernel
 def _is_header(octets, start, end):
     whole = end - start == HEADER_OCTETS and matches_magic(octets, start, end) == 4
     return whole and plausible_header(octets, start)
+
+
+def _redact_all(redact: Callable[..., bool]) -> Callable[..., None]:
+    """The kernel that redacts frames of one family, and sets `safe`."""
+
+    @kernel
+    def redact_all(octets, offsets, t, version, nest, safe):  # type: ignore[no-untyped-def]
+        for i in range(len(offsets) - 1):
+            start, end = int(offsets[i]), int(offsets[i + 1])
+            safe[i] = _is_header(octets, start, end) or redact(octets, start, end, t, version, nest)
+            if not safe[i]:
+                blank(octets, start, end)
+
+    return redact_all
+
+
+_redact_classic, _redact_v0_10, _redact_v1_0 = map(_redact_all, (_classic, _v0_10, _v1_0))
 
 
 def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version: int) -> NDArray[np.bool_]:
@@ -207,13 +207,12 @@ def blank_secrets(octets: NDArray[np.uint8], offsets: NDArray[np.int64], version
 
     Returns bool (n,): False for unsafe frames, all of whose octets are overwritten.
     """
-    safe = np.zeros(len(offsets) - 1, np.bool_)
+    safe, nest = np.zeros(len(offsets) - 1, np.bool_), np.zeros((LIMITS.nesting_depth, 2), np.int64)
     family = int(V.FAMILY_OF_VERSION[version])
     if family == V.CLASSIC:
-        nest = np.zeros((LIMITS.nesting_depth, 2), np.int64)
-        _blank_classic(octets, offsets, classic_tables(), version, nest, safe)
+        _redact_classic(octets, offsets, classic_tables(), version, nest, safe)
     elif family == V.V0_10_FAMILY:
-        _blank_v0_10(octets, offsets, v0_10_tables(), safe)
+        _redact_v0_10(octets, offsets, v0_10_tables(), version, nest, safe)
     else:
-        _blank_v1_0(octets, offsets, v1_0_tables()[0], safe)
+        _redact_v1_0(octets, offsets, v1_0_tables()[0], version, nest, safe)
     return safe

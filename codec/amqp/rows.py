@@ -2,7 +2,7 @@
 
 `Rows.cells[r, COLUMN]` has every value of fixed width (-1: null). `octets` has the octets of arguments and properties,
 which `codec.amqp.values` decodes to VARIANT; `payload` has the message bodies. Each row has the ends of its own octets
-in both heaps. Rows are only appended; the caller takes them out and starts over (`codec.amqp.decoder`).
+in both heaps. Rows are only appended; the caller removes them (`codec.amqp.decoder`).
 """
 
 from __future__ import annotations
@@ -19,85 +19,28 @@ from codec.tcp.direction import FRAMES, INSIDE
 from codec.variant.writer import copy_bytes
 
 COLUMNS = (
-    "connection_id",
-    "frame_no",
-    "direction",
-    "sender",
-    "ts_ns",
-    "first_ts_ns",
-    "file",
-    "first_packet_no",
-    "packet_no",
-    "stream_offset",
-    "size",
-    "version",
-    "version_known",
-    "channel",
-    "frame_type",
-    "class_id",
-    "method_id",
-    "code",
-    "name",
-    "body_size",
-    "payload_size",
-    "status",
-    "error",
-    "notes",
-    "content_frame_no",
-    "digest",
-    "octets_end",
-    "payload_end",
-    "definition",
-    "handshake",
-    "arguments_end",
-    "arguments_metadata_end",
-    "properties_end",
+    "connection_id", "frame_no", "direction", "sender", "ts_ns", "first_ts_ns", "file", "first_packet_no", "packet_no",
+    "stream_offset", "size", "version", "version_known", "channel", "frame_type", "class_id", "method_id", "code",
+    "name", "body_size", "payload_size", "status", "error", "notes", "content_frame_no", "digest", "octets_end",
+    "payload_end", "definition", "handshake", "arguments_end", "arguments_metadata_end", "properties_end",
     "properties_metadata_end",
-)
+)  # fmt: skip
+# NOTES: a bitmask, see codec.amqp.notes. DEFINITION: index of the method or performative whose octets follow; -1 none.
+# HANDSHAKE: 1 while the client is not authenticated; octets that do not parse may be part of a secret.
 (
-    CONNECTION,
-    FRAME_NO,
-    DIRECTION,
-    SENDER,
-    TS,
-    FIRST_TS,
-    FILE,
-    FIRST_PACKET,
-    PACKET,
-    OFFSET,
-    SIZE,
-    VERSION,
-    KNOWN,
-    CHANNEL,
-    TYPE,
-    CLASS,
-    METHOD_ID,
-    CODE,
-    NAME,
-    BODY_SIZE,
-    PAYLOAD_SIZE,
-    STATUS,
-    ERROR,
-    NOTES,  # bitmask, see codec.amqp.notes
-    CONTENT,
-    DIGEST,
-    OCTETS_END,
-    PAYLOAD_END,
-    DEFINITION,  # index of the method or performative that the octets follow; -1 none
-    HANDSHAKE,  # 1: the client is not authenticated yet; octets that do not parse may be part of a secret
-    ARGUMENTS_END,
-    ARGUMENTS_META_END,
-    PROPERTIES_END,
+    CONNECTION, FRAME_NO, DIRECTION, SENDER, TS, FIRST_TS, FILE, FIRST_PACKET, PACKET, OFFSET, SIZE, VERSION, KNOWN,
+    CHANNEL, TYPE, CLASS, METHOD_ID, CODE, NAME, BODY_SIZE, PAYLOAD_SIZE, STATUS, ERROR, NOTES, CONTENT, DIGEST,
+    OCTETS_END, PAYLOAD_END, DEFINITION, HANDSHAKE, ARGUMENTS_END, ARGUMENTS_META_END, PROPERTIES_END,
     PROPERTIES_META_END,
-) = range(len(COLUMNS))
+) = range(len(COLUMNS))  # fmt: skip
 
 CLIENT, SERVER = 0, 1
 KNOWN_BY = (None, "syn", "header", "method", "port")
 BY_SYN, BY_HEADER, BY_METHOD, BY_PORT = range(1, len(KNOWN_BY))
-SPARE_ROWS = LIMITS.detect_spans + 16  # one step of the decoder appends at most these: all pending spans and a few more
-SPARE_OCTETS = LIMITS.torn_bytes + 64  # the row of a frame that lost bytes has at most these
-# After this many rows that do not tell which side is the client, the ports decide. By then the rows have told which
-# classic version it is, or no row will.
+SPARE_ROWS = LIMITS.detect_spans + 16  # the most that one step of the decoder appends: all pending spans and a few more
+SPARE_OCTETS = LIMITS.partial_bytes + 64  # the most octets of a frame that lost bytes
+# After this many rows that do not identify the client, the ports decide, and frames are no longer scored to find the
+# classic version.
 UNRESOLVED_ROWS = LIMITS.unresolved_rows
 
 
@@ -143,7 +86,7 @@ def new_rows(capacity: int, octets: int, payload: int) -> Rows:
 
 @inlined
 def rows_full(rows):
-    """Whether one more step of the decoder might not fit."""
+    """Whether the buffer may be too small for one more step of the decoder."""
     if int(rows.used[1]) + SPARE_OCTETS > len(rows.octets):
         return True
     return int(rows.used[0]) + SPARE_ROWS > rows.cells.shape[0]
@@ -169,7 +112,7 @@ def append_row(rows, c, direction, frame_type, offset, size):
     rows.used[0] = index + 1
     c.frame_no += 1
     if c.frame_no >= UNRESOLVED_ROWS:
-        c.weighing = 0
+        c.scoring = 0
     row = rows.cells[index]
     row[CONNECTION] = c.connection_id
     row[FRAME_NO] = c.frame_no
@@ -268,8 +211,8 @@ def drop_last_row(rows, c):
 
 @inlined
 def set_packets(row, d, s, start, end):
-    """Set the packet that brought the byte at stream offset `start`, and the packet with which all bytes before `end`
-    had arrived in order."""
+    """Set the first packet, of the byte at stream offset `start`, and the packet that completed the bytes before
+    `end`."""
     i = int(d.mark_from)
     while i + 1 < d.mark_end and s.marks[i].end <= start:
         i += 1

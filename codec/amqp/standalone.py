@@ -5,10 +5,10 @@
     detect_versions(octets, offsets)                        the version of each
     wrap(octets, offsets, wrappings, which)                 payloads as frames
 
-Each frame is decoded on a connection without other frames. So what follows from the frames around it is missing: a
-content header or body is not matched with its method, a command of 0-10 has no id, and a segment in several frames has
-no arguments. Octets that are not exactly one frame, or one value, give a malformed row, or an empty value. Octets are
-`octets[offsets[i]:offsets[i + 1]]` (uint8, int64) throughout. Cost: linear in the octets.
+Each frame is decoded on a connection without other frames, so it has no context: a content header or body is not
+matched with its method, a command of 0-10 has no id, and a segment in several frames has no arguments. Octets that are
+not exactly one frame, or one value, give a malformed row, or an empty value. Item i is `octets[offsets[i]:offsets[i +
+1]]` (uint8, int64) throughout. Cost: linear in the octets.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from numpy.typing import NDArray
 from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp import versions as V
+from codec.amqp.batches import HEAP_BYTES, Batch
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.detect import classic_chain
 from codec.amqp.classic.field_table import put_nested
 from codec.amqp.classic.frames import ROWS_FULL
 from codec.amqp.classic.tables import classic_tables
 from codec.amqp.connections.connection import header_version, matches_magic, plausible_header, protocol_header
-from codec.amqp.decoder import HEAP_BYTES, Batch, Decoder
+from codec.amqp.decoder import Decoder
 from codec.amqp.frame_search import ACCEPT, EVERY_CLASSIC, UNKNOWN_CHANNEL_MAX, UNKNOWN_FRAME_MAX
-from codec.amqp.framing import forget, take_frames
+from codec.amqp.framing import decode_frames, discard_incomplete
 from codec.amqp.v0_10.detect import v0_10_chain
 from codec.amqp.v0_10.tables import v0_10_tables
 from codec.amqp.v1_0.detect import performative, v1_0_chain
@@ -44,8 +45,8 @@ from codec.variant import FULL, METADATA, OK, VALUE, Writer, begin, enlarge, fin
 from codec.variant.writer import copy_bytes
 
 HEADER_OCTETS = 8
-# Errors that say that other frames are missing before this one.
-MISSING_CONTEXT = np.array([V.E_HEADER_ALONE, V.E_BODY_ALONE, V.E_NO_COMMAND], np.int64)
+# Errors that mean that frames before this one are missing.
+MISSING_CONTEXT = np.array([V.E_UNEXPECTED_HEADER, V.E_UNEXPECTED_BODY, V.E_NO_COMMAND], np.int64)
 TABLE_SIZE = 4  # octets of the size before a field table
 TABLE = np.int64(K.TABLE)  # numpy integers: see `codec.amqp.v1_0.tables.WORDS`
 NO_COMPOSITE = np.int64(-1)
@@ -91,13 +92,13 @@ def detect_versions(octets: NDArray[np.uint8], offsets: NDArray[np.int64]) -> ND
 def _begin(state, version, family, start, end):
     """A new connection that consists of the octets from `start` to `end` of the stream's bytes."""
     c, d = state.connection[0], state.directions[0]
-    forget(state, 0)
+    discard_incomplete(state, 0)
     c.version = version
     c.family = family
     c.version_known = 1
     c.client = 0
     c.started = 1  # no connection.start changes the version
-    c.weighing = c.handshaking = 0
+    c.scoring = c.handshaking = 0
     c.frame_no = c.frame_max = c.channel_max = c.offers = 0
     d.syn = 0  # a transfer may continue a delivery that began earlier
     d.mode = FRAMES
@@ -109,15 +110,15 @@ def _begin(state, version, family, start, end):
 
 
 @inlined
-def _take_one(state, start, end):
+def _decode_one(state, start, end):
     """Append the row of one frame; False, with nothing changed, when it has no room."""
     c, d, s, rows = state.connection[0], state.directions[0], state.streams[0], state.rows
     index = int(rows.used[0])
     magic = matches_magic(s.bytes, start, end) == 4 and end - start == HEADER_OCTETS
     if magic and plausible_header(s.bytes, start):
         return protocol_header(rows, c, 0, d, s, state.headers)
-    taken = take_frames(state, c, d, 0, s)
-    if taken == ROWS_FULL and rows.used[0] == index:
+    outcome = decode_frames(state, c, d, 0, s)
+    if outcome == ROWS_FULL and rows.used[0] == index:
         return False
     if d.pos != end or rows.used[0] != index + 1:
         rows.used[0] = index
@@ -134,13 +135,13 @@ def _take_one(state, start, end):
 
 
 @kernel
-def take_standalone(state, offsets, first, version, family):
+def decode_standalone(state, offsets, first, version, family):
     """Append a row for each frame in the bytes of direction 0, from index `first` on: the index of the first frame that
     had no room, or their number."""
     for i in range(first, len(offsets) - 1):
         start, end = int(offsets[i]), int(offsets[i + 1])
         _begin(state, version, family, start, end)
-        if R.rows_full(state.rows) or not _take_one(state, start, end):
+        if R.rows_full(state.rows) or not _decode_one(state, start, end):
             return i
     return len(offsets) - 1
 
@@ -159,7 +160,7 @@ class StandaloneDecoder(Decoder):
         first, family = 0, int(V.FAMILY_OF_VERSION[version])
         while first < len(offsets) - 1:
             self.state.rows.used[:] = 0
-            stop = int(take_standalone(self.state, offsets, first, version, family))
+            stop = int(decode_standalone(self.state, offsets, first, version, family))
             if stop == first:
                 self._enlarge_heaps()
                 continue
@@ -202,20 +203,17 @@ def _wrap(octets, offsets, which, before, after, size_at, size_width, counted, o
 def sasl_bodies(octets, offsets, t, out):
     """Set `out[i]` to whether frame body `i` begins with a performative of the SASL layer (AMQP 1.0)."""
     for i in range(len(out)):
-        of, _, _ = performative(octets, int(offsets[i]), int(offsets[i + 1]), t)
-        out[i] = 1 if of >= 0 and t.descriptor[of].frame_type == V.SASL else 0
+        definition, _, _ = performative(octets, int(offsets[i]), int(offsets[i + 1]), t)
+        out[i] = 1 if definition >= 0 and t.descriptor[definition].frame_type == V.SASL else 0
 
 
 def wrap(
-    octets: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    wrappings: list[Wrapping],
-    which: NDArray[np.int64],
+    octets: NDArray[np.uint8], offsets: NDArray[np.int64], wrappings: list[Wrapping], which: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Payloads as frames: (octets, offsets).
 
     The frame of payload i is `wrappings[which[i]]`; all wrappings have the same shape. A payload too large for the size
-    field gives octets that are no frame.
+    field gives octets that are not a frame.
     """
     shape = wrappings[0]
     before = np.frombuffer(b"".join(w.before for w in wrappings), np.uint8).reshape(len(wrappings), -1).copy()
@@ -270,7 +268,7 @@ def put_values(octets, offsets, first, t, v, s, w, ends):
 
 @kernel
 def only_field(value, ends, out, out_ends):
-    """Copy the only field of each VARIANT object to `out`, nothing of other values. Values end at `ends` in the heap
+    """Copy the only field of each VARIANT object to `out`; of other values, no octets. Values end at `ends` in the heap
     `value`, fields at `out_ends[:, 0]` in `out`.
 
     (Variant Binary Encoding, object: header octet, number of fields, their keys, their offsets and the end.)

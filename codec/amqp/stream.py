@@ -1,8 +1,8 @@
-"""One TCP connection: placed segments in, rows of frames out.
+"""One TCP connection: segments in order to rows of frames.
 
-Theory of operation. After each segment both directions are drained. Bytes in order go to the framing, which consumes
-whole frames; holes are declared when they are certain. Bytes wait while the other direction lacks bytes that their
-packet acknowledged (`codec.tcp.reassembly`). A direction is in one of six modes:
+Theory of operation. After each segment both directions are drained: the framing consumes whole frames of the bytes in
+order, and holes are declared when they are certain. Bytes wait while the other direction lacks bytes that their packet
+acknowledged (`codec.tcp.reassembly`). A direction is in one of six modes:
 
     START    its protocol is not detected yet              -> FRAMES, LOST, TLS, FOREIGN
     FRAMES   `pos` is a frame boundary                     -> INSIDE (a hole), LOST (no frame here), TLS
@@ -11,7 +11,7 @@ packet acknowledged (`codec.tcp.reassembly`). A direction is in one of six modes
     TLS, FOREIGN   bytes are counted but not decoded
 
 Each step may stop for more room (codes `NEED_*`) and is called again; `State` has everything in between. It has one
-connection at a time; `codec.amqp.connections.flows` begins and ends them. Cost: linear in the bytes.
+connection at a time, which `codec.amqp.connections.flows` begins and ends. Cost: linear in the bytes.
 """
 
 from __future__ import annotations
@@ -23,103 +23,70 @@ import numpy as np
 from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp.classic.contents import Contents, new_contents
-from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN
+from codec.amqp.classic.frames import DECODED, MODE_CHANGED, ROWS_FULL
 from codec.amqp.classic.tables import ClassicTables
-from codec.amqp.connections.begun import NO_CONNECTION, Begun, new_begun
-from codec.amqp.connections.connection import (
-    CONNECTION,
-    SPANS,
-    Spans,
-    close_span,
-    extend_span,
-    gap_span,
-    matches_magic,
-    new_spans,
-    plausible_header,
-    protocol_header,
-    span_row,
-    tail_row,
-)
-from codec.amqp.connections.ended import Ended, new_ended
-from codec.amqp.connections.transport import bring, open_window
-from codec.amqp.detection import HELLO_BYTES, detect_direction, enter, save_hello, scan_from, search, set_unread
+from codec.amqp.connections import connection as C
+from codec.amqp.connections import lifecycle as L
+from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window
+from codec.amqp.detection import detect_direction, enter, save_tls_prefix, scan_from, search, stop_decoding
 from codec.amqp.frame_search import ACCEPT, UNDECIDED, tls_record
-from codec.amqp.framing import TORN_BYTES, begin_partial, forget, partial_row, take_frames
+from codec.amqp.framing import PARTIAL_BYTES, begin_partial, decode_frames, discard_incomplete, partial_row
 from codec.amqp.v0_10.assemblies import Assemblies, new_assemblies
 from codec.amqp.v0_10.tables import V0_10Tables, v0_10_tables
 from codec.amqp.v1_0.delivery_slots import Deliveries, new_deliveries
 from codec.amqp.v1_0.tables import WireTables, v1_0_tables
-from codec.amqp.versions import (
-    BODY,
-    FOREIGN_SPAN,
-    SKIPPED,
-    TLS_SPAN,
-    UNKNOWN_FAMILY,
-    Headers,
-)
+from codec.amqp.versions import BODY, FOREIGN_SPAN, SKIPPED, TLS_SPAN, UNKNOWN_FAMILY, Headers
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import ORDER_OF_SIDES, SEARCH
-from codec.tcp.direction import (
-    DIRECTION,
-    DONE,
-    FOREIGN,
-    FRAMES,
-    INSIDE,
-    LOST,
-    NEED_ROWS,
-    START,
-    TLS,
-    Stream,
-    new_stream,
-)
-from codec.tcp.pieces import drop_first_piece, hole_ahead
-from codec.tcp.reassembly import declare_missing, give_up, make_room, release, waits
+from codec.tcp import direction as D
+from codec.tcp.pieces import hole_ahead
+from codec.tcp.reassembly import declare_missing, release, stop_waiting, waits
 
 
 class State(NamedTuple):
     """The state of the current connection. `connection`: one CONNECTION record; `directions`: two DIRECTION records;
-    `hello` uint8 (2, HELLO_BYTES): the beginning of each direction of a TLS stream; `torn` uint8 (2, TORN_BYTES): the
-    beginning of the frame in each direction that lost bytes."""
+    `tls_prefix` uint8 (2, TLS_PREFIX_BYTES): the first bytes of each direction of a TLS stream; `partial` uint8 (2,
+    PARTIAL_BYTES): the first bytes of the frame in each direction that lost bytes."""
 
     connection: np.ndarray
     directions: np.ndarray
-    streams: tuple[Stream, Stream]
-    spans: Spans
+    streams: tuple[D.Stream, D.Stream]
+    spans: C.Spans
     contents: Contents
     rows: R.Rows
-    hello: np.ndarray
-    torn: np.ndarray
+    tls_prefix: np.ndarray
+    partial: np.ndarray
     headers: Headers
     classic: ClassicTables
     deliveries: Deliveries
     wire: WireTables
     assemblies: Assemblies
     v0_10: V0_10Tables
-    begun: Begun
-    ended: Ended
+    openings: L.Openings
+    ended: L.EndedRecords
 
 
 def new_state(rows: R.Rows, headers: Headers, tables: ClassicTables, keep_payload: bool = False) -> State:
     """A state without a connection."""
-    connection = np.zeros(1, CONNECTION).view(np.recarray)
-    connection["phase"] = NO_CONNECTION
+    connection = np.zeros(1, C.CONNECTION).view(np.recarray)
+    connection["phase"] = L.NO_CONNECTION
     return State(
         connection,
-        np.zeros(2, DIRECTION).view(np.recarray),
-        (new_stream(), new_stream()),
-        new_spans(),
+        np.zeros(2, D.DIRECTION).view(np.recarray),
+        (D.new_stream(), D.new_stream()),
+        C.new_spans(),
         new_contents(),
         rows,
-        np.zeros((2, HELLO_BYTES), np.uint8),
-        np.zeros((2, TORN_BYTES), np.uint8),
+        np.zeros((2, L.TLS_PREFIX_BYTES), np.uint8),
+        np.zeros((2, PARTIAL_BYTES), np.uint8),
         headers,
         tables,
         new_deliveries(),
         v1_0_tables()[0],
         new_assemblies(),
         v0_10_tables(),
-        new_begun(keep_payload),
-        new_ended(),
+        L.new_openings(keep_payload),
+        L.new_ended_records(),
     )
 
 
@@ -138,34 +105,23 @@ def drain(state, direction):
     peer = state.directions[1 - direction]
     while True:
         code = consume_ready(state, direction, release(d, s, peer))
-        if code != DONE:
+        if code != D.DONE:
             return code
-        if d.piece_end > d.piece_from and s.pieces[d.piece_from].start <= d.next:
-            piece = s.pieces[d.piece_from]
-            old = int(d.next) - int(piece.start)
-            size = int(piece.length) - old
-            if size > 0:
-                code = make_room(d, s, size, 1)
-                if code != DONE:
-                    return code
-                at = int(piece.pool_at) + old
-                arrival, packet_no, ts_ns, file = piece.arrival, piece.packet_no, piece.ts_ns, piece.file
-                needs = int(piece.needs)
-                bring(c, d, s, s.pool, at, size, int(arrival), int(packet_no), int(ts_ns), int(file), needs)
-            if piece.cut > 0:
-                d.cut_end = max(int(d.cut_end), int(piece.start) + int(piece.length) + int(piece.cut))
-            drop_first_piece(d, s)
+        code = deliver_piece(c, d, s)
+        if code == D.DONE:
             continue
-        gap = hole_ahead(d, s, c.over, int(c.now_ns), int(c.arrival))
+        if code != NO_PIECE:
+            return code
+        gap = hole_ahead(d, s, c.ended, int(c.now_ns), int(c.arrival))
         if gap == 0 or d.ready < d.next:
-            return DONE
+            return D.DONE
         d.final = 1  # for the bytes before the hole
         code = consume(state, direction)
         d.final = 0
-        if code != DONE:
+        if code != D.DONE:
             return code
         if R.rows_full(state.rows):
-            return NEED_ROWS
+            return D.NEED_ROWS
         skip_gap(state, c, d, s, direction, gap)
 
 
@@ -206,38 +162,38 @@ def skip_gap(state, c, d, s, direction, gap):
     """Declare the `gap` bytes at `next` missing, after the framing has consumed the bytes before them."""
     rows, spans = state.rows, state.spans
     hole_end = int(d.next) + gap
-    if d.mode == TLS or d.mode == FOREIGN:
+    if d.mode == D.TLS or d.mode == D.FOREIGN:
         declare_missing(d, gap)
         return
-    if d.mode == START:
-        extend_span(d, s, int(d.next))
-        close_span(rows, c, direction, d, spans, -1, int(d.next))
-        gap_span(rows, c, direction, d, s, spans, gap, True)
-        if spans.number[direction] >= SPANS:
+    if d.mode == D.START:
+        C.extend_span(d, s, int(d.next))
+        C.close_span(rows, c, direction, d, spans, -1, int(d.next))
+        C.gap_span(rows, c, direction, d, s, spans, gap, True)
+        if spans.used[direction] >= C.SPANS:
             c.limits |= SEARCH
-            set_unread(d, s, spans, direction, FOREIGN)
+            stop_decoding(d, s, spans, direction, D.FOREIGN)
         declare_missing(d, gap)
         d.pos = d.end
         return
-    if d.mode == FRAMES:
+    if d.mode == D.FRAMES:
         if d.end > d.pos and begin_partial(state, c, d, direction, s):
-            extend_span(d, s, int(d.next))
+            C.extend_span(d, s, int(d.next))
         else:
-            d.mode = LOST
-    if d.mode == INSIDE:
-        gap_span(rows, c, direction, d, s, spans, gap, False)
+            d.mode = D.LOST
+    if d.mode == D.INSIDE:
+        C.gap_span(rows, c, direction, d, s, spans, gap, False)
         if d.frame_type == BODY and hole_end <= d.frame_end:
             rows.cells[rows.used[0] - 1, R.CHANNEL] = d.frame_channel  # only content of this channel is lost
         if hole_end >= d.frame_end:
             partial_row(state, c, d, direction)
             if hole_end > d.frame_end:
-                d.mode = LOST
+                d.mode = D.LOST
     else:
-        extend_span(d, s, int(d.next))
-        close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
-        gap_span(rows, c, direction, d, s, spans, gap, False)
-    if d.mode == LOST:
-        forget(state, direction)
+        C.extend_span(d, s, int(d.next))
+        C.close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
+        C.gap_span(rows, c, direction, d, s, spans, gap, False)
+    if d.mode == D.LOST:
+        discard_incomplete(state, direction)
     declare_missing(d, gap)
     scan_from(d, int(d.next))
 
@@ -252,110 +208,102 @@ def consume(state, direction):
     ended = d.final != 0
     while d.pos < d.end:
         if R.rows_full(rows):
-            return NEED_ROWS
+            return D.NEED_ROWS
         mode = int(d.mode)
-        if mode == START:
+        if mode == D.START:
             if not detect_direction(state, direction):
-                return DONE
-        elif mode == FRAMES:
-            magic = matches_magic(s.bytes, int(d.pos), int(d.end))
-            if magic == 4 and d.end - d.pos >= 8 and plausible_header(s.bytes, int(d.pos)):
-                if not protocol_header(rows, c, direction, d, s, state.headers):
-                    return NEED_ROWS
+                return D.DONE
+        elif mode == D.FRAMES:
+            magic = C.matches_magic(s.bytes, int(d.pos), int(d.end))
+            if magic == 4 and d.end - d.pos >= 8 and C.plausible_header(s.bytes, int(d.pos)):
+                if not C.protocol_header(rows, c, direction, d, s, state.headers):
+                    return D.NEED_ROWS
                 continue
             if magic > 0 and d.end - d.pos < 8 and not ended:
-                return DONE
+                return D.DONE
             if c.family == UNKNOWN_FAMILY:
                 if tls_record(s.bytes, int(d.pos), int(d.end), ended) == UNDECIDED:
-                    return DONE
+                    return D.DONE
                 is_tls = tls_record(s.bytes, int(d.pos), int(d.end), ended) == ACCEPT
-                set_unread(d, s, state.spans, direction, TLS if is_tls else FOREIGN)
+                stop_decoding(d, s, state.spans, direction, D.TLS if is_tls else D.FOREIGN)
                 continue
-            taken = take_frames(state, c, d, direction, s)
-            if taken == ROWS_FULL:
-                return NEED_ROWS
-            if taken == MODE_CHANGED:
+            outcome = decode_frames(state, c, d, direction, s)
+            if outcome == ROWS_FULL:
+                return D.NEED_ROWS
+            if outcome == MODE_CHANGED:
                 scan_from(d, int(d.next) - (int(d.end) - int(d.pos)))
-                if d.mode == LOST:
-                    forget(state, direction)
-            elif taken != TAKEN:
-                return DONE
-        elif mode == INSIDE:
+                if d.mode == D.LOST:
+                    discard_incomplete(state, direction)
+            elif outcome != DECODED:
+                return D.DONE
+        elif mode == D.INSIDE:
             size = min(int(d.end) - int(d.pos), int(d.frame_end) - (int(d.next) - (int(d.end) - int(d.pos))))
             d.frame_seen += size
-            extend_span(d, s, int(d.next) - (int(d.end) - int(d.pos)) + size)
+            C.extend_span(d, s, int(d.next) - (int(d.end) - int(d.pos)) + size)
             if int(d.next) - (int(d.end) - int(d.pos)) == d.frame_end:
                 partial_row(state, c, d, direction)
-        elif mode == LOST:
+        elif mode == D.LOST:
             if not search(state, direction):
-                return DONE
+                return D.DONE
         else:
-            if mode == TLS and d.hello == 0:
-                save_hello(state, direction)
-            set_unread(d, s, state.spans, direction, mode)
-    return DONE
+            if mode == D.TLS and d.tls_prefix == 0:
+                save_tls_prefix(state, direction)
+            stop_decoding(d, s, state.spans, direction, mode)
+    return D.DONE
 
 
 @kernel
 def end_connection(state):
     """End the connection: both directions stop waiting. Call again after NEED_*."""
     c = state.connection[0]
-    c.over = 1
+    c.ended = 1
     again = True
     while again:
         for direction in range(2):
             if not is_drained(state.directions[direction]):
                 code = drain(state, direction)
-                if code != DONE:
+                if code != D.DONE:
                     return code
         again = has_waiting_bytes(state.directions) and can_continue(state)
     for direction in range(2):
         d = state.directions[direction]
         open_window(d, int(c.last_ns))
-        if d.closed or (d.mode == START and d.last_data_ns < 0 and d.holes == 0):  # it sent no data
+        if d.closed or (d.mode == D.START and d.last_data_ns < 0 and d.holes == 0):  # it sent no data
             continue
         s = state.streams[direction]
-        if d.mode == START and c.family != UNKNOWN_FAMILY:
-            enter(state, direction, LOST)  # its peer is AMQP
+        if d.mode == D.START and c.family != UNKNOWN_FAMILY:
+            enter(state, direction, D.LOST)  # its peer is AMQP
         d.final = 1
         code = consume(state, direction)
-        if code != DONE:
+        if code != D.DONE:
             return code
         if R.rows_full(state.rows):
-            return NEED_ROWS
+            return D.NEED_ROWS
         close_direction(state, c, d, s, direction)
         d.closed = 1
     if c.client < 0:
         R.resolve_senders(state.rows, c, int(c.port_client), R.BY_PORT)
-    return DONE
+    return D.DONE
 
 
 @kernel
 def close_direction(state, c, d, s, direction):
     """Append the last row of a direction: the rest of the buffer, or the only row of a stream that is not decoded."""
     rows, spans = state.rows, state.spans
-    if d.mode == START and (d.end > d.pos or spans.number[direction] > 0):
-        set_unread(d, s, spans, direction, FOREIGN)
-    if d.mode == FRAMES:
-        tail_row(rows, c, direction, d, s, spans)
-    elif d.mode == INSIDE:
+    if d.mode == D.START and (d.end > d.pos or spans.used[direction] > 0):
+        stop_decoding(d, s, spans, direction, D.FOREIGN)
+    if d.mode == D.FRAMES:
+        C.tail_row(rows, c, direction, d, s, spans)
+    elif d.mode == D.INSIDE:
         partial_row(state, c, d, direction)
-    elif d.mode == LOST:
-        extend_span(d, s, int(d.next))
-        close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
+    elif d.mode == D.LOST:
+        C.extend_span(d, s, int(d.next))
+        C.close_span(rows, c, direction, d, spans, SKIPPED, int(d.next))
     elif d.span_from >= 0:
-        span = spans.waiting[direction][0]
-        span.from_ = d.span_from
-        span.length = d.tls_bytes if d.mode == TLS else d.foreign_bytes
-        span.first_packet = d.span_first_packet
-        span.first_ns = d.span_first_ns
-        span.packet = d.span_packet
-        span.ns = d.span_ns
-        span.file = d.span_file
-        span.notes = 0
-        index = span_row(rows, c, direction, TLS_SPAN if d.mode == TLS else FOREIGN_SPAN, span)
+        span = spans.pending[direction][0]
+        C.take_span(d, span, int(d.tls_bytes if d.mode == D.TLS else d.foreign_bytes), 0)
+        index = C.span_row(rows, c, direction, TLS_SPAN if d.mode == D.TLS else FOREIGN_SPAN, span)
         rows.cells[index][R.CODE] = d.foreign_head - 1
-        d.span_from = -1
     if d.last_data_ns >= 0:
         d.max_silence_ns = max(int(d.max_silence_ns), int(c.last_ns) - int(d.last_data_ns))
 
@@ -371,7 +319,7 @@ def is_drained(d):
 def has_waiting_bytes(directions):
     """Whether bytes of one direction wait for the other direction."""
     first, second = directions[0], directions[1]
-    return first.gate < first.mark_end or second.gate < second.mark_end
+    return first.wait_from < first.mark_end or second.wait_from < second.mark_end
 
 
 @kernel
@@ -379,8 +327,8 @@ def can_continue(state):
     """Whether bytes that waited for the other direction can be decoded now."""
     c, first, second = state.connection[0], state.directions[0], state.directions[1]
     a, b = state.streams[0], state.streams[1]
-    if first.gate < first.mark_end and not waits(first, a, second):
+    if first.wait_from < first.mark_end and not waits(first, a, second):
         return True
-    if second.gate < second.mark_end and not waits(second, b, first):
+    if second.wait_from < second.mark_end and not waits(second, b, first):
         return True
-    return give_up(c, first, a, second, b)
+    return stop_waiting(c, first, a, second, b)

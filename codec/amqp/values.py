@@ -18,7 +18,7 @@ from codec.amqp import versions as V
 from codec.amqp.classic.methods import decode_arguments, decode_properties
 from codec.amqp.classic.tables import classic_tables
 from codec.amqp.v0_10.containers import new_stack
-from codec.amqp.v0_10.extents import content_length
+from codec.amqp.v0_10.detect import content_length
 from codec.amqp.v0_10.tables import V0_10Tables, v0_10_keys, v0_10_tables
 from codec.amqp.v0_10.values import HEADER_SEGMENT, decode_segment
 from codec.amqp.v1_0.message import decode_frame

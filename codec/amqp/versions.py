@@ -27,45 +27,13 @@ UNKNOWN_FAMILY, CLASSIC, V0_10_FAMILY, V1_0_FAMILY = range(4)
 FAMILY_OF_VERSION = np.array([UNKNOWN_FAMILY, CLASSIC, CLASSIC, CLASSIC, V0_10_FAMILY, V1_0_FAMILY], np.int64)
 
 FRAME_TYPES = (
-    "protocol-header",
-    "method",
-    "header",
-    "body",
-    "oob-method",
-    "oob-header",
-    "oob-body",
-    "trace",
-    "heartbeat",
-    "control",
-    "command",
-    "amqp",
-    "sasl",
-    "empty",
-    "tls",
-    "gap",
-    "skipped",
-    "foreign",
-)
+    "protocol-header", "method", "header", "body", "oob-method", "oob-header", "oob-body", "trace", "heartbeat",
+    "control", "command", "amqp", "sasl", "empty", "tls", "gap", "skipped", "foreign",
+)  # fmt: skip
 (
-    PROTOCOL_HEADER,
-    METHOD,
-    HEADER,
-    BODY,
-    OOB_METHOD,
-    OOB_HEADER,
-    OOB_BODY,
-    TRACE,
-    HEARTBEAT,
-    CONTROL,
-    COMMAND,
-    AMQP,
-    SASL,
-    EMPTY,
-    TLS_SPAN,
-    GAP,
-    SKIPPED,
-    FOREIGN_SPAN,
-) = range(len(FRAME_TYPES))
+    PROTOCOL_HEADER, METHOD, HEADER, BODY, OOB_METHOD, OOB_HEADER, OOB_BODY, TRACE, HEARTBEAT, CONTROL, COMMAND, AMQP,
+    SASL, EMPTY, TLS_SPAN, GAP, SKIPPED, FOREIGN_SPAN,
+) = range(len(FRAME_TYPES))  # fmt: skip
 
 STATUSES = ("ok", "partial", "malformed", "unknown")
 OK, PARTIAL, MALFORMED, UNKNOWN = range(len(STATUSES))
@@ -106,40 +74,12 @@ ERRORS = (
     "bytes of these values are missing from the capture",
 )
 (
-    NO_ERROR,
-    E_MISSING_INSIDE,
-    E_MISSING,
-    E_NO_BOUNDARY,
-    E_TAIL,
-    E_FRAME_END,
-    E_FRAME_TYPE,
-    E_METHOD,
-    E_ARGUMENTS,
-    E_PROPERTIES,
-    E_SHORT_HEADER,
-    E_SHORT_METHOD,
-    E_NO_CONTENT_CLASS,
-    E_HEADER_ALONE,
-    E_BODY_ALONE,
-    E_BODY_LONG,
-    E_VERSION,
-    E_VALUE_SIZE,
-    E_HEARTBEAT,
-    E_FOREIGN,
-    E_TLS,
-    E_SHORT_FRAME,
-    E_FIELDS,
-    E_NO_PERFORMATIVE,
-    E_DEPTH,
-    E_RESERVED,
-    E_TRACK,
-    E_NO_COMMAND,
-    E_SEGMENT_ALONE,
-    E_SEGMENT_HOLE,
-    E_SECTIONS,
-    E_TEXT,
+    NO_ERROR, E_MISSING_INSIDE, E_MISSING, E_NO_BOUNDARY, E_TAIL, E_FRAME_END, E_FRAME_TYPE, E_METHOD, E_ARGUMENTS,
+    E_PROPERTIES, E_SHORT_HEADER, E_SHORT_METHOD, E_NO_CONTENT_CLASS, E_UNEXPECTED_HEADER, E_UNEXPECTED_BODY,
+    E_BODY_LONG, E_VERSION, E_VALUE_SIZE, E_HEARTBEAT, E_FOREIGN, E_TLS, E_SHORT_FRAME, E_FIELDS, E_NO_PERFORMATIVE,
+    E_DEPTH, E_RESERVED, E_TRACK, E_NO_COMMAND, E_UNEXPECTED_SEGMENT, E_SEGMENT_HOLE, E_SECTIONS, E_TEXT,
     E_MISSING_VALUES,
-) = range(len(ERRORS))
+) = range(len(ERRORS))  # fmt: skip
 
 
 class Headers(NamedTuple):
@@ -178,7 +118,4 @@ def headers() -> Headers:
         for form in definition.get("variants", []):
             variants.setdefault(bytes.fromhex(form["hex"]), code)
     known = {**variants, **own}
-    return Headers(
-        np.array([list(octets[4:]) for octets in known], np.uint8),
-        np.array(list(known.values()), np.int64),
-    )
+    return Headers(np.array([list(octets[4:]) for octets in known], np.uint8), np.array(list(known.values()), np.int64))

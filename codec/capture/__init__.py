@@ -19,17 +19,9 @@ from codec.capture.pcap import MAGICS, PcapWalker
 from codec.capture.pcapng import SECTION_HEADER, PcapngWalker
 from codec.capture.records import NO_INTERFACE, NOT_A_PACKET, RECORD, CaptureError, Records, Walker
 
-__all__ = [
-    "NOT_A_PACKET",
-    "NO_INTERFACE",
-    "RECORD",
-    "SNIFF_BYTES",
-    "CaptureError",
-    "Records",
-    "Walker",
-    "new_walker",
-    "sniff",
-]
+__all__ = (
+    "NOT_A_PACKET", "NO_INTERFACE", "RECORD", "SNIFF_BYTES", "CaptureError", "Records", "Walker", "new_walker", "sniff",
+)  # fmt: skip
 
 MAGIC_BYTES = 4  # they identify a capture
 SNIFF_BYTES = 16  # error messages show these of other files

@@ -11,15 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from codec.capture.records import (
-    BAD_CAPTURED,
-    NEED_MORE,
-    RECORD,
-    Bytes,
-    Records,
-    read32,
-    writable,
-)
+from codec.capture import records as R
 from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 
@@ -39,34 +31,28 @@ MAGICS: dict[bytes, tuple[bool, int, int]] = {
 
 
 @dataclass
-class PcapWalker:
-    """Reads one pcap file; see `codec.capture.records.Walker`."""
+class PcapWalker(R.Walker):
+    """Reads one pcap file."""
 
     format: str = "pcap"
-    position: int = 0
-    snaplen: int | None = None
-    dropped: int | None = None
-    truncated: bool = False
-    error: str | None = None
-    big_endian: bool = False
     header_bytes: int = 0  # of a record; 0 until the file header was read
     unit_ns: int = 0
     link_type: int = 0
 
-    def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
+    def walk(self, block: R.Bytes, final: bool) -> tuple[R.Records, int]:
         """Complete records of `block`, and the bytes consumed."""
-        block = writable(block)
+        block = R.writable(block)
         begin = 0
         if not self.header_bytes:
             begin = self._file_header(block[:FILE_HEADER_BYTES].tobytes(), final)
         if not self.header_bytes or self.error:
-            return np.empty(0, RECORD), 0
-        records = np.empty((len(block) - begin) // self.header_bytes, RECORD)
+            return np.empty(0, R.RECORD), 0
+        records = np.empty((len(block) - begin) // self.header_bytes, R.RECORD)
         count, consumed, outcome = _walk(
             block, begin, self.big_endian, self.header_bytes, self.unit_ns, self.link_type, LIMITS.record_bytes, records
         )
         self.position += consumed
-        if outcome == BAD_CAPTURED:
+        if outcome == R.BAD_CAPTURED:
             self.error = (
                 f"the record at byte {self.position} claims more than {LIMITS.record_bytes} captured bytes; "
                 "the file is damaged from there on"
@@ -107,18 +93,18 @@ def _walk(block, at, big, header_bytes, unit_ns, link_type, limit, records):
     link = records["link_type"]
     count = 0
     while at + header_bytes <= len(block):
-        captured = read32(block, at + 8, big)
+        captured = R.read32(block, at + 8, big)
         if captured > limit:
-            return count, at, BAD_CAPTURED
+            return count, at, R.BAD_CAPTURED
         if at + header_bytes + captured > len(block):
             break
         offset[count] = at + header_bytes
         cap_len[count] = captured
-        wire_len[count] = max(captured, read32(block, at + 12, big))
+        wire_len[count] = max(captured, R.read32(block, at + 12, big))
         # seconds and fraction of 32 bits each: always below 2**63 ns together
-        ts_ns[count] = read32(block, at, big) * SECOND_NS + read32(block, at + 4, big) * unit_ns
+        ts_ns[count] = R.read32(block, at, big) * SECOND_NS + R.read32(block, at + 4, big) * unit_ns
         interface[count] = 0
         link[count] = link_type
         count += 1
         at += header_bytes + captured
-    return count, at, NEED_MORE
+    return count, at, R.NEED_MORE

@@ -18,20 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from codec.capture.records import (
-    BAD_BLOCK,
-    BAD_CAPTURED,
-    BAD_TRAILER,
-    NEED_MORE,
-    NO_INTERFACE,
-    NOT_A_PACKET,
-    OTHER_BLOCK,
-    RECORD,
-    Bytes,
-    Records,
-    read32,
-    writable,
-)
+from codec.capture import records as R
 from codec.compiler.kernel import njit
 from codec.compiler.limits import LIMITS
 
@@ -70,16 +57,10 @@ def time_rule(resolution: int) -> tuple[int, int]:
 
 
 @dataclass
-class PcapngWalker:
-    """Reads one pcapng file; see `codec.capture.records.Walker`."""
+class PcapngWalker(R.Walker):
+    """Reads one pcapng file."""
 
     format: str = "pcapng"
-    position: int = 0
-    snaplen: int | None = None
-    dropped: int | None = None
-    truncated: bool = False
-    error: str | None = None
-    big_endian: bool = False
     section: int = 0  # 0 until the first section header was read
     interface_count: int = 0  # of the section
     interfaces: np.ndarray = field(default_factory=lambda: np.zeros(4, INTERFACE_ROW))
@@ -87,26 +68,26 @@ class PcapngWalker:
     drops: dict[int, int] = field(default_factory=dict)  # of the section, by interface: the last statistics count
     drops_sum: int = 0  # of all sections
 
-    def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
+    def walk(self, block: R.Bytes, final: bool) -> tuple[R.Records, int]:
         """Complete records of `block`, and the bytes consumed."""
-        block = writable(block)
-        records = np.empty(len(block) // BLOCK_BYTES, RECORD)
+        block = R.writable(block)
+        records = np.empty(len(block) // BLOCK_BYTES, R.RECORD)
         count = at = 0
-        outcome = OTHER_BLOCK
+        outcome = R.OTHER_BLOCK
         begin = self.position
-        while outcome == OTHER_BLOCK and self.error is None:
+        while outcome == R.OTHER_BLOCK and self.error is None:
             if self.section:
                 count, at, outcome, self.last_ns = _walk(
                     block, at, self.big_endian, self.interfaces, self.interface_count, LIMITS.record_bytes,
                     self.last_ns, records, count,
                 )  # fmt: skip
                 self.position = begin + at
-            if outcome == OTHER_BLOCK:
+            if outcome == R.OTHER_BLOCK:
                 length = self._other_block(block, at)
                 at += length
                 self.position = begin + at
-                outcome = OTHER_BLOCK if length else NEED_MORE
-        if outcome not in (OTHER_BLOCK, NEED_MORE):
+                outcome = R.OTHER_BLOCK if length else R.NEED_MORE
+        if outcome not in (R.OTHER_BLOCK, R.NEED_MORE):
             self.error = self._damage(block, at, outcome)
         if final and self.error is None and at < len(block):
             self.truncated = True
@@ -114,7 +95,7 @@ class PcapngWalker:
                 self.error = f"the file ends after {len(block)} bytes, inside the section header of pcapng"
         return records[:count], at
 
-    def _other_block(self, block: Bytes, at: int) -> int:
+    def _other_block(self, block: R.Bytes, at: int) -> int:
         """Read the block that the kernel stopped at; returns its length, 0 when it is incomplete or damaged."""
         if block[at : at + 4].tobytes() == SECTION_HEADER or not self.section:
             return self._section_header(block, at)
@@ -129,7 +110,7 @@ class PcapngWalker:
     def _number(self, octets: bytes) -> int:
         return int.from_bytes(octets, "big" if self.big_endian else "little")
 
-    def _section_header(self, block: Bytes, at: int) -> int:
+    def _section_header(self, block: R.Bytes, at: int) -> int:
         """Begin a section, with its byte order and new interface numbers; returns its length, else 0."""
         head = block[at : at + SECTION_BYTES].tobytes()
         if len(head) < SECTION_BYTES:
@@ -186,7 +167,7 @@ class PcapngWalker:
             self.dropped = min(MAX_NS, self.drops_sum)
 
     def _options(self, octets: bytes) -> Iterator[tuple[int, bytes]]:
-        """(code, value) until the end mark, or as far as they are whole."""
+        """(code, value) of each complete option before the end mark."""
         at = 0
         while at + 4 <= len(octets):
             code, size = self._number(octets[at : at + 2]), self._number(octets[at + 2 : at + 4])
@@ -195,12 +176,12 @@ class PcapngWalker:
             yield code, octets[at + 4 : at + 4 + size]
             at += 4 + (size + 3) // 4 * 4
 
-    def _damage(self, block: Bytes, at: int, outcome: int) -> str:
+    def _damage(self, block: R.Bytes, at: int, outcome: int) -> str:
         kind, length = self._number(block[at : at + 4].tobytes()), self._number(block[at + 4 : at + 8].tobytes())
         wrong = {
-            BAD_BLOCK: f"claims a length of {length} bytes, which no block of its kind has",
-            BAD_TRAILER: f"does not repeat its length of {length} bytes at its end",
-            BAD_CAPTURED: f"claims more captured bytes than its {length} bytes hold",
+            R.BAD_BLOCK: f"claims a length of {length} bytes, which no block of its kind has",
+            R.BAD_TRAILER: f"does not repeat its length of {length} bytes at its end",
+            R.BAD_CAPTURED: f"claims more captured bytes than its {length} bytes hold",
         }[outcome]
         return f"the block of type {kind:#x} at byte {self.position} {wrong}; the file is damaged from there on"
 
@@ -245,10 +226,10 @@ def _walk(block, at, big, interfaces, interface_count, limit, last_ns, records, 
     Stops with OTHER_BLOCK at a section header (unchecked), an interface description or statistics (whole and checked).
     """
     while at + BLOCK_BYTES <= len(block):
-        kind = read32(block, at, big)
+        kind = R.read32(block, at, big)
         if kind == SECTION:
-            return count, at, OTHER_BLOCK, last_ns
-        length = read32(block, at + 4, big)
+            return count, at, R.OTHER_BLOCK, last_ns
+        length = R.read32(block, at + 4, big)
         shortest = BLOCK_BYTES
         if kind in (ENHANCED_PACKET, OBSOLETE_PACKET):
             shortest = 32
@@ -259,25 +240,25 @@ def _walk(block, at, big, interfaces, interface_count, limit, last_ns, records, 
         elif kind == STATISTICS:
             shortest = 24
         if length < shortest or length > limit or length % 4 != 0:
-            return count, at, BAD_BLOCK, last_ns
+            return count, at, R.BAD_BLOCK, last_ns
         if at + length > len(block):
             break
-        if read32(block, at + length - 4, big) != length:
-            return count, at, BAD_TRAILER, last_ns
+        if R.read32(block, at + length - 4, big) != length:
+            return count, at, R.BAD_TRAILER, last_ns
         if kind in (INTERFACE, STATISTICS):
-            return count, at, OTHER_BLOCK, last_ns
+            return count, at, R.OTHER_BLOCK, last_ns
         if kind in (ENHANCED_PACKET, OBSOLETE_PACKET, SIMPLE_PACKET):
             outcome, last_ns = _packet(
                 block, at, kind, length, big, interfaces, interface_count, last_ns, records, count
             )
-            if outcome != NEED_MORE:
+            if outcome != R.NEED_MORE:
                 return count, at, outcome, last_ns
             count += 1
         elif kind in (CUSTOM, CUSTOM_NOT_COPIED, JOURNAL):
-            _fill(records, count, at + 8, 0, 0, last_ns, 0, NOT_A_PACKET)
+            _fill(records, count, at + 8, 0, 0, last_ns, 0, R.NOT_A_PACKET)
             count += 1
         at += length
-    return count, at, NEED_MORE, last_ns
+    return count, at, R.NEED_MORE, last_ns
 
 
 @njit
@@ -285,7 +266,7 @@ def _packet(block, at, kind, length, big, interfaces, interface_count, last_ns, 
     """One packet block into `records[count]`; returns (NEED_MORE or BAD_CAPTURED, its time)."""
     if kind == SIMPLE_PACKET:
         interface = 0
-        wire = read32(block, at + 8, big)
+        wire = R.read32(block, at + 8, big)
         captured = min(wire, length - 16)
         if interface_count > 0:
             snaplen = int(interfaces["snaplen"][0])
@@ -294,28 +275,28 @@ def _packet(block, at, kind, length, big, interfaces, interface_count, last_ns, 
         begin = at + 12
     else:
         if kind == ENHANCED_PACKET:
-            interface = read32(block, at + 8, big)
+            interface = R.read32(block, at + 8, big)
         else:  # two bytes of interface number, two of dropped packets
-            both = read32(block, at + 8, big)
+            both = R.read32(block, at + 8, big)
             interface = (both >> 16) if big else (both & 0xFFFF)
-        captured = read32(block, at + 20, big)
-        wire = read32(block, at + 24, big)
+        captured = R.read32(block, at + 20, big)
+        wire = R.read32(block, at + 24, big)
         begin = at + 28
         if captured > length - 32:
-            return BAD_CAPTURED, last_ns
-    link_type = NO_INTERFACE
+            return R.BAD_CAPTURED, last_ns
+    link_type = R.NO_INTERFACE
     if interface < interface_count:
         link_type = int(interfaces["link_type"][interface])
         if kind != SIMPLE_PACKET:
             last_ns = nanoseconds(
-                read32(block, at + 12, big),
-                read32(block, at + 16, big),
+                R.read32(block, at + 12, big),
+                R.read32(block, at + 16, big),
                 int(interfaces["rule"][interface]),
                 int(interfaces["factor"][interface]),
                 int(interfaces["offset_ns"][interface]),
             )
     _fill(records, count, begin, captured, max(captured, wire), last_ns, min(interface, 0x7FFFFFFF), link_type)
-    return NEED_MORE, last_ns
+    return R.NEED_MORE, last_ns
 
 
 @njit

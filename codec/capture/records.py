@@ -10,7 +10,8 @@ Damage never raises: `error` is set, the records before it are returned, and the
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,25 +43,27 @@ Records = NDArray[np.void]
 
 
 class CaptureError(WirehareError, ValueError):
-    """The bytes are not a readable capture; the message has what was found and what was expected."""
+    """The bytes are not a readable capture; the message has what was found and expected."""
 
 
-class Walker(Protocol):
+@dataclass
+class Walker(ABC):
     """Reads the packet records of one capture file, block by block."""
 
     format: str
-    position: int  # offset in the file of the first byte not yet consumed
-    snaplen: int | None  # largest the file declares; None when it declares no limit
-    dropped: int | None  # packets the capturing machine lost, as far as the file tells
-    truncated: bool  # the file ends inside a record
-    error: str | None  # one line: where reading stopped and why
+    position: int = 0  # offset in the file of the first byte not yet consumed
+    snaplen: int | None = None  # largest the file declares; None when it declares no limit
+    dropped: int | None = None  # packets that the capturing machine lost; None when the file has no count
+    truncated: bool = False  # the file ends inside a record
+    error: str | None = None  # one line: where reading stopped and why
+    big_endian: bool = False
 
+    @abstractmethod
     def walk(self, block: Bytes, final: bool) -> tuple[Records, int]:
         """Complete records of `block` (uint8, 1-D, contiguous) as a RECORD array, and the number of bytes consumed.
 
-        `block` begins at `position`; `final` says that no byte follows it in the file.
+        `block` begins at `position`; `final`: no byte follows it in the file.
         """
-        ...
 
 
 def writable(block: Bytes) -> Bytes:

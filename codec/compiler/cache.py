@@ -2,9 +2,9 @@
 
 numba unpickles cache files: a user who can write them runs code in every process that decodes. So a directory is used
 only if no user but this one, root and the owner of these sources can change it or its files; other directories are
-never read. Kernels are loaded from the first directory that has them, in the order of
-`codec.compiler.directories.bases`; it may be read-only, when an administrator or an image provides it. They are stored
-in the first directory that this user can write. Without one they remain in the memory of the process."""
+never read. Kernels are loaded from the first directory that has them, in the order of `codec.compiler.bases`; it may be
+read-only, when an administrator or an image provides it. They are stored in the first directory that this user can
+write. Without one they remain in the memory of the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from numba.core.caching import IndexDataCacheFile, NullCache
 from numba.core.compiler import CompileResult
 
-from codec.compiler.directories import PACKAGE, PACKAGE_CACHE, bases
+from codec.compiler import PACKAGE, PACKAGE_CACHE, bases
 
 ACCESS_LIST = "system.posix_acl_access"
 
@@ -104,7 +104,7 @@ def _unusable(directory: Path) -> str | None:
 @functools.cache
 def _warn(reason: str) -> None:
     warnings.warn(
-        f"Compiled kernels are not cached: {reason}. Every process compiles them anew, which takes minutes; "
+        f"Compiled kernels are not cached: {reason}. Every process compiles them again, which takes minutes; "
         "set NUMBA_CACHE_DIR to a directory of your own.",
         RuntimeWarning,
         stacklevel=2,
@@ -114,19 +114,19 @@ def _warn(reason: str) -> None:
 @functools.cache
 def directories(name: str) -> tuple[tuple[Path, ...], Path | None]:
     """The directories `name` that kernels are loaded from, and the one that they are stored in."""
-    taken: list[Path] = []
+    readable: list[Path] = []
     reasons = []
     for base in bases():
         reason = _distrusted(base) or _unusable(base / name)
         if reason:
             reasons.append(reason)
             continue
-        taken.append(base / name)
+        readable.append(base / name)
         if os.access(base / name, os.W_OK):
-            return tuple(taken), base / name
-    if not taken:
+            return tuple(readable), base / name
+    if not readable:
         _warn("; ".join(reasons))
-    return tuple(taken), None
+    return tuple(readable), None
 
 
 class _CacheFile(IndexDataCacheFile):
@@ -151,16 +151,16 @@ class KernelCache(NullCache):
         code = function.__code__
         base = f"{Path(code.co_filename).stem}.{function.__qualname__}-{code.co_firstlineno}"
         self._base = f"{base}.{sys.implementation.cache_tag}".replace("<", "").replace(">", "")
-        taken, kept = directories(name)
+        readable, writable = directories(name)
         # `name` identifies the sources: no stamp is needed
-        files = {directory: _CacheFile(str(directory), self._base, None) for directory in taken}
-        self.taken = list(files.values())
-        self.kept = files[kept] if kept else None
+        files = {directory: _CacheFile(str(directory), self._base, None) for directory in readable}
+        self.readable = list(files.values())
+        self.writable = files[writable] if writable else None
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
         key = sig, target_context.codegen().magic_tuple()
-        for file in self.taken:
+        for file in self.readable:
             with suppress(OSError):
                 found = file.load(key)
                 if found is not None:
@@ -168,6 +168,6 @@ class KernelCache(NullCache):
         return None
 
     def save_overload(self, sig: Any, cres: Any) -> None:
-        if self.kept and not cres.library.has_dynamic_globals:
+        if self.writable and not cres.library.has_dynamic_globals:
             with suppress(OSError):  # a full disk does not stop decoding
-                self.kept.save((sig, cres.codegen.magic_tuple()), cres._reduce())
+                self.writable.save((sig, cres.codegen.magic_tuple()), cres._reduce())

@@ -5,20 +5,17 @@
     inlined   a `kernel` that is inlined into its callers
 
 With NUMBA_DISABLE_JIT=1, or after `interpret()`, the same functions run as plain Python. The tests compare compiled
-kernels with that reference, so kernels use no construct that only the compiler understands. Small captures are decoded
-in this way until the kernels are compiled: compiling takes minutes; interpreted kernels decode about 50 KB a second.
+kernels with that reference. Small captures are decoded in this way until the kernels are compiled: compiling takes
+minutes; interpreted kernels decode about 50 KB a second. A kernel that Python calls is compiled together with all
+kernels that it calls (`codec.compiler.linking`). The first call imports numba, which takes 0.3 s: a process that only
+plans imports modules of kernels and calls none.
 
-A kernel that Python calls is compiled to machine code together with all kernels that it calls
-(`codec.compiler.linking`). The first call imports numba, which takes 0.3 s: a process that only plans imports modules
-of kernels and calls none.
+Machine code is cached on disk (`codec.compiler.cache`), in a directory named after a digest of the kernel's sources:
+its file and all files of this package that it imports, directly or not, but not their path, so that an environment can
+be moved with its kernels. (numba compares only the file of the function, and would reuse a kernel whose callee in
+another file has changed.) The directories, in order of precedence:
 
-Machine code is cached on disk (`codec.compiler.cache`) in a directory named after a digest of the kernel's sources: its
-own file, and all files of this package that it imports, directly or not. (numba itself compares only the file of the
-function, and would reuse a kernel whose callee in another file has changed.) The digest includes the settings that
-change machine code. It does not include the path of the package, so an environment that is packed with its kernels and
-unpacked elsewhere compiles nothing. The directories, in order of precedence:
-
-    NUMBA_CACHE_DIR                         and no other, where it is set
+    NUMBA_CACHE_DIR                         and no other, when it is set
     __pycache__ in this package
     wirehare in the user's cache directory
 
@@ -37,7 +34,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from codec.compiler.directories import PACKAGE, bases
+from codec.compiler import PACKAGE, bases
 
 DISABLE = "NUMBA_DISABLE_JIT"  # a variable of numba
 SETTINGS = ("NUMBA_OPT", "NUMBA_BOUNDSCHECK")  # they change the machine code of the same sources
@@ -160,10 +157,10 @@ def njit(function: Kernel) -> Kernel:
 def kernel(function: Kernel) -> Kernel:
     """Compile `function` as `njit` does, without reference counts. It may slice arrays, but not allocate them.
 
-    numba counts references to every array of every NamedTuple that a compiled function receives. Where a loop or a
-    branch keeps it from cancelling a pair, a call costs an atomic instruction for each array. Functions over writers
-    and tables (some 40 arrays) spend nine tenths of their time on that. numba refuses to compile a function without
-    counts that would allocate ("NRT required but not enabled").
+    numba counts references to every array of every NamedTuple that a compiled function receives: often an atomic
+    instruction for each array of each call. Functions over writers and tables (some 40 arrays) spend nine tenths of
+    their time on that. numba does not compile a function without counts that allocates ("NRT required but not
+    enabled").
     """
     return _compile(function, _nrt=False)
 

@@ -2,7 +2,7 @@
 
 Reaching a limit never raises and never loses data silently: a row (status, error, a skipped span), the `limits` fact of
 the connection (REACHED) or the account of the capture shows it, or the comment has the alternative. The values are
-compiled into the kernels; a change of this file compiles them anew.
+compiled into the kernels; a change of this file compiles them again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Limits:
     interfaces: int = 65_536
     # Compressed captures: a bomb expands by more than this without end; a real capture compresses 3 to 30 times.
     expansion_ratio: int = 1000
-    # The ratio is checked above this size: a small, repetitive capture is no bomb.
+    # The ratio is checked above this size: a small, repetitive capture is not a bomb.
     expansion_grace: int = 64 * 1024 * 1024
     # Bytes of later data stored while an earlier segment is awaited, per direction; a full 10 Gbit/s * 13 ms window.
     reorder_bytes: int = 16 * 1024 * 1024
@@ -51,13 +51,13 @@ class Limits:
     # Packets of the file after its first fragment that a datagram waits for the others, and is known afterwards so
     # that late copies begin no new one: fragments are sent back to back, several capture queues mix some hundred.
     fragment_packets: int = 4096
-    # Datagrams that wait at a time, each in 64 KB (touched only as far as it is filled): 16 MB.
+    # Datagrams that wait at a time, each in 64 KB (unused pages are never touched): 16 MB.
     fragment_datagrams: int = 256
     # A frame is buffered whole to decode it; larger ones (no frame_max in practice is higher) are malformed.
     frame_bytes: int = 16 * 1024 * 1024
     # Octets stored of a frame up to its first missing byte, to decode them: more than a usual snaplen leaves, and more
     # than arguments and properties have.
-    torn_bytes: int = 64 * 1024
+    partial_bytes: int = 64 * 1024
     # Larger sizes are implausible: negotiated are 128 KB to a few MB, and octets that are not a size field are above
     # this in 31 of 32 cases.
     plausible_frame_bytes: int = 128 * 1024 * 1024
@@ -78,9 +78,9 @@ class Limits:
     delivery_bytes: int = 8 * 1024 * 1024
     # Octets of a section of 1.0 before its contents: descriptor, constructor, size; 20 are usual. More are malformed.
     section_head_bytes: int = 64
-    # How far a stream without protocol header is searched for frames before it is declared foreign.
+    # Bytes of a stream without protocol header that are searched for frames before it is declared foreign.
     detect_bytes: int = 1024 * 1024
-    # Spans of such a stream, captured and missing in turn, after which it is declared foreign, too.
+    # Spans of such a stream, captured and missing in turn, after which it is declared foreign as well.
     detect_spans: int = 30
     # Table entries, and sections of a 0-10 header, that are checked to detect a frame: so many in a row are no
     # coincidence, and thousands of forged frame headers may share one long table.
@@ -95,11 +95,11 @@ class Limits:
     unresolved_rows: int = 256
     # Protocol headers, and versions in connection.start, stored of a connection; the frames have all of them.
     offers: int = 8
-    # Bytes of each side of a TLS stream in which its hello is searched; a longer one is not read.
+    # First bytes of each direction of a TLS stream, which have its hello; a longer hello is not read.
     hello_bytes: int = 4096
     # A message of a TLS handshake, such as a chain of certificates; a longer one is not read.
     handshake_bytes: int = 64 * 1024
-    # 0-RTT data that wait until the server is seen to accept them: servers take 16 KB by default.
+    # 0-RTT data that wait until the server accepts them: servers accept 16 KB by default.
     early_bytes: int = 64 * 1024
     # Bytes that may be decrypted by trial after losses and with secrets that may not fit: this much of each connection
     # ...
@@ -114,7 +114,7 @@ class Limits:
     trial_numbers: int = 1 << 18
     # Octets of a connection that wait for the first octets of a layer; after them the connection has no layer.
     layer_bytes: int = 256 * 1024
-    # The request for WebSocket, and its response, with headers: web servers accept 8 to 16 KB.
+    # The WebSocket request, and its response, with headers: web servers accept 8 to 16 KB.
     upgrade_bytes: int = 16 * 1024
     # Larger frames of WebSocket are not searched for where a boundary was lost.
     websocket_frame_bytes: int = 16 * 1024 * 1024
@@ -124,7 +124,7 @@ class Limits:
     # oldest are written with outcome 'unknown'. Brokers throttle far below.
     outstanding_messages: int = 1 << 21
     # Connections of one flow that begin with equal packets are distinguished among this many later ones.
-    names_kept: int = 4096
+    flow_openings: int = 4096
     # Publishes of one key that are compared with a delivery. Without a match among them the delivery, and all
     # deliveries of its queue with that key, are ambiguous.
     pairing_probes: int = 1024
@@ -152,20 +152,6 @@ REACHED = (
     "order of both sides",  # ack_ns, ack_segments, reorder_bytes
 )
 (
-    REORDER_WINDOW,
-    STRAY_SEGMENT,
-    FRAME_SIZE,
-    VALUE_SIZE,
-    NESTING,
-    SEARCH,
-    SEGMENT_SIZE,
-    OPEN_DELIVERIES,
-    DELIVERY_SIZE,
-    PROTOCOL_HEADERS,
-    HELLO_SIZE,
-    OUTSTANDING,
-    HANDSHAKE,
-    EARLY_DATA,
-    TRIAL,
-    ORDER_OF_SIDES,
-) = (1 << bit for bit in range(len(REACHED)))
+    REORDER_WINDOW, STRAY_SEGMENT, FRAME_SIZE, VALUE_SIZE, NESTING, SEARCH, SEGMENT_SIZE, OPEN_DELIVERIES,
+    DELIVERY_SIZE, PROTOCOL_HEADERS, HELLO_SIZE, OUTSTANDING, HANDSHAKE, EARLY_DATA, TRIAL, ORDER_OF_SIDES,
+) = (1 << bit for bit in range(len(REACHED)))  # fmt: skip

@@ -1,12 +1,11 @@
-"""TCP segments in, the same connection in order out: without retransmissions, with holes marked.
+"""TCP segments to the same connection in order: without retransmissions, with holes marked.
 
-The rules are those of the decoder itself (`codec.amqp.connections.transport`, `codec.net`): which copy of a byte
-counts, when a hole is certain, which direction waits for the other. The output is SEGMENT records:
+The rules are those of the decoder (`codec.amqp.connections.transport`, `codec.tcp`): which copy of a byte counts, when
+a hole is certain, which direction waits for the other. The output is SEGMENT records. For each segment:
 
-* what a segment completed: bytes (`cap_len` of them, end to end in `octets`) or a hole (`wire_len` bytes, none
-captured), with flags PEER_IS_LATE and IS_LATE if the order of both directions is unknown; * after it one without
-payload for the segment itself, with its flags; `ack` is 1 if it acknowledges the FIN of the other
-  direction.
+* what it completed: bytes (`cap_len` of them, end to end in `octets`) or a hole (`wire_len` bytes, none captured), with
+  the flags PEER_IS_LATE and IS_LATE if the order of both directions is unknown;
+* then a record without payload, with its flags. `ack` is 1 if it acknowledges the FIN of the other direction.
 
 Sequence numbers of the output are those of the stream. `Tcp` has the state between two calls.
 """
@@ -18,25 +17,25 @@ from typing import NamedTuple
 import numpy as np
 
 from codec.amqp import rows as R
-from codec.amqp.connections.begun import new_begun
 from codec.amqp.connections.flows import DRAIN, DRAIN_PEER, PLACE
-from codec.amqp.connections.transport import begins_anew, bring, open_window, take
+from codec.amqp.connections.lifecycle import new_openings
+from codec.amqp.connections.transport import NO_PIECE, deliver_piece, open_window, opens_connection, take_segment
 from codec.amqp.stream import can_continue, has_more, has_waiting_bytes, is_drained
 from codec.compiler.kernel import kernel
 from codec.net.segments import ACK, IS_LATE, PEER_IS_LATE, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, Stream, new_stream
-from codec.tcp.pieces import drop_first_piece, hole_ahead
-from codec.tcp.reassembly import WRAP, anchor, declare_missing, make_room, offset_of, release
+from codec.tcp.pieces import hole_ahead
+from codec.tcp.reassembly import WRAP, declare_missing, offset_of, release
 from codec.variant.writer import copy_bytes
 
-ANEW = -1  # another connection begins with this segment
+NEW_CONNECTION = -1  # another connection begins with this segment
 EVENTS = 1 << 13
 OCTETS = 1 << 20
 
 
 class Tcp(NamedTuple):
     """`connection`: CONNECTION (1,); `directions`: DIRECTION (2,); `out`: SEGMENT (EVENTS,); `octets` uint8: their
-    bytes; `used` int64 (2,): how many of both. `rows` stay empty."""
+    bytes; `used` int64 (2,): records and bytes in them. `rows` stay empty."""
 
     connection: np.ndarray
     directions: np.ndarray
@@ -49,10 +48,10 @@ class Tcp(NamedTuple):
 
 def new_tcp() -> Tcp:
     """A new connection."""
-    begun = new_begun(False)
-    connection = begun.connection.copy().view(np.recarray)
+    openings = new_openings(False)
+    connection = openings.connection.copy().view(np.recarray)
     connection["phase"] = PLACE
-    directions = np.concatenate([begun.direction, begun.direction]).view(np.recarray)
+    directions = np.concatenate([openings.direction, openings.direction]).view(np.recarray)
     return Tcp(
         connection,
         directions,
@@ -64,11 +63,6 @@ def new_tcp() -> Tcp:
     )
 
 
-def begin_at(tcp: Tcp, direction: int, seq: int) -> None:
-    """The stream of `direction` begins with sequence number `seq`."""
-    anchor(tcp.directions[direction], seq)
-
-
 @kernel
 def _full(t):
     """Whether there is no room for one more event of one byte."""
@@ -77,7 +71,7 @@ def _full(t):
 
 @kernel
 def _event(t, direction, ts_ns, packet_no, file, seq, ack, wire_len, cap_len, flags):
-    """Append an event; its bytes are copied to the end of `octets` already."""
+    """Append an event, whose bytes are at the end of `octets` already."""
     n = int(t.used[0])
     e = t.out[n]
     e.order_ns = t.connection[0].now_ns
@@ -89,7 +83,7 @@ def _event(t, direction, ts_ns, packet_no, file, seq, ack, wire_len, cap_len, fl
     e.wire_len = wire_len
     e.cap_len = cap_len
     e.file = file
-    e.window = 1  # open: the time it was closed is counted here
+    e.window = 1  # open: zero windows are counted here
     e["flags"] = flags
     e.direction = direction
     t.used[0] = n + 1
@@ -123,7 +117,7 @@ def _output(t, direction, waiting):
 
 @kernel
 def _drain(t, direction):
-    """Output bytes in order, insert waiting pieces, declare certain holes."""
+    """Output bytes in order, add later bytes that are now in order, declare holes that are certain."""
     c = t.connection[0]
     d, s = t.directions[direction], t.streams[direction]
     peer = t.directions[1 - direction]
@@ -131,23 +125,12 @@ def _drain(t, direction):
         code = _output(t, direction, release(d, s, peer))
         if code != DONE:
             return code
-        if d.piece_end > d.piece_from and s.pieces[d.piece_from].start <= d.next:
-            piece = s.pieces[d.piece_from]
-            old = int(d.next) - int(piece.start)
-            size = int(piece.length) - old
-            if size > 0:
-                code = make_room(d, s, size, 1)
-                if code != DONE:
-                    return code
-                at = int(piece.pool_at) + old
-                arrival, packet_no, ts_ns, file = piece.arrival, piece.packet_no, piece.ts_ns, piece.file
-                needs = int(piece.needs)
-                bring(c, d, s, s.pool, at, size, int(arrival), int(packet_no), int(ts_ns), int(file), needs)
-            if piece.cut > 0:
-                d.cut_end = max(int(d.cut_end), int(piece.start) + int(piece.length) + int(piece.cut))
-            drop_first_piece(d, s)
+        code = deliver_piece(c, d, s)
+        if code == DONE:
             continue
-        gap = hole_ahead(d, s, c.over, int(c.now_ns), int(c.arrival))
+        if code != NO_PIECE:
+            return code
+        gap = hole_ahead(d, s, c.ended, int(c.now_ns), int(c.arrival))
         if gap == 0 or d.ready < d.next:
             return DONE
         if _full(t):
@@ -167,9 +150,9 @@ def order(t, segments, payload, i):
         d = t.directions[direction]
         peer = t.directions[1 - direction]
         if c.phase == PLACE:
-            if begins_anew(d, peer, g):
-                return ANEW, i, direction
-            code = take(c, d, peer, direction, t.streams[direction], t.rows, g, payload)
+            if opens_connection(d, peer, g):
+                return NEW_CONNECTION, i, direction
+            code = take_segment(c, d, peer, direction, t.streams[direction], t.rows, g, payload)
             if code != DONE:
                 return code, i, direction
             c.phase = DRAIN
@@ -197,17 +180,17 @@ def order(t, segments, payload, i):
 
 @kernel
 def end_order(t):
-    """End of segments: both directions output what waits. (code, direction that needs room)."""
+    """No more segments: both directions output all that waits. Returns (code, direction that needs room)."""
     c = t.connection[0]
-    c.over = 1
-    going_on = True
-    while going_on:
+    c.ended = 1
+    again = True
+    while again:
         for direction in range(2):
             if not is_drained(t.directions[direction]):
                 code = _drain(t, direction)
                 if code != DONE:
                     return code, direction
-        going_on = has_waiting_bytes(t.directions) and can_continue(t)
+        again = has_waiting_bytes(t.directions) and can_continue(t)
     for direction in range(2):
         open_window(t.directions[direction], int(c.last_ns))
     return DONE, 0

@@ -1,12 +1,12 @@
-"""Finds connections whose AMQP is in TLS or WebSocket, among segments of others.
+"""Finds the connections whose AMQP is in TLS or WebSocket, among the segments of all connections.
 
     layers = Layers(secrets)
-    for part in layers.feed(flows, ends, segments, payload):    # groups of flows, as the decoder is fed
+    for part in layers.feed(flows, ends, segments, payload):    # groups of flows, as for the decoder
         ...                                                     # part.segments go to the decoder
-    layers.concluded(connections, directions)                   # correct what the decoder counted
+    layers.correct_ended(connections, directions)               # corrects the counters of the decoder
 
-Segments pass untouched until one begins with a ClientHello whose secrets are known, or with an upgrade to WebSocket.
-From there on `codec.layers.connection` reads the connection. TLS without secrets passes untouched to the decoder.
+Segments pass unchanged until one begins with a ClientHello whose secrets are known, or with an upgrade to WebSocket.
+From there on `codec.layers.connection` reads the connection. TLS without secrets passes unchanged to the decoder.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.amqp.connections.ended import Concluded
-from codec.amqp.connections.facts import hellos
+from codec.amqp.connections.facts import tls_prefixes
+from codec.amqp.connections.lifecycle import EndedConnections
 from codec.compiler.kernel import inlined, kernel
+from codec.layers.chunks import Layer
 from codec.layers.connection import LayeredConnection, Part
-from codec.layers.stretches import Layer
 from codec.layers.tls.handshake import BEGAN_BEFORE, NO_HANDSHAKE, NO_SECRETS
 from codec.layers.tls.hello import RECORD_HANDSHAKE, hello_facts, random_of
 from codec.layers.tls.keylog import SecretSource
@@ -33,7 +33,7 @@ from codec.tcp.direction import TLS
 
 # Trial of secrets on a connection that began before the capture: on so many records, in so many segments.
 TRIED_RECORDS, TRIED_SEGMENTS = 2, 64
-# Cap on connections without success, some 0.3 CPU seconds each: so many, and one more per so many octets of segments.
+# Bound on failed trials, some 0.3 CPU seconds each: so many connections, and one more for so many octets of segments.
 # It applies per task, so beyond it, which connections are tried depends on the partitioning.
 TRIED_CONNECTIONS, OCTETS_PER_CONNECTION = 32, 1 << 24
 
@@ -42,6 +42,8 @@ HELLO_HEAD = 43  # octets of a record with a ClientHello up to the end of its ra
 ANY = -1
 HELLO = (0x16, 3, ANY, ANY, ANY, 1, ANY, ANY, ANY, 3)  # handshake record, version 3.x, ClientHello, version 3.x
 REQUEST = (0x47, 0x45, 0x54, 0x20)  # "GET "
+HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
+TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
 
 
 @inlined
@@ -78,19 +80,19 @@ def head_at(segments: np.ndarray, payload: np.ndarray, i: int) -> bytes:
 
 class Layers:
     """Finds the connections that have layers, one flow after the other. `carry`: states of TLS connections may be
-    exported, with their secrets; those of WebSocket in clear always are. `parking`: at the end of a flow its connection
-    does not end, but waits for `parked`. `resuming`: a flow may continue a connection of an earlier capture, which is
-    passed to `resume` after the first part of that flow, which has no segments."""
+    saved, with their secrets; those of WebSocket in clear always may. `suspending`: at the end of a flow its connection
+    does not end, but waits for `take_suspended`. `resuming`: a flow may continue a connection of an earlier capture,
+    which is passed to `resume` after the first part of that flow, which has no segments."""
 
     def __init__(self, secrets: SecretSource | None = None, carry: bool = False) -> None:
         self.carry, self._secrets = carry, secrets
-        self.parking = self.resuming = False
+        self.suspending = self.resuming = False
         self._recent = secrets.recent() if secrets is not None else []
         self._flow_key = b""
         self._current: LayeredConnection | None = None
-        self._parked: dict[bytes, LayeredConnection] = {}
+        self._suspended: dict[bytes, LayeredConnection] = {}
         self._ended: dict[int, LayeredConnection] = {}
-        self._octets = self._failed_trials = 0  # seen; connections with failed trials
+        self._octets = self._failed_trials = 0  # octets of segments; connections with failed trials
 
     def feed(self, flows: np.ndarray, ends: np.ndarray, segments: np.ndarray, payload: np.ndarray) -> Iterator[Part]:
         """The same flows, with the contents of their layers."""
@@ -107,14 +109,14 @@ class Layers:
 
     def finish(self) -> Iterator[Part]:
         """The current flow has no more segments."""
-        if self._current is not None and self.parking and (self.carry or self._current.tls is None):
-            self._parked[self._current.flow] = self._current
+        if self._current is not None and self.suspending and (self.carry or self._current.tls is None):
+            self._suspended[self._current.flow] = self._current
             self._current = None
         yield from self._end()
 
-    def parked(self, flow: bytes) -> LayeredConnection | None:
+    def take_suspended(self, flow: bytes) -> LayeredConnection | None:
         """The connection of a flow that has no more segments, once."""
-        return self._parked.pop(flow, None)
+        return self._suspended.pop(flow, None)
 
     def resume(self, layered: LayeredConnection) -> None:
         """The current flow continues this connection."""
@@ -138,12 +140,12 @@ class Layers:
             yield Part(flow[None], np.zeros(1, np.int64), segments[:0], payload)
         begins, self._flow_key = self._flow_key != flow.tobytes(), flow.tobytes()
         if begins and self._current is None and not self.resuming and len(segments):
-            tls = self._begun_before(segments, payload)
+            tls = self._tls_before_capture(segments, payload)
             self._current = LayeredConnection(flow.tobytes(), segments[0], tls) if tls is not None else None
         i = 0
         while i < len(segments):
             if self._current is not None:
-                parts, taken = self._current.take(segments[i:], payload)
+                parts, taken = self._current.feed(segments[i:], payload)
                 yield from parts
                 i += taken
                 if i < len(segments):
@@ -172,7 +174,7 @@ class Layers:
                 return i, WebSocket(int(g["direction"]))
             i += 1
 
-    def _begun_before(self, segments: np.ndarray, payload: np.ndarray) -> Tls | None:
+    def _tls_before_capture(self, segments: np.ndarray, payload: np.ndarray) -> Tls | None:
         """The TLS of a connection that began before the capture, if its secrets are found by trial."""
         if not self._recent or int(segments["flags"][0]) & SYN:
             return None
@@ -196,7 +198,7 @@ class Layers:
         """Whether this connection had layers and has ended."""
         return connection in self._ended
 
-    def concluded(self, connections: np.ndarray, directions: np.ndarray) -> dict[int, dict[str, Any]]:
+    def correct_ended(self, connections: np.ndarray, directions: np.ndarray) -> dict[int, dict[str, Any]]:
         """Correct the records of ended connections; the facts of those that had layers, by place."""
         found = {}
         if self._ended:
@@ -208,20 +210,16 @@ class Layers:
         return found
 
 
-HANDSHAKE_RECORD = bytes([RECORD_HANDSHAKE])
-TRANSPORTS = ("tcp", "tls", "websocket", "websocket+tls")
-
-
-def layer_facts(ended: Concluded) -> dict[int, dict[str, Any]]:
+def layer_facts(ended: EndedConnections) -> dict[int, dict[str, Any]]:
     """Facts for `connections.tls`, by place of the encrypted connection."""
     found: dict[int, dict[str, Any]] = {}
-    of_hellos = hellos(ended)
+    prefixes = tls_prefixes(ended)
     for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
-        known: dict[str, Any] = hello_facts(*of_hellos.get(place, (b"", b"")))
+        known: dict[str, Any] = hello_facts(*prefixes.get(place, (b"", b"")))
         found[place] = known | {"decrypted": False}
-    for place in of_hellos:
+    for place in prefixes:
         if place not in found:
-            found[place] = dict(hello_facts(*of_hellos[place])) | {"decrypted": False}
+            found[place] = dict(hello_facts(*prefixes[place])) | {"decrypted": False}
     for place, facts in ended.layers.items():
         if facts["tls"] is not None:
             found[place] = facts["tls"]
@@ -232,19 +230,19 @@ def layer_facts(ended: Concluded) -> dict[int, dict[str, Any]]:
     return found
 
 
-def unread(ended: Concluded) -> list[str | None]:
+def unread(ended: EndedConnections) -> list[str | None]:
     """Why TLS or WebSocket was not read, or not to the end; None: was read."""
     found: list[str | None] = [None] * len(ended.connections)
-    began, of_hellos = ended.connections["syn_ns"] >= 0, hellos(ended)
+    began, prefixes = ended.connections["syn_ns"] >= 0, tls_prefixes(ended)
     for place in np.flatnonzero((ended.directions["mode"] == TLS).any(1)).tolist():
-        has_hello = any(octets[:1] == HANDSHAKE_RECORD for octets in of_hellos.get(place, ()))
+        has_hello = any(octets[:1] == HANDSHAKE_RECORD for octets in prefixes.get(place, ()))
         found[place] = NO_SECRETS if has_hello else NO_HANDSHAKE if began[place] else BEGAN_BEFORE
     for place, facts in ended.layers.items():
         found[place] = facts["unread_because"]
     return found
 
 
-def transports(ended: Concluded) -> NDArray[np.int64]:
+def transports(ended: EndedConnections) -> NDArray[np.int64]:
     """Values of `connections.transport`, as places in TRANSPORTS."""
     found = np.where((ended.directions["mode"] == TLS).any(1), 1, 0).astype(np.int64)
     for place, facts in ended.layers.items():

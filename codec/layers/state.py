@@ -1,7 +1,7 @@
-"""The state of a connection's layers as a value: exported after one capture, restored with the next.
+"""The state of a connection's layers as JSON values: saved after one capture, restored with the next.
 
-It has the secrets of the connection and is part of `ConnectionState` where that is requested (`Layers(carry=True)`):
-such states must be kept as private as a key log.
+It has the secrets of the connection and is part of `ConnectionState` only on request (`Layers(carry=True)`): keep such
+states as private as a key log.
 """
 
 from __future__ import annotations
@@ -12,180 +12,168 @@ from typing import Any
 
 import numpy as np
 
-from codec.amqp import rows as R
 from codec.amqp.connections.connection import CONNECTION
-from codec.amqp.connections.state import file_names, renumbered, stream_arrays, with_files
+from codec.amqp.connections.parts import STREAM_ARRAYS, file_numbers, renumber_all, retain_used_files, stream_arrays
 from codec.layers import websocket
+from codec.layers.chunks import Layer
 from codec.layers.ordered import Tcp, new_tcp
-from codec.layers.stretches import Layer
 from codec.layers.tls import handshake
 from codec.layers.tls.ciphers import cipher, keys_13
 from codec.layers.tls.hello import Hello
 from codec.layers.tls.records import Tls
 from codec.layers.tls.suites import SUITES, TLS12
 from codec.layers.websocket import WebSocket
-from codec.tcp.direction import DIRECTION, MARK, PIECE
+from codec.tcp.direction import DIRECTION, MARK, PIECE, Stream, enlarged
 
 Value = Any  # of JSON
-_STREAM = {"bytes": np.dtype("u1"), "marks": MARK, "pieces": PIECE, "pool": np.dtype("u1")}
 _ARRAYS = {
     "connection": CONNECTION,
     "directions": DIRECTION,
-    **{f"{name}{side}": kind for side in (0, 1) for name, kind in _STREAM.items()},
-}
-# Fields of a TLS side that are plain values; ciphers are derived from secrets again.
-_PLAIN = tuple(
+    **{f"{name}{side}": kind for side in (0, 1) for name, kind in (
+        ("bytes", np.dtype("u1")), ("marks", MARK), ("pieces", PIECE), ("pool", np.dtype("u1")),
+    )},
+}  # fmt: skip
+# Attributes with plain values. Ciphers are derived from secrets again.
+_TLS = ("early_suite", "reason", "alpn", "budget", "output_bytes", "early_accepted", "limits")
+_TLS_SIDE = tuple(
     field.name for field in dataclasses.fields(handshake.Side) if field.name not in ("cipher", "next_cipher", "stages")
 )
+_WEBSOCKET = ("reason", "subprotocol", "accepted", "output_bytes")
 
 
-def packed(value: Value) -> Value:
+def to_json(value: Value) -> Value:
     """Octets as a JSON value; everything else unchanged."""
     return {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value
 
 
-def unpacked(value: Value) -> Value:
-    """The inverse of `packed`."""
+def from_json(value: Value) -> Value:
+    """The inverse of `to_json`."""
     return bytes.fromhex(value["hex"]) if isinstance(value, dict) and set(value) == {"hex"} else value
 
 
-def tcp_state(tcp: Tcp, files: Sequence[str]) -> dict[str, Value]:
+def _set_all(layer: Layer, names: Sequence[str], state: Mapping[str, Value]) -> None:
+    for name in names:
+        value = state[name]
+        setattr(layer, name, list(value) if isinstance(value, list) else value)
+
+
+def save_tcp(tcp: Tcp, files: Sequence[str]) -> dict[str, Value]:
     """The TCP of a connection; `files`: capture files by number."""
     directions = np.array(tcp.directions)
-    arrays: dict[str, np.ndarray] = {"connection": np.array(tcp.connection)}
+    arrays: dict[str, np.ndarray] = {"connection": np.array(tcp.connection), "directions": directions}
     for side in (0, 1):
         arrays |= {f"{name}{side}": array for name, array in stream_arrays(tcp, side, directions).items()}
-    arrays |= {"directions": directions, "cells": np.zeros((0, len(R.COLUMNS)), np.int64)}
-    arrays, used = renumbered(arrays, files)
-    return {"files": used} | {name: packed(arrays[name].tobytes()) for name in _ARRAYS}
+    arrays, used = retain_used_files(arrays, files)
+    return {"files": used} | {name: to_json(arrays[name].tobytes()) for name in _ARRAYS}
 
 
-def tcp_of(state: Mapping[str, Value], number: Callable[[str], int]) -> Tcp:
-    """The inverse of `tcp_state`; `number` of a capture file here."""
-    places = file_names(state["files"], number)
-    arrays = {name: with_files(np.frombuffer(unpacked(state[name]), kind), places) for name, kind in _ARRAYS.items()}
+def restore_tcp(state: Mapping[str, Value], number: Callable[[str], int]) -> Tcp:
+    """The inverse of `save_tcp`; `number` gives the number of a capture file."""
+    arrays = {name: np.frombuffer(from_json(state[name]), kind) for name, kind in _ARRAYS.items()}
+    arrays = renumber_all(arrays, file_numbers(state["files"], number))
     tcp = new_tcp()
     tcp.connection[:] = arrays["connection"]
     tcp.directions[:] = arrays["directions"]
     streams = []
     for side in (0, 1):
-        rooms = {}
-        for name in _STREAM:
-            array, room = arrays[f"{name}{side}"], getattr(tcp.streams[side], name)
-            if len(array) > len(room):
-                room = np.zeros(2 * len(array), room.dtype)
-                room = room.view(np.recarray) if name in ("marks", "pieces") else room
-            room[: len(array)] = array
-            rooms[name] = room
-        streams.append(tcp.streams[side]._replace(**rooms))
+        room = {}
+        for name in STREAM_ARRAYS:
+            array, room[name] = arrays[f"{name}{side}"], getattr(tcp.streams[side], name)
+            while len(array) > len(room[name]):
+                room[name] = enlarged(room[name])
+            room[name][: len(array)] = array
+        streams.append(Stream(**room))
     return tcp._replace(streams=(streams[0], streams[1]))
 
 
-def _hello_state(hello: Hello | None) -> Value:
+def _save_hello(hello: Hello | None) -> Value:
     if hello is None:
         return None
-    return {
-        "version": hello.version,
-        "random": hello.random.hex(),
-        "session": hello.session.hex(),
-        "suites": hello.suites,
-        "extensions": {str(kind): octets.hex() for kind, octets in hello.extensions.items()},
-    }
+    extensions = {str(kind): octets.hex() for kind, octets in hello.extensions.items()}
+    return [hello.version, hello.random.hex(), hello.session.hex(), hello.suites, extensions]
 
 
-def _hello_of(state: Value) -> Hello | None:
+def _restore_hello(state: Value) -> Hello | None:
     if state is None:
         return None
-    extensions = {int(kind): bytes.fromhex(octets) for kind, octets in state["extensions"].items()}
-    random, session = bytes.fromhex(state["random"]), bytes.fromhex(state["session"])
-    return Hello(state["version"], random, session, tuple(state["suites"]), extensions)
+    version, random, session, suites, extensions = state
+    found = {int(kind): bytes.fromhex(octets) for kind, octets in extensions.items()}
+    return Hello(version, bytes.fromhex(random), bytes.fromhex(session), tuple(suites), found)
 
 
-def tls_state(tls: Tls) -> dict[str, Value]:
+def save_tls(tls: Tls) -> dict[str, Value]:
     """A TLS layer, with its secrets."""
     sides = [
-        {name: packed(getattr(side, name)) for name in _PLAIN}
+        {name: to_json(getattr(side, name)) for name in _TLS_SIDE}
         | {
             "open": side.cipher is not None,
             "next": side.next_cipher is not None,
-            "stages": [packed(secret) for secret, _ in side.stages],
+            "stages": [to_json(secret) for secret, _ in side.stages],
         }
         for side in tls.sides
     ]
     return {
         "client": tls.client,
-        "secrets": {label.decode(): packed(secret) for label, secret in tls.known_secrets.items()},
+        "secrets": {label.decode(): to_json(secret) for label, secret in tls.secrets.items()},
         "sides": sides,
-        "hellos": [_hello_state(hello) for hello in tls.hellos],
+        "hellos": [_save_hello(hello) for hello in tls.hellos],
         "suite": next((number for number, suite in SUITES.items() if suite is tls.suite), None),
-        "early_suite": tls.early_suite,
-        "reason": tls.reason,
-        "alpn": tls.alpn,
-        "budget": tls.budget,
-        "plain_bytes": tls.plain_bytes,
-        "early": [packed(part) for part in tls.waiting_early],
-        "accepted": tls.early_accepted,
-        "limits": tls.limits,
+        "early": [to_json(part) for part in tls.waiting_early],
+        **{name: getattr(tls, name) for name in _TLS},
     }
 
 
-def tls_of(state: Mapping[str, Value]) -> Tls:
-    """The inverse of `tls_state`."""
-    tls = Tls(state["client"], {label.encode(): unpacked(secret) for label, secret in state["secrets"].items()})
-    tls.hellos = [_hello_of(hello) for hello in state["hellos"]]
+def restore_tls(state: Mapping[str, Value]) -> Tls:
+    """The inverse of `save_tls`."""
+    tls = Tls(state["client"], {label.encode(): from_json(secret) for label, secret in state["secrets"].items()})
+    _set_all(tls, _TLS, state)
+    tls.hellos = [_restore_hello(hello) for hello in state["hellos"]]
     tls.suite = None if state["suite"] is None else SUITES[state["suite"]]
-    tls.early_suite, tls.reason, tls.alpn = state["early_suite"], state["reason"], state["alpn"]
-    tls.budget, tls.plain_bytes = state["budget"], list(state["plain_bytes"])
-    tls.waiting_early = [unpacked(part) for part in state["early"]]
-    tls.early_accepted, tls.limits = state["accepted"], state["limits"]
+    tls.waiting_early = [from_json(part) for part in state["early"]]
     of_12 = tls.ciphers_12() if tls.suite is not None and tls.suite.version == TLS12 else None
     for way, (side, known) in enumerate(zip(tls.sides, state["sides"], strict=True)):
-        for name in _PLAIN:
-            value = unpacked(known[name])
+        for name in _TLS_SIDE:
+            value = from_json(known[name])
             if isinstance(value, list):
                 value = [tuple(each) for each in value]
             setattr(side, name, bytearray(value) if isinstance(getattr(side, name), bytearray) else value)
         if of_12 is not None:
-            mine = of_12[0 if way == tls.client else 1]
-            side.cipher, side.next_cipher = mine if known["open"] else None, mine if known["next"] else None
+            own = of_12[0 if way == tls.client else 1]
+            side.cipher, side.next_cipher = own if known["open"] else None, own if known["next"] else None
             continue
         suite = SUITES[state["early_suite"]] if side.early and state["early_suite"] is not None else tls.suite
         if known["open"] and suite is not None:
             side.cipher = cipher(suite, keys_13(suite, side.secret))
         if tls.suite is not None:
-            secrets = [unpacked(secret) for secret in known["stages"]]
+            secrets = [from_json(secret) for secret in known["stages"]]
             side.stages = [(secret, cipher(tls.suite, keys_13(tls.suite, secret))) for secret in secrets]
     return tls
 
 
-def websocket_state(layer: WebSocket) -> dict[str, Value]:
+def save_websocket(layer: WebSocket) -> dict[str, Value]:
     """A WebSocket layer."""
-    sides = [
-        {field.name: packed(getattr(side, field.name)) for field in dataclasses.fields(side)} for side in layer.sides
-    ]
-    named = ("client", "reason", "subprotocol", "accepted", "plain_bytes")
-    return {"sides": sides} | {name: getattr(layer, name) for name in named}
+    sides = [{name: to_json(value) for name, value in vars(side).items()} for side in layer.sides]
+    return {"client": layer.client, "sides": sides} | {name: getattr(layer, name) for name in _WEBSOCKET}
 
 
-def websocket_of(state: Mapping[str, Value]) -> WebSocket:
-    """The inverse of `websocket_state`."""
+def restore_websocket(state: Mapping[str, Value]) -> WebSocket:
+    """The inverse of `save_websocket`."""
     layer = WebSocket(state["client"])
-    layer.reason, layer.subprotocol = state["reason"], state["subprotocol"]
-    layer.accepted, layer.plain_bytes = state["accepted"], list(state["plain_bytes"])
+    _set_all(layer, _WEBSOCKET, state)
     sides = []
     for known in state["sides"]:
-        values = {name: unpacked(value) for name, value in known.items()}
+        values = {name: from_json(value) for name, value in known.items()}
         sides.append(websocket.Side(**values | {"pending": bytearray(values["pending"])}))
     layer.sides = (sides[0], sides[1])
     return layer
 
 
-def layer_state(layer: Layer) -> dict[str, Value]:
+def save_layer(layer: Layer) -> dict[str, Value]:
     """A layer, by its kind."""
     if isinstance(layer, Tls):
-        return {"tls": tls_state(layer)}
+        return {"tls": save_tls(layer)}
     assert isinstance(layer, WebSocket)
-    return {"websocket": websocket_state(layer)}
+    return {"websocket": save_websocket(layer)}
 
 
 def holds_secrets(state: Mapping[str, Value]) -> bool:
@@ -193,6 +181,6 @@ def holds_secrets(state: Mapping[str, Value]) -> bool:
     return any("tls" in layer for layer in state["stack"])
 
 
-def layer_of(state: Mapping[str, Value]) -> Layer:
-    """The inverse of `layer_state`."""
-    return tls_of(state["tls"]) if "tls" in state else websocket_of(state["websocket"])
+def restore_layer(state: Mapping[str, Value]) -> Layer:
+    """The inverse of `save_layer`."""
+    return restore_tls(state["tls"]) if "tls" in state else restore_websocket(state["websocket"])

@@ -1,11 +1,11 @@
 """AMQP over WebSocket: the upgrade of HTTP/1.1 and the frames behind it (RFC 6455; OASIS AMQP WebSocket Binding 1.0).
 
-Stretches of both directions in, stretches of the messages' octets out. AMQP of any version may be in the messages,
-whose boundaries mean nothing to it. A compressed message (permessage-deflate), and an upgrade that the server refuses,
-are named and not read.
+Chunks of both directions in, chunks of the messages' octets out. The boundaries of messages have no meaning for AMQP.
+After a compressed message (permessage-deflate), or an upgrade that the server refuses, nothing is read; `reason` has
+the cause.
 
 A hole inside a frame is one of the same size; where the boundary is lost, frames are searched: three in a row whose
-heads are those of a peer (masked from the client, not masked from the server) are taken for frames.
+heads fit their sender (masked from the client, not masked from the server) are accepted as frames.
 """
 
 from __future__ import annotations
@@ -17,30 +17,26 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.layers.stretches import Output, Stretches
+from codec.layers.chunks import Chunks, Output
 from codec.layers.tls.framing import clear_end
 from codec.text import escaped
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 OPCODES = (CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG)
 HEADER = re.compile(rb"^([!-9;-~]+):[ \t]*([^\r\n]*?)[ \t]*\r?$", re.MULTILINE)
-REFUSED, COMPRESSED, NO_FRAME, NO_UPGRADE = (
-    "upgrade refused",
-    "permessage-deflate",
-    "no frame of WebSocket",
-    "upgrade not captured",
-)
-CHAIN = 3  # frames in a row that are taken for frames
-FINAL_BINARY = 0x80 | BINARY  # first octet of a frame that holds a whole message
+REFUSED, COMPRESSED = "upgrade refused", "permessage-deflate"
+NO_FRAME, NO_UPGRADE = "no frame of WebSocket", "upgrade not captured"
+CHAIN = 3  # plausible frames in a row that are accepted
+FINAL_BINARY = 0x80 | BINARY  # first octet of a frame with a whole message
 HEAD_BYTES = 14  # of a frame at most
 COMPRESSION = 0x40  # the reserved bit of permessage-deflate
-ENDLESS = 1 << 62  # what a size is taken for that has its highest bit set
-LEFT, TURN, DATA, HEAD, DEAD = 0, 1, 2, 3, 4  # columns of the state of both directions
+ENDLESS = 1 << 62  # instead of a size with its highest bit set
+LEFT, TURN, DATA, HEAD, STOPPED = 0, 1, 2, 3, 4  # columns of the state of both directions
 WRONG_FRAME, COMPRESSED_FRAME = 1, 2
 
 
 def is_upgrade(octets: bytes) -> bool:
-    """Whether a stream begins with a request for WebSocket, as far as the octets at hand tell."""
+    """Whether a stream begins with a request for WebSocket, judged by its first octets."""
     if octets[:4] != b"GET ":
         return False
     whole = b"\r\n\r\n" in octets
@@ -58,17 +54,17 @@ def headers_of(octets: bytes) -> dict[bytes, bytes]:
 
 @dataclass
 class Side:
-    """One direction. `left`: octets of the frame at hand that are still missing; `lost`: the boundary is lost."""
+    """One direction. `left`: octets of the current frame that are still missing; `lost`: the boundary is lost."""
 
     pending: bytearray = field(default_factory=bytearray)
     upgraded: bool = False
     left: int = 0
-    data: bool = False  # the frame at hand is part of a message
+    data: bool = False  # the current frame is part of a message
     mask: bytes = b""
     turn: int = 0  # index of the next octet of the mask
     compressed: bool = False
     lost: bool = False
-    dead: bool = False
+    stopped: bool = False
 
 
 class WebSocket:
@@ -80,33 +76,33 @@ class WebSocket:
         self.reason: str | None = None
         self.subprotocol: str | None = None
         self.accepted = False
-        self.plain_bytes = [0, 0]
+        self.output_bytes = [0, 0]
         self.limits = 0
-        self.event = self.died_at = -1  # at hand; with which both directions were dead
+        self.event = self.stopped_at = -1  # the current one; the one at which both directions had stopped
 
-    def read(self, given: Stretches) -> Stretches:
-        """The next stretches of both directions."""
-        room = int(np.maximum(given.size, 0).sum()) + sum(len(side.pending) for side in self.sides)
-        out, self.died_at, i = Output(room), -1, 0
-        while i < len(given.size) and not self.dead:
-            apart = np.array([not side.dead and (side.lost or not side.upgraded) for side in self.sides])
-            end = int(clear_end(given.direction, given.size, i, apart))
+    def read(self, chunks: Chunks) -> Chunks:
+        """The next chunks of both directions."""
+        room = int(np.maximum(chunks.size, 0).sum()) + sum(len(side.pending) for side in self.sides)
+        out, self.stopped_at, i = Output(room), -1, 0
+        while i < len(chunks.size) and not self.stopped:
+            apart = np.array([not side.stopped and (side.lost or not side.upgraded) for side in self.sides])
+            end = int(clear_end(chunks.direction, chunks.size, i, apart))
             if end > i:
-                i += self._frames(given.part(i, end), out)
+                i += self._frames(chunks.part(i, end), out)
                 continue
-            direction, self.event = int(given.direction[i]), int(given.event[i])
-            begin, size, side = int(given.begin[i]), int(given.size[i]), self.sides[direction]
-            if side.dead:
+            direction, self.event = int(chunks.direction[i]), int(chunks.event[i])
+            begin, size, side = int(chunks.begin[i]), int(chunks.size[i]), self.sides[direction]
+            if side.stopped:
                 pass
             elif size < 0:
                 self._hole(direction, side, -size, out)
             else:
-                self._boundary(direction, side, given.octets[begin : begin + size].tobytes(), out)
+                self._boundary(direction, side, chunks.octets[begin : begin + size].tobytes(), out)
             i += 1
-        return out.stretches()
+        return out.chunks()
 
     def _boundary(self, direction: int, side: Side, octets: bytes, out: Output) -> None:
-        """Look for the first frame: behind the upgrade, or behind a hole."""
+        """Find the first frame after the upgrade, or after a hole."""
         octets = bytes(side.pending) + octets
         side.pending.clear()
         if not side.upgraded:
@@ -114,45 +110,47 @@ class WebSocket:
             if end < 4:
                 side.pending += octets
                 if len(octets) > LIMITS.upgrade_bytes:
-                    self._die(NO_UPGRADE)
+                    self._stop_reading(NO_UPGRADE)
                 return
             self._upgrade(direction, side, octets[:end])
             octets = octets[end:]
         if side.lost:
             octets = octets[self._search(direction, side, octets) :]
-        if octets and not side.lost and not side.dead:
+        if octets and not side.lost and not side.stopped:
             rest = np.frombuffer(bytearray(octets), np.uint8)
             columns = np.array([[self.event], [direction], [0], [len(rest)]])
-            self._frames(Stretches._make([*columns, rest]), out)
+            self._frames(Chunks._make([*columns, rest]), out)
 
-    def _frames(self, given: Stretches, out: Output) -> int:
-        """Stretches without holes, inside or between frames: how many were read (fewer where a direction ends)."""
-        begun = [side.pending if side.upgraded else b"" for side in self.sides]  # heads of frames
-        state = np.array([[s.left, s.turn % 4, s.data, len(b), s.dead] for s, b in zip(self.sides, begun, strict=True)])
+    def _frames(self, chunks: Chunks, out: Output) -> int:
+        """Read chunks without holes; returns their number, fewer when a direction stops."""
+        partial = [side.pending if side.upgraded else b"" for side in self.sides]  # heads of frames
+        state = np.array(
+            [[s.left, s.turn % 4, s.data, len(b), s.stopped] for s, b in zip(self.sides, partial, strict=True)]
+        )
         masks = np.array([np.frombuffer(side.mask or bytes(4), np.uint8) for side in self.sides])
-        heads = np.array([np.frombuffer(octets.ljust(HEAD_BYTES), np.uint8) for octets in begun])
-        found = np.empty((len(given.size) + int(given.size.sum()) // 2 + 1, 4), np.int64)
-        columns = (given.octets, given.direction, given.begin, given.size)
+        heads = np.array([np.frombuffer(octets.ljust(HEAD_BYTES), np.uint8) for octets in partial])
+        found = np.empty((len(chunks.size) + int(chunks.size.sum()) // 2 + 1, 4), np.int64)
+        columns = (chunks.octets, chunks.direction, chunks.begin, chunks.size)
         count, used, stop = read_frames(*columns, self.client, state, masks, heads, out.octets, out.used, found)
         out.used = int(used)
-        stretch, direction, begin, size = found[:count].T
-        out.add_columns(given.event[stretch], direction, begin, size)
+        chunk, direction, begin, size = found[:count].T
+        out.add_columns(chunks.event[chunk], direction, begin, size)
         for way, side in enumerate(self.sides):
             if not side.upgraded:
                 continue
             side.left, side.turn, side.data = int(state[way, LEFT]), int(state[way, TURN]), bool(state[way, DATA])
             side.mask, side.pending = masks[way].tobytes(), bytearray(heads[way, : state[way, HEAD]].data)
-            self.plain_bytes[way] += int(size[direction == way].sum())
-        if stop < len(given.size):
-            side, self.event = self.sides[int(given.direction[stop])], int(given.event[stop])
-            compressed = state[int(given.direction[stop]), DEAD] == COMPRESSED_FRAME and side.compressed
-            self._die(COMPRESSED if compressed else NO_FRAME, side)
-        return min(int(stop) + 1, len(given.size))
+            self.output_bytes[way] += int(size[direction == way].sum())
+        if stop < len(chunks.size):
+            side, self.event = self.sides[int(chunks.direction[stop])], int(chunks.event[stop])
+            compressed = state[int(chunks.direction[stop]), STOPPED] == COMPRESSED_FRAME and side.compressed
+            self._stop_reading(COMPRESSED if compressed else NO_FRAME, side)
+        return min(int(stop) + 1, len(chunks.size))
 
     def _hole(self, direction: int, side: Side, size: int, out: Output) -> None:
         """`size` octets of a direction are missing."""
         if not side.upgraded:
-            self._die(NO_UPGRADE)
+            self._stop_reading(NO_UPGRADE)
             return
         incomplete = len(side.pending) > 0
         side.pending.clear()
@@ -169,7 +167,7 @@ class WebSocket:
         if direction != self.client:
             self.accepted = re.match(rb"HTTP/1\.1 101\b", octets) is not None
             if not self.accepted:
-                self._die(REFUSED)
+                self._stop_reading(REFUSED)
             protocol = named.get(b"sec-websocket-protocol")
             self.subprotocol = escaped(protocol) if protocol else None
             if b"permessage-deflate" in named.get(b"sec-websocket-extensions", b"").lower():
@@ -177,7 +175,7 @@ class WebSocket:
                     each.compressed = True
 
     def _search(self, direction: int, side: Side, octets: bytes) -> int:
-        """Where frames begin again, if they do; nothing before is needed."""
+        """The offset of the next frame; the number of octets when none is found."""
         here = octets.find(FINAL_BINARY)
         while here >= 0:
             place, seen = here, 0
@@ -194,17 +192,17 @@ class WebSocket:
             here = octets.find(FINAL_BINARY, here + 1)
         return len(octets)
 
-    def _die(self, reason: str, side: Side | None = None) -> None:
+    def _stop_reading(self, reason: str, side: Side | None = None) -> None:
         self.reason = self.reason or reason
         for each in self.sides if side is None else (side,):
-            each.dead = True
-        if self.dead:
-            self.died_at = self.event
+            each.stopped = True
+        if self.stopped:
+            self.stopped_at = self.event
 
     @property
-    def dead(self) -> bool:
+    def stopped(self) -> bool:
         """Whether nothing more is read."""
-        return all(side.dead for side in self.sides)
+        return all(side.stopped for side in self.sides)
 
 
 def _head(octets: bytes, at: int) -> tuple[int, bool, int, int] | None:
@@ -223,17 +221,17 @@ def _head(octets: bytes, at: int) -> tuple[int, bool, int, int] | None:
 
 @kernel
 def read_frames(octets, direction, begin, size, client, state, masks, heads, out, used, found):
-    """Read stretches of frames; write the octets of messages, unmasked, to `out` from `used` on, and for each part of
-    one its stretch, direction, begin and size to `found`. `state` int64 (2, 5), `masks` uint8 (2, 4), `heads` uint8
-    (2, HEAD_BYTES): by direction the frame at hand, its mask, its incomplete head.
+    """Read chunks of frames; write the octets of messages, unmasked, to `out` from `used` on, and for each part of one
+    its chunk, direction, begin and size to `found`. `state` int64 (2, 5), `masks` uint8 (2, 4), `heads` uint8 (2,
+    HEAD_BYTES): by direction the current frame, its mask, its incomplete head.
 
-    Returns the number of parts, the end of `out`, and the stretch at which a direction ended (DEAD is set then), or the
-    number of stretches."""
+    Returns the number of parts, the end of `out`, and the chunk at which a direction ended (DEAD is set then), or the
+    number of chunks."""
     count = 0
     for i in range(len(direction)):
         side = int(direction[i])
         at, end = int(begin[i]), int(begin[i] + size[i])
-        while at < end and state[side, DEAD] == 0:
+        while at < end and state[side, STOPPED] == 0:
             left = int(state[side, LEFT])
             if left > 0:
                 amount, turn = min(left, end - at), int(state[side, TURN])
@@ -259,10 +257,10 @@ def read_frames(octets, direction, begin, size, client, state, masks, heads, out
             opcode, reserved = int(heads[side, 0]) & 0x0F, int(heads[side, 0]) & 0x70
             known_opcode = opcode <= BINARY or CLOSE <= opcode <= PONG
             if reserved not in (0, COMPRESSION) or not known_opcode or masked != (side == client):
-                state[side, DEAD] = WRONG_FRAME
+                state[side, STOPPED] = WRONG_FRAME
                 return count, used, i
             if reserved:
-                state[side, DEAD] = COMPRESSED_FRAME
+                state[side, STOPPED] = COMPRESSED_FRAME
                 return count, used, i
             if wide:
                 length = 0

@@ -23,8 +23,8 @@ BEGINNING, END_OF_TIME = -(2**63), 2**63 - 1
 class Filter:
     """A packet passes when one of its ports, one of its addresses and its time match. Empty matches all.
 
-    ports: numbers, either side. hosts: 16-byte addresses (IPv4 as ::ffff:a.b.c.d), either side.
-    since_ns, until_ns: nanoseconds since 1970-01-01 UTC, from the first and before the second.
+    ports: numbers, either side. hosts: 16-byte addresses (IPv4 as ::ffff:a.b.c.d), either side. since_ns, until_ns:
+    nanoseconds since 1970-01-01 UTC, from the first and before the second.
     """
 
     ports: frozenset[int] = frozenset()

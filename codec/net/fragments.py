@@ -1,25 +1,213 @@
-"""IP fragments -> datagrams, in the order of a capture file's packets.
+"""IP fragments to datagrams, in the order of a capture file's packets and in bounded memory.
 
 Rules (RFC 791 section 3.2, RFC 8200 section 4.5):
 
 * Fragments of one datagram agree in version, addresses, identification, and protocol (IPv4), in any tunnel.
 * The first copy of each eight bytes wins. A malformed fragment is ignored: it has no bytes, ends beyond 64 KB or beyond
   the last fragment, or is not the last one and its length is no multiple of eight.
-* After a datagram is complete, further copies are ignored (for how long: `codec.net.datagrams`).
+* A datagram is stored for `Limits.fragment_packets` packets from its first fragment on, so that late copies begin no
+  new one. While it is incomplete it has one of `Limits.fragment_datagrams` buffers; a datagram without a free buffer is
+  not stored. So the stored datagrams depend only on these last packets, wherever reading began.
 * Where the snaplen cut a fragment, the captured part of the datagram ends.
 
-Cost: linear in the length of the fragments.
+A packet begins at most one datagram, so as many rows as packets are enough: datagram n of a file has row n modulo their
+number, and a row is free when it is used again. Cost: linear in the length of the fragments.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
 from codec.compiler.kernel import kernel
+from codec.compiler.limits import LIMITS
 from codec.cursor import octet, u16, u32
 from codec.net import protocols as P
-from codec.net.datagrams import KEY_SOURCE, KEY_TARGET, NONE, UNIT, datagram, expire, release
 
+UNIT = 8  # fragments begin and, but for the last one, end at multiples of it
+BUFFER_BYTES = 65536
+KEY_BYTES = 40  # version 1, protocol 1 (IPv4), identification 4, source 16, target 16, unused 2
+KEY_SOURCE, KEY_TARGET = 6, 22
+MIX = 0x45D9F3B  # below 2**31, so that a product with 32 bits stays inside 63
+NONE = -1
+
+DATAGRAM = np.dtype(
+    [
+        ("packet_no", "i8"),  # of the first fragment
+        ("older", "i8"),  # number of the datagram before in the same bucket
+        ("buffer", "i4"),  # NONE: complete
+        ("protocol", "i4"),  # from the fragment that begins the datagram; NONE before that
+        ("total", "i4"),  # bytes after the IP header, from the last fragment; NONE before that
+        ("seen", "i4"),  # units
+        ("farthest", "i4"),  # end of the farthest fragment, in bytes
+        ("captured", "i4"),  # bytes from here on may be missing: the snaplen cut them off
+    ],
+    align=True,
+)
 LONGEST = 65535  # of an IPv4 datagram, and of the payload of an IPv6 packet
 DATAGRAM_BYTES = P.IPV6_BYTES + LONGEST
+
+
+class FragmentBuffers(NamedTuple):
+    """Datagram n (counted from 0 in the file) has row n modulo the length of `datagrams`."""
+
+    datagrams: NDArray[np.void]  # DATAGRAM
+    keys: NDArray[np.uint8]  # (datagrams, KEY_BYTES)
+    newest: NDArray[np.int64]  # by bucket: the number of its latest datagram
+    octets: NDArray[np.uint8]  # (buffers, BUFFER_BYTES)
+    covered: NDArray[np.uint8]  # (buffers, units): 1 where bytes are known
+    free: NDArray[np.int64]  # free[:counts[2]] are the buffers not in use
+    counts: NDArray[np.int64]  # first datagram still stored, datagrams so far, free buffers
+
+
+class SavedFragments(NamedTuple):
+    """The stored datagrams between two packets, without unused memory, to be pickled."""
+
+    datagrams: NDArray[np.void]
+    keys: NDArray[np.uint8]
+    octets: NDArray[np.uint8]  # of the datagrams with a buffer, in their order
+    covered: NDArray[np.uint8]
+
+
+class Fragments:
+    """Stored datagrams of a capture after some packets; without memory before the first fragment."""
+
+    def __init__(self, saved: SavedFragments | None = None) -> None:
+        self._buffers: FragmentBuffers | None = None
+        if saved is not None:
+            self._restore(saved)
+
+    def buffers(self) -> FragmentBuffers:
+        """The arrays that kernels work on."""
+        if self._buffers is None:
+            known, buffers = LIMITS.fragment_packets, LIMITS.fragment_datagrams
+            self._buffers = FragmentBuffers(
+                np.zeros(known, DATAGRAM),
+                np.zeros((known, KEY_BYTES), np.uint8),
+                np.full(2 * known, NONE, np.int64),
+                np.empty((buffers, BUFFER_BYTES), np.uint8),
+                np.zeros((buffers, BUFFER_BYTES // UNIT), np.uint8),
+                np.arange(buffers)[::-1].copy(),
+                np.array([0, 0, buffers]),
+            )
+        return self._buffers
+
+    def save(self, packet_no: int) -> SavedFragments | None:
+        """The datagrams that are stored before packet `packet_no`; None without any."""
+        if self._buffers is None:
+            return None
+        buffers = self._buffers
+        expire(buffers, packet_no)
+        first, end, _ = buffers.counts
+        if first == end:
+            return None
+        places = np.arange(first, end) % len(buffers.datagrams)
+        datagrams = buffers.datagrams[places]
+        incomplete = datagrams["buffer"][datagrams["buffer"] != NONE]
+        longest = (int(datagrams["farthest"].max()) + UNIT - 1) // UNIT
+        return SavedFragments(
+            datagrams,
+            buffers.keys[places],
+            buffers.octets[incomplete, : longest * UNIT],
+            buffers.covered[incomplete, :longest],
+        )
+
+    def _restore(self, saved: SavedFragments) -> None:
+        buffers, count = self.buffers(), len(saved.datagrams)
+        buffers.datagrams[:count], buffers.keys[:count] = saved.datagrams, saved.keys
+        incomplete = np.flatnonzero(saved.datagrams["buffer"] != NONE)
+        free = buffers.free[len(buffers.free) - len(incomplete) :]
+        buffers.datagrams["buffer"][incomplete] = free
+        buffers.octets[free, : saved.octets.shape[1]] = saved.octets
+        buffers.covered[free, : saved.covered.shape[1]] = saved.covered
+        buffers.counts[:] = 0, count, len(buffers.free) - len(incomplete)
+        _link(buffers, count)
+
+
+@kernel
+def expire(buffers, packet_no):
+    """Remove the datagrams that have expired before `packet_no`."""
+    known = len(buffers.datagrams)
+    while buffers.counts[0] < buffers.counts[1]:
+        row = buffers.counts[0] % known
+        if buffers.datagrams["packet_no"][row] > packet_no - known:
+            break
+        if buffers.datagrams["buffer"][row] != NONE:
+            release(buffers, row)
+        buffers.counts[0] += 1
+
+
+@kernel
+def release(buffers, row):
+    """Free the buffer of a datagram."""
+    buffer = int(buffers.datagrams["buffer"][row])
+    for unit in range((int(buffers.datagrams["farthest"][row]) + UNIT - 1) // UNIT):
+        buffers.covered[buffer, unit] = 0
+    buffers.free[buffers.counts[2]] = buffer
+    buffers.counts[2] += 1
+    buffers.datagrams["buffer"][row] = NONE
+
+
+@kernel
+def datagram(octets, state, buffers, packet_no, identification, protocol):
+    """Number of the datagram of a fragment, new or stored; NONE when no buffer is free."""
+    known = len(buffers.datagrams)
+    number = buffers.counts[1]
+    row = number % known  # free: a packet begins at most one datagram, and only this many packets are stored
+    key = buffers.keys[row]
+    size = 4 if state[P.VERSION] == 4 else 16
+    for j in range(KEY_BYTES):
+        key[j] = 0
+    key[0], key[1] = state[P.VERSION], protocol
+    for j in range(4):
+        key[2 + j] = (identification >> (24 - 8 * j)) & 0xFF
+    for j in range(size):
+        key[KEY_SOURCE + j] = octet(octets, state[P.SOURCE] + j)
+        key[KEY_TARGET + j] = octet(octets, state[P.TARGET] + j)
+    bucket = _bucket(buffers, row)
+    other = int(buffers.newest[bucket])
+    while other >= buffers.counts[0]:
+        same = 0
+        while same < KEY_BYTES and buffers.keys[other % known, same] == key[same]:
+            same += 1
+        if same == KEY_BYTES:
+            return other
+        other = int(buffers.datagrams["older"][other % known])
+    if buffers.counts[2] == 0:
+        return NONE
+    buffers.counts[2] -= 1
+    buffers.counts[1] += 1
+    datagrams = buffers.datagrams
+    datagrams["packet_no"][row] = packet_no
+    datagrams["older"][row] = buffers.newest[bucket]
+    datagrams["buffer"][row] = buffers.free[buffers.counts[2]]
+    datagrams["protocol"][row] = NONE
+    datagrams["total"][row] = NONE
+    datagrams["seen"][row] = 0
+    datagrams["farthest"][row] = 0
+    datagrams["captured"][row] = BUFFER_BYTES
+    buffers.newest[bucket] = number
+    return number
+
+
+@kernel
+def _bucket(buffers, row):
+    mixed = 0
+    for j in range(0, KEY_BYTES, 4):
+        mixed = (mixed ^ u32(buffers.keys[row], j, KEY_BYTES)) * MIX
+        mixed = (mixed ^ (mixed >> 32)) & 0xFFFFFFFF
+    return mixed % len(buffers.newest)
+
+
+@kernel
+def _link(buffers, count):
+    """Add the first `count` datagrams to their buckets."""
+    for row in range(count):
+        bucket = _bucket(buffers, row)
+        buffers.datagrams["older"][row] = buffers.newest[bucket]
+        buffers.newest[bucket] = row
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""Identifiers of flows and connections that do not depend on where, when or in how many parts they are decoded.
+"""Identifiers of flows and connections, which do not depend on the machine, time or partitioning of a decode.
 
 `connection_number` is BLAKE2b (RFC 7693, 8 octets of digest) of a flow and its connection's first packet. `name_flows`
 writes Community IDs (version 1 of the Corelight specification): SHA-1 (FIPS 180-4) in base64. The input is always

@@ -19,10 +19,8 @@ from codec.capture.records import Bytes, Records
 from codec.compiler.kernel import kernel, njit
 from codec.cursor import octet, u16, u32
 from codec.net import protocols as P
-from codec.net.datagrams import Fragments
-from codec.net.fragments import DATAGRAM_BYTES, add_fragment
-from codec.net.ip import ip_protocol, ipv4, ipv6
-from codec.net.link import bsd, ethertype, ip, link, to_ethertype
+from codec.net.fragments import DATAGRAM_BYTES, Fragments, add_fragment
+from codec.net.headers import bsd, ethertype, ip, ip_protocol, ipv4, ipv6, link, to_ethertype
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
 from codec.net.tunnels import tunnel
 
@@ -32,12 +30,11 @@ HEADROOM = (P.MAX_TUNNELS + 1) * DATAGRAM_BYTES  # one packet can complete a dat
 class Packets(NamedTuple):
     """Columns of packet records; all arrays but `octets` have one row per record.
 
-    segments: SEGMENT; `payload_at` points into `octets`, lengths and TCP fields are 0 unless `skip` is TCP.
-    keys: uint8 (n, 36), the flow key; without TCP its ports are 0, without IP all of it is.
-    skip: int32, TCP (0) or the reason why the packet has no segment, see `skip_name`.
-    tunnels: int64 (n, MAX_TUNNELS), encapsulations of the packet, outermost first, see `tunnel_name`; else 0.
-    octets: uint8, the block, and after it the datagrams that were reassembled from fragments.
-    order_ns: running maximum of the capture times after the last record.
+    segments: SEGMENT; `payload_at` points into `octets`, lengths and TCP fields are 0 unless `skip` is TCP. keys: uint8
+    (n, 36), the flow key; without TCP its ports are 0, without IP all of it is. skip: int32, TCP (0) or the reason why
+    the packet has no segment, see `skip_name`. tunnels: int64 (n, MAX_TUNNELS), encapsulations of the packet, outermost
+    first, see `tunnel_name`; else 0. octets: uint8, the block, and after it the datagrams that were reassembled from
+    fragments. order_ns: running maximum of the capture times after the last record.
     """
 
     segments: NDArray[np.void]

@@ -17,22 +17,10 @@ MAX_TUNNELS = LIMITS.tunnels
 
 # The layer of each number: (number, layer), the most frequent first.
 LINK_NULL, LINK_LOOP = 0, 108
-LINK_LAYERS = (
-    (1, ETHERNET),
-    (113, LINUX_SLL),
-    (276, LINUX_SLL2),
-    (LINK_NULL, BSD_NULL),
-    (LINK_LOOP, BSD_LOOP),
-    (101, IP),
-    (12, IP),  # DLT_RAW as some systems number it in files
-    (14, IP),  # and OpenBSD
-    (228, IPV4),
-    (229, IPV6),
-    (9, PPP),
-    (50, PPP),  # in HDLC-like framing
-    (51, PPPOE),
-    (219, MPLS),
-)
+LINK_LAYERS = (  # 12 and 14 are DLT_RAW as some systems and OpenBSD number it in files; 50 is PPP in HDLC-like framing
+    (1, ETHERNET), (113, LINUX_SLL), (276, LINUX_SLL2), (LINK_NULL, BSD_NULL), (LINK_LOOP, BSD_LOOP), (101, IP),
+    (12, IP), (14, IP), (228, IPV4), (229, IPV6), (9, PPP), (50, PPP), (51, PPPOE), (219, MPLS),
+)  # fmt: skip
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_OLD_QINQ = 0x8100, 0x88A8, 0x9100
 ETHERTYPE_LEAST = 0x0600  # below, the two bytes are the length of an IEEE 802.3 frame
@@ -55,21 +43,9 @@ FAMILY_IPV4 = 2
 FAMILY_IPV6 = (10, 24, 28, 30)  # AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, macOS
 
 LINK_NAMES = {
-    LINK_NULL: "null",
-    1: "ethernet",
-    9: "ppp",
-    12: "raw",
-    14: "raw",
-    50: "ppp-hdlc",
-    51: "pppoe",
-    101: "raw",
-    LINK_LOOP: "loop",
-    113: "linux-sll",
-    219: "mpls",
-    228: "ipv4",
-    229: "ipv6",
-    276: "linux-sll2",
-}
+    LINK_NULL: "null", 1: "ethernet", 9: "ppp", 12: "raw", 14: "raw", 50: "ppp-hdlc", 51: "pppoe", 101: "raw",
+    LINK_LOOP: "loop", 113: "linux-sll", 219: "mpls", 228: "ipv4", 229: "ipv6", 276: "linux-sll2",
+}  # fmt: skip
 
 PROTOCOL_HOP_BY_HOP, PROTOCOL_IPV4, PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_IPV6, PROTOCOL_ROUTING = 0, 4, 6, 17, 41, 43
 PROTOCOL_FRAGMENT, PROTOCOL_GRE, PROTOCOL_AH, PROTOCOL_DESTINATION, PROTOCOL_MPLS = 44, 47, 51, 60, 137
@@ -82,19 +58,11 @@ PROTOCOL_LAYERS = ((PROTOCOL_GRE, GRE), (PROTOCOL_MPLS, MPLS))
     IPV4_IN_IPV4, IPV6_IN_IPV4, IPV4_IN_IPV6, IPV6_IN_IPV6,
 ) = range(1, 13)  # fmt: skip
 TUNNEL_NAMES = {
-    IN_VXLAN: ("vxlan", "vni"),
-    IN_GENEVE: ("geneve", "vni"),
-    IN_GRE: ("gre", "key"),
-    IN_ERSPAN_I: ("erspan-i", ""),
-    IN_ERSPAN_II: ("erspan-ii", "session"),
-    IN_ERSPAN_III: ("erspan-iii", "session"),
-    IN_MPLS: ("mpls", "label"),
-    IN_PPPOE: ("pppoe", "session"),
-    IPV4_IN_IPV4: ("4in4", ""),
-    IPV6_IN_IPV4: ("6in4", ""),
-    IPV4_IN_IPV6: ("4in6", ""),
+    IN_VXLAN: ("vxlan", "vni"), IN_GENEVE: ("geneve", "vni"), IN_GRE: ("gre", "key"), IN_ERSPAN_I: ("erspan-i", ""),
+    IN_ERSPAN_II: ("erspan-ii", "session"), IN_ERSPAN_III: ("erspan-iii", "session"), IN_MPLS: ("mpls", "label"),
+    IN_PPPOE: ("pppoe", "session"), IPV4_IN_IPV4: ("4in4", ""), IPV6_IN_IPV4: ("6in4", ""), IPV4_IN_IPV6: ("4in6", ""),
     IPV6_IN_IPV6: ("6in6", ""),
-}
+}  # fmt: skip
 NO_NUMBER = 0xFFFFFFFF + 1  # above all keys of 32 bits
 TUNNEL_STEP = 1 << 33  # the code of a tunnel is its type times this, plus its number
 

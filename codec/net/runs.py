@@ -26,11 +26,9 @@ MIX = 0x45D9F3B  # below 2**31, so that a product with 32 bits stays inside 63
 class Runs(NamedTuple):
     """Runs of one block. Offsets have one entry more than there are runs: run i is [offsets[i], offsets[i + 1]).
 
-    keys: uint8 (runs, 36), flow keys.
-    segments: SEGMENT, run after run; `payload_at` counts from the beginning of the run's payload.
-    segment_offsets: int64, into `segments`.
-    payload: uint8, captured payloads, run after run; empty where runs refer to the file.
-    payload_offsets: int64, into `payload`.
+    keys: uint8 (runs, 36), flow keys. segments: SEGMENT, run after run; `payload_at` counts from the beginning of the
+    run's payload. segment_offsets: int64, into `segments`. payload: uint8, captured payloads, run after run; empty
+    where runs refer to the file. payload_offsets: int64, into `payload`.
     """
 
     keys: NDArray[np.uint8]

@@ -1,8 +1,8 @@
 """Tunnels: from the header of an encapsulation to the link or IP header inside.
 
-Steps are as in `codec.net.link`. The state has the encapsulations of a packet, outermost first; all other columns
-(addresses, flow, lengths) are those of the innermost packet. Sources: RFC 7348 (VXLAN), RFC 8926 (Geneve),
-RFC 2784 and 2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662 (PPP).
+Steps are as in `codec.net.headers`. The state has the encapsulations of a packet, outermost first; all other columns
+(addresses, flow, lengths) are those of the innermost packet. Sources: RFC 7348 (VXLAN), RFC 8926 (Geneve), RFC 2784 and
+2890 (GRE), draft-foschiano-erspan, RFC 3032 and 4385 (MPLS), RFC 2516 (PPPoE), RFC 1661 and 1662 (PPP).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from codec.compiler.kernel import kernel
 from codec.cursor import fits, octet, u8, u16, u32
 from codec.net import protocols as P
-from codec.net.link import known
+from codec.net.headers import enter, known
 
 VXLAN_BYTES, VXLAN_HAS_VNI = 8, 0x08
 GENEVE_BYTES = 8
@@ -38,18 +38,6 @@ def tunnel(block, state):
     if layer == P.PPPOE:
         return _pppoe(block, state)
     return _ppp(block, state)
-
-
-@kernel
-def enter(state, kind, number):
-    """Add an encapsulation to the state, and drop the outer IP header. NEXT_LAYER, or TOO_NESTED."""
-    count = state[P.TUNNELS]
-    if count >= P.MAX_TUNNELS:
-        return P.TOO_NESTED
-    state[P.FIRST_TUNNEL + count] = kind * P.TUNNEL_STEP + number
-    state[P.TUNNELS] = count + 1
-    state[P.VERSION] = 0
-    return P.NEXT_LAYER
 
 
 @kernel
@@ -140,8 +128,8 @@ def _erspan_iii(block, state):
 def _mpls(block, state):
     """A label stack (RFC 3032 section 2.1) is one encapsulation; its number is the label at the bottom.
 
-    The first four bits after it tell the payload: IP, or the control word of a pseudowire (RFC 4385 section 3), which
-    is assumed to carry Ethernet.
+    The first four bits after it identify the payload: IP, or the control word of a pseudowire (RFC 4385 section 3),
+    which is assumed to carry Ethernet.
     """
     at, end = state[P.AT], state[P.END]
     entry = u32(block, at, end)
@@ -168,7 +156,7 @@ def _mpls(block, state):
 
 @kernel
 def _pppoe(block, state):
-    """RFC 2516 section 4; only the session stage comes here."""
+    """RFC 2516 section 4; the discovery stage has another EtherType."""
     at = state[P.AT]
     if not fits(at, PPPOE_BYTES, state[P.END]):
         return P.TRUNCATED
@@ -181,7 +169,7 @@ def _pppoe(block, state):
 
 @kernel
 def _ppp(block, state):
-    """RFC 1661 section 2, RFC 1662 section 3.1; a protocol of one byte is odd (RFC 1661 section 6.5)."""
+    """RFC 1661 section 2, RFC 1662 section 3.1; a one-byte protocol number is odd (section 6.5)."""
     at, end = state[P.AT], state[P.END]
     if u8(block, at, end) == PPP_ALL_STATIONS:
         at += 2

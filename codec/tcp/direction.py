@@ -12,63 +12,55 @@ from typing import NamedTuple
 import numpy as np
 
 DONE, NEED_BYTES, NEED_MARKS, NEED_PIECES, NEED_POOL, NEED_ROWS = range(6)
+TOO_SMALL = {NEED_BYTES: "bytes", NEED_MARKS: "marks", NEED_PIECES: "pieces", NEED_POOL: "pool"}  # arrays of a `Stream`
 
 # Modes of the framing of a direction (codec.amqp.stream).
 START, FRAMES, INSIDE, LOST, TLS, FOREIGN = range(6)
 
+COUNTERS = (
+    "packets", "payload_bytes", "retransmitted_bytes", "out_of_order", "missing_bytes", "conflicting_bytes",
+    "last_data_ns", "max_silence_ns",
+)  # fmt: skip
+LEDGER = (  # bytes of the stream by their rows
+    "frame_bytes", "skipped_bytes", "tls_bytes", "websocket_bytes", "decrypted_bytes", "foreign_bytes", "tail_bytes",
+)  # fmt: skip
+PARTIAL_FRAME = ("frame_size", "frame_type", "frame_channel", "frame_class", "frame_method", "frame_body_size")
 DIRECTION = np.dtype(
     [
         ("anchored", "u1"),  # offset 0 is known
-        ("syn", "u1"),
-        ("fin", "u1"),
-        ("rst", "u1"),
+        *((name, "u1") for name in ("syn", "fin", "rst")),
         ("seq", "i8"),  # sequence number of the byte at `next`
         ("next", "i8"),  # stream offset of the next byte expected
         ("acked", "i8"),  # stream offset up to which the peer acknowledged
-        ("doubt_at", "i8"),  # stream offset of the hole that the peer acknowledged past, waiting for late copies
-        ("doubt_ns", "i8"),  # since when, in order_ns and
-        ("doubt_arrival", "i8"),  # in segments of the connection
+        ("hole_at", "i8"),  # stream offset of the hole that the peer acknowledged past, waiting for late copies
+        ("hole_ns", "i8"),  # since when, in order_ns and
+        ("hole_arrival", "i8"),  # in segments of the connection
         ("cut_end", "i8"),  # the snaplen cut off everything up to this stream offset
-        ("highest", "i8"),  # stream offset after the furthest byte seen
+        ("highest", "i8"),  # stream offset after the furthest captured byte
         ("fin_at", "i8"),  # stream offset of the FIN, -1 unknown
-        ("kept", "i8"),  # bytes[kept:pos] were consumed and remain for comparison with late copies
+        ("retained_from", "i8"),  # bytes[retained_from:pos] were consumed and remain for comparison with late copies
         ("pos", "i8"),  # bytes[pos:end] wait for the framing; bytes[end] will be the byte at `next`
         ("end", "i8"),
-        ("latest_arrival", "i8"),  # of the packets that brought the bytes since the last hole: the last one to arrive
+        ("latest_arrival", "i8"),  # the last packet to arrive of those with bytes since the last hole
         ("latest_packet_no", "i8"),
         ("latest_ns", "i8"),
         ("latest_file", "i4"),
         ("mark_from", "i8"),
         ("mark_end", "i8"),
-        ("gate", "i8"),  # marks[gate:mark_end] wait for bytes that they acknowledge (codec.tcp.reassembly)
+        ("wait_from", "i8"),  # marks[wait_from:mark_end] wait for bytes that they acknowledge (codec.tcp.reassembly)
         ("ready", "i8"),  # stream offset up to which the framing may read
-        ("waived", "i8"),  # stream offset of the peer up to which nothing waits for its bytes any more
-        ("early", "i8"),  # stream offset of the peer whose bytes before it were not waited for long enough
-        ("promised", "i8"),  # sequence number of offset 0 that the peer's SYN-ACK acknowledged, -1 unknown
+        ("waived", "i8"),  # stream offset of the peer: nothing waits any longer for its bytes before this
+        ("early", "i8"),  # stream offset of the peer: bytes were read without its bytes before this
+        ("expected_seq", "i8"),  # sequence number of offset 0 that the peer's SYN-ACK acknowledged, -1 unknown
         ("piece_from", "i8"),  # pieces[piece_from:piece_end] wait, sorted by start, disjoint
-        ("piece_end", "i8"),
-        ("pool_end", "i8"),
-        ("pool_live", "i8"),
+        *((name, "i8") for name in ("piece_end", "pool_end", "pool_live")),
         # transport facts
-        ("packets", "i8"),
-        ("payload_bytes", "i8"),
-        ("retransmitted_bytes", "i8"),
-        ("out_of_order", "i8"),
-        ("missing_bytes", "i8"),
-        ("conflicting_bytes", "i8"),
-        ("last_data_ns", "i8"),
-        ("max_silence_ns", "i8"),
+        *((name, "i8") for name in COUNTERS),
         ("zero_window_ns", "i8"),  # time in which it announced a receive window of zero
-        ("shut_ns", "i8"),  # since when it announces one, -1: the window is open
+        ("closed_window_ns", "i8"),  # when the receive window became zero, -1: it is open
         ("limits", "i8"),  # reached, see codec.compiler.limits.REACHED
         # the byte ledger
-        ("frame_bytes", "i8"),
-        ("skipped_bytes", "i8"),
-        ("tls_bytes", "i8"),
-        ("websocket_bytes", "i8"),
-        ("decrypted_bytes", "i8"),
-        ("foreign_bytes", "i8"),
-        ("tail_bytes", "i8"),
+        *((name, "i8") for name in LEDGER),
         ("outside_bytes", "i8"),  # beside the stream: payload of RST segments, and of those outside of any window
         # framing
         ("mode", "i8"),
@@ -77,38 +69,30 @@ DIRECTION = np.dtype(
         ("scanned", "i8", 4),  # START, LOST, by family: none of its frames begins before this stream offset
         ("holes", "i8"),  # holes so far: framing after the first one may have lost the start
         ("frame_end", "i8"),  # INSIDE: stream offset at which the frame that lost bytes ends
-        ("frame_seen", "i8"),  # INSIDE: bytes of it seen
-        ("frame_size", "i8"),
-        ("frame_type", "i8"),
-        ("frame_channel", "i8"),
-        ("frame_class", "i8"),
-        ("frame_method", "i8"),
-        ("frame_body_size", "i8"),
+        ("frame_seen", "i8"),  # INSIDE: captured bytes of it
+        *((name, "i8") for name in PARTIAL_FRAME),
         ("frame_from", "i8"),  # stream offset of its first byte
-        ("torn", "i8"),  # its stored octets, before the first missing byte (codec.amqp.stream)
-        # the span that is being skipped, swallowed or missing: its first and last packet
+        ("frame_stored", "i8"),  # number of its octets in State.partial, all before the first missing byte
+        # the open span: its first and last packet
         ("span_from", "i8"),  # stream offset, -1 none
-        ("span_first_packet", "i8"),
-        ("span_first_ns", "i8"),
-        ("span_packet", "i8"),
-        ("span_ns", "i8"),
+        *((name, "i8") for name in ("span_first_packet", "span_first_ns", "span_packet", "span_ns")),
         ("span_file", "i4"),
         ("span_notes", "i8"),  # notes on the lost frame boundary (codec.amqp.notes)
         ("foreign_head", "i8"),  # the first four octets of a foreign stream of a known protocol, plus 1; 0: none
-        ("hello", "i8"),  # stored bytes of the beginning of a TLS stream
+        ("tls_prefix", "i8"),  # number of stored bytes of the beginning of a TLS stream
     ],
     align=True,
 )
 
 MARK = np.dtype(
     [
-        ("end", "i8"),  # stream offset after the bytes that this packet brought
+        ("end", "i8"),  # stream offset after the bytes of this packet
         ("packet_no", "i8"),
         ("ts_ns", "i8"),
-        ("ready_packet_no", "i8"),  # the packet with which they, and all before them, were there in order
+        ("ready_packet_no", "i8"),  # the packet that completed them and all bytes before them
         ("ready_ns", "i8"),
         ("needs", "i8"),  # stream offset of the peer that this packet acknowledged
-        ("since_arrival", "i8"),  # when they were there in order, in segments of the connection
+        ("since_arrival", "i8"),  # when they were in order, in segments of the connection
         ("since_ns", "i8"),  # and in order_ns
         ("file", "i4"),
         ("ready_file", "i4"),
@@ -119,7 +103,7 @@ PIECE = np.dtype(
     [
         ("start", "i8"),
         ("length", "i8"),
-        ("cut", "i8"),  # bytes that followed on the wire and the snaplen cut off
+        ("cut", "i8"),  # bytes after them that the snaplen cut off
         ("pool_at", "i8"),
         ("arrival", "i8"),
         ("packet_no", "i8"),
@@ -148,3 +132,20 @@ def new_stream(size: int = 1 << 18, marks: int = 1 << 12, pieces: int = 64, pool
         np.zeros(pieces, PIECE).view(np.recarray),
         np.zeros(pool, np.uint8),
     )
+
+
+def enlarged(array: np.ndarray, factor: int = 2) -> np.ndarray:
+    """A copy of `array` with `factor` times the room, the new part zero."""
+    fresh = np.zeros((len(array) * factor, *array.shape[1:]), array.dtype)
+    fresh[: len(array)] = array
+    return fresh.view(np.recarray) if isinstance(array, np.recarray) else fresh
+
+
+def enlarge_stream(streams: tuple[Stream, Stream], code: int, direction: int) -> tuple[Stream, Stream]:
+    """The streams with twice the room in the array that `code` (NEED_*) names: of one direction, of both when -1."""
+    name = TOO_SMALL[code]
+    first, second = (
+        stream._replace(**{name: enlarged(getattr(stream, name))}) if direction in (-1, side) else stream
+        for side, stream in enumerate(streams)
+    )
+    return first, second

@@ -31,7 +31,7 @@ def _first_piece_after(d, s, start):
 
 
 @kernel
-def hold_room(d, s, size):
+def piece_room(d, s, size):
     """DONE when `size` bytes fit (they may be split once for each piece that they overlap)."""
     waiting = int(d.piece_end) - int(d.piece_from)
     if d.piece_end + waiting + 2 > len(s.pieces):
@@ -65,8 +65,8 @@ def _insert_piece(d, s, index, start, size, cut, source, at, arrival, packet_no,
 
 
 @kernel
-def hold(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file, needs):
-    """Store out-of-order bytes; parts that are stored already are duplicates (`hold_room` returned DONE).
+def store_piece(d, s, source, at, start, size, cut, arrival, packet_no, ts_ns, file, needs):
+    """Store out-of-order bytes; parts that are stored already are duplicates (`piece_room` returned DONE).
 
     `source[at:at+size]` has stream offset `start`; `cut` more bytes followed on the wire and were not captured.
     """
@@ -117,7 +117,7 @@ def drop_first_piece(d, s):
 def hole_ahead(d, s, ended, now_ns, arrival):
     """The number of bytes that are certainly missing at `next`; 0 when they may still arrive.
 
-    `ended`: the connection is over, nothing more can arrive. An acknowledgement past the hole proves that the peer
+    `ended`: the connection has ended, so nothing more can arrive. An acknowledgement past the hole proves that the peer
     received the bytes; they are awaited a moment longer, because captures of several queues or interfaces swap
     neighbouring packets. Bytes that the snaplen cut off are missing when the peer acknowledged them or later data came.
     """
@@ -137,11 +137,11 @@ def hole_ahead(d, s, ended, now_ns, arrival):
         if ended:
             return gap
         if d.acked >= first:
-            if d.doubt_at != d.next:
-                d.doubt_at = d.next
-                d.doubt_ns = now_ns
-                d.doubt_arrival = arrival
-            if now_ns - d.doubt_ns >= REORDER_NS or arrival - d.doubt_arrival >= REORDER_PATIENCE:
+            if d.hole_at != d.next:
+                d.hole_at = d.next
+                d.hole_ns = now_ns
+                d.hole_arrival = arrival
+            if now_ns - d.hole_ns >= REORDER_NS or arrival - d.hole_arrival >= REORDER_PATIENCE:
                 return gap
         # the pool is only reused when no piece waits, so its end counts as well
         if d.pool_live > REORDER_BYTES or d.pool_end > 4 * REORDER_BYTES or waiting > REORDER_SEGMENTS:

@@ -1,28 +1,23 @@
-"""Reassembly of one direction (segments in any order in, bytes in order and holes out), and the order of both
-directions.
+"""Reassembly of one direction (segments in any order to bytes in order and holes), and the order of both directions.
 
 Rules (RFC 9293 section 3.4 for sequence arithmetic):
 
 * A *stream offset* counts the bytes of a direction from its first one (the byte after the SYN, else the first byte
-  captured); it includes bytes that are missing, so it never wraps and holes have exact lengths.
-* The first captured copy of a byte wins. A later copy that differs is counted as a conflicting overlap, as far back as
-  `HISTORY` bytes.
-* Later data waits (`codec.tcp.pieces`) until the bytes before it arrive or are declared missing: because the peer
-  acknowledged past them, because the snaplen cut them off and no copy came before later data, because a limit is
-  reached, or because the connection ended.
+  captured). It includes missing bytes, so it never wraps and holes have exact lengths.
+* The first captured copy of a byte wins. A later copy that differs is counted as a conflicting overlap, up to `HISTORY`
+  bytes back.
+* Later data waits (`codec.tcp.pieces`) until the bytes before it arrive or are declared missing.
 
-Functions take the records and arrays of `codec.tcp.direction`. Cost: linear in the bytes.
+Order of both directions: a capture may have a reply before its request, when several interfaces, sniffers or queues of
+a network card captured them, or clocks differ. Bytes that a segment acknowledges were sent before it. So each mark of a
+direction has the stream offset of the peer that its packet acknowledged (`needs`), and the framing reads a direction
+only up to `ready`: before the first mark that needs bytes of the peer which the framing does not have yet. Only the
+framing waits: segments are counted, placed and compared as they arrive.
 
-Order of both directions: a capture may have a reply before its request, when two interfaces, sniffers or queues of a
-network card captured the directions, or clocks differ. Bytes that a segment acknowledges were sent before it (RFC 9293,
-section 3.4). So each mark of a direction has the stream offset of the peer that its packet acknowledged (`needs`). The
-framing reads a direction only up to `ready`: before the first mark that needs bytes of the peer that the framing does
-not have yet. Only the framing waits: segments are counted, placed and compared as they arrive.
-
-A wait ends when the bytes arrive, or are declared missing; when both directions wait for each other (then the later
+A wait ends when the bytes arrive or are declared missing; when both directions wait for each other (then the later
 packet is a retransmission); and at the bounds of `Limits.ack_*`, where the order of the capture applies. A direction
 without captured peer does not wait. When a bound ends a wait, the frames of both sides have a note: `early` is the
-offset up to which the peer's bytes were read too late.
+offset up to which the peer's bytes were read too late. Cost: linear in the bytes.
 """
 
 from __future__ import annotations
@@ -35,6 +30,9 @@ from codec.variant.writer import copy_bytes
 OUT_OF_WINDOW = 1 << 30  # a segment this far from what is expected belongs to no window (RFC 7323 section 2.3)
 HALF, WRAP = 1 << 31, 1 << 32
 HISTORY = LIMITS.copy_bytes
+ACK_NS = LIMITS.ack_ns
+ACK_SEGMENTS = LIMITS.ack_segments
+ACK_BYTES = LIMITS.reorder_bytes
 
 
 @kernel
@@ -59,12 +57,12 @@ def offset_of(d, seq):
 def make_room(d, s, size, marks):
     """Move bytes and marks in use to the front of their arrays; DONE when `size` bytes and `marks` marks fit."""
     if d.end + size > len(s.bytes):
-        keep = max(int(d.kept), int(d.pos) - HISTORY)
+        keep = max(int(d.retained_from), int(d.pos) - HISTORY)
         n = int(d.end) - keep
         if n + size > len(s.bytes) * 3 // 4:  # moving more than the room gained costs more than growing
             return NEED_BYTES
         copy_bytes(s.bytes, 0, s.bytes, keep, keep + n)
-        d.kept = 0
+        d.retained_from = 0
         d.pos -= keep
         d.end = n
     if d.mark_end + marks > len(s.marks):
@@ -77,7 +75,7 @@ def make_room(d, s, size, marks):
             return NEED_MARKS
         for i in range(n):
             s.marks[i] = s.marks[first + i]
-        d.gate -= first
+        d.wait_from -= first
         d.mark_from = 0
         d.mark_end = n
     return DONE
@@ -127,76 +125,71 @@ def declare_missing(d, size):
     d.missing_bytes += size
     d.holes += 1
     d.latest_arrival = -1
-    d.kept = d.end
+    d.retained_from = d.end
 
 
 @kernel
 def count_conflicts(d, s, source, at, start, size):
     """Compare a late copy of `[start, start+size)` with the bytes still in the buffer."""
-    kept_from = int(d.next) - (int(d.end) - max(int(d.kept), int(d.pos) - HISTORY))
+    compared_from = int(d.next) - (int(d.end) - max(int(d.retained_from), int(d.pos) - HISTORY))
     for i in range(size):
         offset = start + i
-        if kept_from <= offset < d.next and s.bytes[int(d.end) - (int(d.next) - offset)] != source[at + i]:
+        if compared_from <= offset < d.next and s.bytes[int(d.end) - (int(d.next) - offset)] != source[at + i]:
             d.conflicting_bytes += 1
 
 
-ACK_NS = LIMITS.ack_ns
-ACK_SEGMENTS = LIMITS.ack_segments
-ACK_BYTES = LIMITS.reorder_bytes
-
-
 @kernel
-def needed(peer, ack):
-    """Stream offset of the peer that acknowledgement number `ack` acknowledges; 0: unknown."""
+def acked_offset(peer, ack):
+    """Stream offset of the peer up to which `ack` acknowledges; 0: unknown."""
     if peer.anchored:
         offset = offset_of(peer, ack)
         return offset if abs(offset - int(peer.next)) < OUT_OF_WINDOW else 0
-    if peer.promised >= 0:
-        offset = (int(ack) - int(peer.promised)) % WRAP
+    if peer.expected_seq >= 0:
+        offset = (int(ack) - int(peer.expected_seq)) % WRAP
         return offset if offset < HALF // 2 else 0
     return 0
 
 
 @inlined
 def _read(peer):
-    """The peer's offset that an acknowledgement may have: of its bytes that are ready, and of the FIN after them."""
+    """The largest stream offset of the peer that needs no wait: its ready bytes, and the FIN after them."""
     return int(peer.ready) + (1 if peer.fin_at >= 0 and peer.ready >= peer.fin_at else 0)
 
 
 @kernel
 def waits(d, s, peer):
     """Whether bytes in order of `d` wait for bytes of the peer."""
-    if d.gate == d.mark_end or d.mode == TLS or d.mode == FOREIGN:
+    if d.wait_from == d.mark_end or d.mode == TLS or d.mode == FOREIGN:
         return False
-    needs = s.marks[d.gate].needs
+    needs = s.marks[d.wait_from].needs
     return needs > _read(peer) and needs > d.waived
 
 
 @kernel
 def release(d, s, peer):
     """Release bytes that need not wait any longer to the framing; the number of bytes of `d` that still wait."""
-    while d.gate < d.mark_end and not waits(d, s, peer):
-        d.ready = s.marks[d.gate].end
-        d.gate += 1
-    if d.gate == d.mark_end:
+    while d.wait_from < d.mark_end and not waits(d, s, peer):
+        d.ready = s.marks[d.wait_from].end
+        d.wait_from += 1
+    if d.wait_from == d.mark_end:
         d.ready = d.next
     return int(d.next) - int(d.ready)
 
 
 @kernel
-def give_up(c, d, s, peer, other):
-    """One or both directions wait: whether one of them stops waiting for the bytes that it needs next. `s`, `other`:
-    the streams of `d` and `peer`."""
+def stop_waiting(c, d, s, peer, other):
+    """One or both directions wait: end the wait of one of them if it may end. Returns whether it did. `s`, `other`: the
+    streams of `d` and `peer`."""
     mine, theirs = waits(d, s, peer), waits(peer, other, d)
     if mine and theirs:
-        m, n = s.marks[d.gate], other.marks[peer.gate]
+        m, n = s.marks[d.wait_from], other.marks[peer.wait_from]
         if m.needs <= peer.next and n.needs <= d.next:
             if m.since_arrival > n.since_arrival:
                 d.waived = m.needs
             else:
                 peer.waived = n.needs
             return True
-    if mine and _too_long(c, d, s) and not (theirs and c.over and _before(peer, other, d, s)):
+    if mine and _too_long(c, d, s) and not (theirs and c.ended and _before(peer, other, d, s)):
         _read_early(c, d, s)
         return True
     if theirs and _too_long(c, peer, other):
@@ -209,23 +202,23 @@ def give_up(c, d, s, peer, other):
 def _read_early(c, d, s):
     """Read the waiting bytes of `d` without those that they need, which at the end of a connection are missing, not
     late."""
-    d.waived = s.marks[d.gate].needs
-    if not c.over:
+    d.waived = s.marks[d.wait_from].needs
+    if not c.ended:
         d.early = max(int(d.early), int(d.waived))
 
 
 @inlined
 def _before(d, s, peer, other):
     """Whether the waiting bytes of `d` arrived before those of its peer."""
-    return s.marks[d.gate].since_arrival < other.marks[peer.gate].since_arrival
+    return s.marks[d.wait_from].since_arrival < other.marks[peer.wait_from].since_arrival
 
 
 @kernel
 def _too_long(c, d, s):
     """Whether the bytes that `d` waits for cannot arrive, or the wait reached its bound."""
-    m = s.marks[d.gate]
+    m = s.marks[d.wait_from]
     return bool(
-        c.over
+        c.ended
         or c.arrival - m.since_arrival >= ACK_SEGMENTS
         or c.now_ns - m.since_ns >= ACK_NS
         or d.next - d.ready > ACK_BYTES

@@ -63,14 +63,14 @@ from codec.variant.writer import (
     Writer,
     begin,
     enlarge,
+    error_code,
     mask_uris,
     new_writer,
     note,
     rollback,
-    trouble,
 )
 
-__all__ = [
+__all__ = (
     "DECIMAL_SCALE",
     "ESCAPED",
     "FULL",
@@ -94,6 +94,7 @@ __all__ = [
     "end_known_object",
     "end_object",
     "enlarge",
+    "error_code",
     "finish",
     "finish_known",
     "key",
@@ -116,5 +117,4 @@ __all__ = [
     "put_timestamp_us",
     "put_u64",
     "rollback",
-    "trouble",
-]
+)  # fmt: skip

@@ -20,10 +20,10 @@ from codec.variant.writer import (
     SHORT_SCRATCH,
     TOO_DEEP,
     VALUE,
+    allocate,
+    fail,
     put_le,
     shift,
-    stop,
-    take,
     width,
 )
 
@@ -36,13 +36,13 @@ def _begin(w, reserved):
     p = w.positions
     depth = int(p[DEPTH])
     if depth == len(w.stack):
-        stop(w, TOO_DEEP, SHORT_SCRATCH)
+        fail(w, TOO_DEEP, SHORT_SCRATCH)
         return
     w.stack[depth, 0] = p[VALUE]
     w.stack[depth, 1] = reserved
     w.stack[depth, 2] = p[ENTRIES]
     p[DEPTH] = depth + 1
-    take(w, reserved)
+    allocate(w, reserved)
 
 
 @kernel
@@ -69,7 +69,7 @@ def known_key(w, number):
     p = w.positions
     n = int(p[ENTRIES])
     if n == len(w.entry_id):
-        stop(w, FULL, SHORT_SCRATCH)
+        fail(w, FULL, SHORT_SCRATCH)
         return
     w.entry_id[n] = number
     w.entry_at[n] = p[VALUE]
@@ -180,7 +180,7 @@ def _make_header_room(w, header):
     start, reserved, first = int(w.stack[depth, 0]), int(w.stack[depth, 1]), int(w.stack[depth, 2])
     end = int(p[VALUE])
     if header > reserved:
-        if take(w, header - reserved) < 0:
+        if allocate(w, header - reserved) < 0:
             return -1
     else:
         p[VALUE] = end - (reserved - header)

@@ -26,10 +26,10 @@ from codec.variant.writer import (
     Writer,
     begin,
     copy_bytes,
+    fail,
     new_writer,
     put_le,
     shift,
-    stop,
     width,
 )
 
@@ -96,7 +96,7 @@ def key_hash(buf, start, end):
 
 
 @kernel
-def _holds(w, number, buf, start, end):
+def _is_key(w, number, buf, start, end):
     """Whether key `number` of the current value is `buf[start:end]`."""
     at = int(w.key_at[number])
     if int(w.key_at[number + 1]) - at != end - start:
@@ -114,13 +114,13 @@ def _text_room(w, keys, size):
     p = w.positions
     text = int(w.key_at[int(p[KEYS])])
     if text + size > VARIANT_BYTES:
-        stop(w, TOO_LARGE, SHORT_METADATA)
+        fail(w, TOO_LARGE, SHORT_METADATA)
         return False
     if int(p[METADATA]) + text + size > len(w.metadata):
-        stop(w, FULL, SHORT_METADATA)
+        fail(w, FULL, SHORT_METADATA)
         return False
     if int(p[KEYS]) + keys >= len(w.key_at):
-        stop(w, FULL, SHORT_SCRATCH)
+        fail(w, FULL, SHORT_SCRATCH)
         return False
     return True
 
@@ -140,7 +140,7 @@ def key_id(w, buf, start, end):
         if entry >> 32 != generation:
             free = slot
             break
-        if _holds(w, entry & _SLOT, buf, start, end):
+        if _is_key(w, entry & _SLOT, buf, start, end):
             return entry & _SLOT
         slot = (slot + 1) & mask
     if not _text_room(w, 1, end - start):
@@ -191,10 +191,10 @@ def finish(w):
     size = width(max(text, count))
     header = 1 + (count + 2) * size
     if header + text > VARIANT_BYTES:
-        stop(w, TOO_LARGE, SHORT_METADATA)
+        fail(w, TOO_LARGE, SHORT_METADATA)
         return TOO_LARGE
     if at + header + text > len(w.metadata):
-        stop(w, FULL, SHORT_METADATA)
+        fail(w, FULL, SHORT_METADATA)
         return FULL
     shift(w.metadata, at, at + text, header)
     w.metadata[at] = _VERSION | ((size - 1) << 6)
@@ -214,7 +214,7 @@ def finish_known(w, keys, key_set):
     start, end = int(keys.block_at[key_set]), int(keys.block_at[key_set + 1])
     at = int(p[METADATA])
     if at + end - start > len(w.metadata):
-        stop(w, FULL, SHORT_METADATA)
+        fail(w, FULL, SHORT_METADATA)
         return FULL
     copy_bytes(w.metadata, at, keys.block, start, end)
     p[METADATA] = at + end - start

@@ -41,14 +41,14 @@ def names_of(names: Collection[str]) -> Names:
 
 
 @kernel
-def _is_among(words, start, stop, names):
+def _is_among(metadata, start, stop, names):
     """Whether a text equals one of `names`, or begins with one that is a prefix."""
     begin = 0
     for k in range(len(names.ends)):
         size = names.ends[k] - begin
         if stop - start == size or (names.prefix[k] and stop - start > size):
             i = 0
-            while i < size and (words[start + i] | CASE) == (names.octets[begin + i] | CASE):
+            while i < size and (metadata[start + i] | CASE) == (names.octets[begin + i] | CASE):
                 i += 1
             if i == size:
                 return True
@@ -77,8 +77,8 @@ def _value_hash(value, at, end, low, high):
 
 
 @kernel
-def mix_entries(value, starts, stops, words, words_starts, words_stops, left_out, private, all_, common):
-    """Add the hashes of the entries of each row's object to `all_`, except those named in `left_out`; and those of
+def mix_entries(value, starts, stops, metadata, metadata_starts, metadata_stops, excluded, private, all_, common):
+    """Add the hashes of the entries of each row's object to `all_`, except those named in `excluded`; and those of
     scalars whose names are not in `private` also to `common`: two lanes of 32 bits, int64 (n, 2). Rows are as in
     `codec.variant.reading.read_fields`."""
     for row in range(len(starts)):
@@ -88,13 +88,13 @@ def mix_entries(value, starts, stops, words, words_starts, words_stops, left_out
         count, ids, offsets, values, id_width, width = layout(value, at, end)
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
-            start, stop = entry_text(words, words_starts[row], words_stops[row], number)
+            start, stop = entry_text(metadata, metadata_starts[row], metadata_stops[row], number)
             place = values + little(value, offsets + i * width, width)
-            if place >= end or start == stop or _is_among(words, start, stop, left_out):
+            if place >= end or start == stop or _is_among(metadata, start, stop, excluded):
                 continue
-            low, high = _mixed_octets(words, start, stop, 1, 2)
+            low, high = _mixed_octets(metadata, start, stop, 1, 2)
             low, high, is_scalar = _value_hash(value, place, end, low, high)
             all_[row, 0], all_[row, 1] = (all_[row, 0] + low) & WORD, (all_[row, 1] + high) & WORD
-            if is_scalar and not _is_among(words, start, stop, private):
+            if is_scalar and not _is_among(metadata, start, stop, private):
                 common[row, 0] = (common[row, 0] + low) & WORD
                 common[row, 1] = (common[row, 1] + high) & WORD

@@ -23,7 +23,7 @@ DATE, TIMESTAMP_NTZ = 11, 13  # primitive types that the writer does not use
 UUID = 20
 # Cached dictionaries, and entries of each: rows of the same kind have the same dictionary.
 SLOTS, ENTRIES = 64, 64
-UNASKED = -2
+UNRESOLVED = -2
 
 
 class Fields(NamedTuple):
@@ -39,7 +39,7 @@ class Fields(NamedTuple):
 
 
 def new_fields(wholes: Sequence[bool], rows: int) -> Fields:
-    """Nothing was found yet; `wholes`: whether the whole value of a field is wanted."""
+    """Nothing found yet; `wholes`: whether the whole value of each field is wanted."""
     shape, wanted = (len(wholes), rows), np.flatnonzero(np.array(wholes, bool))
     whole_of = np.full(len(wholes), -1)
     whole_of[wanted] = np.arange(len(wanted))
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 
 def new_seen() -> Seen:
     """An empty cache."""
-    return Seen(np.zeros((SLOTS, 2), np.int64), np.full((SLOTS, ENTRIES), UNASKED, np.int64))
+    return Seen(np.zeros((SLOTS, 2), np.int64), np.full((SLOTS, ENTRIES), UNRESOLVED, np.int64))
 
 
 @kernel
@@ -149,12 +149,12 @@ def _slot_of(metadata, at, end, seen):
     if differs:
         slots[slot, 0], slots[slot, 1] = at, end
         for i in range(seen.keys.shape[1]):
-            seen.keys[slot, i] = UNASKED
+            seen.keys[slot, i] = UNRESOLVED
     return slot
 
 
 @kernel
-def look(value, at, end, out, k, row):
+def _read_scalar(value, at, end, out, k, row):
     """Read kind and number of the value at `at`, which may not pass `end`, into field `k` of `row`."""
     kinds, numbers, sizes = out.kinds, out.numbers, out.sizes
     head = value[at]
@@ -219,12 +219,12 @@ def whole(value, at, end):
 
 
 @kernel
-def read_fields(value, starts, stops, words, words_starts, words_stops, keys, key_ends, seen, out):
+def read_fields(value, starts, stops, metadata, metadata_starts, metadata_stops, keys, key_ends, seen, out):
     """Read the fields of each row's object.
 
     The value of row i is `value[starts[i]:stops[i]]`, empty where it has none; its dictionary is
-    `words[words_starts[i]:words_stops[i]]`. Heaps are uint8, offsets int64 (n,). `keys` uint8: names end to end, which
-    end at `key_ends` int64 (k,). `seen`: `Seen`, new. `out`: `Fields`, zeroed.
+    `metadata[metadata_starts[i]:metadata_stops[i]]`. Heaps are uint8, offsets int64 (n,). `keys` uint8: names end to
+    end, which end at `key_ends` int64 (k,). `seen`: a new `Seen`. `out`: `Fields`, zeroed.
     """
     for row in range(len(starts)):
         at, end = starts[row], stops[row]
@@ -233,17 +233,17 @@ def read_fields(value, starts, stops, words, words_starts, words_stops, keys, ke
         count, ids, offsets, values, id_width, width = layout(value, at, end)
         if count < 0:
             continue
-        slot = _slot_of(words, words_starts[row], words_stops[row], seen)
+        slot = _slot_of(metadata, metadata_starts[row], metadata_stops[row], seen)
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
-            k = seen.keys[slot, number] if number < ENTRIES else UNASKED
-            if k == UNASKED:
-                k = _wanted(words, words_starts[row], words_stops[row], number, keys, key_ends)
+            k = seen.keys[slot, number] if number < ENTRIES else UNRESOLVED
+            if k == UNRESOLVED:
+                k = _wanted(metadata, metadata_starts[row], metadata_stops[row], number, keys, key_ends)
                 if number < ENTRIES:
                     seen.keys[slot, number] = k
             place = values + little(value, offsets + i * width, width)
             if k >= 0 and place < end:
-                look(value, place, end, out, k, row)
+                _read_scalar(value, place, end, out, k, row)
                 of_whole = out.whole_of[k]
                 if of_whole >= 0:
                     out.whole_at[of_whole, row] = place
@@ -264,20 +264,20 @@ def read_values(value, starts, stops, out):
     """Read each row's value itself, as if it were the only field of an object; `out`: `Fields` of one."""
     for row in range(len(starts)):
         if starts[row] < stops[row]:
-            look(value, starts[row], stops[row], out, 0, row)
+            _read_scalar(value, starts[row], stops[row], out, 0, row)
 
 
 @kernel
 def _array(value, at, end):
     """(elements, offset of their offsets, of their values, octets of an offset) of the array at `at`; no elements when
-    it is none."""
+    there is no array."""
     count, _, offsets, values, _, width = layout(value, at, end)
     return (count, offsets, values, width) if value[at] & 3 == ARRAY and count > 0 else (0, 0, 0, 0)
 
 
 @kernel
 def count_elements(value, starts, stops, counts):
-    """Count the elements of each row's array, `counts` int64 (n,); 0 when it is no array."""
+    """Count the elements of each row's array, `counts` int64 (n,); 0 when it is not an array."""
     for row in range(len(starts)):
         counts[row] = _array(value, starts[row], stops[row])[0] if starts[row] < stops[row] else 0
 

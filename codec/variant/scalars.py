@@ -5,7 +5,7 @@ from __future__ import annotations
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import is_utf8
 from codec.text import escaped_size, mask_userinfo, put_escaped
-from codec.variant.writer import ESCAPED, MASKING, VALUE, copy_bytes, put_le, take
+from codec.variant.writer import ESCAPED, MASKING, VALUE, allocate, copy_bytes, put_le
 
 SHORT_STRING = 1  # basic type; the others here are primitive type numbers
 NULL, TRUE, FALSE, INT8, INT16, INT32, INT64, DOUBLE = range(8)
@@ -16,7 +16,7 @@ DECIMAL_SCALE = 38  # largest scale of a DECIMAL
 
 @kernel
 def _put_number(w, kind, number, size):
-    at = take(w, 1 + size)
+    at = allocate(w, 1 + size)
     if at >= 0:
         w.value[at] = kind << 2
         put_le(w.value, at + 1, number, size)
@@ -53,7 +53,7 @@ def put_u64(w, bits):
     if bits >= 0:
         put_int(w, bits)
         return
-    at = take(w, 18)
+    at = allocate(w, 18)
     if at >= 0:
         w.value[at] = DECIMAL16 << 2
         w.value[at + 1] = 0
@@ -69,7 +69,7 @@ def put_decimal(w, unscaled, scale):
         kind, size = DECIMAL4, 4
     elif scale <= 18 and -1_000_000_000_000_000_000 < unscaled < 1_000_000_000_000_000_000:
         kind, size = DECIMAL8, 8
-    at = take(w, 2 + size)
+    at = allocate(w, 2 + size)
     if at >= 0:
         w.value[at] = kind << 2
         w.value[at + 1] = scale
@@ -98,7 +98,7 @@ def put_timestamp_us(w, microseconds):
 
 @kernel
 def _put_bytes(w, kind, buf, start, end):
-    at = take(w, 5 + end - start)
+    at = allocate(w, 5 + end - start)
     if at >= 0:
         w.value[at] = kind << 2
         put_le(w.value, at + 1, end - start, 4)
@@ -112,7 +112,7 @@ def put_string(w, buf, start, end):
     if size > SHORT_STRING_BYTES:
         _put_bytes(w, STRING, buf, start, end)
         return
-    at = take(w, 1 + size)
+    at = allocate(w, 1 + size)
     if at >= 0:
         w.value[at] = (size << 2) | SHORT_STRING
         copy_bytes(w.value, at + 1, buf, start, end)
@@ -122,11 +122,11 @@ def put_string(w, buf, start, end):
 def string_room(w, size):
     """Write a STRING of `size` octets without the octets: their offset, or -1."""
     if size <= SHORT_STRING_BYTES:
-        at = take(w, 1 + size)
+        at = allocate(w, 1 + size)
         if at >= 0:
             w.value[at] = (size << 2) | SHORT_STRING
         return at + 1 if at >= 0 else -1
-    at = take(w, 5 + size)
+    at = allocate(w, 5 + size)
     if at < 0:
         return -1
     w.value[at] = STRING << 2
@@ -180,7 +180,7 @@ def put_octets(w, buf, start, end):
     if size > SHORT_STRING_BYTES:
         _put_bytes(w, STRING if is_utf8(buf, start, end) else BINARY, buf, start, end)
         return
-    at = take(w, 1 + size)
+    at = allocate(w, 1 + size)
     if at < 0:
         return
     if is_utf8(buf, start, end):

@@ -7,15 +7,7 @@ import numpy as np
 from codec.compiler.kernel import kernel
 from codec.cursor import octet, u32
 from codec.variant.containers import begin_object, end_object, key
-from codec.variant.scalars import (
-    DECIMAL_SCALE,
-    mask_last,
-    put_binary,
-    put_decimal,
-    put_int,
-    put_string,
-    string_room,
-)
+from codec.variant.scalars import DECIMAL_SCALE, mask_last, put_binary, put_decimal, put_int, put_string, string_room
 
 LATIN9, UTF16, UTF32 = range(3)  # ISO 8859-15; UTF-16, big-endian unless a byte order mark differs; UTF-32BE
 _LATIN9 = np.array([ord(character) for character in bytes(range(256)).decode("iso-8859-15")], np.int64)

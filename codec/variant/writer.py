@@ -110,7 +110,7 @@ def rollback(w):
 
 
 @kernel
-def trouble(w):
+def error_code(w):
     """The code that `finish` will return, so that a decoder can stop early: OK without errors."""
     return int(w.positions[CODE])
 
@@ -129,7 +129,7 @@ def mask_uris(w, truth):
 
 
 @kernel
-def stop(w, code, short_of):
+def fail(w, code, short_of):
     if w.positions[CODE] == OK:
         w.positions[CODE] = code
         w.positions[SHORT_OF] = short_of
@@ -137,12 +137,12 @@ def stop(w, code, short_of):
 
 
 @kernel
-def take(w, size):
+def allocate(w, size):
     """Allocate `size` more bytes of value: their offset, or -1."""
     p = w.positions
     at = int(p[VALUE])
     if at + size > p[ROOM]:
-        stop(w, TOO_LARGE if at + size > p[VALUE_FROM] + VARIANT_BYTES else FULL, SHORT_VALUE)
+        fail(w, TOO_LARGE if at + size > p[VALUE_FROM] + VARIANT_BYTES else FULL, SHORT_VALUE)
         return -1
     p[VALUE] = at + size
     return at

@@ -72,7 +72,9 @@ class Decrypted:
     @property
     def readable(self) -> list[int]:
         """Indices of the connections with any decrypted bytes."""
-        return sorted(place for place, layered in self.layers.items() if any(layered.plain) and not layered.untouched)
+        return sorted(
+            place for place, layered in self.layers.items() if any(layered.output_bytes) and not layered.passthrough
+        )
 
     def reason(self, connection_id: int) -> str:
         """Why a connection was not decrypted."""
@@ -87,7 +89,7 @@ class Decrypted:
             tls = self.layers[place].tls
             if tls is not None and tls.hellos[0] is not None:
                 random = tls.hellos[0].random.hex()
-                secrets = sorted(tls.known_secrets.items())
+                secrets = sorted(tls.secrets.items())
                 lines += [f"{label.decode()} {random} {secret.hex()}\n" for label, secret in secrets]
         return "".join(lines).encode()
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.containers import new_stack
-from codec.amqp.v0_10.extents import content_length, segment_fits
+from codec.amqp.v0_10.detect import content_length, segment_fits
 from codec.amqp.v0_10.values import HEADER_SEGMENT, decode_segment
 from codec.compiler.limits import LIMITS
 from codec.variant import (

@@ -25,7 +25,7 @@ from codec.amqp.v1_0.tables import TYPES, Descriptor, descriptors, v1_0_tables
 from codec.amqp.v1_0.values import decode_value
 from codec.amqp.versions import ERRORS, STATUSES, fact_table
 from codec.compiler.limits import LIMITS
-from codec.variant import FULL, METADATA, VALUE, begin, decode, enlarge, finish_known, new_writer, trouble
+from codec.variant import FULL, METADATA, VALUE, begin, decode, enlarge, error_code, finish_known, new_writer
 
 pytestmark = pytest.mark.usefixtures("plain_kernels")
 
@@ -80,8 +80,8 @@ def frame_values(body: bytes, sections: bytes = b"", section: int = NO_BODY) -> 
     while (
         decode_frame(octets(kept), 0, len(kept), row, definition, WIRE, VALUES, SCRATCH, arguments, properties) == FULL
     ):
-        arguments = enlarge(arguments) if trouble(arguments) == FULL else arguments
-        properties = enlarge(properties) if trouble(properties) == FULL else properties
+        arguments = enlarge(arguments) if error_code(arguments) == FULL else arguments
+        properties = enlarge(properties) if error_code(properties) == FULL else properties
     assert (STATUSES[row[STATUS]] == "ok") == (row[ERROR] == 0)
     return written(arguments), written(properties), ERRORS[row[ERROR]]
 

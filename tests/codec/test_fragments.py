@@ -22,7 +22,7 @@ from test_tunnels import segment, shown
 
 from codec.capture import RECORD
 from codec.compiler.limits import LIMITS, Limits
-from codec.net.datagrams import Fragments
+from codec.net.fragments import Fragments
 from codec.net.layers import Packets, dissect
 from codec.net.protocols import skip_name
 
@@ -38,7 +38,7 @@ def reasons(packets: Packets) -> list[str | None]:
 def limits(monkeypatch: pytest.MonkeyPatch, **changes: int) -> Limits:
     """Other limits for fragments; the kernels take them from the size of their arrays."""
     changed = replace(LIMITS, **changes)
-    monkeypatch.setattr("codec.net.datagrams.LIMITS", changed)
+    monkeypatch.setattr("codec.net.fragments.LIMITS", changed)
     monkeypatch.setattr("udfs.source.splits.LIMITS", changed)
     return changed
 

@@ -17,8 +17,8 @@ from wire_capture import give_up
 
 from codec.compiler.limits import HANDSHAKE, LIMITS, TRIAL
 from codec.layers import stack
+from codec.layers.chunks import Chunks
 from codec.layers.stack import Layers
-from codec.layers.stretches import Stretches
 from codec.layers.tls import trial
 from codec.layers.tls.keylog import KeyLog
 from codec.layers.tls.records import Tls
@@ -87,11 +87,11 @@ def test_what_is_damaged_gives_rows_and_a_ledger(kind: str) -> None:
             assert all(ledger[part] >= 0 for part in (*PARTS, "decrypted_bytes", "missing_bytes")), seed
 
 
-def stretch(direction: int, content: bytes | int) -> Stretches:
+def chunk(direction: int, content: bytes | int) -> Chunks:
     """One stretch; a negative number: so many octets are missing."""
     octets = content if isinstance(content, bytes) else b""
     columns = np.array([[0], [direction], [0], [content if isinstance(content, int) else len(content)]])
-    return Stretches._make([*columns, np.frombuffer(bytearray(octets), np.uint8)])
+    return Chunks._make([*columns, np.frombuffer(bytearray(octets), np.uint8)])
 
 
 def test_trials_after_holes_are_paid_from_a_budget() -> None:
@@ -100,15 +100,15 @@ def test_trials_after_holes_are_paid_from_a_budget() -> None:
     (secrets,) = log._known.values()
     tls = Tls(CLIENT, secrets)
     for way, octets in flights[:8]:
-        tls.read(stretch(way, octets))
-    assert not tls.sides[CLIENT].dead
-    tls.read(stretch(CLIENT, -(1 << 20)))
+        tls.read(chunk(way, octets))
+    assert not tls.sides[CLIENT].stopped
+    tls.read(chunk(CLIENT, -(1 << 20)))
     taken, started = 0, time.process_time()
-    while not tls.sides[CLIENT].dead and taken < 4 << 20:
-        tls.read(stretch(CLIENT, b"\x17\x03\x03\x00\x40" * 2000))
+    while not tls.sides[CLIENT].stopped and taken < 4 << 20:
+        tls.read(chunk(CLIENT, b"\x17\x03\x03\x00\x40" * 2000))
         taken += 10_000
     spent = time.process_time() - started
-    assert tls.sides[CLIENT].dead
+    assert tls.sides[CLIENT].stopped
     assert tls.limits == TRIAL
     assert spent < 20
     assert tls.budget <= LIMITS.trial_grace + LIMITS.trial_rate * (taken + sum(len(octets) for _, octets in flights))
@@ -157,7 +157,7 @@ def test_secrets_are_tried_without_success_on_a_bounded_number_of_connections(mo
 def test_a_message_of_the_handshake_above_the_limit_is_named(more: int) -> None:
     tls = Tls(CLIENT, {b"CLIENT_RANDOM": bytes(48)})
     head = b"\x0b" + (LIMITS.handshake_bytes + more).to_bytes(3, "big")
-    tls.read(stretch(CLIENT, b"\x16\x03\x03\x00\x04" + head))
+    tls.read(chunk(CLIENT, b"\x16\x03\x03\x00\x04" + head))
     assert tls.limits == HANDSHAKE * more
 
 

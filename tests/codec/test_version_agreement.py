@@ -14,7 +14,7 @@ from classic_support import long_prefixed, shortstr
 from decoding import connections, decode_table, decoded, in_flow_order, rows_of, runs
 from wire import CLIENT, FLOW, SERVER, Row, Wire, batch_rows
 
-from codec.amqp import decoder
+from codec.amqp import batches, decoder
 from codec.net.segments import SEGMENT
 
 HEADER_0_8, HEADER_0_9, HEADER_0_9_1 = b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x00\x09", b"AMQP\x00\x00\x09\x01"
@@ -202,7 +202,7 @@ def test_after_256_rows_the_version_stands() -> None:
 @pytest.mark.parametrize("others", range(250, 256))
 def test_rows_wait_for_their_version_when_a_batch_is_full(others: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of another connection fill the batch up before the version of this one is told."""
-    monkeypatch.setattr(decoder, "BATCH_ROWS", 256)
+    monkeypatch.setattr(batches, "BATCH_ROWS", 256)
     before, wire = Wire(), Wire(syn=False)
     before.add(CLIENT, HEADER_0_9_1 + ACK * (others - 1))
     for data in [ACK, ACK, publish(0), ACK, OPEN_OK_0_8, ACK]:

@@ -17,7 +17,7 @@ from submitting import ROOT
 
 import pipeline
 from benchmarks.start import Moment, Timeline, report
-from codec.compiler.directories import CACHE_DIR, bases
+from codec.compiler import CACHE_DIR, bases
 from codec.compiler.kernel import LazyKernel, all_compiled, complete_name, interpret, interpreted, njit
 from jobs.decode import COLD_BYTES, interpret_while_cold
 from pipeline.decoding import ONE_TASK_BYTES, in_one_task

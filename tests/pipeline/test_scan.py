@@ -13,7 +13,7 @@ import pytest
 from decoding import in_flow_order, runs
 
 from benchmarks.scan import scan
-from codec.amqp.connections.ended import ENDED
+from codec.amqp.connections.lifecycle import ENDED
 from pipeline.tables.config import config
 from udfs.tables import Part, tables_of
 

@@ -415,7 +415,7 @@ def test_a_value_above_the_limit_is_too_large() -> None:
         v.element(w)
         v.put_binary(w, half, 0, len(half))
     v.end_array(w)
-    assert v.trouble(w) == v.TOO_LARGE
+    assert v.error_code(w) == v.TOO_LARGE
     assert v.finish(w) == v.TOO_LARGE
     v.rollback(w)
     assert taken(w) == (b"", b"")

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from codec.amqp import decoder
-from codec.amqp.connections import state as connection_state
+from codec.amqp import batches, decoder
+from codec.amqp.connections import parts, state
 from codec.amqp.decoder import Decoder
-from codec.compiler.directories import PACKAGE
+from codec.compiler import PACKAGE
 
 KERNELS = str(PACKAGE)
-NO_KERNELS = {decoder.__file__, connection_state.__file__}  # Python, where -1 is the last row
+NO_KERNELS = {module.__file__ for module in (batches, decoder, parts, state)}  # Python, where -1 is the last row
 
 
 class NegativeIndex(AssertionError):

@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from codec.capture import RECORD
-from codec.net.datagrams import Fragments
+from codec.net.fragments import Fragments
 from codec.net.layers import dissect
 
 LINKS = [0, 1, 9, 12, 50, 51, 101, 108, 113, 219, 228, 229, 276]

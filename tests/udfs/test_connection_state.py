@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 from test_loss import FAMILIES, written
 from wire import CLIENT, FLOW, Wire
 
+from codec.amqp.batches import Batch
 from codec.amqp.connections.state import ConnectionState
-from codec.amqp.decoder import Batch, CarriedStates, Decoder
+from codec.amqp.decoder import CarriedStates, Decoder
 from codec.net.runs import gather_payloads
 from codec.net.segments import SEGMENT
 from codec.packing import StateError
@@ -200,8 +201,8 @@ def test_a_piece_for_every_segment_around_holes(family: Callable[[], list[bytes]
     parts = [octets[at : at + 7] for at in range(0, len(octets), 7)]
     for lost in ({1}, {4, len(parts) // 2, len(parts) - 3}):
         wire = Wire()
-        for number, part in enumerate(parts):
-            if number in lost:
+        for count, part in enumerate(parts):
+            if count in lost:
                 wire.lose(CLIENT, len(part))
             else:
                 wire.add(CLIENT, part)
@@ -229,7 +230,7 @@ def test_a_state_survives_its_octets() -> None:
     again = ConnectionState.from_bytes(state.to_bytes())
     assert again.to_bytes() == state.to_bytes()
     assert again.connection_id == state.connection_id
-    assert not again.over
+    assert not again.tcp_ended
 
 
 def test_what_few_streams_need_is_carried_too() -> None:
@@ -239,13 +240,13 @@ def test_what_few_streams_need_is_carried_too() -> None:
     decoder, again = Decoder(), Decoder()
     for _ in decoder.feed(flow, segments[:5], octets):
         pass
-    decoder.state.spans.number[:] = 1, 2
-    decoder.state.spans.waiting["length"][:, :2] = [[11, 12], [21, 22]]
+    decoder.state.spans.used[:] = 1, 2
+    decoder.state.spans.pending["length"][:, :2] = [[11, 12], [21, 22]]
     decoder.state.assemblies.numbers[2:4] = 5, 9
     saved = ConnectionState.of(decoder.state, files.names, 0, 1)
-    saved.into(again.state, files.number)
-    assert again.state.spans.number.tolist() == [1, 2]
-    assert again.state.spans.waiting["length"][:, :2].tolist() == [[11, 0], [21, 22]]
+    saved.restore_into(again.state, files.number)
+    assert again.state.spans.used.tolist() == [1, 2]
+    assert again.state.spans.pending["length"][:, :2].tolist() == [[11, 0], [21, 22]]
     assert again.state.assemblies.numbers[2:4].tolist() == [5, 9]
 
 

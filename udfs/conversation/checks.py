@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from codec.amqp.versions import E_SEGMENT_ALONE, ERRORS, fact_table
+from codec.amqp.versions import E_UNEXPECTED_SEGMENT, ERRORS, fact_table
 from codec.checks import state as S
 from codec.checks import v0_10, v1_0
 from codec.checks.records_0_10 import Rows as Rows0_10
@@ -215,7 +215,7 @@ def _common_columns(methods: pa.RecordBatch) -> dict[str, Integers]:
 
 def _begins(methods: pa.RecordBatch) -> Integers:
     """Of frames of commands, whether they begin one; the others continue one whose beginning was not captured."""
-    continues = is_among(methods["error"], str(ERRORS[E_SEGMENT_ALONE]))
+    continues = is_among(methods["error"], str(ERRORS[E_UNEXPECTED_SEGMENT]))
     return np.where(is_among(methods["frame_type"], "command"), np.where(continues, 0, 1), NONE)
 
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from codec.amqp.connections.connection import TCP_ENDS
-from codec.amqp.connections.ended import Concluded
-from codec.amqp.connections.facts import CONTENTS, contents, limit_names, limits_reached, offered_versions
+from codec.amqp.connections.facts import CONTENTS, carried_protocols, limit_names, limits_reached, offered_versions
+from codec.amqp.connections.lifecycle import EndedConnections
 from codec.amqp.rows import KNOWN_BY
 from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
@@ -38,7 +38,7 @@ _TRANSPORTS = TextTable.of(TRANSPORTS)
 _TCP_ENDS, _KNOWN_BY = TextTable.of(TCP_ENDS), TextTable.of(KNOWN_BY)
 
 
-def connection_rows(ended: Concluded, files: Sequence[str]) -> pa.RecordBatch:
+def connection_rows(ended: EndedConnections, files: Sequence[str]) -> pa.RecordBatch:
     """DECODED rows of kind 'connection'; `files`: capture files by number."""
     connections = ended.connections
     first_ns = np.ascontiguousarray(connections["first_ns"])
@@ -54,7 +54,7 @@ def connection_rows(ended: Concluded, files: Sequence[str]) -> pa.RecordBatch:
     return padded(columns, ARROW_DECODED)
 
 
-def facts(ended: Concluded, files: Sequence[str]) -> pa.StructArray:
+def facts(ended: EndedConnections, files: Sequence[str]) -> pa.StructArray:
     """FACTS of each connection."""
     connections, places = ended.connections, np.arange(len(ended.connections))
     client = np.ascontiguousarray(connections["client"])
@@ -71,7 +71,7 @@ def facts(ended: Concluded, files: Sequence[str]) -> pa.StructArray:
         "tcp_end_by": _texts(np.where(end_by < 0, -1, end_by != client), _SIDES),
         "syn_seen": pa.array(connections["syn_ns"] >= 0),
         "sides_known_by": _texts(connections["known_by"], _KNOWN_BY),
-        "content": _texts(contents(ended), _CONTENTS),
+        "content": _texts(carried_protocols(ended), _CONTENTS),
         "versions_offered": _offered(ended),
         "tls": _tls(ended),
         "unread_because": pa.array(unread(ended), pa.string()),
@@ -131,7 +131,7 @@ def address_text(octets: bytes) -> str:
     return socket.inet_ntop(socket.AF_INET6, octets)
 
 
-def _offered(ended: Concluded) -> pa.Array:
+def _offered(ended: EndedConnections) -> pa.Array:
     """`versions_offered`; each distinct sequence is formatted once."""
     offering = np.flatnonzero(ended.connections["offers"])
     connections = ended.connections[offering]
@@ -149,7 +149,7 @@ def _limits(bits: NDArray[np.int64]) -> pa.Array:
     return pa.array(texts, pa.list_(pa.string())).take(pa.array(index.reshape(-1)))
 
 
-def _tls(ended: Concluded) -> pa.Array:
+def _tls(ended: EndedConnections) -> pa.Array:
     """TLS_FACTS, null where nothing was encrypted."""
     kind = arrow_type(FACTS["tls"].dataType)
     known = layer_facts(ended)

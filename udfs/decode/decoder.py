@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from codec.amqp.decoder import Batch, Decoder
+from codec.amqp.batches import Batch
+from codec.amqp.decoder import Decoder
 from codec.layers.stack import Layers
 from codec.variant import encode
 from udfs.arrow.types import VARIANT, padded

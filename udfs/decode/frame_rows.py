@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from codec.amqp import rows as R
-from codec.amqp.decoder import Batch
+from codec.amqp.batches import Batch
 from codec.amqp.notes import note_names
 from codec.amqp.rows import NAMES
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from codec.amqp.decoder import Batch
+from codec.amqp.batches import Batch
 from codec.amqp.rows import ARGUMENTS_END, ARGUMENTS_META_END, ERROR, PROPERTIES_END, STATUS
 from codec.amqp.standalone import (
     StandaloneDecoder,

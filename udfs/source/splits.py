@@ -25,8 +25,8 @@ import pyarrow as pa
 from codec.capture import SNIFF_BYTES, CaptureError, Records, Walker, new_walker
 from codec.capture.records import Bytes
 from codec.compiler.limits import LIMITS
-from codec.net.datagrams import Fragments, SavedFragments
 from codec.net.filters import Filter
+from codec.net.fragments import Fragments, SavedFragments
 from codec.net.layers import Packets, dissect, has_fragments
 from codec.net.protocols import LINK_NAMES, TCP, skip_name
 from udfs.source.files import LOCAL, CaptureFile, error_line, locate

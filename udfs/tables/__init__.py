@@ -38,8 +38,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.amqp.batches import Batch
 from codec.amqp.connections.state import ConnectionState, restore_states, save_states
-from codec.amqp.decoder import Batch, CarriedStates, Decoder
+from codec.amqp.decoder import CarriedStates, Decoder
 from codec.layers.stack import Layers
 from codec.packing import Reader, StateError, Writer
 from udfs.arrow.fields import fields

@@ -80,7 +80,7 @@ def state_rows(states: Sequence[ConnectionState], octets: Sequence[bytes]) -> pa
         [state.flow for state in states],
         [state.first_ns for state in states],
         [state.last_ns for state in states],
-        [state.over for state in states],
+        [state.tcp_ended for state in states],
         [state.layers is not None and holds_secrets(state.layers) for state in states],
         octets,
         [None] * len(states),

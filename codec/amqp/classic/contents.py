@@ -14,7 +14,7 @@ import numpy as np
 
 from codec.amqp import notes as N
 from codec.amqp import rows as R
-from codec.amqp.versions import E_BODY_ALONE, E_BODY_LONG, E_HEADER_ALONE, MALFORMED
+from codec.amqp.versions import E_BODY_LONG, E_UNEXPECTED_BODY, E_UNEXPECTED_HEADER, MALFORMED
 from codec.compiler.kernel import inlined, kernel
 from codec.hashes.digest import Digests, begin, finish, new_digests, update
 
@@ -53,7 +53,7 @@ def new_contents() -> Contents:
 
 @kernel
 def reset_contents(contents, direction):
-    """A frame boundary was lost (or a connection begins): no open content of `direction` may continue."""
+    """A frame boundary was lost, or a connection begins: no open content of `direction` may continue."""
     contents.epochs[direction] += 1
 
 
@@ -102,7 +102,7 @@ def on_header(contents, direction, channel, body_size, row, digest):
         row[R.NOTES] |= N.BODY_SHORT if state == OPEN else (N.CONTENT_ALONE if state != UNSIZED else 0)
         contents.slots[slot].state = NOTHING
         if row[R.ERROR] == 0:
-            row[R.ERROR] = E_HEADER_ALONE
+            row[R.ERROR] = E_UNEXPECTED_HEADER
         return
     row[R.CONTENT] = contents.slots[slot].frame_no
     if row[R.CLASS] >= 0 and row[R.CLASS] != contents.slots[slot].class_id:
@@ -129,7 +129,7 @@ def on_body(contents, direction, channel, data, start, size, row, digest):
         row[R.CONTENT] = contents.slots[slot].frame_no
         return
     if state != OPEN:
-        row[R.ERROR] = E_BODY_ALONE
+        row[R.ERROR] = E_UNEXPECTED_BODY
         if state == ANNOUNCED:
             row[R.NOTES] |= N.HEADER_MISSING
         elif state == COMPLETE:

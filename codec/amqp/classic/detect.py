@@ -31,7 +31,7 @@ START_FRAME = np.array([1, 0, 0, *[ANY_OCTET] * 4, 0, 10, 0, 10], np.int64)
 
 @kernel
 def start_frame(buf, p, end, ended, t):
-    """Is the frame at `p`, where the stream of a server begins, a connection.start? `ended`: no byte will follow."""
+    """Whether the frame at `p`, the first of a server, is a connection.start. `ended`: no byte will follow."""
     for i in range(min(end - p, len(START_FRAME))):
         if START_FRAME[i] != ANY_OCTET and octet(buf, p + i) != START_FRAME[i]:
             return REJECT

@@ -204,9 +204,9 @@ def _put_entry(w, buf, at, stop, depth, tags):
         W.element(w)
     if nested:
         _open(w, depth + 1, kind, end)
-        return W.trouble(w), data + 5, depth + 1
+        return W.error_code(w), data + 5, depth + 1
     put_scalar(w, buf, data + 1, end, kind)
-    return W.trouble(w), end, depth
+    return W.error_code(w), end, depth
 
 
 @kernel
@@ -240,15 +240,15 @@ def _nested_fit(buf, start, end, tags, nest):
             continue
         data = at if nest[depth, 0] == K.ARRAY else value_end(buf, at, stop, K.SHORTSTR)
         tag = u8(buf, data, stop) if data >= 0 else SHORT
-        of = int(tags[tag]) if tag >= 0 else K.UNDEFINED
-        after = value_end(buf, data + 1, stop, of)
+        kind = int(tags[tag]) if tag >= 0 else K.UNDEFINED
+        after = value_end(buf, data + 1, stop, kind)
         if after < 0:
             return False
-        if of == K.TABLE or of == K.ARRAY:
+        if kind == K.TABLE or kind == K.ARRAY:
             depth += 1
             if depth == _DEPTH:
                 return False
-            nest[depth, 0] = of
+            nest[depth, 0] = kind
             nest[depth, 1] = after
             after = data + 5
         at = after

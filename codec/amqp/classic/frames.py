@@ -1,8 +1,8 @@
 """Frames of the classic family (0-8, 0-9, 0-9-1) in an ordered stream: one row each.
 
-Frame (0-9-1 specification, section 4.2.3): type octet, channel short, size long, payload, end octet 0xCE.
-`next_frame` takes one whole frame from the boundary at `pos`. A frame that lost bytes begins with `begin_partial` and
-ends with `partial_row`; its row has the status 'partial'.
+Frame (0-9-1 specification, section 4.2.3): type octet, channel short, size long, payload, end octet 0xCE. `next_frame`
+takes one whole frame from the boundary at `pos`. A frame that lost bytes begins with `begin_partial` and ends with
+`partial_row`; its row has the status 'partial'.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from codec.compiler.limits import FRAME_SIZE, LIMITS
 from codec.cursor import octet, u16
 from codec.tcp.direction import LOST
 
-TAKEN, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
+DECODED, WAIT, MODE_CHANGED, ROWS_FULL = range(4)
 OVERHEAD = 8
 PLAUSIBLE_BYTES = LIMITS.plausible_frame_bytes
 FRAME_MIN_SIZE = 4096  # 0-9-1 specification, constant frame-min-size
@@ -64,7 +64,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
     if p >= end:
         return WAIT
     kind = frame_kind(t, int(c.version), int(buf[p]))
-    if kind < 0 and c.weighing:
+    if kind < 0 and c.scoring:
         kind = frame_kind(t, V.V0_8, int(buf[p]))  # which defines all frame types
     if p + 7 > end:
         return WAIT
@@ -76,7 +76,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
         d.mode = LOST
         return MODE_CHANGED
     stop = p + 7 + size
-    if c.weighing and stop + 1 <= end and int(buf[stop]) == FRAME_END:
+    if c.scoring and stop + 1 <= end and int(buf[stop]) == FRAME_END:
         score_frame(rows, c, buf, p, stop, t)
         kind = frame_kind(t, int(c.version), int(buf[p]))
     if kind < 0:
@@ -110,7 +110,7 @@ def next_frame(c, d, direction, s, rows, contents, t):
         d.skipped_bytes += size + OVERHEAD
     else:
         d.frame_bytes += size + OVERHEAD
-    return TAKEN
+    return DECODED
 
 
 @kernel
@@ -184,7 +184,7 @@ def _fill_method(c, direction, buf, start, stop, row, rows, contents, t):
     row[R.DEFINITION] = method
     if not R.append_octets(rows, row, buf, start + 4, stop):
         return False
-    if t.method_greets[method]:
+    if t.method_authenticates[method]:
         c.handshaking = 1
     elif c.handshaking and check_method(buf, start, stop, t, int(c.version), method):
         c.handshaking = 0
@@ -213,7 +213,7 @@ def apply_method(c, direction, buf, start, stop, method, rows, t):
     if method == t.tune_ok[int(c.version)] and stop - start >= 10:
         c.channel_max = _u16(buf, start + 4)
         frame_max = _u32(buf, start + 6)
-        # a value below the minimum, or above the buffer, is no limit
+        # a value below the minimum, or above the buffer, does not limit
         c.frame_max = min(frame_max, FRAME_BYTES) if frame_max >= FRAME_MIN_SIZE else 0
 
 
@@ -267,8 +267,8 @@ def begin_partial(c, d, s, t):
 
 
 @kernel
-def partial_row(c, d, direction, torn, rows, contents, t):
-    """Append the row of a frame that lost bytes; `torn`: its first octets. The open span of `d` has its packets."""
+def partial_row(c, d, direction, stored, rows, contents, t):
+    """Append the row of a frame that lost bytes; `stored`: its first octets. The open span of `d` has its packets."""
     kind = int(d.frame_type)
     index = R.append_partial_row(rows, c, d, direction, kind)
     row = rows.cells[index]
@@ -283,9 +283,9 @@ def partial_row(c, d, direction, torn, rows, contents, t):
         if method >= 0:
             row[R.NAME] = t.method_name[method]
             row[R.DEFINITION] = method
-            if t.method_greets[method]:
+            if t.method_authenticates[method]:
                 c.handshaking = 1
-            store_partial(rows, row, torn, 4)
+            store_partial(rows, row, stored, 4)
             on_method(contents, direction, channel, t.method_content[method], row)
         else:
             _hide_numbers(c, row)
@@ -296,7 +296,7 @@ def partial_row(c, d, direction, torn, rows, contents, t):
             row[R.NAME] = t.class_name[version, int(d.frame_class)]
             if row[R.NAME] >= 0 and d.frame_body_size != -1:
                 row[R.DEFINITION] = d.frame_class
-                store_partial(rows, row, torn, 12)
+                store_partial(rows, row, stored, 12)
         if d.frame_body_size >= 0 and row[R.NAME] >= 0:
             row[R.BODY_SIZE] = d.frame_body_size
         on_header(contents, direction, channel, int(d.frame_body_size), row, rows.digest[index])
@@ -305,6 +305,6 @@ def partial_row(c, d, direction, torn, rows, contents, t):
 
 
 @kernel
-def store_partial(rows, row, torn, fixed):
+def store_partial(rows, row, stored, fixed):
     """Store the octets of values after the first `fixed` octets of the payload, of a frame that lost bytes."""
-    R.append_octets(rows, row, torn, 7 + fixed, max(7 + fixed, min(len(torn), 7 + int(row[R.SIZE]) - OVERHEAD)))
+    R.append_octets(rows, row, stored, 7 + fixed, max(7 + fixed, min(len(stored), 7 + int(row[R.SIZE]) - OVERHEAD)))

@@ -13,8 +13,7 @@ from codec.amqp import notes as N
 from codec.amqp.classic import kinds as K
 from codec.amqp.classic.field_table import put_nested, put_scalar, table_fits, table_fits_throughout, value_end
 from codec.amqp.classic.tables import OPTIONAL, RESERVED, UNUSED_SHIFT
-from codec.amqp.credentials import user_span
-from codec.amqp.disclosure import is_not_secret, is_sasl_name
+from codec.amqp.disclosure import is_not_secret, is_sasl_name, user_span
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import SHORT, octet, u16
 
@@ -43,10 +42,10 @@ def decode_arguments(buf, start, end, t, version, method, w, guarded=False, cut=
     first, last = int(t.field_from[method]), int(t.field_from[method + 1])
     W.begin_object_of(w, last - first, end - start + int(t.field_room[method]))
     if guarded or t.method_secret[method] >= 0:
-        shown, flaw = fields_in_place(buf, start, end, t, t.tag_kind[version], method, w.nest)
+        visible, flaw = fields_in_place(buf, start, end, t, t.tag_kind[version], method, w.nest)
         if flaw:
             W.note(w, flaw)
-            _, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, first + shown, False)
+            _, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, first + visible, False)
             code, at = _finish(w, W.OK, at, at, t, method)
             return (W.MALFORMED if code == W.OK else code), at
     code, at = _put_fields(w, buf, start, end, t, t.tag_kind[version], method, first, last, cut)
@@ -188,12 +187,12 @@ def _finish(w, code, at, end, t, key_set):
         W.note(w, N.OCTETS_LEFT)
         code = W.MALFORMED
     W.end_known_object(w, t.keys, key_set)
-    trouble = W.finish_known(w, t.keys, key_set)
-    if trouble == W.OK:
+    error_code = W.finish_known(w, t.keys, key_set)
+    if error_code == W.OK:
         return code, at
-    if trouble == W.TOO_LARGE:
+    if error_code == W.TOO_LARGE:
         W.rollback(w)
-    return trouble, at
+    return error_code, at
 
 
 @kernel
@@ -220,9 +219,9 @@ def decode_properties(buf, start, end, t, version, class_id, w, cut=False):
     for bit in range(15, 0, -1):
         if not (flags >> bit) & 1:
             continue
-        trouble, place, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit, cut)
+        error_code, place, at = _put_property(w, buf, at, end, t, t.tag_kind[version], index, key_set, bit, cut)
         if code == W.OK:
-            code, where = trouble, place
+            code, where = error_code, place
         if at < 0:
             break
     if flags & 1:

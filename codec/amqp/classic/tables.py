@@ -47,7 +47,6 @@ class Method:
     method_id: int
     name: str
     sent_by: str
-    synchronous: bool
     content: bool
     replies: tuple[str, ...]
     reply_to: tuple[str, ...]
@@ -68,26 +67,25 @@ class ContentClass:
 class ClassicTables(NamedTuple):
     """Kernel arrays. First index `version` is a code of `codec.amqp.versions`; -1 means none.
 
-    lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name` and `method_version`,
-    `method_content` 0/1, `method_ticket` 0/1 (a reserved short stands where older versions have an access ticket),
-    `method_sender`, `method_secret` place of its first secret field, `method_greets` 0/1 (a client authenticates with
-    it), `field_from` (one more), `field_room` bytes its fields may need above their size on the wire. Per field, int64:
-    `field_kind`, `field_key` number in the key set of its method, `field_flags`.
-    class_name (versions, class id): name of a class with content; class_index likewise. Per such class:
-    `property_kind`, `property_key` (classes, flag bit), `reserved_flags` bits of its reserved properties. tag_kind
-    (versions, 256): kind of a field-table tag. frame_kind (versions, 256): code of FRAME_TYPES. start, tune_ok
-    (versions,): method index. start_version (versions, 2): major and minor in connection.start. `keys`: key sets of the
-    methods, then of the classes with content from set number len(method_name) on. Names index `classic_names()`.
+    lookup int16 (versions, class id, method id): method index. Per method, int64: `method_name`, `method_content` 0/1,
+    `method_ticket` 0/1 (a reserved short replaces the access ticket of older versions), `method_sender`,
+    `method_secret` place of its first secret field, `method_authenticates` 0/1 (a client authenticates with it),
+    `field_from` (one more), `field_room` bytes its fields may need above their size on the wire. Per field, int64:
+    `field_kind`, `field_key` number in the key set of its method, `field_flags`. class_name (versions, class id): name
+    of a class with content; class_index likewise. Per such class: `property_kind`, `property_key` (classes, flag bit),
+    `reserved_flags` bits of its reserved properties. tag_kind (versions, 256): kind of a field-table tag. frame_kind
+    (versions, 256): code of FRAME_TYPES. start, tune_ok (versions,): method index. start_version (versions, 2): major
+    and minor in connection.start. `keys`: key sets of the methods, then of the classes with content from set number
+    len(method_name) on. Names index `classic_names()`.
     """
 
     lookup: np.ndarray
     method_name: np.ndarray
-    method_version: np.ndarray
     method_content: np.ndarray
     method_ticket: np.ndarray
     method_sender: np.ndarray
     method_secret: np.ndarray
-    method_greets: np.ndarray
+    method_authenticates: np.ndarray
     field_from: np.ndarray
     field_room: np.ndarray
     field_kind: np.ndarray
@@ -118,7 +116,7 @@ def _field(definition: dict[str, Any], of: str, optional: bool) -> Field:
         key, kind = ("user", kinds.SASL_RESPONSE) if by_mechanism else (secrets[name].get("size_as"), kinds.SECRET)
     elif name in facts["sasl_names"].get(of, ()):
         kind = kinds.SASL_NAME
-    elif name in facts["tells_of_peer"].get(of, ()):
+    elif name in facts["describes_peer"].get(of, ()):
         kind = kinds.PEER_TABLE
     return Field(name, key, kind, optional, definition.get("reserved", name == RESERVED_PROPERTY))
 
@@ -153,7 +151,6 @@ def _method(version: str, of_class: dict[str, Any], definition: dict[str, Any]) 
         definition["index"],
         name,
         overlay()["sent_by"].get(version, {}).get(name) or definition.get("sent_by_extension", definition)["sent_by"],
-        definition["synchronous"],
         definition["content"],
         tuple(replies),
         tuple(requests),
@@ -261,7 +258,6 @@ def classic_tables() -> ClassicTables:
     return ClassicTables(
         lookup,
         np.array([names[method.name] for method in every], np.int64),
-        np.array([VERSIONS.index(method.version) for method in every], np.int64),
         np.array([method.content for method in every], np.int64),
         np.array([_reserves_ticket(method) for method in every], np.int64),
         np.array([SIDES.index(m.sent_by) if m.sent_by in SIDES else -1 for m in every], np.int64),

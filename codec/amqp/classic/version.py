@@ -1,11 +1,9 @@
-"""The version of a connection of the classic family (0-8, 0-9, 0-9-1).
+"""The version of a connection of the classic family (0-8, 0-9, 0-9-1). The rules, in order of precedence:
 
-The rules, in order of precedence:
-
-1. The server's `connection.start` decides. Its version-major and version-minor are those the server agrees to use (see
-   connection.start in the 0-8, 0-9 and 0-9-1 documents). 8 0 is 0-8, with any protocol header and without one. 0 9 is
-   0-9 or 0-9-1: the protocol header of one of them decides; without a header 0-8 is excluded and rule 3 applies.
-   Undefined numbers change nothing. Numbers that differ from the header are stored as an offer.
+1. The server's `connection.start` has the version-major and version-minor that the server agrees to use. 8 0 is 0-8,
+   with any protocol header and without one. 0 9 is 0-9 or 0-9-1: the protocol header of one of them decides; without a
+   header 0-8 is excluded and rule 3 applies. Undefined numbers change nothing. Numbers that differ from the header are
+   stored as an offer.
 2. The client's protocol header proposes a version.
 3. Otherwise each whole frame counts against the versions whose definitions it does not fit. Rows are withheld meanwhile
    (`R.UNRESOLVED_ROWS`), so that all rows have the same version. If no frame decides, the version is 0-9-1.
@@ -22,7 +20,7 @@ from codec.amqp.frame_search import EVERY_CLASSIC
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import PROTOCOL_HEADERS
 
-# The first of the versions that fit the frames equally well is chosen: they are in order of use.
+# In order of use: of versions that fit the frames equally well, the first is chosen.
 PREFERRED = np.array([V.V0_9_1, V.V0_8, V.V0_8 + 1], np.int64)
 # Points against a version: for a frame that another version defines and this one does not; for an access ticket, which
 # 0-9-1 reserves (0-9-1 XML, domain of reserved-1) but some of its clients send.
@@ -58,15 +56,15 @@ def assume_classic(c):
     c.family = V.CLASSIC
     c.version = V.V0_9_1
     c.version_known = 0
-    c.weighing = 1
+    c.scoring = 1
 
 
 @kernel
 def score_frame(rows, c, buf, p, stop, t):
     """Count the whole frame at `p`, whose payload ends at `stop`, against versions that it does not fit."""
-    if c.weighed == c.frame_no + 1:
+    if c.scored_frame == c.frame_no + 1:
         return  # the frame is decoded again, because its row did not fit
-    c.weighed = c.frame_no + 1
+    c.scored_frame = c.frame_no + 1
     fits = fitting_versions(buf, p, stop, t, EVERY_CLASSIC)
     if fits == 0:
         return
@@ -105,7 +103,7 @@ def method_sender(c, buf, start, stop, method, t):
     the version is unknown, all versions that define these numbers must agree (10 61 is connection.close-ok in 0-8,
     which both sides send, and connection.unblocked of servers later)."""
     sender = int(t.method_sender[method])
-    if c.weighing:
+    if c.scoring:
         for version in range(V.V0_8, V.V0_9_1 + 1):
             other = classify_method(buf, start, stop, t, version)
             if other >= 0 and t.method_sender[other] != sender:
@@ -166,7 +164,7 @@ def apply_start(rows, c, direction, major, minor, t):
     if agreed == 0:
         return
     c.version_known = 1 if settled != V.NONE else 0
-    c.weighing = 1 if settled == V.NONE and c.frame_no < R.UNRESOLVED_ROWS else 0
+    c.scoring = 1 if settled == V.NONE and c.frame_no < R.UNRESOLVED_ROWS else 0
     for version in range(V.V0_8, V.V0_9_1 + 1):
         if not agreed >> version & 1:
             c.misfits[version] = RULED_OUT

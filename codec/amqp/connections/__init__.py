@@ -1,1 +1,1 @@
-"""TCP connections that may carry AMQP: how they begin and end, what is known of them, and their state as a value."""
+"""TCP connections that may carry AMQP: their begin and end, their records, and their state as a value."""

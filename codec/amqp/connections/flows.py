@@ -1,12 +1,10 @@
-"""Flows, one after the other: their segments taken by connections, which begin and end here.
+"""Flows, one after the other: begins and ends their connections, and adds segments to them.
 
-`run` takes segments one by one in capture order. A segment is first placed (`codec.amqp.connections.transport`), then
-both directions are drained (`codec.amqp.stream`), in turns where bytes of one wait for the other
-(`codec.tcp.reassembly`).
-
-`run` can stop anywhere for more room (codes `NEED_*`), and is called again with the same segment; `State` carries
-everything in between. It holds one connection: the caller brings segments flow by flow. What is known of a connection
-when it ends, because another one begins or the flow has no more segments, is left in `State.ended`.
+`run` adds segments one by one in capture order (`codec.amqp.connections.transport`). After each it drains both
+directions (`codec.amqp.stream`), in turns where bytes of one wait for the other (`codec.tcp.reassembly`). It can stop
+anywhere for more room (codes `NEED_*`) and is called again with the same segment; `State` has everything in between.
+`State` has one connection at a time: the caller passes segments flow by flow. A connection ends when another one begins
+or the flow has no more segments; then `State.ended` has its records.
 """
 
 from __future__ import annotations
@@ -14,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from codec.amqp.classic.contents import reset_contents
-from codec.amqp.connections.begun import NO_CONNECTION, begin_connection, begin_flow, same_flow
-from codec.amqp.connections.ended import collect
-from codec.amqp.connections.transport import begins_anew, take
+from codec.amqp.connections.lifecycle import NO_CONNECTION, begin_connection, begin_flow, record_end, same_flow
+from codec.amqp.connections.transport import opens_connection, take_segment
 from codec.amqp.stream import can_continue, drain, end_connection, has_more, has_waiting_bytes
 from codec.amqp.v1_0.delivery_slots import reset_deliveries
 from codec.compiler.kernel import kernel
@@ -26,12 +23,12 @@ PLACE, DRAIN, DRAIN_PEER, ENDING = range(4)  # phases of the current segment; NO
 
 
 @kernel
-def end_and_collect(state):
-    """End the connection at hand and leave what is known of it; DONE or NEED_*."""
+def end_current(state):
+    """End the current connection and store its records; DONE or NEED_*."""
     code = end_connection(state)
     if code != DONE:
         return code
-    if not collect(state.ended, state.begun.flow, state.connection, state.directions, state.hello):
+    if not record_end(state.ended, state.openings.flow, state.connection, state.directions, state.tls_prefix):
         return NEED_ROWS
     state.connection[0].phase = NO_CONNECTION
     return DONE
@@ -39,14 +36,14 @@ def end_and_collect(state):
 
 @kernel
 def run(state, flows, ends, segments, payload, flow, i):
-    """Take `segments[i:]` (SEGMENT records, flow by flow, their bytes in `payload`): (code, index of the current flow,
+    """Add `segments[i:]` (SEGMENT records, flow by flow, their bytes in `payload`): (code, index of the current flow,
     of the current segment, direction that needs room or -1 for both). Flow f has key `flows[f]` and the segments before
-    `ends[f]`; the first of them may go on with the flow at hand. In phase ENDING the connection at hand ends before."""
+    `ends[f]`; the first flow may continue the current one. In phase ENDING the current connection ends first."""
     c = state.connection[0]
-    known = -1  # flow that is the one at hand
+    known = -1  # index of the flow that is known to be the current one
     while i < len(segments) or c.phase == ENDING:
         if c.phase == ENDING:
-            code = end_and_collect(state)
+            code = end_current(state)
             if code != DONE:
                 return code, flow, i, -1
             known = -1
@@ -54,28 +51,28 @@ def run(state, flows, ends, segments, payload, flow, i):
         if i >= ends[flow]:
             flow += 1
             continue
-        if flow != known and not same_flow(state.begun, flows[flow]):
+        if flow != known and not same_flow(state.openings, flows[flow]):
             if c.phase == PLACE:
                 c.phase = ENDING
                 continue
-            begin_flow(state.begun, flows[flow])
+            begin_flow(state.openings, flows[flow])
         known = flow
         g = segments[i]
         direction = int(np.int64(g.direction))
         d = state.directions[direction]
         peer = state.directions[1 - direction]
         if c.phase == NO_CONNECTION:
-            begin_connection(state.begun, state.connection, state.directions, g, int(state.rows.used[0]))
+            begin_connection(state.openings, state.connection, state.directions, g, int(state.rows.used[0]))
             for side in range(2):
                 reset_contents(state.contents, side)
                 reset_deliveries(state.deliveries, side)
-                state.spans.number[side] = 0
+                state.spans.used[side] = 0
             c.phase = PLACE
         if c.phase == PLACE:
-            if begins_anew(d, peer, g):
+            if opens_connection(d, peer, g):
                 c.phase = ENDING
                 continue
-            code = take(c, d, peer, direction, state.streams[direction], state.rows, g, payload)
+            code = take_segment(c, d, peer, direction, state.streams[direction], state.rows, g, payload)
             if code != DONE:
                 return code, flow, i, direction
             c.phase = DRAIN

@@ -29,13 +29,7 @@ NOTHING, GROWING, BROKEN, TOO_LARGE = range(4)  # BROKEN: bytes were lost; TOO_L
 
 SEGMENT = np.dtype(
     [
-        ("epoch", "i8"),
-        ("state", "i8"),
-        ("kind", "i8"),
-        ("class_code", "i8"),
-        ("code", "i8"),
-        ("entry", "i8"),
-        ("command_id", "i8"),
+        *((name, "i8") for name in ("epoch", "state", "kind", "class_code", "code", "entry", "command_id")),
         ("length", "i8"),  # bytes so far, in a chain of blocks
         ("head", "i8"),
         ("tail", "i8"),
@@ -52,7 +46,7 @@ SESSION = np.dtype(
     ],
     align=True,
 )
-USED, FREE, TORN_FLAGS = 0, 1, 2  # cells of `Assemblies.numbers`
+USED, FREE, PARTIAL_FLAGS = 0, 1, 2  # cells of `Assemblies.numbers`
 
 
 class Assemblies(NamedTuple):
@@ -170,7 +164,7 @@ def append(a, epochs, slot, buf, start, end):
 
 @kernel
 def gather(a, slot, heap, at):
-    """Copy the segment as it is so far to `heap[at:]`: the offset after it."""
+    """Copy the octets of the segment so far to `heap[at:]`: the offset after them."""
     segment = a.segments[slot]
     block, left = int(segment.head), int(segment.length)
     while left > 0:

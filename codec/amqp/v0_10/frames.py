@@ -14,20 +14,10 @@ from codec.amqp import notes as N
 from codec.amqp import rows as R
 from codec.amqp import versions as V
 from codec.amqp.classic.contents import reset_contents
-from codec.amqp.classic.frames import MODE_CHANGED, ROWS_FULL, TAKEN, WAIT
+from codec.amqp.classic.frames import DECODED, MODE_CHANGED, ROWS_FULL, WAIT
+from codec.amqp.v0_10 import assemblies as A
 from codec.amqp.v0_10 import detect as D
 from codec.amqp.v0_10 import tables as T
-from codec.amqp.v0_10.assemblies import (
-    BROKEN,
-    NOTHING,
-    TORN_FLAGS,
-    begin_command,
-    body_bytes,
-    on_assembly_frame,
-    release,
-    segment_slot,
-    session_slot,
-)
 from codec.amqp.v0_10.segments import CODES, COMMAND_ID_OCTETS, add_frame, begin_segment, name_row, opens, store_partial
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import octet, u16
@@ -76,7 +66,7 @@ def next_frame(c, d, direction, s, rows, contents, a, t):
         d.pos = p
         R.drop_last_row(rows, c)
         return ROWS_FULL
-    return TAKEN
+    return DECODED
 
 
 @kernel
@@ -98,14 +88,14 @@ def _flaw_notes(flags, kind, track):
 def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
     """Decode the frame `buf[p:stop]` into its row; False, with nothing changed, when a heap has no room."""
     flags, kind, start, channel = octet(buf, p), octet(buf, p + 1), p + D.OVERHEAD, int(row[R.CHANNEL])
-    session = session_slot(a, contents.epochs, direction, channel)
+    session = A.session_slot(a, contents.epochs, direction, channel)
     if kind == D.BODY_SEGMENT:
         is_content = not row[R.HANDSHAKE] and row[R.ERROR] == 0
         if c.keep_payload and is_content and not R.append_payload(rows, row, buf, start, stop):
             return False
-        body_bytes(a, contents.digests, session, buf, start, stop, row)
+        A.body_bytes(a, contents.digests, session, buf, start, stop, row)
     else:
-        slot = segment_slot(a, contents.epochs, direction, channel, 0 if kind == D.CONTROL_SEGMENT else 1)
+        slot = A.segment_slot(a, contents.epochs, direction, channel, 0 if kind == D.CONTROL_SEGMENT else 1)
         size = stop - start + (0 if flags & D.FIRST_FRAME else int(a.segments[slot].length))
         if flags & D.LAST_FRAME and int(rows.used[1]) + COMMAND_ID_OCTETS + size > len(rows.octets):
             return False
@@ -116,7 +106,7 @@ def _fill(c, direction, buf, p, stop, row, digest, rows, contents, a, t):
         ends = flags & D.LAST_SEGMENT and flags & D.LAST_FRAME
         if kind == D.HEADER_SEGMENT and not a.sessions[session].open and row[R.ERROR] == 0:
             row[R.ERROR] = V.E_NO_COMMAND
-        on_assembly_frame(a, contents.digests, session, row, digest, ends)
+        A.on_assembly_frame(a, contents.digests, session, row, digest, ends)
     return True
 
 
@@ -130,7 +120,7 @@ def begin_partial(d, direction, s, a):
         return False
     kind = octet(buf, p + 1)
     R.begin_partial_frame(d, KINDS[kind], u16(buf, p + 2, end), u16(buf, p + 6, end))  # the channel may be missing: -1
-    a.numbers[TORN_FLAGS + direction] = octet(buf, p)
+    a.numbers[A.PARTIAL_FLAGS + direction] = octet(buf, p)
     if kind <= D.COMMAND_SEGMENT and octet(buf, p) & D.FIRST_FRAME and end - p >= D.OVERHEAD + CODES:
         d.frame_class = octet(buf, p + D.OVERHEAD)
         d.frame_method = octet(buf, p + D.OVERHEAD + 1)
@@ -138,30 +128,30 @@ def begin_partial(d, direction, s, a):
 
 
 @kernel
-def partial_row(c, d, direction, torn, rows, contents, a, t):
-    """Append the row of a frame that lost bytes; `torn`: its first octets. The open span of `d` has its packets."""
+def partial_row(c, d, direction, stored, rows, contents, a, t):
+    """Append the row of a frame that lost bytes; `stored`: its first octets. The open span of `d` has its packets."""
     index = R.append_partial_row(rows, c, d, direction, int(d.frame_type))
     row = rows.cells[index]
     row[R.PAYLOAD_SIZE] = max(0, min(int(d.frame_seen), int(d.frame_size)) - D.OVERHEAD)
     if d.frame_channel < 0:
         reset_contents(contents, direction)  # the frame may belong to any assembly
     else:
-        _apply_partial(c, d, direction, torn, row, rows, rows.digest[index], contents, a, t)
+        _apply_partial(c, d, direction, stored, row, rows, rows.digest[index], contents, a, t)
 
 
 @kernel
-def _apply_partial(c, d, direction, torn, row, rows, digest, contents, a, t):
+def _apply_partial(c, d, direction, stored, row, rows, digest, contents, a, t):
     """Apply a frame that lost bytes to its assembly and its segment, and set its row."""
-    flags, channel = int(a.numbers[TORN_FLAGS + direction]), int(d.frame_channel)
+    flags, channel = int(a.numbers[A.PARTIAL_FLAGS + direction]), int(d.frame_channel)
     is_control = d.frame_type == V.CONTROL
-    session = session_slot(a, contents.epochs, direction, channel)
+    session = A.session_slot(a, contents.epochs, direction, channel)
     if d.frame_type == V.BODY:
         a.sessions[session].whole = 0
     else:
-        slot = segment_slot(a, contents.epochs, direction, channel, 0 if is_control else 1)
+        slot = A.segment_slot(a, contents.epochs, direction, channel, 0 if is_control else 1)
         segment = a.segments[slot]
         if flags & D.FIRST_FRAME:
-            release(a, slot)
+            A.release(a, slot)
             segment.kind = (
                 D.CONTROL_SEGMENT
                 if is_control
@@ -174,15 +164,15 @@ def _apply_partial(c, d, direction, torn, row, rows, digest, contents, a, t):
                 segment.entry = t.lookup[segment.kind, d.frame_class, d.frame_method]
             if d.frame_type == V.COMMAND:
                 opening = opens(flags, int(segment.entry), t)
-                segment.command_id = begin_command(a, contents.digests, session, row, opening)
-        if flags & D.FIRST_FRAME or (d.frame_type != V.HEADER and segment.state != NOTHING):
+                segment.command_id = A.begin_command(a, contents.digests, session, row, opening)
+        if flags & D.FIRST_FRAME or (d.frame_type != V.HEADER and segment.state != A.NOTHING):
             name_row(row, segment, t)
         if is_control and (segment.entry < 0 or segment.entry == t.special[T.COMMAND_POINT]):
             a.sessions[session].next_id = -1
-        if flags & D.WHOLE_SEGMENT == D.WHOLE_SEGMENT and len(torn) > D.OVERHEAD:
-            store_partial(c, torn, D.OVERHEAD, min(len(torn), int(row[R.SIZE])), segment, row, rows, t)
-        release(a, slot)
+        if flags & D.WHOLE_SEGMENT == D.WHOLE_SEGMENT and len(stored) > D.OVERHEAD:
+            store_partial(c, stored, D.OVERHEAD, min(len(stored), int(row[R.SIZE])), segment, row, rows, t)
+        A.release(a, slot)
         if flags & D.WHOLE_SEGMENT != D.WHOLE_SEGMENT and not flags & D.LAST_FRAME:
-            segment.state = BROKEN
+            segment.state = A.BROKEN
     if not is_control:
-        on_assembly_frame(a, contents.digests, session, row, digest, flags & D.LAST_SEGMENT and flags & D.LAST_FRAME)
+        A.on_assembly_frame(a, contents.digests, session, row, digest, flags & D.LAST_SEGMENT and flags & D.LAST_FRAME)

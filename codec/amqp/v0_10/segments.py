@@ -11,8 +11,7 @@ from codec.amqp import rows as R
 from codec.amqp import versions as V
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.v0_10.assemblies import BROKEN, GROWING, NOTHING, TOO_LARGE, append, begin_command, gather, release
-from codec.amqp.v0_10.detect import COMMAND_SEGMENT, LAST_FRAME, LAST_SEGMENT
-from codec.amqp.v0_10.extents import entry_at, fields_fit, session_header_end
+from codec.amqp.v0_10.detect import COMMAND_SEGMENT, LAST_FRAME, LAST_SEGMENT, entry_at, fields_fit, session_header_end
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import SEGMENT_SIZE
 from codec.cursor import i64, octet, u16, u32
@@ -52,9 +51,9 @@ def _content_notes(flags, content):
 
 
 @kernel
-def opens(flags, of, t):
+def opens(flags, entry, t):
     """Whether segments may follow a command with these flags."""
-    return 0 if flags & LAST_SEGMENT and (of < 0 or t.entries[of, T.CONTENT] == 0) else 1
+    return 0 if flags & LAST_SEGMENT and (entry < 0 or t.entries[entry, T.CONTENT] == 0) else 1
 
 
 @kernel
@@ -72,7 +71,7 @@ def add_frame(c, direction, buf, start, stop, flags, kind, slot, session, row, r
     segment = a.segments[slot]
     if segment.state == NOTHING or segment.kind != kind:
         row[R.STATUS] = V.UNKNOWN
-        row[R.ERROR] = V.E_SEGMENT_ALONE
+        row[R.ERROR] = V.E_UNEXPECTED_SEGMENT
         return
     name_row(row, segment, t)
     if not flags & LAST_FRAME:
@@ -122,7 +121,7 @@ def store_partial(c, buf, start, stop, segment, row, rows, t):
         return
     else:
         start += CODES
-        if t.entries[definition, T.GREETS]:
+        if t.entries[definition, T.AUTHENTICATES]:
             c.handshaking = 1
     end = at + stop - start
     copy_bytes(rows.octets, at, buf, start, stop)
@@ -179,32 +178,32 @@ def _store(c, direction, buf, start, stop, at, kind, slot, session, row, rows, a
 
 
 @kernel
-def _update_handshake(c, buf, at, end, kind, of, row, t):
-    """Update whether the client is still to authenticate after entry `of` with the arguments `buf[at:end]`."""
-    if t.entries[of, T.GREETS]:
+def _update_handshake(c, buf, at, end, kind, entry, row, t):
+    """Update whether the client is still to authenticate after `entry` with the arguments `buf[at:end]`."""
+    if t.entries[entry, T.AUTHENTICATES]:
         c.handshaking = 1
         return
     if kind == COMMAND_SEGMENT:
         at = session_header_end(buf, at, end)
-    if c.handshaking and at >= 0 and fields_fit(buf, at, end, of, t):
+    if c.handshaking and at >= 0 and fields_fit(buf, at, end, entry, t):
         c.handshaking = 0
         row[R.HANDSHAKE] = 0
 
 
 @kernel
-def apply_entry(c, direction, buf, at, end, of, session, rows, t):
+def apply_entry(c, direction, buf, at, end, entry, session, rows, t):
     """Apply a control or command with the arguments `buf[at:end]` to its connection or session."""
-    sender = int(t.entries[of, T.SENDER])
+    sender = int(t.entries[entry, T.SENDER])
     if c.client < 0 and sender >= 0:
         R.resolve_senders(rows, c, direction if sender == R.CLIENT else 1 - direction, R.BY_METHOD)
-    if of == t.special[T.COMMAND_POINT]:
-        # field 0: the id of the command that follows, or, when field 1 is not zero, of the one that goes on
+    if entry == t.special[T.COMMAND_POINT]:
+        # field 0: the id of the command that follows, or, when field 1 is not zero, of the one that continues
         session.next_id = u32(buf, at + 2, end) if end - at >= 6 and octet(buf, at) & 1 else -1
         if session.next_id >= 0 and octet(buf, at) & 2 and i64(buf, at + 6, end) != 0:
             session.next_id = (session.next_id + 1) & 0xFFFFFFFF
-    elif of == t.special[T.ATTACH] or of == t.special[T.ATTACHED]:
+    elif entry == t.special[T.ATTACH] or entry == t.special[T.ATTACHED]:
         session.next_id = -1
-    elif of == t.special[T.TUNE_OK] and end - at >= 6:
+    elif entry == t.special[T.TUNE_OK] and end - at >= 6:
         if octet(buf, at) & 1:
             c.channel_max = u16(buf, at + 2, end)
         if octet(buf, at) & 3 == 3:

@@ -25,39 +25,18 @@ KINDS = ("controls", "commands", "structs")
 CONTROL_ENTRY, COMMAND_ENTRY, STRUCT_ENTRY = range(len(KINDS))
 NUMBERS = 16  # above every class, control, command and struct code
 
-# Forms: the kinds of the classic family where the octets are the same, and forms of 0-10 alone.
+# Forms: the kinds of the classic family where the octets are the same, and forms that only 0-10 has.
 # LATIN, UTF16, UTF32 in the order of `codec.variant.texts`.
 UUID, DECIMAL64, TEXT, LATIN, UTF16, UTF32, RANGES = range(len(K.NAMES), len(K.NAMES) + 7)
 MAP, LIST, ARRAY_OF, STRUCT32, STRUCT = range(RANGES + 1, RANGES + 6)
 TYPES_OF_FORM = {
-    K.BINARY: "bin8 bin16 bin32 bin64 bin128 bin256 bin512 bin1024 bin40 bin72 vbin8 vbin16 vbin32",
-    K.INT8: "int8",
-    K.INT16: "int16",
-    K.INT32: "int32",
-    K.INT64: "int64",
-    K.UINT8: "uint8",
-    K.UINT16: "uint16",
-    K.UINT32: "uint32 sequence-no",
-    K.UINT64: "uint64",
-    K.BOOL: "boolean",
-    K.FLOAT32: "float",
-    K.FLOAT64: "double",
-    K.TIMESTAMP: "datetime",
-    K.DECIMAL: "dec32",
-    K.VOID: "void",
-    K.BIT: "bit",
-    DECIMAL64: "dec64",
-    UUID: "uuid",
-    UTF32: "char-utf32",
-    TEXT: "str8 str16",
-    LATIN: "char str8-latin str16-latin",
-    UTF16: "str8-utf16 str16-utf16",
-    RANGES: "sequence-set byte-ranges",
-    MAP: "map",
-    LIST: "list",
-    ARRAY_OF: "array",
-    STRUCT32: "struct32",
-}
+    K.BINARY: "bin8 bin16 bin32 bin64 bin128 bin256 bin512 bin1024 bin40 bin72 vbin8 vbin16 vbin32", K.INT8: "int8",
+    K.INT16: "int16", K.INT32: "int32", K.INT64: "int64", K.UINT8: "uint8", K.UINT16: "uint16",
+    K.UINT32: "uint32 sequence-no", K.UINT64: "uint64", K.BOOL: "boolean", K.FLOAT32: "float", K.FLOAT64: "double",
+    K.TIMESTAMP: "datetime", K.DECIMAL: "dec32", K.VOID: "void", K.BIT: "bit", DECIMAL64: "dec64", UUID: "uuid",
+    UTF32: "char-utf32", TEXT: "str8 str16", LATIN: "char str8-latin str16-latin", UTF16: "str8-utf16 str16-utf16",
+    RANGES: "sequence-set byte-ranges", MAP: "map", LIST: "list", ARRAY_OF: "array", STRUCT32: "struct32",
+}  # fmt: skip
 
 # Type numbers: the type code, and from 256 on the types without a code.
 UNCODED = ("sequence-no", "byte-ranges", "sequence-set", "struct")
@@ -75,7 +54,7 @@ SYNC_KEY, COMMAND_ID_KEY = 0, 1  # of every command
 # Columns of `types`, `entries` and `fields`.
 FORM, CATEGORY, WIDTH = range(3)
 NAME, FIELD_FROM, FIELD_END, PACK, SIZE_WIDTH, CLASS_CODE, CODE, SENDER, CONTENT = range(9)
-BASE, SECTION_KEY, SECTION_BASE, SECRET, GREETS = range(9, 14)
+BASE, SECTION_KEY, SECTION_BASE, SECRET, AUTHENTICATES = range(9, 14)
 SEGMENTS, HEADER_REQUIRED = 1, 2  # CONTENT: segments may follow; one of them must be a header
 FIELD_TYPE, FIELD_OF, FIELD_DISCLOSURE, FIELD_BASE, FIELD_MASKED = range(5)
 
@@ -116,10 +95,9 @@ class V0_10Tables(NamedTuple):
     code, code): entry. `entries` (n, 14): number of its name among those of rows, fields from and to, octets of packing
     flags and size, class code, code, sender, content, key of its first field in its own key set; in the key set of
     header segments its own key and that of its first field; place of its first secret field; whether a client
-    authenticates by it. `fields` (m, 5): type, entry of the declared struct, what is shown, from which key on the keys
-    of a nested value stand in the key set of the entry (of header segments, for their structs), whether a peer tells
-    of itself there. `special` (9,): the entries that the framing looks into, then numbers of key sets
-    (`v0_10_keys`).
+    authenticates by it. `fields` (m, 5): type, entry of the declared struct, disclosure, number of the first key of a
+    nested value in the key set of the entry (of header segments, for their structs), whether a peer describes itself
+    there. `special` (9,): the entries that the framing reads, then numbers of key sets (`v0_10_keys`).
     """
 
     types: np.ndarray
@@ -171,8 +149,8 @@ def _resolve(name: str, class_name: str) -> tuple[int, str | None]:
 
 def _field(definition: dict[str, Any], class_name: str, entry: str) -> Field:
     name = definition["name"]
-    key, shown = disclosure(entry, name)
-    return Field(name, key, *_resolve(definition["type"], class_name), shown, describes_peer(entry, name))
+    key, policy = disclosure(entry, name)
+    return Field(name, key, *_resolve(definition["type"], class_name), policy, describes_peer(entry, name))
 
 
 def _fields(of_class: dict[str, Any], definition: dict[str, Any]) -> tuple[Field, ...]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 from codec import variant as W
 from codec.amqp import notes as N
 from codec.amqp.classic.field_table import put_name as put_key
-from codec.amqp.credentials import user_span
 from codec.amqp.disclosure import (
     SHOW_ALL,
     SHOW_SASL_NAMES,
@@ -29,11 +28,12 @@ from codec.amqp.disclosure import (
     SHOW_USER,
     is_not_secret,
     is_sasl_name,
+    user_span,
 )
 from codec.amqp.v0_10 import containers as C
 from codec.amqp.v0_10 import tables as T
-from codec.amqp.v0_10.extents import entry_at, extent, fields_in_place, session_header_end, unknown_flags
-from codec.amqp.v0_10.scalars import SCRATCH, put_code
+from codec.amqp.v0_10.containers import SCRATCH, put_code
+from codec.amqp.v0_10.detect import entry_at, extent, fields_in_place, session_header_end, unknown_flags
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import i64, octet, u8, u32
 from codec.variant.writer import KEYS
@@ -51,8 +51,8 @@ def _field_key(w, row, place, t, keys, key_set):
         W.known_key(w, int(row[C.BASE]) + place)
         return
     W.load_known(w, keys, key_set)
-    of = int(row[C.OF])
-    at = int(keys.first[of]) + int(t.entries[of, T.BASE]) + place
+    entry = int(row[C.ENTRY])
+    at = int(keys.first[entry]) + int(t.entries[entry, T.BASE]) + place
     W.key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
@@ -65,37 +65,37 @@ def _next_field(w, buf, at, row, t, keys, key_set):
         place += 1
     row[C.LEFT] = flags >> 1
     row[C.PLACE] = place + 1
-    field = t.fields[int(t.entries[int(row[C.OF]), T.FIELD_FROM]) + place]
-    number, of = int(field[T.FIELD_TYPE]), int(field[T.FIELD_OF])
-    end = extent(buf, at, int(row[C.END]), number, of, t)
+    field = t.fields[int(t.entries[int(row[C.ENTRY]), T.FIELD_FROM]) + place]
+    number, entry = int(field[T.FIELD_TYPE]), int(field[T.FIELD_OF])
+    end = extent(buf, at, int(row[C.END]), number, entry, t)
     if end < 0:
-        return at, at, NO_VALUE, of, C.UNKNOWN_KEYS
+        return at, at, NO_VALUE, entry, C.UNKNOWN_KEYS
     before = int(row[C.BEFORE])
     row[C.BEFORE] = at
-    shown = int(field[T.FIELD_DISCLOSURE])
+    policy = int(field[T.FIELD_DISCLOSURE])
     if row[C.BASE] >= 0:
         W.mask_uris(w, field[T.FIELD_MASKED] != 0)
-    if shown == SHOW_ALL or is_public(buf, at, end, shown):
+    if policy == SHOW_ALL or is_public(buf, at, end, policy):
         _field_key(w, row, place, t, keys, key_set)
-        return at, end, number, of, int(field[T.FIELD_BASE]) if row[C.BASE] >= 0 else C.UNKNOWN_KEYS
-    if shown == SHOW_SIZE:
+        return at, end, number, entry, int(field[T.FIELD_BASE]) if row[C.BASE] >= 0 else C.UNKNOWN_KEYS
+    if policy == SHOW_SIZE:
         _field_key(w, row, place, t, keys, key_set)
         W.put_int(w, end - at - int(t.types[T.WIDTH, number]))
-    elif shown == SHOW_USER:
+    elif policy == SHOW_USER:
         mechanism = before + 1 if before >= 0 else at
         user, user_end = user_span(w, buf, mechanism, at, at + 4, end, t.types[T.FORM])
         if user >= 0:
             _field_key(w, row, place, t, keys, key_set)
             W.put_text(w, buf, user, user_end)
-    return end, end, SKIPPED, of, C.UNKNOWN_KEYS
+    return end, end, SKIPPED, entry, C.UNKNOWN_KEYS
 
 
 @kernel
-def is_public(buf, at, end, shown):
-    """Whether the str8 `buf[at:end]` with disclosure `shown` cannot be part of a secret."""
-    if shown == SHOW_SASL_NAMES:
+def is_public(buf, at, end, policy):
+    """Whether the str8 `buf[at:end]` with disclosure `policy` cannot be part of a secret."""
+    if policy == SHOW_SASL_NAMES:
         return is_sasl_name(buf, at + 1, end)
-    return shown == SHOW_SHORT_TEXT and is_not_secret(buf, at + 1, end)
+    return policy == SHOW_SHORT_TEXT and is_not_secret(buf, at + 1, end)
 
 
 @inlined
@@ -105,17 +105,17 @@ def _next_section(w, buf, at, row, t, keys, key_set):
     end = at + 4 + size
     if size < C.CODES or end > row[C.END]:
         return at, at, NO_VALUE, -1, C.UNKNOWN_KEYS
-    of = entry_at(buf, at + 4, end, int(T.STRUCT_ENTRY), t)
-    number = int(t.entries[of, T.SECTION_KEY]) if of >= 0 else -1
+    entry = entry_at(buf, at + 4, end, int(T.STRUCT_ENTRY), t)
+    number = int(t.entries[entry, T.SECTION_KEY]) if entry >= 0 else -1
     if number >= 0 and not (int(row[C.PLACE]) >> number) & 1:
         row[C.PLACE] |= 1 << number
         W.known_key(w, number)
-        return at, end, T.STRUCT_TYPE, of, int(t.entries[of, T.SECTION_BASE])
+        return at, end, T.STRUCT_TYPE, entry, int(t.entries[entry, T.SECTION_BASE])
     W.note(w, N.ENTRY_UNEXPECTED)
     W.load_known(w, keys, key_set)
     W.key(w, w.text, int(SCRATCH), put_code(w, buf, at + 4))
     W.put_binary(w, buf, at + 4 + C.CODES, end)
-    return end, end, SKIPPED if number < 0 else NO_VALUE, of, C.UNKNOWN_KEYS
+    return end, end, SKIPPED if number < 0 else NO_VALUE, entry, C.UNKNOWN_KEYS
 
 
 @inlined
@@ -124,21 +124,21 @@ def _next_item(w, buf, at, row, t, keys, key_set):
     struct, number of the first known key inside it). Type SKIPPED: no value; NO_VALUE: the value does not fit."""
     kind, end = int(row[C.KIND]), int(row[C.END])
     row[C.LEFT] -= 1
-    number, of, name = int(row[C.TYPE]), int(row[C.OF]), at + 1
+    number, entry, name = int(row[C.TYPE]), int(row[C.ENTRY]), at + 1
     if kind != C.IN_ARRAY:
         if kind == C.IN_MAP:
             at += 1 + max(u8(buf, at, end), 0)
         number = u8(buf, at, end)
         at += 1
-    stop = extent(buf, at, end, number, of, t) if number >= 0 else -1
+    stop = extent(buf, at, end, number, entry, t) if number >= 0 else -1
     if stop < 0:
-        return at, at, NO_VALUE, of, C.UNKNOWN_KEYS
+        return at, at, NO_VALUE, entry, C.UNKNOWN_KEYS
     if kind == C.IN_MAP:
         W.load_known(w, keys, key_set)
         put_key(w, buf, name, at - 1)
     else:
         W.element(w)
-    return at, stop, number, of, C.UNKNOWN_KEYS
+    return at, stop, number, entry, C.UNKNOWN_KEYS
 
 
 @inlined
@@ -154,7 +154,7 @@ def _close(w, row, keys, key_set):
 
 
 @inlined
-def _begin_entry(w, buf, start, end, kind, of, stack, t):
+def _begin_entry(w, buf, start, end, kind, entry, stack, t):
     """Begin the object of a control or command with its implicit id and the session header's sync: (offset, depth,
     code)."""
     at, sync, command_id = start, False, -1
@@ -163,48 +163,48 @@ def _begin_entry(w, buf, start, end, kind, of, stack, t):
         start += COMMAND_ID_OCTETS
         at = session_header_end(buf, start, end)
         sync = at > start + 1 and octet(buf, start + 1) & 1 != 0
-    if unknown_flags(buf, at, end, of, t):
+    if unknown_flags(buf, at, end, entry, t):
         W.note(w, N.UNDEFINED_FLAGS)
-    W.begin_object_of(w, int(t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]), end - start)
+    W.begin_object_of(w, int(t.entries[entry, T.FIELD_END] - t.entries[entry, T.FIELD_FROM]), end - start)
     if sync:
         W.known_key(w, int(T.SYNC_KEY))
         W.put_bool(w, sync)
     if command_id >= 0:
         W.known_key(w, int(T.COMMAND_ID_KEY))
         W.put_int(w, command_id)
-    at, depth, code = C.open_fields(buf, at, end, of, int(t.entries[of, T.BASE]), stack, int(C.BOTTOM), t)
+    at, depth, code = C.open_fields(buf, at, end, entry, int(t.entries[entry, T.BASE]), stack, int(C.BOTTOM), t)
     stack[0, C.TYPE] = 1  # its end is that of the segment
     return at, depth, code
 
 
 @kernel
-def decode_segment(buf, start, end, kind, of, t, keys, stack, w, guarded=False):
+def decode_segment(buf, start, end, kind, entry, t, keys, stack, w, guarded=False):
     """Write the value of the segment `buf[start:end]`: a code. `kind`: CONTROL_ENTRY, COMMAND_ENTRY, or HEADER_SEGMENT.
 
-    The segment has the arguments of control or command `of`; those of a command follow its implicit id, 8 octets, -1
-    when it is unknown. `of` of a header segment is the number of its key set. Where the fields do not fill the segment,
-    an entry with a secret, and any entry that is `guarded`, has only fields that cannot be part of a secret.
+    The segment has the arguments of control or command `entry`; those of a command follow its implicit id, 8 octets, -1
+    when it is unknown. `entry` of a header segment is the number of its key set. Where the fields do not fill the
+    segment, an entry with a secret, and any entry that is `guarded`, has only fields that cannot be part of a secret.
     """
-    if kind == HEADER_SEGMENT or (t.entries[of, T.SECRET] < 0 and not guarded):
-        return _write_segment(buf, start, end, kind, of, t, keys, stack, w, EVERY_FIELD)
+    if kind == HEADER_SEGMENT or (t.entries[entry, T.SECRET] < 0 and not guarded):
+        return _write_segment(buf, start, end, kind, entry, t, keys, stack, w, EVERY_FIELD)
     at = begins = start
     if kind == T.COMMAND_ENTRY:
         begins = start + COMMAND_ID_OCTETS
         at = session_header_end(buf, begins, end)
-    shown, shown_end = fields_in_place(buf, at, end, of, t) if at >= 0 else (0, begins)
-    whole = shown_end == end and shown == t.entries[of, T.FIELD_END] - t.entries[of, T.FIELD_FROM]
-    stop = end if whole else shown_end
-    code = _write_segment(buf, start, stop, kind, of, t, keys, stack, w, EVERY_FIELD if whole else shown)
-    if code == W.MALFORMED and shown > 0:
+    visible, visible_end = fields_in_place(buf, at, end, entry, t) if at >= 0 else (0, begins)
+    whole = visible_end == end and visible == t.entries[entry, T.FIELD_END] - t.entries[entry, T.FIELD_FROM]
+    stop = end if whole else visible_end
+    code = _write_segment(buf, start, stop, kind, entry, t, keys, stack, w, EVERY_FIELD if whole else visible)
+    if code == W.MALFORMED and visible > 0:
         # a field that does not parse may have a wrong end, too
         W.rollback(w)
-        code = _write_segment(buf, start, end, kind, of, t, keys, stack, w, 0)
+        code = _write_segment(buf, start, end, kind, entry, t, keys, stack, w, 0)
     return W.MALFORMED if code == W.OK and not whole else code
 
 
 @kernel
-def _write_segment(buf, start, end, kind, of, t, keys, stack, w, shown):
-    """`decode_segment`, with the first `shown` fields."""
+def _write_segment(buf, start, end, kind, entry, t, keys, stack, w, visible):
+    """`decode_segment`, with the first `visible` fields."""
     W.begin(w)
     at, depth, code = start, 0, W.OK
     if kind == HEADER_SEGMENT:
@@ -213,34 +213,34 @@ def _write_segment(buf, start, end, kind, of, t, keys, stack, w, shown):
             stack, depth, int(C.IN_SECTIONS), end, int(C.MORE), int(C.MORE), int(C.UNKNOWN_KEYS), int(C.UNKNOWN_KEYS)
         )
     else:
-        at, depth, code = _begin_entry(w, buf, start, end, kind, of, stack, t)
-        stack[0, C.LEFT] &= (1 << shown) - 1
+        at, depth, code = _begin_entry(w, buf, start, end, kind, entry, stack, t)
+        stack[0, C.LEFT] &= (1 << visible) - 1
     broken = code == W.MALFORMED
-    while depth > 0 and W.trouble(w) == W.OK:
+    while depth > 0 and W.error_code(w) == W.OK:
         row = stack[depth - 1]
         inside, stop = int(row[C.KIND]), int(row[C.END])
         if broken or row[C.LEFT] == 0 or (inside == C.IN_SECTIONS and at >= stop):
             sized = row[C.TYPE] > 0 or inside != C.IN_FIELDS
             if sized and not broken and at != stop and code == W.OK:
                 code = W.MALFORMED
-            _close(w, row, keys, of)
+            _close(w, row, keys, entry)
             depth -= 1
             if sized:
                 at, broken = stop, False
             continue
         if inside == C.IN_FIELDS:
-            at, stop, number, declared, base = _next_field(w, buf, at, row, t, keys, of)
+            at, stop, number, declared, base = _next_field(w, buf, at, row, t, keys, entry)
         elif inside == C.IN_SECTIONS:
-            at, stop, number, declared, base = _next_section(w, buf, at, row, t, keys, of)
+            at, stop, number, declared, base = _next_section(w, buf, at, row, t, keys, entry)
         else:
-            at, stop, number, declared, base = _next_item(w, buf, at, row, t, keys, of)
+            at, stop, number, declared, base = _next_item(w, buf, at, row, t, keys, entry)
         flaw = W.MALFORMED if number == NO_VALUE else W.OK
         if number >= 0:
-            at, depth, flaw = C.put_value(w, buf, at, stop, number, declared, base, stack, depth, t, keys, of)
+            at, depth, flaw = C.put_value(w, buf, at, stop, number, declared, base, stack, depth, t, keys, entry)
         if code == W.OK:
             code = flaw
         broken = flaw == W.MALFORMED
-    ended = W.finish_known(w, keys, of)
+    ended = W.finish_known(w, keys, entry)
     if ended == W.TOO_LARGE:
         W.rollback(w)
     return code if ended == W.OK else ended

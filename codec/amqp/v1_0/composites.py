@@ -9,8 +9,7 @@ import numpy as np
 
 from codec import variant as W
 from codec.amqp import notes as N
-from codec.amqp.credentials import user_span
-from codec.amqp.disclosure import SHOW_ALL, SHOW_SASL_NAMES, SHOW_SIZE, SHOW_USER, is_sasl_name
+from codec.amqp.disclosure import SHOW_ALL, SHOW_SASL_NAMES, SHOW_SIZE, SHOW_USER, is_sasl_name, user_span
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import DESCRIBED, NULL, compound, length_at, skip, symbol_span
 from codec.amqp.v1_0.scalars import word
@@ -23,20 +22,20 @@ BROKEN, MISFIT, DEEP, LARGE = 1 << np.arange(4)
 
 # Columns of the stack: kind of container, its end, remaining items, items read, constructor of the elements, descriptor
 # index of the composite (or of the elements).
-KIND, END, LEFT, STEP, CODE, OF = range(6)
+KIND, END, LEFT, STEP, CODE, DEFINITION = range(6)
 IN_LIST, IN_ARRAY, IN_MAP, IN_PAIRS, IN_DESCRIBED, IN_DESCRIBED_ARRAY, IN_COMPOSITE, IN_FRAME = np.arange(8)
 # What to write of a field: nothing; its value as the only element of an array; its value.
 NO_VALUE, ONE_ELEMENT, VALUE = range(3)
 
 
 @kernel
-def put_name(w, t, of):
-    """The name of the composite with descriptor index `of` as STRING."""
-    W.put_string(w, t.text, int(t.descriptor[of].text_from), int(t.descriptor[of].text_end))
+def put_name(w, t, definition):
+    """The name of the composite with descriptor index `definition` as STRING."""
+    W.put_string(w, t.text, int(t.descriptor[definition].text_from), int(t.descriptor[definition].text_end))
 
 
 @inlined
-def begin_composite(w, t, v, of, count, key_set):
+def begin_composite(w, t, v, definition, count, key_set):
     """Begin the object of a composite of `count` fields, inside a value of `key_set`, with its type."""
     W.begin_object(w)
     if count == 0 and key_set < v.message_set:
@@ -44,25 +43,13 @@ def begin_composite(w, t, v, of, count, key_set):
         W.known_key(w, int(t.descriptor[key_set].field_end - t.descriptor[key_set].field_from))
     else:
         word(w, v, T.TYPE_WORD, key_set)
-    put_name(w, t, of)
+    put_name(w, t, definition)
 
 
 @kernel
-def no_fields(w, of, t):
-    """MISFIT, and a note, when a composite with mandatory fields has no fields."""
-    d = t.descriptor[of]
-    for field in range(int(d.field_from), int(d.field_end)):
-        if t.field[field].mandatory:
-            W.note(w, N.FIELDS_MISSING)
-            return MISFIT
-    return 0
-
-
-@kernel
-def missing_fields(w, row, t):
-    """MISFIT, and a note, when the list of a composite ended before a mandatory field."""
-    of = int(row[OF])
-    for field in range(int(t.descriptor[of].field_from) + int(row[STEP]), int(t.descriptor[of].field_end)):
+def missing_fields(w, definition, count, t):
+    """MISFIT, and a note, when a composite with `count` fields lacks a mandatory field."""
+    for field in range(int(t.descriptor[definition].field_from) + count, int(t.descriptor[definition].field_end)):
         if t.field[field].mandatory:
             W.note(w, N.FIELDS_MISSING)
             return MISFIT
@@ -91,10 +78,10 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     A null, a secret, and a field beyond the definition are skipped: NO_VALUE. A single value of a multiple field is
     written as ONE_ELEMENT of an array. Offset -1: broken. Known keys begin at `base` of `key_set`.
     """
-    of, place, end = int(row[OF]), int(row[STEP]), int(row[END])
+    definition, place, end = int(row[DEFINITION]), int(row[STEP]), int(row[END])
     row[STEP] = place + 1
-    field = int(t.descriptor[of].field_from) + place
-    if field >= t.descriptor[of].field_end:
+    field = int(t.descriptor[definition].field_from) + place
+    if field >= t.descriptor[definition].field_end:
         W.note(w, N.FIELDS_EXTRA)
         return skip(buf, at, end, t), MISFIT, NO_VALUE
     if row[KIND] == IN_FRAME:
@@ -120,7 +107,7 @@ def next_field(w, buf, at, row, t, v, s, key_set, base):
     if row[KIND] == IN_FRAME:
         W.known_key(w, base + place)
     else:
-        _put_key(w, v, of, place, key_set)
+        _put_key(w, v, definition, place, key_set)
     if t.field[field].multiple and code != DESCRIBED and 0 <= t.constructor[code].type < T.LIST:
         return at, flaws, ONE_ELEMENT
     return at, flaws, VALUE
@@ -149,10 +136,10 @@ def sasl_names(buf, at, end, t):
 
 
 @kernel
-def _put_key(w, v, of, place, key_set):
-    """Write a key of the set of `of` in a value that began with another set."""
+def _put_key(w, v, definition, place, key_set):
+    """Write a key of the set of `definition` in a value that began with another set."""
     W.load_known(w, v.keys, key_set)
-    text = int(v.keys.first[of]) + place
+    text = int(v.keys.first[definition]) + place
     W.key(w, v.keys.text, int(v.keys.text_at[text]), int(v.keys.text_at[text + 1]))
 
 
@@ -165,11 +152,11 @@ def _secret(w, buf, at, end, field, row, t, v, s, key_set, base):
         return after
     place = int(row[STEP]) - 1
     start = at + 1 + int(t.constructor[code].width)
-    shown = int(t.field[field].disclosure)
-    if shown == SHOW_SIZE:
+    policy = int(t.field[field].disclosure)
+    if policy == SHOW_SIZE:
         W.known_key(w, base + place)
         W.put_int(w, after - start)
-    elif shown == SHOW_USER:
+    elif policy == SHOW_USER:
         mechanism, mechanism_end = start, start
         if place > 0:
             mechanism, mechanism_end = symbol_span(buf, int(s.fields[place - 1]), at, t)

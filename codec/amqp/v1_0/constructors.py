@@ -1,7 +1,7 @@
-"""Extents of AMQP 1.0 values, without decoding them: sizes, descriptors, heads of sections (part 1, 1.2 and 1.3; part
-3, 3.2).
+"""Extents of AMQP 1.0 values, without decoding them: sizes, descriptors, heads of sections.
 
-Only `is_text_map` reads items of a container: its keys. Cost of the other functions: constant.
+Sources: part 1, sections 1.2 and 1.3; part 3, section 3.2. Only `is_text_map` reads items of a container: its keys.
+Cost of the other functions: constant.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def text_span(buf, at, end, t):
 
 @kernel
 def symbol_span(buf, at, end, t):
-    """`text_span` of a symbol alone."""
+    """`text_span` of a symbol; (-1, -1) for a string."""
     start, stop = text_span(buf, at, end, t)
     return (start, stop) if start >= 0 and t.constructor[octet(buf, at)].type == T.SYMBOL else (-1, -1)
 
@@ -181,10 +181,10 @@ def section_head(buf, at, end, t):
         return MORE, at, at, 0
     if octet(buf, at) != DESCRIBED:
         return NO_HEAD, at, at, 0
-    of, _, value = descriptor(buf, at + 1, end, t)
+    definition, _, value = descriptor(buf, at + 1, end, t)
     if value < 0:
         return (MORE if is_descriptor(buf, at + 1, end, t) else NO_HEAD), at, at, 0
-    if of < 0 or t.descriptor[of].section < 0:
+    if definition < 0 or t.descriptor[definition].section < 0:
         return NO_HEAD, at, at, 0
     inner, code = value, u8(buf, value, end)
     while code == DESCRIBED:
@@ -198,11 +198,11 @@ def section_head(buf, at, end, t):
         return NO_HEAD, at, at, 0
     width = int(t.constructor[code].width)
     if t.constructor[code].category == T.FIXED:
-        return int(t.descriptor[of].section), value, inner + 1, width
+        return int(t.descriptor[definition].section), value, inner + 1, width
     size = length_at(buf, inner + 1, end, width)
     if size < 0:
         return MORE, at, at, 0
-    return int(t.descriptor[of].section), value, inner + 1 + width, size
+    return int(t.descriptor[definition].section), value, inner + 1 + width, size
 
 
 @kernel
@@ -210,5 +210,5 @@ def is_operation(buf, value, end, t):
     """Whether the value of a section is for a transaction coordinator (declare, discharge: part 4, section 4.5)."""
     if u8(buf, value, end) != DESCRIBED:
         return False
-    of, _, _ = descriptor(buf, value + 1, end, t)
-    return of >= 0 and t.descriptor[of].transactional != 0
+    definition, _, _ = descriptor(buf, value + 1, end, t)
+    return definition >= 0 and t.descriptor[definition].transactional != 0

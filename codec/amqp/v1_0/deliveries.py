@@ -1,11 +1,12 @@
-"""Deliveries of AMQP 1.0: transfers on one link make a message (part 2, section 2.6.14; part 3, section 3.2).
+"""Deliveries of AMQP 1.0: the transfers on one link that make a message (part 2, section 2.6.14; part 3, section 3.2).
 
 Most deliveries are one transfer, whose sections are parsed in place. The others interleave across links and sessions:
-each has a slot (`codec.amqp.v1_0.delivery_slots`), and its sections are parsed as transfers arrive. In both cases the
-row that completes the delivery has the sections around the body, and the digest is of the contents of the body: the
-octets of all data sections, or the encoded values of all sequence sections, or the encoded value, without the
-descriptor (the encoding of the sections may change from hop to hop; the contents do not). A message without a body has
-the digest of no octets. Cost: linear in the octets."""
+each has a slot (`codec.amqp.v1_0.delivery_slots`), and its sections are parsed as transfers arrive. The row that
+completes the delivery has the sections around the body, and the digest of the contents of the body: the octets of all
+data sections, or the encoded values of all sequence sections, or the encoded value, without the descriptor (the
+encoding of the sections may change from hop to hop, the contents may not). A message without a body has the digest of
+no octets. Cost: linear in the octets.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def _add(dl, direction, slot, buf, start, end, t):
     """Add the payload `buf[start:end]` of one more transfer of a delivery."""
     r = dl.slots[direction, slot]
     at, base = start, (direction * SLOTS + slot) * HEAD
-    while at < end and r.torn == 0:
+    while at < end and r.broken == 0:
         if r.left > 0:
             n = min(int(r.left), end - at)
             _add_octets(dl, direction, slot, r, buf, at, at + n)
@@ -64,7 +65,7 @@ def _add(dl, direction, slot, buf, start, end, t):
             _add_octets(dl, direction, slot, r, dl.heads, first, stop)
         elif section != MORE or r.head_size == HEAD:
             r.whole = 0
-            r.torn = NO_SECTION
+            r.broken = NO_SECTION
 
 
 @kernel
@@ -79,7 +80,7 @@ def on_link_change(dl, direction, channel, handle):
 def stored_octets(dl, direction, channel, handle):
     """The number of octets stored of the open delivery on a link."""
     slot = find(dl, direction, (channel << 32) | handle)
-    return int(dl.slots[direction, slot].kept) if slot >= 0 else 0
+    return int(dl.slots[direction, slot].stored) if slot >= 0 else 0
 
 
 @kernel
@@ -114,7 +115,7 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
     if flags & RESUMED:
         r.whole = 0
     _add(dl, direction, slot, buf, start, end, t)
-    if r.torn == NO_SECTION:
+    if r.broken == NO_SECTION:
         _misfit(row)
     return -1 if flags & MORE_FOLLOWS else _complete(dl, c, direction, slot, row, rows, digest)
 
@@ -167,7 +168,7 @@ def _complete(dl, c, direction, slot, row, rows, digest):
     if r.limited:
         c.limits |= DELIVERY_SIZE
     else:
-        block, left = int(r.first_block), int(r.kept)
+        block, left = int(r.first_block), int(r.stored)
         while left > 0:
             n = min(BLOCK, left)
             R.append_octets(rows, row, dl.blocks, block * BLOCK, block * BLOCK + n)
@@ -175,9 +176,9 @@ def _complete(dl, c, direction, slot, row, rows, digest):
             left -= n
     if r.left > 0 or r.head_size > 0:
         r.whole = 0
-        if r.torn == 0:
+        if r.broken == 0:
             _misfit(row)
-    if r.whole and r.torn == 0:
+    if r.whole and r.broken == 0:
         finish(dl.digests, direction * SLOTS + slot, digest)
         row[R.DIGEST] = 1
         row[R.BODY_SIZE] = r.body_size
@@ -196,6 +197,6 @@ def on_partial_transfer(dl, direction, handle, flags, row):
     r = dl.slots[direction, slot]
     row[R.CONTENT] = r.frame_no
     r.whole = 0
-    r.torn = LOST
+    r.broken = LOST
     if not flags & MORE_FOLLOWS:
         release(dl, direction, slot)

@@ -29,7 +29,7 @@ DELIVERY = np.dtype(
         ("frame_no", "i8"),  # of its first transfer
         ("delivery_id", "i8"),  # -1 not known
         ("whole", "i8"),  # 1 while no octet of the body is missing
-        ("torn", "i8"),  # 0, LOST or NO_SECTION
+        ("broken", "i8"),  # 0, LOST or NO_SECTION
         ("limited", "i8"),  # 1: sections were not stored
         ("body", "i8"),  # section of the body, -1 not yet
         ("body_size", "i8"),
@@ -37,7 +37,7 @@ DELIVERY = np.dtype(
         ("left", "i8"),
         ("first_block", "i8"),  # -1 none
         ("last_block", "i8"),
-        ("kept", "i8"),  # octets in its blocks
+        ("stored", "i8"),  # octets in its blocks
         ("head_size", "i8"),  # octets of the head of a section so far
     ],
     align=True,
@@ -80,7 +80,7 @@ def new_deliveries() -> Deliveries:
 
 @kernel
 def reset_deliveries(dl, direction):
-    """A frame boundary was lost (or a connection begins): no open delivery of `direction` may continue."""
+    """A frame boundary was lost, or a connection begins: no open delivery of `direction` may continue."""
     pool = dl.pool[direction]
     pool[EPOCH] += 1
     pool[OPEN] = 0
@@ -120,13 +120,13 @@ def claim(dl, direction, key, frame_no, delivery_id):
             r.frame_no = frame_no
             r.delivery_id = delivery_id
             r.whole = 1
-            r.torn = 0
+            r.broken = 0
             r.limited = 0
             r.body = -1
             r.body_size = 0
             r.left = 0
             r.first_block = -1
-            r.kept = 0
+            r.stored = 0
             r.head_size = 0
             begin(dl.digests, direction * SLOTS + slot)
             dl.pool[direction, OPEN] += 1
@@ -152,7 +152,7 @@ def store(dl, direction, r, buf, start, end):
     pool = dl.pool[direction]
     at = start
     while at < end and not r.limited:
-        within = int(r.kept) % BLOCK
+        within = int(r.stored) % BLOCK
         if within == 0:
             if pool[FREE] > 0:
                 fresh = int(pool[FREE]) - 1
@@ -171,5 +171,5 @@ def store(dl, direction, r, buf, start, end):
             r.last_block = fresh
         n = min(BLOCK - within, end - at)
         copy_bytes(dl.blocks, int(r.last_block) * BLOCK + within, buf, at, at + n)
-        r.kept += n
+        r.stored += n
         at += n

@@ -26,10 +26,10 @@ def performative(buf, start, stop, t):
     descriptor or -1, offset of its list's constructor or -1)."""
     if u8(buf, start, stop) != DESCRIBED or not is_descriptor(buf, start + 1, stop, t):
         return -1, -1, -1
-    of, code, after = descriptor(buf, start + 1, stop, t)
-    if of >= 0 and t.descriptor[of].frame_type < 0:
-        of = -1
-    return of, code, after
+    definition, code, after = descriptor(buf, start + 1, stop, t)
+    if definition >= 0 and t.descriptor[definition].frame_type < 0:
+        definition = -1
+    return definition, code, after
 
 
 @kernel
@@ -40,14 +40,15 @@ def is_list(buf, at, stop, t):
 
 
 @kernel
-def fields_in_place(buf, at, stop, of, t):
-    """(items of the list at `at` that are fields of the composite `of`, end of the list). The end is -1 unless every
-    item is a field of an allowed type; then only items before the first field that may hold a secret are counted."""
+def fields_in_place(buf, at, stop, definition, t):
+    """(items of the list at `at` that are fields of the composite `definition`, end of the list). The end is -1 unless
+    every item is a field of an allowed type; then only items before the first field that may hold a secret are
+    counted."""
     if not is_list(buf, at, stop, t):
         return 0, -1
     start, end, count = compound(buf, at + 1, stop, octet(buf, at), t)
-    first, last = int(t.descriptor[of].field_from), int(t.descriptor[of].field_end)
-    certain = max(int(t.descriptor[of].secret), 0)
+    first, last = int(t.descriptor[definition].field_from), int(t.descriptor[definition].field_end)
+    certain = max(int(t.descriptor[definition].secret), 0)
     if count > last - first:
         return 0, -1
     at = start
@@ -68,10 +69,10 @@ def fields_in_place(buf, at, stop, of, t):
 
 
 @kernel
-def fields_end(buf, at, stop, of, t):
-    """The offset after the list at `at` when every item is a field of the composite `of`, of an allowed type; else
-    -1."""
-    _, end = fields_in_place(buf, at, stop, of, t)
+def fields_end(buf, at, stop, definition, t):
+    """The offset after the list at `at` when every item is a field of the composite `definition`, of an allowed type;
+    else -1."""
+    _, end = fields_in_place(buf, at, stop, definition, t)
     return end
 
 
@@ -95,16 +96,16 @@ def v1_0_frame(buf, p, end, t, versions, frame_cap, channel_cap):
         if kind != AMQP_FRAME:
             return REJECT, 0, 0, versions
         return (ACCEPT if stop <= end else UNDECIDED), size, POINTS_BODY, versions
-    of, _, at = performative(buf, start, min(stop, end), t)
-    if of < 0:
+    definition, _, at = performative(buf, start, min(stop, end), t)
+    if definition < 0:
         known = start + DESCRIPTOR <= end or stop <= end or (start < end and octet(buf, start) != DESCRIBED)
         return (REJECT if known else UNDECIDED), 0, 0, versions
-    if t.descriptor[of].frame_type != (AMQP if kind == AMQP_FRAME else SASL):
+    if t.descriptor[definition].frame_type != (AMQP if kind == AMQP_FRAME else SASL):
         return REJECT, 0, 0, versions
     if stop > end:
         return UNDECIDED, size, 0, versions
-    after = fields_end(buf, at, stop, of, t)
-    if after < 0 or (after < stop and of != t.places[0].transfer):
+    after = fields_end(buf, at, stop, definition, t)
+    if after < 0 or (after < stop and definition != t.places[0].transfer):
         return REJECT, 0, 0, versions
     return ACCEPT, size, POINTS_PARSED, versions
 

@@ -40,9 +40,9 @@ def decode_frame(octets, start, end, row, definition, t, v, s, arguments, proper
     _, _, at = descriptor(octets, start + 2, end, t)
     s.field_count[0] = EVERY_FIELD
     if row[HANDSHAKE] or t.descriptor[definition].secret >= 0:
-        shown, fields_stop = fields_in_place(octets, at, end, definition, t)
+        visible, fields_stop = fields_in_place(octets, at, end, definition, t)
         if fields_stop < 0:
-            s.field_count[0] = shown
+            s.field_count[0] = visible
     W.begin(arguments)
     at, flaws = decode_value(arguments, octets, at, end, t, v, s, definition, definition, START)
     code = W.finish_known(arguments, v.keys, definition)
@@ -92,14 +92,14 @@ def _decode_message(w, buf, at, end, t, v, s, body):
         if seen >> section:
             flaws |= MISFIT  # a later section came before it
         seen |= 1 << section
-        of, first = int(v.section[section, 2]), int(v.section[section, 1])
+        definition, first = int(v.section[section, 2]), int(v.section[section, 1])
         if section == T.VALUE:
             W.known_key(w, int(v.body_key))
         else:
             W.known_key(w, int(v.section[section, 0]))
-            if of < 0 and t.constructor[octet(buf, value)].type != T.MAP:
+            if definition < 0 and t.constructor[octet(buf, value)].type != T.MAP:
                 flaws |= MISFIT
-        after, flaw = decode_value(w, buf, value, at, t, v, s, key_set, of, first)
+        after, flaw = decode_value(w, buf, value, at, t, v, s, key_set, definition, first)
         flaws |= flaw
         if after != at:
             flaws |= BROKEN

@@ -23,7 +23,7 @@ from codec.compiler.limits import LIMITS
 from codec.cursor import fits, i64, octet, signed, u32
 from codec.variant.scalars import DECIMAL16
 from codec.variant.texts import UTF32, put_hex, put_transcoded
-from codec.variant.writer import put_le, take
+from codec.variant.writer import allocate, put_le
 
 DEPTH = LIMITS.nesting_depth
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # 0001-01-01 to 9999-12-31
@@ -140,7 +140,7 @@ def _put_limbs(w, limbs, scale, negative):
         small = (int(limbs[1]) << 32) | int(limbs[0])
         W.put_decimal(w, -small if negative else small, scale)
         return
-    at = take(w, 18)
+    at = allocate(w, 18)
     if at < 0:
         return
     w.value[at] = DECIMAL16 << 2

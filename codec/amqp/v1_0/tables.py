@@ -102,9 +102,8 @@ PLACES = np.dtype(
 class WireTables(NamedTuple):
     """Tables for reading values; -1 means none. They are few arrays, since each is seven arguments of every kernel.
 
-    `constructor` CONSTRUCTOR (256,); `descriptor` DESCRIPTOR (n,); `field` FIELD (all fields, in that order);
-    `by_code` int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `places` PLACES
-    (1,).
+    `constructor` CONSTRUCTOR (256,); `descriptor` DESCRIPTOR (n,); `field` FIELD (all fields, in that order); `by_code`
+    int64 (256,): descriptor index by numeric descriptor; `text` uint8: symbols and names; `places` PLACES (1,).
     """
 
     constructor: np.ndarray
@@ -167,9 +166,9 @@ def _field_types(described: dict[str, Any]) -> int:
 def _field(described: dict[str, Any], of: str) -> Field:
     """A field of composite `of`."""
     name = described["name"]
-    key, shown = disclosure(of, name)
+    key, policy = disclosure(of, name)
     mandatory, multiple = described["mandatory"], described["multiple"]
-    return Field(name, key, _field_types(described), mandatory, multiple, shown, describes_peer(of, name))
+    return Field(name, key, _field_types(described), mandatory, multiple, policy, describes_peer(of, name))
 
 
 @lru_cache
@@ -268,9 +267,9 @@ class _Texts:
 
 def _first_secret(fields: tuple[Field, ...]) -> int:
     """Index of the first secret field, or else of one that names mechanisms; -1: none."""
-    by_shown = {each.disclosure: place for place, each in reversed(tuple(enumerate(fields)))}
-    secrets = [by_shown[shown] for shown in SECRETS if shown in by_shown]
-    return min(secrets, default=by_shown.get(SHOW_SASL_NAMES, -1))
+    by_policy = {each.disclosure: place for place, each in reversed(tuple(enumerate(fields)))}
+    secrets = [by_policy[policy] for policy in SECRETS if policy in by_policy]
+    return min(secrets, default=by_policy.get(SHOW_SASL_NAMES, -1))
 
 
 def _descriptors(texts: _Texts) -> np.ndarray:

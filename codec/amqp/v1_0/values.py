@@ -42,7 +42,7 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
     `key_set`: the key set of the writer's value. `top` is the descriptor index when the value is the list of that
     composite, whose keys are in `key_set` from number `base` on. Otherwise `top` is -1.
     """
-    depth, flaws, code, of, wrapped = 0, 0, u8(buf, at, end), -1, False
+    depth, flaws, code, definition, wrapped = 0, 0, u8(buf, at, end), -1, False
     if top >= 0:
         at, depth, flaws = _begin_top(w, buf, at + 1, end, code, top, t, s)
         if at < 0:
@@ -62,7 +62,7 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
                 at = put_scalar(w, buf, at, limit, code, t, v, s, key_set)
                 flaw = 0 if at >= 0 else C.BROKEN
             else:
-                at, depths, flaw = _value(w, buf, at, limit, code, of, t, v, s, depth, key_set)
+                at, depths, flaw = _value(w, buf, at, limit, code, definition, t, v, s, depth, key_set)
             flaws |= flaw
             depth = depths
             if at < 0:
@@ -81,14 +81,14 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
             if row[C.KIND] != C.IN_DESCRIBED and at != row[C.END]:
                 flaws |= C.BROKEN
                 at = int(row[C.END])
-        if depth == 0 or W.trouble(w) != W.OK:
+        if depth == 0 or W.error_code(w) != W.OK:
             return at, flaws
         # the next item of the innermost container
         depths = depth
         row = s.stack[depth - 1]
         row[C.LEFT] -= 1
         limit = int(row[C.END])
-        of = -1
+        definition = -1
         if row[C.KIND] >= C.IN_COMPOSITE:
             at, flaw, follows = C.next_field(w, buf, at, row, t, v, s, key_set, base)
             flaws |= flaw
@@ -102,7 +102,7 @@ def decode_value(w, buf, at, end, t, v, s, key_set, top, base):
                 at += 1
         else:
             if row[C.KIND] == C.IN_ARRAY:
-                of = int(row[C.OF])
+                definition = int(row[C.DEFINITION])
             at, code = _next_item(w, buf, at, row, t, v, key_set)
             if at < 0:
                 flaws |= C.BROKEN
@@ -122,14 +122,14 @@ def _abandon(w, depth, t, v, s, key_set):
 
 
 @kernel
-def _push(s, depth, kind, end, left, code, of):
+def _push(s, depth, kind, end, left, code, definition):
     row = s.stack[depth]
     row[C.KIND] = kind
     row[C.END] = end
     row[C.LEFT] = left
     row[C.STEP] = 0
     row[C.CODE] = code
-    row[C.OF] = of
+    row[C.DEFINITION] = definition
     return depth + 1
 
 
@@ -146,9 +146,10 @@ def _begin_top(w, buf, at, end, code, top, t, s):
 
 
 @inlined
-def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
+def _value(w, buf, at, end, code, definition, t, v, s, depth, key_set):
     """Write a value that is not a scalar, with constructor `code` and octets from `at` on: (offset of the next octet,
-    new depth, flaws). The offset is -1 when nothing was written. `of`: descriptor index of a composite, else -1."""
+    new depth, flaws). The offset is -1 when nothing was written. `definition`: descriptor index of a composite, else
+    -1."""
     if code == DESCRIBED:
         index, _, after = descriptor(buf, at, end, t)
         inner = u8(buf, after, end) if after >= 0 else -1
@@ -159,14 +160,14 @@ def _value(w, buf, at, end, code, of, t, v, s, depth, key_set):
                 return _raw(w, buf, at, skip(buf, at - 1, end, t), depth, C.DEEP)
             W.begin_object(w)
             return at, _push(s, depth, C.IN_DESCRIBED, end, PAIR, NONE, NONE), 0
-        at, code, of = after + 1, inner, index
+        at, code, definition = after + 1, inner, index
     if code < 0 or t.constructor[code].type < 0:
         return -1, depth, C.BROKEN
-    return _container(w, buf, at, end, code, of, t, v, s, depth, key_set)
+    return _container(w, buf, at, end, code, definition, t, v, s, depth, key_set)
 
 
 @inlined
-def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
+def _container(w, buf, at, end, code, definition, t, v, s, depth, key_set):
     kind = int(t.constructor[code].type)
     start, stop, count = compound(buf, at, end, code, t)
     if start < 0:
@@ -179,12 +180,12 @@ def _container(w, buf, at, end, code, of, t, v, s, depth, key_set):
         return _raw(w, buf, at, stop, depth, C.LARGE)
     if count > stop - start or (kind == T.MAP and count & 1):  # every item has a constructor, every key a value
         return -1, depth, C.BROKEN
-    if kind == T.LIST and of >= 0:
-        C.begin_composite(w, t, v, of, count, key_set)
+    if kind == T.LIST and definition >= 0:
+        C.begin_composite(w, t, v, definition, count, key_set)
         if start == stop:  # no fields: usually the outcome 'accepted'
             W.end_object(w)
-            return stop, depth, C.no_fields(w, of, t)
-        return start, _push(s, depth, C.IN_COMPOSITE, stop, count, NONE, of), 0
+            return stop, depth, C.missing_fields(w, definition, 0, t)
+        return start, _push(s, depth, C.IN_COMPOSITE, stop, count, NONE, definition), 0
     if kind == T.MAP and is_text_map(buf, start, stop, count, t):
         W.begin_object(w)
         return start, _push(s, depth, C.IN_MAP, stop, count, NONE, NONE), 0
@@ -205,14 +206,16 @@ def _raw(w, buf, at, stop, depth, flaw):
 def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
     """Write an array of `count` elements, which share the constructor at `start` (part 1, section 1.2)."""
     code = u8(buf, start, stop)
-    at, of = start + 1, -1
+    at, definition = start + 1, -1
     if count == 0:
         W.begin_array(w)
         return stop, _push(s, depth, C.IN_ARRAY, stop, EMPTY, NONE, NONE), 0
     if code == DESCRIBED:
-        of, _, after = descriptor(buf, at, stop, t)
+        definition, _, after = descriptor(buf, at, stop, t)
         code = u8(buf, after, stop) if after >= 0 else -1
-        if code >= 0 and (of < 0 or not t.descriptor[of].composite or t.constructor[code].type != T.LIST):
+        if code >= 0 and (
+            definition < 0 or not t.descriptor[definition].composite or t.constructor[code].type != T.LIST
+        ):
             if w.positions[OPEN_CONTAINERS] >= DEPTH:
                 return _raw(w, buf, start, stop, depth, C.DEEP)
             W.begin_object(w)
@@ -222,23 +225,23 @@ def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
         return -1, depth, C.BROKEN
     least = int(t.constructor[code].width)
     if t.constructor[code].category == T.FIXED and least == 0:
-        _put_count(w, t, v, int(t.constructor[code].type), of, count, key_set)
+        _put_count(w, t, v, int(t.constructor[code].type), definition, count, key_set)
         return stop, depth, 0 if at == stop else C.BROKEN
     if count > (stop - at) // least:
         return -1, depth, C.BROKEN
     if w.positions[OPEN_ENTRIES] + count > ENTRIES:
         return _raw(w, buf, start, stop, depth, C.LARGE)
     W.begin_array(w)
-    return at, _push(s, depth, C.IN_ARRAY, stop, count, code, of), 0
+    return at, _push(s, depth, C.IN_ARRAY, stop, count, code, definition), 0
 
 
 @kernel
-def _put_count(w, t, v, kind, of, count, key_set):
+def _put_count(w, t, v, kind, definition, count, key_set):
     """Write an array of `count` elements without octets."""
     W.begin_object(w)
     word(w, v, T.TYPE_WORD, key_set)
-    if of >= 0:
-        C.put_name(w, t, of)
+    if definition >= 0:
+        C.put_name(w, t, definition)
     else:
         put_type(w, t, v, kind)
     word(w, v, T.COUNT_WORD, key_set)
@@ -285,7 +288,7 @@ def _close(w, row, t, v, key_set):
     kind = int(row[C.KIND])
     if kind == C.IN_FRAME:
         W.end_known_object(w, v.keys, key_set)
-        return C.missing_fields(w, row, t)
+        return C.missing_fields(w, int(row[C.DEFINITION]), int(row[C.STEP]), t)
     if kind in (C.IN_LIST, C.IN_ARRAY):
         W.end_array(w)
     elif kind == C.IN_PAIRS:
@@ -295,5 +298,5 @@ def _close(w, row, t, v, key_set):
     else:
         W.end_object(w)
         if kind == C.IN_COMPOSITE:
-            return C.missing_fields(w, row, t)
+            return C.missing_fields(w, int(row[C.DEFINITION]), int(row[C.STEP]), t)
     return 0

@@ -2,7 +2,7 @@
 
 `lay_out` writes the nonce and the associated data of each record, and where its plaintext goes; `cryptography` decrypts
 record by record into one buffer; `measure` strips what is not application data (TLS 1.3: padding, content type). The
-buffer keeps gaps where the tags and paddings were, since stretches say where their octets begin.
+buffer keeps gaps where the tags and paddings were, since chunks say where their octets begin.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 
 from codec.compiler.kernel import kernel
-from codec.layers.stretches import Output
+from codec.layers.chunks import Output
 from codec.layers.tls.ciphers import SEQUENCE_BYTES, Aead
 from codec.layers.tls.framing import APPLICATION_DATA, HEADER_BYTES, Records
 
@@ -23,7 +23,7 @@ BODY, PLACE, ROOM, COLUMNS = 0, 1, 2, 3  # of `places`: where ciphertext and pla
 
 @kernel
 def lay_out(octets, direction, at, size, able, numbers, ivs, explicit, tag, tls13, used, nonces, heads, places):
-    """Fill `nonces`, `heads`, `places` for the first records that can be decrypted in bulk; returns how many.
+    """Fill `nonces`, `heads`, `places` for the first records that can be decrypted in bulk; returns their number.
 
     `able`, `numbers`, `ivs`: by direction: whether its cipher is known, the number of its next record, its IV.
     `explicit`: octets of the nonce in the record; `used`: where plaintext goes. RFC 8446, sections 5.2 and 5.3; TLS
@@ -59,8 +59,8 @@ def lay_out(octets, direction, at, size, able, numbers, ivs, explicit, tag, tls1
 
 @kernel
 def measure(out, places):
-    """Set `places[:, ROOM]` of TLS 1.3 plaintexts to the octets of application data; returns how many of the first
-    records are such."""
+    """Set `places[:, ROOM]` of TLS 1.3 plaintexts to the size of their application data; returns the number of records
+    before the first that is something else."""
     for i in range(len(places)):
         end = places[i, PLACE] + places[i, ROOM] - 1
         while end > places[i, PLACE] and out[end] == 0:
@@ -74,8 +74,9 @@ def measure(out, places):
 def decrypt(
     records: Records, first: int, end: int, ciphers: tuple[Aead | None, Aead | None], numbers: list[int], out: Output
 ) -> np.ndarray:
-    """Decrypt records `first` to `end` as far as all are application data that authenticates: `places` int64 (n, 3) of
-    those. `ciphers`, `numbers`: of each direction, its cipher (None: nothing is decrypted), its next record."""
+    """Decrypt records `first` to `end`, up to the first that is not application data or does not authenticate: `places`
+    int64 (n, 3) of those. `ciphers`, `numbers`: of each direction, its cipher (None: nothing is decrypted), its next
+    record."""
     known = ciphers[0] or ciphers[1]
     assert known is not None
     room = end - first

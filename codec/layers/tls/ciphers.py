@@ -73,8 +73,8 @@ class Aead:
 
 
 class Cbc12:
-    """TLS 1.2 with a block cipher (RFC 5246, section 6.2.3.2), the code over the plaintext or, as RFC 7366 has it,
-    over what is encrypted."""
+    """TLS 1.2 with a block cipher (RFC 5246, section 6.2.3.2), the code over the plaintext or, as RFC 7366 has it, over
+    what is encrypted."""
 
     def __init__(self, suite: Suite, keys: Keys, encrypt_then_mac: bool) -> None:
         self._cipher, self._keys, self._mac = AES(keys.key), keys, suite.mac
@@ -118,14 +118,10 @@ def _pseudo_header(number: int, kind: int, version: int, size: int) -> bytes:
     return number.to_bytes(SEQUENCE_BYTES, "big") + bytes((kind, version >> 8, version & 0xFF, size >> 8, size & 0xFF))
 
 
-HASHES: dict[str, type[hashes.HashAlgorithm]] = {
-    "sha1": hashes.SHA1,
-    "sha256": hashes.SHA256,
-    "sha384": hashes.SHA384,
-}
+HASHES: dict[str, type[hashes.HashAlgorithm]] = {"sha1": hashes.SHA1, "sha256": hashes.SHA256, "sha384": hashes.SHA384}
 MAC_BYTES = {"": 0, "sha1": 20, "sha256": 32, "sha384": 48}
 IV_BYTES = 12
-SALT_BYTES = 4  # of GCM and CCM in TLS 1.2: the rest of the nonce stands in the record
+SALT_BYTES = 4  # of GCM and CCM in TLS 1.2: the record has the rest of the nonce
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,27 +13,9 @@ from typing import Any
 
 from codec.compiler.limits import HANDSHAKE as HANDSHAKE_SIZE
 from codec.compiler.limits import LIMITS
+from codec.layers.tls import hello as H
 from codec.layers.tls import keylog
 from codec.layers.tls.ciphers import Cipher, cipher, keys_12, keys_13, next_secret
-from codec.layers.tls.hello import (
-    ALPN,
-    CERTIFICATE,
-    CLIENT_HELLO,
-    EARLY_DATA,
-    ENCRYPT_THEN_MAC,
-    SERVER_HELLO,
-    VERSION_NAMES,
-    Facts,
-    Hello,
-    Reader,
-    alpn_of,
-    certificate_facts,
-    client_hello,
-    extensions_of,
-    facts_of,
-    first_certificate,
-    server_hello,
-)
 from codec.layers.tls.keylog import Secrets
 from codec.layers.tls.suites import SUITES, TLS12, TLS13, Suite
 
@@ -41,16 +23,9 @@ NEW_TICKET, END_OF_EARLY_DATA, ENCRYPTED_EXTENSIONS, FINISHED, KEY_UPDATE = 4, 5
 MESSAGE_HEAD = 4  # type, length
 # The random of a ServerHello that asks for another ClientHello (RFC 8446, section 4.1.3).
 RETRY = hashlib.sha256(b"HelloRetryRequest").digest()
-BEGAN_BEFORE, NO_SECRETS, NO_HANDSHAKE, NO_SUITE, NO_VERSION, FAILED, RENEGOTIATED, NOT_TLS = (
-    "began before the capture",
-    "no secrets",
-    "handshake not captured",
-    "cipher not known",
-    "version not known",
-    "authentication failed",
-    "renegotiation",
-    "no record of TLS",
-)
+BEGAN_BEFORE, NO_SECRETS, NO_HANDSHAKE = "began before the capture", "no secrets", "handshake not captured"
+NO_SUITE, NO_VERSION, FAILED = "cipher not known", "version not known", "authentication failed"
+RENEGOTIATED, NOT_TLS = "renegotiation", "no record of TLS"
 
 
 @dataclass(repr=False)
@@ -68,8 +43,8 @@ class Side:
     broken: bool = False  # handshake messages are missing
     early: bool = False  # its records are 0-RTT data
     sealed: bool = False  # handshake records are not decrypted: the key log lacks their secret
-    unknown: bool = False  # how many records came before the capture is unknown
-    dead: bool = False
+    unknown: bool = False  # the number of records before the capture is unknown
+    stopped: bool = False
     typical: int = 0  # size of a record, with header
     skip: int = 0  # octets until the end of a record with a hole
     hidden: int = 0  # plaintext octets of that record
@@ -86,18 +61,18 @@ class Handshake:
     """One connection; `facts` are those of `connections.tls`."""
 
     def __init__(self, client: int, secrets: Secrets) -> None:
-        self.client, self.known_secrets = client, secrets
+        self.client, self.secrets = client, secrets
         self.sides = (Side(), Side())
-        self.hellos: list[Hello | None] = [None, None]  # of the client, of the server
+        self.hellos: list[H.Hello | None] = [None, None]  # of the client, of the server
         self.suite: Suite | None = None
         self.reason: str | None = None
         self.alpn: str | None = None
-        self.plain_bytes = [0, 0]
+        self.output_bytes = [0, 0]
         self.waiting_early: list[bytes] = []
         self.early_suite: int | None = None
         self.early_accepted: bool | None = None  # 0-RTT data
         self.limits = 0
-        self.event = self.died_at = -1  # the current one; the one at which both directions were dead
+        self.event = self.stopped_at = -1  # the current one; the one at which both directions had stopped
 
     def is_tls13(self, side: Side) -> bool:
         """Whether the records of a direction are those of TLS 1.3."""
@@ -111,7 +86,7 @@ class Handshake:
             return
         side.messages += octets
         at = 0
-        while len(side.messages) - at >= MESSAGE_HEAD and not side.dead:
+        while len(side.messages) - at >= MESSAGE_HEAD and not side.stopped:
             size = int.from_bytes(side.messages[at + 1 : at + MESSAGE_HEAD], "big")
             end = at + MESSAGE_HEAD + size
             if size > LIMITS.handshake_bytes:
@@ -128,28 +103,28 @@ class Handshake:
     def _message(self, direction: int, side: Side, kind: int, body: bytes) -> None:
         by_client = direction == self.client
         encrypted_12 = side.cipher is not None and self.suite is not None and self.suite.version != TLS13
-        if kind == CLIENT_HELLO and by_client:
+        if kind == H.CLIENT_HELLO and by_client:
             if encrypted_12:
-                self.die(RENEGOTIATED)
+                self.stop_reading(RENEGOTIATED)
                 return
-            self.hellos[0] = client_hello(body)
-        elif kind == SERVER_HELLO and not by_client:
-            hello = server_hello(body)
+            self.hellos[0] = H.client_hello(body)
+        elif kind == H.SERVER_HELLO and not by_client:
+            hello = H.server_hello(body)
             if hello.random != RETRY and not encrypted_12:
                 self.hellos[1] = hello
                 self._agree(hello)
-        elif kind == CERTIFICATE and not side.certificate:
-            side.certificate = first_certificate(body, self.is_tls13(side))
+        elif kind == H.CERTIFICATE and not side.certificate:
+            side.certificate = H.first_certificate(body, self.is_tls13(side))
         elif self.suite is not None and self.suite.version == TLS13:
             self._message_13(side, kind, body)
 
     def _message_13(self, side: Side, kind: int, body: bytes) -> None:
         assert self.suite is not None
         if kind == ENCRYPTED_EXTENSIONS:
-            extensions = extensions_of(Reader(body))
-            self.alpn = alpn_of(extensions) if ALPN in extensions else None
+            extensions = H.extensions_of(H.Reader(body))
+            self.alpn = H.alpn_of(extensions) if H.ALPN in extensions else None
             if self.early_accepted is None:
-                self.early_accepted = EARLY_DATA in extensions
+                self.early_accepted = H.EARLY_DATA in extensions
                 if not self.early_accepted:
                     self.waiting_early = []
         elif kind in (FINISHED, END_OF_EARLY_DATA) and side.stages:
@@ -158,19 +133,19 @@ class Handshake:
             secret = next_secret(self.suite, side.secret)
             side.secret, side.number, side.cipher = secret, 0, cipher(self.suite, keys_13(self.suite, secret))
 
-    def _agree(self, hello: Hello) -> None:
+    def _agree(self, hello: H.Hello) -> None:
         """The ServerHello: ciphers of both directions."""
         suite, offer = SUITES.get(hello.suites[0]), self.hellos[0]
         if hello.version not in (TLS12, TLS13):
-            self.die(NO_VERSION)
+            self.stop_reading(NO_VERSION)
         elif suite is None or suite.version != hello.version:
-            self.die(NO_SUITE)
+            self.stop_reading(NO_SUITE)
         elif offer is None:
-            self.die(NO_HANDSHAKE)
+            self.stop_reading(NO_HANDSHAKE)
         elif hello.version == TLS12:
             self.suite = suite
-            if keylog.CLIENT_RANDOM not in self.known_secrets:
-                self.die(NO_SECRETS)
+            if keylog.CLIENT_RANDOM not in self.secrets:
+                self.stop_reading(NO_SECRETS)
                 return
             self.sides[self.client].next_cipher, self.sides[1 - self.client].next_cipher = self.ciphers_12()
         else:
@@ -179,12 +154,12 @@ class Handshake:
             self._stages_13(self.sides[1 - self.client], suite, keylog.SERVER_HANDSHAKE, keylog.SERVER_TRAFFIC)
 
     def _stages_13(self, side: Side, suite: Suite, *labels: bytes) -> None:
-        known = [self.known_secrets[label] for label in labels if label in self.known_secrets]
+        known = [self.secrets[label] for label in labels if label in self.secrets]
         if not known:
-            self.die(NO_SECRETS)
+            self.stop_reading(NO_SECRETS)
             return
         side.stages = [(secret, cipher(suite, keys_13(suite, secret))) for secret in known]
-        side.sealed = labels[0] not in self.known_secrets
+        side.sealed = labels[0] not in self.secrets
         if not side.early and not side.sealed:
             side.use(*side.stages.pop(0))
 
@@ -194,31 +169,31 @@ class Handshake:
         assert suite is not None
         assert offer is not None
         assert hello is not None
-        then_mac = ENCRYPT_THEN_MAC in hello.extensions
-        keys = keys_12(suite, self.known_secrets[keylog.CLIENT_RANDOM], offer.random, hello.random)
+        then_mac = H.ENCRYPT_THEN_MAC in hello.extensions
+        keys = keys_12(suite, self.secrets[keylog.CLIENT_RANDOM], offer.random, hello.random)
         return cipher(suite, keys[0], then_mac), cipher(suite, keys[1], then_mac)
 
-    def die(self, reason: str, side: Side | None = None) -> None:
+    def stop_reading(self, reason: str, side: Side | None = None) -> None:
         """Stop reading this side, or both."""
         self.reason = self.reason or reason
         for each in self.sides if side is None else (side,):
-            each.dead = True
+            each.stopped = True
             each.pending = bytearray()
-        if self.dead:
-            self.died_at = self.event
+        if self.stopped:
+            self.stopped_at = self.event
 
     @property
-    def dead(self) -> bool:
+    def stopped(self) -> bool:
         """Whether both sides have stopped."""
-        return all(side.dead for side in self.sides)
+        return all(side.stopped for side in self.sides)
 
     def facts(self) -> Iterator[tuple[str, Any]]:
         """Names and values for `connections.tls`."""
-        of_hellos: Facts = facts_of(*self.hellos)
+        of_hellos: H.Facts = H.facts_of(*self.hellos)
         of_hellos["alpn"] = self.alpn or of_hellos["alpn"]
         if self.suite is not None and self.hellos[1] is None:
-            of_hellos |= {"version": VERSION_NAMES[self.suite.version], "cipher_suite": self.suite.name}
+            of_hellos |= {"version": H.VERSION_NAMES[self.suite.version], "cipher_suite": self.suite.name}
         yield from of_hellos.items()
-        yield "decrypted", any(self.plain_bytes)
-        yield "server_certificate", certificate_facts(self.sides[1 - self.client].certificate)
-        yield "client_certificate", certificate_facts(self.sides[self.client].certificate)
+        yield "decrypted", any(self.output_bytes)
+        yield "server_certificate", H.certificate_facts(self.sides[1 - self.client].certificate)
+        yield "client_certificate", H.certificate_facts(self.sides[self.client].certificate)

@@ -1,7 +1,7 @@
 """Handshake messages of TLS in clear: hellos (server name, version, application protocol, suite) and certificates.
 
 RFC 8446 section 4 (handshake messages, extensions), RFC 6066 section 3 (server_name), RFC 7301 section 3.1 (ALPN).
-Called once per encrypted connection on a few hundred bytes; what does not parse is unknown.
+Called once per encrypted connection on a few hundred bytes. Values that do not parse are None.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Reader:
         return self.take(self.number(width))
 
     def more(self) -> bool:
-        """Whether anything is left."""
+        """Whether octets remain."""
         return self.at < len(self.data)
 
 

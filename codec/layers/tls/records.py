@@ -1,7 +1,7 @@
-"""The records of a TLS connection, decrypted: stretches of both directions in, stretches of their contents out.
+"""The records of a TLS connection, decrypted: chunks of both directions in, chunks of their contents out.
 
     tls = Tls(client, secrets)               # `client`: the direction that sent the ClientHello
-    plain = tls.read(stretches)
+    plain = tls.read(chunks)
 
 Each secret decrypts the records of its direction from number 0 on. If a record does not authenticate, the secret of the
 next stage is tried, because handshake messages may be missing. Records of application data are decrypted in bulk
@@ -15,21 +15,11 @@ import numpy as np
 
 from codec.compiler.limits import EARLY_DATA as EARLY_DATA_SIZE
 from codec.compiler.limits import LIMITS
-from codec.layers.stretches import Output, Stretches
+from codec.layers.chunks import Chunks, Output
+from codec.layers.tls import framing as F
 from codec.layers.tls import keylog
 from codec.layers.tls.bulk import PLACE, ROOM, decrypt
 from codec.layers.tls.ciphers import Aead, cipher, keys_13
-from codec.layers.tls.framing import (
-    APPLICATION_DATA,
-    CHANGE_CIPHER_SPEC,
-    HANDSHAKE,
-    HEADER_BYTES,
-    NO_RECORD,
-    RECORD_BYTES,
-    Records,
-    clear_end,
-    split,
-)
 from codec.layers.tls.handshake import FAILED, NO_HANDSHAKE, NO_SECRETS, NOT_TLS, Side
 from codec.layers.tls.hello import EARLY_DATA
 from codec.layers.tls.keylog import Secrets
@@ -60,91 +50,91 @@ class Tls(Recovery):
                 side.secret = found.secrets[label]
                 side.cipher = cipher(found.suite, keys_13(found.suite, side.secret))
             else:
-                side.dead = True
+                side.stopped = True
         return tls
 
-    def read(self, given: Stretches) -> Stretches:
-        """The next stretches of both directions."""
-        sizes, self.died_at, self._counted = np.maximum(given.size, 0), -1, 0
-        self._events, self._income = given.event, LIMITS.trial_rate * np.cumsum(sizes)
+    def read(self, chunks: Chunks) -> Chunks:
+        """The next chunks of both directions."""
+        sizes, self.stopped_at, self._counted = np.maximum(chunks.size, 0), -1, 0
+        self._events, self._income = chunks.event, LIMITS.trial_rate * np.cumsum(sizes)
         room = int(sizes.sum()) + sum(len(side.pending) for side in self.sides)
-        out = Output(room + LIMITS.early_bytes + RECORD_BYTES)
+        out = Output(room + LIMITS.early_bytes + F.RECORD_BYTES)
         i = 0
-        while i < len(sizes) and not self.dead:
-            after_hole = [not side.dead and (side.lost >= 0 or side.skip > 0) for side in self.sides]
-            end = int(clear_end(given.direction, given.size, i, np.array(after_hole)))
+        while i < len(sizes) and not self.stopped:
+            after_hole = [not side.stopped and (side.lost >= 0 or side.skip > 0) for side in self.sides]
+            end = int(F.clear_end(chunks.direction, chunks.size, i, np.array(after_hole)))
             if end > i:
-                self._records(given.part(i, end), i, out)
+                self._records(chunks.part(i, end), i, out)
                 i = end
                 continue
             self._advance(i)
-            if given.size[i] < 0:
-                self.hole(int(given.direction[i]), -int(given.size[i]), out)
+            if chunks.size[i] < 0:
+                self.hole(int(chunks.direction[i]), -int(chunks.size[i]), out)
             else:
-                self._after_hole(given.part(i, i + 1), i, out)
+                self._after_hole(chunks.part(i, i + 1), i, out)
             i += 1
         if len(sizes):
             self._advance(len(sizes) - 1)
-        return out.stretches()
+        return out.chunks()
 
     def _advance(self, i: int) -> None:
-        """Make stretch `i` of the input the current one; add it and those before it to the budget."""
+        """Make chunk `i` of the input the current one; add it and those before it to the budget."""
         self.event = int(self._events[i])
         self.budget += int(self._income[i]) - self._counted
         self._counted = int(self._income[i])
 
     # ---- records
 
-    def _records(self, given: Stretches, before: int, out: Output) -> None:
-        """Stretches without holes, at the boundary of a record or inside one. `before`: stretches read before these."""
-        records = split(given, tuple(None if side.dead else side.pending for side in self.sides))
+    def _records(self, chunks: Chunks, before: int, out: Output) -> None:
+        """Chunks without holes, at the boundary of a record or inside one. `before`: chunks read before these."""
+        records = F.split(chunks, tuple(None if side.stopped else side.pending for side in self.sides))
         rest = [bytearray(records.octets[begin:end].data) for begin, end in records.rest]
         k, step = 0, len(records.size)
         while k < len(records.size):
             stop = min(len(records.size), k + step)
-            k, step = k + self._bulk(records, given.event, k, stop, out), 2 * step
+            k, step = k + self._bulk(records, chunks.event, k, stop, out), 2 * step
             if k == stop:
                 continue
-            self._advance(before + int(records.stretch[k]))
+            self._advance(before + int(records.chunk[k]))
             direction = int(records.direction[k])
             self._record(direction, records, k, out)
             k, step = k + 1, BULK
-            if self.dead:
+            if self.stopped:
                 break
-            if self.sides[direction].dead:
+            if self.sides[direction].stopped:
                 records, k = records.of(1 - direction, k), 0
         for side, octets in zip(self.sides, rest, strict=True):
-            side.pending = bytearray() if side.dead else octets
+            side.pending = bytearray() if side.stopped else octets
 
-    def _bulk(self, records: Records, events: np.ndarray, k: int, stop: int, out: Output) -> int:
-        """Decrypt records `k` to `stop` up to the first that is not application data; returns how many."""
+    def _bulk(self, records: F.Records, events: np.ndarray, k: int, stop: int, out: Output) -> int:
+        """Decrypt records `k` to `stop`, up to the first that is not application data; returns their number."""
         ciphers = [side.cipher if isinstance(side.cipher, Aead) and not side.early else None for side in self.sides]
         if ciphers[records.direction[k]] is None:
             return 0
         places = decrypt(records, k, stop, (ciphers[0], ciphers[1]), [side.number for side in self.sides], out)
         part = slice(k, k + len(places))
         directions, sizes = records.direction[part], places[:, ROOM]
-        out.add_columns(events[records.stretch[part]], directions, places[:, PLACE], sizes)
+        out.add_columns(events[records.chunk[part]], directions, places[:, PLACE], sizes)
         for direction, side in enumerate(self.sides):
             mine = np.flatnonzero(directions == direction)
             side.number += len(mine)
-            self.plain_bytes[direction] += int(sizes[mine].sum())
+            self.output_bytes[direction] += int(sizes[mine].sum())
             if len(mine):
-                side.typical = HEADER_BYTES + int(records.size[part][mine[-1]])
+                side.typical = F.HEADER_BYTES + int(records.size[part][mine[-1]])
         return len(places)
 
-    def _record(self, direction: int, records: Records, k: int, out: Output) -> None:
+    def _record(self, direction: int, records: F.Records, k: int, out: Output) -> None:
         """One record of any kind."""
         side, at, size = self.sides[direction], int(records.at[k]), int(records.size[k])
-        if size == NO_RECORD:
-            self.die(NOT_TLS, side)
+        if size == F.NO_RECORD:
+            self.stop_reading(NOT_TLS, side)
             return
-        side.typical = HEADER_BYTES + size
+        side.typical = F.HEADER_BYTES + size
         view = records.octets.data
         kind, version, body = view[at - 5], (view[at - 4] << 8) | view[at - 3], view[at : at + size]
-        if kind == CHANGE_CIPHER_SPEC and self.suite is not None and self.suite.version == TLS13:
+        if kind == F.CHANGE_CIPHER_SPEC and self.suite is not None and self.suite.version == TLS13:
             return
-        if side.cipher is None and not (kind == APPLICATION_DATA and side.stages):
+        if side.cipher is None and not (kind == F.APPLICATION_DATA and side.stages):
             self._in_clear(direction, side, kind, bytes(body), out)
         else:
             plain = self._decrypt(side, kind, version, body)
@@ -152,14 +142,14 @@ class Tls(Recovery):
                 self._contents(direction, side, kind, plain, out)
             elif not (side.early or side.sealed):
                 # An altered record at a boundary ends the connection: no search after it.
-                self.die(FAILED if self.known_secrets else NO_SECRETS, side)
+                self.stop_reading(FAILED if self.secrets else NO_SECRETS, side)
         if self.waiting_early and self.early_accepted:
             for part in self.waiting_early:
                 self._add(self.client, part, out)
             self.waiting_early = []
 
     def _add(self, direction: int, plain: bytes, out: Output) -> None:
-        self.plain_bytes[direction] += len(plain)
+        self.output_bytes[direction] += len(plain)
         out.add(self.event, direction, plain)
 
     def _contents(self, direction: int, side: Side, kind: int, plain: bytes, out: Output) -> None:
@@ -169,14 +159,14 @@ class Tls(Recovery):
             if not plain:
                 return
             kind, plain = plain[-1], plain[:-1]
-        if kind == HANDSHAKE:
+        if kind == F.HANDSHAKE:
             self.handshake(direction, plain)
-        elif kind == APPLICATION_DATA and side.early and not self.early_accepted:
+        elif kind == F.APPLICATION_DATA and side.early and not self.early_accepted:
             if sum(map(len, self.waiting_early)) < LIMITS.early_bytes:
                 self.waiting_early.append(plain)
             else:
                 self.limits |= EARLY_DATA_SIZE
-        elif kind == APPLICATION_DATA:
+        elif kind == F.APPLICATION_DATA:
             self._add(direction, plain, out)
 
     def _decrypt(self, side: Side, kind: int, version: int, body: memoryview) -> bytes | None:
@@ -197,19 +187,19 @@ class Tls(Recovery):
         return None
 
     def _in_clear(self, direction: int, side: Side, kind: int, body: bytes, out: Output) -> None:
-        if kind == HANDSHAKE:
+        if kind == F.HANDSHAKE:
             self.handshake(direction, body)
-        elif kind == CHANGE_CIPHER_SPEC and self.suite is not None:  # in TLS 1.3 it has no meaning
+        elif kind == F.CHANGE_CIPHER_SPEC and self.suite is not None:  # in TLS 1.3 it has no meaning
             if side.next_cipher is None:
-                self.die(self.reason or NO_HANDSHAKE)
+                self.stop_reading(self.reason or NO_HANDSHAKE)
             else:
                 side.cipher, side.next_cipher, side.number = side.next_cipher, None, 0
-        elif kind == APPLICATION_DATA and not self._try_early_data(direction, side, body, out):
-            self.die(self.reason or NO_HANDSHAKE)
+        elif kind == F.APPLICATION_DATA and not self._try_early_data(direction, side, body, out):
+            self.stop_reading(self.reason or NO_HANDSHAKE)
 
     def _try_early_data(self, direction: int, side: Side, body: bytes, out: Output) -> bool:
         """Try the offered suites on 0-RTT data before the ServerHello; returns whether there can be such data."""
-        offer, secret = self.hellos[0], self.known_secrets.get(keylog.CLIENT_EARLY)
+        offer, secret = self.hellos[0], self.secrets.get(keylog.CLIENT_EARLY)
         if direction != self.client or offer is None or EARLY_DATA not in offer.extensions:
             return False
         side.early = True
@@ -218,17 +208,17 @@ class Tls(Recovery):
             if secret is None or suite is None or suite.version != TLS13 or len(secret) != SECRET_BYTES[suite.hash]:
                 continue
             opener = cipher(suite, keys_13(suite, secret))
-            plain = opener.open(0, APPLICATION_DATA, TLS12, memoryview(body))
+            plain = opener.open(0, F.APPLICATION_DATA, TLS12, memoryview(body))
             if plain is not None:
                 side.secret, side.cipher, side.number = secret, opener, 1
                 self.early_suite = number
-                self._contents(direction, side, APPLICATION_DATA, plain, out)
+                self._contents(direction, side, F.APPLICATION_DATA, plain, out)
                 break
         return True
 
-    def _after_hole(self, given: Stretches, before: int, out: Output) -> None:
-        """One stretch of a direction inside a record with a hole, or with unknown record boundary."""
-        direction, begin, size = (int(column[0]) for column in given[1:4])
+    def _after_hole(self, chunks: Chunks, before: int, out: Output) -> None:
+        """One chunk of a direction inside a record with a hole, or with unknown record boundary."""
+        direction, begin, size = (int(column[0]) for column in chunks[1:4])
         side, taken = self.sides[direction], 0
         if side.skip:
             taken = min(side.skip, size)
@@ -237,7 +227,7 @@ class Tls(Recovery):
                 return
             out.add(self.event, direction, -side.hidden)
         if side.lost >= 0:
-            side.pending += given.octets[begin : begin + size].data
+            side.pending += chunks.octets[begin : begin + size].data
             taken = size
             found = self.search(side)
             if found is not None:
@@ -245,4 +235,4 @@ class Tls(Recovery):
                 out.add(self.event, direction, -missing)
                 self._contents(direction, side, kind, plain, out)
         if side.lost < 0:
-            self._records(given._replace(begin=given.begin + taken, size=given.size - taken), before, out)
+            self._records(chunks._replace(begin=chunks.begin + taken, size=chunks.size - taken), before, out)

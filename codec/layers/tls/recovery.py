@@ -1,8 +1,8 @@
-"""Recovery after a hole: where a record begins, and its record number, are found by trial decryption.
+"""Recovery after a hole: finds the next record boundary and its record number by trial decryption.
 
 `lost` octets lie between the last known record boundary and a record. Each record has 5 octets of header and a minimum
 of body, which bounds its number; all numbers within the bounds are tried, the likeliest first, until one authenticates.
-A budget that grows with the captured octets (`budget`) pays for all trials, so that the cost stays linear.
+A budget that grows with the captured octets (`budget`) pays for all trials, so that the cost is linear.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from codec.compiler.limits import LIMITS, TRIAL
-from codec.layers.stretches import Output
+from codec.layers.chunks import Output
 from codec.layers.tls.framing import ALERT, APPLICATION_DATA, HEADER_BYTES, RECORD_BYTES
 from codec.layers.tls.handshake import BEGAN_BEFORE, FAILED, NO_HANDSHAKE, Handshake, Side
 from codec.layers.tls.keylog import Secrets
@@ -60,10 +60,10 @@ class Recovery(Handshake):
     def hole(self, direction: int, size: int, out: Output) -> None:
         """`size` octets of a direction are missing."""
         side = self.sides[direction]
-        if side.dead:
+        if side.stopped:
             return
         if side.cipher is None and side.next_cipher is None and not side.stages:
-            self.die(NO_HANDSHAKE)
+            self.stop_reading(NO_HANDSHAKE)
             return
         side.broken = True
         side.messages.clear()
@@ -75,18 +75,18 @@ class Recovery(Handshake):
             if not side.skip:
                 out.add(self.event, direction, -side.hidden)
             return
-        begun, side.pending = side.pending, bytearray()
+        partial, side.pending = side.pending, bytearray()
         if side.lost >= 0:
-            side.lost += len(begun) + size
+            side.lost += len(partial) + size
             side.searched, side.candidates = 0, []
             return
-        rest = HEADER_BYTES + int.from_bytes(begun[3:5], "big") - len(begun) if len(begun) >= HEADER_BYTES else 0
+        rest = HEADER_BYTES + int.from_bytes(partial[3:5], "big") - len(partial) if len(partial) >= HEADER_BYTES else 0
         if rest < size:
-            side.lost = len(begun) + size
+            side.lost = len(partial) + size
             return
         side.skip, side.number = rest - size, side.number + 1
-        plain = len(begun) + rest - HEADER_BYTES - (side.cipher.overhead if side.cipher else 0)
-        side.hidden = max(0, plain) if begun[0] == APPLICATION_DATA else 0
+        plain = len(partial) + rest - HEADER_BYTES - (side.cipher.overhead if side.cipher else 0)
+        side.hidden = max(0, plain) if partial[0] == APPLICATION_DATA else 0
         if not side.skip:
             out.add(self.event, direction, -side.hidden)
 
@@ -107,7 +107,7 @@ class Recovery(Handshake):
                 return found[0], kind, found[1]
             if self.budget <= 0:
                 self.limits |= TRIAL
-                self.die(BEGAN_BEFORE if side.unknown else FAILED, side)
+                self.stop_reading(BEGAN_BEFORE if side.unknown else FAILED, side)
                 return None
         dropped = side.searched
         if side.candidates:

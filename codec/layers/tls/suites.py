@@ -1,7 +1,7 @@
 """Cipher suites that are decrypted, as data: name, version, cipher, key, hash.
 
-Source: IANA TLS Cipher Suites; RFC 5246, 5288, 5289, 6655, 7251, 7905, 8446. Suites of one cipher differ in the key
-exchange alone, which nobody needs who has a key log.
+Source: IANA TLS Cipher Suites; RFC 5246, 5288, 5289, 6655, 7251, 7905, 8446. Suites of one cipher differ only in the
+key exchange, which a key log replaces.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ SUITES: dict[int, Suite] = {
         "ECDHE_ECDSA": 0xC024, "ECDHE_RSA": 0xC028, "ECDHE_PSK": 0xC038})),
 }  # fmt: skip
 
-# Suites that are not decrypted, but have a name where a hello chooses them.
+# Names of suites that are not decrypted.
 OTHER_NAMES = {
     0x0001: "TLS_RSA_WITH_NULL_MD5", 0x0002: "TLS_RSA_WITH_NULL_SHA", 0x003B: "TLS_RSA_WITH_NULL_SHA256",
     0x0004: "TLS_RSA_WITH_RC4_128_MD5", 0x0005: "TLS_RSA_WITH_RC4_128_SHA", 0x0009: "TLS_RSA_WITH_DES_CBC_SHA",
@@ -84,5 +84,5 @@ OTHER_NAMES = {
 
 
 def suite_name(number: int) -> str:
-    """The name of a cipher suite; its number where it has none here."""
+    """The name of a cipher suite; its number when it is not in these tables."""
     return SUITES[number].name if number in SUITES else OTHER_NAMES.get(number, f"0x{number:04x}")

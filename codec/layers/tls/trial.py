@@ -1,10 +1,10 @@
-"""TLS 1.3 connections that began before the capture: which secrets are theirs, and which record number the first
-captured record has, is found by trial.
+"""Trial decryption for TLS 1.3 connections that began before the capture: finds their secrets and the number of the
+first captured record.
 
-Of the plaintext of a record the last octet is known: its content type (RFC 8446, section 5.2). All ciphers of TLS 1.3
-are stream ciphers, so the octet that masks it comes from one block of keystream for each possible record number; AES
-encrypts all of them at once. One number in a hundred passes; with these the whole record is decrypted, which
-authenticates it or fails.
+The last octet of a record's plaintext is known: its content type (RFC 8446, section 5.2). All ciphers of TLS 1.3 are
+stream ciphers, so one block of keystream for each possible record number gives the octet that masks it; AES encrypts
+all blocks at once. One number in a hundred passes. With these the whole record is decrypted, which authenticates it or
+fails.
 """
 
 from __future__ import annotations

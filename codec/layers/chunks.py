@@ -1,4 +1,4 @@
-"""Input and output of layers: stretches of both directions, of octets or holes."""
+"""Input and output of layers: chunks of both directions, of octets or holes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 
-class Stretches(NamedTuple):
-    """Stretches in the order in which they became readable; int64 columns. `event`: the TCP event that completed it;
+class Chunks(NamedTuple):
+    """Chunks in the order in which they became readable; int64 columns. `event`: the TCP event that completed it;
     `direction`; `begin`, `size`: its octets in `octets` (uint8); a negative size is a hole of so many octets."""
 
     event: np.ndarray
@@ -17,9 +17,9 @@ class Stretches(NamedTuple):
     size: np.ndarray
     octets: np.ndarray
 
-    def part(self, begin: int, end: int) -> Stretches:
-        """Stretches `begin` to `end`."""
-        return Stretches._make([*(column[begin:end] for column in self[:4]), self.octets])
+    def part(self, begin: int, end: int) -> Chunks:
+        """Chunks `begin` to `end`."""
+        return Chunks._make([*(column[begin:end] for column in self[:4]), self.octets])
 
     def contents(self) -> list[tuple[int, bytes | int]]:
         """(direction, octets, or the negative size of a hole) of each."""
@@ -31,7 +31,7 @@ class Stretches(NamedTuple):
 
 
 class Output:
-    """Collects stretches; `octets` has room for those of all."""
+    """Collects chunks; `octets` has room for those of all."""
 
     def __init__(self, room: int) -> None:
         self.octets = np.empty(room, np.uint8)
@@ -41,7 +41,7 @@ class Output:
         self._last: list[tuple[int, int, int, int]] = []
 
     def add(self, event: int, direction: int, content: bytes | int) -> None:
-        """Add a stretch; a negative number is a hole."""
+        """Add a chunk; a negative number is a hole."""
         size = content if isinstance(content, int) else len(content)
         if not isinstance(content, int):
             self.view[self.used : self.used + size] = content
@@ -50,7 +50,7 @@ class Output:
         self.used += max(size, 0)
 
     def add_columns(self, event: np.ndarray, direction: np.ndarray, begin: np.ndarray, size: np.ndarray) -> None:
-        """Add stretches whose octets are in `octets` already; the caller advances `used`."""
+        """Add chunks whose octets are in `octets` already; the caller advances `used`."""
         self._flush()
         self._rows.append(np.array([event, direction, begin, size]))
 
@@ -59,33 +59,33 @@ class Output:
             self._rows.append(np.array(self._last, np.int64).T)
             self._last = []
 
-    def stretches(self) -> Stretches:
+    def chunks(self) -> Chunks:
         """All of them."""
         self._flush()
         columns = np.concatenate([np.zeros((4, 0), np.int64), *self._rows], axis=1)
-        return Stretches._make([*columns, self.octets])
+        return Chunks._make([*columns, self.octets])
 
 
-def joined(*parts: Stretches) -> Stretches:
+def joined(*parts: Chunks) -> Chunks:
     """One after the other."""
     if len(parts) == 1:
         return parts[0]
     before = np.cumsum([0, *(len(part.octets) for part in parts[:-1])]).tolist()
     moved = [part._replace(begin=part.begin + at) for part, at in zip(parts, before, strict=True)]
-    return Stretches._make(np.concatenate(column) for column in zip(*moved, strict=True))
+    return Chunks._make(np.concatenate(column) for column in zip(*moved, strict=True))
 
 
 class Layer(Protocol):
-    """Stretches in, stretches of their contents out. `plain_bytes`: octets of output, by direction; `reason`: why it
-    stopped; `limits`: bits of those reached (codec.compiler.limits); `dead`: both directions have stopped; `died_at`:
-    the event of the last call at which they did."""
+    """Chunks in, chunks of their contents out. `output_bytes`: octets of output, by direction; `reason`: why it
+    stopped; `limits`: bits of those reached (codec.compiler.limits); `stopped`: both directions have stopped;
+    `stopped_at`: the event of the last call at which they did."""
 
-    plain_bytes: list[int]
+    output_bytes: list[int]
     reason: str | None
     limits: int
-    died_at: int
+    stopped_at: int
 
     @property
-    def dead(self) -> bool: ...
+    def stopped(self) -> bool: ...
 
-    def read(self, given: Stretches) -> Stretches: ...
+    def read(self, chunks: Chunks) -> Chunks: ...

@@ -1,0 +1,200 @@
+"""Link layers, tags and IP: from the first byte of a packet to the payload of its IP header.
+
+A step parses the header at `state[AT]`, moves AT past it and sets the next layer; it returns NEXT_LAYER or a skip code.
+The IP length gives the end of the packet on the wire (WIRE_END) and bounds its captured part (END), since a link frame
+may be padded, or cut by the snaplen. Sources: IEEE 802.3, 802.1Q, 802.1ad; the LINKTYPE_ registry of tcpdump.org; RFC
+791, RFC 8200, RFC 4302 (AH).
+"""
+
+from __future__ import annotations
+
+from codec.capture.records import NO_INTERFACE, NOT_A_PACKET
+from codec.compiler.kernel import kernel
+from codec.cursor import octet, u16, u32
+from codec.net import protocols as P
+
+
+@kernel
+def known(layers, number):
+    """The layer of `number` in pairs (number, layer); UNKNOWN_LAYER when it is not among them."""
+    for each, layer in layers:
+        if each == number:
+            return layer
+    return P.UNKNOWN_LAYER
+
+
+@kernel
+def link(link_type, state):
+    """The first layer of a packet."""
+    layer = known(P.LINK_LAYERS, link_type)
+    if layer == P.UNKNOWN_LAYER:
+        if link_type == NO_INTERFACE:
+            return P.UNDESCRIBED
+        return P.NUMBERED if link_type == NOT_A_PACKET else P.LINK_CODES + link_type
+    state[P.LAYER] = layer
+    return P.NEXT_LAYER
+
+
+@kernel
+def to_ethertype(block, state, type_at, size):
+    """A link header of `size` bytes with an EtherType at `type_at`."""
+    if state[P.AT] + size > state[P.END]:
+        return P.TRUNCATED
+    state[P.VALUE] = u16(block, state[P.AT] + type_at, state[P.END])
+    state[P.AT] += size
+    state[P.LAYER] = P.ETHERTYPE
+    return P.NEXT_LAYER
+
+
+@kernel
+def ethertype(block, state):
+    """The EtherType: IP, a VLAN tag with the next EtherType (IEEE 802.1Q clause 9), or a tunnel."""
+    value = state[P.VALUE]
+    if value == P.ETHERTYPE_IPV4:
+        state[P.LAYER] = P.IPV4
+    elif value == P.ETHERTYPE_IPV6:
+        state[P.LAYER] = P.IPV6
+    elif value in (P.ETHERTYPE_VLAN, P.ETHERTYPE_SERVICE_VLAN, P.ETHERTYPE_OLD_QINQ):
+        return to_ethertype(block, state, 2, 4)
+    elif value < P.ETHERTYPE_LEAST:
+        return P.IEEE_802_3
+    else:
+        state[P.LAYER] = known(P.ETHERTYPE_LAYERS, value)
+        if state[P.LAYER] == P.UNKNOWN_LAYER:
+            return P.ETHERTYPE_CODES + value
+    return P.NEXT_LAYER
+
+
+@kernel
+def bsd(block, state):
+    """Four bytes of address family: in the byte order of the capturing host (NULL), or of the network (LOOP)."""
+    family = u32(block, state[P.AT], state[P.END])
+    if family < 0:
+        return P.TRUNCATED
+    if state[P.LAYER] == P.BSD_NULL and family > 0xFFFF:  # families are small: this one is little-endian
+        family = ((family >> 24) & 0xFF) | ((family >> 8) & 0xFF00) | ((family & 0xFF00) << 8) | ((family & 0xFF) << 24)
+    state[P.AT] += 4
+    if family == P.FAMILY_IPV4:
+        state[P.LAYER] = P.IPV4
+        return P.NEXT_LAYER
+    if family in P.FAMILY_IPV6:
+        state[P.LAYER] = P.IPV6
+        return P.NEXT_LAYER
+    return P.LINK_CODES + (P.LINK_NULL if state[P.LAYER] == P.BSD_NULL else P.LINK_LOOP)
+
+
+@kernel
+def ip(block, state):
+    """IP without a link layer: the version is in the first four bits."""
+    if state[P.AT] >= state[P.END]:
+        return P.TRUNCATED
+    version = octet(block, state[P.AT]) >> 4
+    if version == 4:
+        state[P.LAYER] = P.IPV4
+    elif version == 6:
+        state[P.LAYER] = P.IPV6
+    else:
+        return P.BAD_IP
+    return P.NEXT_LAYER
+
+
+@kernel
+def enter(state, kind, number):
+    """Add an encapsulation to the state, and drop the outer IP header. NEXT_LAYER, or TOO_NESTED."""
+    count = state[P.TUNNELS]
+    if count >= P.MAX_TUNNELS:
+        return P.TOO_NESTED
+    state[P.FIRST_TUNNEL + count] = kind * P.TUNNEL_STEP + number
+    state[P.TUNNELS] = count + 1
+    state[P.VERSION] = 0
+    return P.NEXT_LAYER
+
+
+@kernel
+def ipv4(block, state):
+    """RFC 791 section 3.1."""
+    at = state[P.AT]
+    if at + P.IPV4_BYTES > state[P.END]:
+        return P.TRUNCATED
+    first = octet(block, at)
+    header = (first & 0x0F) * 4
+    total = u16(block, at + 2, state[P.END])
+    if first >> 4 != 4 or header < P.IPV4_BYTES or (total != 0 and total < header):
+        return P.BAD_IP
+    if total != 0:  # 0: the network card was to cut the packet up (segmentation offload), the frame's length counts
+        state[P.WIRE_END] = at + total
+        state[P.END] = min(state[P.END], at + total)
+    state[P.VERSION] = 4
+    state[P.SOURCE] = at + 12
+    state[P.TARGET] = at + 16
+    if u16(block, at + 6, state[P.AT] + P.IPV4_BYTES) & 0x3FFF:  # more fragments, or not the first one
+        return P.FRAGMENT  # AT stays at the IP header
+    state[P.VALUE] = octet(block, at + 9)
+    state[P.AT] = at + header
+    state[P.LAYER] = P.IP_PROTOCOL
+    return P.NEXT_LAYER
+
+
+@kernel
+def ipv6(block, state):
+    """RFC 8200 section 3. A payload length of 0 means a jumbogram or segmentation offload."""
+    at = state[P.AT]
+    if at + P.IPV6_BYTES > state[P.END]:
+        return P.TRUNCATED
+    if octet(block, at) >> 4 != 6:
+        return P.BAD_IP
+    size = u16(block, at + 4, state[P.END])
+    if size != 0:
+        state[P.WIRE_END] = at + P.IPV6_BYTES + size
+        state[P.END] = min(state[P.END], state[P.WIRE_END])
+    state[P.VERSION] = 6
+    state[P.SOURCE] = at + 8
+    state[P.TARGET] = at + 24
+    state[P.VALUE] = octet(block, at + 6)
+    state[P.AT] = at + P.IPV6_BYTES
+    state[P.LAYER] = P.IP_PROTOCOL
+    return P.NEXT_LAYER
+
+
+@kernel
+def ip_protocol(block, state):
+    """The protocol number: TCP, UDP, a tunnel, or an extension header of IPv6 (RFC 8200 section 4)."""
+    at = state[P.AT]
+    value = state[P.VALUE]
+    if value == P.PROTOCOL_TCP:
+        return P.TCP
+    if value == P.PROTOCOL_UDP:
+        return udp(block, state)
+    if value == P.PROTOCOL_IPV4:
+        state[P.LAYER] = P.IPV4
+        return enter(state, P.IPV4_IN_IPV4 if state[P.VERSION] == 4 else P.IPV4_IN_IPV6, P.NO_NUMBER)
+    if value == P.PROTOCOL_IPV6:
+        state[P.LAYER] = P.IPV6
+        return enter(state, P.IPV6_IN_IPV4 if state[P.VERSION] == 4 else P.IPV6_IN_IPV6, P.NO_NUMBER)
+    if value != P.PROTOCOL_AH and not (state[P.VERSION] == 6 and value in P.EXTENSION_HEADERS):
+        state[P.LAYER] = known(P.PROTOCOL_LAYERS, value)
+        return P.NEXT_LAYER if state[P.LAYER] != P.UNKNOWN_LAYER else P.PROTOCOL_CODES + value
+    if at + 8 > state[P.END]:
+        return P.TRUNCATED
+    size = octet(block, at + 1)
+    if value == P.PROTOCOL_FRAGMENT:
+        if u16(block, at + 2, state[P.END]) & 0xFFF9:  # offset, or more fragments; an atomic fragment (RFC 6946) passes
+            return P.FRAGMENT  # AT stays at the fragment header
+        state[P.AT] = at + 8
+    elif value == P.PROTOCOL_AH:
+        state[P.AT] = at + 4 * (size + 2)
+    else:
+        state[P.AT] = at + 8 * (size + 1)
+    state[P.VALUE] = octet(block, at)
+    return P.NEXT_LAYER
+
+
+@kernel
+def udp(block, state):
+    """RFC 768: the destination port identifies a tunnel."""
+    layer = known(P.UDP_PORT_LAYERS, u16(block, state[P.AT] + 2, state[P.END]))
+    if layer == P.UNKNOWN_LAYER:
+        return P.PROTOCOL_CODES + P.PROTOCOL_UDP
+    state[P.AT] += P.UDP_BYTES
+    state[P.LAYER] = layer
+    return P.NEXT_LAYER
