@@ -19,6 +19,7 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, SEARCH
 from codec.cursor import u32
 from codec.tcp.direction import FOREIGN, FRAMES, LOST, TLS
+from codec.tcp.reassembly import offset_of_pos
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
@@ -83,7 +84,7 @@ def search(state, direction):
     d = state.directions[direction]
     ended = d.final != 0
     s = state.streams[direction]
-    here = int(d.next) - (int(d.end) - int(d.pos))
+    here = offset_of_pos(d)
     family = int(c.family)
     start = int(d.pos) + max(0, int(d.scanned[family]) - here)
     verdict, at = find_frames(state, c, family, s.bytes, start, int(d.end), ended)

@@ -48,7 +48,7 @@ HEADER_OCTETS = 8
 # Errors that mean that frames before this one are missing.
 MISSING_CONTEXT = np.array([V.E_UNEXPECTED_HEADER, V.E_UNEXPECTED_BODY, V.E_NO_COMMAND], np.int64)
 TABLE_SIZE = 4  # octets of the size before a field table
-TABLE = np.int64(K.TABLE)  # numpy integers: see `codec.amqp.v1_0.tables.WORDS`
+TABLE = np.int64(K.TABLE)  # numpy integers: see `codec.amqp.v1_0.tables.FIXED_KEYS`
 NO_COMPOSITE = np.int64(-1)
 FIRST_KEY = np.int64(0)
 CHANNEL_CAP, FRAME_CAP = np.array([UNKNOWN_CHANNEL_MAX, UNKNOWN_FRAME_MAX])
@@ -260,7 +260,7 @@ def put_values(octets, offsets, first, t, v, s, w, ends):
     for i in range(first, len(offsets) - 1):
         start, end = int(offsets[i]), int(offsets[i + 1])
         begin(w)
-        at, flaws = decode_value(w, octets, start, end, t, v, s, v.word_set, NO_COMPOSITE, FIRST_KEY)
+        at, flaws = decode_value(w, octets, start, end, t, v, s, v.fixed_key_set, NO_COMPOSITE, FIRST_KEY)
         if not _end(w, at == end and flaws == 0, ends[i]):
             return i
     return len(offsets) - 1

@@ -40,7 +40,7 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import ORDER_OF_SIDES, SEARCH
 from codec.tcp import direction as D
 from codec.tcp.pieces import hole_ahead
-from codec.tcp.reassembly import declare_missing, release, stop_waiting, waits
+from codec.tcp.reassembly import declare_missing, offset_of_pos, release, stop_waiting, waits
 
 
 class State(NamedTuple):
@@ -231,16 +231,17 @@ def consume(state, direction):
             if outcome == ROWS_FULL:
                 return D.NEED_ROWS
             if outcome == MODE_CHANGED:
-                scan_from(d, int(d.next) - (int(d.end) - int(d.pos)))
+                scan_from(d, offset_of_pos(d))
                 if d.mode == D.LOST:
                     discard_incomplete(state, direction)
             elif outcome != DECODED:
                 return D.DONE
         elif mode == D.INSIDE:
-            size = min(int(d.end) - int(d.pos), int(d.frame_end) - (int(d.next) - (int(d.end) - int(d.pos))))
+            here = offset_of_pos(d)
+            size = min(int(d.end) - int(d.pos), int(d.frame_end) - here)
             d.frame_seen += size
-            C.extend_span(d, s, int(d.next) - (int(d.end) - int(d.pos)) + size)
-            if int(d.next) - (int(d.end) - int(d.pos)) == d.frame_end:
+            C.extend_span(d, s, here + size)
+            if here + size == d.frame_end:
                 partial_row(state, c, d, direction)
         elif mode == D.LOST:
             if not search(state, direction):

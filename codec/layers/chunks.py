@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,17 +76,33 @@ def joined(*parts: Chunks) -> Chunks:
     return Chunks._make(np.concatenate(column) for column in zip(*moved, strict=True))
 
 
-class Layer(Protocol):
-    """Chunks in, chunks of their contents out. `output_bytes`: octets of output, by direction; `reason`: why it
-    stopped; `limits`: bits of those reached (codec.compiler.limits); `stopped`: both directions have stopped;
-    `stopped_at`: the event of the last call at which they did."""
+class Layer(ABC):
+    """Chunks to chunks of their contents. `client`: direction of the client; `output_bytes`: octets of output, by
+    direction; `reason`: why it stopped; `limits`: bits of those reached (codec.compiler.limits); `event`: the current
+    one; `stopped_at`: the event of the last call at which both directions stopped."""
 
-    output_bytes: list[int]
-    reason: str | None
-    limits: int
-    stopped_at: int
+    sides: tuple[Any, Any]  # the state of each direction, with `stopped` and `pending`
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+        self.output_bytes = [0, 0]
+        self.reason: str | None = None
+        self.limits = 0
+        self.event = self.stopped_at = -1
+
+    @abstractmethod
+    def read(self, chunks: Chunks) -> Chunks:
+        """Read the next chunks of both directions."""
+
+    def stop_reading(self, reason: str, side: Any = None) -> None:
+        """Stop reading this side, or both."""
+        self.reason = self.reason or reason
+        for each in self.sides if side is None else (side,):
+            each.stopped, each.pending = True, bytearray()
+        if self.stopped:
+            self.stopped_at = self.event
 
     @property
-    def stopped(self) -> bool: ...
-
-    def read(self, chunks: Chunks) -> Chunks: ...
+    def stopped(self) -> bool:
+        """Whether both sides have stopped."""
+        return all(side.stopped for side in self.sides)

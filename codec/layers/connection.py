@@ -101,7 +101,7 @@ class LayeredConnection:
 
     def state(self, files: Sequence[str]) -> dict[str, Any]:
         """The state as JSON values, secrets included; `files`: capture files by number."""
-        waiting = None if self._waiting is None else [[way, to_json(content)] for way, content in self._waiting]
+        waiting = None if self._waiting is None else [[side, to_json(content)] for side, content in self._waiting]
         return {
             "tcp": save_tcp(self.tcp, files),
             "stack": [save_layer(layer) for layer in self.stack],
@@ -118,7 +118,7 @@ class LayeredConnection:
         found.stack = [restore_layer(layer) for layer in state["stack"]]
         found.totals = np.array(state["totals"], np.int64)
         waiting = state["waiting"]
-        found._waiting = None if waiting is None else [(way, from_json(content)) for way, content in waiting]
+        found._waiting = None if waiting is None else [(side, from_json(content)) for side, content in waiting]
         for name in _CARRIED:
             setattr(found, name, state[name])
         return found
@@ -237,11 +237,11 @@ class LayeredConnection:
 
     def correct(self, directions: np.ndarray) -> None:
         """Correct the counters of both directions to those of the wire."""
-        for way in (0, 1):
-            d, wire = directions[way], self.tcp.directions[way]
-            d["packets"] += int(wire["packets"]) - self.totals[SEGMENTS, way]
-            d["payload_bytes"] += int(wire["payload_bytes"]) - self.totals[CAPTURED, way]
-            d["missing_bytes"] += int(wire["missing_bytes"]) - self.totals[MISSING, way]
+        for direction in (0, 1):
+            d, wire = directions[direction], self.tcp.directions[direction]
+            d["packets"] += int(wire["packets"]) - self.totals[SEGMENTS, direction]
+            d["payload_bytes"] += int(wire["payload_bytes"]) - self.totals[CAPTURED, direction]
+            d["missing_bytes"] += int(wire["missing_bytes"]) - self.totals[MISSING, direction]
             for name in ADDED:
                 d[name] += wire[name]
             d["limits"] |= int(wire["limits"]) | self.limits
@@ -250,10 +250,10 @@ class LayeredConnection:
             d["max_silence_ns"] = max(int(d["max_silence_ns"]), int(wire["max_silence_ns"]))
             if self.passthrough:
                 continue
-            decrypted = self.stack[0].output_bytes[way] if self.tls else 0
+            decrypted = self.stack[0].output_bytes[direction] if self.tls else 0
             inside = decrypted if self.tls else int(wire["payload_bytes"])
             d["tls_bytes"] += int(wire["payload_bytes"]) - inside
-            d["websocket_bytes"] += inside - self.totals[CAPTURED, way]
+            d["websocket_bytes"] += inside - self.totals[CAPTURED, direction]
             d["decrypted_bytes"] += decrypted
         if not any(self.output_bytes) and self.tls:
             directions["mode"] = TLS

@@ -25,7 +25,7 @@ from codec.compiler.kernel import kernel
 from codec.net.segments import ACK, IS_LATE, PEER_IS_LATE, SEGMENT
 from codec.tcp.direction import DONE, NEED_ROWS, Stream, new_stream
 from codec.tcp.pieces import hole_ahead
-from codec.tcp.reassembly import WRAP, declare_missing, offset_of, release
+from codec.tcp.reassembly import WRAP, declare_missing, offset_of, offset_of_pos, release
 from codec.variant.writer import copy_bytes
 
 NEW_CONNECTION = -1  # another connection begins with this segment
@@ -96,7 +96,7 @@ def _output(t, direction, waiting):
     d, s = t.directions[direction], t.streams[direction]
     peer = t.directions[1 - direction]
     stop = int(d.next) - waiting
-    at = int(d.next) - (int(d.end) - int(d.pos))
+    at = offset_of_pos(d)
     while at < stop:
         if _full(t):
             return NEED_ROWS

@@ -69,11 +69,11 @@ def first_candidate(segments, payload, i):
 def head_at(segments: np.ndarray, payload: np.ndarray, i: int) -> bytes:
     """The payload of segment `i`, continued by later segments up to HELLO_HEAD octets if it is shorter."""
     found, g = b"", segments[i]
-    way, seq = int(g["direction"]), int(g["seq"])
+    direction, seq = int(g["direction"]), int(g["seq"])
     for other in segments[i : i + HELLO_HEAD * 4]:
         if len(found) >= HELLO_HEAD:
             break
-        if int(other["direction"]) == way and int(other["seq"]) == (seq + len(found)) % (1 << 32):
+        if int(other["direction"]) == direction and int(other["seq"]) == (seq + len(found)) % (1 << 32):
             found += payload[int(other["payload_at"]) : int(other["payload_at"]) + int(other["cap_len"])].tobytes()
     return found
 

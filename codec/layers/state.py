@@ -131,14 +131,14 @@ def restore_tls(state: Mapping[str, Value]) -> Tls:
     tls.suite = None if state["suite"] is None else SUITES[state["suite"]]
     tls.waiting_early = [from_json(part) for part in state["early"]]
     of_12 = tls.ciphers_12() if tls.suite is not None and tls.suite.version == TLS12 else None
-    for way, (side, known) in enumerate(zip(tls.sides, state["sides"], strict=True)):
+    for direction, (side, known) in enumerate(zip(tls.sides, state["sides"], strict=True)):
         for name in _TLS_SIDE:
             value = from_json(known[name])
             if isinstance(value, list):
                 value = [tuple(each) for each in value]
             setattr(side, name, bytearray(value) if isinstance(getattr(side, name), bytearray) else value)
         if of_12 is not None:
-            own = of_12[0 if way == tls.client else 1]
+            own = of_12[0 if direction == tls.client else 1]
             side.cipher, side.next_cipher = own if known["open"] else None, own if known["next"] else None
             continue
         suite = SUITES[state["early_suite"]] if side.early and state["early_suite"] is not None else tls.suite

@@ -17,7 +17,7 @@ import numpy as np
 
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
-from codec.layers.chunks import Chunks, Output
+from codec.layers.chunks import Chunks, Layer, Output
 from codec.layers.tls.framing import clear_end
 from codec.text import escaped
 
@@ -67,21 +67,16 @@ class Side:
     stopped: bool = False
 
 
-class WebSocket:
+class WebSocket(Layer):
     """One connection, from the upgrade on."""
 
     def __init__(self, client: int) -> None:
-        self.client = client
-        self.sides = (Side(), Side())
-        self.reason: str | None = None
+        super().__init__(client)
+        self.sides: tuple[Side, Side] = (Side(), Side())
         self.subprotocol: str | None = None
         self.accepted = False
-        self.output_bytes = [0, 0]
-        self.limits = 0
-        self.event = self.stopped_at = -1  # the current one; the one at which both directions had stopped
 
     def read(self, chunks: Chunks) -> Chunks:
-        """The next chunks of both directions."""
         room = int(np.maximum(chunks.size, 0).sum()) + sum(len(side.pending) for side in self.sides)
         out, self.stopped_at, i = Output(room), -1, 0
         while i < len(chunks.size) and not self.stopped:
@@ -110,7 +105,7 @@ class WebSocket:
             if end < 4:
                 side.pending += octets
                 if len(octets) > LIMITS.upgrade_bytes:
-                    self._stop_reading(NO_UPGRADE)
+                    self.stop_reading(NO_UPGRADE)
                 return
             self._upgrade(direction, side, octets[:end])
             octets = octets[end:]
@@ -133,24 +128,25 @@ class WebSocket:
         columns = (chunks.octets, chunks.direction, chunks.begin, chunks.size)
         count, used, stop = read_frames(*columns, self.client, state, masks, heads, out.octets, out.used, found)
         out.used = int(used)
-        chunk, direction, begin, size = found[:count].T
-        out.add_columns(chunks.event[chunk], direction, begin, size)
-        for way, side in enumerate(self.sides):
+        chunk, directions, begin, size = found[:count].T
+        out.add_columns(chunks.event[chunk], directions, begin, size)
+        for direction, side in enumerate(self.sides):
             if not side.upgraded:
                 continue
-            side.left, side.turn, side.data = int(state[way, LEFT]), int(state[way, TURN]), bool(state[way, DATA])
-            side.mask, side.pending = masks[way].tobytes(), bytearray(heads[way, : state[way, HEAD]].data)
-            self.output_bytes[way] += int(size[direction == way].sum())
+            side.left, side.turn, data = state[direction, : DATA + 1].tolist()
+            side.data, side.mask = bool(data), masks[direction].tobytes()
+            side.pending = bytearray(heads[direction, : state[direction, HEAD]].data)
+            self.output_bytes[direction] += int(size[directions == direction].sum())
         if stop < len(chunks.size):
             side, self.event = self.sides[int(chunks.direction[stop])], int(chunks.event[stop])
             compressed = state[int(chunks.direction[stop]), STOPPED] == COMPRESSED_FRAME and side.compressed
-            self._stop_reading(COMPRESSED if compressed else NO_FRAME, side)
+            self.stop_reading(COMPRESSED if compressed else NO_FRAME, side)
         return min(int(stop) + 1, len(chunks.size))
 
     def _hole(self, direction: int, side: Side, size: int, out: Output) -> None:
         """`size` octets of a direction are missing."""
         if not side.upgraded:
-            self._stop_reading(NO_UPGRADE)
+            self.stop_reading(NO_UPGRADE)
             return
         incomplete = len(side.pending) > 0
         side.pending.clear()
@@ -167,7 +163,7 @@ class WebSocket:
         if direction != self.client:
             self.accepted = re.match(rb"HTTP/1\.1 101\b", octets) is not None
             if not self.accepted:
-                self._stop_reading(REFUSED)
+                self.stop_reading(REFUSED)
             protocol = named.get(b"sec-websocket-protocol")
             self.subprotocol = escaped(protocol) if protocol else None
             if b"permessage-deflate" in named.get(b"sec-websocket-extensions", b"").lower():
@@ -191,18 +187,6 @@ class WebSocket:
                 return here
             here = octets.find(FINAL_BINARY, here + 1)
         return len(octets)
-
-    def _stop_reading(self, reason: str, side: Side | None = None) -> None:
-        self.reason = self.reason or reason
-        for each in self.sides if side is None else (side,):
-            each.stopped = True
-        if self.stopped:
-            self.stopped_at = self.event
-
-    @property
-    def stopped(self) -> bool:
-        """Whether nothing more is read."""
-        return all(side.stopped for side in self.sides)
 
 
 def _head(octets: bytes, at: int) -> tuple[int, bool, int, int] | None:

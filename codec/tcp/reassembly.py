@@ -54,6 +54,12 @@ def offset_of(d, seq):
 
 
 @kernel
+def offset_of_pos(d):
+    """Stream offset of `pos`, the next byte for the framing."""
+    return int(d.next) - (int(d.end) - int(d.pos))
+
+
+@kernel
 def make_room(d, s, size, marks):
     """Move bytes and marks in use to the front of their arrays; DONE when `size` bytes and `marks` marks fit."""
     if d.end + size > len(s.bytes):
@@ -66,7 +72,7 @@ def make_room(d, s, size, marks):
         d.pos -= keep
         d.end = n
     if d.mark_end + marks > len(s.marks):
-        at = int(d.next) - (int(d.end) - int(d.pos))
+        at = offset_of_pos(d)
         first = int(d.mark_from)
         while first + 1 < d.mark_end and s.marks[first].end <= at:
             first += 1

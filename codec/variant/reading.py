@@ -18,7 +18,7 @@ from codec.variant.writer import copy_bytes
 OBJECT, ARRAY = 2, 3  # basic types
 # Kinds of fields: absent or null; a number, boolean or time in `numbers`; text or octets, their size in `sizes` and
 # their offset in `numbers`; any other type.
-ABSENT, NUMBER, TRUTH, TIME, TEXT, OTHER = range(6)
+ABSENT, NUMBER, BOOLEAN, TIME, TEXT, OTHER = range(6)
 DATE, TIMESTAMP_NTZ = 11, 13  # primitive types that the writer does not use
 UUID = 20
 # Cached dictionaries, and entries of each: rows of the same kind have the same dictionary.
@@ -48,7 +48,7 @@ def new_fields(wholes: Sequence[bool], rows: int) -> Fields:
     return Fields(*found, whole_of, np.zeros(whole, np.int64), np.zeros(whole, np.int64))
 
 
-class Seen(NamedTuple):
+class DictionaryCache(NamedTuple):
     """Dictionaries of earlier rows, int64: `slots` (SLOTS, 2): start and end of each; `keys` (SLOTS, ENTRIES): the
     wanted key that an entry is, -1 for none, or UNASKED."""
 
@@ -56,9 +56,9 @@ class Seen(NamedTuple):
     keys: np.ndarray
 
 
-def new_seen() -> Seen:
+def new_dictionary_cache() -> DictionaryCache:
     """An empty cache."""
-    return Seen(np.zeros((SLOTS, 2), np.int64), np.full((SLOTS, ENTRIES), UNRESOLVED, np.int64))
+    return DictionaryCache(np.zeros((SLOTS, 2), np.int64), np.full((SLOTS, ENTRIES), UNRESOLVED, np.int64))
 
 
 @kernel
@@ -97,7 +97,7 @@ def entry_text(metadata, at, end, number):
 
 
 @kernel
-def _wanted(metadata, at, end, number, keys, key_ends):
+def _wanted_key(metadata, at, end, number, keys, key_ends):
     """The index of the wanted key that entry `number` of the dictionary is; -1 for none."""
     start, stop = entry_text(metadata, at, end, number)
     begin = 0
@@ -131,9 +131,9 @@ def layout(value, at, end):
 
 
 @kernel
-def _slot_of(metadata, at, end, seen):
+def _slot_of(metadata, at, end, cache):
     """The slot of the dictionary from `at` to `end`, which replaces any other dictionary there."""
-    slots = seen.slots
+    slots = cache.slots
     size = end - at
     slot = 0
     if size > 0:
@@ -148,8 +148,8 @@ def _slot_of(metadata, at, end, seen):
         differs = bits != 0
     if differs:
         slots[slot, 0], slots[slot, 1] = at, end
-        for i in range(seen.keys.shape[1]):
-            seen.keys[slot, i] = UNRESOLVED
+        for i in range(cache.keys.shape[1]):
+            cache.keys[slot, i] = UNRESOLVED
     return slot
 
 
@@ -169,7 +169,7 @@ def _read_scalar(value, at, end, out, k, row):
         if rest == S.NULL:
             kinds[k, row] = ABSENT
         elif S.TRUE <= rest <= S.FALSE:
-            kinds[k, row] = TRUTH
+            kinds[k, row] = BOOLEAN
             numbers[k, row] = 1 if rest == S.TRUE else 0
         elif S.INT8 <= rest <= S.INT64:
             size = 1 << (rest - S.INT8)
@@ -219,12 +219,12 @@ def whole(value, at, end):
 
 
 @kernel
-def read_fields(value, starts, stops, metadata, metadata_starts, metadata_stops, keys, key_ends, seen, out):
+def read_fields(value, starts, stops, metadata, metadata_starts, metadata_stops, keys, key_ends, cache, out):
     """Read the fields of each row's object.
 
     The value of row i is `value[starts[i]:stops[i]]`, empty where it has none; its dictionary is
     `metadata[metadata_starts[i]:metadata_stops[i]]`. Heaps are uint8, offsets int64 (n,). `keys` uint8: names end to
-    end, which end at `key_ends` int64 (k,). `seen`: a new `Seen`. `out`: `Fields`, zeroed.
+    end, which end at `key_ends` int64 (k,). `cache`: a new `DictionaryCache`. `out`: `Fields`, zeroed.
     """
     for row in range(len(starts)):
         at, end = starts[row], stops[row]
@@ -233,14 +233,14 @@ def read_fields(value, starts, stops, metadata, metadata_starts, metadata_stops,
         count, ids, offsets, values, id_width, width = layout(value, at, end)
         if count < 0:
             continue
-        slot = _slot_of(metadata, metadata_starts[row], metadata_stops[row], seen)
+        slot = _slot_of(metadata, metadata_starts[row], metadata_stops[row], cache)
         for i in range(count):
             number = little(value, ids + i * id_width, id_width)
-            k = seen.keys[slot, number] if number < ENTRIES else UNRESOLVED
+            k = cache.keys[slot, number] if number < ENTRIES else UNRESOLVED
             if k == UNRESOLVED:
-                k = _wanted(metadata, metadata_starts[row], metadata_stops[row], number, keys, key_ends)
+                k = _wanted_key(metadata, metadata_starts[row], metadata_stops[row], number, keys, key_ends)
                 if number < ENTRIES:
-                    seen.keys[slot, number] = k
+                    cache.keys[slot, number] = k
             place = values + little(value, offsets + i * width, width)
             if k >= 0 and place < end:
                 _read_scalar(value, place, end, out, k, row)

@@ -50,8 +50,8 @@ def decode_flawed(data: bytes) -> tuple[Any, int, int]:
     w = new_writer()
     while True:
         begin(w)
-        at, flaws = decode_value(w, octets(data), 0, len(data), WIRE, VALUES, SCRATCH, VALUES.word_set, -1, 0)
-        if finish_known(w, VALUES.keys, VALUES.word_set) != FULL:
+        at, flaws = decode_value(w, octets(data), 0, len(data), WIRE, VALUES, SCRATCH, VALUES.fixed_key_set, -1, 0)
+        if finish_known(w, VALUES.keys, VALUES.fixed_key_set) != FULL:
             break
         w = enlarge(w)
     return written(w), int(at), int(flaws)

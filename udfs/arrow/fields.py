@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from codec.cursor import is_ascii
 from codec.text import escape_all, escaped_ends
 from codec.variant.reading import (
+    BOOLEAN,
     NUMBER,
     OBJECT,
     TEXT,
     TIME,
-    TRUTH,
     Fields,
     count_elements,
     gather,
+    new_dictionary_cache,
     new_fields,
-    new_seen,
     read_elements,
     read_fields,
     read_values,
@@ -168,7 +168,7 @@ def _found(values: Values, wanted: Mapping[str, str]) -> Fields:
     key_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     found = new_fields([kind == "variant" for kind in wanted.values()], len(values.starts))
     if (values.stops > values.starts).any():
-        read_fields(*values, keys, key_ends, new_seen(), found)
+        read_fields(*values, keys, key_ends, new_dictionary_cache(), found)
     return found
 
 
@@ -180,7 +180,7 @@ def _column(kind: str, found: Fields, k: int, values: Values) -> pa.Array:
         octets = taken(values.octets, numbers, found.sizes[k], kinds == TEXT)
         return texts_of(octets) if kind == "string" else octets
     if kind == "boolean":
-        return pa.array(numbers == 1, mask=kinds != TRUTH)
+        return pa.array(numbers == 1, mask=kinds != BOOLEAN)
     if kind == "timestamp":
         seconds = (kinds == NUMBER) & (numbers <= LAST_SECOND) & (numbers >= FIRST_SECOND)
         return pa.array(np.where(seconds, numbers * MICROS, numbers), mask=~seconds & (kinds != TIME)).cast(TIMESTAMP)

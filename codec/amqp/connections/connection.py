@@ -17,6 +17,7 @@ from codec.amqp import versions as V
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, PROTOCOL_HEADERS
 from codec.tcp.direction import FRAMES
+from codec.tcp.reassembly import offset_of_pos
 
 TCP_ENDS = ("none", "fin", "rst")
 END_NONE, END_FIN, END_RST = range(3)
@@ -106,7 +107,7 @@ def span_row(rows, c, direction, frame_type, span):
 def extend_span(d, s, end):
     """Add the bytes from `pos` to stream offset `end` to the open span of `d` (opened here if none is), consuming
     them."""
-    start = int(d.next) - (int(d.end) - int(d.pos))
+    start = offset_of_pos(d)
     if end <= start:
         return
     i = int(d.mark_from)

@@ -65,7 +65,9 @@ def tls_prefixes(ended: EndedConnections) -> dict[int, list[bytes]]:
     for place in np.flatnonzero(ended.connections["tls_prefix_at"] >= 0).tolist():
         client, at = int(ended.connections["client"][place]), int(ended.connections["tls_prefix_at"][place])
         sizes = ended.directions["tls_prefix"][place].tolist()
-        found[place] = [ended.tls_prefixes[at, way, : sizes[way]].tobytes() for way in (client, 1 - client)]
+        found[place] = [
+            ended.tls_prefixes[at, direction, : sizes[direction]].tobytes() for direction in (client, 1 - client)
+        ]
     return found
 
 

@@ -130,11 +130,11 @@ def record_opening(openings, ts_ns, seq, earlier):
     """Store the first packet of a connection; `earlier` connections of the flow began with the same."""
     bucket = _bucket(ts_ns, seq)
     openings.counts[0] += 1
-    name = openings.first_packets[openings.counts[0] % RETAINED]
-    name.ts_ns = ts_ns
-    name.seq = seq
-    name.earlier = earlier
-    name.previous = openings.buckets[bucket]
+    first = openings.first_packets[openings.counts[0] % RETAINED]
+    first.ts_ns = ts_ns
+    first.seq = seq
+    first.earlier = earlier
+    first.previous = openings.buckets[bucket]
     openings.buckets[bucket] = openings.counts[0]
 
 
@@ -153,11 +153,11 @@ def _earlier_openings(openings, ts_ns, seq):
     oldest = max(int(openings.counts[1]), int(openings.counts[0]) - RETAINED)
     number, earlier = int(openings.buckets[bucket]), 0
     while number > oldest:
-        name = openings.first_packets[number % RETAINED]
-        if name.ts_ns == ts_ns and name.seq == seq:
-            earlier = int(name.earlier) + 1
+        first = openings.first_packets[number % RETAINED]
+        if first.ts_ns == ts_ns and first.seq == seq:
+            earlier = int(first.earlier) + 1
             break
-        number = int(name.previous)
+        number = int(first.previous)
     record_opening(openings, ts_ns, seq, earlier)
     return earlier
 

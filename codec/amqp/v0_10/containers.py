@@ -35,10 +35,10 @@ BOTTOM = 0  # of the stack
 
 
 @kernel
-def word(w, t, keys, number, key_set):
-    """The next value has the key WORDS[number]."""
+def fixed_key(w, t, keys, number, key_set):
+    """The next value has the key FIXED_KEYS[number]."""
     W.load_known(w, keys, key_set)
-    at = int(keys.first[t.special[T.WORD_SET]]) + number
+    at = int(keys.first[t.special[T.FIXED_KEY_SET]]) + number
     W.key(w, keys.text, int(keys.text_at[at]), int(keys.text_at[at + 1]))
 
 
@@ -89,7 +89,7 @@ def put_ranges(w, buf, at, end, number, base, t, keys, key_set):
             if base >= 0:
                 W.known_key(w, base + bound)
             else:
-                word(w, t, keys, T.LOWER_WORD + bound, key_set)
+                fixed_key(w, t, keys, T.LOWER_KEY + bound, key_set)
             if width == 4:
                 W.put_int(w, u32(buf, at, end))
             else:
@@ -165,14 +165,14 @@ def _declared_struct(w, buf, at, end, entry, base, stack, depth, t):
 def _struct32(w, buf, at, end, stack, depth, t, keys, key_set):
     """Open a struct whose class code and code are at `at`."""
     W.begin_object(w)
-    word(w, t, keys, int(T.STRUCT_WORD), key_set)
+    fixed_key(w, t, keys, int(T.STRUCT_KEY), key_set)
     entry = entry_at(buf, at, end, int(T.STRUCT_ENTRY), t)
     if entry >= 0:
         put_name(w, keys, t.special[T.NAME_SET], entry)
         return open_fields(buf, at + CODES, end, entry, int(UNKNOWN_KEYS), stack, depth, t)
     coded = end - at >= CODES
     W.put_string(w, w.text, int(SCRATCH), put_code(w, buf, at) if coded else 0)
-    word(w, t, keys, int(T.VALUE_WORD), key_set)
+    fixed_key(w, t, keys, int(T.VALUE_KEY), key_set)
     W.put_binary(w, buf, at + CODES if coded else at, end)
     depth = push(stack, depth, int(IN_FIELDS), end, int(NO_MORE), end, entry, int(UNKNOWN_KEYS))
     return end, depth, W.OK if coded else W.MALFORMED
@@ -190,9 +190,9 @@ def _items(w, buf, at, end, form, entry, stack, depth, t, keys, key_set):
     count = u32(buf, at, end)
     if count > 0 and number >= 0 and t.types[T.CATEGORY, number] == T.FIXED and t.types[T.WIDTH, number] == 0:
         W.begin_object(w)
-        word(w, t, keys, int(T.TYPE_WORD), key_set)
+        fixed_key(w, t, keys, int(T.TYPE_KEY), key_set)
         put_name(w, keys, t.special[T.TYPE_SET], number)
-        word(w, t, keys, int(T.COUNT_WORD), key_set)
+        fixed_key(w, t, keys, int(T.COUNT_KEY), key_set)
         W.put_int(w, count)
         W.end_object(w)
         return end, depth, W.OK if at + 4 == end else W.MALFORMED

@@ -47,8 +47,8 @@ RESERVED, FIXED, VARIABLE = range(len(CATEGORIES))
 SECTIONS = ("message.delivery-properties", "message.fragment-properties", "message.message-properties")
 OTHER_SECTIONS = ("file.file-properties", "stream.stream-properties")
 RANGE_KEYS = ("lower", "upper")
-WORDS = ("struct", "value", "type", "count", "scale", *RANGE_KEYS)
-STRUCT_WORD, VALUE_WORD, TYPE_WORD, COUNT_WORD, SCALE_WORD, LOWER_WORD = range(6)
+FIXED_KEYS = ("struct", "value", "type", "count", "scale", *RANGE_KEYS)
+STRUCT_KEY, VALUE_KEY, TYPE_KEY, COUNT_KEY, SCALE_KEY, LOWER_KEY = range(6)
 SYNC_KEY, COMMAND_ID_KEY = 0, 1  # of every command
 
 # Columns of `types`, `entries` and `fields`.
@@ -112,7 +112,7 @@ _SPECIAL = (
     "message.message-properties",
 )
 TUNE_OK, COMMAND_POINT, ATTACH, ATTACHED, MESSAGE_PROPERTIES = range(len(_SPECIAL))
-HEADER_SET, WORD_SET, NAME_SET, TYPE_SET = range(len(_SPECIAL), len(_SPECIAL) + 4)
+HEADER_SET, FIXED_KEY_SET, NAME_SET, TYPE_SET = range(len(_SPECIAL), len(_SPECIAL) + 4)
 
 
 @lru_cache
@@ -317,8 +317,8 @@ def v0_10_tables() -> V0_10Tables:
 
 @lru_cache
 def v0_10_keys() -> KnownKeys:
-    """A key set per entry, then that of header segments, WORDS, the names of entries, and the names of types by
+    """A key set per entry, then that of header segments, FIXED_KEYS, the names of entries, and the names of types by
     number."""
     every = entries()
     sets = [_key_set(entry) for entry in every]
-    return known_keys([*sets, _header_keys(), list(WORDS), [entry.name for entry in every], _type_names()])
+    return known_keys([*sets, _header_keys(), list(FIXED_KEYS), [entry.name for entry in every], _type_names()])

@@ -12,7 +12,7 @@ from codec.amqp import notes as N
 from codec.amqp.disclosure import SHOW_ALL, SHOW_SASL_NAMES, SHOW_SIZE, SHOW_USER, is_sasl_name, user_span
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import DESCRIBED, NULL, compound, length_at, skip, symbol_span
-from codec.amqp.v1_0.scalars import word
+from codec.amqp.v1_0.scalars import fixed_key
 from codec.compiler.kernel import inlined, kernel
 from codec.cursor import u8
 
@@ -42,7 +42,7 @@ def begin_composite(w, t, v, definition, count, key_set):
         # usually the outcome 'accepted': an object with one known key needs no dictionary
         W.known_key(w, int(t.descriptor[key_set].field_end - t.descriptor[key_set].field_from))
     else:
-        word(w, v, T.TYPE_WORD, key_set)
+        fixed_key(w, v, T.TYPE_KEY, key_set)
     put_name(w, t, definition)
 
 

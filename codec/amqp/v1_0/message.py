@@ -23,7 +23,7 @@ from codec.compiler.kernel import kernel
 from codec.cursor import octet
 
 NO_BODY = 0xFF
-MISFIT_OF_FIELDS, MISFIT_OF_SECTIONS = np.array([E_FIELDS, E_SECTIONS])  # see `codec.amqp.v1_0.tables.WORDS`
+MISFIT_OF_FIELDS, MISFIT_OF_SECTIONS = np.array([E_FIELDS, E_SECTIONS])  # see `codec.amqp.v1_0.tables.FIXED_KEYS`
 START, SECTIONS = np.array([0, 4])  # first key of a performative; the usual number of sections
 
 

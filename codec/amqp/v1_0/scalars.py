@@ -54,10 +54,10 @@ def new_scratch() -> Scratch:
 
 
 @kernel
-def word(w, v, number, key_set):
-    """The next value has the key WORDS[number]."""
+def fixed_key(w, v, number, key_set):
+    """The next value has the key FIXED_KEYS[number]."""
     W.load_known(w, v.keys, key_set)
-    first = int(v.keys.first[v.word_set]) + number
+    first = int(v.keys.first[v.fixed_key_set]) + number
     W.key(w, v.keys.text, int(v.keys.text_at[first]), int(v.keys.text_at[first + 1]))
 
 
@@ -161,9 +161,9 @@ def _put_decimal_float(w, buf, at, kind, size, t, v, s, key_set):
         _put_limbs(w, s.limbs, scale, octet(buf, at) >= 0x80)
         return
     W.begin_object(w)
-    word(w, v, T.TYPE_WORD, key_set)
+    fixed_key(w, v, T.TYPE_KEY, key_set)
     put_type(w, t, v, kind)
-    word(w, v, T.HEX_WORD, key_set)
+    fixed_key(w, v, T.HEX_KEY, key_set)
     put_hex(w, buf, at, size, False)
     W.end_object(w)
 

@@ -121,7 +121,7 @@ class ValueTables(NamedTuple):
     and their descriptor index. `span` int64 (28, 2): where `WireTables.text` has the names of TYPES, then of
     BODY_KINDS. `tags`: kinds of field-table tags, for AMQPLAIN (as in `ClassicTables.tag_kind`). `keys`: one set per
     descriptor (its fields, then "type"); then set `message_set`: sections but those of the body, `body_kind_key`,
-    `body_key`, fields of the sections that are composites; then set `word_set`: WORDS.
+    `body_key`, fields of the sections that are composites; then set `fixed_key_set`: WORDS.
     """
 
     section: np.ndarray
@@ -129,14 +129,14 @@ class ValueTables(NamedTuple):
     tags: np.ndarray
     keys: KnownKeys
     message_set: int
-    word_set: int
+    fixed_key_set: int
     body_kind_key: int
     body_key: int
 
 
-WORDS = ("descriptor", "value", "key", "type", "count", "hex")
+FIXED_KEYS = ("descriptor", "value", "key", "type", "count", "hex")
 # numpy integers: numba compiles a kernel once more for every Python constant that it is called with
-DESCRIPTOR_WORD, VALUE_WORD, KEY_WORD, TYPE_WORD, COUNT_WORD, HEX_WORD = np.arange(len(WORDS))
+DESCRIPTOR_KEY, VALUE_KEY, MAP_KEY, TYPE_KEY, COUNT_KEY, HEX_KEY = np.arange(len(FIXED_KEYS))
 
 
 @lru_cache
@@ -201,13 +201,13 @@ def descriptors() -> tuple[Descriptor, ...]:
 
 
 def _key_sets() -> list[list[str]]:
-    sets = [[*(field.key for field in described.fields or ()), WORDS[TYPE_WORD]] for described in descriptors()]
+    sets = [[*(field.key for field in described.fields or ()), FIXED_KEYS[TYPE_KEY]] for described in descriptors()]
     sections = sorted((d for d in descriptors() if d.section >= 0), key=lambda d: d.section)
     message = [described.name.replace("-", "_") for described in sections if described.name not in BODY_KINDS]
     message += ["body_kind", "body"]
     for described in sections:
         message += [field.key for field in described.fields or ()]
-    return [*sets, message, list(WORDS)]
+    return [*sets, message, list(FIXED_KEYS)]
 
 
 def _constructors() -> np.ndarray:

@@ -22,7 +22,7 @@ from codec import variant as W
 from codec.amqp.v1_0 import composites as C
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import DESCRIBED, compound, descriptor, is_text_map, skip, text_span
-from codec.amqp.v1_0.scalars import DEPTH, put_scalar, put_type, word
+from codec.amqp.v1_0.scalars import DEPTH, fixed_key, put_scalar, put_type
 from codec.compiler.kernel import inlined, kernel
 from codec.compiler.limits import LIMITS
 from codec.cursor import u8
@@ -31,7 +31,7 @@ from codec.variant.writer import ENTRIES as OPEN_ENTRIES
 
 # An entry costs 6 or more octets of VARIANT, and far more of scratch memory while its container is open.
 ENTRIES = LIMITS.variant_bytes // 16
-EMPTY, PAIR, NONE = np.array([0, 2, -1])  # numpy integers, see `codec.amqp.v1_0.tables.WORDS`
+EMPTY, PAIR, NONE = np.array([0, 2, -1])  # numpy integers, see `codec.amqp.v1_0.tables.FIXED_KEYS`
 NOTHING, ELEMENTS = -2, -3  # instead of a constructor: no value; the rest of an array of described values
 
 
@@ -239,12 +239,12 @@ def _array(w, buf, start, stop, count, t, v, s, depth, key_set):
 def _put_count(w, t, v, kind, definition, count, key_set):
     """Write an array of `count` elements without octets."""
     W.begin_object(w)
-    word(w, v, T.TYPE_WORD, key_set)
+    fixed_key(w, v, T.TYPE_KEY, key_set)
     if definition >= 0:
         C.put_name(w, t, definition)
     else:
         put_type(w, t, v, kind)
-    word(w, v, T.COUNT_WORD, key_set)
+    fixed_key(w, v, T.COUNT_KEY, key_set)
     W.put_int(w, count)
     W.end_object(w)
 
@@ -274,9 +274,9 @@ def _next_item(w, buf, at, row, t, v, key_set):
                 W.end_object(w)
             W.element(w)
             W.begin_object(w)
-        word(w, v, T.KEY_WORD if step & 1 == 0 else T.VALUE_WORD, key_set)
+        fixed_key(w, v, T.MAP_KEY if step & 1 == 0 else T.VALUE_KEY, key_set)
     else:
-        word(w, v, T.DESCRIPTOR_WORD if step == 0 else T.VALUE_WORD, key_set)
+        fixed_key(w, v, T.DESCRIPTOR_KEY if step == 0 else T.VALUE_KEY, key_set)
         if kind == C.IN_DESCRIBED_ARRAY and step == 1:
             return at, ELEMENTS
     return at + 1, u8(buf, at, end)

@@ -13,6 +13,7 @@ from typing import Any
 
 from codec.compiler.limits import HANDSHAKE as HANDSHAKE_SIZE
 from codec.compiler.limits import LIMITS
+from codec.layers.chunks import Layer
 from codec.layers.tls import hello as H
 from codec.layers.tls import keylog
 from codec.layers.tls.ciphers import Cipher, cipher, keys_12, keys_13, next_secret
@@ -57,22 +58,19 @@ class Side:
         self.secret, self.cipher, self.number, self.early = secret, opener, number, False
 
 
-class Handshake:
+class Handshake(Layer):
     """One connection; `facts` are those of `connections.tls`."""
 
     def __init__(self, client: int, secrets: Secrets) -> None:
-        self.client, self.secrets = client, secrets
-        self.sides = (Side(), Side())
+        super().__init__(client)
+        self.secrets = secrets
+        self.sides: tuple[Side, Side] = (Side(), Side())
         self.hellos: list[H.Hello | None] = [None, None]  # of the client, of the server
         self.suite: Suite | None = None
-        self.reason: str | None = None
         self.alpn: str | None = None
-        self.output_bytes = [0, 0]
         self.waiting_early: list[bytes] = []
         self.early_suite: int | None = None
         self.early_accepted: bool | None = None  # 0-RTT data
-        self.limits = 0
-        self.event = self.stopped_at = -1  # the current one; the one at which both directions had stopped
 
     def is_tls13(self, side: Side) -> bool:
         """Whether the records of a direction are those of TLS 1.3."""
@@ -172,20 +170,6 @@ class Handshake:
         then_mac = H.ENCRYPT_THEN_MAC in hello.extensions
         keys = keys_12(suite, self.secrets[keylog.CLIENT_RANDOM], offer.random, hello.random)
         return cipher(suite, keys[0], then_mac), cipher(suite, keys[1], then_mac)
-
-    def stop_reading(self, reason: str, side: Side | None = None) -> None:
-        """Stop reading this side, or both."""
-        self.reason = self.reason or reason
-        for each in self.sides if side is None else (side,):
-            each.stopped = True
-            each.pending = bytearray()
-        if self.stopped:
-            self.stopped_at = self.event
-
-    @property
-    def stopped(self) -> bool:
-        """Whether both sides have stopped."""
-        return all(side.stopped for side in self.sides)
 
     def facts(self) -> Iterator[tuple[str, Any]]:
         """Names and values for `connections.tls`."""

@@ -54,7 +54,6 @@ class Tls(Recovery):
         return tls
 
     def read(self, chunks: Chunks) -> Chunks:
-        """The next chunks of both directions."""
         sizes, self.stopped_at, self._counted = np.maximum(chunks.size, 0), -1, 0
         self._events, self._income = chunks.event, LIMITS.trial_rate * np.cumsum(sizes)
         room = int(sizes.sum()) + sum(len(side.pending) for side in self.sides)
