@@ -1,7 +1,6 @@
 """Fields of a VARIANT column as Arrow columns: `fields(column, {"queue": "string", "delivery_tag": "bigint"})`.
 
-A field of another type than asked for is null, as is one that is not there. Octets that are not UTF-8 are escaped in a
-string (`codec.text`).
+A missing field, or one of another type, is null. Octets that are not UTF-8 are escaped in a string (`codec.text`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from codec.variant.reading import (
     read_fields,
     read_values,
 )
-from udfs.arrow.types import TIMESTAMP, VARIANT
+from udfs.arrow.types import TIMESTAMP, VARIANT, binary_column
 
 INT32 = np.iinfo(np.int32)
 MICROS = 1_000_000
@@ -44,20 +43,20 @@ TYPES = {
     "binary": pa.binary(),
 }
 BASIC_TYPE = 3  # mask of the first octet of a value
-# Of the years 1 to 9999: times beyond them SQL and Python cannot say.
+# Of the years 1 to 9999: SQL and Python cannot represent other times.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 _DIGITS = np.frombuffer(b"".join(b"%02x" % octet for octet in range(256)), np.uint8).reshape(256, 2)
 
 
 class Heap(NamedTuple):
-    """Values of a binary column: octets, and where each begins and the last one ends, int64 (n + 1,)."""
+    """Values of a binary column: octets, and their n + 1 offsets (int64)."""
 
     octets: NDArray[np.uint8]
     ends: NDArray[np.int64]
 
 
 def heap_of(column: pa.Array) -> Heap:
-    """Buffers of a binary or string column; null is nothing."""
+    """Octets and offsets of a binary or string column; null is empty."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
     octets = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
@@ -66,8 +65,8 @@ def heap_of(column: pa.Array) -> Heap:
 
 
 class Values(NamedTuple):
-    """VARIANT values where they lie: row i has the octets from `starts[i]` to `stops[i]` (none: it has no value), and a
-    dictionary of those of `words`. Rows may share octets."""
+    """VARIANT values: row i has the octets from `starts[i]` to `stops[i]` (empty: no value), and its metadata in
+    `words`. Octets may be shared."""
 
     octets: NDArray[np.uint8]
     starts: NDArray[np.int64]
@@ -77,11 +76,11 @@ class Values(NamedTuple):
     words_stops: NDArray[np.int64]
 
     def at(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Values:
-        """A value inside each."""
+        """A value inside each one."""
         return self._replace(starts=starts, stops=stops)
 
     def taken(self, rows: NDArray[np.int64]) -> Values:
-        """Those at these places."""
+        """The values of these rows."""
         return Values(self.octets, self[1][rows], self[2][rows], self.words, self[4][rows], self[5][rows])
 
     def slice(self, begin: int, end: int) -> Values:
@@ -114,8 +113,7 @@ def inside(values: Values, name: str) -> Values:
 def fields_and_insides(
     values: Values, wanted: Mapping[str, str], containers: Sequence[str]
 ) -> tuple[dict[str, pa.Array], dict[str, Values]]:
-    """The `wanted` fields as `fields` gives them, and the values of `containers` as `inside` does, in one pass; a name
-    may be in both."""
+    """The results of `fields` for `wanted` and of `inside` for each of `containers`, in one pass."""
     kinds = {**wanted, **dict.fromkeys(containers, "variant")}
     found = _found(values, kinds)
     columns, insides = {}, {}
@@ -137,26 +135,26 @@ def are_objects(values: Values) -> NDArray[np.bool_]:
 
 
 def counted(values: Values) -> NDArray[np.int64]:
-    """How many elements each array has; what is none has none."""
+    """The number of elements of each array; 0 for other values."""
     counts = np.zeros(len(values.starts), np.int64)
     count_elements(values.octets, values.starts, values.stops, counts)
     return counts
 
 
 def elements(values: Values, counts: NDArray[np.int64]) -> Values:
-    """The elements of arrays, which have so many of them, row after row."""
+    """The elements of arrays with these `counts`, row by row."""
     begins, ends = np.zeros((2, int(counts.sum())), np.int64)
     read_elements(values.octets, values.starts, values.stops, counts, begins, ends)
     return values.taken(np.repeat(np.arange(len(counts)), counts)).at(begins, ends)
 
 
 def texts(values: Values) -> pa.Array:
-    """The texts among values; null where one is none."""
+    """The texts among values; others are null."""
     return read_as(values, ("string",))[1]["string"]
 
 
 def read_as(values: Values, kinds: Sequence[str]) -> tuple[NDArray[np.uint8], dict[str, pa.Array]]:
-    """What each value is (a kind of `codec.variant.reading`), and those of each of these types, else null."""
+    """The kind of each value (of `codec.variant.reading`), and a column per type: its values, else null."""
     found = new_fields([False], len(values.starts))
     read_values(values.octets, values.starts, values.stops, found)
     return found.kinds[0], {kind: _column(kind, found, 0, values) for kind in kinds}
@@ -209,8 +207,7 @@ def taken(
     offsets = offsets_of(sizes)
     data = np.empty(int(offsets[-1]), np.uint8)
     gather(octets, np.ascontiguousarray(places), sizes, data)
-    mask = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
-    return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return binary_column(data, offsets, valid if nulls else None)
 
 
 def texts_of(column: pa.Array) -> pa.StringArray:
@@ -218,19 +215,13 @@ def texts_of(column: pa.Array) -> pa.StringArray:
     octets, ends = heap_of(column)
     if is_ascii(octets, ends[0], ends[-1]):
         return column.view(pa.string())
-    octets, ends, shown = octets[ends[0] : ends[-1]], ends[1:] - ends[0], np.empty(len(ends) - 1, np.int64)
-    if not escaped_ends(octets, ends, shown):
+    octets, ends, escaped = octets[ends[0] : ends[-1]], ends[1:] - ends[0], np.empty(len(ends) - 1, np.int64)
+    if not escaped_ends(octets, ends, escaped):
         return column.view(pa.string())
-    data = np.empty(int(shown[-1]), np.uint8)
+    data = np.empty(int(escaped[-1]), np.uint8)
     escape_all(octets, ends, data)
-    offsets = offsets_of(np.diff(shown, prepend=0))
-    buffers = [_validity(column), pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.string(), len(column), buffers)
-
-
-def _validity(column: pa.Array) -> pa.Buffer:
-    """The validity bitmap of a column, from its first row on."""
-    return pa.py_buffer(np.packbits(column.is_valid().to_numpy(zero_copy_only=False), bitorder="little"))
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return binary_column(data, offsets_of(np.diff(escaped, prepend=0)), valid, pa.string())
 
 
 def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -244,37 +235,33 @@ def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int32]:
 def gathered(parts: pa.Array, sizes: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Array:
     """Binary column whose values are `sizes` octets each of `parts` end to end; null where they are not `valid`."""
     heap = heap_of(parts)
-    offsets = offsets_of(sizes)
-    data = heap.octets[heap.ends[0] : heap.ends[-1]]
-    mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(sizes), [mask, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return binary_column(heap.octets[heap.ends[0] : heap.ends[-1]], offsets_of(sizes), valid)
 
 
 def hexed(column: pa.Array) -> pa.Array:
     """Octets as lower-case hex; null stays null. Raises OverflowError above 1 GB."""
     octets, ends = heap_of(column)
     digits = _DIGITS[octets[ends[0] : ends[-1]]].reshape(-1)
-    offsets = offsets_of(2 * np.diff(ends))
-    buffers = [_validity(column), pa.py_buffer(offsets), pa.py_buffer(digits.tobytes())]
-    return pa.Array.from_buffers(pa.string(), len(column), buffers)
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return binary_column(digits, offsets_of(2 * np.diff(ends)), valid, pa.string())
 
 
 def valid_utf8(column: pa.Array) -> pa.Array:
-    """Texts or octets as text; null where they are no UTF-8. Costs what distinct values there are."""
+    """Texts or octets as text; null if they are not UTF-8. Each distinct value is decoded once."""
     encoded = column.cast(pa.binary()).dictionary_encode()
     return pa.array([_text(octets) for octets in encoded.dictionary.to_pylist()], pa.string()).take(encoded.indices)
 
 
 def text_or_hex(column: pa.Array) -> pa.Array:
-    """Octets as UTF-8 where they are, else as lower-case hex; null stays null."""
+    """Octets as text if they are UTF-8, else as lower-case hex; null stays null."""
     text = column.view(pa.string())
-    plain = pc.string_is_ascii(text).fill_null(True)
-    if pc.all(plain).as_py() is not False:
+    ascii_only = pc.string_is_ascii(text).fill_null(True)
+    if pc.all(ascii_only).as_py() is not False:
         return text
-    others = pc.invert(plain)
+    others = pc.invert(ascii_only)
     encoded = column.filter(others).dictionary_encode()
-    words = [_text(octets) or octets.hex() for octets in encoded.dictionary.to_pylist()]
-    return pc.replace_with_mask(text, others, pa.array(words, pa.string()).take(encoded.indices))
+    texts = [_text(octets) or octets.hex() for octets in encoded.dictionary.to_pylist()]
+    return pc.replace_with_mask(text, others, pa.array(texts, pa.string()).take(encoded.indices))
 
 
 def _text(octets: bytes) -> str | None:

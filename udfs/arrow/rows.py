@@ -1,4 +1,4 @@
-"""Small helpers for rows in Arrow: joined, picked, looked at as numbers."""
+"""Columns of Arrow rows as numpy arrays, and rows joined, picked and looked up."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
 from udfs.arrow.dictionaries import missing
 
-Column = Any  # pa.Array or pa.ChunkedArray; texts may be coded as words of a dictionary
-MOST_KNOWN = 1 << 10
-_KNOWN_WORDS: dict[tuple[int, int, int, int, tuple[str, ...]], tuple[pa.StringArray, NDArray[np.bool_]]] = {}
+Column = Any  # pa.Array or pa.ChunkedArray; texts may be dictionary-encoded
+MOST_CACHED = 1 << 10
+_CACHED_MATCHES: dict[tuple[int, int, int, int, tuple[str, ...]], tuple[pa.StringArray, NDArray[np.bool_]]] = {}
 
 
 def places_of(connections: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of rows of connections that follow each other: the 0-based ordinal of the connection that each row is of."""
+    """The 0-based ordinal of the connection of each row; the rows of a connection are consecutive."""
     changes = np.diff(connections, prepend=connections[:1]) != 0
     places: NDArray[np.int64] = np.cumsum(changes)
     return places
 
 
 def connections_of(connections: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of rows of connections that follow each other: the connections, and where the rows of each end; the latter
-    `fixed`."""
+    """The connections of rows, and where the rows of each end (`fixed`); the rows of a connection are consecutive."""
     last = np.flatnonzero(np.append(np.diff(connections) != 0, True)) if len(connections) else np.zeros(0, np.int64)
     return connections[last], fixed(last + 1)
 
@@ -40,7 +39,7 @@ def numbers_of(column: Column) -> NDArray[np.int64]:
 
 
 def fixed(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The values, never writeable: kernels are compiled for one kind of array."""
+    """The values, read-only and contiguous: kernels are compiled for one kind of array."""
     values = np.ascontiguousarray(values)
     values.flags.writeable = False
     return values
@@ -53,51 +52,51 @@ def integers(column: Column, null: int = 0) -> NDArray[np.int64]:
 
 
 def elapsed(since: Column, until: Column) -> Column:
-    """Nanoseconds between two moments; null where the later one was captured first: how long it took is not known."""
+    """Nanoseconds between two times; null if the later one was captured first."""
     time = pc.subtract(until, since)
     return pc.if_else(pc.greater_equal(time, 0), time, None)
 
 
 def one_of(column: Column, values: Collection[str]) -> pa.BooleanArray:
-    """True where a column of texts is one of `values`; null is none of them."""
+    """True where a text is one of `values`; false for null."""
     return pc.is_in(in_one(column), pa.array(values, pa.string()))
 
 
 def is_among(column: Column, *values: str) -> NDArray[np.bool_]:
-    """`one_of`, once by word where texts are coded as words."""
+    """`one_of`; once per distinct text if texts are dictionary-encoded."""
     texts = in_one(column)
     if not pa.types.is_dictionary(texts.type):
         return truth_of(one_of(texts, values))
-    found: NDArray[np.bool_] = _words_among(texts.dictionary, values).take(codes_of(texts), mode="wrap")
+    found: NDArray[np.bool_] = _matches(texts.dictionary, values).take(codes_of(texts), mode="wrap")
     return found
 
 
-def _words_among(dictionary: pa.StringArray, values: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Which words of a dictionary are among `values`; the last one, which is null, is not. The decoder's dictionaries
-    are always the same, so answers are remembered, with the dictionaries, by their address."""
+def _matches(dictionary: pa.StringArray, values: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Which texts of a dictionary are among `values`; the last entry, for null, is false. Results are cached by the
+    address of the dictionary, which is retained: those of the decoder are always the same."""
     _, offsets, octets = dictionary.buffers()
     key = (offsets.address, octets.address if octets else 0, dictionary.offset, len(dictionary), values)
-    known = _KNOWN_WORDS.get(key)
+    known = _CACHED_MATCHES.get(key)
     if known is None:
-        if len(_KNOWN_WORDS) >= MOST_KNOWN:
-            _KNOWN_WORDS.clear()
+        if len(_CACHED_MATCHES) >= MOST_CACHED:
+            _CACHED_MATCHES.clear()
         known = dictionary, np.append(truth_of(one_of(dictionary, values)), False)
-        _KNOWN_WORDS[key] = known
+        _CACHED_MATCHES[key] = known
     return known[1]
 
 
 def numbered(column: Column, values: Collection[str]) -> NDArray[np.int64]:
-    """Which of `values` each text is, from 1 on; 0 for none of them."""
+    """The 1-based index of each text in `values`; 0 if it is not there."""
     texts, known = in_one(column), pa.array(values, pa.string())
     if not pa.types.is_dictionary(texts.type):
         return integers(pc.add(pc.index_in(texts, known).cast(pa.int64()), 1))
-    words = np.append(integers(pc.add(pc.index_in(texts.dictionary, known).cast(pa.int64()), 1)), 0)
-    found: NDArray[np.int64] = words.take(codes_of(texts), mode="wrap")
+    indices = np.append(integers(pc.add(pc.index_in(texts.dictionary, known).cast(pa.int64()), 1)), 0)
+    found: NDArray[np.int64] = indices.take(codes_of(texts), mode="wrap")
     return found
 
 
 def is_noted(notes: Column, note: int) -> NDArray[np.bool_]:
-    """Which rows have a note (of codec.amqp.notes) among their names."""
+    """Rows that have a note (of codec.amqp.notes)."""
     lists = in_one(notes)
     found = np.zeros(len(lists), bool)
     if lists.null_count < len(lists):
@@ -107,13 +106,13 @@ def is_noted(notes: Column, note: int) -> NDArray[np.bool_]:
 
 
 def codes_of(texts: pa.DictionaryArray) -> NDArray[np.int32]:
-    """Which word each text is; -1 for null."""
+    """The dictionary index of each text; -1 for null."""
     codes: NDArray[np.int32] = _filled(texts.indices, -1).to_numpy()
     return codes
 
 
 def _filled(column: Column, value: int) -> Column:
-    """The column, null as `value`."""
+    """The column, with `value` for null."""
     return column.fill_null(value) if column.null_count else column
 
 
@@ -124,18 +123,18 @@ def is_there(column: Column) -> NDArray[np.bool_]:
 
 
 def places_where(marks: NDArray[np.bool_]) -> pa.Int64Array:
-    """The places that are marked: for `take`, which is faster than `filter`."""
+    """Indices of the marked rows: for `take`, which is faster than `filter`."""
     return pa.array(np.flatnonzero(marks))
 
 
 def truth_of(marks: pa.BooleanArray) -> NDArray[np.bool_]:
-    """A column of truth values; null is not true."""
+    """A column of booleans; null is false."""
     truth: NDArray[np.bool_] = _filled(marks, False).to_numpy(zero_copy_only=False)
     return truth
 
 
 def in_one(column: Column) -> pa.Array:
-    """A column in one piece."""
+    """A column as one array."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
@@ -157,13 +156,13 @@ def picked(column: Column, places: NDArray[np.int64]) -> pa.Array:
 
 
 def with_parts(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows as Spark hands them over -> the same, VARIANT columns as all here expect them."""
+    """Rows from Spark -> the same, without null children in VARIANT columns."""
     columns = [_with_parts(column) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, names=rows.schema.names)
 
 
 def _with_parts(column: pa.Array) -> pa.Array:
-    """Under a null the parts of a VARIANT may be null, too, which they must not be."""
+    """Spark sets the children of a null VARIANT to null; here they must be empty."""
     if not pa.types.is_struct(column.type):
         return column
     if not column.null_count:
@@ -173,7 +172,7 @@ def _with_parts(column: pa.Array) -> pa.Array:
 
 
 class Index:
-    """Finds frames of connections among given ones; numbers of frames are not negative."""
+    """Finds frames by (connection, frame number); frame numbers are not negative."""
 
     def __init__(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> None:
         self._connections = np.unique(connections)
@@ -183,7 +182,7 @@ class Index:
         self._keys_in_order = keys[self._order]
 
     def find(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each frame of a connection is among the given ones; -1 where it is not."""
+        """The index of each frame among the given ones; -1 if it is not there."""
         if not len(self._order):
             return np.full(len(frames), -1)
         keys = self._keys(connections, frames)
@@ -192,7 +191,7 @@ class Index:
         return found
 
     def _keys(self, connections: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A number for each frame, negative where none of the given ones can be it."""
+        """A key for each frame, negative if it is not among the given ones."""
         if not len(self._connections):
             return np.full(len(frames), -1)
         place = np.minimum(np.searchsorted(self._connections, connections), len(self._connections) - 1)
@@ -202,8 +201,8 @@ class Index:
 
 
 def values_cut(frames: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Which frames (with `status`, `error`) lost bytes of their arguments, so that those which are there say little:
-    the range of an acknowledgement may be missing, or that there is one."""
+    """Frames (with `status`, `error`) that lost bytes of their arguments: for example, the range of an acknowledgement
+    may be missing."""
     cut: NDArray[np.bool_] = is_among(frames["status"], "partial")
     if cut.any():
         cut &= is_among(frames["error"], str(ERRORS[E_MISSING_VALUES]))

@@ -1,4 +1,4 @@
-"""Arrow types of Spark columns, batches with the columns of a schema, and VARIANT columns.
+"""Arrow types of Spark columns, batches with the columns of a schema, binary columns, and VARIANT columns.
 
 Spark returns a null VARIANT as a null struct with null children, although it declares them as never null; pyarrow will
 not cast that, not even to its own type (`DataFrame.toArrow` does). So `as_structs` makes Spark return ordinary structs
@@ -8,9 +8,12 @@ of the same bytes, and `as_variants` makes VARIANT of them again, with empty byt
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -84,6 +87,19 @@ def bound(columns: Mapping[str, pa.Array], schema: pa.Schema, absent: Collection
         raise ColumnError(f"columns missing: {missing}, not in the table: {unknown}, not absent: {sorted(twice)}")
     typed = {field.name: _of_type(columns[field.name], field.type) for field in schema if field.name in columns}
     return padded(typed, schema)
+
+
+def binary_column(
+    octets: Any,
+    offsets: NDArray[np.signedinteger],
+    valid: NDArray[np.bool_] | None = None,
+    kind: pa.DataType | None = None,
+) -> pa.Array:
+    """A BINARY column (or one of `kind`) over the buffer `octets`, which is not copied: row i has the octets from
+    `offsets[i]` to `offsets[i + 1]`; null where not `valid`."""
+    mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    buffers = [mask, pa.py_buffer(offsets.astype(np.int32, copy=False)), pa.py_buffer(octets)]
+    return pa.Array.from_buffers(kind or pa.binary(), len(offsets) - 1, buffers)
 
 
 def padded(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:

@@ -8,9 +8,7 @@ its hellos.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv6Address
 from typing import Any
 
 import numpy as np
@@ -23,14 +21,14 @@ from codec.amqp.connections.lifecycle import EndedConnections
 from codec.amqp.rows import KNOWN_BY
 from codec.amqp.versions import VERSIONS
 from codec.layers.stack import TRANSPORTS, layer_facts, transports, unread
-from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES, NAME_BYTES, name_flows
+from codec.net.identity import IP_BYTES, NAME_BYTES, name_flows
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, missing, nullable
-from udfs.arrow.types import arrow_schema, arrow_type, padded
+from udfs.arrow.types import arrow_schema, arrow_type, binary_column, padded
 from udfs.schemas import DECODED, FACTS, LEDGER
+from udfs.source.columns import address_text
 
 ARROW_DECODED = arrow_schema(DECODED)
-IPV4_COMPATIBLE = bytes(MAPPED_BYTES)
 # Field of the decoder's records, where the ledger has another name for it.
 COUNTED_AS = {"out_of_order_segments": "out_of_order"}
 _SIDES, _VERSIONS, _CONTENTS = TextTable.of(SIDES), TextTable.of(VERSIONS), TextTable.of(CONTENTS)
@@ -110,9 +108,7 @@ def _texts(numbers: NDArray[np.int64], table: TextTable) -> pa.Array:
 
 def _fixed_texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
     """Texts of `size` octets each."""
-    offsets = np.arange(len(octets) + 1, dtype=np.int32) * size
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(octets))]
-    return pa.Array.from_buffers(pa.string(), len(octets), buffers)
+    return binary_column(np.ascontiguousarray(octets), np.arange(len(octets) + 1) * size, kind=pa.string())
 
 
 def _addresses(octets: NDArray[np.uint8]) -> pa.Array:
@@ -120,15 +116,6 @@ def _addresses(octets: NDArray[np.uint8]) -> pa.Array:
     encoded = _fixed_texts(octets, IP_BYTES).view(pa.binary()).dictionary_encode()
     texts = [address_text(address) for address in encoded.dictionary.to_pylist()]
     return pa.array(texts, pa.string()).take(encoded.indices)
-
-
-def address_text(octets: bytes) -> str:
-    """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
-    if octets.startswith(IPV4_MAPPED):
-        return socket.inet_ntop(socket.AF_INET, octets[MAPPED_BYTES:])
-    if octets.startswith(IPV4_COMPATIBLE):  # inet_ntop would write its end in decimal (RFC 5952 section 5)
-        return str(IPv6Address(octets))
-    return socket.inet_ntop(socket.AF_INET6, octets)
 
 
 def _offered(ended: EndedConnections) -> pa.Array:

@@ -20,7 +20,7 @@ from codec.amqp.rows import NAMES
 from codec.amqp.versions import BODY, ERRORS, FRAME_TYPES, STATUSES, VERSIONS
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import TextTable, nullable
-from udfs.arrow.types import TIMESTAMP, VARIANT, arrow_schema
+from udfs.arrow.types import TIMESTAMP, VARIANT, arrow_schema, binary_column
 from udfs.schemas import DECODED
 
 ARROW_DECODED = arrow_schema(DECODED)
@@ -32,13 +32,8 @@ _NAMES, _STATUSES, _ERRORS = TextTable.of(NAMES), TextTable.of(STATUSES), TextTa
 
 
 def _binary(heap: np.ndarray, ends: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-    """Binary array over a heap of values end to end; `valid` False: null."""
-    offsets = np.zeros(len(ends) + 1, np.int32)
-    offsets[1:] = ends
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(heap.tobytes())]
-    if valid is not None:
-        buffers[0] = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    return pa.Array.from_buffers(pa.binary(), len(ends), buffers)
+    """A column of values end to end in a heap, which is copied: the decoder writes to it again."""
+    return binary_column(heap.tobytes(), np.append(0, ends), valid)
 
 
 def variant_column(value: np.ndarray, metadata: np.ndarray, cells: np.ndarray, at: int) -> pa.Array:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from codec.net.runs import gather_payloads
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from udfs.arrow.fields import heap_of
 from udfs.source.files import error_line, locate
 
 GROUP_BYTES = 1 << 20  # of payload
@@ -190,9 +191,7 @@ def _group(
 
 def _octets(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The octets of a binary column, not copied, and the n + 1 offsets of its values."""
-    _, offset_buffer, data = values.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    octets = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    octets, offsets = heap_of(values)
     return octets[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 

@@ -60,11 +60,11 @@ class Function:
 
     def __str__(self) -> str:
         """How it is called: 'amqp_frame(frame BINARY, version STRING)'."""
-        shown = [
+        parameters = [
             f"{argument.name} {kind}" if argument.default is argument.empty else f"[{argument.name} {kind}]"
             for argument, kind in zip(self.arguments, self.types, strict=True)
         ]
-        return f"{self.name}({', '.join(shown)})"
+        return f"{self.name}({', '.join(parameters)})"
 
 
 # basic.ack 7 on channel 1; connection.secure-ok with the response 'pw'; a content header with a content type and a

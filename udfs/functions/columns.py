@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.amqp.versions import VERSIONS
+from udfs.arrow.fields import heap_of
 
 T = TypeVar("T")
 CODES = {version: code for code, version in enumerate(VERSIONS) if version}
@@ -30,18 +31,10 @@ def octets_of(column: pa.Array) -> Octets:
         column = pc.fill_null(column.cast(pa.binary()), b"")
     elif column.type != pa.binary():
         column = column.cast(pa.binary())
-    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-    if not len(column) or offsets[0] == offsets[-1]:
-        return Octets(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int64))
-    octets = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]].copy()
-    return Octets(octets, offsets.astype(np.int64) - int(offsets[0]))
-
-
-def binary_of(octets: Octets, valid: NDArray[np.bool_]) -> pa.Array:
-    """A BINARY column of these rows, null where not `valid`."""
-    validity = pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
-    buffers = [validity, pa.py_buffer(octets.offsets.astype(np.int32)), pa.py_buffer(octets.octets)]
-    return pa.Array.from_buffers(pa.binary(), len(valid), buffers)
+    if not len(column):
+        return Octets(np.zeros(0, np.uint8), np.zeros(1, np.int64))
+    octets, offsets = heap_of(column)
+    return Octets(octets[offsets[0] : offsets[-1]].copy(), offsets - offsets[0])
 
 
 def version_code(name: str) -> int:

@@ -15,7 +15,8 @@ from codec.amqp.v0_10.tables import COMMAND_ENTRY, CONTROL_ENTRY, entries
 from codec.amqp.v1_0.tables import descriptors
 from codec.net.identity import IPPROTO_TCP, IPV4_MAPPED, name_flows
 from codec.pseudonyms import anonymise_ipv4, anonymise_ipv6, key_of, pseudonym
-from udfs.functions.columns import binary_of, by_distinct, each_version, octets_of, version_code
+from udfs.arrow.types import binary_column
+from udfs.functions.columns import by_distinct, each_version, octets_of, version_code
 
 WITH_PORTS = (IPPROTO_TCP, 17, 132)  # TCP, UDP, SCTP (the Internet's protocol numbers)
 
@@ -101,8 +102,8 @@ def redact_frame(frame: pa.Array, version: pa.Array) -> pa.Array:
 
 
 def _redact(version: int, frames: pa.Array) -> pa.Array:
-    octets = octets_of(frames)
-    return binary_of(octets, blank_secrets(*octets, version))
+    octets, offsets = octets_of(frames)
+    return binary_column(octets, offsets, blank_secrets(octets, offsets, version))
 
 
 def anonymise_ip(ip: pa.Array, key: pa.Array = None) -> pa.Array:
@@ -121,13 +122,13 @@ def anonymise_ip(ip: pa.Array, key: pa.Array = None) -> pa.Array:
 def _anonymised(ips: pa.Array, secret: str | bytes) -> pa.Array:
     distinct = ips.dictionary_encode()
     addresses = [packed(ip) if ip is not None else None for ip in distinct.dictionary.to_pylist()]
-    shown: list[str | None] = [None] * len(addresses)
+    texts: list[str | None] = [None] * len(addresses)
     for width in (4, 16):
         places = [i for i, octets in enumerate(addresses) if octets is not None and len(octets) == width]
-        held = np.frombuffer(b"".join(addresses[i] or b"" for i in places), np.uint8).reshape(-1, width)
-        for i, text in zip(places, _texts(held, key_of(secret)), strict=True):
-            shown[i] = text
-    return pa.array(shown, pa.string()).take(distinct.indices)
+        octets = np.frombuffer(b"".join(addresses[i] or b"" for i in places), np.uint8).reshape(-1, width)
+        for i, text in zip(places, _texts(octets, key_of(secret)), strict=True):
+            texts[i] = text
+    return pa.array(texts, pa.string()).take(distinct.indices)
 
 
 def _texts(octets: np.ndarray, key: bytes) -> list[str]:

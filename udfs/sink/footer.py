@@ -1,8 +1,8 @@
-"""The footer of a Parquet file, for the one thing that pyarrow does not write: which columns are VARIANT.
+"""The footer of a Parquet file: adds the annotation of VARIANT columns, which pyarrow does not write.
 
 A footer is a Thrift structure in the compact protocol (parquet-format, Parquet.thrift: FileMetaData, SchemaElement,
-LogicalType; Thrift, "Thrift compact protocol encoding"). Only the list of schema elements is walked; the annotation
-goes in at the end of an element, everything else stays as it is.
+LogicalType; Thrift, "Thrift compact protocol encoding"). Only the list of schema elements is parsed; the annotation
+is inserted at the end of an element, everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Walk:
         return number >> 1 ^ -(number & 1), kind
 
     def items(self) -> tuple[int, int]:
-        """(how many, wire type) of a list or set."""
+        """(size, wire type) of a list or set."""
         head = self.byte()
         size = head >> 4
         return (self.varint() if size == 15 else size), head & 15
 
     def skip(self, kind: int, within: bool = False) -> None:
-        """Go behind a value; truth values take a byte only `within` a list."""
+        """Skip a value; booleans take a byte only `within` a list."""
         if kind in VARINTS:
             self.varint()
         elif kind == BYTE or (kind in (TRUE, FALSE) and within):
@@ -90,7 +90,7 @@ class Walk:
 
 
 def with_variants(footer: bytes, columns: Collection[str]) -> bytes:
-    """`footer` (FileMetaData) with the named groups annotated as VARIANT. Raises ValueError where one is not there."""
+    """`footer` (FileMetaData) with the named groups annotated as VARIANT. Raises ValueError if one is missing."""
     walk = Walk(footer)
     number, kind = walk.field(0)
     while number != SCHEMA and kind != STOP:

@@ -4,9 +4,8 @@
     files.write(batch)
     name, rows = files.close()
 
-Rows that come from Arrow stay columns; Spark would make rows of them and columns again. Spark, DuckDB, pyarrow and
-polars read what is written here as they read Spark's files: VARIANT is annotated, the schema of the table is kept in
-the footer.
+Arrow columns stay columns; Spark would convert them to rows and back. Spark, DuckDB, pyarrow and polars read these
+files as they read Spark's: VARIANT is annotated, and the footer has the schema of the table.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from udfs.arrow.rows import codes_of, in_one
 from udfs.arrow.umask import private
 from udfs.sink.footer import with_variants
 
-# Nearly every row has a value of its own here: a dictionary would be filled for every page group and then thrown away.
-# Integers are delta encoded instead. (A VARIANT is two binary columns in the file.)
+# Values are nearly unique: a dictionary would be filled for every page group and then discarded. Integers are delta
+# encoded instead. (A VARIANT is two binary columns in the file.)
 UNIQUE_COLUMNS = (
     "frame_no",
     "ts",
@@ -59,8 +58,7 @@ UNIQUE_COLUMNS = (
 )
 COMPRESSION = "zstd"  # a third smaller than snappy here, in the same time
 COMPRESSED = ("octets",)  # columns whose values are compressed already
-# Nobody looks for a range of these: each row group has all senders, sizes and digests, and octets of a VARIANT have no
-# order.
+# Statistics would not help: each row group has all senders, sizes and digests, and octets of a VARIANT have no order.
 NO_STATISTICS = (
     "sender", "frame_type", "class_id", "method_id", "stream_offset", "size", "body_size",
     "payload_size", "body_seen", "body_sha256", "payload", "body", "octets",
@@ -68,33 +66,33 @@ NO_STATISTICS = (
     "headers.metadata",
 )  # fmt: skip
 BUFFER_BYTES = 1 << 20
-# Spark looks for the schema of a table there.
+# Spark reads the schema of a table from here.
 SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
-# A row group is written at a time: as large as a worker can well hold, as readers skip whole groups.
+# Row groups are as large as the memory of a worker allows, because readers skip whole groups.
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 1 << 20
 MAGIC = b"PAR1"
-# What workers tell of the files that they have written.
+# The files that a worker has written.
 ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64())])
 WRITTEN = "folder string, file string, rows bigint"
 
 
 class Marked:
-    """A file to write to whose footer gets its VARIANT columns marked. What is written after `hold` is held back until
-    `close`: that is the footer."""
+    """An output file in whose footer the VARIANT columns are annotated. Writes after `hold` are the footer: they are
+    buffered until `close`."""
 
     closed = False
 
     def __init__(self, stream: pa.NativeFile, variants: list[str]) -> None:
         self._stream, self._variants = stream, variants
-        self._held: list[bytes] | None = None
+        self._footer: list[bytes] | None = None
         self._written = 0
         self._failed = False
 
     def write(self, data: bytes) -> int:
-        if self._held is not None:
-            self._held.append(data)
-        elif not self._failed:  # the buffer in front writes its rest once more when it is destroyed
+        if self._footer is not None:
+            self._footer.append(data)
+        elif not self._failed:  # the buffer before this file writes its rest again when it is destroyed
             self._failed = True
             self._stream.write(data)
             self._failed = False
@@ -102,8 +100,8 @@ class Marked:
         return len(data)
 
     def hold(self) -> None:
-        """The footer comes next."""
-        self._held = []
+        """Buffer the following writes: they are the footer."""
+        self._footer = []
 
     def tell(self) -> int:
         return self._written
@@ -121,19 +119,19 @@ class Marked:
         return False
 
     def close(self) -> None:
-        """Write what was held back; raises ValueError if that is not the end of a Parquet file. A file that is
-        abandoned before its footer is closed as it is."""
+        """Write the footer; raises ValueError if it is not the end of a Parquet file. Without a footer, the file was
+        abandoned and is only closed."""
         if self.closed:
             return
         self.closed = True
-        if self._held is None:
+        if self._footer is None:
             with suppress(OSError):
                 self._stream.close()
             return
-        end = b"".join(self._held)
+        end = b"".join(self._footer)
         size = int.from_bytes(end[-8:-4], "little")
         if end[-4:] != MAGIC or size > len(end) - 8:
-            raise ValueError("what was written does not end as a Parquet file does")
+            raise ValueError("the file does not end like a Parquet file")
         footer = with_variants(end[-8 - size : -8], self._variants)
         self._stream.write(end[: -8 - size] + footer + len(footer).to_bytes(4, "little") + MAGIC)
         self._stream.close()
@@ -141,8 +139,7 @@ class Marked:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How a file is written: a local one for its owner alone, with mode 600 (`owners_only`); in row groups of about
-    `group_bytes`."""
+    """How a file is written. `owners_only`: a local file gets mode 600. `group_bytes`: size of row groups."""
 
     owners_only: bool = False
     group_bytes: int = GROUP_BYTES
@@ -152,8 +149,7 @@ USUAL = FileOptions()
 
 
 class ParquetFiles:
-    """A Parquet file in `directory` of a file system with the rows written; it is there from the first of them on. A
-    directory is made if there is none."""
+    """A Parquet file in `directory` of a file system, created with its first row; so is the directory."""
 
     def __init__(
         self, filesystem: fs.FileSystem, directory: str, schema: StructType, options: FileOptions = USUAL
@@ -169,7 +165,7 @@ class ParquetFiles:
         self._buffer: pa.BufferedOutputStream | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows with the columns of the schema; a row group is written when there is enough for one."""
+        """Add rows with the columns of the schema; a row group is written when it is full."""
         if not batch.num_rows:
             return
         if self._columns is None:
@@ -182,7 +178,7 @@ class ParquetFiles:
             self._flush()
 
     def close(self, empty: pa.Schema | None = None) -> tuple[str, int]:
-        """Name of the file, and how many rows it has. Without rows there is none, or one with the columns `empty`."""
+        """Name and number of rows of the file. Without rows there is no file, or one with the columns `empty`."""
         self._flush()
         if self._writer is None and empty is not None:
             self._open(empty)
@@ -197,7 +193,7 @@ class ParquetFiles:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        rows = with_words_in_use(pa.Table.from_batches(self._waiting))
+        rows = without_unused_texts(pa.Table.from_batches(self._waiting))
         writer = self._writer or self._open(rows.schema)
         writer.write_table(rows, row_group_size=GROUP_ROWS)
         self.rows += self._count
@@ -215,7 +211,7 @@ class ParquetFiles:
         self._file = Marked(stream, variants)
         leaves = [path for field in schema for path in _leaves(field)]
         integers = [field.name for field in schema if _is_integer(field.type)]
-        # pyarrow writes each page apart.
+        # pyarrow writes each page by itself.
         self._buffer = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), BUFFER_BYTES)
         self._writer = pq.ParquetWriter(
             self._buffer,
@@ -231,15 +227,14 @@ class ParquetFiles:
         return self._writer
 
 
-def with_words_in_use(rows: pa.Table) -> pa.Table:
-    """The rows; the dictionaries of columns that have one hold what occurs, as that of a row group should: readers skip
-    it by that."""
-    columns = [_in_use(column) if pa.types.is_dictionary(column.type) else column for column in rows.columns]
+def without_unused_texts(rows: pa.Table) -> pa.Table:
+    """The rows, with dictionaries that have only values that occur: readers skip row groups by them."""
+    columns = [_without_unused(column) if pa.types.is_dictionary(column.type) else column for column in rows.columns]
     return pa.table(columns, names=rows.column_names)
 
 
-def _in_use(words_of: pa.ChunkedArray) -> pa.DictionaryArray:
-    column = in_one(words_of)
+def _without_unused(texts: pa.ChunkedArray) -> pa.DictionaryArray:
+    column = in_one(texts)
     codes = codes_of(column)
     used = np.zeros(len(column.dictionary) + 1, bool)  # the last one: null
     used[codes] = True
@@ -248,8 +243,8 @@ def _in_use(words_of: pa.ChunkedArray) -> pa.DictionaryArray:
     fresh = np.cumsum(used, dtype=np.int32) - 1
     fresh[-1] = -1
     codes = fresh.take(codes, mode="wrap")
-    words = column.dictionary.take(pa.array(np.flatnonzero(used[:-1])))
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0 if used[-1] else None), words)
+    values = column.dictionary.take(pa.array(np.flatnonzero(used[:-1])))
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0 if used[-1] else None), values)
 
 
 def write_folders(
@@ -259,13 +254,13 @@ def write_folders(
     schema_of: Callable[[str], StructType],
     options_of: Callable[[str], FileOptions] = lambda folder: USUAL,
 ) -> Iterator[pa.RecordBatch]:
-    """Write folder, rows, ... into a file in each of these folders in `directory` -> WRITTEN, when all are written. A
-    local `directory` is there: a task that comes late must not make it again."""
+    """Write `parts`, (folder, rows), into a file in each of these folders of `directory`; then WRITTEN. Raises
+    FileNotFoundError if a local `directory` was removed: a late task must not create it again."""
     files: dict[str, ParquetFiles] = {}
     local = isinstance(filesystem, fs.LocalFileSystem)
     for folder, rows in parts:
         if folder not in files:
-            if local and not os.path.isdir(directory):  # the run is over, and nobody waits for this task
+            if local and not os.path.isdir(directory):  # the run is over
                 raise FileNotFoundError(f"{directory}: has been removed")
             files[folder] = ParquetFiles(filesystem, f"{directory}/{folder}", schema_of(folder), options_of(folder))
         files[folder].write(rows)
@@ -280,7 +275,7 @@ def _is_integer(kind: pa.DataType) -> bool:
 
 
 def _leaves(field: pa.Field, above: str = "") -> Iterator[str]:
-    """Paths of the columns in the file that a field becomes."""
+    """Paths of the columns of a field in the file."""
     path = above + field.name
     if pa.types.is_struct(field.type):
         for i in range(field.type.num_fields):

@@ -23,18 +23,18 @@ from codec.variant.python_values import decode
 from udfs.conversation.methods import STREAMS, Streams
 from udfs.decode.key_logs import SecretFiles
 from udfs.schemas import ACCOUNTS, STATES, STREAM_QUEUES
+from udfs.sink import parquet
 from udfs.sink.parquet import FileOptions, write_folders
 from udfs.source.lake import StateFiles, folder
 from udfs.tables import tables_of
 from udfs.tables.config import Config
 
 CONNECTION = "connection_id"
-# Results of workers: written files; and rows without a file, whose `folder` says what their `note` is: the account of a
-# split (ACCOUNT, JSON), the id of a connection whose state this release cannot read (UNREAD), or a queue that is a
-# stream (STREAM_QUEUES, JSON of connection and name).
+# Results of workers: written files, and notes, whose `folder` is ACCOUNT (JSON of the account of a split), UNREAD (a
+# connection whose state this release cannot read: its id) or STREAM_QUEUES (JSON of a queue: its connection and name).
 ACCOUNT, UNREAD = "account", "unread"
-WRITTEN = "folder string, file string, rows bigint, note string"
-ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("note", pa.string())])
+WRITTEN = f"{parquet.WRITTEN}, note string"
+ARROW_WRITTEN = parquet.ARROW_WRITTEN.append(pa.field("note", pa.string()))
 LOST_SIGHT = "lost sight of"  # connections.tcp_end
 
 OF_ACCOUNTS = StructType([StructField("account", StringType())])  # each as JSON

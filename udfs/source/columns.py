@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from functools import cache
 from ipaddress import IPv6Address
@@ -10,52 +11,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from codec.net.identity import IP_BYTES, IPV4_MAPPED, MAPPED_BYTES
 from codec.net.protocols import TCP, skip_name, tunnel_name
 from codec.net.runs import Runs, first_of, gather_payloads, group_flows
 from codec.net.segments import FLOW_KEY_BYTES, SEGMENT
+from udfs.arrow.types import arrow_schema, binary_column
+from udfs.schemas import PACKETS, TCP_RUNS
 from udfs.source.splits import Account, Block
 
 BATCH_BYTES = 16 * 1024 * 1024  # of one record batch, which is in the memory of the JVM twice
 ROW_BYTES = 160  # of a packet row without file name and payload
-IP_BYTES = 16
+IPV4_COMPATIBLE = bytes(MAPPED_BYTES)
 
-RUNS_SCHEMA = pa.schema(
-    [
-        ("flow", pa.binary()),
-        ("order_ns", pa.int64()),
-        ("capture_file", pa.string()),
-        ("first_packet_no", pa.int64()),
-        ("segments", pa.binary()),
-        ("payload", pa.binary()),
-        ("account", pa.string()),
-    ]
-)
-
-PACKETS_SCHEMA = pa.schema(
-    [
-        ("capture_file", pa.string()),
-        ("packet_no", pa.int64()),
-        ("ts", pa.timestamp("us", tz="UTC")),
-        ("ts_ns", pa.int64()),
-        ("link_type", pa.int32()),
-        ("packet_len", pa.int64()),
-        ("captured_len", pa.int64()),
-        ("encapsulation", pa.string()),
-        ("src_ip", pa.string()),
-        ("src_port", pa.int32()),
-        ("dst_ip", pa.string()),
-        ("dst_port", pa.int32()),
-        ("tcp_flags", pa.int32()),
-        ("seq", pa.int64()),
-        ("ack", pa.int64()),
-        ("window", pa.int32()),
-        ("wire_len", pa.int64()),
-        ("cap_len", pa.int64()),
-        ("payload", pa.binary()),
-        ("skipped", pa.string()),
-        ("error", pa.string()),
-    ]
-)
+RUNS_SCHEMA, PACKETS_SCHEMA = arrow_schema(TCP_RUNS), arrow_schema(PACKETS)
 
 
 def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[pa.RecordBatch]:
@@ -64,12 +32,12 @@ def run_batches(runs: Runs, capture_file: str, refer: bool = False) -> Iterator[
     count = len(first)
     batch = pa.record_batch(
         [
-            _binary(runs.keys, np.arange(count + 1) * FLOW_KEY_BYTES),
+            binary_column(runs.keys, np.arange(count + 1) * FLOW_KEY_BYTES),
             pa.array(first["order_ns"]),
             pa.repeat(capture_file, count),
             pa.array(first["packet_no"]),
-            _binary(runs.segments, runs.segment_offsets * SEGMENT.itemsize),
-            _binary(runs.payload, runs.payload_offsets, np.full(count, refer)),
+            binary_column(runs.segments, runs.segment_offsets * SEGMENT.itemsize),
+            binary_column(runs.payload, runs.payload_offsets, np.full(count, not refer)),
             pa.nulls(count, pa.string()),
         ],
         schema=RUNS_SCHEMA,
@@ -108,7 +76,7 @@ def packet_batches(block: Block, capture_file: str, keep: NDArray[np.bool_] | No
         "src_port": pa.array(np.where(from_high, high, low), mask=none),
         "dst_ip": target,
         "dst_port": pa.array(np.where(from_high, low, high), mask=none),
-        "payload": _binary(payload, offsets, none),
+        "payload": binary_column(payload, offsets, ~none),
         "skipped": _skip_names(skip),
         "error": pa.nulls(len(skip), pa.string()),
     }
@@ -125,31 +93,30 @@ def error_batch(account: Account) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"capture_file": account.capture_file, "error": account.error}], PACKETS_SCHEMA)
 
 
-def _binary(data: NDArray[np.generic], offsets: NDArray[np.int64], none: NDArray[np.bool_] | None = None) -> pa.Array:
-    """A binary column over the bytes of `data`, zero-copy; null where `none`."""
-    valid = None if none is None else pa.array(~none).buffers()[1]
-    buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
-
-
 def _addresses(keys: NDArray[np.uint8], direction: NDArray[np.uint8]) -> tuple[pa.Array, pa.Array]:
     """Text of the source and target addresses; each distinct pair is formatted once."""
     pair_of, pairs = group_flows(keys, np.zeros(len(keys), np.int32))
     distinct = keys[first_of(pair_of, pairs)]
     texts = pa.array(
-        [_text(row[at : at + IP_BYTES].tobytes(), bool(row.any())) for row in distinct for at in (0, 16)], pa.string()
+        [
+            address_text(row[at : at + IP_BYTES].tobytes()) if row.any() else None  # None: no IP header
+            for row in distinct
+            for at in (0, IP_BYTES)
+        ],
+        pa.string(),
     )
     source = 2 * pair_of + direction
     return texts.take(pa.array(source)), texts.take(pa.array(source ^ 1))
 
 
 @cache
-def _text(octets: bytes, known: bool) -> str | None:
-    """Text of an address; None for a packet without an IP header."""
-    if not known:
-        return None
-    address = IPv6Address(octets)
-    return str(address.ipv4_mapped or address)
+def address_text(octets: bytes) -> str:
+    """The usual text of a 16-octet address; IPv4 ones are mapped (RFC 4291 section 2.5.5.2)."""
+    if octets.startswith(IPV4_MAPPED):
+        return socket.inet_ntop(socket.AF_INET, octets[MAPPED_BYTES:])
+    if octets.startswith(IPV4_COMPATIBLE):  # inet_ntop would write its end in decimal (RFC 5952 section 5)
+        return str(IPv6Address(octets))
+    return socket.inet_ntop(socket.AF_INET6, octets)
 
 
 def _encapsulations(tunnels: NDArray[np.int64]) -> pa.Array:

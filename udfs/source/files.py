@@ -148,11 +148,11 @@ def locate(uri: str) -> Place:
 
 
 class Parts(NamedTuple):
-    """Parts of a URI: `login` is `name:password@`, `shown` its public part; `options` begin with '?'."""
+    """Parts of a URI: `login` is `name:password@`, `public` its public part; `options` begin with '?'."""
 
     scheme: str
     login: str
-    shown: str
+    public: str
     place: str
     options: str
 
@@ -170,8 +170,8 @@ def parts_of(uri: str) -> Parts:
     end = (rest if unescaped else authority).rfind("@") + 1
     login, (place, _, options) = rest[:end], rest[end:].partition("?")
     name, colon, _ = login.partition(":")
-    shown = name + "@" if scheme.startswith("abfs") else ""  # there the name is the container
-    return Parts(scheme, login, shown if colon else login, place, f"?{options}" if options else "")
+    public = name + "@" if scheme.startswith("abfs") else ""  # its name is the container
+    return Parts(scheme, login, public if colon else login, place, f"?{options}" if options else "")
 
 
 def public_uri(uri: str) -> str:
@@ -179,7 +179,7 @@ def public_uri(uri: str) -> str:
     if uri.startswith(LOCAL) or not SCHEME.match(uri):
         return uri
     parts = parts_of(uri)
-    return f"{parts.scheme}://{parts.shown}{parts.place}"
+    return f"{parts.scheme}://{parts.public}{parts.place}"
 
 
 def masked(text: str, *words: str) -> str:
@@ -192,9 +192,9 @@ def masked(text: str, *words: str) -> str:
         if found is None or found[0] == LOCAL:
             continue
         parts = parts_of(word[found.start() :])
-        for secret, shown in ((parts.login, parts.shown), (parts.options, "")):
+        for secret, public in ((parts.login, parts.public), (parts.options, "")):
             for spelled in filter(None, (secret, unquote(secret))):  # some systems unescape URIs in messages
-                text = text.replace(spelled, shown)
+                text = text.replace(spelled, public)
     return text
 
 

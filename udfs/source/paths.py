@@ -184,8 +184,8 @@ def _in_directory(place: Place) -> Iterator[CaptureFile]:
     """Captures below a directory; a subdirectory that cannot be listed is a file with a problem."""
     if not place.local:
         infos = [info for info in _listed(place, True) if info.type == fs.FileType.File]
-        shown = [info for info in infos if not _hidden(_relative(place, info.path))]
-        yield from _captures(_remote_file(place, info) for info in shown)
+        visible = [info for info in infos if not _hidden(_relative(place, info.path))]
+        yield from _captures(_remote_file(place, info) for info in visible)
         return
     unreadable: list[OSError] = []
     yield from _captures(_local_file(place, path) for path in below(place.path, unreadable.append))
