@@ -16,16 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from codec.errors import WirehareError
-from jobs import decode
+from jobs.arguments import add_tables, moment, output_file, tables_directory, write_text
 from jobs.console import print_result, print_status, step
 from jobs.decode import start
-from jobs.outputs import writable
 from jobs.running import FOUND, OK, UNREADABLE, ExitStatus, ExitStatuses, UsageError, cause, run_standalone
 from jobs.stopping import run_interruptibly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
@@ -60,8 +58,8 @@ UNREADABLE_FILES = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "CANNOT_MERGE_SCHEMA
 # Auditing a byte of tables is as much work as decoding this many bytes of captures. Decides which JIT compiler Java
 # uses: with the full one the audit of 420,000 messages took 59 CPU seconds, with the quick one 34.
 DECODE_FACTOR = 2
-# How much of a finding is printed on a terminal.
-FINDINGS_SHOWN = 4
+FINDINGS_SHOWN = 4  # findings of a rule in the report
+# Limits of the text for a terminal.
 WIDTH, NAMES, NAME_CHARACTERS, EVIDENCE_CHARACTERS = 118, 4, 40, 120
 SMALL_BYTES = 2 << 20  # of tables that fit into one partition
 
@@ -74,33 +72,24 @@ class Inputs(NamedTuple):
     outputs: Mapping[str, Place]
 
 
-class TablesError(WirehareError):
-    """The tables are missing or cannot be read; the message is one line that says what is wrong."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "tables",
-        metavar="TABLES",
-        help="directory that `wirehare decode` has written, or a lake of `wirehare ingest`, or a URI of one",
-    )
+    add_tables(parser)
     parser.add_argument(
         "--since",
         metavar="T",
-        type=moment,
+        type=day_or_moment,
         help="only rows that end after then: yesterday, today, 2026-01-31T08:00 (UTC); of a lake, files of other days "
         "are not read",
     )
-    parser.add_argument("--until", metavar="T", type=moment, help="only rows that begin before then")
+    parser.add_argument("--until", metavar="T", type=day_or_moment, help="only rows that begin before then")
     add_report(parser)
 
 
-def moment(text: str) -> int:
+def day_or_moment(text: str) -> int:
     """Nanoseconds since 1970 UTC: the start of 'today' or 'yesterday', or a time as `wirehare decode` takes it."""
-    if text not in DAYS_AGO:
-        return decode.moment(text)
-    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return decode.moment((today - timedelta(days=DAYS_AGO[text])).isoformat())
+    if text in DAYS_AGO:
+        text = (datetime.now(UTC).date() - timedelta(days=DAYS_AGO[text])).isoformat()
+    return moment(text)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
@@ -130,9 +119,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--baseline", metavar="FILE", help="JSON of an earlier audit: findings are marked as new, persisting or gone"
     )
     parser.add_argument(
-        "--config",
-        metavar="FILE",
-        help="TOML with thresholds, disabled rules, accepted exceptions, custom rules",
+        "--config", metavar="FILE", help="TOML with thresholds, disabled rules, accepted exceptions, custom rules"
     )
     parser.add_argument(
         "--title", metavar="TEXT", default="AMQP audit", help="heading of the report (default: AMQP audit)"
@@ -141,17 +128,17 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def exit_statuses() -> ExitStatuses:
     """Exit statuses of job-specific errors."""
+    from pipeline.output.place import TablesError
+
     return {TablesError: ExitStatus(UNREADABLE)}
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit: check all arguments first, write the outputs last; return the exit code."""
-    from pipeline.lake.place import is_lake
-
     started = time.monotonic()
     wanted = check_inputs(arguments)
     source = open_tables(arguments.tables)
-    byte_size = lake_size(arguments) if is_lake(source) else directory_size(source)
+    byte_size = tables_size(source, arguments)
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(import_modules)
         spark = run_interruptibly(lambda: start(byte_size * DECODE_FACTOR))
@@ -169,20 +156,36 @@ def import_modules() -> None:
 
 def check_inputs(arguments: argparse.Namespace) -> Inputs:
     """Read the baseline and the configuration, and check the outputs. Raises UsageError."""
-    outputs = {name: writable(name) for name in (arguments.report, arguments.json) if name}
-    return Inputs(read_baseline(arguments.baseline), read_config(arguments.config), outputs)
+    from pipeline.audit import config
+    from pipeline.output.place import OutputError, place
+    from pipeline.report import baseline
+    from udfs.source.files import first_line
+
+    outputs = {name: output_file(name) for name in (arguments.report, arguments.json) if name}
+    previous = settings = None
+    if arguments.baseline is not None:
+        try:
+            file = place(arguments.baseline)
+            with file.files.open_input_stream(file.path) as stream:
+                previous = baseline.read(stream.read().decode())
+        except (OSError, OutputError, UnicodeDecodeError) as error:
+            raise UsageError(f"--baseline {arguments.baseline}: cannot be read ({first_line(error)})") from error
+        except baseline.BaselineError as error:
+            raise UsageError(f"--baseline {arguments.baseline}: {error}") from error
+    if arguments.config is not None:
+        try:
+            settings = config.read(arguments.config)
+        except config.ConfigError as error:
+            raise UsageError(f"--config {error}") from error
+    return Inputs(previous, settings, outputs)
 
 
 def audit_tables(
-    spark: SparkSession,
-    source: Place,
-    byte_size: int,
-    wanted: Inputs,
-    arguments: argparse.Namespace,
-    started: float,
+    spark: SparkSession, source: Place, byte_size: int, wanted: Inputs, arguments: argparse.Namespace, started: float
 ) -> int:
     """Audit the tables in `source` (`byte_size` bytes) in a running session; return the exit code. `started`: start
     time of the job, from time.monotonic()."""
+    from pipeline.audit.contexts.sources import SMALL, UNINFERRED
     from pipeline.output.swap import staged_child
     from pipeline.output.writing import FINDINGS
     from pipeline.report.baseline import document
@@ -190,83 +193,73 @@ def audit_tables(
     from pipeline.report.coverage import rules_of, unchecked
     from pipeline.report.formats import FORMATS, Audit
     from pipeline.report.page import page
-    from pipeline.session import grouping_settings, on_one_machine, settings
+    from pipeline.session import INTERPRETED_BYTES, grouping_settings, on_one_machine, plan_settings, settings
     from udfs.source.files import public_uri
 
     now = datetime.now(UTC)
+    plans = {**plan_settings(small=byte_size < INTERPRETED_BYTES), **UNINFERRED} if byte_size >= SMALL_BYTES else SMALL
     with staged_child(arguments.tables, FINDINGS) as stage:
         if not on_one_machine(spark):
             stage.publish()  # executors of another user write there
-        with settings(spark, {**grouping_settings(spark), **plan_settings(byte_size)}):
+        with settings(spark, {**grouping_settings(spark), **plans}):
             facts, compare, verdict = run_interruptibly(
                 lambda: find_and_compare(spark, arguments, source, stage, wanted, byte_size), [spark]
             )
         with step("writing the report", "Report written"):
-            texts = {
-                arguments.report: page(
-                    facts, compare, verdict, arguments.title, source.display_name, now, wanted.config
-                )
-            }
-            rules = rules_of(wanted.config)
+            rules, uri = rules_of(wanted.config), public_uri(arguments.tables)
             left = unchecked(facts, rules)
             as_json = document(facts, compare, verdict.document(), arguments.title, now, left)
-            if arguments.json:
-                texts[arguments.json] = as_json
-            broken = cards(facts, compare, FINDINGS_SHOWN, public_uri(arguments.tables), rules)
-    for name, text in texts.items():
-        write(wanted.outputs[name], text)
-    tell: Callable[[str], None] = print_result if arguments.format == "text" else print_status
+            broken = cards(facts, compare, FINDINGS_SHOWN, uri, rules)
+            html = page(facts, compare, verdict, arguments.title, source.display_name, now, wanted.config)
+    write_text(wanted.outputs[arguments.report], html)
+    if arguments.json:
+        write_text(wanted.outputs[arguments.json], as_json)
+    print_line = print_result if arguments.format == "text" else print_status
     if arguments.format != "text":
         audit = Audit(facts, compare, verdict, rules, broken, left)
         print(FORMATS[arguments.format](audit) if arguments.format in FORMATS else as_json)
-    tell(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
+    print_line(f"{verdict.sentence} Audited in {time.monotonic() - started:.1f} s.")
     worst = most_important(broken)
     for card in worst:
-        tell(card_text(card))
-    tell(f"The report is {wanted.outputs[arguments.report].display_name}")
+        print_line(card_text(card))
+    print_line(f"The report is {wanted.outputs[arguments.report].display_name}")
     if worst:
         rule_id = worst[0].rule_id
-        command = ["wirehare", "cut", public_uri(arguments.tables)]
-        command += ["--finding", rule_id, "-o", f"{rule_id.lower()}.pcapng"]
-        tell(f"Next: open it, or cut out the packets that {rule_id} is about: {shlex.join(command)}")
+        command = shlex.join(["wirehare", "cut", uri, "--finding", rule_id, "-o", f"{rule_id.lower()}.pcapng"])
+        print_line(f"Next: open it, or cut out the packets that {rule_id} is about: {command}")
     return FOUND if verdict.failed else OK
 
 
 def card_text(card: Card) -> str:
     """A broken rule for the terminal: what, how often, by whom, what happened, what to do."""
+    from pipeline.output.units import plural
     from pipeline.report.text import plain_text
 
     names = [plain_text(name, NAME_CHARACTERS) for name in [*card.names["application"], *card.names["things"]][:NAMES]]
-    number = f"{card.findings:,} {'finding' if card.findings == 1 else 'findings'}"
-    happened = ", ".join(f"{name} {plain_text(value, EVIDENCE_CHARACTERS)}".strip() for name, value in card.highlights)
-    lines = [
-        f"{card.summary} {number}{': ' if names else ''}{', '.join(names)}",
-        happened,
-        card.rule.remedy if card.rule else "",
-    ]
-    heads = [f"  {card.rule_id:<8}", " " * 10, "       -> "]
+    number = plural(card.findings, "finding")
+    paragraphs = {
+        f"  {card.rule_id:<8}": f"{card.summary} {number}{': ' if names else ''}{', '.join(names)}",
+        " " * 10: ", ".join(
+            f"{name} {plain_text(value, EVIDENCE_CHARACTERS)}".strip() for name, value in card.highlights
+        ),
+        "       -> ": card.rule.remedy if card.rule else "",
+    }
     return "\n".join(
-        textwrap.fill(line, WIDTH, initial_indent=head, subsequent_indent=" " * 10)
-        for head, line in zip(heads, lines, strict=True)
-        if line
+        textwrap.fill(text, WIDTH, initial_indent=head, subsequent_indent=" " * 10)
+        for head, text in paragraphs.items()
+        if text
     )
 
 
 def find_and_compare(
-    spark: SparkSession,
-    arguments: argparse.Namespace,
-    source: Place,
-    stage: Place,
-    wanted: Inputs,
-    byte_size: int,
+    spark: SparkSession, arguments: argparse.Namespace, source: Place, stage: Place, wanted: Inputs, byte_size: int
 ) -> tuple[Facts, Comparison, Verdict]:
-    """Write the findings to `stage`; return the facts of the report, the comparison with the baseline, and the verdict.
-
-    Raises TablesError if files of a table cannot be read.
-    """
+    """Write the findings to `stage`; return facts of the report, comparison with the baseline, verdict. Raises
+    TablesError if files of a table cannot be read."""
     import pipeline
     from pipeline.lake.place import is_lake
     from pipeline.output import parquet
+    from pipeline.output.place import TablesError
     from pipeline.report.baseline import compare
     from pipeline.report.coverage import coverage_check, rules_of
     from pipeline.report.facts import collect_facts
@@ -300,27 +293,17 @@ def find_and_compare(
     return facts, difference, verdict(facts, difference, arguments.fail_on, rules)
 
 
-def plan_settings(byte_size: int) -> Mapping[str, str]:
-    """Spark settings for tables of `byte_size` bytes."""
-    from pipeline.audit.contexts.sources import SMALL, UNINFERRED
-    from pipeline.session import INTERPRETED_BYTES, plan_settings
-
-    return SMALL if byte_size < SMALL_BYTES else {**plan_settings(small=byte_size < INTERPRETED_BYTES), **UNINFERRED}
-
-
-def directory_size(directory: Place) -> int:
-    """Bytes of all files in a directory."""
+def tables_size(source: Place, arguments: argparse.Namespace) -> int:
+    """Bytes of the files to audit."""
     import pyarrow.fs
 
-    selector = pyarrow.fs.FileSelector(directory.path, recursive=True)
-    return sum(info.size or 0 for info in directory.files.get_file_info(selector))
-
-
-def lake_size(arguments: argparse.Namespace) -> int:
-    """Bytes of the audited files of a lake."""
+    from pipeline.lake.place import is_lake
     from pipeline.lake.reading import Span, named_files
 
-    return sum(file.size for file in named_files(arguments.tables, Span(arguments.since, arguments.until)))
+    if is_lake(source):
+        return sum(file.size for file in named_files(arguments.tables, Span(arguments.since, arguments.until)))
+    selector = pyarrow.fs.FileSelector(source.path, recursive=True)
+    return sum(info.size or 0 for info in source.files.get_file_info(selector))
 
 
 def open_tables(directory: str) -> Place:
@@ -330,17 +313,12 @@ def open_tables(directory: str) -> Place:
     from pipeline.lake.layout import LakeError
     from pipeline.lake.log import Log
     from pipeline.lake.place import is_lake, open_lake
-    from pipeline.output.place import OutputError, place
+    from pipeline.output.place import TablesError
     from pipeline.schemas import TABLES
     from udfs.source.files import first_line
 
-    try:
-        source = place(directory)
-        entries = source.entries()
-    except OutputError as error:
-        raise TablesError(str(error).replace("write tables into", "read tables from")) from error
-    if entries is None:
-        raise TablesError(f"{directory}: no such directory; expected one that `wirehare decode` has written")
+    source = tables_directory(directory)
+    entries = source.entries() or []
     if is_lake(source):
         try:
             if not Log(open_lake(directory), directory).batch("captures"):
@@ -351,7 +329,7 @@ def open_tables(directory: str) -> Place:
     missing = [name for name in TABLES if name not in entries and name not in OPTIONAL]
     if missing:
         raise TablesError(
-            f"{directory}: holds no table {', '.join(missing)}; "
+            f"{directory}: has no table {', '.join(missing)}; "
             "expected all that `wirehare decode` writes without --tables"
         )
     for name, schema in TABLES.items():
@@ -359,50 +337,12 @@ def open_tables(directory: str) -> Place:
             columns = set(source.child(name).dataset().schema.names) if name in entries else set(schema.names)
         except (OSError, pa.ArrowInvalid) as error:
             raise TablesError(f"{directory}: table {name} cannot be read ({first_line(error)})") from error
-        absent = [
-            column for column in ("connection_id", "capture_file") if column in schema.names and column not in columns
-        ]
+        absent = {"connection_id", "capture_file"} & {*schema.names} - columns
         if absent:
-            raise TablesError(f"{directory}: table {name} has no column {absent[0]}; is it one of ours?")
+            raise TablesError(
+                f"{directory}: table {name} has no column {min(absent)}; expected one of `wirehare decode`"
+            )
     return source
-
-
-def read_baseline(name: str | None) -> Previous | None:
-    """The audit in the file --baseline. Raises UsageError."""
-    from pipeline.output.place import OutputError, place
-    from pipeline.report.baseline import BaselineError, read
-    from udfs.source.files import first_line
-
-    if name is None:
-        return None
-    try:
-        file = place(name)
-        with file.files.open_input_stream(file.path) as stream:
-            return read(stream.read().decode())
-    except (OSError, OutputError, UnicodeDecodeError) as error:
-        raise UsageError(f"--baseline {name}: cannot be read ({first_line(error)})") from error
-    except BaselineError as error:
-        raise UsageError(f"--baseline {name}: {error}") from error
-
-
-def read_config(name: str | None) -> Config | None:
-    """The configuration in the file --config. Raises UsageError."""
-    from pipeline.audit import config
-
-    if name is None:
-        return None
-    try:
-        return config.read(name)
-    except config.ConfigError as error:
-        raise UsageError(f"--config {error}") from error
-
-
-def write(target: Place, text: str) -> None:
-    """Write a file, replacing the old one in one step."""
-    from pipeline.output.place import sink
-
-    with sink(target) as out:
-        out.write(text.encode(errors="replace"))
 
 
 if __name__ == "__main__":

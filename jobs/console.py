@@ -34,15 +34,15 @@ def set_quiet(wanted: bool) -> None:
     Verbosity.quiet = wanted
 
 
-def print_error(line: str) -> None:
+def print_error(text: str) -> None:
     """Print an error, one line, to stderr."""
-    print(line, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)
 
 
-def print_status(line: str) -> None:
+def print_status(text: str) -> None:
     """Print a status line to stderr, unless the run is quiet."""
     if not Verbosity.quiet:
-        print_error(line)
+        print_error(text)
 
 
 def print_result(text: str) -> None:

@@ -10,14 +10,14 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_file, tables_directory
 from jobs.console import print_error, print_status, step
-from jobs.decode import PORTS, start
-from jobs.outputs import STANDARD_OUTPUT, writable
+from jobs.decode import start
 from jobs.running import FOUND, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, UsageError, run_standalone
 from jobs.stopping import run_interruptibly
 from udfs.source.files import first_line, public_uri
@@ -47,49 +47,29 @@ exit codes:
   4  Spark or the file system failed; nothing was written
 """
 LARGEST = (1 << 63) - 1  # LONG
-Endpoint = tuple[str, int]  # IP address, port
-Endpoints = tuple[Endpoint, ...]  # one or two
+Endpoints = tuple[tuple[str, int], ...]  # IP address and port, of one or two
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "tables",
-        metavar="TABLES",
-        help="directory that `wirehare decode` has written, or a lake of `wirehare ingest`, or a URI of one",
-    )
+    add_tables(parser)
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="the pcapng file to write; - for standard output"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     rows = parser.add_argument_group("what to cut (several add up)")
-    rows.add_argument(
+    add_list(
+        rows,
         "--connection",
-        metavar="ID",
-        nargs="+",
-        type=connection,
-        action="extend",
-        help="all packets of these connections: a connection_id, IP:PORT of one side, or IP:PORT-IP:PORT of both "
+        "ID",
+        "all packets of these connections: a connection_id, IP:PORT of one side, or IP:PORT-IP:PORT of both "
         "([IP]:PORT for IPv6)",
+        connection,
     )
-    rows.add_argument(
-        "--message",
-        metavar="ID/FRAME",
-        nargs="+",
-        type=message_key,
-        action="extend",
-        help="a message by connection_id/first_frame_no, with the frames that settled it or gave it back",
-    )
-    rows.add_argument(
-        "--message-id", metavar="TEXT", nargs="+", action="extend", help="messages with this property message-id"
-    )
-    rows.add_argument(
-        "--finding",
-        metavar="RULE[/ID[/FRAME]]",
-        nargs="+",
-        type=finding,
-        action="extend",
-        help="findings of a rule, or only those of a connection, or only the one of a frame",
-    )
+    about = "a message by connection_id/first_frame_no, with the frames that settled it or returned it"
+    add_list(rows, "--message", "ID/FRAME", about, message_key)
+    add_list(rows, "--message-id", "TEXT", "messages with this property message-id")
+    about = "findings of a rule, or only those of a connection, or only the one of a frame"
+    add_list(rows, "--finding", "RULE[/ID[/FRAME]]", about, finding)
     rows.add_argument("--where", metavar="SQL", help="rows of a table where this condition holds (Spark SQL)")
     rows.add_argument("--table", metavar="NAME", default="frames", help="the table for --where (default: frames)")
     more = parser.add_argument_group("how much")
@@ -113,13 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--decrypted", action="store_true", help="rewrite these connections in clear, with all of their packets"
     )
-    inside.add_argument(
-        "--keylog",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        help="key logs with their secrets; secrets in the captures themselves are found without it",
-    )
+    about = "key logs with their secrets; secrets in the captures themselves are found without it"
+    add_list(inside, "--keylog", "FILE", about)
     share = parser.add_argument_group("to share it")
     share.add_argument(
         "--redact", action="store_true", help="blank message bodies, passwords and all bytes that were not understood"
@@ -132,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def number(text: str) -> int:
-    """A connection_id, or a frame_no."""
+    """A connection_id, or a frame_no. Raises ArgumentTypeError."""
     if not text.isdecimal() or int(text) > LARGEST:
         raise argparse.ArgumentTypeError(f"{text!r} is not a connection_id; expected a number as in the tables")
     return int(text)
@@ -151,7 +126,7 @@ def connection(text: str) -> int | Endpoints:
         ) from None
 
 
-def endpoint(text: str) -> Endpoint:
+def endpoint(text: str) -> tuple[str, int]:
     """The address and port of one side. Raises ValueError."""
     ip, _, port = text.rpartition(":")
     address = ip_address(ip.removeprefix("[").removesuffix("]"))
@@ -202,24 +177,21 @@ def exit_statuses() -> ExitStatuses:
 
 def run(arguments: argparse.Namespace) -> int:
     """Cut: check all arguments first, write the file last; return the exit code."""
-    from pipeline.extract import TablesError, cut_rows, from_files
+    from pipeline.extract import cut_rows, from_files
     from pipeline.extract.originals import COLUMNS, originals
-    from pipeline.output.place import OutputError, place
+    from pipeline.output.place import sink
 
     started = time.monotonic()
     how = cut_options(arguments)
-    try:
-        directory = place(arguments.tables)
-        if directory.entries() is None:
-            raise TablesError(f"{arguments.tables}: no such directory; expected one that `wirehare decode` has written")
-    except OutputError as error:
-        raise TablesError(str(error).replace("write tables into", "read tables from")) from error
+    directory = tables_directory(arguments.tables)
     rows = from_files(directory, arguments.tables)
     captures = originals(rows("captures", COLUMNS), arguments.captures)
     target = None if arguments.output == STANDARD_OUTPUT else output_place(arguments, captures)
     chosen = chosen_rows(arguments, rows, directory)
-    with open_output(target) as file:
+    # a file replaces the old one when the cut has succeeded
+    with contextlib.nullcontext(sys.stdout.buffer) if target is None else sink(target) as file:
         result = cut_rows(rows, chosen, file, how, captures)
+        file.flush()
     print_summary(result, arguments, time.monotonic() - started)
     for problem in result.problems:
         print_error(f"wirehare cut: {problem}")
@@ -228,6 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def cut_options(arguments: argparse.Namespace) -> CutOptions:
     """The options of the cut. Raises UsageError."""
+    from codec.pseudonyms import key_of
     from pipeline.extract import CutOptions
     from udfs.decode.key_logs import require_key_logs
     from udfs.source.paths import anchored
@@ -241,36 +214,29 @@ def cut_options(arguments: argparse.Namespace) -> CutOptions:
         raise UsageError("--keylog: packets are cut as they are; expected --with-secrets or --decrypted too")
     key_logs = tuple(anchored(path) for path in arguments.keylog or ())
     require_key_logs(key_logs)
+    try:
+        key = key_of(Path(arguments.anonymise).read_bytes()) if arguments.anonymise is not None else None
+    except OSError as error:
+        raise UsageError(f"--anonymise {arguments.anonymise}: cannot be read ({first_line(error)})") from error
+    except ValueError as error:
+        raise UsageError(f"--anonymise {arguments.anonymise}: {error}") from error
     return CutOptions(
         arguments.whole,
         not arguments.only,
         arguments.captures,
         arguments.redact,
-        read_key(arguments.anonymise),
+        key,
         arguments.with_secrets,
         arguments.decrypted,
         key_logs,
     )
 
 
-def read_key(name: str | None) -> bytes | None:
-    """The key in a file. Raises UsageError."""
-    from codec.pseudonyms import key_of
-
-    if name is None:
-        return None
-    try:
-        return key_of(Path(name).read_bytes())
-    except OSError as error:
-        raise UsageError(f"--anonymise {name}: cannot be read ({first_line(error)})") from error
-    except ValueError as error:
-        raise UsageError(f"--anonymise {name}: {error}") from error
-
-
 def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> Choice:
     """The rows that the arguments select. Raises UsageError, TablesError."""
     import pyarrow as pa
 
+    from pipeline.audit.catalogue import catalogue
     from pipeline.extract import KEYS, Choice
     from pipeline.extract.choice import findings
 
@@ -280,12 +246,12 @@ def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> 
     if arguments.message_id:
         keys = pa.table({"message_id": pa.array(arguments.message_id, pa.string())})
         chosen.add("messages", rows("messages", KEYS["messages"], keys))
-    if arguments.finding:
-        require_findings(directory)
     for rule, connection_id, frame_no in arguments.finding or ():
+        has_findings(directory, required=True)
         found = findings(rows, rule, connection_id, frame_no)
-        if not len(found):
-            require_rule(rule, rows)
+        known = {rule} if len(found) else {*catalogue(), *rows("findings", ["rule_id"])["rule_id"].to_pylist()}
+        if rule not in known:
+            raise UsageError(f"--finding {rule}: there is no rule {rule!r}{meant(rule, sorted(known))}")
         chosen.add("findings", found)
     if arguments.where is not None:
         if arguments.table not in KEYS:
@@ -294,26 +260,14 @@ def chosen_rows(arguments: argparse.Namespace, rows: Rows, directory: Place) -> 
     return chosen
 
 
-def has_findings(directory: Place) -> bool:
-    """Whether the directory has the findings of an audit."""
-    return "findings" in (directory.entries() or ())
-
-
-def require_findings(directory: Place) -> None:
-    """Raise TablesError if there are no findings."""
+def has_findings(directory: Place, required: bool = False) -> bool:
+    """Whether the directory has the findings of an audit. Raises TablesError if they are `required` and missing."""
     from pipeline.extract import TablesError
 
-    if not has_findings(directory):
-        raise TablesError(f"{directory.display_name}: holds no table findings; `wirehare audit` writes it")
-
-
-def require_rule(name: str, rows: Rows) -> None:
-    """Raise UsageError for an unknown rule."""
-    from pipeline.audit.catalogue import catalogue
-
-    known = {*catalogue(), *rows("findings", ["rule_id"])["rule_id"].to_pylist()}  # the latter has custom rules, too
-    if name not in known:
-        raise UsageError(f"--finding {name}: there is no rule {name!r}{meant(name, sorted(known))}")
+    found = "findings" in (directory.entries() or ())
+    if required and not found:
+        raise TablesError(f"{directory.display_name}: has no table findings; `wirehare audit` writes it")
+    return found
 
 
 def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
@@ -331,8 +285,8 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
                 keys |= {f"{side}_ip": pa.array([ip]), f"{side}_port": pa.array([port], pa.int32())}
         found.update(rows("connections", ["connection_id"], pa.table(keys))["connection_id"].to_pylist())
     if not found:
-        shown = "-".join(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in ends)
-        raise CutError(f"there is no connection {'between' if len(ends) > 1 else 'of'} {shown} in the tables")
+        between = "-".join(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in ends)
+        raise CutError(f"there is no connection {'between' if len(ends) > 1 else 'of'} {between} in the tables")
     return found
 
 
@@ -347,12 +301,11 @@ def rows_where(table: str, condition: str, directory: Place, uri: str) -> Any:
     from pipeline.extract import KEYS
     from pipeline.lake.place import is_lake
 
-    if table == "findings":
-        require_findings(directory)
+    audited = has_findings(directory, required=table == "findings")
     spark = run_interruptibly(start)
     for name, frame in pipeline.load(spark, uri if is_lake(directory) else directory.pattern).items():
         frame.createOrReplaceTempView(name)
-    if has_findings(directory):
+    if audited:
         spark.read.parquet(directory.child("findings").pattern).createOrReplaceTempView("findings")
     try:
         with step(f"looking for {table}", f"Rows of {table} found", spark):
@@ -369,25 +322,12 @@ def output_place(arguments: argparse.Namespace, captures: Sequence[Original]) ->
     from pipeline.extract.originals import is_capture
 
     name = arguments.output
-    target = writable(name)
+    target = output_file(name)
     if is_capture(captures, target):
         raise UsageError(f"{name}: is one of the captures; expected another file to write into")
     if not arguments.overwrite and target.files.get_file_info(target.path).type != FileType.NotFound:
         raise UsageError(f"{name}: exists; use --overwrite to replace it, or another name")
     return target
-
-
-@contextlib.contextmanager
-def open_output(target: Place | None) -> Iterator[Any]:
-    """An open file, which replaces `target` when the body succeeds; standard output without a target."""
-    from pipeline.output.place import sink
-
-    if target is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with sink(target) as file:
-        yield file
 
 
 def print_summary(result: Result, arguments: argparse.Namespace, seconds: float) -> None:

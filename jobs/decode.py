@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import ipaddress
+import json
 import shlex
 import sys
 import time
@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from jobs.arguments import STANDARD_OUTPUT, add_captures, add_filter, moment, output_file, write_text
 from jobs.console import Status, print_error, print_result, print_status, step
-from jobs.outputs import STANDARD_OUTPUT, json_target, write_json
 from jobs.running import EXIT_CODES, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_standalone
 from jobs.stopping import run_interruptibly
 
@@ -36,14 +36,13 @@ EPILOG = f"""examples:
 
 {EXIT_CODES}"""
 
-PORTS = range(1, 65536)
 # Interpreted kernels decode some 50 KB a second on a core, and compiling all kernels takes two cores about two minutes.
 COLD_BYTES = 10 << 20
 COMPILE_COMMAND = "python -m udfs.warm"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_captures(parser)
+    add_input_and_output(parser)
     parser.add_argument(
         "--json", metavar="FILE", help="also write the summary as JSON; - for standard output, instead of the text"
     )
@@ -55,14 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_captures(parser: argparse.ArgumentParser) -> None:
+def add_input_and_output(parser: argparse.ArgumentParser) -> None:
     """Options: which captures, connections and times are decoded, and where the tables go."""
-    parser.add_argument(
-        "captures",
-        metavar="CAPTURE",
-        nargs="+",
-        help="a pcap or pcapng file (also .gz .zst .lz4), a directory of them, a glob pattern, or a URI (s3, gs, hdfs)",
-    )
+    add_captures(parser)
     parser.add_argument(
         "--output",
         metavar="DIR",
@@ -71,7 +65,7 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
         "once all tables are written",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the tables that DIR holds")
-    add_choice(parser)
+    add_filter(parser)
     parser.add_argument(
         "--since",
         metavar="T",
@@ -79,39 +73,6 @@ def add_captures(parser: argparse.ArgumentParser) -> None:
         help="only packets from then on: 2026-01-31T08:00 (UTC), or a number as in ts_ns",
     )
     parser.add_argument("--until", metavar="T", type=moment, help="only packets before then")
-    add_keylog(parser)
-
-
-def add_choice(parser: argparse.ArgumentParser) -> None:
-    """Options: whether message bodies are written, and which connections are decoded."""
-    parser.add_argument(
-        "--payload",
-        action="store_true",
-        help="keep message bodies too (frames.payload, messages.body), secrets in them as well: much larger",
-    )
-    parser.add_argument(
-        "--port",
-        metavar="N",
-        nargs="+",
-        type=port,
-        action="extend",
-        help="only connections from or to these ports",
-    )
-    parser.add_argument(
-        "--host", metavar="IP", nargs="+", type=host, action="extend", help="only connections of these addresses"
-    )
-
-
-def add_keylog(parser: argparse.ArgumentParser) -> None:
-    """Options: where TLS secrets are."""
-    parser.add_argument(
-        "--keylog",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        help="key logs with the secrets of TLS connections, as SSLKEYLOGFILE makes them; secrets in the captures "
-        "themselves are found without it",
-    )
 
 
 def table_names(text: str) -> list[str]:
@@ -124,33 +85,6 @@ def table_names(text: str) -> list[str]:
         if name not in TABLES:
             raise argparse.ArgumentTypeError(unknown("table", name, TABLES))
     return names
-
-
-def port(text: str) -> int:
-    """A TCP port."""
-    if not text.isdecimal() or int(text) not in PORTS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid port; expected a number from 1 to 65535")
-    return int(text)
-
-
-def host(text: str) -> str:
-    """An IPv4 or IPv6 address in its usual text form."""
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a valid address; expected one like 10.0.0.7 or fd00::7"
-        ) from None
-
-
-def moment(text: str) -> int:
-    """Nanoseconds since 1970 UTC, from ISO 8601 or a number as in ts_ns."""
-    from udfs.source.options import OptionError, parse_time
-
-    try:
-        return parse_time(text, "time")
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(str(error).removeprefix("time: ")) from None
 
 
 def exit_statuses() -> ExitStatuses:
@@ -197,7 +131,7 @@ def decode_captures(
 
     started = time.monotonic()
     wanted = arguments.tables or list(pipeline.TABLES)
-    report = json_target(arguments.json)
+    report = None if arguments.json in (None, STANDARD_OUTPUT) else output_file(arguments.json)
     files = resolve(arguments.captures)
     require_key_logs([anchored(path) for path in arguments.keylog or ()])
     require_capture(files)  # never replace good tables by empty ones
@@ -208,9 +142,7 @@ def decode_captures(
         from codec.compiler.kernel import all_compiled
         from pipeline.session import has_session
 
-        ready = all_compiled()
-        if interpret_while_cold(byte_size):
-            ready = True
+        ready = all_compiled() or interpret_while_cold(byte_size)
         if ready and not has_session() and in_one_task([file.uri for file in files], IN_PROCESS_BYTES):
             meanwhile()
             sessions.append(ThisProcess())
@@ -247,12 +179,13 @@ def decode_captures(
 
     output = place(arguments.output)
     facts = summarize(captures, {name: output.child(name).dataset() for name in wanted})
-    seconds, shown = time.monotonic() - started, output.display_name
+    seconds, directory = time.monotonic() - started, output.display_name
     if arguments.json is not None:
-        write_json(report, {"output": shown, "seconds": round(seconds, 1), **facts})
+        text = json.dumps({"output": directory, "seconds": round(seconds, 1), **facts}, indent=2, default=str)
+        print(text) if report is None else write_text(report, f"{text}\n")
     if arguments.json != STANDARD_OUTPUT:
         print_result(summary_text(facts))
-        print_result(f"Decoded in {seconds:.1f} s. The tables are in {shown}")
+        print_result(f"Decoded in {seconds:.1f} s. The tables are in {directory}")
     damaged = [row["error"] for row in captures if row["error"]]
     for line in damaged:
         print_error(f"{arguments.prog}: {line}")
@@ -283,7 +216,7 @@ def import_modules() -> None:
         parquet,  # noqa: F401
         writers,  # noqa: F401
     )
-    from udfs.source import sources as source  # noqa: F401
+    from udfs.source import sources  # noqa: F401
 
 
 def start(byte_size: int = 0) -> SparkSession:

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from jobs.arguments import add_captures, add_filter
 from jobs.console import print_error, print_result, print_status
-from jobs.decode import add_choice, add_keylog, interpret_while_cold, start
+from jobs.decode import interpret_while_cold, start
 from jobs.running import OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_standalone
 from jobs.stopping import run_interruptibly
 
@@ -44,12 +45,7 @@ LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd]?)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "captures",
-        metavar="CAPTURE",
-        nargs="+",
-        help="a pcap or pcapng file (also .gz .zst .lz4), a directory of them, a glob pattern, or a URI (s3, gs, hdfs)",
-    )
+    add_captures(parser)
     parser.add_argument(
         "--lake", metavar="DIR", required=True, help="directory or URI of the lake, created if it does not exist"
     )
@@ -90,8 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         help="captures that end this much before the latest packet of the lake are decoded on their own (default: 5m)",
     )
-    add_choice(parser)
-    add_keylog(parser)
+    add_filter(parser)
     parser.add_argument(
         "--carry-secrets",
         action="store_true",

@@ -90,11 +90,11 @@ def overview(log: Log) -> str:
             of_day[key] += file.rows if name == "messages" else 0
             sizes[key] += file.size
     batches = read_rows(log.root, "batches", sorted(log.files("batches", last), key=lambda file: file.path)[-BATCHES:])
-    shown = ("batch", "started_ts", "files", "packets", "frames", "messages", "open_connections", "seconds")
+    columns = ("batch", "started_ts", "files", "packets", "frames", "messages", "open_connections", "seconds")
     states = log.files("states", last)
     return "\n".join(
         [
-            table("Last batches", shown, [[row[name] for name in shown] for row in batches.to_pylist()]),
+            table("Last batches", columns, [[row[name] for name in columns] for row in batches.to_pylist()]),
             table(
                 "Days (what ended there), and what is still open",
                 ("day", "messages", "size"),

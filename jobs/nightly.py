@@ -37,13 +37,15 @@ STOPPED = "the previous report, if any, is as it was, and so are the tables unle
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    decode.add_captures(parser)
+    decode.add_input_and_output(parser)
     audit.add_report(parser)
 
 
 def exit_statuses() -> ExitStatuses:
     """Errors of both jobs. Tables that were just written and cannot be read are a failure."""
-    return {**decode.exit_statuses(), audit.TablesError: ExitStatus(FAILED)}
+    from pipeline.output.place import TablesError
+
+    return {**decode.exit_statuses(), TablesError: ExitStatus(FAILED)}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
     source = audit.open_tables(arguments.output)
     of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
-    verdict = audit.audit_tables(spark, source, audit.directory_size(source), wanted, of_tables, started)
+    verdict = audit.audit_tables(spark, source, audit.tables_size(source, of_tables), wanted, of_tables, started)
     return ending if verdict == OK else verdict
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 from jobs.rules import rule_text
-from jobs.running import OK, ExitStatuses, UsageError
+from jobs.running import OK, UsageError
 
 EPILOG = """example:
   wirehare rule CH-09
@@ -17,11 +17,6 @@ EPILOG = """example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rule", metavar="RULE", help="the id of a rule, such as CH-09")
-
-
-def exit_statuses() -> ExitStatuses:
-    """No job-specific errors."""
-    return {}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from jobs.running import OK, ExitStatuses, UsageError
+from jobs.running import OK, UsageError
 
 if TYPE_CHECKING:
     from pipeline.audit.catalogue import Rule
@@ -47,11 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", metavar="VERSION", help="rules that apply to this version, such as 1.0")
     parser.add_argument("--severity", metavar="SEVERITY", help="rules of this severity: violation, warning or info")
     parser.add_argument("--markdown", action="store_true", help="as a page in Markdown (docs/rules.md)")
-
-
-def exit_statuses() -> ExitStatuses:
-    """No job-specific errors."""
-    return {}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -139,10 +134,7 @@ def rule_markdown(rule: Rule) -> str:
     """A rule in Markdown, under a heading that links lead to: `rules.md#ch-09`."""
     kind = f"{rule.severity}{', costs work' if rule.cost else ''}".capitalize()
     spoken = versions(rule)
-    lines = [
-        f"**{escaped(rule.summary)}** {kind}; {'all versions' if spoken == 'all' else spoken}.",
-        escaped(rule.why),
-    ]
+    lines = [f"**{escaped(rule.summary)}** {kind}; {'all versions' if spoken == 'all' else spoken}.", escaped(rule.why)]
     lines.append(f"*What to do:* {escaped(rule.remedy)}")
     if rule.settings:
         lines.append("\n".join(f"- {name}: {escaped(setting)}" for name, setting in rule.settings.items()))

@@ -77,10 +77,10 @@ class Version(argparse.Action):
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            shown = version("wirehare")
+            installed = version("wirehare")
         except PackageNotFoundError:  # sources that were never installed
-            shown = "(not installed)"
-        print(f"wirehare {shown}, pyspark {version('pyspark')}, Python {platform.python_version()}")
+            installed = "(not installed)"
+        print(f"wirehare {installed}, pyspark {version('pyspark')}, Python {platform.python_version()}")
         parser.exit()
 
 
@@ -102,7 +102,10 @@ def command_line(jobs: Sequence[str]) -> Parser:
         job.add_arguments(sub)
         sub.add_argument("-q", "--quiet", action="store_true", help="print errors only")
         sub.set_defaults(
-            run=job.run, prog=sub.prog, exit_statuses=job.exit_statuses, stopped=getattr(job, "STOPPED", STOPPED)
+            run=job.run,
+            prog=sub.prog,
+            exit_statuses=getattr(job, "exit_statuses", dict),
+            stopped=getattr(job, "STOPPED", STOPPED),
         )
     parser.commands = commands.choices
     return parser

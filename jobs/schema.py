@@ -8,7 +8,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
-from jobs.running import OK, ExitStatuses, UsageError
+from jobs.running import OK, UsageError
 from udfs.source.suggestions import unknown
 
 if TYPE_CHECKING:
@@ -40,11 +40,6 @@ numbers are reused. The key of a frame is `connection_id` and `frame_no`, to whi
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", nargs="?", help="one table, such as messages")
     parser.add_argument("--markdown", action="store_true", help="as a page in Markdown (docs/tables.md)")
-
-
-def exit_statuses() -> ExitStatuses:
-    """No job-specific errors."""
-    return {}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from codec.errors import WirehareError
-from pipeline.extract.choice import KEYS, Choice, Rows, TablesError, from_dataframes, from_files
-from pipeline.output.place import sink
+from pipeline.extract.choice import KEYS, Choice, Rows, from_dataframes, from_files
+from pipeline.output.place import TablesError, sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.errors import WirehareError
+from pipeline.output.place import TablesError
 from pipeline.schemas import TABLES
 
 if TYPE_CHECKING:
@@ -189,10 +189,6 @@ def findings(rows: Rows, rule_id: str, connection_id: int | None = None, frame_n
 MOST_LISTED_KEYS = 1000  # up to this many keys become a filter in Spark, more become a join
 
 
-class TablesError(WirehareError):
-    """Tables or columns are missing; the message is one line that says which."""
-
-
 class Rows(Protocol):
     """Reads some columns of the rows that have one of `keys`: a table whose columns are columns of `table` too."""
 
@@ -227,8 +223,10 @@ def from_files(directory: Place, uri: str | None = None) -> Rows:
         wanted = list(dict.fromkeys([*columns, *(keys.column_names if keys is not None else ())]))
         missing = [name for name in wanted if name not in dataset.schema.names]
         if missing:
-            raise TablesError(f"{directory.display_name}: table {table} has no column {missing[0]}; is it one of ours?")
-        return _semi_join(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
+            raise TablesError(
+                f"{directory.display_name}: table {table} has no column {missing[0]}; expected one of `wirehare decode`"
+            )
+        return with_keys(dataset.to_table(columns=wanted, filter=first), keys).select(list(columns))
 
     return rows
 
@@ -252,21 +250,14 @@ def from_dataframes(tables: Tables) -> Rows:
 
 
 def with_keys(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
-    """The `rows` that have one of `keys`."""
+    """The `rows` whose values occur in `keys` together."""
     if keys is None:
         return rows
-    first = keys.column_names[0]
-    return _semi_join(
-        rows.filter(pc.is_in(rows[first], keys.column(0).cast(rows.schema.field(first).type).unique())), keys
-    )
-
-
-def _semi_join(rows: pa.Table, keys: pa.Table | None) -> pa.Table:
-    """The `rows` whose values occur in `keys` together."""
-    if keys is None or len(keys.column_names) == 1:
-        return rows
     names = keys.column_names
+    keys = keys.cast(pa.schema([rows.schema.field(name) for name in names]))
+    rows = rows.filter(pc.is_in(rows[names[0]], keys.column(0).unique()))
+    if len(names) == 1:
+        return rows
     places = rows.select(names).append_column("row", pa.array(range(len(rows)), pa.int64()))
-    cast = keys.cast(pa.schema([rows.schema.field(name) for name in names]))
-    matches = places.join(cast, keys=names, join_type="left semi")["row"]
+    matches = places.join(keys, keys=names, join_type="left semi")["row"]
     return rows.take(matches.combine_chunks().sort()) if len(matches) else rows.slice(0, 0)

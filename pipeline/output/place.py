@@ -30,6 +30,10 @@ class OutputError(WirehareError):
     """The output cannot be written there; the message is one line that says why and what to do."""
 
 
+class TablesError(WirehareError):
+    """Tables or columns are missing or cannot be read; the message is one line that says which and why."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A directory: `path` as its file system `files` (a pyarrow.fs.FileSystem) names it, `uri` as Spark does."""

@@ -14,10 +14,10 @@ from pathlib import Path
 import audit_support
 import pyarrow.parquet as pq
 import pytest
-from arrow_rows import arrow_rows
 from audit_support import HOSTILE_QUEUE, write_tables
 from object_store import BUCKET, KEY, SECRET, object_store
 from pyspark.sql import SparkSession
+from tables_support import arrow_rows
 
 import pipeline
 from jobs.cli import main
@@ -157,7 +157,7 @@ def test_tables_that_cannot_be_read_are_exit_code_3(
     for directory, line in [
         (tmp_path / "gone", "no such directory; expected one that `wirehare decode` has written"),
         (file, "is a file; expected a directory to read tables from"),
-        (partial, "holds no table methods; expected all that `wirehare decode` writes without --tables"),
+        (partial, "has no table methods; expected all that `wirehare decode` writes without --tables"),
         (damaged, "table methods cannot be read"),
     ]:
         assert audit(directory, "--report", report) == 3

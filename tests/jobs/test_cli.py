@@ -24,8 +24,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pipeline
+from jobs.arguments import moment
 from jobs.cli import main
-from jobs.decode import moment
 from pipeline.output.place import OutputError
 from pipeline.schemas import TABLES
 

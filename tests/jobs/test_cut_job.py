@@ -220,7 +220,7 @@ def test_tables_without_an_audit_have_no_findings(
     shutil.copytree(folder, tmp_path / "tables", ignore=shutil.ignore_patterns("findings"))
     for cut in (["--finding", "CF-05"], ["--where", "true", "--table", "findings"]):
         text = said(capsys, 3, tmp_path / "tables", *cut, "-o", tmp_path / "cut.pcapng")
-        assert text.endswith("/tables: holds no table findings; `wirehare audit` writes it\n")
+        assert text.endswith("/tables: has no table findings; `wirehare audit` writes it\n")
     assert not (tmp_path / "cut.pcapng").exists()
 
 

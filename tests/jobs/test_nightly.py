@@ -115,7 +115,7 @@ def test_findings_count_before_damage(
     monkeypatch.setattr(decode, "decode_captures", decoding)
     monkeypatch.setattr(audit, "audit_tables", auditing)
     monkeypatch.setattr(audit, "open_tables", lambda directory: f"tables at {directory}")
-    monkeypatch.setattr(audit, "directory_size", lambda source: 1)
+    monkeypatch.setattr(audit, "tables_size", lambda source, arguments: 1)
     assert nightly("a.pcap", "--output", "out", "--report", tmp_path / "r.html") == code
     assert asked == [("decode", ["a.pcap"], None), ("audit", "out", "tables at out")]
 
