@@ -97,14 +97,13 @@ def _select(
     problems += seen.errors.values()
     incomplete = [each for each in captures if each.file.problem] + [found[index] for index in seen.errors]
     _require_same_captures(frames, seen, found, incomplete)
-    inside = {
-        each.connection_id for each in candidates if each.transport in ENCAPSULATED
-    }  # one packet alone tells nothing there
+    # inside of TLS or WebSocket a single packet means nothing
+    inside = {each.connection_id for each in candidates if each.transport in ENCAPSULATED}
     whole = chosen.connections | (inside & chosen.all_connections)
     selected = select_packets(seen, frames, whole, requested, chosen.packets, found, options.context)
     if not selected.any():
         raise CapturesError("; ".join(problems) or "the captures hold none of these packets")
-    shown = visible_ranges(frames, without_secrets(frames, seen, secret)) if options.redact else None
+    visible = visible_ranges(frames, without_secrets(frames, seen, secret)) if options.redact else None
     index = {original.name: place for place, original in enumerate(found)}
     comments = {
         (index[name], number): [_comment(text, number, found[index[name]], options) for text in texts]
@@ -127,7 +126,7 @@ def _select(
         int(_wholly_blanked(written, seen).sum()) if options.redact else 0,
         problems,
     )
-    return _Selection(Selected(seen, selected, found, Changes(shown, options.key), comments), result)
+    return _Selection(Selected(seen, selected, found, Changes(visible, options.key), comments), result)
 
 
 def _require_frames(
@@ -240,11 +239,7 @@ def _comment(text: str, number: int, original: Original, options: CutOptions) ->
     """The comment on a packet: the finding, and the original packet number."""
     if original.rewritten:
         return text
-    return (
-        f"{text} (packet {number})"
-        if options.key is not None
-        else f"{text} (packet {number} of {original.display_name})"
-    )
+    return f"{text} (packet {number}{'' if options.key is not None else f' of {original.display_name}'})"
 
 
 def _version() -> str:

@@ -1,8 +1,8 @@
 """Connections inside TLS or WebSocket, decoded again with their secrets.
 
-    found = unwrapped(captures, connections, ids, key_logs)
-    found.key_log()                      # lines of a key log: the secrets of these connections, and no others
-    with rewritten(found) as clear: ...  # a capture with the same connections in clear, and the rows of its tables
+    found = decrypt(captures, connections, ids, key_logs)
+    found.key_log()                             # lines of a key log: the secrets of these connections, and no others
+    with rewrite_in_clear(found) as clear: ...  # a capture with these connections in clear, and the rows of its tables
 
 A rewritten connection has one packet per decrypted piece, with the time and number of the packet that completed it, and
 one per packet without payload. Link layer and IP options are dropped; the server's port becomes 5672, which dissectors
@@ -31,6 +31,7 @@ from codec.compiler.limits import LIMITS
 from codec.layers.connection import LayeredConnection, Part
 from codec.layers.stack import Layers
 from codec.layers.tls.handshake import NO_SECRETS
+from codec.net.identity import IPV4_MAPPED
 from codec.net.protocols import PROTOCOL_TCP
 from codec.net.runs import gather_runs
 from codec.net.segments import FIN, RST, SYN
@@ -50,7 +51,6 @@ from udfs.source.splits import Account, Split, read_blocks
 RAW_IP = Interface(101)  # LINKTYPE_RAW
 AMQP_PORT = 5672
 PIECE_BYTES = 60_000  # of a packet: an IPv4 packet has at most 65,535
-MAPPED = bytes(10) + b"\xff\xff"  # IPv4 addresses in flow keys
 
 
 class Piece(NamedTuple):
@@ -171,13 +171,13 @@ class Rewritten:
     packets: Mapping[Packet, int]
     tables: Mapping[str, pa.Table]
 
-    def chosen(self, choice: Choice, shown: Mapping[str, str]) -> Choice:
-        """All of these connections, with the comments of a choice on their packets. `shown`: how comments name a
-        capture, if they may."""
+    def chosen(self, choice: Choice, names_of: Mapping[str, str]) -> Choice:
+        """All of these connections, with the comments of a choice on their packets. `names_of`: display names of
+        captures, if comments may have them."""
         comments: dict[Packet, list[str]] = {}
         for (name, number), texts in choice.comments.items():
             if (name, number) in self.packets:
-                place = f" (packet {number} of {shown[name]})" if name in shown else f" (packet {number})"
+                place = f" (packet {number} of {names_of[name]})" if name in names_of else f" (packet {number})"
                 here = self.original.name, self.packets[name, number]
                 comments.setdefault(here, []).extend(text + place for text in texts)
         return Choice(set(self.tables["connections"]["connection_id"].to_pylist()), comments=comments)
@@ -228,9 +228,9 @@ def _carrying_or_control(segments: NDArray[np.void]) -> NDArray[np.bool_]:
     """bool (n,): segments with payload, control segments, and pure acknowledgements."""
     carrying = segments["cap_len"] > 0
     packet = numbered(segments["file"], segments["packet_no"].astype(np.int64))
-    tells = (segments["flags"] & (SYN | FIN | RST)) != 0
+    control = (segments["flags"] & (SYN | FIN | RST)) != 0
     lost = (segments["wire_len"] > 0) & ~carrying
-    needed: NDArray[np.bool_] = carrying | (~lost & (tells | ~np.isin(packet, packet[carrying])))
+    needed: NDArray[np.bool_] = carrying | (~lost & (control | ~np.isin(packet, packet[carrying])))
     return needed
 
 
@@ -241,7 +241,7 @@ def _packet(connection: Connection, segment: Any, at: int, payload: bytes) -> by
     ports = [int.from_bytes(key[32:34], "big"), int.from_bytes(key[34:36], "big")]
     ports[1 - connection.client] = AMQP_PORT
     source, target = hosts[way], hosts[1 - way]
-    if key.startswith(MAPPED):
+    if key.startswith(IPV4_MAPPED):
         source, target = source[12:], target[12:]
     flags = int(segment["flags"]) & 0x1FF
     seq, ack = (int(segment["seq"]) + at) % (1 << 32), int(segment["ack"])

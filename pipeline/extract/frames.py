@@ -119,40 +119,25 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     clients = np.array([each.client for each in candidates], np.int64)
     from_client = pc.equal(table["sender"], "client").fill_null(True).to_numpy()
     group = 2 * connection + np.where(from_client, clients[connection], 1 - clients[connection])
-    start = _numbers(table["stream_offset"])
-    size = _numbers(table["size"])
+    start, size = _numbers(table["stream_offset"]), _numbers(table["size"])
     order = np.lexsort([start, group])
     # a gap occupies no captured bytes; an encrypted stream is one endless frame
-    kind = table["frame_type"]
     inside = pa.array([ENCAPSULATED.get(each.transport or "") for each in candidates], pa.string()).take(
         pa.array(connection)
     )
     wrapped = inside.is_valid().to_numpy(zero_copy_only=False)
-    kind = pc.coalesce(inside, kind)
+    kind = pc.coalesce(inside, table["frame_type"])
     start = np.where(wrapped, 0, start)
-    end = np.where(pc.equal(kind, "tls").fill_null(False).to_numpy(), ENDLESS, start + np.maximum(size, 0))
-    end = np.where(pc.equal(kind, "gap").fill_null(False).to_numpy(), start, end)
-    end = np.where(wrapped, ENDLESS, end)
-    names = pa.array([each.name for each in originals], pa.string())
-    file = pc.index_in(table["capture_file"], names).fill_null(NULL).to_numpy().astype(np.int64)
-    texts = {name: _array(table[name]).take(pa.array(order)) for name in ("version", "status")}
-    texts["frame_type"] = _array(kind).take(pa.array(order))
+    end = np.where(pc.equal(kind, "gap").fill_null(False).to_numpy(), start, start + np.maximum(size, 0))
+    end = np.where(wrapped | pc.equal(kind, "tls").fill_null(False).to_numpy(), ENDLESS, end)
+    files = pa.array([each.name for each in originals], pa.string())
+    file = pc.index_in(table["capture_file"], files).fill_null(NULL).to_numpy().astype(np.int64)
     names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), _array(table["name"]).cast(pa.string()))
-    texts["name"] = names.take(pa.array(order))
-    return Frames(
-        group[order],
-        _numbers(table["frame_no"])[order],
-        start[order],
-        end[order],
-        _numbers(table["payload_size"])[order],
-        file[order],
-        _numbers(table["first_packet_no"])[order],
-        _numbers(table["packet_no"])[order],
-        texts["frame_type"],
-        texts["version"],
-        texts["status"],
-        texts["name"],
-    )
+    numbers = (_numbers(table[name]) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
+    number, payload, first_packet, last_packet = numbers
+    arrays = (group, number, start, end, payload, file, first_packet, last_packet)
+    texts = (kind, table["version"], table["status"], names)
+    return Frames(*(array[order] for array in arrays), *(_array(text).take(pa.array(order)) for text in texts))
 
 
 def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:

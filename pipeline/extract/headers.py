@@ -155,14 +155,10 @@ def datagram_of(octets: Bytes, records: Records, row: int) -> bytes:
     _layers(octets, state, code)
     at, source = int(state[AT]), int(state[SOURCE])
     if state[VERSION] == 4:
-        key = (
-            octets[source : source + 8].tobytes()
-            + octets[at + 4 : at + 6].tobytes()
-            + octets[at + 9 : at + 10].tobytes()
-        )
+        parts: list[tuple[int, int]] = [(source, source + 8), (at + 4, at + 6), (at + 9, at + 10)]
     else:
-        key = octets[source : source + 32].tobytes() + octets[at + 4 : at + 8].tobytes()
-    return key
+        parts = [(source, source + 32), (at + 4, at + 8)]
+    return b"".join(octets[begin:end].tobytes() for begin, end in parts)
 
 
 FULL = 0xFFFF

@@ -25,12 +25,7 @@ CLIENT = "trim(concat_ws(' ', client_product, client_version))"
 PER_OCTAVE = 2
 UNITS = ((2**20, " M"), (2**10, " K"))
 BYTES = "".join(f"datum.value >= {unit} ? datum.value / {unit} + '{word}' : " for unit, word in UNITS) + "datum.value"
-KINDS = {
-    "methods": "c3",
-    "content headers": "c2",
-    "bodies and transfers": "c1",
-    "heartbeats": "c4",
-}
+KINDS = {"methods": "c3", "content headers": "c2", "bodies and transfers": "c1", "heartbeats": "c4"}
 KIND_OF_FRAME = f"""CASE
     WHEN {BEATS} THEN 'heartbeats'
     WHEN frame_type IN ('body', 'oob-body') OR name = 'transfer' THEN 'bodies and transfers'

@@ -100,9 +100,7 @@ def histogram(
             alt.X("from:Q", **x), alt.X2("to:Q"), y
         ),
         marks.mark_rule(strokeWidth=2).encode(
-            alt.X("at:Q", **x),
-            color=MARKED,
-            strokeDash=alt.StrokeDash("mark:N", scale=dashes(list(COLOURS))),
+            alt.X("at:Q", **x), color=MARKED, strokeDash=alt.StrokeDash("mark:N", scale=dashes(list(COLOURS)))
         ),
     )
     head = alt.TitleParams(name, subtitle=line, fontSize=12, offset=4)

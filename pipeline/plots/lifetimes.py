@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from pipeline.heartbeats import BEATS, silences
 from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, empty, layer, scale, titled, unique_names
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, empty, layer, name_rows, scale, titled, unique_names
 from pipeline.plots.rows import GIVEN_NAME, filtered, is_one_of, moment, omitted, require_positive, subtitle
 from pipeline.report.text import plain_text
 from pipeline.theme import LIGHT
@@ -83,10 +83,9 @@ def connections(tables: Tables, where: str | None = None, *, most: int = 40) -> 
     at = {row["connection_id"]: row["name"] for row in bars}
     marks = [{"name": at[row["connection_id"]], "t": (row["at"] - first) / unit_ns} for row in failed[:MOST_MARKS]]
     first_of_them = f", the first {MOST_MARKS} of them" if len(failed) > MOST_MARKS else ""
-    order = omitted(len(found), total, "connections", "those that ended worst, then the longest")
     lines = subtitle(
         f"diamonds: channels closed with an error{first_of_them}" if marks else None,
-        order,
+        omitted(len(found), total, "connections", "those that ended worst, then the longest"),
     )
     return titled(gantt(bars, marks, f"{unit} since {moment(first)}"), title, lines)
 
@@ -112,13 +111,7 @@ def bar(row: Mapping[str, Any], first: int, unit_ns: int, least: float) -> dict[
 
 def gantt(bars: Sequence[Mapping[str, Any]], marks: Sequence[Mapping[str, Any]], x_title: str) -> Any:
     """Bars with marks, and text beside them."""
-    names = [row["name"] for row in bars]
-    y = alt.Y(
-        "name:N",
-        sort=names,
-        title=None,
-        axis=alt.Axis(labelColor=LIGHT["ink"], labelLimit=320, ticks=False, domain=False),
-    )
+    y = name_rows(row["name"] for row in bars)
     span_to = max(row["to"] for row in bars)
     span = alt.Scale(domain=[0, span_to], nice=False)
     x = alt.X("t:Q", title=x_title, scale=span, axis=alt.Axis(grid=True, tickCount=8))
@@ -197,12 +190,7 @@ def heartbeats(tables: Tables, where: str | None = None, *, most: int = 12) -> A
         f"the {most} directions with the longest silence" if more else None,
         omitted(len(spans), sum(row["silences"] for row in shown), "silences", "the longest, in intervals"),
     )
-    y = alt.Y(
-        "name:N",
-        sort=list(names.values()),
-        title=None,
-        axis=alt.Axis(labelColor=LIGHT["ink"], labelLimit=320, ticks=False, domain=False),
-    )
+    y = name_rows(names.values())
     span = alt.Scale(domain=[0, (last - first) / unit_ns], nice=False)
     x = alt.X("t:Q", scale=span, title=f"{unit} since {moment(first)}", axis=alt.Axis(grid=False, tickCount=8))
     colour = alt.Color("how:N", scale=scale(SILENCE_COLOURS, [row["how"] for row in spans]))

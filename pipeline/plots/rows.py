@@ -30,13 +30,8 @@ WIDTHS = (
     *(step * HOUR for step in (1, 2, 6, 12, 24, 7 * 24)),
 )
 UNITS = {
-    "microsecond": 1,
-    "millisecond": MILLISECOND,
-    "second": SECOND,
-    "minute": MINUTE,
-    "hour": HOUR,
-    "day": 24 * HOUR,
-}
+    "microsecond": 1, "millisecond": MILLISECOND, "second": SECOND, "minute": MINUTE, "hour": HOUR, "day": 24 * HOUR,
+}  # fmt: skip
 # Intervals across a plot: about six pixels each.
 INTERVALS = 120
 # The maximum for a requested interval: each is a point in the driver's memory.

@@ -65,8 +65,8 @@ LEAST_ERROR_CODE = 300  # reply codes below are successes
 FAILURES = {"sasl-outcome": "code"}
 
 
-def label(frame: Mapping[str, Any], shown: int) -> str:
-    """The label of an arrow, at most `shown` characters: the name and the characteristic arguments."""
+def label(frame: Mapping[str, Any], limit: int) -> str:
+    """The label of an arrow, at most `limit` characters: the name and the characteristic arguments."""
     name, frame_type = frame["name"], frame["frame_type"]
     if frame_type in SPANS:
         return f"{frame['size']:,} {SPANS[frame_type]}"
@@ -82,13 +82,13 @@ def label(frame: Mapping[str, Any], shown: int) -> str:
         words.append(size(body))
     if frame["status"] != "ok":
         words.append(str(frame["status"]))
-    return truncated(plain_text(name or frame_type, shown), words, shown)
+    return truncated(plain_text(name or frame_type, limit), words, limit)
 
 
-def truncated(name: str, words: list[str], shown: int) -> str:
-    """Name and words as one line of at most `shown` characters."""
+def truncated(name: str, words: list[str], limit: int) -> str:
+    """Name and words as one line of at most `limit` characters."""
     line = " ".join([name, *words])
-    return line if len(line) <= shown else line[: shown - 1].rstrip() + "…"
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
 def argument(arguments: Mapping[str, Any], path: str, form: str) -> str | None:
@@ -164,8 +164,8 @@ class Step:
         return self.connection_id, self.sender, self.channel, self.kind, self.name
 
 
-def steps(frames: Iterable[Mapping[str, Any]], shown: int) -> list[Step]:
-    """A step per frame, with contents joined to their method; labels have at most `shown` characters."""
+def steps(frames: Iterable[Mapping[str, Any]], limit: int) -> list[Step]:
+    """A step per frame, with contents joined to their method; labels have at most `limit` characters."""
     rows = [
         dict(frame, body=frame["payload_size"] if frame["name"] == "transfer" else None, frames=1) for frame in frames
     ]
@@ -180,7 +180,7 @@ def steps(frames: Iterable[Mapping[str, Any]], shown: int) -> list[Step]:
     return [
         Step(
             ts_ns=row["ts_ns"],
-            label=label(row, shown),
+            label=label(row, limit),
             connection_id=row["connection_id"],
             sender=row["sender"],
             channel=row["channel"],
