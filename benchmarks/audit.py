@@ -1,8 +1,8 @@
 """Time of an audit beyond the tables, and size of its report: `python -m benchmarks.audit --messages 1000000`.
 
-A capture of so many messages (a publish and a delivery are one each) is generated and decoded; then `wirehare audit`
-runs on its tables in a process of its own, as a user's does, `--runs` times. Printed are the seconds and the bytes of
-the report, of each run, and the audit's seconds by those of decoding: the goal is 1.5 at most.
+A capture of about this many messages (a publish and a delivery are one each) is generated and decoded; then `wirehare
+audit` runs on its tables in its own process, `--runs` times. Prints for each run the seconds, their ratio to those of
+decoding (the goal is at most 1.5), and the size of the report.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MESSAGES_PER_MB = 865  # of benchmarks.generate, near enough
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--messages", type=int, default=MEGA, help="about so many (default: 1000000)")
+    arguments.add_argument("--messages", type=int, default=MEGA, help="approximately (default: 1000000)")
     arguments.add_argument("--runs", type=int, default=2)
     arguments.add_argument("--tables", type=Path, help="audit these tables instead of generated ones")
     options = arguments.parse_args()
@@ -37,7 +37,7 @@ def main() -> None:
 
 def decoded(folder: Path, messages: int) -> tuple[Path, float]:
     """Tables of a generated capture, and the seconds that decoding took."""
-    capture, tables = folder / "talks.pcap", folder / "tables"
+    capture, tables = folder / "conversations.pcap", folder / "tables"
     generate(capture, messages // MESSAGES_PER_MB * MEGA)
     seconds = timed("decode", str(capture), "--output", str(tables))
     print(f"decode {seconds:.1f} s", flush=True)

@@ -1,7 +1,7 @@
-"""What is measured beside each other, as a table of functions; each does one whole thing with a capture.
+"""The contenders that `benchmarks.run` compares, as a table of functions, and processes that run them by name.
 
-Those of Spark run in the process that `sessions` starts, in one session, or as a whole `wirehare` process. A contender
-that is too slow for the whole capture takes its first packets: its figures are scaled to the whole, and marked so.
+Those of Spark run in one process with one session, or as a whole `wirehare` process. A contender that is too slow for
+the whole capture reads its first packets only: its figures are scaled to the whole, and marked.
 """
 
 from __future__ import annotations
@@ -9,16 +9,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from benchmarks.processes import peaks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +41,7 @@ TSHARK_FIELDS = (
 
 @dataclass(frozen=True)
 class Task:
-    """A capture, how much of it a slow contender takes, where output may go."""
+    """A capture, packets that slow contenders read, and a directory for output."""
 
     capture: Path
     work: Path
@@ -44,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Contender:
-    """`what` is done; `place`: in which process ('kernels' 'session' or, a process each time, 'command')."""
+    """`what` is measured; `place`: its process ('kernels', 'session', or 'command': one of its own each time)."""
 
     what: str
     place: str
@@ -118,7 +124,7 @@ def write_frames(task: Task) -> None:
 
 
 def write_tables(task: Task) -> None:
-    """What `wirehare decode` does, in the standing session."""
+    """What `wirehare decode` does, in the running session."""
     from jobs.cli import main
 
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
@@ -180,6 +186,78 @@ CONTENDERS = {
     "tshark ek": Contender("tshark -T ek", "command", tshark_ek),
     "scapy": Contender("scapy, without AMQP", "command", scapy),
 }
+
+
+# ---- processes that run contenders by name -------------------------------------------------------------------------
+
+PREPARE = "prepare"
+
+
+@dataclass
+class Measured:
+    """Of each run of one contender: seconds by the clock and of the processors, and peak bytes by kind and process."""
+
+    seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+    peaks: list[dict[str, list[int]]] = field(default_factory=list)
+
+
+class Runner:
+    """A process that runs contenders, so that its processor time and memory can be measured."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,))
+        self.process.start()
+        theirs.close()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pipe.close()  # which ends it
+        self.process.join()
+
+    def do(self, name: str, task: Task) -> float:
+        """Run a contender; return the seconds of the clock. Raises RuntimeError with its error."""
+        self.pipe.send((name, task))
+        try:
+            answer = self.pipe.recv()
+        except EOFError:
+            raise RuntimeError(f"{name}: its process has ended") from None
+        if isinstance(answer, str):
+            raise RuntimeError(f"{name}: {answer}")
+        return float(answer)
+
+    def measure(self, name: str, task: Task, to: Measured) -> None:
+        """Run a contender and add its figures to `to`."""
+        pid = self.process.pid
+        assert pid is not None
+        of_commands = CONTENDERS[name].place == "command"
+        with peaks(pid, itself=not of_commands) as seen:
+            to.seconds.append(self.do(name, task))
+        to.processor.append(seen.processor)
+        to.peaks.append({kind: sorted(found.values(), reverse=True) for kind, found in seen.bytes.items()})
+
+
+def serve(pipe: Connection) -> None:
+    """Run contenders until the pipe is closed."""
+    while True:
+        try:
+            name, task = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        action = prepare if name == PREPARE else CONTENDERS[name].run
+        started = time.perf_counter()
+        try:
+            action(task)
+        except Exception as error:
+            pipe.send(f"{type(error).__name__}: {str(error)[:500]}")
+        else:
+            pipe.send(time.perf_counter() - started)
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ import argparse
 import contextlib
 import ssl
 import struct
-import sys
 from pathlib import Path
 from typing import BinaryIO
 
-SUPPORT = Path(__file__).parent.parent / "tests" / "support"
+from tls_talks import Peers
+
 RECORD_HEAD, PACKET_HEAD = 16, 66  # of pcap; Ethernet, IPv4, TCP with the option of time stamps
 SYN = 2
 
@@ -94,9 +94,6 @@ def main() -> None:
     for name in ("clear", "encrypted", "keys"):
         parser.add_argument(name, type=Path)
     chosen = parser.parse_args()
-    sys.path.insert(0, str(SUPPORT))
-    from tls_talks import Peers
-
     peers = Peers()
     client = peers.contexts[0]
     client.keylog_filename = str(chosen.keys)

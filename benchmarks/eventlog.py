@@ -2,8 +2,8 @@
 
     for stage in stages(directory): print(stage.table, stage.part, stage.seconds)
 
-A stage is told by the table that its query writes, and by whether it reads captures, decodes (and writes all that
-follows from single connections), or derives.
+A stage is identified by the table that its query writes, and its part: reading captures, decoding (which also writes
+all that follows from single connections), or deriving.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PYTHON_TIME = "time to execute Python code"  # a metric of Spark's, in ms
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage, all its tasks together. `part`: 'read' 'decode' 'derive'. Seconds are those that tasks held a core;
-    `python` and `jvm` (processor) seconds are parts of them."""
+    """The tasks of a stage. `part`: 'read', 'decode', 'derive'. `seconds`: with a core occupied; `python` and `jvm`
+    (processor) seconds are parts of it."""
 
     table: str
     part: str

@@ -1,18 +1,18 @@
-"""Times of message_flows, from tables that stand as Parquet: `python -m benchmarks.flows --millions 0.1 0.5 1 2`.
+"""Times of message_flows, from tables in Parquet files: `python -m benchmarks.flows --millions 0.1 0.5 1 2`.
 
 Tables messages and connections are made by Spark itself, without captures: every message is published once, delivered
 once, confirmed and acknowledged, on 16 publishers and 16 consumers of one broker; `load(...).message_flows` pairs them.
-The kinds of traffic differ in what tells messages apart:
+The kinds of traffic differ in what identifies messages:
 
     ids       each has a message-id of its own
     bodies    none has one, but bodies differ: pairs by fingerprint
     hot       as bodies, and nine of ten go through one queue
-    equal     one in ten has one of ten bodies (heartbeats, say), so that only order tells these apart
+    equal     one in ten has one of ten bodies (heartbeats, say), so that only their order differs
     rpc       as bodies; every other message is a request, and the next one its reply
 
-Printed are the seconds of each, the time for a million messages, and beside it how much more that is than in the
-smallest table of the same kind: 1.0 everywhere is linear. The first run of a session, which compiles plans and starts
-workers, is not counted. A message is two rows of table messages and one flow.
+Prints the seconds of each, the time per million messages, and the ratio of that to the smallest table of the same kind:
+1.0 everywhere is linear. The first run of a session, which compiles plans and starts workers, is not counted. A message
+is two rows of table messages and one flow.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def messages(spark: SparkSession, count: int, kind: str) -> DataFrame:
         number + EQUAL_BODIES
     )
     is_reply = F.lit(kind == "rpc") & (number % 2 == 1)
-    said = F.format_string('{"headers":{"tenant":"acme","trace":"%016x"},"delivery_mode":2}', F.xxhash64(number))
+    properties = F.format_string('{"headers":{"tenant":"acme","trace":"%016x"},"delivery_mode":2}', F.xxhash64(number))
     both = {
         "channel": F.lit(1),
         "exchange": F.lit(""),
@@ -71,8 +71,8 @@ def messages(spark: SparkSession, count: int, kind: str) -> DataFrame:
         "correlation_id": F.concat(F.lit("c-"), F.floor(number / 2)) if kind == "rpc" else F.lit(None),
         "reply_to": F.when(~is_reply, REPLIES) if kind == "rpc" else F.lit(None),
         "message_id": F.concat(F.lit("m-"), number) if kind == "ids" else F.lit(None),
-        "properties": F.parse_json(said),
-        "headers": F.try_variant_get(F.parse_json(said), "$.headers", "variant"),
+        "properties": F.parse_json(properties),
+        "headers": F.try_variant_get(F.parse_json(properties), "$.headers", "variant"),
         "body_size": F.lit(512),
         "body_seen": F.lit(512),
         "complete": F.lit(True),
@@ -115,7 +115,7 @@ def written(spark: SparkSession, folder: Path, count: int, kind: str) -> str:
 
 
 def seconds(spark: SparkSession, tables: str, output: Path | None) -> float:
-    """Until all flows stand: as Parquet in `output`, else nowhere."""
+    """Seconds until all flows are written: as Parquet to `output`, else discarded."""
     start = time.perf_counter()
     flows = pipeline.load(spark, tables).message_flows
     if output is None:

@@ -3,7 +3,7 @@
 First on one core without Spark, batches of 10,000 rows as a Python worker gets them: processor seconds of this thread,
 the best of the runs. Columns hold a few hundred different rows, as columns of frames, addresses and queues do; those
 marked "distinct" hold no row twice. Then in a query over a stored table of frames, on two cores, result thrown away:
-seconds of the clock, beside the same query that only measures the length of each frame in a Python function.
+seconds of the clock, next to the same query with a Python function that only measures the length of each frame.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.functions import arrow_udf
 
 import udfs
-from benchmarks.families import FAMILIES, streams
+from benchmarks.profiles import FAMILIES, streams
 from pipeline.session import session
 from udfs.functions import decoding
 from udfs.functions import names as naming
@@ -80,7 +80,7 @@ def cases(rows: int) -> dict[str, tuple[Callable[..., pa.Array], list[pa.Array]]
         found[f"amqp_frame, {family}"] = (decoding.decode_frame, [repeated(frames, rows), version])
         found[f"amqp_redact, {family}"] = (naming.redact_frame, [repeated(frames, rows), version])
         if family == "0-9-1":
-            found["amqp_version"] = (decoding.spoken_version, [repeated(frames, rows)])
+            found["amqp_version"] = (decoding.version_of, [repeated(frames, rows)])
     old = constant("0-9-1", rows)
     publish = bytes.fromhex("003c0028 0000 04 6c6f6773 0b 6f72646572732e6e6577 2e 00")
     table = bytes.fromhex("0000001f 05 636f756e74 49 00000007 06 736f75726365 53 00000008 77656273746f7265")

@@ -1,11 +1,11 @@
 """Writes a deterministic capture: `python -m benchmarks.generate OUT --mb 1000 --profile small`.
 
-Every connection opens, publishes, is told of each message by the broker, gets its own messages delivered, accepts them
-and closes (benchmarks/traffic.py, sessions.py). A round is a burst of the client (publishes, acceptances of the round
-before) and one of the server; a burst is cut into segments wherever they end. What a side says for a message is encoded
-once as a template; messages, headers and packets are then laid out with numpy (benchmarks/packets.py), and only
-numbers, texts of bodies and times are patched: 50 to 100 MB/s. Where connections are short, a few are made so and
-stamped out with other addresses, numbers and texts. Memory does not grow with the size: it is written in epochs.
+Every connection opens, publishes with confirms, consumes its own messages, accepts them and closes
+(benchmarks/traffic.py, sessions.py). A round is a burst of the client (publishes, acceptances of the round before) and
+one of the server; a burst is split into segments. The bytes of a side for one message are encoded once as a template;
+numpy makes messages, headers and packets of it (benchmarks/packets.py) and patches only numbers, texts of bodies and
+times: 50 to 100 MB/s. For short connections, a few are generated and copied with other addresses, numbers and texts.
+Memory does not grow with the size: the capture is written in epochs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from benchmarks.packets import (
     FIN,
     PACKET,
     SYN,
-    Laid,
-    Talk,
+    Flow,
+    Packets,
     exchange,
-    lay_out,
+    packets_of,
     rounds,
-    said,
+    segments,
     stamped,
     write,
 )
 from benchmarks.processes import MEGA
 from benchmarks.profiles import PROFILES, SCRIPTS, USUAL, Profile
-from benchmarks.units import CLIENT, SERVER, Script, Unit
+from benchmarks.templates import CLIENT, SERVER, Script, Unit
 
 EPOCH_BYTES = 32 * 1024 * 1024
 START_NS = 1_700_000_000 * 10**9
 APART_NS = 250_000  # between the beginnings of two connections
-MASTERS = 24  # connections that others are stamped out of
+MASTERS = 24  # connections that others are copied from
 GREETING = [(CLIENT, b"", SYN), (SERVER, b"", SYN | ACK), (CLIENT, b"", ACK)]
 PARTING = [(CLIENT, b"", FIN | ACK), (SERVER, b"", FIN | ACK), (CLIENT, b"", ACK)]
 BURSTS = (1, 2, 3)
@@ -48,87 +48,88 @@ Units = tuple[list[Unit], list[Unit]]
 
 
 def message_bytes(units: Units, segment_bytes: int) -> int:
-    """What a message takes in the capture on average: what both sides say, in packets, with bare acknowledgements."""
+    """Mean bytes of a message in the capture: the bytes of both sides, in packets, with pure acknowledgements."""
     said_bytes = [sum(len(unit.data) for unit in side) / len(side) for side in units]
     packets = sum(1.5 * (each / segment_bytes + 0.5) for each in said_bytes)
     return int(sum(said_bytes) + packets * PACKET.itemsize)
 
 
-def meet(talks: list[Talk]) -> None:
-    """All wait for the slowest, so that what is written next is later than all that was."""
-    latest = max(talk.clock_ns for talk in talks)
-    for talk in talks:
-        talk.clock_ns = latest
+def meet(flows: list[Flow]) -> None:
+    """Set all clocks to the latest, so that later packets come after all written ones."""
+    latest = max(flow.clock_ns for flow in flows)
+    for flow in flows:
+        flow.clock_ns = latest
 
 
-def epochs(size: int, seed: int, profile: Profile) -> Iterator[list[Laid]]:
-    """What `write` takes, piece after piece: the openings, rounds of about EPOCH_BYTES, the ends."""
+def epochs(size: int, seed: int, profile: Profile) -> Iterator[list[Packets]]:
+    """The parts for `write`: openings, rounds of about EPOCH_BYTES, closings."""
     rng = np.random.default_rng(seed)
-    talks = [
-        Talk(n, BURSTS[n % len(BURSTS)], [int(x) for x in rng.integers(0, 2**32, 2)], START_NS + n * APART_NS)
+    flows = [
+        Flow(n, BURSTS[n % len(BURSTS)], [int(x) for x in rng.integers(0, 2**32, 2)], START_NS + n * APART_NS)
         for n in range(profile.connections)
     ]
-    spoken = list(islice(cycle(profile.versions), len(talks)))
-    scripts = [SCRIPTS[version] for version in spoken]
+    versions_of = list(islice(cycle(profile.versions), len(flows)))
+    scripts = [SCRIPTS[version] for version in versions_of]
     units = {
         (version, burst): SCRIPTS[version].units(rng, burst, profile.message_bytes)
         for version in profile.versions
         for burst in BURSTS
     }
-    yield [lay_out(t, exchange(GREETING + said(s.opening())), rng) for t, s in zip(talks, scripts, strict=True)]
-    meet(talks)
+    yield [packets_of(t, exchange(GREETING + segments(s.opening())), rng) for t, s in zip(flows, scripts, strict=True)]
+    meet(flows)
     each = sum(
-        message_bytes(units[version, talk.burst], profile.segment_bytes)
-        for talk, version in zip(talks, spoken, strict=True)
+        message_bytes(units[version, flow.burst], profile.segment_bytes)
+        for flow, version in zip(flows, versions_of, strict=True)
     )
     wanted, done = max(1, size // each), 0  # messages of each connection, about
     while done < wanted:
         done = min(wanted, done + max(1, EPOCH_BYTES // each))
         parts = []
-        for talk, version in zip(talks, spoken, strict=True):
-            if talk.messages < done:
-                count = -(-(done - talk.messages) // talk.burst) * talk.burst
-                cut = rounds(talk, units[version, talk.burst], count, profile.segment_bytes, rng)
-                parts.append(lay_out(talk, cut, rng))
+        for flow, version in zip(flows, versions_of, strict=True):
+            if flow.messages < done:
+                count = -(-(done - flow.messages) // flow.burst) * flow.burst
+                cut = rounds(flow, units[version, flow.burst], count, profile.segment_bytes, rng)
+                parts.append(packets_of(flow, cut, rng))
         yield parts
-        meet(talks)
+        meet(flows)
     yield [
-        lay_out(t, exchange(said(s.closing(t.messages)) + PARTING), rng) for t, s in zip(talks, scripts, strict=True)
+        packets_of(t, exchange(segments(s.closing(t.messages)) + PARTING), rng)
+        for t, s in zip(flows, scripts, strict=True)
     ]
 
 
-def master(number: int, script: Script, profile: Profile, rng: np.random.Generator) -> Laid:
+def master(number: int, script: Script, profile: Profile, rng: np.random.Generator) -> Packets:
     """A whole short connection, with sequence numbers from 0."""
-    talk = Talk(number, BURSTS[number % len(BURSTS)], [0, 0], START_NS)
-    units = script.units(rng, talk.burst, profile.message_bytes)
-    parts = [lay_out(talk, exchange(GREETING + said(script.opening())), rng)]
+    flow = Flow(number, BURSTS[number % len(BURSTS)], [0, 0], START_NS)
+    units = script.units(rng, flow.burst, profile.message_bytes)
+    parts = [packets_of(flow, exchange(GREETING + segments(script.opening())), rng)]
     room = profile.connection_bytes - 2 * (len(parts[0].payload) + parts[0].headers.nbytes)  # the end is as long, about
     count = max(1, room // message_bytes(units, profile.segment_bytes))
-    messages = -(-count // talk.burst) * talk.burst
-    parts.append(lay_out(talk, rounds(talk, units, messages, profile.segment_bytes, rng), rng))
-    parts.append(lay_out(talk, exchange(said(script.closing(talk.messages)) + PARTING), rng))
+    messages = -(-count // flow.burst) * flow.burst
+    parts.append(packets_of(flow, rounds(flow, units, messages, profile.segment_bytes, rng), rng))
+    parts.append(packets_of(flow, exchange(segments(script.closing(flow.messages)) + PARTING), rng))
     columns = zip(*((part.headers, part.times, part.payload) for part in parts), strict=True)
     headers, times, payload = (np.concatenate(column) for column in columns)
     before = len(parts[0].payload)
-    return Laid(headers, times, payload, [replace(patch, at=patch.at + before) for patch in parts[1].patches])
+    return Packets(headers, times, payload, [replace(patch, at=patch.at + before) for patch in parts[1].patches])
 
 
-def waves(size: int, seed: int, profile: Profile) -> Iterator[list[Laid]]:
-    """What `write` takes where connections are short: wave after wave of them, each of about EPOCH_BYTES."""
+def waves(size: int, seed: int, profile: Profile) -> Iterator[list[Packets]]:
+    """The parts for `write` if connections are short: waves of about EPOCH_BYTES."""
     rng = np.random.default_rng(seed)
     scripts = islice(cycle(profile.versions), MASTERS)
     masters = [master(number, SCRIPTS[version], profile, rng) for number, version in enumerate(scripts)]
-    each = sum(len(laid.payload) + laid.headers.nbytes for laid in masters) // MASTERS
+    each = sum(len(packets.payload) + packets.headers.nbytes for packets in masters) // MASTERS
     total, at_once = max(1, size // each), max(1, EPOCH_BYTES // each)
     clock = 0
     for first in range(0, total, at_once):
         numbers = np.arange(first, min(total, first + at_once))
         starts = clock + rng.permutation(len(numbers)) * APART_NS
         parts = []
-        for which, laid in enumerate(masters):
+        for which, packets in enumerate(masters):
             mine = numbers % MASTERS == which
             if mine.any():
-                parts.append(stamped(laid, numbers[mine], starts[mine], rng))
+                parts.append(stamped(packets, numbers[mine], starts[mine], rng))
         yield parts
         clock = max(int(part.times.max()) for part in parts) - START_NS
 

@@ -1,10 +1,10 @@
 """What the kernels do a second on one core: `python -m benchmarks.kernels`.
 
 Packets: Ethernet, IPv4, TCP and 100 bytes of payload, as a block of a capture. The rest: the conversations of
-benchmarks/families.py as one TCP connection of about 100 MB in segments of 1,448 bytes, from memory, family by family.
+benchmarks/profiles.py as one TCP connection of about 100 MB in segments of 1,448 bytes, from memory, family by family.
 
     scan     everything up to rows with raw arguments: TCP order, framing, contents, SHA-256 of bodies
-    framing  that less the time that SHA-256 of the same bodies takes alone
+    framing  the same without the time for SHA-256 of the same bodies
     values   arguments and properties to VARIANT; a row of 1.0 has some twenty values, others five
 
 Processor seconds of this thread; the best of the runs, as others only ever add.
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.families import FAMILIES, streams
 from benchmarks.processes import MEGA
+from benchmarks.profiles import FAMILIES, streams
 from codec.amqp import decoder as decoding
 from codec.amqp import rows as R
 from codec.amqp.connections.flows import run

@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.generate import APART_NS, BURSTS, GREETING, START_NS, meet, message_bytes
-from benchmarks.packets import ACK, FILE_HEADER, PSH, Laid, Talk, exchange, lay_out, rounds, said, write
+from benchmarks.packets import ACK, FILE_HEADER, PSH, Flow, Packets, exchange, packets_of, rounds, segments, write
 from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
-from benchmarks.units import CLIENT, SERVER
+from benchmarks.templates import CLIENT, SERVER
 from pipeline.lake.batch import OF_CONNECTIONS
 from pipeline.lake.batches import Ingest
 from pipeline.lake.files import Writer, read_rows
@@ -53,39 +53,39 @@ class Traffic:
     def __init__(self, connections: int) -> None:
         self._rng = np.random.default_rng(1)
         sequences = self._rng.integers(0, 2**32, (connections, 2)).tolist()
-        self._talks = [
-            Talk(n, BURSTS[n % len(BURSTS)], sequence, START_NS + n * APART_NS) for n, sequence in enumerate(sequences)
+        self._flows = [
+            Flow(n, BURSTS[n % len(BURSTS)], sequence, START_NS + n * APART_NS) for n, sequence in enumerate(sequences)
         ]
         self._script = SCRIPTS[VERSION]
         self._units = {burst: self._script.units(self._rng, burst, USUAL.message_bytes) for burst in BURSTS}
 
     def opening(self, path: Path) -> None:
         """All connections begin."""
-        steps = exchange(GREETING + said(self._script.opening()))
-        self._write(path, [lay_out(talk, steps, self._rng) for talk in self._talks])
+        steps = exchange(GREETING + segments(self._script.opening()))
+        self._write(path, [packets_of(flow, steps, self._rng) for flow in self._flows])
 
     def messages(self, path: Path, size: int, connections: int | None = None) -> None:
-        """About so many bytes of messages, of so many connections or of all; a burst each at least."""
-        talks = self._talks[:connections]
+        """About `size` bytes of messages, of `connections` or of all; at least a burst each."""
+        flows = self._flows[:connections]
         parts = []
-        for talk in talks:
-            units = self._units[talk.burst]
-            count = max(1, size // len(talks) // message_bytes(units, USUAL.segment_bytes) // talk.burst) * talk.burst
-            parts.append(lay_out(talk, rounds(talk, units, count, USUAL.segment_bytes, self._rng), self._rng))
+        for flow in flows:
+            units = self._units[flow.burst]
+            count = max(1, size // len(flows) // message_bytes(units, USUAL.segment_bytes) // flow.burst) * flow.burst
+            parts.append(packets_of(flow, rounds(flow, units, count, USUAL.segment_bytes, self._rng), self._rng))
         self._write(path, parts)
 
     def heartbeats(self, path: Path) -> None:
         """Each side of all connections sends one."""
         steps = exchange([(side, HEARTBEAT, PSH | ACK) for side in (CLIENT, SERVER)])
-        self._write(path, [lay_out(talk, steps, self._rng) for talk in self._talks])
+        self._write(path, [packets_of(flow, steps, self._rng) for flow in self._flows])
 
-    def _write(self, path: Path, parts: list[Laid]) -> None:
+    def _write(self, path: Path, parts: list[Packets]) -> None:
         with path.open("wb") as out:
             out.write(FILE_HEADER)
             write(out, parts)
-        meet(self._talks)
-        for talk in self._talks:
-            talk.clock_ns += BATCH_APART_NS
+        meet(self._flows)
+        for flow in self._flows:
+            flow.clock_ns += BATCH_APART_NS
 
 
 def batches(directory: Path, number: int, size: int, connections: int, talking: int) -> None:
@@ -123,7 +123,7 @@ def heartbeats(directory: Path, number: int, connections: int) -> None:
                 seconds = take(path)
             print(
                 f"batch {batch:4}: {connections} connections with heartbeats: {seconds:6.2f} s, "
-                f"{seen.processor:6.2f} s of processors, " + seen.shown(DRIVER, JVM, WORKER),
+                f"{seen.processor:6.2f} s of processors, " + seen.peak_line(DRIVER, JVM, WORKER),
                 flush=True,
             )
 
@@ -151,13 +151,13 @@ def states(directory: Path, number: int) -> None:
             octets = sum(file.size for file in log.files("states")) / MEGA
             print(
                 f"{there:6} states, {octets:6.1f} MB, {talking:3} with packets: "
-                f"{took:6.2f} s, {seen.processor:6.2f} s of processors, " + seen.shown(DRIVER, JVM, WORKER),
+                f"{took:6.2f} s, {seen.processor:6.2f} s of processors, " + seen.peak_line(DRIVER, JVM, WORKER),
                 flush=True,
             )
 
 
 def multiply(lake: Path, times: int) -> None:
-    """Put the rows of open connections into one file, so often, as rows of so many more connections."""
+    """Copy the rows of open connections `times` times into one file, as rows of other connections."""
     log = Log(open_lake(str(lake)))
     for name in (*OF_CONNECTIONS, "states"):
         table = log.tables[name]
@@ -186,7 +186,7 @@ def _other_flow(flow: bytes, copy: int) -> bytes:
 
 @contextmanager
 def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
-    """An ingest that runs on: takes a capture as a batch, deletes it, and tells the seconds."""
+    """A running ingest: a function that ingests a capture as a batch, deletes it, and returns the seconds."""
     options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
     with Ingest.into(str(lake), work_of(session, process=ThisProcess()), options) as ingest:
 

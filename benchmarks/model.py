@@ -1,11 +1,10 @@
 """A model of the time that a decode takes, measured, and what it predicts: `python -m benchmarks.model --mb 250 1000`.
 
-`wirehare decode` runs on a generated capture of two sizes, in a process of its own, with Spark's event log on. What
-differs between them is what a GB costs, stage by stage; what remains is what every run costs. Seconds are those that
-tasks held a core: a cluster divides them by its cores, as far as these are busy. The driver's own time (start,
-planning, the walk over the record headers of files that it cuts) is not divided. Printed are the model and its
-prediction for `--daily-gb` in files of `--file-mb` on `--executors` of `--cores` each; the assumptions stand in
-docs/performance.md. The figures are also written as JSON.
+`wirehare decode` runs on generated captures of two sizes, in its own process, with Spark's event log. The difference is
+the cost of a GB, by stage; the rest is the cost of each run. Seconds are those in which tasks occupied a core: a
+cluster divides them by its busy cores. The driver's own time (start, planning, the walk over record headers of files
+that it splits) is not divided. Prints the model and its prediction for `--daily-gb` in files of `--file-mb` on
+`--executors` of `--cores` each; docs/performance.md has the assumptions. The figures are also written as JSON.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.eventlog import stages
+from benchmarks.figures import GIGA, Line, machine, machine_line
 from benchmarks.generate import generate
-from benchmarks.line import GIGA, Line
-from benchmarks.machine import machine, shown
 from benchmarks.processes import MEGA
 from benchmarks.profiles import PROFILES
 from codec.compiler.limits import LIMITS
@@ -48,7 +46,7 @@ class Run:
 
 
 def run(path: Path, work: Path) -> Run:
-    """Decode the capture and look at what that took. Raises CalledProcessError when it fails."""
+    """Decode the capture and measure it. Raises CalledProcessError."""
     log, output = work / "log", work / "tables"
     log.mkdir()
     settings = {
@@ -98,7 +96,7 @@ class Model:
 
     @property
     def busy(self) -> float:
-        """Which share of the cores tasks kept busy, after the walk and while there was data to work on."""
+        """The share of the cores that tasks occupied, after the walk and while there was data."""
         return min(1.0, self.total("seconds").per_gb / (self.cores * (self.wall.per_gb - self.walk.per_gb)))
 
     @property
@@ -108,7 +106,7 @@ class Model:
 
 
 def model(small: Run, large: Run, cores: int) -> Model:
-    """What two runs tell."""
+    """The model from two runs."""
     nothing = dict.fromkeys(MEASURES, 0.0)
 
     def cost(first: float, second: float) -> Line:
@@ -148,7 +146,7 @@ def shown_model(found: Model) -> str:
 def prediction(
     found: Model, daily_gb: float, runs: int, executors: int, cores: int, file_gb: float
 ) -> dict[str, float]:
-    """Of a day's captures, files of one size, decoded in so many runs."""
+    """Of a day's captures, files of one size, decoded in a number of runs."""
     from udfs.source.splits import SHARES
 
     each = daily_gb / runs
@@ -176,7 +174,7 @@ def main() -> None:
     parser.add_argument("--executors", type=int, default=20, help="default 20")
     parser.add_argument("--cores", type=int, default=4, help="of an executor (default 4)")
     parser.add_argument("--json", type=Path, default=Path("model.json"), help="where to (default model.json)")
-    parser.add_argument("--directory", type=Path, help="where captures and tables stand meanwhile (default: temporary)")
+    parser.add_argument("--directory", type=Path, help="for captures and tables (default: a temporary one)")
     chosen = parser.parse_args()
     known = machine()
     measured = []
@@ -188,7 +186,7 @@ def main() -> None:
     found = model(measured[0], measured[1], os.cpu_count() or 1)
     file_gb = chosen.file_mb * MEGA / GIGA
     predicted = prediction(found, chosen.daily_gb, chosen.runs, chosen.executors, chosen.cores, file_gb)
-    print(f"{shown(known)}\n\n{shown_model(found)}\n")
+    print(f"{machine_line(known)}\n\n{shown_model(found)}\n")
     print(
         f"{chosen.daily_gb:g} GB a day in files of {chosen.file_mb:g} MB and {chosen.runs} runs on {chosen.executors} "
         f"executors of {chosen.cores} cores:"

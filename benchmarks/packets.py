@@ -1,6 +1,6 @@
-"""Talk as packets of a capture, laid out with numpy: bytes of both sides -> segments -> records of a pcap file.
+"""Packets of generated traffic, with numpy: bytes of both sides -> segments -> records of a pcap file.
 
-Sequence numbers, acknowledgements and lengths are right, checksums are zero. Nothing is done packet by packet.
+Sequence numbers, acknowledgements and lengths are right, checksums are zero. No Python code runs per packet.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.patches import Bytes, Integers, Patch, apply
-from benchmarks.units import CLIENT, SERVER, Step, Unit
+from benchmarks.templates import CLIENT, SERVER, Bytes, Integers, Patch, Step, Unit, apply
 
 FIN, SYN, PSH, ACK = 1, 2, 8, 16
 PIECE_RECORDS = 2048  # written at a time: the index of a byte takes eight
@@ -36,8 +35,8 @@ SERVER_ADDRESS, SERVER_PORT = 0x0A000002, 5672
 
 
 @dataclass(frozen=True)
-class Laid:
-    """Packets: their headers, times in ns, payloads end to end, and what was patched in these."""
+class Packets:
+    """Headers, times in ns, concatenated payloads, and the patches in these."""
 
     headers: NDArray[np.void]
     times: Integers
@@ -47,7 +46,7 @@ class Laid:
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes of one side, where each message ends, and what was patched."""
+    """Bytes of one side, where each message ends, and the patches."""
 
     data: Bytes
     ends: Integers
@@ -55,8 +54,8 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Columns of one connection's packets in order, and the streams of both sides that they cut."""
+class Segments:
+    """Columns of one connection's packets in order, and the streams of both sides."""
 
     side: Integers
     start: Integers  # into streams[side]
@@ -66,8 +65,8 @@ class Cut:
 
 
 @dataclass
-class Talk:
-    """One connection: its number, how many messages a burst holds, and where it has got to."""
+class Flow:
+    """State of one connection: its number, messages per burst, sequence numbers, and time."""
 
     number: int
     burst: int
@@ -122,22 +121,22 @@ def cut(ends: Integers, side: int, segment_bytes: int) -> tuple[Integers, ...]:
 
 
 def rounds(
-    talk: Talk, units: tuple[list[Unit], list[Unit]], messages: int, segment_bytes: int, rng: np.random.Generator
-) -> Cut:
-    """The packets of so many messages, a multiple of the burst: a burst of the client, one of the server, in turn."""
+    flow: Flow, units: tuple[list[Unit], list[Unit]], messages: int, segment_bytes: int, rng: np.random.Generator
+) -> Segments:
+    """The packets of a number of messages, a multiple of the burst: bursts of client and server alternate."""
     chosen = rng.integers(0, len(units[CLIENT]), messages)
     streams, tables = [], []
     for side in (CLIENT, SERVER):
-        streams.append(stream_of(units[side], chosen, talk.messages, talk.number))
-        tables.append(cut(streams[side].ends[talk.burst - 1 :: talk.burst], side, segment_bytes))
+        streams.append(stream_of(units[side], chosen, flow.messages, flow.number))
+        tables.append(cut(streams[side].ends[flow.burst - 1 :: flow.burst], side, segment_bytes))
     key, side_of, start, length = (np.concatenate(columns) for columns in zip(*tables, strict=True))
     order = np.argsort(key, kind="stable")
-    talk.messages += messages
+    flow.messages += messages
     flags = np.where(length[order] > 0, PSH | ACK, ACK)
-    return Cut(side_of[order], start[order], length[order], flags, (streams[0], streams[1]))
+    return Segments(side_of[order], start[order], length[order], flags, (streams[0], streams[1]))
 
 
-def exchange(steps: list[tuple[int, bytes, int]]) -> Cut:
+def exchange(steps: list[tuple[int, bytes, int]]) -> Segments:
     """Packets for a few hand-made (side, bytes, flags)."""
     streams = [b"".join(data for s, data, _ in steps if s == side) for side in (CLIENT, SERVER)]
     at, starts = [0, 0], []
@@ -152,34 +151,34 @@ def exchange(steps: list[tuple[int, bytes, int]]) -> Cut:
     )
     sides, start, length, flags = (np.array(column, np.int64) for column in columns)
     client, server = (Stream(np.frombuffer(data, np.uint8), np.array([len(data)]), []) for data in streams)
-    return Cut(sides, start, length, flags, (client, server))
+    return Segments(sides, start, length, flags, (client, server))
 
 
-def said(steps: list[Step]) -> list[tuple[int, bytes, int]]:
-    """Steps of a talk, each a packet of its own."""
+def segments(steps: list[Step]) -> list[tuple[int, bytes, int]]:
+    """(side, bytes, flags) of steps, each a packet."""
     return [(side, data, PSH | ACK) for side, data in steps]
 
 
-def lay_out(talk: Talk, packets: Cut, rng: np.random.Generator) -> Laid:
-    """Packets of a connection with their headers and times; the talk goes on behind them."""
+def packets_of(flow: Flow, packets: Segments, rng: np.random.Generator) -> Packets:
+    """Packets of a connection with their headers and times; the state of `flow` moves on."""
     count = len(packets.side)
     headers = np.zeros(count, PACKET)
     numbers = packets.length + (packets.flags & (SYN | FIN) != 0)  # SYN and FIN take a number each
-    address, port = (int(values[0]) for values in endpoints(np.array([talk.number])))
+    address, port = (int(values[0]) for values in endpoints(np.array([flow.number])))
     addresses, ports = (address, SERVER_ADDRESS), (port, SERVER_PORT)
     for side in (CLIENT, SERVER):
         sent = np.cumsum(np.where(packets.side == side, numbers, 0))
         mine = packets.side == side
-        headers["seq"][mine] = (talk.sent[side] + sent[mine] - numbers[mine]) % 2**32
-        headers["ack"][~mine] = (talk.sent[side] + sent[~mine]) % 2**32
-        talk.sent[side] += int(sent[-1])
+        headers["seq"][mine] = (flow.sent[side] + sent[mine] - numbers[mine]) % 2**32
+        headers["ack"][~mine] = (flow.sent[side] + sent[~mine]) % 2**32
+        flow.sent[side] += int(sent[-1])
         ends = {"source": addresses[side], "target": addresses[1 - side]}
         ends |= {"sport": ports[side], "dport": ports[1 - side]}
         for name, value in ends.items():
             headers[name][mine] = value
     headers["ack"][packets.flags & ACK == 0] = 0
-    times = talk.clock_ns + np.cumsum(rng.integers(5_000, 60_000, count))
-    talk.clock_ns = int(times[-1])
+    times = flow.clock_ns + np.cumsum(rng.integers(5_000, 60_000, count))
+    flow.clock_ns = int(times[-1])
     headers["captured"] = headers["original"] = packets.length + HEADER_BYTES
     headers["ether_type"], headers["version"], headers["ttl"], headers["protocol"] = 0x0800, 0x45, 64, 6
     headers["ip_length"] = packets.length + HEADER_BYTES - ETHERNET_BYTES
@@ -192,12 +191,12 @@ def lay_out(talk: Talk, packets: Cut, rng: np.random.Generator) -> Laid:
         for side in (CLIENT, SERVER)
         for patch in packets.streams[side].patches
     ]
-    return Laid(headers, times, both[spread(start, packets.length)], patches)
+    return Packets(headers, times, both[spread(start, packets.length)], patches)
 
 
-def in_payload(packets: Cut, side: int, at: Integers) -> Integers:
-    """Where the bytes `at` of a side's stream come to lie when the payloads of all packets stand end to end. A message
-    stays in one piece there, as one side says it whole before the other speaks."""
+def in_payload(packets: Segments, side: int, at: Integers) -> Integers:
+    """Offsets of the bytes `at` of a side's stream in the concatenated payloads of all packets. A message stays in one
+    piece there, because one side sends it before the other side sends anything."""
     begins = np.cumsum(packets.length) - packets.length
     mine = (packets.side == side) & (packets.length > 0)
     packet = np.searchsorted(packets.start[mine], at, "right") - 1
@@ -205,9 +204,9 @@ def in_payload(packets: Cut, side: int, at: Integers) -> Integers:
     return moved
 
 
-def stamped(master: Laid, numbers: Integers, starts: Integers, rng: np.random.Generator) -> Laid:
-    """Copies of a whole connection, each with a number (and so an address, a port, message-ids, bodies), initial
-    sequence numbers and a time of beginning (ns after the master's) of its own."""
+def stamped(master: Packets, numbers: Integers, starts: Integers, rng: np.random.Generator) -> Packets:
+    """Copies of a whole connection, each with its own number (hence address, port, message-ids, bodies), sequence
+    numbers and start time (ns after the master's)."""
     count, each = len(numbers), len(master.headers)
     headers = np.tile(master.headers, count).reshape(count, each)
     address, port = endpoints(numbers)
@@ -215,14 +214,14 @@ def stamped(master: Laid, numbers: Integers, starts: Integers, rng: np.random.Ge
     from_client = master.headers["dport"] == SERVER_PORT
     for side, mine in ((CLIENT, from_client), (SERVER, ~from_client)):
         headers["seq"][:, mine] = (headers["seq"][:, mine].astype(np.int64) + initial[side][:, None]) % 2**32
-        told = ~mine & (master.headers["flags"] & ACK != 0)
-        headers["ack"][:, told] = (headers["ack"][:, told].astype(np.int64) + initial[side][:, None]) % 2**32
+        acks = ~mine & (master.headers["flags"] & ACK != 0)
+        headers["ack"][:, acks] = (headers["ack"][:, acks].astype(np.int64) + initial[side][:, None]) % 2**32
     headers["source"][:, from_client] = headers["target"][:, ~from_client] = address[:, None]
     headers["sport"][:, from_client] = headers["dport"][:, ~from_client] = port[:, None]
     payload = np.tile(master.payload, count).reshape(count, len(master.payload))
     apply(payload, [patch for patch in master.patches if patch.kind.of_connection], numbers)
     times = master.times[None, :] + starts[:, None]
-    return Laid(headers.reshape(-1), times.reshape(-1), payload.reshape(-1), [])
+    return Packets(headers.reshape(-1), times.reshape(-1), payload.reshape(-1), [])
 
 
 def spread(starts: Integers, lengths: Integers) -> Integers:
@@ -231,7 +230,7 @@ def spread(starts: Integers, lengths: Integers) -> Integers:
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
-def write(out: BinaryIO, parts: list[Laid]) -> None:
+def write(out: BinaryIO, parts: list[Packets]) -> None:
     """Records of several connections in the order of time."""
     headers = np.concatenate([part.headers for part in parts], dtype=PACKET)  # without the dtype: native byte order
     times = np.concatenate([part.times for part in parts])

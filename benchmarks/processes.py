@@ -1,9 +1,9 @@
-"""What processes take, from outside: memory and processor time, by kind of process (Linux; elsewhere nothing is seen).
+"""Memory and processor time of processes, from outside, by kind of process (Linux only; empty elsewhere).
 
     with peaks(pid) as seen: ...     # highest resident sets of pid and all below it
 
-A JVM is driver and executor in one on a single machine. Pages that Python workers share with the daemon which they were
-forked from count for each.
+On a single machine a JVM is driver and executor. Pages that Python workers share with the daemon that forked them count
+for each.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RESET_PEAK = "5"  # to /proc/PID/clear_refs: forget the highest resident set (pr
 
 
 def stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name of the command. Raises OSError when it has ended."""
+    """The fields of /proc/PID/stat after the name of the command. Raises OSError if the process has ended."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def command_line(pid: int) -> str:
-    """Raises OSError when it has ended."""
+    """Raises OSError if the process has ended."""
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
@@ -73,13 +73,13 @@ def kind(command: str) -> str:
 
 
 def ticks(pid: int) -> int:
-    """User and system time of one process. Raises OSError when it has ended."""
+    """User and system time of a process. Raises OSError if it has ended."""
     return sum(int(value) for value in stat(pid)[11:13])
 
 
 class Peaks:
-    """Highest resident set in bytes, by kind and process, and processor time, from `pid` down (`itself` too, or not);
-    looked at until `ended`. What was before does not count."""
+    """Highest resident sets in bytes, by kind and process, and processor time, of the processes below `pid` (and of
+    `pid` itself), from `start` to `stop`."""
 
     def __init__(self, pid: int, itself: bool) -> None:
         self.pid, self.itself = pid, itself
@@ -119,15 +119,15 @@ class Peaks:
 
     @property
     def processor(self) -> float:
-        """Seconds of the processors; a process that lived for less than LOOK_S may be missing. (What the kernel adds up
-        for a parent leaves out whom nobody waited for, as a JVM that outlives its driver.)"""
+        """Processor seconds; a process that lived for less than LOOK_S may be missing. (The kernel's sum for a parent
+        lacks children that it did not wait for, such as a JVM that outlives its driver.)"""
         return sum(seen - self.before.get(pid, 0) for pid, seen in self.ticks.items()) / TICK
 
     def highest(self) -> dict[str, int]:
         """By kind, the highest of any one process."""
         return {name: max(seen.values()) for name, seen in self.bytes.items()}
 
-    def shown(self, *kinds: str) -> str:
+    def peak_line(self, *kinds: str) -> str:
         """One line about these kinds of processes."""
         highest = self.highest()
         seen = [f"{name} {highest[name] / MEGA:,.0f} MB" for name in kinds if name in highest]

@@ -1,14 +1,17 @@
-"""The kinds of traffic that captures are generated of, as a table."""
+"""Profiles of generated traffic, as a table; `streams` has the traffic of each version as bytes, without packets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.sessions import DESCRIBED_TALK, SEGMENTED_TALK
-from benchmarks.traffic import CLASSIC_TALK
-from benchmarks.units import Script
+import numpy as np
 
-SCRIPTS: dict[str, Script] = {"0-9-1": CLASSIC_TALK, "0-10": SEGMENTED_TALK, "1.0": DESCRIBED_TALK}
+from benchmarks.packets import stream_of
+from benchmarks.sessions import SCRIPT_0_10, SCRIPT_1_0
+from benchmarks.templates import CLIENT, SERVER, Script
+from benchmarks.traffic import CLASSIC_SCRIPT
+
+SCRIPTS: dict[str, Script] = {"0-9-1": CLASSIC_SCRIPT, "0-10": SCRIPT_0_10, "1.0": SCRIPT_1_0}
 
 
 @dataclass(frozen=True)
@@ -38,3 +41,17 @@ PROFILES = {
     "offload": Profile("0-9-1, segments of 64 KB, messages of 48 KB", message_bytes=48_000, segment_bytes=45 * 1448),
 }
 USUAL = PROFILES["usual"]
+
+FAMILIES = tuple(SCRIPTS)
+BURST = 16
+Streams = tuple[tuple[bytes, bytes], tuple[bytes, bytes]]  # (opening of the client, of the server), (a round of each)
+
+
+def streams(family: str, message_bytes: int) -> Streams:
+    """The bytes of both sides: the opening, and a round with a message of each size."""
+    script = SCRIPTS[family]
+    steps = script.opening()
+    client, server = script.units(np.random.default_rng(1), BURST, message_bytes)
+    openings = [b"".join(data for side, data in steps if side == who) for who in (CLIENT, SERVER)]
+    rounds = [stream_of(side, np.arange(len(side)), 0, 0).data.tobytes() for side in (client, server)]
+    return (openings[0], openings[1]), (rounds[0], rounds[1])

@@ -1,9 +1,9 @@
-"""Our times beside those of other tools, on one generated capture: `python -m benchmarks.run --mb 1000 --runs 3`.
+"""Our times and those of other tools, on one generated capture: `python -m benchmarks.run --mb 1000 --runs 3`.
 
 All contenders (benchmarks/contenders.py) are measured in turns, so that a slow minute of the machine hits all of them;
 medians are printed, with processor time (of the process and all below it), peak memory by kind of process, and how many
-times as long each takes as tshark and as the floor job. Budgets are compared in the end. Those in a session were done
-once before, which is the line "first". The figures are also written as JSON.
+times as long each takes as tshark and as the floor job. Budgets are compared in the end. Those in a session run once
+before, which is the line "first". The figures are also written as JSON.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from typing import Any
 
 import pyarrow.dataset
 
-from benchmarks.contenders import CONTENDERS, Task
+from benchmarks.contenders import CONTENDERS, PREPARE, Measured, Runner, Task
+from benchmarks.figures import machine, machine_line
 from benchmarks.generate import generate
-from benchmarks.machine import machine, shown
 from benchmarks.processes import DRIVER, JVM, MEGA, OTHER, WORKER
 from benchmarks.profiles import PROFILES
-from benchmarks.standing import PREPARE, Measured, Standing
 
 SLICES = {"tshark ek": 100_000, "scapy": 20_000}  # packets; both take minutes for a GB
 FIRST = "first: "
@@ -82,19 +81,19 @@ class Result:
 
 
 def measure(task: Task, names: list[str], runs: int) -> dict[str, Measured]:
-    """Figures by contender, those of a first time apart."""
+    """Figures by contender; those of the first time separately."""
     figures = {name: Measured() for name in names}
     places = {CONTENDERS[name].place for name in names}
     with ExitStack() as stack:
-        standing = {place: stack.enter_context(Standing()) for place in sorted(places)}
-        if "kernels" in standing:
-            standing["kernels"].do(PREPARE, task)
+        runners = {place: stack.enter_context(Runner()) for place in sorted(places)}
+        if "kernels" in runners:
+            runners["kernels"].do(PREPARE, task)
         for name in names:
             if CONTENDERS[name].place == "session":
-                standing["session"].measure(name, task, figures.setdefault(FIRST + name, Measured()))
+                runners["session"].measure(name, task, figures.setdefault(FIRST + name, Measured()))
         for _ in range(runs):
             for name in names:
-                standing[CONTENDERS[name].place].measure(name, task, figures[name])
+                runners[CONTENDERS[name].place].measure(name, task, figures[name])
     return figures
 
 
@@ -116,7 +115,7 @@ def report(results: dict[str, Result], capture: dict[str, Any], known: dict[str,
     medians = {name: result.seconds for name, result in results.items()}
     lines = [
         f"{capture['profile']}: {megabytes:,.0f} MB, {capture['packets']:,} packets, {capture['frames']:,} frames",
-        shown(known),
+        machine_line(known),
         "",
         f"{'':23}{'seconds':>8}{'processor':>10}{'MB/s':>9}{'x tshark':>9}{'x floor':>9}"
         + "".join(f"{kind:>9}" for kind in ("worker", "JVM", "driver", "other")),
@@ -152,7 +151,7 @@ def content(work: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Times beside those of other tools.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Our times and those of other tools.")
     parser.add_argument("--mb", type=float, default=1000, help="size of the capture in 10**6 bytes (default 1000)")
     parser.add_argument("--profile", choices=PROFILES, default="usual", help="kind of traffic (default usual)")
     parser.add_argument("--runs", type=int, default=3, help="rounds of which the median is taken (default 3)")

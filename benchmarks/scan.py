@@ -1,9 +1,8 @@
-"""What a connection costs that says nothing: `python -m benchmarks.scan --connections 20000 300000`.
+"""The cost of connections without data: `python -m benchmarks.scan --connections 20000 300000`.
 
-A capture of SYN packets alone, as a port scan or a flood leaves them: each is a TCP connection of its own, with a row
-in `connections` and two in `streams`, and there is nothing to decode. Printed are the seconds of `wirehare decode`, how
-many of them a capture of one SYN takes already, and the highest resident set of any process of each kind. The figures
-are also written as JSON.
+A capture of SYN packets only, as of a port scan or a flood: each is a TCP connection, with a row in `connections` and
+two in `streams`, and nothing to decode. Prints the seconds of `wirehare decode`, those beyond a capture of one SYN, and
+the highest resident set by kind of process. The figures are also written as JSON.
 """
 
 from __future__ import annotations
@@ -16,30 +15,27 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.figures import Point, decode, machine, machine_line
 from benchmarks.generate import START_NS
-from benchmarks.growth import Point, decode
-from benchmarks.machine import machine, shown
-from benchmarks.packets import CLIENTS, FILE_HEADER, SERVER_ADDRESS, SERVER_PORT, SYN
-from benchmarks.processes import DRIVER, JVM, MEGA, WORKER
+from benchmarks.packets import (
+    CLIENTS,
+    ETHERNET_BYTES,
+    FILE_HEADER,
+    PACKET,
+    RECORD_BYTES,
+    SERVER_ADDRESS,
+    SERVER_PORT,
+    SYN,
+)
 
 SIZES = (20_000, 300_000)
 APART_NS = 10_000
 FIRST_PORT, PORTS = 1024, 64_000
-SYN_PACKET = np.dtype(
-    [
-        ("seconds", "<u4"), ("micros", "<u4"), ("captured", "<u4"), ("original", "<u4"),
-        ("macs", "V12"), ("ether_type", ">u2"),
-        ("version", "u1"), ("tos", "u1"), ("ip_length", ">u2"), ("ip_id", ">u2"), ("fragment", ">u2"),
-        ("ttl", "u1"), ("protocol", "u1"), ("ip_sum", ">u2"), ("source", ">u4"), ("target", ">u4"),
-        ("sport", ">u2"), ("dport", ">u2"), ("seq", ">u4"), ("ack", ">u4"), ("header", "u1"), ("flags", "u1"),
-        ("window", ">u2"), ("tcp_sum", ">u2"), ("urgent", ">u2"),
-    ]
-)  # fmt: skip
-RECORD_BYTES, ETHERNET_BYTES = 16, 14
+SYN_PACKET = np.dtype(PACKET.descr[:-3])  # without TCP options
 
 
 def scan(path: Path, connections: int, seed: int = 1) -> None:
-    """Write a capture of so many SYN packets, no two of the same addresses and ports."""
+    """Write a capture of SYN packets, each with other addresses and ports."""
     number = np.arange(connections)
     packets = np.zeros(connections, SYN_PACKET)
     times = START_NS + number * APART_NS
@@ -55,9 +51,8 @@ def scan(path: Path, connections: int, seed: int = 1) -> None:
 
 
 def row(connections: int, point: Point, start: float) -> str:
-    sizes = [point.peaks.get(kind) for kind in (WORKER, JVM, DRIVER)]
-    cells = "".join(f"{size / MEGA:9,.0f}" if size else " " * 9 for size in sizes)
-    return f"{connections:12,}{point.seconds:10.1f}{point.seconds - start:14.1f}{point.processor:11.1f}{cells}"
+    cells = f"{connections:12,}{point.seconds:10.1f}{point.seconds - start:14.1f}{point.processor:11.1f}"
+    return cells + point.peak_columns()
 
 
 def main() -> None:
@@ -66,7 +61,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("scan.json"), help="where to (default scan.json)")
     chosen = parser.parse_args()
     known = machine()
-    print(shown(known))
+    print(machine_line(known))
     heads = {"connections": 12, "seconds": 10, "beyond start": 14, "processor": 11, "worker": 9, "JVM": 9, "driver": 9}
     print("".join(f"{head:>{width}}" for head, width in heads.items()))
     points: dict[int, Point] = {}

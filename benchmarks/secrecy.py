@@ -1,9 +1,9 @@
-"""What it costs to encrypt what Spark writes meanwhile: `python -m benchmarks.secrecy --mb 60 --rounds 3`.
+"""The cost of encrypting Spark's temporary files: `python -m benchmarks.secrecy --mb 60 --rounds 3`.
 
-`wirehare decode` of a capture in gzip, whose payloads all go through the shuffle, with `spark.io.encryption.enabled`
-and without, one after the other in each round. Printed are processor seconds of all processes of each, and the medians.
-While a job runs its shuffle files are looked at: those in clear begin as Spark's compression begins, the others must
-not. The figures are also written as JSON.
+`wirehare decode` of a capture in gzip, whose payloads all go through the shuffle, with and without
+`spark.io.encryption.enabled`, alternating. Prints processor seconds of all processes, and the medians. While a job
+runs, its shuffle files are read: those in clear must begin with the magic of Spark's compression, the others must not.
+The figures are also written as JSON.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
+from benchmarks.figures import Point, decode, machine, machine_line
 from benchmarks.generate import generate
-from benchmarks.growth import Point, decode
-from benchmarks.machine import machine, shown
 from benchmarks.processes import MEGA
 
 CLEAR = b"LZ4Block"  # how lz4 streams of Spark begin (lz4-java, LZ4BlockOutputStream)
@@ -75,7 +74,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("secrecy.json"), help="where to (default secrecy.json)")
     chosen = parser.parse_args()
     known = machine()
-    print(shown(known))
+    print(machine_line(known))
     points: dict[str, list[Point]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

@@ -1,11 +1,11 @@
-"""What a job on small captures spends its time on, from the command to the prompt: a timeline.
+"""A timeline of a job on small captures, from the command to the prompt.
 
     python -m benchmarks.start                  (`wirehare decode samples`)
     python -m benchmarks.start --job nightly --runs 3 CAPTURE...
 
-It runs the job as a person does, and looks at its processes from outside: when each began and ended, and the processor
-time it took. The lines that the job prints and the Spark jobs of its event log stand between them, all in seconds since
-the command was given. The wall clock depends on what else the machine does; processor time hardly does. Linux only.
+It runs the job as a user does and observes its processes from outside: begin, end and processor time of each, with the
+lines that the job prints and the Spark jobs of its event log, all in seconds since the command. The wall clock depends
+on other work on the machine; processor time hardly does. Linux only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DAEMON = "pyspark.daemon"
 
 
 class Moment(NamedTuple):
-    """Something that happened, or went on from `begin` to `end`: seconds since the command."""
+    """An event, or what lasted from `begin` to `end`: seconds since the command."""
 
     begin: float
     end: float
@@ -40,7 +40,7 @@ class Moment(NamedTuple):
 
 @dataclass
 class Process:
-    """A process that was seen: since when, until when (of time.time), and its processor seconds."""
+    """An observed process: begin and end (of time.time), and processor seconds."""
 
     parent: int
     command: str
@@ -51,7 +51,7 @@ class Process:
 
 @dataclass
 class Timeline:
-    """What happened in a run of a job."""
+    """The timeline of a run of a job."""
 
     seconds: float
     processes: list[Moment]
@@ -60,17 +60,17 @@ class Timeline:
     processor: dict[str, float] = field(default_factory=dict)
 
     def moments(self) -> list[Moment]:
-        """All of it, in the order of beginning."""
+        """All moments, in the order of their begin."""
         return sorted([*self.processes, *self.lines, *self.jobs])
 
 
 def boot_time() -> float:
-    """When this machine began to count ticks."""
+    """The time of the first tick of this machine."""
     return time.time() - float(Path("/proc/uptime").read_text().split()[0])
 
 
 class Watch:
-    """The processes below `pid`, looked at until `ended`."""
+    """Observes the processes below `pid` until `ended`."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.seen = pid, dict[int, Process]()
@@ -100,11 +100,11 @@ class Watch:
         process.ended, process.processor = time.time(), sum(map(int, fields[11:13])) / TICK
 
     def processor(self) -> float:
-        """Seconds that all of them have taken so far."""
+        """Processor seconds of all processes so far."""
         return sum(process.processor for process in list(self.seen.values()))
 
     def named(self, pid: int) -> str:
-        """What a process is: of Spark's Python processes, for which of its purposes."""
+        """The kind of a process, and the purpose of Spark's Python processes."""
         process = self.seen[pid]
         words = process.command.split()
         if DAEMON in words:
@@ -117,7 +117,7 @@ class Watch:
 
 
 def spark_jobs(log: Path, started: float) -> list[Moment]:
-    """The Spark jobs of an event log, by the place in the code that asked for them."""
+    """The Spark jobs of an event log, by the code that started them."""
     begun: dict[int, tuple[float, str]] = {}
     found = []
     for name, event in events(log):
@@ -134,7 +134,7 @@ def spark_jobs(log: Path, started: float) -> list[Moment]:
 
 
 def printed(stream: IO[str], started: float, watch: Watch) -> list[Moment]:
-    """The lines that a job prints until its end, with their times, and what all processes had taken by then."""
+    """The lines that a job prints, with their times, and the processor time of all processes by then."""
     lines = []
     for line in stream:
         at = time.time() - started
@@ -159,18 +159,18 @@ def timeline(job: str, captures: list[str], directory: Path) -> Timeline:
     ) as ran:
         watch = Watch(ran.pid)
         assert ran.stderr is not None
-        said = printed(ran.stderr, started, watch)
+        printed_lines = printed(ran.stderr, started, watch)
         code = ran.wait()
         seconds = time.time() - started
         watch.ended()
     if code:
-        raise subprocess.CalledProcessError(code, command, stderr="\n".join(line.what for line in said))
+        raise subprocess.CalledProcessError(code, command, stderr="\n".join(line.what for line in printed_lines))
     processes, processor = [], dict[str, float]()
     for pid, process in watch.seen.items():
         name = watch.named(pid)
         processes.append(Moment(process.began - started, process.ended - started, name, process.processor))
         processor[name] = processor.get(name, 0) + process.processor
-    return Timeline(seconds, processes, said, spark_jobs(log, started), processor)
+    return Timeline(seconds, processes, printed_lines, spark_jobs(log, started), processor)
 
 
 def report(found: Timeline) -> str:

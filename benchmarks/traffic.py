@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 from pika import frame, spec
 
-from benchmarks.patches import Counter
-from benchmarks.units import (
+from benchmarks.templates import (
     CLIENT,
     IN_MESSAGE_ID,
     MESSAGE_ID,
     SERVER,
+    Counter,
     Script,
     Step,
     Unit,
@@ -101,4 +101,4 @@ def closing(messages: int) -> list[Step]:
     ]
 
 
-CLASSIC_TALK = Script(opening, units, closing)
+CLASSIC_SCRIPT = Script(opening, units, closing)

@@ -14,6 +14,7 @@ from uuid import UUID
 import numpy as np
 import proton
 import pytest
+from encode_1_0 import encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,13 +63,6 @@ def decoded(data: bytes) -> Any:
     value, at, flaws = decode_flawed(data)
     assert (at, flaws) == (len(data), 0)
     return value
-
-
-def encoded(thing: Any) -> bytes:
-    data = proton.Data()
-    data.put_object(thing)
-    octets: bytes = data.encode()
-    return octets
 
 
 def frame_values(body: bytes, sections: bytes = b"", section: int = NO_BODY) -> tuple[dict[str, Any], Any, str | None]:

@@ -12,23 +12,12 @@ from typing import Any
 import golden_1_0
 import proton
 import pytest
+from encode_1_0 import encoded, frame, performative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire import CLIENT, SERVER, Row, Wire
 
 HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP" + octets for octets in (b"\0\1\0\0", b"\2\1\0\0", b"\3\1\0\0"))
-
-
-def frame(body: bytes, channel: int = 0, kind: int = 0, doff: int = 2, extended: bytes = b"") -> bytes:
-    size = 8 + len(extended) + len(body)
-    return size.to_bytes(4, "big") + bytes([doff, kind]) + channel.to_bytes(2, "big") + extended + body
-
-
-def performative(code: int, *fields: Any) -> bytes:
-    data = proton.Data()
-    data.put_object(proton.Described(proton.ulong(code), list(fields)))
-    octets: bytes = data.encode()
-    return octets
 
 
 def transfer(
@@ -106,9 +95,7 @@ def test_a_body_that_is_no_performative() -> None:
 
 
 def test_symbolic_descriptors_have_the_number_of_the_fact_table() -> None:
-    data = proton.Data()
-    data.put_object(proton.Described(proton.symbol("amqp:open:list"), ["container"]))
-    rows, _ = stream(frame(data.encode()))
+    rows, _ = stream(frame(encoded(proton.Described(proton.symbol("amqp:open:list"), ["container"]))))
     only(rows, code=0x10, name="open", arguments={"container_id": "container"}, status="ok")
 
 

@@ -15,8 +15,8 @@ import proton
 import pytest
 from classic_support import described_methods, long_prefixed, shortstr
 from decoding import decoded
-from test_amqp_1_0_streams import frame as frame_1_0
-from test_amqp_1_0_streams import performative
+from encode_1_0 import frame as frame_1_0
+from encode_1_0 import performative
 from wire import CLIENT, Wire
 
 from codec.amqp.classic.tables import methods

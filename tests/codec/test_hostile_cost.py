@@ -14,11 +14,11 @@ import numpy as np
 import pika.frame
 import pika.spec
 import pytest
-from ended import take_facts
+from encode_1_0 import frame
 from fuzz import PARTS
 from growth import assert_linear
-from test_amqp_1_0_streams import CLOSE, frame, sections_of
-from wire import CLIENT, FLOW, SERVER, Wire
+from test_amqp_1_0_streams import CLOSE, sections_of
+from wire import CLIENT, FLOW, SERVER, Wire, take_facts
 
 from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS

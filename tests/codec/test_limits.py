@@ -12,9 +12,8 @@ import proton
 import pytest
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, segment
 from encode_0_10 import frame as segment_frame
-from ended import take_facts
 from test_amqp_1_0_streams import HEADER, transfer
-from wire import CLIENT, FLOW, SERVER, Row, Wire
+from wire import CLIENT, FLOW, SERVER, Row, Wire, take_facts
 
 from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pika.frame
 import pika.spec
-from ended import take_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire import CLIENT, FLOW, SERVER, Row, batch_rows
+from wire import CLIENT, FLOW, SERVER, Row, batch_rows, take_facts
 
 from codec.amqp.decoder import Decoder
 from codec.net.segments import ACK, FIN, RST, SEGMENT, SYN

@@ -11,9 +11,8 @@ import pytest
 from test_tls import PARTS, conversation
 from test_tls_carried import segments_of
 from test_websocket import upgraded
-from tls_talks import Peers, Said
-from wire import CLIENT, SERVER, Wire
-from wire_capture import give_up
+from tls_talks import Peers, Sent
+from wire import CLIENT, SERVER, Wire, give_up
 
 from codec.compiler.limits import HANDSHAKE, LIMITS, TRIAL
 from codec.layers import stack
@@ -32,7 +31,7 @@ KINDS = {
 }
 
 
-def mutated(flights: list[Said], draw: random.Random) -> Wire:
+def mutated(flights: list[Sent], draw: random.Random) -> Wire:
     """Octets flipped, segments lost (with and without an acknowledgement), doubled, swapped, cut."""
     wire = Wire()
     parts = [
@@ -67,7 +66,7 @@ def mutated(flights: list[Said], draw: random.Random) -> Wire:
     return wire
 
 
-def flights_of(kind: str) -> tuple[list[Said], KeyLog]:
+def flights_of(kind: str) -> tuple[list[Sent], KeyLog]:
     said = conversation()[0]
     if kind == "websocket":
         return upgraded(said), KeyLog()

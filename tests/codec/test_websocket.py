@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from test_tls import PARTS, all_frames, conversation, sent
-from tls_talks import Peers, Said, wire_of
-from wire import CLIENT, SERVER, Wire
-from wire_capture import give_up
+from tls_talks import Peers, Sent, wire_of
+from wire import CLIENT, SERVER, Wire, give_up
 
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
@@ -42,7 +41,7 @@ def frame(way: int, octets: bytes, opcode: int = BINARY, final: bool = True, rsv
     return head + MASK + bytes(octet ^ key for octet, key in zip(octets, cycle(MASK), strict=False))
 
 
-def upgraded(said: tuple[Said, ...], answer: bytes = ANSWER) -> list[Said]:
+def upgraded(said: tuple[Sent, ...], answer: bytes = ANSWER) -> list[Sent]:
     """A message for each thing said; control frames between them, some messages in fragments."""
     flights = [(CLIENT, REQUEST), (SERVER, answer + b"\r\n")]
     for number, (way, octets) in enumerate(said):

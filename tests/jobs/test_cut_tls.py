@@ -16,7 +16,7 @@ from test_cut_redacted import readable
 from test_tls import conversation
 from test_websocket import upgraded
 from tls_talks import Peers, wire_of
-from wire_capture import write_capture
+from wire import write_capture
 
 from codec.capture.secrets import SecretsWalker
 from jobs.cli import main

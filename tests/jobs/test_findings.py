@@ -12,9 +12,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from rule_cases import capture_cases, cases_of, cases_spoken_in, sec
 from rule_support import AMBIENT, Case, Key, Talk, write_cases
-from tls_talks import Peers, Said, wire_of
-from wire import CLIENT, SERVER
-from wire_capture import FIRST_CLIENT_PORT, write_capture
+from tls_talks import Peers, Sent, wire_of
+from wire import CLIENT, FIRST_CLIENT_PORT, SERVER, write_capture
 
 import pipeline
 from codec.amqp.notes import NOTES
@@ -44,7 +43,7 @@ IN_CLEAR = {"SEC-01", "SEC-14"}
 LOGINS = [(case.rule, case.breaks) for case in sec.CASES if case.rule in IN_CLEAR and isinstance(case.breaks, Talk)]
 
 
-def sent(talk: Talk) -> list[Said]:
+def sent(talk: Talk) -> list[Sent]:
     """What the peers of a talk send."""
     return [(CLIENT if packet.sender == "client" else SERVER, packet.data) for packet in talk.packets if packet.data]
 

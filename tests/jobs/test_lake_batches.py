@@ -21,7 +21,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from docs_support import blocks
+from deployment import blocks
 from lake_work import LocalWork, records, rotated
 from pyspark.sql.variant_utils import VariantUtils
 from scapy.utils import rdpcap

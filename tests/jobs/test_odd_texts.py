@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.variant_utils import VariantUtils
 from test_text import INVALID
-from wire import Wire
+from wire import Wire, write_capture
 
 import pipeline
 from jobs.cli import main
@@ -101,7 +101,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     wires = [
         odd_texts.wire_of(version, one_after_the_other(start)) for version in odd_texts.VERSIONS for start in STARTS
     ]
-    odd_texts.write_pcap(folder / "odd.pcap", wires)
+    write_capture(folder / "odd.pcap", wires)
     assert main(["decode", str(folder / "odd.pcap"), "--output", str(folder / "tables")]) == 0
     assert (
         main(["audit", str(folder / "tables"), "--report", str(folder / "a.html"), "--json", str(folder / "a.json")])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_support import answer, blocks
+from deployment import answer, blocks
 from pyspark.sql import SparkSession
 from recipe_talks import write
 

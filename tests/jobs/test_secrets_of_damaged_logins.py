@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from logins import Login, conversation, copies_nothing, damaged, logins
-from wire_capture import write_capture
+from wire import write_capture
 
 from jobs.cli import main
 from pipeline.schemas import TABLES

@@ -8,7 +8,7 @@ from pathlib import Path
 import independent_tcp
 import pytest
 from cut_support import CAPTURES, NEEDS_TSHARK, Tables, cut, fields, records, tables_of
-from encapsulations import pcap
+from pcap_files import pcap
 from scapy.utils import PcapNgReader
 
 from codec.pseudonyms import key_of

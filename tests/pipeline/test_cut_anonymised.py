@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cut_support import CAPTURES, cut, records, rightly_summed, tables_of
-from encapsulations import IPV6, MACS, WRAPS, pcap
+from encapsulations import IPV6, MACS, WRAPS
 from hypothesis import given
 from hypothesis import strategies as st
+from pcap_files import pcap
 from scapy.layers.inet import IP, TCP, UDP, fragment
 from scapy.layers.inet6 import IPv6 as IPv6Packet
 from scapy.layers.l2 import Ether

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from cut_support import CAPTURES, NEEDS_TSHARK, Tables, cut, fields, records, rightly_summed, tables_of
-from encapsulations import MACS, pcap
+from encapsulations import MACS
+from pcap_files import pcap
 from scapy.layers.inet import IP, fragment
 from scapy.layers.l2 import Ether
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cut_support import CAPTURES, NEEDS_TSHARK, Tables, cut, fields, moment, records, rightly_summed, tables_of
-from encapsulations import pcap
+from pcap_files import pcap
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 

@@ -17,8 +17,7 @@ import pytest
 from classic_frames import body, header, method, protocol_header
 from decoding import decode_table, in_flow_order, runs
 from test_fields import column
-from wire import CLIENT, SERVER, Wire
-from wire_capture import write_capture
+from wire import CLIENT, SERVER, Wire, write_capture
 
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
 from pipeline.tables.config import READ_ARGUMENTS, config, streams

@@ -17,8 +17,7 @@ from pyspark.sql import SparkSession
 from test_hostile import CLASSIC_HEADER, body, header
 from test_tables_0_10 import control, opened, subscribed, transfer
 from test_tables_1_0_written import ACCEPTED, RECEIVES, disposed, moved, receiving, state
-from wire import CLIENT, SERVER, Wire
-from wire_capture import FIRST_CLIENT_PORT, write_capture
+from wire import CLIENT, FIRST_CLIENT_PORT, SERVER, Wire, write_capture
 
 import pipeline
 

@@ -9,9 +9,10 @@ from typing import Any
 import decoding
 import proton
 import pytest
-from link_talks import SOURCE, closed, described, receiver_link, symbol
+from encode_1_0 import SOURCE, described
+from link_talks import closed, receiver_link, symbol
 from rule_support import Case, Talk, write_cases
-from session_talks import done_0_10, said_0_10, session_0_10
+from rule_talks import done_0_10, send_0_10, session_0_10
 
 from pipeline.tables.config import config
 from udfs.tables import tables_of
@@ -45,6 +46,6 @@ def test_a_link_of_1_0_that_states_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("stated", "shown"), [(0, "pre-acquired"), (1, "not-acquired")])
 def test_a_subscription_of_0_10_acquires_or_does_not(tmp_path: Path, stated: int, shown: str) -> None:
     talk = session_0_10()
-    said_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=stated)
+    send_0_10(talk, "client", "message.subscribe", queue="q", destination="d", accept_mode=0, acquire_mode=stated)
     (link,) = links(tmp_path, done_0_10(talk, 0).fin())
     assert (link["acquire_mode"], link["distribution_mode"], link["filters"]) == (shown, None, None)

@@ -18,10 +18,9 @@ import numpy as np
 import pika.frame
 import pika.spec
 import pytest
-from ended import take_facts
 from fuzz import runs_of
 from test_reassembly import HEADER, OPENING, Capture, Segment
-from wire import CLIENT, FLOW, SERVER, Row
+from wire import CLIENT, FLOW, SERVER, Row, take_facts
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder

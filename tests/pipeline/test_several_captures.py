@@ -15,7 +15,8 @@ from typing import Any
 import independent_tcp
 import pytest
 from decoding import Connection, connections, decode_table, decoded, in_flow_order, rows_of, runs
-from encapsulations import MACS, WRAPS, pcap
+from encapsulations import MACS, WRAPS
+from pcap_files import pcap
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from scapy.layers.inet import fragment

@@ -14,8 +14,7 @@ import pytest
 from classic_frames import body, header, method, protocol_header
 from classic_support import fact_table
 from decoding import decode_table, in_flow_order, runs
-from wire import CLIENT, SERVER, Wire
-from wire_capture import write_capture
+from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, method_name, methods
 from pipeline.tables.config import READ_ARGUMENTS, config

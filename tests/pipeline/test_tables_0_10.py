@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import naive_credit
+import naive_0_10
 import pytest
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
 from naive_0_10 import Transfer, sessions
 from pyspark.sql import SparkSession
 from test_tables_captures import CAPTURES, Found
-from wire import CLIENT, SERVER, Wire
-from wire_capture import Written, give_up
+from wire import CLIENT, SERVER, Wire, Written, give_up
 
 NAMES = (
     "010_lowlevel_methods.pcap",
@@ -92,7 +91,7 @@ def test_subscriptions_have_the_credit_and_transfers_that_a_plain_reading_says(f
 @pytest.mark.parametrize("capture", [METHODS, CPP, TX, SESSIONS, BIG])
 def test_subscriptions_had_no_credit_for_as_long_as_a_plain_count_says(found: Found, capture: str) -> None:
     ours = found.rows("links", capture, "name", "no_credit_ns")
-    plain = naive_credit.idle_times(CAPTURES / f"{capture}.pcap")
+    plain = naive_0_10.idle_times(CAPTURES / f"{capture}.pcap")
     assert sorted(ours) == sorted(plain)
     assert all(waited > 0 for _, waited in plain)  # at least from message.subscribe to message.flow
 

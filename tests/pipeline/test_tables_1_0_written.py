@@ -11,10 +11,10 @@ from typing import Any
 
 import proton
 import pytest
+from encode_1_0 import encoded, frame, performative
 from pyspark.sql import SparkSession
-from test_amqp_1_0_streams import HEADER, OPEN, frame, performative, sections_of
-from wire import CLIENT, SERVER, Wire
-from wire_capture import Written, give_up
+from test_amqp_1_0_streams import HEADER, OPEN, sections_of
+from wire import CLIENT, SERVER, Wire, Written, give_up
 
 uint, ubyte = proton.uint, proton.ubyte
 BEGIN, ATTACH, FLOW, DETACH, END = 0x11, 0x12, 0x13, 0x16, 0x17
@@ -177,7 +177,7 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, frame(b""))
 
     # Properties, and no body; no section at all; no body, over two transfers.
-    subject = b"\x00\x53\x73" + proton_value([None, None, None, "s"])
+    subject = b"\x00\x53\x73" + encoded([None, None, None, "s"])
     wire = wires["no body"] = sending()
     wire.add(CLIENT, moved(0, payload=subject) + moved(1, payload=b""))
     wire.add(CLIENT, moved(2, payload=subject[:5], more=True) + moved(2, payload=subject[5:], first=False))
@@ -200,14 +200,7 @@ def scripts() -> dict[str, Wire]:
 
 def discharge(fail: bool = False) -> bytes:
     """The message that asks for the end of a transaction (4.5.4)."""
-    return b"\x00\x53\x77" + proton_value(state(0x32, b"T", fail))
-
-
-def proton_value(thing: Any) -> bytes:
-    data = proton.Data()
-    data.put_object(thing)
-    octets: bytes = data.encode()
-    return octets
+    return b"\x00\x53\x77" + encoded(state(0x32, b"T", fail))
 
 
 @pytest.fixture(scope="module")

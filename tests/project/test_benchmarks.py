@@ -22,8 +22,8 @@ from decoding import decode_table, in_flow_order, runs
 from proton import Data, Message
 
 from benchmarks.eventlog import stages
+from benchmarks.figures import Line
 from benchmarks.generate import generate
-from benchmarks.line import Line
 from benchmarks.model import MEASURES, Run, model, prediction
 from benchmarks.processes import DRIVER, peaks
 from benchmarks.profiles import PROFILES, SCRIPTS

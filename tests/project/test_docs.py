@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs_support import answer, answers, blocks
+from deployment import answer, answers, blocks
 from pyspark.sql import SparkSession
 
 import pipeline

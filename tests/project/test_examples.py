@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from arrow_rows import arrow_rows
 from audit_support import ROWS
 from pyspark.sql import SparkSession
+from tables_support import arrow_rows
 
 from pipeline.audit import config
 from pipeline.schemas import TABLES

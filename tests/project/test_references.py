@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from decoding import decode_table, in_flow_order, runs
-from encapsulations import pcap
+from pcap_files import pcap
 from scapy.layers.inet import TCP
 from scapy.layers.l2 import Ether
 

@@ -6,8 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from arrow_rows import arrow_rows
 from pyspark.sql import DataFrame, SparkSession
+from tables_support import arrow_rows
 
 from pipeline.audit.catalogue import catalogue
 from pipeline.schemas import FINDINGS, TABLES

@@ -64,7 +64,7 @@ def moment(ns: int | None) -> datetime | None:
 
 @dataclass
 class Tables:
-    """Plain rows by table, as `pipeline.extract.Rows` reads them; `decoded`: all that the decoder said."""
+    """Plain rows by table, as `pipeline.extract.Rows` reads them; `decoded`: all decoded rows."""
 
     rows: dict[str, list[dict[str, Any]]]
     decoded: list[dict[str, Any]]

@@ -1,7 +1,7 @@
-"""The commands of docs/deployment.md, run as they stand on the page but for the names of hosts and stores.
+"""Code blocks of the documentation, and the commands of docs/deployment.md with other names of hosts and stores.
 
-`python tests/support/deployment.py FOLDER` packs the environment of executors as the page says, from a wheel, in a
-folder that holds nothing else; minutes, most of them for compiling the kernels.
+`python tests/support/deployment.py FOLDER` packs the environment of executors as that page says, from a wheel, in
+an empty folder; this takes minutes, most of them for compiling the kernels.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from docs_support import blocks
+from pyspark.sql import DataFrame
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
@@ -62,6 +64,32 @@ def pack(folder: Path) -> None:
     subprocess.run(shell(commands("Pack the environment")[0]), cwd=folder, env=environment(), check=True)
     for name in SOURCES:  # nobody is to find them by accident
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def answers(page: str) -> list[tuple[str, str]]:
+    """(SQL, table in Markdown below it), in order; the table is '' where none is shown."""
+    return re.findall(r"^```sql\n(.*?)^```\n\n((?:\|[^\n]*\n)*)", page, re.MULTILINE | re.DOTALL)
+
+
+def answer(rows: DataFrame) -> str:
+    """The rows as a table in Markdown."""
+    head = [" | ".join(rows.columns), "|".join(["---"] * len(rows.columns))]
+    lines = [f"| {head[0]} |", f"|{head[1]}|"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(cell, row))} |" for row in rows.collect())])
+
+
+def cell(value: Any) -> str:
+    """One value as a page shows it."""
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return str(value).replace("|", "\\|")
 
 
 if __name__ == "__main__":

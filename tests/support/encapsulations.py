@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -140,11 +139,3 @@ WRAPS = {
         IPV4,
     ),
 }  # fmt: skip
-
-
-def pcap(packets: Iterable[tuple[int, bytes]], link: int = ETHERNET) -> bytes:
-    """A pcap of (time in ns, bytes)."""
-    records = [
-        struct.pack("<IIII", ns // 10**9, ns % 10**9, len(octets), len(octets)) + octets for ns, octets in packets
-    ]
-    return struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 0x40000, link) + b"".join(records)

@@ -21,11 +21,7 @@ from typing import NamedTuple
 
 FUZZ = Path(__file__).with_name("fuzz.py")
 TESTS = FUZZ.parents[1]
-MODES = {
-    "interpreted": {"NUMBA_DISABLE_JIT": "1"},
-    "compiled": {},
-    "bounds-checked": {"NUMBA_BOUNDSCHECK": "1"},
-}
+MODES = {"interpreted": {"NUMBA_DISABLE_JIT": "1"}, "compiled": {}, "bounds-checked": {"NUMBA_BOUNDSCHECK": "1"}}
 INPUTS, CHECKED_SHARE, INTERPRETED, INTERPRETED_BYTES = 120_000, 6, 100, 64 << 10
 # Attacks on workers that need no Spark; those on their cost are compiled only.
 INTERPRETED_ATTACKS = ("hostile", "hostile_tcp", "connections_apart", "frame_notes", "limits", "snaplen")

@@ -55,7 +55,7 @@ def in_one_table(inputs: Sequence[list[Run]]) -> pa.Table:
 
 
 @cache
-def told(payload: bool) -> Config:
+def table_config(payload: bool) -> Config:
     return config(payload=payload)
 
 
@@ -63,7 +63,7 @@ def tables(inputs: Sequence[list[Run]], payload: bool = False) -> Rows:
     """Rows of all tables."""
     found: Rows = defaultdict(list)
     batches = in_one_table(inputs).combine_chunks().to_batches()
-    for part in tables_of(iter(batches), told(payload)):
+    for part in tables_of(iter(batches), table_config(payload)):
         assert not part.still_open
         found[part.table].append(part.rows)
     return found

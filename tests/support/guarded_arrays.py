@@ -33,36 +33,28 @@ def _check(key: Any) -> None:
             raise NegativeIndex(f"index {key} in {code.co_name}")
 
 
-class Guarded(np.ndarray):
+class Checked:
+    """Checks the keys of the class beside it."""
+
+    def __getitem__(self, key: Any) -> Any:
+        _check(key)
+        return super().__getitem__(key)  # type: ignore[misc]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _check(key)
+        super().__setitem__(key, value)  # type: ignore[misc]
+
+
+class Guarded(Checked, np.ndarray):
     """An array."""
 
-    def __getitem__(self, key: Any) -> Any:
-        _check(key)
-        return super().__getitem__(key)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        _check(key)
-        super().__setitem__(key, value)
-
-
-class GuardedRecords(np.recarray):
+class GuardedRecords(Checked, np.recarray):
     """An array of records."""
 
-    def __getitem__(self, key: Any) -> Any:
-        _check(key)
-        return super().__getitem__(key)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        _check(key)
-        super().__setitem__(key, value)
-
-
-class GuardedTuple(tuple):  # type: ignore[type-arg]
+class GuardedTuple(Checked, tuple):  # type: ignore[type-arg]
     """A tuple."""
-
-    def __getitem__(self, key: Any) -> Any:
-        _check(key)
-        return super().__getitem__(key)
 
 
 def guarded(value: Any) -> Any:

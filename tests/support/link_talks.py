@@ -9,21 +9,30 @@ from __future__ import annotations
 from typing import Any
 
 import proton
+from encode_1_0 import (
+    ACCEPTED,
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    DETACH,
+    DISPOSITION,
+    END,
+    ERROR,
+    FLOW,
+    SOURCE,
+    TARGET,
+    TRANSFER,
+    data_section,
+    described,
+    frame,
+    performative,
+)
 from rule_support import Talk
 from rule_talks import opened_1_0
-from session_talks import data_section
-from test_amqp_1_0_streams import frame, performative
 
-OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
-ERROR, ACCEPTED, REJECTED, RELEASED = 0x1D, 0x24, 0x25, 0x26
-SOURCE, TARGET, COORDINATOR, DECLARE, DISCHARGE, DECLARED = 0x28, 0x29, 0x30, 0x31, 0x32, 0x33
 V = "1.0"
 CHANNEL, WINDOW, CREDIT = 1, 100, 10
 uint, ubyte, ushort, symbol = proton.uint, proton.ubyte, proton.ushort, proton.symbol
-
-
-def described(code: int, *fields: Any) -> Any:
-    return proton.Described(proton.ulong(code), list(fields))
 
 
 def error(condition: str = "amqp:not-found", text: str = "no such node") -> Any:

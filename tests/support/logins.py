@@ -17,12 +17,12 @@ from typing import Any
 
 import classic_frames
 import encode_0_10
+import encode_1_0
 import fuzz_tables
 import numpy as np
 import proton
 from classic_support import fact_table, long_prefixed, shortstr
-from ended import take_facts
-from wire import CLIENT, FLOW, SERVER, Wire
+from wire import CLIENT, FLOW, SERVER, Wire, take_facts
 
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
@@ -106,10 +106,7 @@ def _segmented(mechanism: str, first: bytes, second: bytes | None) -> list[tuple
 
 def sasl(code: int, *fields: Any) -> bytes:
     """A SASL frame of 1.0."""
-    data = proton.Data()
-    data.put_object(proton.Described(proton.ulong(code), list(fields)))
-    body: bytes = data.encode()
-    return (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body
+    return encode_1_0.frame(encode_1_0.performative(code, *fields), kind=encode_1_0.SASL)
 
 
 def _described(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:

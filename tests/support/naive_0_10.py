@@ -1,4 +1,4 @@
-"""A second reader of AMQP 0-10 for the tests: what was transferred, accepted, completed, committed, read off plainly.
+"""A second reader of AMQP 0-10 for the tests: transfers, acceptances, completions, commits, and credit.
 
 It shares no code with the product: streams come from `independent_tcp`, layouts of the few controls and commands that
 matter are written here from the specification (sections 4.2 frames, 5.3 sequence numbers and sets, 6.3 sessions;
@@ -48,7 +48,7 @@ WORDS = {"accept": "acked", "reject": "rejected", "release": "released"}
 
 
 @dataclass(frozen=True)
-class Said:
+class Sent:
     """One control or command; `id` numbers the commands of a side of its session, None for controls and others."""
 
     by_client: bool
@@ -114,8 +114,8 @@ def numbers(octets: bytes) -> list[int]:
     return [(lower + n) % SERIAL for lower, upper in pairs for n in range((upper - lower) % SERIAL + 1)]
 
 
-def said_by(half: independent_tcp.Half, by_client: bool) -> Iterator[tuple[int, Said]]:
-    """(order, what was said) of one side, commands counted from the point that the side names."""
+def sent_by(half: independent_tcp.Half, by_client: bool) -> Iterator[tuple[int, Sent]]:
+    """(order, what was sent) of one side, commands counted from the point that the side names."""
     counted: dict[int, int] = {}
     parts: dict[int, bytes] = {}
     for order, flags, kind, channel, payload in frames(half):
@@ -136,15 +136,15 @@ def said_by(half: independent_tcp.Half, by_client: bool) -> Iterator[tuple[int, 
             fields = parsed(code, octets)
             if LAYOUTS[code][0] == "command-point":
                 counted[channel] = fields["id"]
-            yield order, Said(by_client, channel, LAYOUTS[code][0], number, fields)
+            yield order, Sent(by_client, channel, LAYOUTS[code][0], number, fields)
 
 
-def conversation(connection: independent_tcp.Connection) -> list[Said]:
-    """What both sides said, in the order of the packets."""
+def conversation(connection: independent_tcp.Connection) -> list[Sent]:
+    """What both sides sent, in the order of the packets."""
     found = []
     for end, half in connection.halves.items():
         assert half.whole
-        found += list(said_by(half, end == connection.client))
+        found += list(sent_by(half, end == connection.client))
     return [each for _, each in sorted(found, key=lambda one: one[0])]
 
 
@@ -162,7 +162,7 @@ def sessions(path: Path) -> list[Session]:
     return found
 
 
-def played(spoken: list[Said]) -> Session:
+def played(spoken: list[Sent]) -> Session:
     """A session from its controls and commands."""
     session = Session()
     branch: Any = None  # what publishes and accepts take part in: "tx", or the xid of a branch
@@ -205,3 +205,99 @@ def played(spoken: list[Said]) -> Session:
                 if outcome and word == "committed":
                     transfer.outcome = outcome
     return session
+
+
+TRANSFER = (4, 1)  # class, code
+HEADER, BODY = 2, 3  # segment types
+UNITS = (0, 1)  # messages, octets
+ENDS = ("cancel", "detach", "detached")
+WINDOW = 1  # flow mode
+NO_LIMIT = 2**32 - 1
+
+
+@dataclass
+class Subscription:
+    """`left` by unit; `sent`: octets of the transfers by command id that may be given back."""
+
+    name: str
+    at: int
+    mode: int = WINDOW
+    left: list[int] = field(default_factory=lambda: [0, 0])
+    limitless: list[bool] = field(default_factory=lambda: [False, False])
+    sent: dict[int, int] = field(default_factory=dict)
+    waited: int = 0
+    open: bool = True
+
+    def until(self, at: int) -> None:
+        """Time goes on to `at`."""
+        if any(self.left[unit] <= 0 and not self.limitless[unit] for unit in UNITS):
+            self.waited += at - self.at
+        self.at = at
+
+    def zero(self) -> None:
+        self.left, self.limitless, self.sent = [0, 0], [False, False], {}
+
+    def change(self, messages: int, octets: int) -> None:
+        self.left = [max(0, self.left[0] + messages), max(0, self.left[1] + octets)]
+
+    def hear(self, one: Sent, octets: int) -> None:
+        """What is sent about this subscription, or over it."""
+        if one.name == "transfer":
+            assert one.id is not None
+            self.sent[one.id] = octets
+            self.change(-1, -octets)
+        elif one.name == "completed":
+            for number in one.fields["ids"]:
+                used = self.sent.pop(number, None)
+                if used is not None and self.mode == WINDOW:
+                    self.change(1, used)
+        elif one.name == "flow":
+            unit, value = one.fields.get("unit", 0), one.fields["value"]
+            self.limitless[unit] |= value == NO_LIMIT
+            self.left[unit] += value
+        elif one.name in ("stop", "set-flow-mode"):
+            self.zero()
+            self.mode = one.fields.get("mode", self.mode)
+
+
+def idle_times(path: Path) -> list[tuple[str, int]]:
+    """(destination, ns without credit) of each subscription of a capture that ends with its session or before."""
+    captured = independent_tcp.packets([path])
+    found: list[Subscription] = []
+    for connection in independent_tcp.connections(captured):
+        current: dict[tuple[int, str], Subscription] = {}
+        for order, one, octets in sorted(spoken(connection), key=lambda heard: heard[0]):
+            at = captured[order].ts_ns
+            about = one.fields.get("destination", "")
+            if one.name == "subscribe":
+                current[(one.channel, about)] = Subscription(about, at)
+                found.append(current[(one.channel, about)])
+                continue
+            for (channel, name), sub in current.items():
+                of_session = one.name in ENDS or (one.name == "completed" and one.by_client)
+                of_its_own = name == about and one.by_client != (one.name == "transfer")
+                if channel == one.channel and sub.open and (of_session or of_its_own):
+                    sub.until(at)
+                    sub.hear(one, octets)
+                    sub.open = one.name not in ENDS
+    assert not any(sub.open for sub in found)
+    return [(sub.name, sub.waited) for sub in found]
+
+
+def spoken(connection: independent_tcp.Connection) -> Iterator[tuple[int, Sent, int]]:
+    """(order, what was sent, octets behind it) of both sides."""
+    for end, half in connection.halves.items():
+        sizes = contents(half)
+        for order, one in sent_by(half, end == connection.client):
+            yield order, one, sizes[one.channel].pop(0) if one.name == "transfer" else 0
+
+
+def contents(half: independent_tcp.Half) -> dict[int, list[int]]:
+    """Octets of the contents on each channel, in order."""
+    found: dict[int, list[int]] = {}
+    for _, flags, kind, channel, payload in frames(half):
+        if kind == COMMAND and flags & FIRST_SEGMENT and tuple(payload[:2]) == TRANSFER:
+            found.setdefault(channel, []).append(0)
+        elif kind in (HEADER, BODY):
+            found[channel][-1] += len(payload)
+    return found

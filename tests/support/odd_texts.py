@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import classic_frames
@@ -219,18 +218,3 @@ def wire_of(version: str, text: Texts) -> Wire:
     for direction, octets in VERSIONS[version](text):
         wire.add(direction, octets)
     return wire
-
-
-def write_pcap(path: Path, wires: list[Wire]) -> None:
-    """One capture of them all: raw IPv4, a connection from each of the ports from 40000 on."""
-    records = [struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 18, 101)]
-    for i, wire in enumerate(wires):
-        for number, _, _, at, seq, ack, size, *_, flags, direction in wire.segments:
-            client, server = (bytes([10, 0, 0, 1]), 40000 + i), (bytes([10, 0, 0, 2]), 5672)
-            source, target = (client, server) if direction == CLIENT else (server, client)
-            data = wire.payload[at : at + size]
-            tcp = struct.pack(">HHIIBBHHH", source[1], target[1], seq, ack, 5 << 4, flags, 65535, 0, 0) + data
-            ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0) + source[0] + target[0]
-            when = (1_700_000_000 + 10 * i, number * 1000)
-            records.append(struct.pack("<IIII", *when, len(ip + tcp), len(ip + tcp)) + ip + tcp)
-    path.write_bytes(b"".join(records))

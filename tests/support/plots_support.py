@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import vl_convert
-from arrow_rows import arrow_rows
 from pyspark.sql import SparkSession
+from tables_support import arrow_rows
 
 from pipeline import TABLES, Tables
 

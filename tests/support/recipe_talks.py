@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import proton
+from encode_1_0 import ATTACH, BEGIN, DETACH, ERROR, OPEN, SOURCE, TARGET, described, frame, performative
 from rule_support import ABLE, SERVER_PROPERTIES, Case, Talk, write_cases
-from rule_talks import OPEN, closed_1_0, sasl
-from test_amqp_1_0_streams import frame, performative
+from rule_talks import closed_1_0, sasl
 
 RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
-BEGIN, ATTACH, DETACH, SOURCE, TARGET, ERROR = 0x11, 0x12, 0x16, 0x28, 0x29, 0x1D
 
 
 def application(name: str, at: float, **given: Any) -> Talk:
     """A connection of an application, `at` seconds after the capture began, with channel 1 open."""
-    said = {"product": "pika", "version": "1.3.2", "platform": "Python", "capabilities": ABLE, "connection_name": name}
-    steps = {"start": {"server_properties": RABBITMQ}, "start_ok": {"client_properties": said}, **given}
+    own = {"product": "pika", "version": "1.3.2", "platform": "Python", "capabilities": ABLE, "connection_name": name}
+    steps = {"start": {"server_properties": RABBITMQ}, "start_ok": {"client_properties": own}, **given}
     return Talk(at=at).handshake(**steps).open(1)
 
 
@@ -85,13 +84,13 @@ def refused() -> Talk:
         talk.octets(side, frame(performative(OPEN, f"{side}-container", "test")))
     for side, remote in (("client", None), ("server", proton.ushort(0))):
         talk.octets(side, frame(performative(BEGIN, remote, *map(proton.uint, (0, 100, 100)))))
-    target = proton.Described(proton.ulong(TARGET), [None])
-    source = proton.Described(proton.ulong(SOURCE), ["/queues/none"])
+    target = described(TARGET, None)
+    source = described(SOURCE, "/queues/none")
     for side, role, node in (("client", True, source), ("server", False, None)):
         initial = None if role else proton.uint(0)
         fields = ("receiver-1", proton.uint(0), role, None, None, node, target, None, None, initial)
         talk.octets(side, frame(performative(ATTACH, *fields)))
-    error = proton.Described(proton.ulong(ERROR), [proton.symbol("amqp:not-found"), "no queue 'none'"])
+    error = described(ERROR, proton.symbol("amqp:not-found"), "no queue 'none'")
     talk.server_octets(frame(performative(DETACH, proton.uint(0), True, error)))
     talk.client_octets(frame(performative(DETACH, proton.uint(0), True)))
     return closed_1_0(talk)

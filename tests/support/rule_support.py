@@ -13,7 +13,7 @@ rule but the AMBIENT ones.
 from __future__ import annotations
 
 import ipaddress
-import struct
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import classic_frames as classic
+import pcap_files
+from pcap_files import RAW_IP
 
 from codec.compiler.limits import LIMITS
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
-RAW_IP = 101  # LINKTYPE_RAW
 START_NS = 1_700_000_000 * 10**9
 STEP_NS, SECOND_NS = 10**6, 10**9
 MSS = 60000
@@ -201,22 +202,22 @@ class Talk:
 
     def start(self, **given: Any) -> Talk:
         major, minor = (8, 0) if self.version == "0-8" else (0, 9)
-        said = {
+        defaults = {
             "version_major": major, "version_minor": minor, "server_properties": SERVER_PROPERTIES,
             "mechanisms": "EXTERNAL", "locales": "en_US",
         }  # fmt: skip
-        return self.server("connection.start", 0, **{**said, **given})
+        return self.server("connection.start", 0, **{**defaults, **given})
 
     def start_ok(self, **given: Any) -> Talk:
-        said = {"client_properties": CLIENT_PROPERTIES, "mechanism": "EXTERNAL", "response": "", "locale": "en_US"}
-        return self.client("connection.start-ok", 0, **{**said, **given})
+        defaults = {"client_properties": CLIENT_PROPERTIES, "mechanism": "EXTERNAL", "response": "", "locale": "en_US"}
+        return self.client("connection.start-ok", 0, **{**defaults, **given})
 
     def tune(self, **given: Any) -> Talk:
         return self.server("connection.tune", 0, **{"channel_max": 2047, "frame_max": 131072, "heartbeat": 60, **given})
 
     def tune_ok(self, **given: Any) -> Talk:
-        said = {"channel_max": 2047, "frame_max": 131072, "heartbeat": 60, **given}
-        return self.client("connection.tune-ok", 0, **said)
+        defaults = {"channel_max": 2047, "frame_max": 131072, "heartbeat": 60, **given}
+        return self.client("connection.tune-ok", 0, **defaults)
 
     def connection_open(self, **given: Any) -> Talk:
         return self.client("connection.open", 0, **{"virtual_host": "/test", **given}).server("connection.open-ok", 0)
@@ -291,11 +292,8 @@ class CaptureCase:
 
 def pcap(link: int, packets: Iterable[bytes]) -> bytes:
     """A capture of these packets, a second apart, as the octets of a file."""
-    head = struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 24, link)
-    return head + b"".join(
-        struct.pack("<IIII", START_NS // SECOND_NS + number, 0, len(packet), len(packet)) + packet
-        for number, packet in enumerate(packets)
-    )
+    times = itertools.count(START_NS, SECOND_NS)
+    return pcap_files.pcap(zip(times, packets, strict=False), link, snaplen=1 << 24)
 
 
 Key = tuple[int, str]  # number of the case, half
@@ -309,13 +307,9 @@ def write_cases(path: Path, cases: Iterable[Case]) -> dict[int, Key]:
             network += 1
             for talk in talks:
                 owner[port] = (number, half)
-                records += [(packet.ns, ip_packet(talk, packet, network, port)) for packet in talk.packets]
+                records += [(packet.ns, *ip_packet(talk, packet, network, port)) for packet in talk.packets]
                 port += 1
-    records.sort(key=lambda record: record[0])
-    with path.open("wb") as file:
-        file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262144, RAW_IP))  # nanoseconds
-        for ns, (data, wire_len) in records:
-            file.write(struct.pack("<IIII", *divmod(ns, SECOND_NS), len(data), wire_len) + data)
+    path.write_bytes(pcap_files.pcap(sorted(records, key=lambda record: record[0]), RAW_IP))
     return owner
 
 
@@ -326,12 +320,10 @@ def address(place: int | str, network: int) -> bytes:
 
 
 def ip_packet(talk: Talk, packet: Packet, network: int, port: int) -> tuple[bytes, int]:
-    """An IPv4 packet as captured, and its length on the wire; checksums are not looked at by anyone here."""
-    by_client = packet.sender == "client"
-    ports = (port, talk.server_port) if by_client else (talk.server_port, port)
-    ends = [address(talk.addresses[side], network) for side in (packet.sender, SIDES[1 - SIDES.index(packet.sender)])]
+    """An IPv4 packet as captured, and its length on the wire."""
+    ports = {"client": port, "server": talk.server_port}
+    ends = [(address(talk.addresses[side], network), ports[side]) for side in SIDES]
+    source, target = ends if packet.sender == "client" else ends[::-1]
     numbers = (packet.seq & 0xFFFFFFFF, packet.ack & 0xFFFFFFFF)
-    tcp = struct.pack(">HHIIBBHHH", *ports, *numbers, 5 << 4, packet.flags, packet.window, 0, 0) + packet.data
-    length = 40 + packet.wire_len
-    head = struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0, 64, 6, 0)
-    return head + b"".join(ends) + tcp, length
+    octets = pcap_files.tcp_packet(source, target, *numbers, packet.flags, packet.data, packet.window, packet.wire_len)
+    return octets, 40 + packet.wire_len

@@ -7,16 +7,50 @@ expectations are differences of frame numbers: frame n is at `T0 + 1000 * n`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from arrow_rows import arrow_rows
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
 import pipeline
 from udfs.schemas import DECODED
+
+
+def arrow_rows(
+    spark: SparkSession, rows: Iterable[Mapping[str, Any]], schema: StructType, as_json: Sequence[str] = ()
+) -> DataFrame:
+    """`rows` with the columns of `schema`: null where a row does not name one; VARIANT, and the columns `as_json`, as
+    what the JSON of the value makes of it."""
+    kinds = {column.name: column.dataType for column in schema.fields}
+    through_json = [name for name, kind in kinds.items() if kind == VariantType() or name in as_json]
+    raw = StructType(
+        [
+            StructField(c.name, StringType()) if c.name in through_json else StructField(c.name, c.dataType)
+            for c in schema
+        ]
+    )
+
+    def value(row: Mapping[str, Any], name: str) -> Any:
+        given = row.get(name)
+        return json.dumps(given) if name in through_json and given is not None else given
+
+    written = pa.Table.from_pylist(
+        [{name: value(row, name) for name in kinds} for row in rows], to_arrow_schema(raw, timezone="UTC")
+    )
+    read = {
+        name: F.parse_json(F.col(name))
+        if kinds[name] == VariantType()
+        else F.from_json(F.col(name), kinds[name].simpleString())
+        for name in through_json
+    }
+    return spark.createDataFrame(written, raw).withColumns(read).select(*kinds)
+
 
 T0 = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
 STEP = 1000

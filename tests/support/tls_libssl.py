@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tls_talks import Said, certificate
+from tls_talks import Sent, certificate
 from wire import CLIENT, SERVER
 
-# Said: this side changes its keys; and asks the other one to change its own, too.
+# Sent: this side changes its keys; and asks the other one to change its own, too.
 UPDATE, REQUEST = b"\0update", b"\0request"
 KEY_UPDATES = {UPDATE: 0, REQUEST: 1}  # SSL_KEY_UPDATE_NOT_REQUESTED, SSL_KEY_UPDATE_REQUESTED
 PEM, VERIFY_NONE, SET_MIN_PROTOCOL, TLS13 = 1, 0, 123, 0x0304
@@ -82,7 +82,7 @@ class Side:
         self._lib.SSL_free(self._ssl)
 
 
-def talk(said: Iterable[Said], suite: str) -> tuple[list[Said], bytes]:
+def talk(data: Iterable[Sent], suite: str) -> tuple[list[Sent], bytes]:
     """What goes over the wire, and the key log. A side reads what it was sent when data follow: until then two updates
     may cross."""
     lib, flights = library(), []
@@ -102,7 +102,7 @@ def talk(said: Iterable[Said], suite: str) -> tuple[list[Said], bytes]:
         for way in (CLIENT, SERVER):
             done[way] = sides[way].handshake()
             carry(way)
-    for way, octets in said:
+    for way, octets in data:
         if octets in KEY_UPDATES:
             sides[way].update(KEY_UPDATES[octets])
         else:

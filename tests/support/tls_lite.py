@@ -8,18 +8,18 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from tls_talks import Said, certificate
+from tls_talks import Sent, certificate
 from tlslite.api import HandshakeSettings, TLSConnection, X509CertChain, parsePEMKey
 from tlslite.constants import KeyUpdateMessageType
 from wire import CLIENT, SERVER
 
-KEY_UPDATE = b"\0key update"  # said: this side changes its keys, and asks the other to
+KEY_UPDATE = b"\0key update"  # data: this side changes its keys, and asks the other to
 
 
 class Recorded:
     """A socket that notes what is sent."""
 
-    def __init__(self, inner: socket.socket, direction: int, flights: list[Said]) -> None:
+    def __init__(self, inner: socket.socket, direction: int, flights: list[Sent]) -> None:
         self._inner, self._direction, self._flights = inner, direction, flights
 
     def send(self, octets: bytes) -> int:
@@ -34,9 +34,9 @@ class Recorded:
         return getattr(self._inner, name)
 
 
-def talk(said: Iterable[Said], client: HandshakeSettings, server: HandshakeSettings) -> tuple[list[Said], bytes]:
+def talk(data: Iterable[Sent], client: HandshakeSettings, server: HandshakeSettings) -> tuple[list[Sent], bytes]:
     """What goes over the wire, and the key log."""
-    flights: list[Said] = []
+    flights: list[Sent] = []
     ends = socket.socketpair()
     sides = {way: TLSConnection(Recorded(end, way, flights)) for way, end in zip((CLIENT, SERVER), ends, strict=True)}
     pem = certificate().decode()
@@ -59,7 +59,7 @@ def talk(said: Iterable[Said], client: HandshakeSettings, server: HandshakeSetti
         if sides[CLIENT].version > (3, 3)
         else {"CLIENT_RANDOM": bytes(session.masterSecret)}
     )
-    for way, octets in said:
+    for way, octets in data:
         if octets == KEY_UPDATE:
             for _ in sides[way].send_keyupdate_request(KeyUpdateMessageType.update_requested):
                 pass

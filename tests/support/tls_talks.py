@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 from wire import CLIENT, SERVER, Wire
 
 NOT_AFTER = datetime.datetime(2036, 1, 31, 12, tzinfo=datetime.UTC)
-Said = tuple[int, bytes]  # direction, octets
+Sent = tuple[int, bytes]  # direction, octets
 
 
 @cache
@@ -79,7 +79,7 @@ class Peers:
     def key_log(self) -> bytes:
         return Path(str(self.contexts[0].keylog_filename)).read_bytes()
 
-    def talk(self, said: Iterable[Said]) -> list[Said]:
+    def talk(self, data: Iterable[Sent]) -> list[Sent]:
         """A handshake, then the octets of both sides in turn, then the end: what goes over the wire."""
         inputs, outputs = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())  # by direction
         client = self.contexts[0].wrap_bio(
@@ -87,7 +87,7 @@ class Peers:
         )
         server = self.contexts[1].wrap_bio(inputs[SERVER], outputs[SERVER], server_side=True)
         sides = {CLIENT: client, SERVER: server}
-        flights: list[Said] = []
+        flights: list[Sent] = []
 
         def step(direction: int, action: str, *arguments: bytes | int) -> bool:
             """One side acts; its octets go to the other."""
@@ -106,7 +106,7 @@ class Peers:
         while not all(done.values()):
             for direction in (CLIENT, SERVER):
                 done[direction] = done[direction] or step(direction, "do_handshake")
-        for direction, octets in said:
+        for direction, octets in data:
             step(direction, "write", octets)
             step(1 - direction, "read", 1 << 20)
         self.resumable = client.session
@@ -114,7 +114,7 @@ class Peers:
         return flights
 
 
-def wire_of(flights: Iterable[Said], size: int = 1400) -> Wire:
+def wire_of(flights: Iterable[Sent], size: int = 1400) -> Wire:
     """The flights as segments of at most `size` octets."""
     wire = Wire()
     for direction, octets in flights:

@@ -1,20 +1,40 @@
-"""TCP connections written by hand, through the decoder without readers and without Spark."""
+"""TCP connections written by hand, for the decoder itself (`Wire`) or as a capture for the pipeline (`Written`)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from ended import take_facts
+from pcap_files import RAW_IP, pcap, tcp_packet
+from pyspark.sql import SparkSession
 
+import pipeline
 from codec.amqp import rows as R
 from codec.amqp.decoder import Decoder
 from codec.amqp.notes import note_names
 from codec.amqp.rows import NAMES
 from codec.amqp.versions import ERRORS, FRAME_TYPES, STATUSES, VERSIONS
+from codec.compiler.limits import LIMITS
 from codec.layers.stack import Layers
 from codec.net.segments import ACK, SEGMENT, SYN
 from codec.variant import decode
+from udfs.decode.connection_rows import connection_rows
+
+
+class Fact(NamedTuple):
+    """One connection; `facts` as `udfs.schemas.FACTS` names them."""
+
+    connection_id: int
+    facts: dict[str, Any]
+
+
+def take_facts(decoder: Decoder, files: Sequence[str] = ("a.pcap",)) -> list[Fact]:
+    """Connections that have ended since the last call, in captures `files`."""
+    rows = [row for ended in decoder.take_ended() for row in connection_rows(ended, files).to_pylist()]
+    return [Fact(row["connection_id"], row["facts"][0]) for row in rows]
+
 
 FLOW = bytes(15) + b"\x01" + bytes(15) + b"\x02" + (5672).to_bytes(2, "big") + (40000).to_bytes(2, "big")
 CLIENT, SERVER = 1, 0  # directions: the high endpoint of FLOW is the client
@@ -99,3 +119,53 @@ def batch_rows(batch: Any) -> list[Row]:
         }
         rows.append(row)
     return rows
+
+
+CLIENT_ADDRESS, SERVER_ADDRESS = bytes([10, 0, 0, 2]), bytes([10, 0, 0, 1])
+CLIENT_IP = ".".join(map(str, CLIENT_ADDRESS))
+SERVER_PORT, FIRST_CLIENT_PORT = 5672, 40000
+START_S = 1_700_000_000
+
+
+def write_capture(path: Path, wires: Iterable[Wire]) -> None:
+    """One pcap with these connections one after the other, each from a client port of its own, from 40000 on.
+
+    Packet n of a connection is captured n microseconds after its first second; what a Wire lost is not in the file.
+    """
+    packets = []
+    for index, wire in enumerate(wires):
+        ends = {CLIENT: (CLIENT_ADDRESS, FIRST_CLIENT_PORT + index), SERVER: (SERVER_ADDRESS, SERVER_PORT)}
+        for number, _, _, at, seq, ack, size, *_, flags, direction in wire.segments:
+            data = wire.payload[at : at + size]
+            packet = tcp_packet(ends[direction], ends[1 - direction], seq, ack, flags, data)
+            packets.append(((START_S + index) * 10**9 + number * 1000, packet))
+    path.write_bytes(pcap(packets, RAW_IP))
+
+
+def give_up(wire: Wire, lost: int) -> None:
+    """The other side of direction `lost` goes on acknowledging until what is missing counts as lost."""
+    for _ in range(LIMITS.reorder_patience + 2):
+        wire.add(1 - lost, b"")
+
+
+class Written:
+    """Rows of the tables of connections of one version, by their names; `path` is where their capture may stand.
+    `besides`: captures of other addresses that are decoded along with it, for tables that are planned once."""
+
+    def __init__(
+        self, spark: SparkSession, path: Path, wires: Mapping[str, Wire], version: str, besides: Iterable[Path] = ()
+    ) -> None:
+        write_capture(path, wires.values())
+        self.tables = pipeline.decode(spark, [str(path), *map(str, besides)])
+        ports = {FIRST_CLIENT_PORT + i: name for i, name in enumerate(wires)}
+        ours = (row for row in self.tables.connections.collect() if row.client_ip == CLIENT_IP)
+        self.name_of = {row.connection_id: ports[row.client_port] for row in ours}
+        self.collected: dict[str, list[Any]] = {}
+
+    def rows(self, table: str, script: str, *columns: str) -> list[tuple[Any, ...]]:
+        if table not in self.collected:
+            self.collected[table] = getattr(self.tables, table).collect()
+        rows = [row for row in self.collected[table] if self.name_of.get(row.connection_id) == script]
+        order = [name for name in ("first_frame_no", "opened_ts") if rows and name in rows[0]]
+        rows.sort(key=lambda row: [(row[name] is None, row[name]) for name in order])
+        return [tuple(row[name] for name in columns) for row in rows]

@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT
-from ended import take_facts
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from test_loss import FAMILIES, written
-from wire import CLIENT, FLOW, Wire
+from wire import CLIENT, FLOW, Wire, take_facts
 
 from codec.amqp.batches import Batch
 from codec.amqp.connections.state import ConnectionState

@@ -12,9 +12,10 @@ from typing import Any
 import independent_tcp
 import pytest
 from decoding import decode_table, in_flow_order, runs
-from encapsulations import MACS, WRAPS, pcap
+from encapsulations import MACS, WRAPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pcap_files import pcap
 from scapy.layers.inet import IP, fragment
 from scapy.layers.l2 import Ether
 from test_fragments import COPY, FRAGMENTS, HELD, Fragment, limits, numbered, packet

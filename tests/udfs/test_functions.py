@@ -15,6 +15,7 @@ import proton
 import pyarrow as pa
 import pytest
 from decoding import Row, decoded, variants
+from encode_1_0 import encoded
 from expected import captured
 
 from codec.amqp.versions import VERSIONS
@@ -216,26 +217,21 @@ def test_tables_of_every_family() -> None:
     classic = classic_frames.table({"x": 1, "inner": {"y": "z"}})
     entries = {"x": ("int32", 1), "inner": ("map", {"y": ("str16", "z")})}
     segmented = encode_0_10.value("map", entries)
-    data = proton.Data()
-    data.put_object({"x": proton.int32(1), "inner": {"y": "z"}})
+    octets = encoded({"x": proton.int32(1), "inner": {"y": "z"}})
     wanted = {"x": 1, "inner": {"y": "z"}}
     for version in ("0-8", "0-9", "0-9-1"):
         assert table(version, classic, classic[:-1], classic + b"\0", b"", None) == [wanted, None, None, None, None]
     assert table("0-10", segmented, segmented[:-1], segmented + b"\0", b"", None) == [wanted, None, None, None, None]
-    assert table("1.0", data.encode(), data.encode()[:-1], None) == [wanted, None, None]
+    assert table("1.0", octets, octets[:-1], None) == [wanted, None, None]
     assert table("0-9-1", struct.pack(">I", 0)) == [{}]
 
 
 def test_values_of_proton() -> None:
     given: list[Any] = [None, True, -7, 2**63, 1.5, "text", b"\xff", [1, "a"], {"k": [False]}]
-    encoded = []
-    for thing in given:
-        data = proton.Data()
-        data.put_object(proton.ulong(thing) if thing == 2**63 else thing)
-        encoded.append(data.encode())
-    shown = plain(decode_value(column(*encoded)))
+    values = [encoded(proton.ulong(thing) if thing == 2**63 else thing) for thing in given]
+    shown = plain(decode_value(column(*values)))
     assert shown == given
-    assert plain(decode_value(column(None, b"", b"\xa1\x05abc", encoded[5] + b"\0"))) == [None] * 4
+    assert plain(decode_value(column(None, b"", b"\xa1\x05abc", values[5] + b"\0"))) == [None] * 4
     assert decode_value(column(b"\x40", None)).is_valid().to_pylist() == [True, False]  # a null that is there
 
 

@@ -13,6 +13,7 @@ import proton
 import pyarrow as pa
 import pytest
 from decoding import decoded
+from encode_1_0 import SASL, frame, performative
 from test_classic_credentials import AMQPLAIN, PASSWORD, PLAIN
 from test_functions import as_alone, column, frames, in_streams, said
 from yacryptopan import CryptoPAn
@@ -44,10 +45,7 @@ def redacted(version: str, *rows: bytes | None) -> list[bytes | None]:
 
 def sasl(code: int, *fields: Any) -> bytes:
     """A SASL frame of 1.0."""
-    data = proton.Data()
-    data.put_object(proton.Described(proton.ulong(code), list(fields)))
-    body: bytes = data.encode()
-    return (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body
+    return frame(performative(code, *fields), kind=SASL)
 
 
 # ---- secrets --------------------------------------------------------------------------------------------------------

@@ -35,8 +35,9 @@ import pika.frame
 import pika.spec
 import pyarrow as pa
 import pytest
+from encode_1_0 import frame, performative
 from fuzz import PARTS
-from test_amqp_1_0_streams import CLOSE, FLOW_FRAME, frame, performative, sections_of, transfer
+from test_amqp_1_0_streams import CLOSE, FLOW_FRAME, sections_of, transfer
 from test_source import accounts
 from test_source import rows as read
 from wire import CLIENT, SERVER, Row, Wire

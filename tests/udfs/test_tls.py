@@ -13,9 +13,8 @@ import golden
 import pyarrow as pa
 import pytest
 from expected import expected
-from tls_talks import NOT_AFTER, Peers, Said, wire_of
-from wire import CLIENT, SERVER, Wire
-from wire_capture import give_up
+from tls_talks import NOT_AFTER, Peers, Sent, wire_of
+from wire import CLIENT, SERVER, Wire, give_up
 
 from codec.layers.stack import Layers
 from codec.layers.tls.keylog import KeyLog
@@ -30,7 +29,7 @@ Frames = list[tuple[int, int, int]]  # direction, size, which of what was said c
 
 
 @cache
-def conversation(name: str = AMQP) -> tuple[tuple[Said, ...], Frames]:
+def conversation(name: str = AMQP) -> tuple[tuple[Sent, ...], Frames]:
     """What the peers of a capture said in turn, and its frames in order."""
     connection = max(expected(name), key=lambda each: len(each.frames))
     halves = connection.captured.halves.values()
@@ -44,7 +43,7 @@ def conversation(name: str = AMQP) -> tuple[tuple[Said, ...], Frames]:
     return said, frames
 
 
-def decoded(peers: Peers, flights: list[Said], size: int = 1400) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def decoded(peers: Peers, flights: list[Sent], size: int = 1400) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return wire_of(flights, size).rows(Layers(KeyLog(peers.key_log)))
 
 
@@ -193,7 +192,7 @@ def test_wrong_secrets_leave_a_connection_as_it_was(version: ssl.TLSVersion) -> 
 # ---- a connection that began before the capture -------------------------------------------------------------------
 
 
-def without_beginning(flights: list[Said], first: int) -> Wire:
+def without_beginning(flights: list[Sent], first: int) -> Wire:
     """What is said from flight `first` on."""
     wire = Wire(syn=False)
     for way, octets in flights[first:]:
@@ -242,7 +241,7 @@ def test_else_the_rows_say_that_it_began_before(version: ssl.TLSVersion, known: 
 
 
 def lossy(
-    peers: Peers, flights: list[Said], lost: set[int], size: int = 1400
+    peers: Peers, flights: list[Sent], lost: set[int], size: int = 1400
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The same without these segments (0-based, of those with octets), which the other side acknowledges."""
     whole, wire = wire_of(flights, size), Wire()

@@ -13,8 +13,7 @@ from test_connection_state import Rows
 from test_tls import conversation
 from test_websocket import upgraded
 from tls_talks import Peers, wire_of
-from wire import CLIENT, FLOW, SERVER, Wire
-from wire_capture import give_up
+from wire import CLIENT, FLOW, SERVER, Wire, give_up
 
 from codec.amqp.connections.state import ConnectionState
 from codec.amqp.decoder import CarriedStates, Decoder

@@ -15,8 +15,9 @@ from typing import Any
 import independent_tcp
 import pytest
 from decoding import connections, decode_table, in_flow_order, rows_of, runs
-from encapsulations import BRIDGED, IPV6, MACS, OUTER, WRAPS, Wrap, carrying, geneve, pcap, vxlan
+from encapsulations import BRIDGED, IPV6, MACS, OUTER, WRAPS, Wrap, carrying, geneve, vxlan
 from mangled import packets_of
+from pcap_files import pcap
 from scapy.contrib.mpls import MPLS
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6 as IPv6Packet

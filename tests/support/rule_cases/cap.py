@@ -7,7 +7,8 @@ from typing import Any
 
 import classic_frames as classic
 import pyarrow as pa
-from rule_support import MSS, RAW_IP, CaptureCase, Case, Talk, pcap, spoken
+from pcap_files import RAW_IP
+from rule_support import MSS, CaptureCase, Case, Talk, pcap, spoken
 
 from codec.compiler.limits import LIMITS
 

@@ -64,7 +64,7 @@ CASES = [
         evidence={"delivery_tag": 1},
         besides=("CT-15",),
     ),
-    # Equal messages, given back one after the other: which is which is not said.
+    # Equal messages, returned one after the other: nothing identifies them.
     Case(
         "CF-03",
         V,

@@ -68,13 +68,7 @@ CASES = [
         .server("channel.close-ok"),
         also=("CL-05", "MT-02"),
     ),
-    Case(
-        "CH-02",
-        V,
-        breaks=opened().client("channel.open"),
-        conforms=shut(opened()).open(1),
-        offender="client",
-    ),
+    Case("CH-02", V, breaks=opened().client("channel.open"), conforms=shut(opened()).open(1), offender="client"),
     Case(
         "CH-03",
         V,

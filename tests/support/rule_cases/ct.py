@@ -42,16 +42,16 @@ def by_server(*frames: bytes) -> Talk:
 
 def staged(*steps: str, version: str = "0-9") -> Talk:
     """Steps of class file of 0-8 and 0-9 after an open of 'f'."""
-    said = talk(version).client("file.open", identifier="f", content_size=3)
+    opened = talk(version).client("file.open", identifier="f", content_size=3)
     for step in steps:
         if step == "file.open-ok":
-            said.server(step, staged_size=0)
+            opened.server(step, staged_size=0)
         else:
             given: dict[str, Any] = {"identifier": "f"} if step == "file.publish" else {}
-            said.client(step, **given)
+            opened.client(step, **given)
             if step == "file.stage":
-                said.content(b"abc", class_name="file")
-    return said.close()
+                opened.content(b"abc", class_name="file")
+    return opened.close()
 
 
 WHOLE = [publish(), header(3), body(b"abc")]

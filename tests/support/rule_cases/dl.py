@@ -1,4 +1,4 @@
-"""DL: deliveries and what is said of them."""
+"""DL: deliveries and their settlement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rule_support import Case, Talk, spoken
-from session_talks import consuming_0_10, consuming_1_0
+from rule_talks import consuming_0_10, consuming_1_0
 
 from rule_cases.cf import later
 from rule_cases.ch import opened, shut
@@ -134,7 +134,7 @@ CASES = [
         "DL-04",
         V,
         breaks=reject(ack(delivered(consuming(), 1, 2), 2, multiple=True), 1),
-        # What is rolled back may be said again.
+        # What is rolled back may be settled again.
         conforms=ack(ack(delivered(consuming().asks("tx.select"), 1), 1).asks("tx.rollback"), 1).asks("tx.commit"),
         evidence={"observed": 1, "method": "basic.reject"},
     ),

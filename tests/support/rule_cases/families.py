@@ -9,34 +9,25 @@ import classic_frames as classic
 import proton
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, segment
 from encode_0_10 import frame as frame_0_10
-from link_talks import (
-    CHANNEL,
-    RELEASED,
-    TRANSFER,
-    accepted,
-    begun,
-    described,
-    dispose,
-    receiver_link,
-    say,
-    sender_link,
-    transfer,
-)
+from encode_1_0 import OPEN, RELEASED, TRANSFER, data_section, described, frame, performative, section
+from link_talks import CHANNEL, accepted, begun, dispose, receiver_link, say, sender_link, transfer
 from rule_support import Case, Talk
 from rule_talks import (
     HEADER_0_10,
     HEADERS_1_0,
-    OPEN,
     PROPERTIES,
     closed_0_10,
     closed_1_0,
+    consuming_0_10,
+    consuming_1_0,
     control,
+    done_0_10,
     opened_0_10,
     opened_1_0,
     sasl,
+    send_0_10,
+    session_0_10,
 )
-from session_talks import consuming_0_10, consuming_1_0, data_section, done_0_10, said_0_10, session_0_10
-from test_amqp_1_0_streams import frame, performative
 
 from rule_cases.ct import header as content_header
 from rule_cases.ct import publish, sent, staged
@@ -191,15 +182,15 @@ def asked(first: str, then: str, at: float) -> list[Talk]:
     return [refused, idle(then, at=at)]
 
 
-def told(version: str, product: str | None, user: bytes, client: int) -> Talk:
+def login(version: str, product: str | None, user: bytes, client: int) -> Talk:
     """A login of a product."""
     place: dict[str, Any] = {"client": client, "at": client}
     response = b"\0" + user + b"\0secret"
     if version == "0-10":
         own = {**PROPERTIES, "product": ("str16", product)}
-        said = {"client_properties": own, "mechanism": "PLAIN", "response": response}
+        start_ok = {"client_properties": own, "mechanism": "PLAIN", "response": response}
         start = {"mechanisms": ("str16", ["PLAIN"])}
-        return done(opened_0_10(Talk(version, **place), start=start, start_ok=said))
+        return done(opened_0_10(Talk(version, **place), start=start, start_ok=start_ok))
     talk = sasl(Talk(version, **place), mechanism="PLAIN", offered=("PLAIN",), response=response)
     own_1_0 = {proton.symbol("product"): product}
     return done(both_open(talk, client=own_1_0))
@@ -227,7 +218,7 @@ def shown(version: str, *names: str) -> Talk:
 def odd_text(version: str, octets: bytes) -> Talk:
     """A name of a queue with these octets."""
     if version == "0-10":
-        talk = said_0_10(session_0_10(), "client", "queue.declare", queue=octets)
+        talk = send_0_10(session_0_10(), "client", "queue.declare", queue=octets)
         return done(done_0_10(talk, 0))
     talk = sender_link(target=described(0x29, "zz"))
     for packet in talk.packets:
@@ -253,12 +244,12 @@ def redelivered_0_10(times: int, pause: float, worked: float) -> Talk:
             )
             + frame_0_10(3, b"job", CHANNEL, LAST_SEGMENT | ONE_FRAME)
         )
-        said_0_10(talk, "client", "session.completed", commands=[(0, number)])
+        send_0_10(talk, "client", "session.completed", commands=[(0, number)])
         talk.wait(worked)
         if number < times:
-            said_0_10(talk, "client", "message.release", transfers=[(number, number)], set_redelivered=True)
+            send_0_10(talk, "client", "message.release", transfers=[(number, number)], set_redelivered=True)
         else:
-            said_0_10(talk, "client", "message.accept", transfers=[(number, number)])
+            send_0_10(talk, "client", "message.accept", transfers=[(number, number)])
         done_0_10(talk, 3 + number).wait(pause)
     return done(talk)
 
@@ -277,13 +268,6 @@ def redelivered_1_0(times: int, pause: float, worked: float) -> Talk:
             accepted(talk, "client", True, number)
         talk.wait(pause)
     return done(talk)
-
-
-def section(code: int, value: Any) -> bytes:
-    data = proton.Data()
-    data.put_object(proton.Described(proton.ulong(code), value))
-    octets: bytes = data.encode()
-    return octets
 
 
 REDELIVERED: dict[str, Callable[[int, float, float], Talk]] = {"0-10": redelivered_0_10, "1.0": redelivered_1_0}
@@ -314,14 +298,14 @@ def refused(times: int) -> Talk:
     talk = opened_0_10(Talk("0-10"))
     for number in range(times):
         name = {"name": bytes([97 + number])}
-        said_0_10(talk, "client", "session.attach", **name)
-        said_0_10(talk, "server", "session.attached", **name)
+        send_0_10(talk, "client", "session.attach", **name)
+        send_0_10(talk, "server", "session.attached", **name)
         for side in ("client", "server"):
-            said_0_10(talk, side, "session.command-point", command_id=0, command_offset=0)
-        said_0_10(talk, "client", "queue.declare", queue="q")
-        said_0_10(talk, "server", "execution.exception", error_code=403, command_id=0, class_code=8, command_code=1,
+            send_0_10(talk, side, "session.command-point", command_id=0, command_offset=0)
+        send_0_10(talk, "client", "queue.declare", queue="q")
+        send_0_10(talk, "server", "execution.exception", error_code=403, command_id=0, class_code=8, command_code=1,
                   description="ACL denied")  # fmt: skip
-        said_0_10(talk, "server", "session.detached", **name, code=0)
+        send_0_10(talk, "server", "session.detached", **name, code=0)
     return done(talk)
 
 
@@ -390,8 +374,8 @@ CASES = [
                  besides=("CAP-06",)),
             Case("NEG-09", v, done(opened(v).wait(1).client_octets(HEADERS[v])), idle(v), offender="client",
                  besides=("NEG-07",)),
-            Case("PR-04", v, [told(v, name, b"shop", client) for client, name in enumerate("abc", 2)],
-                 [told(v, name, b"shop", client) for client, name in enumerate("aba", 2)],
+            Case("PR-04", v, [login(v, name, b"shop", client) for client, name in enumerate("abc", 2)],
+                 [login(v, name, b"shop", client) for client, name in enumerate("aba", 2)],
                  evidence={"user": "shop", "observed": "a, b, c"}, besides=("SEC-01",)),
             Case("PR-09", v, published(v, bytes(LARGE + 100)), published(v, bytes(LARGE - 100))),
             Case("PR-10", v, REDELIVERED[v](5, 1, 0), REDELIVERED[v](4, 1, 0), evidence={"observed": 5},
@@ -428,7 +412,7 @@ CASES = [
     Case("HS-07", "0-10", shown("0-10", "host", "product", "version"), idle("0-10"), offender="server",
          evidence={"server_lacks": ["platform"]}),
     Case("HS-16", "0-10", redirected(True).fin("client"), redirected(False).fin("client"), besides=("HS-17",)),
-    Case("HS-19", "0-10", said_0_10(redirected(False), "client", "session.attach", name=b"s").fin("client"),
+    Case("HS-19", "0-10", send_0_10(redirected(False), "client", "session.attach", name=b"s").fin("client"),
          redirected(False).fin("client"), besides=("HS-17",), evidence={"observed": "session.attach"}),
     Case("SEC-18", "0-10", refused(4), refused(3), besides=("T10-52",), evidence={"refusals": 4}),
     Case("HS-18", "0-10", failed("0-10", 0), idle("0-10"), also=("CL-08",), evidence={"reply_code": 320}),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import proton
-from link_talks import (
+from encode_1_0 import (
     ACCEPTED,
-    CHANNEL,
     CLOSE,
     COORDINATOR,
     DECLARE,
@@ -15,19 +14,30 @@ from link_talks import (
     DETACH,
     DISCHARGE,
     FLOW,
+    INIT,
+    MECHANISMS,
     OPEN,
+    OUTCOME,
     REJECTED,
     RELEASED,
+    SASL,
     SOURCE,
     TARGET,
     TRANSFER,
+    data_section,
+    described,
+    frame,
+    performative,
+    section,
+)
+from link_talks import (
+    CHANNEL,
     V,
     accepted,
     attach,
     begin,
     begun,
     closed,
-    described,
     detach,
     dispose,
     end,
@@ -42,9 +52,7 @@ from link_talks import (
     ushort,
 )
 from rule_support import Case, Talk
-from rule_talks import HEADERS_1_0, IDLE_MS, INIT, MECHANISMS, OUTCOME, SASL, opened_1_0, sasl, symbols
-from session_talks import data_section
-from test_amqp_1_0_streams import frame, performative
+from rule_talks import HEADERS_1_0, IDLE_MS, opened_1_0, sasl, symbols
 
 VALUE = 0x77
 LONG_TAG = b"t" * 33
@@ -157,26 +165,14 @@ def outcomes(state: int) -> Talk:
 
 def with_header(*fields: Any) -> Talk:
     """A delivery of the server with a header section (durable, priority, ttl, first-acquirer, delivery-count)."""
-    data = proton.Data()
-    data.put_object(described(0x70, *fields))
-    octets: bytes = data.encode()
-    talk = say(
-        receiver_link(), "server", TRANSFER, uint(1), uint(0), b"t", uint(0), False,
-        payload=octets + data_section(b"x"),
-    )  # fmt: skip
+    payload = performative(0x70, *fields) + data_section(b"x")
+    talk = say(receiver_link(), "server", TRANSFER, uint(1), uint(0), b"t", uint(0), False, payload=payload)
     return closed(accepted(talk, "client", True, 0))
 
 
 def sections(payload: bytes) -> Talk:
     talk = say(sender_link(), "client", TRANSFER, uint(0), uint(0), b"t", uint(0), False, payload=payload)
     return closed(accepted(talk, "server", True, 0))
-
-
-def section(code: int, value: Any) -> bytes:
-    data = proton.Data()
-    data.put_object(proton.Described(proton.ulong(code), value))
-    octets: bytes = data.encode()
-    return octets
 
 
 def drained(answers: bool) -> Talk:
@@ -223,10 +219,8 @@ def transaction(*steps: str, settled: bool = False, to: int = COORDINATOR) -> Ta
     talk = sender_link(source=described(SOURCE), target=target)
     ends: dict[str, Any] = {"declare": described(DECLARE), "discharge": described(DISCHARGE, b"txn", False)}
     for number, step in enumerate(steps):
-        data = proton.Data()
-        data.put_object(proton.Described(proton.ulong(VALUE), ends[step]))
-        tag = number.to_bytes(4, "big")
-        say(talk, "client", TRANSFER, uint(0), uint(number), tag, uint(0), settled, payload=data.encode())
+        tag, payload = number.to_bytes(4, "big"), section(VALUE, ends[step])
+        say(talk, "client", TRANSFER, uint(0), uint(number), tag, uint(0), settled, payload=payload)
         if not settled:
             state = described(DECLARED, b"txn") if step == "declare" else described(ACCEPTED)
             dispose(talk, "server", True, number, state=state)

@@ -28,10 +28,10 @@ def client_without(capability: str) -> Talk:
 
 def declared(version: str, asked: bool, **given: Any) -> Talk:
     """A queue declared, after an access ticket was asked for."""
-    said = talk(version)
+    opened = talk(version)
     if asked:
-        said.asks("access.request", reply={"ticket": 7}, realm="/data", active=True)
-    return said.asks("queue.declare", reply={"queue": "q"}, queue="q", durable=True, **given).close()
+        opened.asks("access.request", reply={"ticket": 7}, realm="/data", active=True)
+    return opened.asks("queue.declare", reply={"queue": "q"}, queue="q", durable=True, **given).close()
 
 
 def out_of_order(talk: Talk) -> Talk:

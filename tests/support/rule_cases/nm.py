@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rule_support import Case, Talk, spoken
-from session_talks import done_0_10, said_0_10, session_0_10
+from rule_talks import done_0_10, send_0_10, session_0_10
 
 from rule_cases.ch import ended, opened, refused, shut
 
@@ -28,7 +28,7 @@ def owner(version: str = V) -> Talk:
 
 
 def owner_0_10() -> Talk:
-    return done_0_10(said_0_10(session_0_10(), "client", "queue.declare", queue="mine", exclusive=True), 0)
+    return done_0_10(send_0_10(session_0_10(), "client", "queue.declare", queue="mine", exclusive=True), 0)
 
 
 def stranger(at: float) -> Talk:
@@ -177,8 +177,8 @@ CASES = [
     Case(
         "NM-09",
         "0-10",
-        breaks=[owner_0_10(), said_0_10(session_0_10(client=3, at=5), "client", "queue.purge", queue="mine")],
-        conforms=[owner_0_10(), said_0_10(session_0_10(client=3, at=5), "client", "queue.query", queue="mine")],
+        breaks=[owner_0_10(), send_0_10(session_0_10(client=3, at=5), "client", "queue.purge", queue="mine")],
+        conforms=[owner_0_10(), send_0_10(session_0_10(client=3, at=5), "client", "queue.query", queue="mine")],
         evidence={"observed": "queue.purge", "queue": "mine"},
     ),
     Case(

@@ -5,27 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import proton
-from link_talks import (
-    REJECTED,
-    TRANSFER,
-    accepted,
-    closed,
-    described,
-    detach,
-    dispose,
-    error,
-    say,
-    sender_link,
-    transfer,
-    uint,
-)
+from encode_1_0 import ATTACH, BEGIN, OPEN, REJECTED, SOURCE, TARGET, TRANSFER, described, frame, performative, section
+from link_talks import accepted, closed, detach, dispose, error, say, sender_link, transfer, uint
 from rule_support import SECOND_NS, SERVER_PROPERTIES, START_NS, Case, Talk, spoken
-from rule_talks import OPEN, closed_1_0, sasl
-from test_amqp_1_0_streams import frame, performative
+from rule_talks import closed_1_0, sasl
 
 V = spoken()
 RABBITMQ = {**SERVER_PROPERTIES, "product": "RabbitMQ", "version": "3.13.7"}
-ATTACH, SOURCE, TARGET, BEGIN = 0x12, 0x28, 0x29, 0x11
 
 
 def rabbit(**given: object) -> Talk:
@@ -51,16 +37,12 @@ def linked(address: str, receives: bool) -> Talk:
     talk.server_octets(frame(performative(OPEN, "server", *[None] * 8, product)))
     for side, remote in (("client", None), ("server", proton.ushort(0))):
         talk.octets(side, frame(performative(BEGIN, remote, *map(proton.uint, (0, 100, 100)))))
-    near, far = terminus(SOURCE, address if receives else None), terminus(TARGET, None if receives else address)
+    near, far = described(SOURCE, address if receives else None), described(TARGET, None if receives else address)
     for side, role in (("client", receives), ("server", not receives)):
         initial = None if role else proton.uint(0)
         fields = ("link", proton.uint(0), role, None, None, near, far, None, None, initial)
         talk.octets(side, frame(performative(ATTACH, *fields)))
     return closed_1_0(talk)
-
-
-def terminus(code: int, address: str | None) -> proton.Described:
-    return proton.Described(proton.ulong(code), [address])
 
 
 def shots(number: int, messages: int = 1) -> list[Talk]:
@@ -96,9 +78,9 @@ def both_ways(published_: int, delivered: int) -> Talk:
 
 
 def logged_in(product: str, client: int) -> Talk:
-    said = {"client_properties": {"product": product, "version": "1", "platform": "P"}, "mechanism": "PLAIN"}
+    start_ok = {"client_properties": {"product": product, "version": "1", "platform": "P"}, "mechanism": "PLAIN"}
     return Talk(client=client, at=client).handshake(
-        start={"mechanisms": "PLAIN"}, start_ok={**said, "response": "\0shop\0secret"}
+        start={"mechanisms": "PLAIN"}, start_ok={**start_ok, "response": "\0shop\0secret"}
     ).close()  # fmt: skip
 
 
@@ -179,18 +161,10 @@ def put_token(*expirations_s: int) -> Talk:
     for number, ends_s in enumerate(expirations_s):
         ends = proton.timestamp((START_NS + ends_s * SECOND_NS) // 10**6)
         named = {"operation": "put-token", "type": "jwt", "name": "amqp://host/q", "expiration": ends}
-        body = performative_of(0x74, named) + performative_of(0x77, "token")
+        body = section(0x74, named) + section(0x77, "token")
         say(talk, "client", TRANSFER, uint(0), uint(number), bytes([number]), uint(0), False, payload=body)
         accepted(talk, "server", True, number).wait(10)
     return closed(talk.wait(30 - 10 * len(expirations_s)))
-
-
-def performative_of(code: int, value: Any) -> bytes:
-    """A section of a message: a described value."""
-    data = proton.Data()
-    data.put_object(proton.Described(proton.ulong(code), value))
-    encoded: bytes = data.encode()
-    return encoded
 
 
 def slow(seconds: float, delivered: int = 1) -> Talk:

@@ -7,8 +7,7 @@ from typing import Any
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, WHOLE, header, segment, whole
 from encode_0_10 import frame as frame_0_10
 from rule_support import Case, Talk
-from rule_talks import closed_0_10, control, opened_0_10
-from session_talks import CHANNEL, NO_LIMIT, done_0_10, said_0_10, session_0_10
+from rule_talks import CHANNEL, NO_LIMIT, closed_0_10, control, done_0_10, opened_0_10, send_0_10, session_0_10
 
 V = "0-10"
 CONTROL, COMMAND, HEADER, BODY = range(4)
@@ -53,20 +52,20 @@ def content(
     )
 
 
-def said(talk: Talk, *steps: tuple[str, dict[str, Any]], last: int | None = None, sender: str = "client") -> Talk:
+def sends(talk: Talk, *steps: tuple[str, dict[str, Any]], last: int | None = None, sender: str = "client") -> Talk:
     """Commands, and the completion of those up to `last`."""
     for name, fields in steps:
-        said_0_10(talk, sender, name, **fields)
+        send_0_10(talk, sender, name, **fields)
     return talk if last is None else done_0_10(talk, last)
 
 
 def commands(*steps: tuple[str, dict[str, Any]], done: int | None = None) -> Talk:
-    return closed(said(session_0_10(), *steps, last=len(steps) - 1 if done is None else done))
+    return closed(sends(session_0_10(), *steps, last=len(steps) - 1 if done is None else done))
 
 
 def subscribed(credit: int = NO_LIMIT, accept: int = 0) -> Talk:
     """Subscription 'd' to queue 'q' with so much credit of messages; commands 0 to 2."""
-    return said(
+    return sends(
         session_0_10(),
         ("message.subscribe", {"queue": "q", "destination": "d", "accept_mode": accept, "acquire_mode": 0}),
         ("message.flow", {"destination": "d", "unit": 0, "value": credit}),
@@ -80,12 +79,12 @@ def delivered(talk: Talk, times: int = 1, destination: str = "d") -> Talk:
     payload = segment("message.transfer", {**SERVER_TRANSFER, "destination": destination})
     for _ in range(times):
         talk.server_octets(content(transfer=payload))
-    return said_0_10(talk, "client", "session.completed", commands=[(0, times - 1)])
+    return send_0_10(talk, "client", "session.completed", commands=[(0, times - 1)])
 
 
 def accepts(talk: Talk, *ranges: tuple[int, int], last: int = 3) -> Talk:
     for pair in ranges:
-        said_0_10(talk, "client", "message.accept", transfers=[pair])
+        send_0_10(talk, "client", "message.accept", transfers=[pair])
     return done_0_10(talk, last)
 
 
@@ -104,8 +103,8 @@ def attached(*names: bytes, channels: tuple[int, ...] = (1, 2), detaches: bool =
 def raised(talk: Talk | None = None, **more: Any) -> Talk:
     """The server raises an exception about a subscription, and detaches."""
     talk = session_0_10() if talk is None else talk
-    said_0_10(talk, "client", "message.subscribe", queue="none", destination="d")
-    return said_0_10(
+    send_0_10(talk, "client", "message.subscribe", queue="none", destination="d")
+    return send_0_10(
         talk, "server", "execution.exception", error_code=404, command_id=0, class_code=4, command_code=7,
         description="not-found: none", **more,
     )  # fmt: skip
@@ -113,14 +112,14 @@ def raised(talk: Talk | None = None, **more: Any) -> Talk:
 
 def ended(talk: Talk, code: int = 0) -> Talk:
     """The server detaches."""
-    said_0_10(talk, "server", "session.detach", name=b"s")
-    return closed(said_0_10(talk, "client", "session.detached", name=b"s", code=code))
+    send_0_10(talk, "server", "session.detach", name=b"s")
+    return closed(send_0_10(talk, "client", "session.detached", name=b"s", code=code))
 
 
 def queried(*answers: tuple[str, dict[str, Any]], after: float = 0) -> Talk:
-    talk = said_0_10(session_0_10(), "client", "queue.query", queue="q")
+    talk = send_0_10(session_0_10(), "client", "queue.query", queue="q")
     for name, fields in answers:
-        said_0_10(talk, "server", name, **fields)
+        send_0_10(talk, "server", name, **fields)
     return closed(talk.wait(after))
 
 
@@ -135,15 +134,15 @@ def synced(after: float) -> Talk:
 
 def pointed(offset: int) -> Talk:
     """The client begins a command behind a command-point with this offset."""
-    talk = said_0_10(session_0_10(), "client", "session.command-point", command_id=0, command_offset=offset)
+    talk = send_0_10(session_0_10(), "client", "session.command-point", command_id=0, command_offset=offset)
     return closed(talk.client_octets(command(SYNC)))
 
 
 def of_user(user_id: bytes) -> Talk:
     """User 'u' logs in and publishes a message with this user-id."""
     talk = opened(start={"mechanisms": ("str16", ["PLAIN"])}, start_ok={"mechanism": "PLAIN", "response": b"\0u\0p"})
-    said_0_10(talk, "client", "session.attach", name=b"s")
-    said_0_10(talk, "server", "session.attached", name=b"s")
+    send_0_10(talk, "client", "session.attach", name=b"s")
+    send_0_10(talk, "server", "session.attached", name=b"s")
     talk.client_octets(POINT + content(properties={"user-id": user_id}))
     return closed(done_0_10(talk, 0))
 
@@ -197,8 +196,8 @@ CASES = [
          "heartbeat"), control(opened(), "client", "heartbeat"), offender="client", also=[]),
     Case("T10-30", V, control(opened(), "client", "close", reply_code=200, reply_text="bye").fin("server"),
          closed(opened()), offender="server"),
-    Case("T10-40", V, closed(said_0_10(opened(), "client", "session.flush", completed=True)),
-         closed(said_0_10(session_0_10(), "client", "session.flush", completed=True))),
+    Case("T10-40", V, closed(send_0_10(opened(), "client", "session.flush", completed=True)),
+         closed(send_0_10(session_0_10(), "client", "session.flush", completed=True))),
     Case("T10-41", V, closed(opened().client_octets(whole("session.attach", {"name": b"s"}, 1)).server_octets(
          whole("session.attached", {"name": b"s"}, 1)).client_octets(command(SYNC)).server_octets(
          whole("session.completed", {"commands": [(0, 0)]}, 1))), framed(command(SYNC))),
@@ -206,25 +205,25 @@ CASES = [
     Case("T10-43", V, attached(b"a", b"a"), attached(b"a", b"b"), evidence={"attached_on_channel": 1}),
     Case("T10-44", V, pointed(9), pointed(0)),
     Case("T10-45", V, closed(done_0_10(session_0_10(), 5)), commands(DECLARE)),
-    Case("T10-46", V, closed(said_0_10(said(session_0_10(), *4 * [DECLARE]), "server", "session.completed",
-         commands=[(0, 1), (2, 3)])), closed(said_0_10(said(session_0_10(), *4 * [DECLARE]), "server",
+    Case("T10-46", V, closed(send_0_10(sends(session_0_10(), *4 * [DECLARE]), "server", "session.completed",
+         commands=[(0, 1), (2, 3)])), closed(send_0_10(sends(session_0_10(), *4 * [DECLARE]), "server",
          "session.completed", commands=[(0, 1), (3, 3)]))),
-    Case("T10-47", V, closed(said_0_10(said(session_0_10(), DECLARE), "server", "session.completed",
-         commands=[(0, 0)], timely_reply=True).wait(11)), closed(said_0_10(said_0_10(said(session_0_10(), DECLARE),
+    Case("T10-47", V, closed(send_0_10(sends(session_0_10(), DECLARE), "server", "session.completed",
+         commands=[(0, 0)], timely_reply=True).wait(11)), closed(send_0_10(send_0_10(sends(session_0_10(), DECLARE),
          "server", "session.completed", commands=[(0, 0)], timely_reply=True), "client", "session.known-completed",
          commands=[(0, 0)]).wait(11)), offender="client"),
-    Case("T10-48", V, closed(done_0_10(said_0_10(done_0_10(said(session_0_10(),
+    Case("T10-48", V, closed(done_0_10(send_0_10(done_0_10(sends(session_0_10(),
          DECLARE), 0), "client", "session.known-completed", commands=[(0, 0)]).wait(2), 0)),
-         closed(said_0_10(done_0_10(said(session_0_10(), DECLARE), 0), "client", "session.known-completed",
+         closed(send_0_10(done_0_10(sends(session_0_10(), DECLARE), 0), "client", "session.known-completed",
          commands=[(0, 0)]).wait(2))),
     Case("T10-49", V, synced(11), synced(9), offender="server"),
     Case("T10-50", V, queried(RESULT, RESULT, DONE), queried(RESULT, DONE), evidence={"observed": 0}),
     Case("T10-51", V, queried(DONE, after=2), queried(RESULT, DONE, after=2), evidence={"command": "queue.query"}),
     Case("T10-52", V, ended(raised()), commands(("message.subscribe", {"queue": "q", "destination": "d"})),
          evidence={"observed": 404, "by": "server", "command": "message.subscribe", "text": "not-found: none"}),
-    Case("T10-53", V, ended(said_0_10(raised(), "server", "execution.sync")), ended(raised()), besides=["T10-52"]),
-    Case("T10-54", V, closed(said_0_10(session_0_10(), "client", "session.detach", name=b"s").wait(11)),
-         closed(said_0_10(said_0_10(session_0_10(), "client", "session.detach", name=b"s"), "server",
+    Case("T10-53", V, ended(send_0_10(raised(), "server", "execution.sync")), ended(raised()), besides=["T10-52"]),
+    Case("T10-54", V, closed(send_0_10(session_0_10(), "client", "session.detach", name=b"s").wait(11)),
+         closed(send_0_10(send_0_10(session_0_10(), "client", "session.detach", name=b"s"), "server",
          "session.detached", name=b"s", code=0).wait(11)), offender="server"),
     Case("T10-56", V, ended(session_0_10(), 1), ended(session_0_10(), 0),
          evidence={"observed": 1, "meaning": "session-busy", "by": "client"}),
@@ -237,11 +236,11 @@ CASES = [
          "destination": "d"}), ("message.cancel", {"destination": "d"})), evidence={"name": "message.cancel"}),
     Case("T10-64", V, closed(accepts(delivered(subscribed()), (0, 0), (0, 0), last=4)),
          closed(accepts(delivered(subscribed()), (0, 0))), evidence={"observed": 0}),
-    Case("T10-65", V, closed(said(subscribed(5), ("message.set-flow-mode", {"destination": "d", "flow_mode": 0}),
-         last=3)), closed(said(subscribed(0), ("message.set-flow-mode", {"destination": "d", "flow_mode": 0}),
+    Case("T10-65", V, closed(sends(subscribed(5), ("message.set-flow-mode", {"destination": "d", "flow_mode": 0}),
+         last=3)), closed(sends(subscribed(0), ("message.set-flow-mode", {"destination": "d", "flow_mode": 0}),
          last=3)), evidence={"observed": 5}),
-    Case("T10-66", V, closed(accepts(delivered(said(subscribed(), ("message.stop", {"destination": "d"}), last=3)),
-         (0, 0), last=4)), closed(said(accepts(delivered(subscribed()), (0, 0)), ("message.stop", {"destination":
+    Case("T10-66", V, closed(accepts(delivered(sends(subscribed(), ("message.stop", {"destination": "d"}), last=3)),
+         (0, 0), last=4)), closed(sends(accepts(delivered(subscribed()), (0, 0)), ("message.stop", {"destination":
          "d"}), last=4))),
     Case("T10-67", V, framed(content(properties={"content-length": 5})), framed(content(properties={"content-length":
          1})), evidence={"observed": 1, "expected": 5}),
@@ -256,7 +255,7 @@ CASES = [
          BRANCH), ("dtx.end", BRANCH)), evidence={"name": "dtx.end"}),
     Case("T10-72", V, framed(content(delivery={"routing-key": "q", "ttl": 0})), framed(content(delivery={"routing-key":
          "q", "ttl": 1})), evidence={"ttl_ms": 0}),
-    Case("T10-73", V, closed(said(delivered(subscribed()), ("message.reject", {"transfers": [(0, 0)], "code": 1,
+    Case("T10-73", V, closed(sends(delivered(subscribed()), ("message.reject", {"transfers": [(0, 0)], "code": 1,
          "text": "no"}), last=3)), closed(accepts(delivered(subscribed()), (0, 0))),
          evidence={"observed": 1, "meaning": "unroutable", "text": "no", "by": "client"}),
 ]  # fmt: skip

@@ -29,11 +29,11 @@ def connection_id(script: Script, peer: int) -> int:
 
 def tables(spark: SparkSession, scripts: Sequence[Script]) -> tuple[DataFrame, DataFrame]:
     """messages and connections of these scripts."""
-    said = [row for script in scripts for row in messages(script)]
+    sent = [row for script in scripts for row in messages(script)]
     text = {"headers", "properties"}
     fields = [MESSAGES[name] for name in MESSAGE_COLUMNS]
     raw = StructType([StructField(field.name, StringType()) if field.name in text else field for field in fields])
-    rows = spark.createDataFrame([tuple(row.get(name) for name in MESSAGE_COLUMNS) for row in said], raw)
+    rows = spark.createDataFrame([tuple(row.get(name) for name in MESSAGE_COLUMNS) for row in sent], raw)
     parsed = rows.withColumns({name: F.parse_json(name) for name in text})
     opened = [row for script in scripts for row in connections(script)]
     names = ("connection_id", "version", "server_ip", "server_port", "vhost")
@@ -81,5 +81,5 @@ def headers(event: Event) -> str | None:
         for d in event.deaths
     ]
     first = event.deaths[-1]
-    told = {"exchange": first.exchange, "queue": first.queue, "reason": first.reason}
-    return json.dumps({"x-death": entries, **{f"x-first-death-{name}": value for name, value in told.items()}})
+    death = {"exchange": first.exchange, "queue": first.queue, "reason": first.reason}
+    return json.dumps({"x-death": entries, **{f"x-first-death-{name}": value for name, value in death.items()}})

@@ -44,7 +44,7 @@ class Broker:
     open: dict[Place, list[tuple[int, Copy, str]]] = field(default_factory=dict)  # deliveries nobody has settled
     unconfirmed: dict[Place, list[int]] = field(default_factory=dict)
     held: dict[Place, list[int]] = field(default_factory=dict)  # publishes of a transaction
-    said: dict[Place, list[tuple[list[int], str]]] = field(default_factory=dict)  # settlements of a transaction
+    settling: dict[Place, list[tuple[list[int], str]]] = field(default_factory=dict)  # settlements of a transaction
     slow: dict[int, int] = field(default_factory=dict)  # peer -> publish that is not complete
     sent: dict[tuple[int, int, str], int] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
@@ -84,7 +84,7 @@ class Broker:
     def settle(self, peer: int, channel: int, which: int, multiple: bool, outcome: str) -> None:
         """The `which`-th open delivery of the channel, and those before it where `multiple`."""
         opened = self.open.get((peer, channel), [])
-        mentioned = {index for about, _ in self.said.get((peer, channel), []) for index in about}
+        mentioned = {index for about, _ in self.settling.get((peer, channel), []) for index in about}
         opened = [entry for entry in opened if entry[0] not in mentioned]
         if not opened or not self.speaks(peer):
             return
@@ -92,7 +92,7 @@ class Broker:
         about = [index for index, _, _ in opened[0 if multiple else last : last + 1]]
         self.note("settle", peer, channel, about=tuple(about), multiple=multiple, outcome=outcome)
         if self.peers[peer].waits(channel, outcome):
-            self.said.setdefault((peer, channel), []).append((about, outcome))
+            self.settling.setdefault((peer, channel), []).append((about, outcome))
         else:
             self.settled(peer, channel, about, outcome)
 
@@ -100,12 +100,12 @@ class Broker:
         if self.peers[peer].channel(channel).mode != "tx" or not self.speaks(peer):
             return
         place = (peer, channel)
-        held, said = self.held.pop(place, []), self.said.pop(place, [])
+        held, settlements = self.held.pop(place, []), self.settling.pop(place, [])
         self.note("commit" if commit else "rollback", peer, channel)
         if commit:
             for index in held:
                 self.route(index)
-            for about, outcome in said:
+            for about, outcome in settlements:
                 self.settled(peer, channel, about, outcome)
 
     def close(self, peer: int) -> None:

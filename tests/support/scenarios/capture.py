@@ -6,20 +6,19 @@ their last at `end`. `disturbed` reorders and doubles packets in ways that leave
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Protocol
 
+from pcap_files import RAW_IP, pcap, tcp_packet
+
 from scenarios.script import ANSWER_NS, FIRST_CLIENT_PORT, PORT, Event, Script
 from scenarios.wire_0_10 import SegmentedWire
 from scenarios.wire_1_0 import DescribedWire
-from scenarios.wire_classic import CLIENT, SERVER, ClassicWire, Said, Step
+from scenarios.wire_classic import CLIENT, SERVER, ClassicWire, Sent, Step
 
-NANOSECOND_PCAP = 0xA1B23C4D
-RAW_IP = 101  # LINKTYPE_RAW
 FIN, SYN, PSH, ACK = 1, 2, 8, 16
 OPENING_STEP_NS = 1_000  # between packets of an opening, of one peer after the other
 FIRST_SEQ = {CLIENT: 1000, SERVER: 5_000_000}
@@ -42,14 +41,10 @@ class Packet:
 
     @property
     def octets(self) -> bytes:
-        """IPv4 and TCP; checksums are not looked at by anyone here."""
-        client, server = bytes([10, 2, 0, 1]), bytes(self.script.address)
-        ports = (FIRST_CLIENT_PORT + self.peer, PORT)
-        if self.sender == SERVER:
-            ports = ports[::-1]
-        ends = client + server if self.sender == CLIENT else server + client
-        tcp = struct.pack(">HHIIBBHHH", *ports, self.seq, self.ack, 5 << 4, self.flags, 65535, 0, 0) + self.data
-        return struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0) + ends + tcp
+        """IPv4 and TCP."""
+        ends = [(bytes([10, 2, 0, 1]), FIRST_CLIENT_PORT + self.peer), (bytes(self.script.address), PORT)]
+        source, target = ends if self.sender == CLIENT else ends[::-1]
+        return tcp_packet(source, target, self.seq, self.ack, self.flags, self.data)
 
 
 class Wire(Protocol):
@@ -58,7 +53,7 @@ class Wire(Protocol):
     def opening(self) -> list[Step]: ...
     def closing(self) -> list[Step]: ...
     def asks(self, event: Event) -> list[Step]: ...
-    def says(self, index: int) -> Said: ...
+    def says(self, index: int) -> Sent: ...
     def answers(self, event: Event) -> list[Step]: ...
 
 
@@ -77,9 +72,9 @@ def packets(script: Script) -> list[Packet]:
     for number, peer in enumerate(script.peers):
         if peer.captured:
             wires[number] = wire_of(script, number)
-            said = list(opened(script, number, wires[number].opening(), clock))
-            clock = said[-1].at
-            found += said
+            opening = list(opened(script, number, wires[number].opening(), clock))
+            clock = opening[-1].at
+            found += opening
     for index, event in enumerate(script.events):
         if event.peer not in wires:
             continue
@@ -180,8 +175,4 @@ def acknowledged(ordered: list[Packet]) -> list[Packet]:
 
 def write_pcap(path: Path, written: Iterable[Packet]) -> None:
     """One file with these packets in this order."""
-    records = [struct.pack("<IHHiIII", NANOSECOND_PCAP, 2, 4, 0, 0, 65535, RAW_IP)]
-    for packet in written:
-        octets = packet.octets
-        records.append(struct.pack("<IIII", *divmod(packet.at, 10**9), len(octets), len(octets)) + octets)
-    path.write_bytes(b"".join(records))
+    path.write_bytes(pcap(((packet.at, packet.octets) for packet in written), RAW_IP))

@@ -21,32 +21,32 @@ def differences(script: Script, found: list[Row]) -> list[str]:
     expected = Flows(script).all()
     unsure = {i for flow in expected if not flow.exact for i in (flow.publish, flow.first) if i is not None}
     exact = {(flow.publish, flow.first): flow for flow in expected if flow.exact}
-    told = []
+    lines = []
     for row in found:
         publish, first = index_of.get(row["publish_ts_ns"]), index_of.get(row["deliver_ts_ns"])
         if publish in unsure or first in unsure:
             continue
         flow = exact.pop((publish, first), None)
         if flow is None:
-            told.append(f"{publish} -> {first} is no flow of the script, or a second one: {row}")
+            lines.append(f"{publish} -> {first} is no flow of the script, or a second one: {row}")
             continue
         for column, value in flow.row.items():
             if row[column] != value:
-                told.append(f"{publish} -> {first}: {column} is {row[column]!r}, not {value!r}")
+                lines.append(f"{publish} -> {first}: {column} is {row[column]!r}, not {value!r}")
         if flow.ambiguous is not None and row["ambiguous"] != flow.ambiguous:
-            told.append(f"{publish} -> {first}: ambiguous is {row['ambiguous']}")
-    told += [f"{publish} -> {first} is missing" for publish, first in exact]
-    return told
+            lines.append(f"{publish} -> {first}: ambiguous is {row['ambiguous']}")
+    lines += [f"{publish} -> {first} is missing" for publish, first in exact]
+    return lines
 
 
 def unsound(script: Script, found: list[Row]) -> list[str]:
     """Pairs that are not marked ambiguous and not true."""
     index_of = times(script.events)
-    told = []
+    lines = []
     for row in found:
         if row["publish_ts_ns"] is None or row["deliver_ts_ns"] is None or row["ambiguous"]:
             continue
         publish, first = index_of.get(row["publish_ts_ns"]), index_of.get(row["deliver_ts_ns"])
         if first is None or script.events[first].of != publish:
-            told.append(f"{publish} -> {first} is an invented pair: {row}")
-    return told
+            lines.append(f"{publish} -> {first} is an invented pair: {row}")
+    return lines

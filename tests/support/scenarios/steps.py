@@ -120,7 +120,7 @@ def confirm(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> Non
 
 
 def end_transaction(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None:
-    able = [place for place in {**broker.held, **broker.said} if place[0] not in broker.gone]
+    able = [place for place in {**broker.held, **broker.settling} if place[0] not in broker.gone]
     if able:
         broker.end_transaction(*able[a % len(able)], commit=flag)
 

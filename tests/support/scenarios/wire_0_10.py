@@ -15,7 +15,7 @@ from typing import Any
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, frame, header, segment, whole
 
 from scenarios.script import Event, Script
-from scenarios.wire_classic import CLIENT, SERVER, Said, Step
+from scenarios.wire_classic import CLIENT, SERVER, Sent, Step
 
 PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x0a"
 NO_ACCEPT = 1
@@ -140,7 +140,7 @@ class SegmentedWire:
         xid, fails = self.branch(number), event.kind == "rollback" and self.branches[number] % 2 == 0
         name = "dtx.rollback" if event.kind == "rollback" and not fails else "dtx.commit"
         fields = {"xid": xid} if name == "dtx.rollback" else {"xid": xid, "one-phase": True}
-        said = whole("dtx.end", {"xid": xid}, number) + whole(name, fields, number)
+        octets = whole("dtx.end", {"xid": xid}, number) + whole(name, fields, number)
         result = {"status": XA_RBROLLBACK if fails else XA_OK}
         self.answer = [
             (SERVER, whole("execution.result", {"command-id": first + 1, "value": ("dtx.xa-result", result)}, number)),
@@ -148,9 +148,9 @@ class SegmentedWire:
             self.begins(number),
         ]
         self.commands[number] += 3
-        return said
+        return octets
 
-    def says(self, index: int) -> Said:
+    def says(self, index: int) -> Sent:
         event = self.script.events[index]
         if event.message is not None and event.kind != "return":
             self.id_of[index] = self.command_of(event)
@@ -169,11 +169,11 @@ class SegmentedWire:
                 fields["code"] = 0
             if event.outcome == "requeued":
                 fields["set-redelivered"] = True
-            said = whole(SETTLES[event.outcome], fields, event.channel)
+            octets = whole(SETTLES[event.outcome], fields, event.channel)
             if not self.peer.waits(event.channel, event.outcome):
-                return CLIENT, [said + self.completes(event.channel, ids)]
+                return CLIENT, [octets + self.completes(event.channel, ids)]
             self.accepted[event.channel] += ids
-            return CLIENT, [said]
+            return CLIENT, [octets]
         if event.kind == "return":
             assert event.of is not None
             at = self.id_of[event.of]

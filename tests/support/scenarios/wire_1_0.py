@@ -15,21 +15,42 @@ from collections.abc import Iterable
 from typing import Any
 
 import proton
+from encode_1_0 import (
+    ACCEPTED,
+    ATTACH,
+    BEGIN,
+    CLOSE,
+    COORDINATOR,
+    DECLARE,
+    DECLARED,
+    DISCHARGE,
+    DISPOSITION,
+    END,
+    ERROR,
+    FLOW,
+    INIT,
+    MECHANISMS,
+    OPEN,
+    OUTCOME,
+    REJECTED,
+    SOURCE,
+    TARGET,
+    TRANSACTIONAL,
+    TRANSFER,
+    VALUE,
+    described,
+    frame,
+    performative,
+    section,
+)
 
 from scenarios.script import DEFAULT_VHOST, Event, Message, Script
-from scenarios.sections_1_0 import sections_of
-from scenarios.wire_classic import CLIENT, SERVER, Said, Step
+from scenarios.wire_classic import CLIENT, SERVER, Sent, Step
 
 uint = proton.uint
 UNDESCRIBED: Any = proton.UNDESCRIBED
 SASL_HEADER, PROTOCOL_HEADER = b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"
-OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, END, CLOSE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x17, 0x18
-MECHANISMS, INIT, OUTCOME = 0x40, 0x41, 0x44
-SOURCE, TARGET, COORDINATOR = 0x28, 0x29, 0x30
-DECLARE, DISCHARGE, DECLARED, TRANSACTIONAL, ERROR = 0x31, 0x32, 0x33, 0x34, 0x1D
-ACCEPTED, REJECTED = 0x24, 0x25
 COORDINATION = "transactions"  # name of the link to the coordinator
-AMQP_VALUE = b"\x00\x53\x77"  # a section of a message
 # Code of the state that gives an outcome.
 STATES = {"acked": 0x24, "confirmed": 0x24, "rejected": 0x25, "nacked": 0x25, "requeued": 0x26}
 SENDER, RECEIVER = False, True
@@ -47,15 +68,9 @@ def target_address(message: Message) -> str:
     return f"/exchange/{message.exchange}/{message.routing_key}"
 
 
-def described(code: int, *fields: Any) -> Any:
-    return proton.Described(proton.ulong(code), list(fields))
-
-
-def performative(code: int, *fields: Any, channel: int = 0, payload: bytes = b"", kind: int = 0) -> bytes:
-    data = proton.Data()
-    data.put_object(described(code, *fields))
-    octets: bytes = data.encode() + payload
-    return (8 + len(octets)).to_bytes(4, "big") + bytes([2, kind]) + channel.to_bytes(2, "big") + octets
+def sent(code: int, *fields: Any, channel: int = 0, payload: bytes = b"", kind: int = 0) -> bytes:
+    """A performative in a frame."""
+    return frame(performative(code, *fields) + payload, channel, kind)
 
 
 class DescribedWire:
@@ -78,7 +93,9 @@ class DescribedWire:
         self.answer: list[Step] = []
         self.received = {channel.number: 0 for channel in self.peer.channels}
         self.open: dict[int, set[int]] = {channel.number: set() for channel in self.peer.channels}  # deliveries
-        self.said: dict[int, set[int]] = {channel.number: set() for channel in self.peer.channels}  # in a transaction
+        self.settling: dict[int, set[int]] = {
+            channel.number: set() for channel in self.peer.channels
+        }  # in a transaction
 
     def opening(self) -> list[Step]:
         vhost = self.peer.vhost
@@ -87,13 +104,13 @@ class DescribedWire:
         steps = [
             (CLIENT, SASL_HEADER),
             (SERVER, SASL_HEADER),
-            (SERVER, performative(MECHANISMS, proton.Array(UNDESCRIBED, proton.Data.SYMBOL, *both), kind=1)),
-            (CLIENT, performative(INIT, proton.symbol("ANONYMOUS"), b"guest", host, kind=1)),
-            (SERVER, performative(OUTCOME, proton.ubyte(0), kind=1)),
+            (SERVER, sent(MECHANISMS, proton.Array(UNDESCRIBED, proton.Data.SYMBOL, *both), kind=1)),
+            (CLIENT, sent(INIT, proton.symbol("ANONYMOUS"), b"guest", host, kind=1)),
+            (SERVER, sent(OUTCOME, proton.ubyte(0), kind=1)),
             (CLIENT, PROTOCOL_HEADER),
             (SERVER, PROTOCOL_HEADER),
-            (CLIENT, performative(OPEN, "scene", host, uint(65536), proton.ushort(255))),
-            (SERVER, performative(OPEN, "rabbit", None, uint(65536), proton.ushort(255))),
+            (CLIENT, sent(OPEN, "scene", host, uint(65536), proton.ushort(255))),
+            (SERVER, sent(OPEN, "rabbit", None, uint(65536), proton.ushort(255))),
         ]
         for channel in self.peer.channels:
             steps += self.session(channel.number)
@@ -104,7 +121,7 @@ class DescribedWire:
 
         def begin(remote: int | None) -> bytes:
             answers = None if remote is None else proton.ushort(remote)
-            return performative(BEGIN, answers, uint(0), window, window, channel=number)
+            return sent(BEGIN, answers, uint(0), window, window, channel=number)
 
         steps = [(CLIENT, begin(None)), (SERVER, begin(number))]
         for handle, address in enumerate(self.targets[number]):
@@ -130,7 +147,7 @@ class DescribedWire:
 
         def attach(role: bool) -> bytes:
             first = uint(0) if role == SENDER else None
-            return performative(
+            return sent(
                 ATTACH, name, uint(handle), role, mode, proton.ubyte(0), *ends, None, None, first, channel=number
             )
 
@@ -139,7 +156,7 @@ class DescribedWire:
     def grants(self, number: int, handle: int, credit: int = CREDIT, count: int = 0) -> bytes:
         window = uint(2048)
         fields = (uint(0), window, uint(0), window, uint(handle), uint(count), uint(credit))
-        return performative(FLOW, *fields, channel=number)
+        return sent(FLOW, *fields, channel=number)
 
     def settled(self, number: int, deliveries: Iterable[int]) -> bytes:
         """The flow that follows when these are open no more; only channels with one consumer have a prefetch."""
@@ -151,16 +168,16 @@ class DescribedWire:
         return self.grants(number, len(self.targets[number]), credit, self.received[number])
 
     def closing(self) -> list[Step]:
-        ends = b"".join(performative(END, channel=channel.number) for channel in self.peer.channels)
-        return [(CLIENT, ends + performative(CLOSE)), (SERVER, performative(CLOSE))]
+        ends = b"".join(sent(END, channel=channel.number) for channel in self.peer.channels)
+        return [(CLIENT, ends + sent(CLOSE)), (SERVER, sent(CLOSE))]
 
     def asks(self, event: Event) -> list[Step]:
         return []
 
     def answers(self, event: Event) -> list[Step]:
         """What the broker says of a publish in a transaction, or of the end of one."""
-        said, self.answer = self.answer, []
-        return said
+        octets, self.answer = self.answer, []
+        return octets
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
@@ -177,9 +194,8 @@ class DescribedWire:
 
     def asked(self, number: int, code: int, *fields: Any) -> bytes:
         """A message to the coordinator."""
-        data = proton.Data()
-        data.put_object(described(code, *fields))
-        return self.transfer(number, self.coordination(number), self.next_id(number), AMQP_VALUE + data.encode())
+        payload = section(VALUE, described(code, *fields))
+        return self.transfer(number, self.coordination(number), self.next_id(number), payload)
 
     def begins(self, number: int) -> list[Step]:
         self.transactions[number] += 1
@@ -191,14 +207,14 @@ class DescribedWire:
         """A transaction is over; `answer` is what follows then."""
         number = event.channel
         rejects = event.kind == "rollback" and self.transactions[number] % 2 == 0
-        said = self.asked(number, DISCHARGE, self.transaction(number), event.kind == "rollback" and not rejects)
+        octets = self.asked(number, DISCHARGE, self.transaction(number), event.kind == "rollback" and not rejects)
         error = described(ERROR, proton.symbol("amqp:transaction:rollback"))
         state = described(REJECTED, error) if rejects else described(ACCEPTED)
         done, self.published[number] = self.published[number], []
         accepted = [disposition(number, id_, self.within(number, described(ACCEPTED))) for id_ in done]
         own = disposition(number, self.sent[number] - 1, state)
         self.answer = [(SERVER, b"".join(accepted) + own), *self.begins(number)]
-        return said
+        return octets
 
     def published_within(self, index: int) -> None:
         """A publish in a transaction, answered now or when that ends."""
@@ -211,7 +227,7 @@ class DescribedWire:
 
     # ---- events -----------------------------------------------------------------------------------------------------
 
-    def says(self, index: int) -> Said:
+    def says(self, index: int) -> Sent:
         event = self.script.events[index]
         if event.kind == "publish":
             self.id_of[index] = self.next_id(event.channel)
@@ -223,7 +239,7 @@ class DescribedWire:
             self.open[event.channel].add(index)
             return SERVER, self.transfers(event, event.tag - 1)
         if event.kind in ("commit", "rollback"):
-            gone, self.said[event.channel] = self.said[event.channel], set()
+            gone, self.settling[event.channel] = self.settling[event.channel], set()
             flow = self.settled(event.channel, gone) if event.kind == "commit" else b""
             return CLIENT, [self.ends(event) + flow]
         about = [event.of] if event.kind == "return" else list(event.about)
@@ -233,12 +249,12 @@ class DescribedWire:
         flow = b""
         if event.kind == "settle" and self.peer.waits(event.channel, event.outcome):
             state = self.within(event.channel, state)
-            self.said[event.channel] |= set(event.about)
+            self.settling[event.channel] |= set(event.about)
         elif event.kind == "settle":
             flow = self.settled(event.channel, event.about)
         ranges = [(ids[0], ids[-1])] if event.multiple else [(number, number) for number in ids]
-        said = [disposition(event.channel, first, state, last) for first, last in ranges]
-        return (CLIENT if event.kind == "settle" else SERVER), [b"".join(said) + flow]
+        octets = [disposition(event.channel, first, state, last) for first, last in ranges]
+        return (CLIENT if event.kind == "settle" else SERVER), [b"".join(octets) + flow]
 
     def next_id(self, number: int) -> int:
         self.sent[number] += 1
@@ -271,13 +287,34 @@ class DescribedWire:
         begins: list[Any] = [None, None, None]
         if delivery_id is not None:
             begins = [uint(delivery_id), delivery_id.to_bytes(4, "big"), uint(0)]
-        return performative(
-            TRANSFER, uint(handle), *begins, settled, more, None, state, channel=number, payload=payload
-        )
+        return sent(TRANSFER, uint(handle), *begins, settled, more, None, state, channel=number, payload=payload)
 
 
 def disposition(number: int, first: int, state: Any, last: int | None = None) -> bytes:
     """The receiver settles deliveries `first` to `last`."""
-    return performative(
-        DISPOSITION, RECEIVER, uint(first), uint(first if last is None else last), True, state, channel=number
-    )
+    return sent(DISPOSITION, RECEIVER, uint(first), uint(first if last is None else last), True, state, channel=number)
+
+
+def sections_of(event: Event, annotates: bool) -> bytes:
+    """The message as it stands in the transfers: header, annotations, properties, application properties, data."""
+    message = event.message
+    assert message is not None
+    encoded: Any = proton.Message(body=message.body, inferred=True, durable=True)
+    encoded.delivery_count = event.deliveries
+    if message.message_id is not None:
+        encoded.id = message.message_id
+    if message.correlation_id is not None:
+        encoded.correlation_id = message.correlation_id
+    if message.reply_to is not None:
+        encoded.reply_to = message.reply_to
+    added: dict[Any, Any] = {}
+    if event.deaths:
+        first = event.deaths[-1]
+        added = {f"x-first-death-{name}": getattr(first, name) for name in ("exchange", "queue", "reason")}
+    if annotates and event.kind != "publish":
+        added |= {"x-exchange": event.exchange, "x-routing-key": event.routing_key}
+        encoded.annotations = {proton.symbol(key): value for key, value in added.items()}
+    elif added:
+        encoded.properties = added
+    octets: bytes = encoded.encode()
+    return octets

@@ -16,7 +16,7 @@ from scenarios.script import Channel, Death, Event, Script
 
 CLIENT, SERVER = "client", "server"
 Step = tuple[str, bytes]  # who sends it, octets
-Said = tuple[str, list[bytes]]  # who says it, frames
+Sent = tuple[str, list[bytes]]  # who says it, frames
 
 HEADERS = {"0-8": b"AMQP\x01\x01\x08\x00", "0-9": b"AMQP\x01\x01\x00\x09", "0-9-1": b"AMQP\x00\x00\x09\x01"}
 START_VERSIONS = {"0-8": (8, 0), "0-9": (0, 9), "0-9-1": (0, 9)}
@@ -83,11 +83,11 @@ class ClassicWire:
     def closing(self) -> list[Step]:
         close, close_ok = spec.Connection.Close(200, "bye", 0, 0), spec.Connection.CloseOk()
         ends, ends_ok = spec.Channel.Close(200, "bye", 0, 0), spec.Channel.CloseOk()
-        said, answered = (
+        request, answer = (
             b"".join(self.method(channel.number, method) for channel in self.peer.channels)
             for method in (ends, ends_ok)
         )
-        return [(CLIENT, said + self.method(0, close)), (SERVER, answered + self.method(0, close_ok))]
+        return [(CLIENT, request + self.method(0, close)), (SERVER, answer + self.method(0, close_ok))]
 
     def asks(self, event: Event) -> list[Step]:
         """What the client says one step before the event."""
@@ -95,7 +95,7 @@ class ClassicWire:
             return []
         return [(CLIENT, self.method(event.channel, spec.Basic.Get(queue=event.queue, no_ack=event.no_ack)))]
 
-    def says(self, index: int) -> Said:
+    def says(self, index: int) -> Sent:
         """The event itself."""
         event = self.script.events[index]
         if event.message is not None:

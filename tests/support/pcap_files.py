@@ -1,0 +1,29 @@
+"""pcap files, and IPv4 packets with TCP segments for them, written by hand."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+ETHERNET, RAW_IP = 1, 101  # LINKTYPE_ETHERNET, LINKTYPE_RAW
+
+
+def pcap(
+    packets: Iterable[tuple[int, bytes] | tuple[int, bytes, int]], link: int = ETHERNET, snaplen: int = 1 << 18
+) -> bytes:
+    """A file of (time in ns, octets), or (time in ns, octets, length on the wire)."""
+    records = [struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, snaplen, link)]
+    for ns, octets, *wire_len in packets:
+        records.append(struct.pack("<IIII", *divmod(ns, 10**9), len(octets), *(wire_len or [len(octets)])) + octets)
+    return b"".join(records)
+
+
+def tcp_packet(
+    source: tuple[bytes, int], target: tuple[bytes, int], seq: int, ack: int, flags: int, data: bytes,
+    window: int = 65535, wire_len: int | None = None,
+) -> bytes:  # fmt: skip
+    """An IPv4 packet with a TCP segment between (address, port) and (address, port); checksums are zero. `wire_len`: of
+    a segment whose `data` the snaplen has cut."""
+    tcp = struct.pack(">HHIIBBHHH", source[1], target[1], seq, ack, 5 << 4, flags, window, 0, 0) + data
+    length = 40 + (len(data) if wire_len is None else wire_len)
+    return struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0, 64, 6, 0) + source[0] + target[0] + tcp
