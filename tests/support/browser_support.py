@@ -20,7 +20,7 @@ DESK = (1280, 900)
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
-    """A browser of its own; its log and its network events are kept."""
+    """A new browser that records its log and network events."""
     options = webdriver.ChromeOptions()
     for argument in (*ARGUMENTS, f"--user-data-dir={profile}"):
         options.add_argument(argument)

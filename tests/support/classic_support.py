@@ -21,7 +21,7 @@ from codec.amqp.versions import VERSIONS
 from codec.variant import METADATA, OK, VALUE, Writer, new_writer
 
 Decoded = tuple[int, int, Any]
-PAD = b"\xce\xff\xce"  # stands around what is decoded, to show whoever reads beyond it
+PAD = b"\xce\xff\xce"  # around the decoded octets, to detect reads beyond them
 
 
 def shortstr(text: bytes) -> bytes:
@@ -42,7 +42,7 @@ def method_named(version: str, name: str) -> Method:
 
 
 def method_fits(version: str, name: str, data: bytes) -> bool:
-    """What `check_method` says of these argument octets."""
+    """The result of `check_method` for these argument octets."""
     method = method_named(version, name)
     payload = struct.pack(">HH", method.class_id, method.method_id) + data
     buf, end, t, code = padded(payload), len(PAD) + len(payload), classic_tables(), VERSIONS.index(version)
@@ -50,7 +50,7 @@ def method_fits(version: str, name: str, data: bytes) -> bool:
 
 
 def header_fits(version: str, class_id: int, data: bytes) -> bool:
-    """What `check_header` says of these octets from the property flags on."""
+    """The result of `check_header` for these octets from the property flags on."""
     payload = struct.pack(">HHQ", class_id, 0, 5) + data
     end = len(PAD) + len(payload)
     return bool(check_header(padded(payload), len(PAD), end, classic_tables(), VERSIONS.index(version)))
@@ -106,7 +106,7 @@ MECHANISMS = {"mechanism": (shortstr(b"PLAIN"), "PLAIN")}  # other names are not
 
 @cache
 def fact_table(version: str) -> dict[str, Any]:
-    """The fact table as its file stands, past the product's reader."""
+    """The fact table as in its file, without the product's reader."""
     name = f"amqp-{version.replace('.', '-')}.json"
     table: dict[str, Any] = json.loads(resources.files("codec.amqp.spec").joinpath(name).read_text("utf-8"))
     return table

@@ -62,7 +62,7 @@ def pack(folder: Path) -> None:
         else:
             shutil.copy(source, folder)
     subprocess.run(shell(commands("Pack the environment")[0]), cwd=folder, env=environment(), check=True)
-    for name in SOURCES:  # nobody is to find them by accident
+    for name in SOURCES:  # must not be found by accident
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
 
 
@@ -72,7 +72,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def answers(page: str) -> list[tuple[str, str]]:
-    """(SQL, table in Markdown below it), in order; the table is '' where none is shown."""
+    """(SQL, table in Markdown below it), in order; the table is '' if there is none."""
     return re.findall(r"^```sql\n(.*?)^```\n\n((?:\|[^\n]*\n)*)", page, re.MULTILINE | re.DOTALL)
 
 

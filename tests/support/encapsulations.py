@@ -28,7 +28,7 @@ OUTER, OUTER_6 = Ether(**MACS) / IP(**ENDS, ttl=9), Ether(**MACS) / IPv6(**ENDS_
 
 @dataclass(frozen=True)
 class Wrap:
-    """`headers` before a packet; `shown` as the column `encapsulation` words them."""
+    """`headers` before a packet; `shown`: their text in column `encapsulation`."""
 
     shown: str
     headers: Packet

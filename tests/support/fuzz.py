@@ -158,7 +158,7 @@ def check_direction(own: np.ndarray, ledger: dict[str, int]) -> None:
     assert (rows[1:, R.OFFSET] >= ends[:-1]).all(), "rows of a direction overlap"
     if not np.isin(rows[:, R.TYPE], OPAQUE).any():  # what is not AMQP ends as one row, holes or not
         assert int(gaps[:, R.SIZE].sum()) == ledger["missing_bytes"], ledger
-        # A frame that lost bytes may go on behind the last byte known.
+        # A frame that lost bytes may extend beyond the last known byte.
         ends = np.minimum(ends, ledger["payload_bytes"] + ledger["missing_bytes"])
         inside = sum(
             int(np.maximum(0, np.minimum(ends, at + size) - np.maximum(rows[:, R.OFFSET], at)).sum())

@@ -49,7 +49,7 @@ def fuzz_logins(seed: int, count: int, seconds: float) -> tuple[int, list[str]]:
 
 
 def searched(searcher: Searcher, login: Login, place: int, changed: list[Damaged]) -> list[str]:
-    """Pieces that are shown, and what was raised."""
+    """Pieces of the secret that were found, or the error."""
     try:
         return searcher.leaking(login, place, changed)
     except Exception as error:

@@ -138,7 +138,7 @@ def disagreements(children: list[Node], ours: dict[str, Any], where: str) -> Ite
 def differs(node: Node, value: Any, where: str) -> Iterator[str]:
     children = node.get("c", [])
     if where.endswith(".xid"):
-        return  # shown without its fields
+        return  # tshark shows it without its fields
     if node["n"] == LENGTH_ONLY:
         value = f"\\x{len(value):x}" if value else ""
     if isinstance(value, dict) and children and all(child["n"] == "amqp.field" for child in children):

@@ -161,7 +161,7 @@ class Half:
     fin_at: int | None = None
     data: bytearray = field(default_factory=bytearray)
     arrival: list[Packet | None] = field(default_factory=list)
-    acked: int = 0  # stream bytes that the other side says it has
+    acked: int = 0  # stream bytes that the other side acknowledged
     outside: int = 0  # bytes captured on RST packets, which are no part of the stream
 
     def offset(self, seq: int) -> int:

@@ -90,7 +90,7 @@ def _start(version: str) -> dict[str, Any]:
     return {"version_major": numbers["major"], "version_minor": numbers["minor"], "mechanisms": "PLAIN"}
 
 
-def _segmented(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:
+def _v0_10(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:
     about = {"product": ("str16", "Wire")}
     start_ok = {"client-properties": about, "mechanism": mechanism, "response": first, "locale": "en_US"}
     frames = [
@@ -109,7 +109,7 @@ def sasl(code: int, *fields: Any) -> bytes:
     return encode_1_0.frame(encode_1_0.performative(code, *fields), kind=encode_1_0.SASL)
 
 
-def _described(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:
+def _v1_0(mechanism: str, first: bytes, second: bytes | None) -> list[tuple[int, bytes]]:
     frames = [
         (CLIENT, b"AMQP\x03\x01\x00\x00"),
         (SERVER, b"AMQP\x03\x01\x00\x00" + sasl(0x40, proton.symbol("PLAIN"))),
@@ -127,7 +127,7 @@ def logins() -> list[Login]:
         for name, (first, second, secret) in MECHANISMS.items():
             mechanism = name.strip()
             if version in ("0-10", "1.0"):
-                frames = (_segmented if version == "0-10" else _described)(mechanism, first, second)
+                frames = (_v0_10 if version == "0-10" else _v1_0)(mechanism, first, second)
             else:
                 frames = _classic(version, mechanism, first, second)
             bearers = tuple(i for i, (_, octets) in enumerate(frames) if secret in octets)
@@ -237,7 +237,7 @@ def conversation(login: Login, place: int, octets: bytes, captured: int | None =
 
 @cache
 def pieces(login: Login) -> set[bytes]:
-    """Every four octets of the secret that stand nowhere else in the conversation."""
+    """Every four octets of the secret that occur nowhere else in the conversation."""
     rest = b"\n".join(octets.replace(login.secret, b"\n") for _, octets in login.frames)
     found = {login.secret[at : at + PIECE] for at in range(len(login.secret) - PIECE + 1)}
     return {piece for piece in found if piece not in rest}

@@ -1,4 +1,4 @@
-"""What a decode must be when packets are lost: the oracle of test_loss, held against the decode of the whole.
+"""The oracle of test_loss: the expected decode when packets are lost, from the decode of the whole capture.
 
 A model of TCP that counts bytes and knows no AMQP says which bytes are left; everything else is compared with the rows
 of the whole capture.
@@ -23,7 +23,7 @@ from codec.variant import decode
 
 SPANS = {"gap", "skipped", "tls", "foreign"}
 BEGINNING = {"0-10": 4, "1.0": 8}  # octets that tell where a frame ends; 7 in the classic family
-# Frames that do not prove themselves behind a lost boundary.
+# Frames that are not trusted after a lost boundary.
 WEAK = {"body", "empty", "protocol-header", "skipped"}
 
 

@@ -80,7 +80,7 @@ class Session:
 
 
 def frames(half: independent_tcp.Half) -> Iterator[tuple[int, int, int, int, bytes]]:
-    """(order of the packet that completed it, flags, segment type, channel, payload) behind the protocol header."""
+    """(order of the packet that completed it, flags, segment type, channel, payload) after the protocol header."""
     carried = independent_tcp.completing_packets(half.arrival)
     at = 8
     while at < len(half.data):
@@ -90,7 +90,7 @@ def frames(half: independent_tcp.Half) -> Iterator[tuple[int, int, int, int, byt
 
 
 def parsed(code: tuple[int, int], octets: bytes) -> dict[str, Any]:
-    """Fields behind two octets of packing flags, the low bits of the first octet first."""
+    """Fields after two octets of packing flags, the low bits of the first octet first."""
     found: dict[str, Any] = {}
     flags, at = int.from_bytes(octets[:2], "little"), 2
     for bit, (name, kind) in enumerate(LAYOUTS[code][1]):
@@ -285,7 +285,7 @@ def idle_times(path: Path) -> list[tuple[str, int]]:
 
 
 def spoken(connection: independent_tcp.Connection) -> Iterator[tuple[int, Sent, int]]:
-    """(order, what was sent, octets behind it) of both sides."""
+    """(order, what was sent, octets after it) of both sides."""
     for end, half in connection.halves.items():
         sizes = contents(half)
         for order, one in sent_by(half, end == connection.client):

@@ -1,4 +1,4 @@
-"""An S3-compatible object store on the loopback interface (moto's), and a note of every request that reached it."""
+"""An S3-compatible object store on the loopback interface (moto's), which records every request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUCKET = "amqp"
 
 @dataclass(frozen=True)
 class Request:
-    """`span` are the first byte asked for and the one behind the last, where the request names them."""
+    """`span`: first requested byte and end (exclusive), if the request has a range."""
 
     method: str
     path: str
@@ -38,7 +38,7 @@ class Store:
 
     @property
     def options(self) -> str:
-        """What a URI has to carry behind its question mark."""
+        """The query of a URI."""
         scheme, _, address = self.endpoint.partition("://")
         return f"scheme={scheme}&endpoint_override={quote(address)}&region={REGION}"
 
@@ -51,7 +51,7 @@ class Store:
         }  # fmt: skip
 
     def uri(self, key: str, scheme: str = "s3") -> str:
-        """A URI that needs nothing beside it."""
+        """A complete URI, with credentials and endpoint."""
         return f"{scheme}://{KEY}:{SECRET}@{BUCKET}/{key}?{self.options}"
 
     def files(self) -> fs.FileSystem:
@@ -65,7 +65,7 @@ class Store:
                 out.write(file.read_bytes())
 
     def spans(self, name: str) -> list[tuple[int, int]]:
-        """What was read of an object, request by request. Fails when one asked for all of it without saying so."""
+        """The ranges read of an object, request by request. Fails if a request has no range."""
         asked = [request for request in self.requests if request.method == "GET" and request.path.endswith(name)]
         spans = [request.span for request in asked if request.span is not None]
         assert len(spans) == len(asked), "a GET without a range"
@@ -76,7 +76,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def noting(application: Application, requests: list[Request]) -> Application:
-    """The application, with a note of each request."""
+    """The application, which records each request."""
 
     def noted(environment: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", environment.get("HTTP_RANGE", ""))

@@ -27,7 +27,7 @@ BODY = b"body"
 
 
 def classic(version: str, text: Texts) -> list[Frame]:
-    """All methods, those of the login first and of the close last, with contents behind those that announce them."""
+    """All methods, those of the login first and of the close last, each followed by its content, if any."""
     frames: list[Frame] = [(CLIENT, classic_frames.protocol_header(version))]
     known = dict(described_methods(version))
     middle = ["channel.open", *(name for name in known if name not in (*LOGIN, *LAST, "channel.open", "channel.close"))]
@@ -76,8 +76,8 @@ def _content(version: str, class_name: str, text: Texts) -> Iterator[bytes]:
 # ---- 0-10 -----------------------------------------------------------------------------------------------------------
 
 
-def segmented(text: Texts) -> list[Frame]:
-    """All controls and commands; behind message.transfer its header."""
+def v0_10(text: Texts) -> list[Frame]:
+    """All controls and commands; message.transfer with its header."""
     frames: list[Frame] = [(CLIENT, b"AMQP\x01\x01\x00\x0a")]
     names = [name for name, entry in encode_0_10.entries().items() if entry["group"] in ("controls", "commands")]
     first = [*LOGIN, "session.attach", "session.attached", "session.command-point"]
@@ -191,7 +191,7 @@ def frame(octets: bytes, kind: int, channel: int = 0) -> bytes:
     return struct.pack(">IBBH", 8 + len(octets), 2, kind, channel) + octets
 
 
-def described_frames(text: Texts) -> list[Frame]:
+def v1_0(text: Texts) -> list[Frame]:
     """A login, then all performatives from either side."""
     frames: list[Frame] = [(side, b"AMQP\x03\x01\x00\x00") for side in (CLIENT, SERVER)]
     for name, side in (("sasl-mechanisms", SERVER), ("sasl-init", CLIENT), ("sasl-outcome", SERVER)):
@@ -208,8 +208,8 @@ VERSIONS: dict[str, Callable[[Texts], list[Frame]]] = {
     "0-8": lambda text: classic("0-8", text),
     "0-9": lambda text: classic("0-9", text),
     "0-9-1": lambda text: classic("0-9-1", text),
-    "0-10": segmented,
-    "1.0": described_frames,
+    "0-10": v0_10,
+    "1.0": v1_0,
 }
 
 

@@ -1,4 +1,4 @@
-"""The capture behind docs/recipes.md: seven applications and a broker, each with one thing that goes wrong."""
+"""The capture of docs/recipes.md: seven applications and a broker, each with one thing that goes wrong."""
 
 from __future__ import annotations
 

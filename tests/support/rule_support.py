@@ -165,7 +165,7 @@ class Talk:
         return self.client(name, channel, **arguments).server(f"{name}-ok", channel, **(reply or {}))
 
     def content(self, body: bytes = b"x", channel: int = 1, class_name: str = "basic", **properties: Any) -> Talk:
-        """Header and body frames by whoever sent last."""
+        """Header and body frames by the side that sent last."""
         data = classic.header(self.version, class_name, len(body), channel, **properties)
         return self.octets(self.last, data + (classic.body(body, channel) if body else b""))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import encode_0_10 as segmented
+import encode_0_10
 import proton
 from encode_0_10 import FIRST_FRAME, FIRST_SEGMENT, LAST_FRAME, LAST_SEGMENT, header, segment, whole
 from encode_0_10 import frame as frame_0_10
@@ -47,7 +47,7 @@ PROPERTIES = {
 def control(talk: Talk, sender: str, name: str, **fields: Any) -> Talk:
     """A control of 0-10's connection class; '_' for '-' in names of fields."""
     given = {key.replace("_", "-"): value for key, value in fields.items()}
-    return talk.octets(sender, segmented.whole(f"connection.{name}", given))
+    return talk.octets(sender, encode_0_10.whole(f"connection.{name}", given))
 
 
 def opened_0_10(talk: Talk, **given: dict[str, Any]) -> Talk:

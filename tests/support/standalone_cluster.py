@@ -1,5 +1,5 @@
 """A standalone Spark cluster on the loopback interface, from the PyPI package alone: a master and two workers of one
-core each, every one a process that we started and end by its id. Jobs are submitted as a person would."""
+core each, each a process that is ended by its id. Jobs are submitted by spark-submit."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def runs_below(pid: int, parents: list[int]) -> bool:
 
 
 def decode_here(capture: Path, output: Path, *options: str) -> list[str]:
-    """The command that a person gives on one machine."""
+    """The command on a single machine."""
     return [sys.executable, "-m", "jobs.cli", "decode", str(capture), "--output", str(output), *options]
 
 

@@ -1,4 +1,4 @@
-"""`spark-submit` on this machine, as a person with an installed package would type it."""
+"""`spark-submit` on this machine, as with an installed package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BRIEFLY = " ".join((class_archive.options(), COLLECTOR, QUICK_COMPILER))
 
 
 def submitted(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What `spark-submit WORDS` says and ends with in a folder. Spark puts what Python writes to stderr into stdout."""
+    """Output and exit status of `spark-submit WORDS` in a folder. Spark redirects stderr of Python to stdout."""
     environment = os.environ | {
         "SPARK_HOME": str(HOME),
         "PYSPARK_PYTHON": sys.executable,

@@ -90,7 +90,7 @@ class Wire:
 
 
 def batch_rows(batch: Any) -> list[Row]:
-    """Plain rows; numbers as they stand in the cells (-1: null)."""
+    """Rows as dicts; numbers as in the cells (-1: null)."""
 
     def value(name: str, row: int) -> Any:
         heaps = []
@@ -149,7 +149,7 @@ def give_up(wire: Wire, lost: int) -> None:
 
 
 class Written:
-    """Rows of the tables of connections of one version, by their names; `path` is where their capture may stand.
+    """Rows of the tables of connections of one version, by their names; `path`: for their capture.
     `besides`: captures of other addresses that are decoded along with it, for tables that are planned once."""
 
     def __init__(

@@ -41,9 +41,9 @@ class Broker:
     clock: int = 0
     copies: int = 0
     ready: dict[tuple[str, str], list[Copy]] = field(default_factory=dict)
-    open: dict[Place, list[tuple[int, Copy, str]]] = field(default_factory=dict)  # deliveries nobody has settled
+    open: dict[Place, list[tuple[int, Copy, str]]] = field(default_factory=dict)  # unsettled deliveries
     unconfirmed: dict[Place, list[int]] = field(default_factory=dict)
-    held: dict[Place, list[int]] = field(default_factory=dict)  # publishes of a transaction
+    uncommitted: dict[Place, list[int]] = field(default_factory=dict)  # publishes of a transaction
     settling: dict[Place, list[tuple[list[int], str]]] = field(default_factory=dict)  # settlements of a transaction
     slow: dict[int, int] = field(default_factory=dict)  # peer -> publish that is not complete
     sent: dict[tuple[int, int, str], int] = field(default_factory=dict)
@@ -100,10 +100,10 @@ class Broker:
         if self.peers[peer].channel(channel).mode != "tx" or not self.speaks(peer):
             return
         place = (peer, channel)
-        held, settlements = self.held.pop(place, []), self.settling.pop(place, [])
+        publishes, settlements = self.uncommitted.pop(place, []), self.settling.pop(place, [])
         self.note("commit" if commit else "rollback", peer, channel)
         if commit:
-            for index in held:
+            for index in publishes:
                 self.route(index)
             for about, outcome in settlements:
                 self.settled(peer, channel, about, outcome)
@@ -201,7 +201,7 @@ class Broker:
         place = (event.peer, event.channel)
         mode = self.peers[event.peer].channel(event.channel).mode
         if mode == "tx":
-            self.held.setdefault(place, []).append(index)
+            self.uncommitted.setdefault(place, []).append(index)
             return
         if index not in self.refused:
             self.route(index)

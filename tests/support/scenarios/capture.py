@@ -15,8 +15,8 @@ from typing import Protocol
 from pcap_files import RAW_IP, pcap, tcp_packet
 
 from scenarios.script import ANSWER_NS, FIRST_CLIENT_PORT, PORT, Event, Script
-from scenarios.wire_0_10 import SegmentedWire
-from scenarios.wire_1_0 import DescribedWire
+from scenarios.wire_0_10 import WireV0_10
+from scenarios.wire_1_0 import WireV1_0
 from scenarios.wire_classic import CLIENT, SERVER, ClassicWire, Sent, Step
 
 FIN, SYN, PSH, ACK = 1, 2, 8, 16
@@ -60,8 +60,8 @@ class Wire(Protocol):
 def wire_of(script: Script, number: int) -> Wire:
     version = script.peers[number].version
     if version == "0-10":
-        return SegmentedWire(script, number)
-    return DescribedWire(script, number) if version == "1.0" else ClassicWire(script, number)
+        return WireV0_10(script, number)
+    return WireV1_0(script, number) if version == "1.0" else ClassicWire(script, number)
 
 
 def packets(script: Script) -> list[Packet]:
@@ -106,7 +106,7 @@ def opened(script: Script, number: int, steps: Iterable[tuple[str, bytes]], cloc
 
 
 def grouped(frames: list[bytes], parts: int) -> list[bytes]:
-    """Frames as payloads of `parts` packets; the first frame stands alone where there are several."""
+    """Frames as payloads of `parts` packets; the first frame is alone if there are several."""
     if parts == 1:
         return [b"".join(frames)]
     return [*frames[: parts - 1], b"".join(frames[parts - 1 :])]
@@ -132,7 +132,7 @@ def numbered(ordered: list[Packet]) -> list[Packet]:
 
 def disturbed(ordered: list[Packet], random: Random) -> list[Packet]:
     """Packets in the middle and at the end of a content change places in time, some packets come a second time, some
-    stand in the file before one that is a little older. No content begins or is complete at another time."""
+    precede a slightly older one in the file. No content begins or is complete at another time."""
     swapped: dict[tuple[int, int], int] = {}
     for packet in ordered:
         if packet.event is not None and packet.script.events[packet.event].parts == 3 and packet.part:

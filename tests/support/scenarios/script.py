@@ -93,7 +93,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that one side says on a channel, begun at `at` and complete at `end` (both ns).
+    """Something that one side sends on a channel, begun at `at` and complete at `end` (both ns).
 
     kinds of contents: 'publish' 'deliver' 'get' 'return', with `message`, `parts` (packets it takes), exchange and key
     as on the wire; all but a publish name the publish they are `of` (index of its event). `copy` numbers the copies

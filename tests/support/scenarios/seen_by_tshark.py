@@ -162,7 +162,7 @@ def rpc_latencies_1_0(name: str, broker_port: int = 5672) -> list[tuple[int, int
 
 
 def frames(name: str) -> list[dict[str, Any]]:
-    """The lines of the golden as they stand."""
+    """The lines of the golden."""
     with gzip.open(golden.CAPTURES / f"{name}.frames.jsonl.gz", "rt") as lines:
         return [json.loads(line) for line in lines]
 

@@ -120,7 +120,7 @@ def confirm(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> Non
 
 
 def end_transaction(broker: Broker, ids: str, a: int, b: int, c: int, flag: bool) -> None:
-    able = [place for place in {**broker.held, **broker.settling} if place[0] not in broker.gone]
+    able = [place for place in {**broker.uncommitted, **broker.settling} if place[0] not in broker.gone]
     if able:
         broker.end_transaction(*able[a % len(able)], commit=flag)
 
@@ -147,7 +147,7 @@ def consumers(broker: Broker) -> list[tuple[int, Channel, Consumer]]:
     return [(n, on, one) for n, peer in enumerate(broker.peers) for on in peer.channels for one in on.consumers]
 
 
-# Each as often as it stands here.
+# The number of entries is the weight.
 WEIGHED: tuple[Step, ...] = (
     *(publish,) * 5, publish_again, request, reply, reply, *(deliver,) * 11, get, *(acknowledge,) * 3, refuse,
     refuse, *(confirm,) * 3, *(end_transaction,) * 2, expire, close,

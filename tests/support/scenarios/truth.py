@@ -10,7 +10,7 @@ from scenarios.script import ANSWER_NS, Event, Peer, Script
 from scenarios.wire_1_0 import queue_address, target_address
 
 Row = dict[str, Any]
-# Of a publish that nobody has said anything about: in 0-10 and 1.0 every one is answered, also in a transaction.
+# Of a publish without a confirm or settlement: in 0-10 and 1.0 every one is answered, also in a transaction.
 DEFAULT_OUTCOME = {"none": "unknown", "tx": "unknown", "confirm": "unsettled"}
 ANSWERED = "unsettled"
 # What the same thing is called where it is not as in 0-9-1.

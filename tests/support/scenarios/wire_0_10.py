@@ -25,7 +25,7 @@ NO_LIMIT = 2**32 - 1
 XA_OK, XA_RBROLLBACK = 0, 1  # dtx.xa-status
 
 
-class SegmentedWire:
+class WireV0_10:
     """One peer. Channel n carries session n; both sides number their commands from 0."""
 
     def __init__(self, script: Script, number: int) -> None:
@@ -184,7 +184,7 @@ class SegmentedWire:
         return SERVER, [whole("session.completed", {"commands": ranges(ids)}, event.channel)]
 
     def completes(self, number: int, ids: Iterable[int]) -> bytes:
-        """The client says again what it has completed so far, and these."""
+        """session.completed with all commands so far, and these."""
         self.completed[number] += ids
         return whole("session.completed", {"commands": ranges(self.completed[number])}, number)
 

@@ -73,7 +73,7 @@ def sent(code: int, *fields: Any, channel: int = 0, payload: bytes = b"", kind: 
     return frame(performative(code, *fields) + payload, channel, kind)
 
 
-class DescribedWire:
+class WireV1_0:
     """One peer; the server answers a begin or attach with the same channel and handle."""
 
     def __init__(self, script: Script, number: int) -> None:
@@ -175,21 +175,21 @@ class DescribedWire:
         return []
 
     def answers(self, event: Event) -> list[Step]:
-        """What the broker says of a publish in a transaction, or of the end of one."""
+        """The broker's disposition of a publish in a transaction, or of its end."""
         octets, self.answer = self.answer, []
         return octets
 
     # ---- transactions -----------------------------------------------------------------------------------------------
 
     def coordination(self, number: int) -> int:
-        """Handle of the link to the coordinator: behind all others."""
+        """Handle of the link to the coordinator: after all others."""
         return len(self.targets[number]) + len(self.peer.channel(number).consumers)
 
     def transaction(self, number: int) -> bytes:
         return f"{number}-{self.transactions[number]}".encode()
 
     def within(self, number: int, state: Any = None) -> Any:
-        """The state of something in the transaction at hand."""
+        """A state in the current transaction."""
         return described(TRANSACTIONAL, self.transaction(number), state)
 
     def asked(self, number: int, code: int, *fields: Any) -> bytes:
@@ -296,7 +296,7 @@ def disposition(number: int, first: int, state: Any, last: int | None = None) ->
 
 
 def sections_of(event: Event, annotates: bool) -> bytes:
-    """The message as it stands in the transfers: header, annotations, properties, application properties, data."""
+    """The message in the transfers: header, annotations, properties, application properties, data."""
     message = event.message
     assert message is not None
     encoded: Any = proton.Message(body=message.body, inferred=True, durable=True)

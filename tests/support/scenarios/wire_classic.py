@@ -16,7 +16,7 @@ from scenarios.script import Channel, Death, Event, Script
 
 CLIENT, SERVER = "client", "server"
 Step = tuple[str, bytes]  # who sends it, octets
-Sent = tuple[str, list[bytes]]  # who says it, frames
+Sent = tuple[str, list[bytes]]  # sender, frames
 
 HEADERS = {"0-8": b"AMQP\x01\x01\x08\x00", "0-9": b"AMQP\x01\x01\x00\x09", "0-9-1": b"AMQP\x00\x00\x09\x01"}
 START_VERSIONS = {"0-8": (8, 0), "0-9": (0, 9), "0-9-1": (0, 9)}
@@ -90,7 +90,7 @@ class ClassicWire:
         return [(CLIENT, request + self.method(0, close)), (SERVER, answer + self.method(0, close_ok))]
 
     def asks(self, event: Event) -> list[Step]:
-        """What the client says one step before the event."""
+        """What the client sends one step before the event."""
         if event.kind not in ("get", "get-empty"):
             return []
         return [(CLIENT, self.method(event.channel, spec.Basic.Get(queue=event.queue, no_ack=event.no_ack)))]
