@@ -138,6 +138,29 @@ def ack_may_be_lost() -> Script:
     return script
 
 
+def ack_of_many_behind_a_loss() -> Script:
+    """What is lost may be a reject of delivery 1; delivery 2 is settled by its own number, 3 was sent after the loss."""
+    script = consuming()
+    script.deliver(1)  # 5
+    script.deliver(2)  # 8
+    script.gap("client")  # 11
+    script.deliver(3)  # 12
+    script.client("basic.ack", delivery_tag=2, multiple=False)  # 15
+    script.client("basic.ack", delivery_tag=3, multiple=True)  # 16
+    return script
+
+
+def nack_of_many_behind_a_loss() -> Script:
+    """RabbitMQ sets multiple in each nack: what is lost may be the ack of publish 1."""
+    script = Script().open()
+    script.asks("confirm.select")
+    script.publish()  # 5
+    script.gap("server")  # 8
+    script.publish()  # 9
+    script.server("basic.nack", delivery_tag=2, multiple=True)  # 12
+    return script
+
+
 def loss_of_the_wrong_side() -> Script:
     script = consuming()
     script.deliver(1)  # 5
@@ -252,7 +275,7 @@ def commit_without_answer() -> Script:
 SCRIPTS = (
     cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
     ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
-    recover_crossed_by_a_delivery,
+    recover_crossed_by_a_delivery, ack_of_many_behind_a_loss, nack_of_many_behind_a_loss,
     nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
@@ -282,6 +305,8 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "nothing_to_acknowledge": [(5, "presettled", None), (9, "presettled", None), (13, "unsettled", None)],
     "consumer_not_captured": [(1, "acked", 7), (4, "unknown", None)],
     "ack_may_be_lost": [(5, "unknown", None)],
+    "ack_of_many_behind_a_loss": [(5, "unknown", None), (8, "acked", 15), (12, "acked", 16)],
+    "nack_of_many_behind_a_loss": [(5, "unknown", None), (9, "nacked", 12)],
     "loss_of_the_wrong_side": [(5, "unsettled", None)],
     "tags_begin_anew_in_a_new_life": [(5, "unsettled", None), (14, "acked", 17)],
     "confirms": [

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from codec.conversation.channels.state import UNKNOWN
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import Settled
 from udfs.arrow.dictionaries import Numbers
@@ -34,7 +35,7 @@ RETURNED = pa.schema(
 
 def ends_of(settled: Settled, texts: Mapping[str, Numbers]) -> pa.Table:
     """ENDS of messages that the settlement engine has settled, noted or marked."""
-    is_open = settled.settled_frame_no < 0
+    is_open = (settled.settled_frame_no < 0) | (settled.outcome == UNKNOWN)
     columns = {
         "connection_id": pa.array(settled.connection),
         "first_frame_no": pa.array(settled.frame_no),

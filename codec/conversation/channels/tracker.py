@@ -142,8 +142,24 @@ def _state_changes(s, rows, i, role, slot):
 
 
 @kernel
+def _doubtful(s, slot, kind):
+    """The last message of `kind` before the latest loss of the side that settles it: its settlement may be lost."""
+    lost_client, lost_server = s.numbers[LOST_CLIENT], s.numbers[LOST_SERVER]
+    if kind == SENT:
+        if slot.loss_of_server != lost_server:
+            slot.loss_of_server = lost_server
+            slot.doubtful_sent = slot.published - slot.confirm_from
+        return slot.doubtful_sent
+    if slot.loss_of_client != lost_client:
+        slot.loss_of_client = lost_client
+        slot.doubtful_received = slot.received_tag
+    return slot.doubtful_received
+
+
+@kernel
 def _publish(s, out, rows, i, slot):
     """A publish, with the broker's number of it if that is known."""
+    _doubtful(s, slot, SENT)
     channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[CONNECTION]
     slot.published += 1
     tag, outcome = NONE, UNKNOWN
@@ -171,6 +187,8 @@ def _publish(s, out, rows, i, slot):
 @kernel
 def _deliver(s, out, rows, i, role, slot, request):
     """A delivery, with the queue and no-ack of its consumer or of the request."""
+    _doubtful(s, slot, RECEIVED)
+    slot.received_tag = max(slot.received_tag, rows.delivery_tag[i])
     channel, frame_no, connection = rows.channel[i], rows.frame_no[i], s.numbers[CONNECTION]
     tag, text = rows.delivery_tag[i], 0
     queue, no_ack = resolve_queue(slot, rows.queue[i]), rows.no_ack[i]
@@ -203,7 +221,8 @@ def _deliver(s, out, rows, i, role, slot, request):
 
 @kernel
 def _settle(s, out, rows, i, role, slot, outcome):
-    """A settlement of messages of the other side, or of all deliveries; in a transaction it waits for its end."""
+    """A settlement of messages of the other side, or of all deliveries; in a transaction it waits for its end. One of
+    many messages does not tell the outcome of those whose own settlement may be lost."""
     tag, sender = rows.delivery_tag[i], rows.sender[i]
     many = role.settles_all != 0 or rows.multiple[i] == 1
     if tag == NONE and not role.settles_all:
@@ -220,6 +239,15 @@ def _settle(s, out, rows, i, role, slot, outcome):
             slot.named_sent = max(slot.named_sent, tag)
         else:
             slot.named_received = max(slot.named_received, tag)
+    doubtful = _doubtful(s, slot, of) if many else NONE
+    if doubtful != NONE:
+        write_event(
+            out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, min(last, doubtful), UNKNOWN, 1,
+            rows.ts_ns[i], NO_RESULT,
+        )  # fmt: skip
+        first = doubtful + 1
+        if last < first:
+            return
     if slot.mode != TX or role.outside_transactions:
         write_event(
             out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, last, outcome, 1, rows.ts_ns[i], NO_RESULT
