@@ -1,4 +1,4 @@
-"""Filters of packets by port, host and time. Cost: linear in the packets."""
+"""Packet filters by port, host and time. Cost: linear in the packets."""
 
 from __future__ import annotations
 
