@@ -139,7 +139,7 @@ def ack_may_be_lost() -> Script:
 
 
 def ack_of_many_behind_a_loss() -> Script:
-    """What is lost may be a reject of delivery 1; delivery 2 is settled by its own number, 3 was sent after the loss."""
+    """What is lost may be a reject of delivery 1; delivery 2 is settled by its own number, 3 followed the loss."""
     script = consuming()
     script.deliver(1)  # 5
     script.deliver(2)  # 8
