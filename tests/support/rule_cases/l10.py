@@ -389,7 +389,7 @@ CASES = [
     ),
     Case("L10-91", V, transaction("declare", "discharge", to=TARGET), transaction("declare", "discharge")),
     Case("L10-92", V, transaction("declare"), transaction("declare", "discharge"), evidence={"observed": 1}),
-    Case("L10-95", V, idle(61), idle(59), evidence={"negotiated_ms": 60000}),
+    Case("L10-95", V, idle(67), idle(65), evidence={"negotiated_ms": 60000}),
     Case("L10-96", V, closed(say(begun(), "client", CLOSE, channel=0)), closed(begun())),
     Case("L10-97", V, say(begun(), "client", CLOSE, channel=0).fin("server"), closed(begun()), offender="server"),
     Case("L10-98", V, closed(with_opens((None,), (None,))), closed(with_opens((None,)))),
