@@ -39,7 +39,7 @@ from pipeline.lake.log import Log
 from pipeline.lake.options import Options
 from pipeline.lake.place import open_lake
 from pipeline.session import session
-from pipeline.tables.exchange import ThisProcess
+from pipeline.tables.local import LocalProcesses
 
 VERSION, HEARTBEAT = "0-9-1", bytes([8, 0, 0, 0, 0, 0, 0, 0xCE])
 SPAN = 10  # batches that a figure is the median of
@@ -188,7 +188,7 @@ def _other_flow(flow: bytes, copy: int) -> bytes:
 def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
     """A running ingest: a function that ingests a capture as a batch, deletes it, and returns the seconds."""
     options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
-    with Ingest.into(str(lake), work_of(session, process=ThisProcess()), options) as ingest:
+    with Ingest.into(str(lake), work_of(session, processes=LocalProcesses()), options) as ingest:
 
         def take(path: Path) -> float:
             began = time.perf_counter()

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipeline.tables.local import LocalProcesses
+
 REFRESH_SECONDS = 0.25
 LARGE = 10_000
 
@@ -59,7 +61,7 @@ class Status:
         self.doing, self.byte_size, self.phases = doing, byte_size, phases
         self._seen: list[int] = []
 
-    def progress(self, spark: SparkSession | None) -> str:
+    def progress(self, spark: SparkSession | LocalProcesses | None) -> str:
         """Progress of the running stages, as ', 40 MB of 100 MB read (40 %)' or ', 40 %'; empty if unknown."""
         from pipeline.output.units import size  # not above: --help needs no Spark
 
@@ -79,7 +81,11 @@ class Status:
 
 @contextmanager
 def step(
-    doing: str, done: str, spark: SparkSession | None = None, byte_size: int = 0, phases: Sequence[str] = ()
+    doing: str,
+    done: str,
+    spark: SparkSession | LocalProcesses | None = None,
+    byte_size: int = 0,
+    phases: Sequence[str] = (),
 ) -> Iterator[Status]:
     """Show `doing` while the body runs, then `done` with the elapsed seconds; `byte_size`, `phases`: see Status."""
     status, started, finished = Status(doing, byte_size, phases), time.monotonic(), threading.Event()
@@ -96,7 +102,9 @@ def step(
     print_status(f"{done} in {time.monotonic() - started:.1f} s")
 
 
-def redraw(status: Status, started: float, finished: threading.Event, spark: SparkSession | None) -> None:
+def redraw(
+    status: Status, started: float, finished: threading.Event, spark: SparkSession | LocalProcesses | None
+) -> None:
     """Redraw the status line until the step has finished, then clear it."""
     while not finished.wait(REFRESH_SECONDS):
         line = f"{status.doing} ... {time.monotonic() - started:.0f} s{status.progress(spark)}"
@@ -106,11 +114,17 @@ def redraw(status: Status, started: float, finished: threading.Event, spark: Spa
     sys.stderr.flush()
 
 
-def active_stages(spark: SparkSession | None) -> dict[int, tuple[int, int]]:
-    """Active Spark stages: number -> (completed tasks, all tasks); empty if the session does not provide them."""
+def active_stages(spark: SparkSession | LocalProcesses | None) -> dict[int, tuple[int, int]]:
+    """Active stages: number -> (completed tasks, all tasks); empty if the session does not provide them."""
+    from pipeline.tables.local import LocalProcesses  # not above: --help needs no Spark
+
+    if spark is None:
+        return {}
+    if isinstance(spark, LocalProcesses):
+        return spark.stages
     try:
-        tracker = spark.sparkContext.statusTracker() if spark is not None else None
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
+        tracker = spark.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     except Exception:  # Connect has no SparkContext, a dying JVM does not answer: a status line never fails the run
         return {}
     return {stage.stageId: (stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None}

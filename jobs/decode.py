@@ -25,7 +25,7 @@ from jobs.stopping import run_interruptibly
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.exchange import ThisProcess
+    from pipeline.tables.local import LocalProcesses
 
 
 EPILOG = f"""examples:
@@ -120,12 +120,12 @@ def next_step(arguments: argparse.Namespace) -> str:
 def decode_captures(
     arguments: argparse.Namespace, meanwhile: Callable[[], object] = lambda: None
 ) -> tuple[SparkSession | None, int]:
-    """Decode; return the Spark session that was started for it, if any, and the exit code. If this process decodes
+    """Decode; return the Spark session that was started for it, if any, and the exit code. If it is decoded
     without Spark, `meanwhile` is called first."""
     import pipeline
-    from pipeline.decoding import IN_PROCESS_BYTES, in_one_task
+    from pipeline.decoding import decoded_locally
     from pipeline.output.place import place
-    from pipeline.tables.exchange import ThisProcess
+    from pipeline.tables.local import LocalProcesses
     from udfs.decode.key_logs import require_key_logs
     from udfs.source.paths import anchored, require_capture, resolve
 
@@ -136,16 +136,16 @@ def decode_captures(
     require_key_logs([anchored(path) for path in arguments.keylog or ()])
     require_capture(files)  # never replace good tables by empty ones
     byte_size = sum(file.expected_size for file in files)
-    sessions: list[SparkSession | ThisProcess] = []
+    sessions: list[SparkSession | LocalProcesses] = []
 
-    def begin() -> SparkSession | ThisProcess:
-        from codec.compiler.kernel import all_compiled
+    def begin() -> SparkSession | LocalProcesses:
+        from codec.compiler.kernel import all_compiled, interpreted
         from pipeline.session import has_session
 
         ready = all_compiled() or interpret_while_cold(byte_size)
-        if ready and not has_session() and in_one_task([file.uri for file in files], IN_PROCESS_BYTES):
+        if ready and not has_session() and decoded_locally([file.uri for file in files]):
             meanwhile()
-            sessions.append(ThisProcess())
+            sessions.append(LocalProcesses() if interpreted() else LocalProcesses().use_for(byte_size))
             return sessions[0]
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(import_modules)
@@ -154,7 +154,7 @@ def decode_captures(
         return sessions[0]
 
     def progress(
-        doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()
+        doing: str, done: str, spark: SparkSession | LocalProcesses, phases: Sequence[str] = ()
     ) -> AbstractContextManager[Status]:
         return step(doing, done, spark, byte_size if phases else 0, phases)
 
@@ -190,7 +190,7 @@ def decode_captures(
     for line in damaged:
         print_error(f"{arguments.prog}: {line}")
     session = sessions[0]
-    return None if isinstance(session, ThisProcess) else session, UNREADABLE if damaged else OK
+    return None if isinstance(session, LocalProcesses) else session, UNREADABLE if damaged else OK
 
 
 def interpret_while_cold(byte_size: int) -> bool:

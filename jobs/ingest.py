@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.lake.batches import Ingest
-    from pipeline.tables.exchange import ThisProcess
+    from pipeline.tables.local import LocalProcesses
 
 EPILOG = """examples:
   wirehare ingest captures/ --lake lake --every 60s
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.lake.ingest import key_logs, work_of
     from pipeline.lake.options import Options
     from pipeline.session import has_session
-    from pipeline.tables.exchange import ThisProcess
+    from pipeline.tables.local import LocalProcesses
     from udfs.source.paths import PathError, resolve
 
     def ns(seconds: float) -> int:
@@ -135,8 +135,8 @@ def run(arguments: argparse.Namespace) -> int:
         settle_ns=ns(arguments.settle),
         carry_secrets=arguments.carry_secrets,
     )
-    process = ThisProcess()
-    sessions: list[SparkSession | ThisProcess] = [process]
+    processes = LocalProcesses()
+    sessions: list[SparkSession | LocalProcesses] = [processes]
 
     def begin() -> SparkSession:
         spark = start()
@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     work = work_of(
         begin,
-        process=None if has_session() else process,
+        processes=None if has_session() else processes,
         payload=arguments.payload,
         ports=arguments.port,
         hosts=arguments.host,

@@ -186,7 +186,7 @@ def outcome(error: Exception, exit_statuses: ExitStatuses) -> tuple[int, str]:
 def cause(error: BaseException) -> str:
     """The root cause in one line: the last cause in a chain that may cross Java and Python workers."""
     if NO_SPACE.lower() in str(error).lower():
-        return f"{NO_SPACE}, for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)"
+        return f"{NO_SPACE}, for the output or for temporary files (SPARK_LOCAL_DIRS, TMPDIR)"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): (?!Traceback)", line)]
     return (causes or lines or [type(error).__name__])[-1 if causes else 0].removeprefix("Caused by: ")

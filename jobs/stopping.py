@@ -79,7 +79,7 @@ def signals_handled() -> Iterator[StopRequest]:
 
 
 class Session(Protocol):
-    """A Spark session, or `pipeline.tables.exchange.ThisProcess`."""
+    """A Spark session, or `pipeline.tables.local.LocalProcesses`."""
 
     def interruptAll(self) -> object:
         """Cancel all running work."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, is_remote
 from pyspark.sql.types import StructType
 
@@ -15,21 +16,22 @@ from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import WORKER_TABLES
 from pipeline.tables.config import config, streams
-from pipeline.tables.exchange import InProcess, OnSpark, ThisProcess
+from pipeline.tables.exchange import OnSpark, Rows
+from pipeline.tables.local import Applied, Batches, Local, LocalProcesses
+from udfs.arrow.shuffle import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS
 from udfs.source.suggestions import suggesting
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from udfs.decode.key_logs import SecretFiles
     from udfs.sink.writers import WriteTables
-    from udfs.source.sources import InOneTask
+    from udfs.source.files import CaptureFile
 
 # Captures of up to so many bytes in all are decoded by one task (`udfs.source.sources`), in about a second.
 ONE_TASK_BYTES = 8 << 20
-# Up to so many bytes this process (`ThisProcess`) is faster than starting Spark, in less than 1 GB: 60 MB take 5 s.
-IN_PROCESS_BYTES = 64 << 20
+# Up to so many bytes the processes of one machine (`pipeline.tables.local`) decode local captures without Spark. More
+# would also be faster there, but Spark tries a task that failed again, and shuffles what does not fit on one disk.
+LOCAL_BYTES = 4 << 30
 ONE_TASK_FILES = 64
 
 # Tables that message_flows are made of.
@@ -79,7 +81,7 @@ def decoded(
 
     chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
     decode = decode_runs(payload, secrets=secret_files(paths, keylog))
-    return by_flow(spark, paths, decode, DECODED, chosen)
+    return on_spark_by_flow(spark, paths, decode, DECODED, chosen).rows
 
 
 def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
@@ -94,7 +96,7 @@ def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None)
 
 
 def decode_into(
-    spark: SparkSession | ThisProcess,
+    spark: SparkSession | LocalProcesses,
     paths: str | Sequence[str],
     directory: Place,
     tables: Collection[str],
@@ -102,20 +104,13 @@ def decode_into(
     payload: bool = False,
     **chosen: Unpack[PacketFilter],
 ) -> Written:
-    """Decode, and let workers write these tables into `directory`. Raises ValueError for captures that are too many, or
-    too large, for this process."""
+    """Decode, and let workers write these tables into `directory`."""
     from udfs.sink.parquet import WRITTEN
 
     if directory.entries() is None:
         directory.create()
     write_tables = writer(directory, tables, payload=payload, secrets=secret_files(paths, chosen.get("keylog")))
-    if not isinstance(spark, ThisProcess):
-        written = OnSpark(by_flow(spark, paths, write_tables, WRITTEN, chosen)).collected()
-    elif (decode := one_task(paths, write_tables, chosen, most=IN_PROCESS_BYTES)) is not None:
-        with spark.interruptible():
-            written = InProcess([]).then(decode, WRITTEN).collected()
-    else:
-        raise ValueError("these captures need Spark")
+    written = by_flow(spark, paths, write_tables, WRITTEN, chosen).collected()
     return Written(directory, parquet.listed(written))
 
 
@@ -163,32 +158,51 @@ def with_commas(values: int | str | Iterable[int | str] | None) -> str:
 
 
 def by_flow(
+    spark: SparkSession | LocalProcesses,
+    paths: str | Sequence[str],
+    decode: Decode,
+    schema: StructType | str,
+    chosen: PacketFilter,
+    packets_read: Mapping[str, int] | None = None,
+) -> Rows:
+    """What `decode` makes of the runs of captures (`packets_read`: see `runs`), flow by flow."""
+    if isinstance(spark, LocalProcesses):
+        return local_runs(spark, paths, chosen, packets_read).then(decode, schema)
+    return on_spark_by_flow(spark, paths, decode, schema, chosen, packets_read)
+
+
+def on_spark_by_flow(
     spark: SparkSession,
     paths: str | Sequence[str],
     decode: Decode,
     schema: StructType | str,
     chosen: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
-) -> DataFrame:
-    """What `decode` makes of the runs of captures (`packets_read`: see `runs`), flow by flow; few bytes in one task."""
-    function = None if chosen.get("split_bytes") else one_task(paths, decode, chosen, packets_read)
-    if function is None:
-        return sorted_runs(spark, paths, packets_read, **chosen).mapInArrow(decode, schema)
-    return spark.range(0, 1, 1, 1).mapInArrow(function, schema)
-
-
-def one_task(
-    paths: str | Sequence[str],
-    decode: Decode,
-    chosen: PacketFilter,
-    packets_read: Mapping[str, int] | None = None,
-    most: int = ONE_TASK_BYTES,
-) -> InOneTask | None:
-    """The function that reads captures and decodes their runs in one task; None if they are too many or too large."""
+) -> OnSpark:
+    """The same on Spark; few bytes in one task."""
     from udfs.source.sources import InOneTask
 
     options, places = _source(paths, chosen, packets_read)
-    return InOneTask({**options, "paths": json.dumps(places)}, decode) if in_one_task(places, most) else None
+    if chosen.get("split_bytes") or not in_one_task(places):
+        return OnSpark(sorted_runs(spark, paths, packets_read, **chosen).mapInArrow(decode, schema))
+    function = InOneTask({**options, "paths": json.dumps(places)}, decode)
+    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(function, schema))
+
+
+def local_runs(
+    processes: LocalProcesses,
+    paths: str | Sequence[str],
+    chosen: PacketFilter,
+    packets_read: Mapping[str, int] | None = None,
+) -> Local:
+    """Captures -> runs of TCP segments, the runs of a flow together and in RUN_ORDER, in local processes."""
+    from udfs.source.sources import ReadRuns, run_tasks
+
+    options, places = _source(paths, chosen, packets_read)
+    options["paths"] = json.dumps(places)
+    first = Batches([pa.record_batch({"id": [0]})])
+    sources = [Applied(first, ReadRuns(options, [task])) for task in run_tasks(options)]
+    return Local(processes, sources).shuffled(flow_buckets, RUN_ORDER)
 
 
 def sorted_runs(
@@ -242,19 +256,31 @@ def _source(
     return given, [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
 
 
-def in_one_task(places: Sequence[str], most: int = ONE_TASK_BYTES) -> bool:
-    """Whether captures are few and small enough for one task, which has all of their runs in memory. Compressed files,
-    whose size is unknown, and remote files are not."""
-    from udfs.source.files import LOCAL, SCHEME
-    from udfs.source.paths import PathError, resolve
+def decoded_locally(places: Sequence[str]) -> bool:
+    """Whether local processes should decode these captures: files of this machine with up to LOCAL_BYTES in all."""
+    files = _local_files(places)
+    return files is not None and sum(file.expected_size for file in files) <= LOCAL_BYTES
+
+
+def in_one_task(places: Sequence[str]) -> bool:
+    """Whether captures are few and small enough for one task of Spark, which has all of their runs in memory.
+    Compressed files, whose size is unknown, and remote files are not."""
     from udfs.source.reading import is_compressed
 
-    if any(SCHEME.match(place) and not place.startswith(LOCAL) for place in places):
-        return False
-    try:
-        files = resolve(places)
-    except PathError:  # with Connect, the captures may be on the server
-        return False
-    if len(files) > ONE_TASK_FILES or sum(file.expected_size for file in files) > most:
+    files = _local_files(places)
+    if files is None or len(files) > ONE_TASK_FILES or sum(file.expected_size for file in files) > ONE_TASK_BYTES:
         return False
     return not any(map(is_compressed, files))
+
+
+def _local_files(places: Sequence[str]) -> list[CaptureFile] | None:
+    """The capture files; None if some are remote."""
+    from udfs.source.files import LOCAL, SCHEME
+    from udfs.source.paths import PathError, resolve
+
+    if any(SCHEME.match(place) and not place.startswith(LOCAL) for place in places):
+        return None
+    try:
+        return resolve(places)
+    except PathError:  # with Connect, the captures may be on the server
+        return None

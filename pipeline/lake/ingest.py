@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from pipeline.lake.options import Options
-from pipeline.tables.exchange import ThisProcess
+from pipeline.tables.local import LocalProcesses
 
 if TYPE_CHECKING:
     from pipeline.lake.batch import Work
@@ -32,10 +32,10 @@ def ingest(
 ) -> list[dict[str, Any]]:
     """Append new captures to a lake, which is created if there is none; returns the new rows of its table batches.
 
-    `spark`: the session, or a function that starts one; then this process decodes small batches, and the session is
-    started for the first larger one. `payload`, `ports`, `hosts`, `keylog`: as for `pipeline.decode`; use the same ones
-    for a lake every time. `carry_secrets`: states of open TLS connections include their secrets, so that the next batch
-    can decrypt them.
+    `spark`: the session, or a function that starts one; then processes of this machine decode batches of its captures,
+    and the session is started for the first batch that they cannot decode. `payload`, `ports`, `hosts`, `keylog`: as
+    for `pipeline.decode`; use the same ones for a lake every time. `carry_secrets`: states of open TLS connections
+    include their secrets, so that the next batch can decrypt them.
 
     Times are in seconds: a capture that changed within `settle` is left for the next time; messages are paired within
     `pair_within`; a connection without a packet for `forget_after` is closed as lost sight of; a capture that ends more
@@ -50,10 +50,10 @@ def ingest(
         pair_ns=_ns(pair_within), forget_ns=_ns(forget_after), late_ns=_ns(late_after), settle_ns=_ns(settle),
         carry_secrets=carry_secrets,
     )  # fmt: skip
-    process = ThisProcess() if callable(spark) else None
+    processes = LocalProcesses() if callable(spark) else None
     work = work_of(
         spark,
-        process=process,
+        processes=processes,
         payload=payload,
         ports=ports,
         hosts=hosts,
@@ -67,20 +67,20 @@ def ingest(
 def work_of(
     spark: SparkSession | Callable[[], SparkSession],
     *,
-    process: ThisProcess | None = None,
+    processes: LocalProcesses | None = None,
     payload: bool = False,
     ports: int | Sequence[int] | None = None,
     hosts: str | Sequence[str] | None = None,
     key_logs: tuple[str, ...] = (),
     carry_secrets: bool = False,
 ) -> Callable[[Log], Work]:
-    """A function that makes the `Work` of an ingest. `process` decodes small batches."""
+    """A function that makes the `Work` of an ingest. `processes` decode batches of local captures."""
 
     def start_work(log: Log) -> Work:
         from pipeline.lake.work import LakeWork
 
         start = spark if callable(spark) else lambda: spark
-        return LakeWork(start, process, log, payload, {"ports": ports, "hosts": hosts}, key_logs, carry_secrets)
+        return LakeWork(start, processes, log, payload, {"ports": ports, "hosts": hosts}, key_logs, carry_secrets)
 
     return start_work
 

@@ -1,4 +1,4 @@
-"""Decoding of a batch and pairing of its messages, by Spark or, if small, by this process."""
+"""Decoding of a batch and pairing of its messages, by Spark or by processes of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from codec.compiler.kernel import all_compiled, interpreted
-from pipeline.decoding import IN_PROCESS_BYTES, PacketFilter, by_flow, one_task
+from pipeline.decoding import PacketFilter, by_flow, decoded_locally
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
 from pipeline.lake.files import Writer, lake_file, read_rows
@@ -27,8 +27,9 @@ from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
 from pipeline.session import grouping_settings, plan_settings, settings
 from pipeline.tables.config import config, streams
-from pipeline.tables.exchange import InProcess, OnSpark, Rows, ThisProcess
+from pipeline.tables.exchange import OnSpark, Rows
 from pipeline.tables.flows import paired, row_groups, shares
+from pipeline.tables.local import Batches, Local, LocalProcesses
 from udfs.arrow.types import arrow_schema
 from udfs.source.lake import partition_of
 
@@ -37,17 +38,18 @@ if TYPE_CHECKING:
 
 QUEUES = "stream_queues"
 LOCAL_CONNECTIONS = 1000  # to close in this process, or per task of Spark: a second's work
-LOCAL_MESSAGES = 200_000  # to pair in this process: one or two seconds
+LOCAL_MESSAGES = 4_000_000  # to pair in processes of this machine
+MESSAGE_BYTES = 1 << 10  # of a capture, for each message
 
 
 @dataclass(frozen=True)
 class LakeWork:
-    """`start`: starts the session when it is needed; `process`: for small batches, None: all on Spark. `payload`: with
-    message bodies; `chosen`: which connections; `key_logs`: read again for each batch; `carry_secrets`: as for
-    `udfs.tables.tables_of`."""
+    """`start`: starts the session when it is needed; `processes`: for batches of local captures, None: all on Spark.
+    `payload`: with message bodies; `chosen`: which connections; `key_logs`: read again for each batch; `carry_secrets`:
+    as for `udfs.tables.tables_of`."""
 
     start: Callable[[], SparkSession]
-    process: ThisProcess | None
+    processes: LocalProcesses | None
     log: Log
     payload: bool
     chosen: PacketFilter
@@ -85,19 +87,19 @@ class LakeWork:
         )
         if only is not None:
             tasks = 1 + len(only) // LOCAL_CONNECTIONS
-            spark = None if self._can_decode and tasks == 1 else self.spark
+            spark = self._local() if tasks == 1 else self.spark
             with self._running(spark):
-                rows: Rows = InProcess([pa.record_batch({"id": [0]})])
-                if spark is not None:
+                rows: Rows
+                if isinstance(spark, LocalProcesses):
+                    rows = Local(spark, [Batches([pa.record_batch({"id": [0]})])])
+                else:
                     rows = OnSpark(spark.range(0, tasks, 1, tasks))
                 return self._written(rows.then(EndConnections(writer, tasks), WRITTEN))
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
-        in_process = one_task(uris, writer, self.chosen, read, IN_PROCESS_BYTES) if self._can_decode else None
-        if in_process is not None:
-            with self._running(None):
-                return self._written(InProcess([]).then(in_process, WRITTEN))
-        with self._running(self.spark):
-            return self._written(OnSpark(by_flow(self.spark, uris, writer, WRITTEN, self.chosen, read)))
+        size = sum(arrival.file.expected_size for arrival in arrivals)
+        spark = self._local(size) if decoded_locally(uris) else self.spark
+        with self._running(spark):
+            return self._written(by_flow(spark, uris, writer, WRITTEN, self.chosen, read))
 
     def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change:
         """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns
@@ -113,11 +115,11 @@ class LakeWork:
         closed = [file for file in written.files["messages"] if not file.open]
         final = [*self._paths("pairing", before), *self._paths("messages", closed)]
         groups, asks = row_groups(root.files, [*final, *self._paths("messages", open_messages)])
-        few = sum(file.rows for file in (*before, *closed, *open_messages)) <= LOCAL_MESSAGES
+        number_of = sum(file.rows for file in (*before, *closed, *open_messages))
         scratch = root.child("pairing").child(f"{number:08}")  # the commit deletes files that no log names
         scratch.create()
         brokers = self._brokers(written)
-        spark = None if self._can_decode and few else self.spark
+        spark = self._local(number_of * MESSAGE_BYTES) if number_of <= LOCAL_MESSAGES else self.spark
         with self._running(spark, pairing=True):
             known = brokers_of(brokers.select(CONNECTION_COLUMNS), _streams(brokers))
             changing = self._write_ids(
@@ -164,16 +166,18 @@ class LakeWork:
             writer.write(rows)
         written.files["brokers"].extend(filter(None, [writer.close()]))
 
-    @property
-    def _can_decode(self) -> bool:
-        """Whether this process can decode now: kernels are compiled, or interpreted."""
-        return self.process is not None and (interpreted() or all_compiled())
+    def _local(self, size: int = 0) -> SparkSession | LocalProcesses:
+        """Local processes for `size` bytes of captures if they can decode now (kernels are compiled, or interpreted),
+        else the session."""
+        if self.processes is None or not (interpreted() or all_compiled()):
+            return self.spark
+        return self.processes.use_for(0 if interpreted() else size)
 
-    def _running(self, spark: SparkSession | None, pairing: bool = False) -> AbstractContextManager[None]:
-        if spark is not None:
-            grouping = grouping_settings(spark) if pairing else {}
-            return settings(spark, {**grouping, **plan_settings(small=True)})  # few rows: runs are large
-        return self.process.interruptible() if self.process else nullcontext()
+    def _running(self, spark: SparkSession | LocalProcesses, pairing: bool = False) -> AbstractContextManager[None]:
+        if isinstance(spark, LocalProcesses):
+            return nullcontext()
+        grouping = grouping_settings(spark) if pairing else {}
+        return settings(spark, {**grouping, **plan_settings(small=True)})  # few rows: runs are large
 
     def _folders(self, number: int) -> LakeFolders:
         from udfs.sink.writers import LakeFolders

@@ -30,8 +30,8 @@ from pipeline.session import (
     plan_settings,
     settings,
 )
-from pipeline.tables.exchange import ThisProcess
 from pipeline.tables.flows import write_flows
+from pipeline.tables.local import LocalProcesses
 from udfs.schemas import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
 from udfs.source.paths import PathError
@@ -48,11 +48,11 @@ class Status(Protocol):
 
 
 class Progress(Protocol):
-    """Called for each step with texts for its start and its end, and its session (None: this process); `phases`: what
-    each Spark stage does to the captures."""
+    """Called for each step with texts for its start and its end, and its session; `phases`: what each stage does to
+    the captures."""
 
     def __call__(
-        self, doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()
+        self, doing: str, done: str, spark: SparkSession | LocalProcesses, phases: Sequence[str] = ()
     ) -> AbstractContextManager[Status]: ...
 
 
@@ -63,14 +63,16 @@ class NullStatus:
 
 
 @contextmanager
-def no_progress(doing: str, done: str, spark: SparkSession | None, phases: Sequence[str] = ()) -> Iterator[Status]:
+def no_progress(
+    doing: str, done: str, spark: SparkSession | LocalProcesses, phases: Sequence[str] = ()
+) -> Iterator[Status]:
     """Display nothing."""
     yield NullStatus()
 
 
 @suggesting
 def write(
-    spark: SparkSession | ThisProcess | Callable[[], SparkSession | ThisProcess],
+    spark: SparkSession | LocalProcesses | Callable[[], SparkSession | LocalProcesses],
     paths: str | Sequence[str],
     output: str,
     *,
@@ -87,10 +89,11 @@ def write(
 ) -> list[dict[str, Any]]:
     """Write the tables of captures as Parquet files below the directory `output`; return the rows of table captures.
 
-    `spark`: the session, or a function that starts one, which is called after `output` was checked; for small captures
-    (`pipeline.decoding.in_one_task`) it may be `ThisProcess`. `tables`: default all. `overwrite`: replace the
-    tables in `output`. `payload` and the following arguments: see `pipeline.decode`. Raises OutputError; PathError if
-    no file is a capture; ValueError for an unknown table. If it raises, the old output is unchanged.
+    `spark`: the session, or a function that starts one, which is called after `output` was checked; for captures of
+    this machine (`pipeline.decoding.decoded_locally`) it may be `LocalProcesses`, which are closed. `tables`: default
+    all. `overwrite`: replace the tables in `output`. `payload` and the following arguments: see `pipeline.decode`.
+    Raises OutputError; PathError if no file is a capture; ValueError for an unknown table. If it raises, the old output
+    is unchanged.
     """
     wanted = list(tables or TABLES)
     for name in wanted:
@@ -100,7 +103,7 @@ def write(
     with staged(output, known=(*TABLES, FINDINGS), overwrite=overwrite) as stage:
         stage.scratch.create()
         session = spark() if callable(spark) else spark
-        if not isinstance(session, ThisProcess) and not on_one_machine(session):
+        if isinstance(session, SparkSession) and not on_one_machine(session):
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
         try:
@@ -109,6 +112,9 @@ def write(
             with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
                 session.interruptAll()  # they would go on writing to a stage that is being removed
             raise
+        finally:
+            if isinstance(session, LocalProcesses):
+                session.close()
         rows: list[dict[str, Any]] = parquet.read(stage.child("captures"), TABLES["captures"].names).to_pylist()
         if not any(row["format"] for row in rows):  # else good tables would be replaced by empty ones
             raise PathError(f"no capture could be read; {rows[0]['error']}")
@@ -118,7 +124,7 @@ def write(
 
 
 def _write(
-    session: SparkSession | ThisProcess,
+    spark: SparkSession | LocalProcesses,
     paths: Sequence[str],
     stage: Place,
     wanted: Sequence[str],
@@ -128,12 +134,11 @@ def _write(
 ) -> None:
     """Decode the captures, write the wanted tables (and always `captures`) under `stage`."""
     number = plural(len(paths), "capture")
-    spark = None if isinstance(session, ThisProcess) else session
     with (
         progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")),
         _plan_settings(spark, plan_settings(small=True)),  # few rows: runs are large
     ):
-        written = decode_into(session, paths, stage.scratch, wanted, payload=payload, **chosen)
+        written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **chosen)
     with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark) as status:
         accounts = written.part(ACCOUNTS, "account")
         splits = map(json.loads, accounts["account"].to_pylist() if accounts else ())
@@ -151,9 +156,8 @@ def _write(
             status.doing = "writing message_flows"
             number_of = written.rows("messages")
             small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS
-            grouping = {} if spark is None else grouping_settings(spark)
             plan = plan_settings(small=small, one_partition=one_partition)
-            with _plan_settings(spark, {**grouping, **plan}):
+            with _plan_settings(spark, plan, grouping=True):
                 messages, connections = (
                     (stage if name in wanted else intermediate).child(name) for name in FLOW_INPUTS
                 )
@@ -168,5 +172,9 @@ def _write(
                 parquet.write_rows(target, TABLES["message_flows"])
 
 
-def _plan_settings(spark: SparkSession | None, wanted: Mapping[str, str]) -> AbstractContextManager[None]:
-    return contextlib.nullcontext() if spark is None else settings(spark, wanted)
+def _plan_settings(
+    spark: SparkSession | LocalProcesses, wanted: Mapping[str, str], grouping: bool = False
+) -> AbstractContextManager[None]:
+    if isinstance(spark, LocalProcesses):
+        return contextlib.nullcontext()
+    return settings(spark, {**(grouping_settings(spark) if grouping else {}), **wanted})

@@ -3,7 +3,7 @@
 Messages are matched at their broker (server endpoint and virtual host) by a key: the message-id, or else a fingerprint
 of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
 kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
-(`exchange.InProcess`).
+(`pipeline.tables.local`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,8 @@ from pyspark.sql import functions as F
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
-from pipeline.tables.exchange import InProcess, OnSpark, Rows
+from pipeline.tables.exchange import OnSpark, Rows
+from pipeline.tables.local import Batches, Local, LocalProcesses
 from pipeline.tables.roles import DELIVERIES
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS_DDL, CONNECTION_COLUMNS
 
@@ -70,11 +72,14 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
 
 
 def write_flows(
-    spark: SparkSession | None, messages: Place, connections: Place, streams: pa.Table | None, directory: Place
+    spark: SparkSession | LocalProcesses,
+    messages: Place,
+    connections: Place,
+    streams: pa.Table | None,
+    directory: Place,
 ) -> set[str]:
     """Write the table into `directory`, which must not exist; return the names of its files, perhaps none. Retried
-    tasks may leave other files there. Workers read the messages from their files; without `spark`, this process
-    does."""
+    tasks may leave other files there. Workers read the messages from their files."""
     from udfs.pairing.brokers import MAY_HAVE_MESSAGES, brokers_of
     from udfs.pairing.flows import PairMessages, WriteFlows
     from udfs.sink.parquet import WRITTEN
@@ -90,7 +95,11 @@ def write_flows(
 
 
 def paired(
-    spark: SparkSession | None, groups: Sequence[tuple[str, int]], has_requests: bool, brokers: pa.Table, beside: Place
+    spark: SparkSession | LocalProcesses,
+    groups: Sequence[tuple[str, int]],
+    has_requests: bool,
+    brokers: pa.Table,
+    beside: Place,
 ) -> Rows:
     """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
     Data for the workers is written into the directory `beside`."""
@@ -132,7 +141,7 @@ def _has(group: pq.RowGroupMetaData, name: str) -> bool:
     return statistics is None or not statistics.has_null_count or bool(statistics.null_count < group.num_rows)
 
 
-def shares(spark: SparkSession | None, groups: Sequence[tuple[str, int]]) -> Rows:
+def shares(spark: SparkSession | LocalProcesses, groups: Sequence[tuple[str, int]]) -> Rows:
     """Rows (file, row_group), distributed over tasks."""
     number = max(1, min(len(groups), _partitions(spark)))
     rows = pa.table(
@@ -142,14 +151,17 @@ def shares(spark: SparkSession | None, groups: Sequence[tuple[str, int]]) -> Row
             "share": pa.array([turn % number for turn in range(len(groups))], pa.int32()),
         }
     )
-    if spark is None:
-        return InProcess(rows.drop_columns("share").to_batches())
+    if isinstance(spark, LocalProcesses):
+        of_shares = (rows.filter(pc.equal(rows["share"], share)).drop_columns("share") for share in range(number))
+        return Local(spark, [Batches(of_share.to_batches()) for of_share in of_shares])
     # Spark converts Arrow columns itself; a list would go through Python workers.
     return OnSpark(spark.createDataFrame(rows).repartitionById(number, "share").drop("share"))
 
 
-def _partitions(spark: SparkSession | None) -> int:
-    return 1 if spark is None else int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+def _partitions(spark: SparkSession | LocalProcesses) -> int:
+    if isinstance(spark, LocalProcesses):
+        return spark.number
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def pairing_rules() -> Rules:
@@ -159,7 +171,7 @@ def pairing_rules() -> Rules:
     return Rules(DELIVERIES, REFUSED, REQUEUED, FLAG_OPTIONAL)
 
 
-def _buckets(spark: SparkSession | None) -> int:
+def _buckets(spark: SparkSession | LocalProcesses) -> int:
     partitions = _partitions(spark)
     return BUCKETS * (max(SEVERAL, partitions) if partitions > 1 else 1)
 

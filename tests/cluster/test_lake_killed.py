@@ -29,7 +29,7 @@ from pipeline.lake.log import Log
 from pipeline.lake.place import is_lake, open_lake
 from pipeline.output.place import place
 from pipeline.schemas import TABLES
-from pipeline.tables.exchange import ThisProcess
+from pipeline.tables.local import LocalProcesses
 
 pytestmark = pytest.mark.cluster
 
@@ -109,6 +109,6 @@ def test_executors_are_killed_while_they_work_on_a_batch(on_loopback: Cluster, c
             log = on_loopback.log_of(lake).read_text()
             assert job.poll() is None, log[-2000:]
             assert min(log.count("Lost executor"), log.count("Lost task")) >= batch - 1
-    pipeline.write(ThisProcess(), sorted(map(str, captures.iterdir())), str(output))
+    pipeline.write(LocalProcesses(), sorted(map(str, captures.iterdir())), str(output))
     for name in TABLES:
         assert rows_of_lake(lake, name) == rows_of_table(name, (output / name).glob("*.parquet")), name

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from commands import decode_with
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -176,21 +177,22 @@ def test_run_as_a_module_it_ends_as_the_command_does() -> None:
 
 
 def test_without_java_small_captures_are_decoded(tmp_path: Path) -> None:
-    assert without_java(tmp_path, SAMPLES).returncode == 0
+    command = [sys.executable, "-m", "jobs.cli", "decode", str(SAMPLES), "--output", str(tmp_path / "out")]
+    assert without_java(tmp_path, command).returncode == 0
     assert {entry.name for entry in (tmp_path / "out").iterdir()} == {*TABLES}
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path, packed_samples: Path) -> None:
-    ran = without_java(tmp_path, packed_samples)
+def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+    ran = without_java(tmp_path, decode_with("Spark", str(SAMPLES), "--output", str(tmp_path / "out")))
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (4, "", 1)
     assert ran.stderr.startswith("wirehare decode: Spark needs Java 17 or later: install it")
     assert list(tmp_path.iterdir()) == []
 
 
-def without_java(tmp_path: Path, captures: Path) -> subprocess.CompletedProcess[str]:
+def without_java(tmp_path: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_REMOTE")}
     return subprocess.run(
-        [sys.executable, "-m", "jobs.cli", "decode", str(captures), "--output", str(tmp_path / "out")],
+        command,
         env=environment | {"PATH": str(tmp_path)},
         cwd=ROOT,
         capture_output=True,
@@ -400,22 +402,10 @@ def damaged_captures(folder: Path) -> dict[str, int]:
     }
 
 
-@pytest.fixture(scope="module")
-def packed_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The samples for Spark to decode: of packed captures nobody knows how large they are."""
-    folder = tmp_path_factory.mktemp("packed")
-    for sample in SAMPLES.glob("*.pcap"):
-        (folder / f"{sample.name}.gz").write_bytes(gzip.compress(sample.read_bytes()))
-    return folder
-
-
-def begun(tmp_path: Path, captures: Path) -> subprocess.Popen[str]:
+def started(tmp_path: Path, means: str) -> subprocess.Popen[str]:
     """A decode in a process group of its own, as in a terminal."""
-    words = [
-        sys.executable, "-m", "jobs.cli", "decode", str(captures), "--output", str(tmp_path / "out"), "--overwrite",
-    ]  # fmt: skip
     return subprocess.Popen(
-        words,
+        decode_with(means, str(SAMPLES), "--output", str(tmp_path / "out"), "--overwrite"),
         cwd=ROOT,
         env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
         stdout=subprocess.PIPE,
@@ -431,23 +421,26 @@ DECODED = re.compile(r"captures? decoded")  # then tables are planned, for secon
 
 
 @pytest.mark.parametrize(
-    ("moment", "number"),
+    ("means", "moment", "number"),
     [
-        ("start", signal.SIGINT),
-        ("JVM", signal.SIGINT),
-        ("tasks", signal.SIGINT),
-        ("planning", signal.SIGTERM),
+        ("Spark", "start", signal.SIGINT),
+        ("Spark", "JVM", signal.SIGINT),
+        ("Spark", "tasks", signal.SIGINT),
+        ("Spark", "planning", signal.SIGTERM),
+        ("processes", "JVM", signal.SIGINT),
+        ("processes", "tasks", signal.SIGINT),
+        ("processes", "tasks", signal.SIGTERM),
     ],
 )
 def test_a_run_that_is_stopped_says_so_in_one_line_and_leaves_the_old_output(
-    moment: str, number: signal.Signals, tmp_path: Path, packed_samples: Path
+    means: str, moment: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     """As Ctrl-C in a terminal does, the signal goes to the whole group."""
     old = tmp_path / "out" / "frames" / "part-0.parquet"
     old.parent.mkdir(parents=True)
     old.write_text("old")
     (tmp_path / "tmp").mkdir()
-    run, said = begun(tmp_path, packed_samples), ""
+    run, said = started(tmp_path, means), ""
     deadline = time.monotonic() + 600  # it takes seconds, and minutes where others keep the processor busy
     try:
         if MOMENTS.get(moment, "") is None:
@@ -485,8 +478,8 @@ def catches(pid: int, number: signal.Signals) -> bool:
     return all(int(caught[1], 16) >> (each - 1) & 1 for each in (number, signal.SIGTERM))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_full_disk_is_one_line(tmp_path: Path, packed_samples: Path, packed: bool) -> None:
+@pytest.mark.parametrize("means", ["Spark", "processes"])
+def test_a_full_disk_is_one_line(tmp_path: Path, means: str) -> None:
     small = tmp_path / "small"
     small.mkdir()
     (tmp_path / "tmp").mkdir()
@@ -496,13 +489,12 @@ def test_a_full_disk_is_one_line(tmp_path: Path, packed_samples: Path, packed: b
     if mounted.returncode:
         pytest.skip("may not mount a file system")
     try:
-        words = [sys.executable, "-m", "jobs.cli", "decode", str(packed_samples if packed else SAMPLES), "--output"]
-        words.append(str(small / "out"))
+        words = decode_with(means, str(SAMPLES), "--output", str(small / "out"))
         ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         left = list(small.iterdir())
     finally:
         subprocess.run(["umount", str(small)], check=True)
     assert (ran.returncode, ran.stdout, left) == (4, "", [])
     complaints = [line for line in ran.stderr.splitlines() if not STEP.fullmatch(line)]
-    where = "for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)"
+    where = "for the output or for temporary files (SPARK_LOCAL_DIRS, TMPDIR)"
     assert complaints == [f"wirehare decode: No space left on device, {where}"]

@@ -111,7 +111,7 @@ ValueError: no such thing
         ("", "Exception"),
         (
             JAVA_CHAIN,
-            "No space left on device, for the output or for what Spark keeps meanwhile (SPARK_LOCAL_DIRS, TMPDIR)",
+            "No space left on device, for the output or for temporary files (SPARK_LOCAL_DIRS, TMPDIR)",
         ),
         (PYTHON_WITHIN_JAVA, "ValueError: no such thing"),
     ],

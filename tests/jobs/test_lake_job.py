@@ -22,7 +22,7 @@ from jobs.cli import main
 from jobs.running import FAILED, OK, USAGE
 from pipeline.lake.place import locked, open_or_create_lake
 from pipeline.schemas import TABLES
-from pipeline.tables.exchange import ThisProcess
+from pipeline.tables.local import LocalProcesses
 from udfs.source.paths import PathError
 
 SESSION = golden.captures()["091_tx.pcap"].paths[0]
@@ -145,7 +145,7 @@ def test_a_full_disk_is_one_line_and_with_room_nothing_is_lost(
     assert all(line.startswith("wirehare ingest: No space left on device") for line in complaints)
     grown("100m")
     assert ingested(pieces) == OK
-    pipeline.write(ThisProcess(), list(map(str, pieces)), str(output))
+    pipeline.write(LocalProcesses(), list(map(str, pieces)), str(output))
     for name in TABLES:
         assert rows_of_lake(lake, name) == rows_of_table(name, (output / name).glob("*.parquet")), name
 

@@ -16,7 +16,7 @@ import pipeline
 from pipeline import TABLES
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
-from pipeline.tables.exchange import ThisProcess
+from pipeline.tables.local import LocalProcesses
 
 BATCHES, FOREVER_S = 6, 3e9  # captures are of several years
 # Of each version; a stream, requests and replies, a transaction, bytes that are lost.
@@ -58,7 +58,7 @@ def lake(batches: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="module")
 def decoded(batches: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("decoded") / "out"
-    pipeline.write(ThisProcess(), [name for batch in batches for name in batch], str(output))
+    pipeline.write(LocalProcesses(), [name for batch in batches for name in batch], str(output))
     return output
 
 
@@ -92,7 +92,7 @@ def test_messages_are_paired_within_a_time(tmp_path: Path, apart_s: int, paired:
     """Three batches: up to a publish, then other connections so much later, then the delivery and the rest."""
     capture, other = (golden.captures()[name].paths[0] for name in (NAMES[0], NAMES[-1]))
     lake = str(tmp_path / "lake")
-    pipeline.write(ThisProcess(), str(capture), str(tmp_path / "out"))
+    pipeline.write(LocalProcesses(), str(capture), str(tmp_path / "out"))
     flows = [row for row in rows_in(tmp_path / "out" / "message_flows") if row["match"] != "none"]
     published_us = min(row["publish_ts_ns"] for row in flows) // 1000
     (flow,) = (row for row in flows if row["publish_ts_ns"] // 1000 == published_us)

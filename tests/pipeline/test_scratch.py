@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import decode_with
 
 from benchmarks.generate import generate
 from pipeline.output import scratch
@@ -110,14 +112,17 @@ def readable(folder: Path) -> dict[str, str]:
     return found
 
 
-def test_nothing_that_a_run_writes_meanwhile_can_be_read_by_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("means", "shuffle_file"), [("Spark", r"shuffle_.*\.data"), ("processes", r".*\.arrow")])
+def test_nothing_that_a_run_writes_meanwhile_can_be_read_by_others(
+    tmp_path: Path, means: str, shuffle_file: str
+) -> None:
     """A packed capture goes through the shuffle whole. Tables follow the umask of who asked for them."""
     temporary, work = tmp_path / "tmp", tmp_path / "work"
     temporary.mkdir()
     work.mkdir()
     generate(tmp_path / "a.pcap", 2_000_000, seed=5)
     (tmp_path / "a.pcap.gz").write_bytes(gzip.compress((tmp_path / "a.pcap").read_bytes(), 1))
-    command = [sys.executable, "-m", "jobs.cli", "decode", str(tmp_path / "a.pcap.gz"), "--output", str(work / "out")]
+    command = decode_with(means, str(tmp_path / "a.pcap.gz"), "--output", str(work / "out"))
     environment = {name: value for name, value in os.environ.items() if name != scratch.LOCAL_DIRS}
     run = subprocess.Popen(command, cwd=ROOT, env=environment | {"TMPDIR": str(temporary)}, umask=0o027)
     seen: dict[str, str] = {}
@@ -129,7 +134,7 @@ def test_nothing_that_a_run_writes_meanwhile_can_be_read_by_others(tmp_path: Pat
                 with suppress(FileNotFoundError):
                     stages.add((work / name).stat().st_mode)
         names = {name for _, _, files in os.walk(temporary) for name in files}  # passes over directories that go
-        shuffled |= {name for name in names if name.startswith("shuffle_") and name.endswith(".data")}
+        shuffled |= {name for name in names if re.fullmatch(shuffle_file, name)}
         over.wait(0.02)
     assert run.returncode == 0
     assert shuffled  # there was something to read

@@ -1,24 +1,35 @@
-"""Small captures are decoded without Spark: the same functions, called in this process, give the same rows."""
+"""Local captures are decoded without Spark: the same functions, called in local processes, give the same rows."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NoReturn
 
 import golden
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 import pipeline
-from pipeline.decoding import IN_PROCESS_BYTES
+from pipeline.decoding import LOCAL_BYTES, decoded_locally
 from pipeline.schemas import TABLES
-from pipeline.tables.exchange import Interrupted, ThisProcess
+from pipeline.tables.local import Interrupted, LocalProcesses, ProcessLost
+from udfs.arrow import shuffle
 from udfs.source.options import OptionError
 from udfs.source.paths import PathError
 
@@ -61,19 +72,67 @@ def rows(directory: Path) -> list[str]:
     return sorted(str(row) for file in directory.glob("*.parquet") for row in pq.read_table(file).to_pylist())
 
 
-def test_the_tables_are_those_that_spark_writes(spark: SparkSession, captures: str, tmp_path: Path) -> None:
-    here = pipeline.write(ThisProcess(), captures, str(tmp_path / "here"))
-    there = pipeline.write(spark, captures, str(tmp_path / "there"))
-    assert sorted(row["capture_file"] for row in here) == sorted(row["capture_file"] for row in there)
+@pytest.fixture(scope="module")
+def of_spark(spark: SparkSession, captures: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("spark") / "tables"
+    pipeline.write(spark, captures, str(output))
+    return output
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_tables_are_those_that_spark_writes(number: int, of_spark: Path, captures: str, tmp_path: Path) -> None:
+    here = pipeline.write(LocalProcesses(number), captures, str(tmp_path / "here"))
+    assert [row["packets"] for row in here if row["format"]]
     for table in TABLES:
         found = rows(tmp_path / "here" / table)
-        assert found == rows(tmp_path / "there" / table), table
+        assert found == rows(of_spark / table), table
         assert found, table
+
+
+def test_flows_whose_runs_are_sorted_in_many_pieces_are_whole(
+    of_spark: Path, captures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captures are split within connections, runs go to many files, and are merged a few at a time."""
+    monkeypatch.setattr(shuffle, "SORTED_BYTES", 4096)
+    pipeline.write(LocalProcesses(), captures, str(tmp_path / "here"), split_bytes=4096)
+    for table in set(TABLES) - {"captures"}:
+        assert rows(tmp_path / "here" / table) == rows(of_spark / table), table
+
+
+def test_a_flow_is_in_one_bucket_and_rows_without_a_flow_are_in_the_first() -> None:
+    flows = [bytes([number]) * 36 for number in range(200)]
+    buckets = shuffle.flow_buckets(pa.table({"flow": pa.array([*flows, None, *reversed(flows)], pa.binary())}))
+    assert buckets[:200].tolist() == buckets[:200:-1].tolist()
+    assert buckets[200] == 0
+    assert len(set(buckets.tolist())) > shuffle.FLOW_BUCKETS / 2
+    assert set(buckets.tolist()) <= set(range(shuffle.FLOW_BUCKETS))
+
+
+@given(
+    parts=st.lists(st.lists(st.tuples(st.none() | st.binary(max_size=2), st.integers(0, 9))), max_size=4),
+    size=st.integers(1, 200),
+)
+def test_sorted_tables_are_merged_as_they_would_be_sorted_together(
+    parts: list[list[tuple[bytes | None, int]]], size: int
+) -> None:
+    def key(row: tuple[bytes | None, int]) -> tuple[bool, bytes, int]:
+        return row[0] is None, row[0] or b"", row[1]
+
+    schema = pa.schema({"flow": pa.binary(), "order_ns": pa.int64()})
+    tables = [
+        pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in sorted(part, key=key)], schema)
+        for part in parts
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffle, "SORTED_BYTES", size)
+        batches = list(shuffle.merged(tables, schema.names))
+    found = [(row["flow"], row["order_ns"]) for batch in batches for row in batch.to_pylist()]
+    assert found == sorted((row for part in parts for row in part), key=key)
 
 
 def test_what_was_lost_and_what_was_answered_are_among_them(captures: str, tmp_path: Path) -> None:
     """Else the paths behind them would not have been taken."""
-    pipeline.write(ThisProcess(), captures, str(tmp_path / "here"))
+    pipeline.write(LocalProcesses(), captures, str(tmp_path / "here"))
     flows = pq.read_table(tmp_path / "here" / "message_flows").to_pylist()
     connections = pq.read_table(tmp_path / "here" / "connections").to_pylist()
     assert any(row["rpc_latency_ns"] is not None for row in flows)
@@ -89,7 +148,7 @@ OF_PACKETS = re.compile(r"flow_id|.*(connection_id|capture_file|packet_no|_ts)")
 def flows(name: str, directory: Path) -> Counter[str]:
     """The flows of a capture but for packets and times; whether there is a time, or a latency, is said."""
     paths = [str(path) for path in golden.captures()[name].paths]
-    pipeline.write(ThisProcess(), paths, str(directory), tables=["message_flows"])
+    pipeline.write(LocalProcesses(), paths, str(directory), tables=["message_flows"])
     found = pq.read_table(directory / "message_flows").to_pylist()
     return Counter(
         str(
@@ -118,9 +177,9 @@ def test_the_rewritten_captures_have_pairs_of_several_versions(tmp_path: Path) -
 
 def test_work_that_is_interrupted_leaves_the_old_output(captures: str, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    pipeline.write(ThisProcess(), captures, str(output))
+    pipeline.write(LocalProcesses(), captures, str(output))
     before = rows(output / "frames")
-    process = ThisProcess()
+    process = LocalProcesses()
     process.interruptAll()
     with pytest.raises(Interrupted):
         pipeline.write(process, captures, str(output), overwrite=True)
@@ -130,7 +189,7 @@ def test_work_that_is_interrupted_leaves_the_old_output(captures: str, tmp_path:
 
 def test_work_is_interrupted_wherever_it_is(captures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two batches interpreted kernels may run for minutes."""
-    decoding, process, ended = Event(), ThisProcess(), Future[None]()
+    decoding, process, ended = Event(), LocalProcesses(), Future[None]()
 
     def for_ever(*args: object, **options: object) -> NoReturn:
         decoding.set()
@@ -151,12 +210,78 @@ def test_work_is_interrupted_wherever_it_is(captures: str, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_large_captures_need_spark(captures: str, tmp_path: Path) -> None:
+def test_remote_and_very_large_captures_are_left_to_spark(captures: str, tmp_path: Path) -> None:
+    assert decoded_locally([captures])
+    assert not decoded_locally([captures, "s3://bucket/trace.pcap"])
     large = tmp_path / "large.pcap"
-    large.write_bytes((Path(captures) / NAMES[0]).read_bytes() + bytes(IN_PROCESS_BYTES))
-    with pytest.raises(ValueError, match="need Spark"):
-        pipeline.write(ThisProcess(), str(large), str(tmp_path / "out"))
-    assert [entry.name for entry in tmp_path.iterdir()] == ["large.pcap"]
+    shutil.copy(Path(captures) / NAMES[0], large)
+    os.truncate(large, LOCAL_BYTES + 1)
+    assert not decoded_locally([str(large)])
+
+
+@dataclass(frozen=True)
+class KillItself:
+    """Decodes nothing: its process is killed, as for lack of memory."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> NoReturn:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_process_that_is_killed_fails_the_work_and_leaves_nothing(
+    captures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.decoding.writer", lambda *args, **options: KillItself())
+    with pytest.raises(ProcessLost, match="lack of memory"):
+        pipeline.write(LocalProcesses(2), captures, str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []
+
+
+JOB = """
+import os, time
+from pipeline.tables.local import LocalProcesses
+
+def identify(number):
+    time.sleep(0.2)
+    return os.getpid()
+
+if __name__ == "__main__":
+    processes = LocalProcesses(2)
+    print(*set(processes.run(identify, range(4))), flush=True)
+    processes.run(time.sleep, [600, 600])
+"""
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    job = subprocess.Popen([sys.executable, str(tmp_path / "job.py")], stdout=subprocess.PIPE, env=environment)
+    assert job.stdout is not None
+    numbers = [int(number) for number in job.stdout.readline().split()]
+    assert len(numbers) == 2
+    job.kill()
+    job.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{number}/cmdline").exists() for number in numbers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [number for number in numbers if Path(f"/proc/{number}/cmdline").exists()]
+
+
+def test_work_of_several_processes_is_interrupted(captures: str, tmp_path: Path) -> None:
+    processes, ended = LocalProcesses(2), Future[None]()
+
+    def work() -> None:
+        try:
+            processes.run(time.sleep, [600, 600])
+        except Interrupted as error:
+            ended.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    while not processes.stages:
+        time.sleep(0.01)
+    processes.interruptAll()
+    assert isinstance(ended.exception(60), Interrupted)
+    processes.close()
 
 
 @pytest.mark.parametrize(
@@ -178,6 +303,6 @@ def test_what_cannot_be_meant_replaces_no_table(
     old.write_text("old")
     given: dict[str, Any] = {"paths": str(CAPTURES / NAMES[0]), "output": "out", "overwrite": True, **wrong}
     with pytest.raises(error, match=line):
-        pipeline.write(ThisProcess(), **given)
+        pipeline.write(LocalProcesses(), **given)
     assert old.read_text() == "old"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["notes.txt", "out"]

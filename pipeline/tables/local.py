@@ -1,0 +1,258 @@
+"""The pipelines of `pipeline.tables.exchange` in processes of this machine, without Spark.
+
+    rows = Local(LocalProcesses(4), sources).then(function, SCHEMA).by_bucket().then(other, SCHEMA).collected()
+
+A JVM takes five seconds to start, and each Python worker of Spark two more. Local work needs neither: processes are
+forked from one that has imported what they need, and rows that change the process go through Arrow files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Self, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from codec.errors import WirehareError
+from pipeline.output import scratch
+from udfs.arrow.shuffle import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
+from udfs.arrow.spool import LOCAL_DIRECTORIES
+
+Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Source = Callable[[], Iterator[pa.RecordBatch]]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+PROCESS_BYTES = 16 << 20  # of captures, for which another process is worth its start
+PRELOADED = ["udfs.decode.writing", "udfs.pairing.flows", "udfs.source.sources"]
+TASKS = 2  # per process after a shuffle, so that processes end at about the same time
+
+
+class Interrupted(WirehareError):
+    """Work was cancelled by `LocalProcesses.interruptAll`."""
+
+
+class ProcessLost(WirehareError):
+    """A process that took part in the work ended before its time."""
+
+
+class LocalProcesses:
+    """Used instead of a Spark session: the work is done by `number` processes, or by this one alone. Close it at the
+    end; it can be used again."""
+
+    def __init__(self, number: int = 1) -> None:
+        self.number = number
+        self.stages: dict[int, tuple[int, int]] = {}  # the current one: number -> (completed tasks, all tasks)
+        self._interrupted = False
+        self._thread: int | None = None  # which may be interrupted
+        self._stage = 0
+        self._pool: ProcessPoolExecutor | None = None
+        self._open_end: Connection | None = None  # of a pipe: when it is closed the processes exit
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+
+    def use_for(self, size: int) -> Self:
+        """Use as many processes as captures of this size keep busy, at most one for each core; start them now."""
+        self.number = max(1, min(_cores(), size // PROCESS_BYTES))
+        if self.number > 1 and self._pool is None:
+            for _ in range(self.number):
+                self._processes().submit(os.getpid)
+        return self
+
+    @property
+    def directory(self) -> str:
+        """A private directory for temporary files, removed by `close`."""
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(dir=scratch.directories({}).partition(",")[0])
+        return self._directory.name
+
+    def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """The results of a function for each item. Raises its errors, Interrupted, ProcessLost."""
+        self._stage += 1
+        try:
+            with self._interruptible():
+                if self.number == 1 or len(items) == 1:
+                    return [function(item) for item in items]
+                return self._in_pool(function, items)
+        finally:
+            self.stages = {}
+
+    def interruptAll(self) -> None:
+        """Cancel the work, as of a session; called from another thread."""
+        self._interrupted = True
+        if self._open_end is not None:
+            self._open_end.close()
+        if self._thread is not None:  # interpreted kernels run for minutes without checking a flag
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Interrupted))
+
+    def close(self) -> None:
+        """End the processes, remove temporary files."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+        if self._open_end is not None:
+            self._open_end.close()
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def _in_pool(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        try:
+            futures = [self._processes().submit(function, item) for item in items]
+            results = []
+            for future in futures:
+                self.stages = {self._stage: (sum(each.done() for each in futures), len(futures))}
+                results.append(future.result())
+        except BrokenProcessPool:
+            if self._interrupted:
+                raise Interrupted from None
+            raise ProcessLost(
+                "a process that decoded ended before its time, perhaps for lack of memory; nothing was written"
+            ) from None
+        return results
+
+    def _processes(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(PRELOADED)
+            other_end, self._open_end = context.Pipe(duplex=False)
+            self._pool = ProcessPoolExecutor(max(self.number, _cores()), context, _begin, (other_end, self.directory))
+        return self._pool
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """In the body, `interruptAll` raises Interrupted wherever this thread is."""
+        self._thread = threading.get_ident()
+        try:
+            if self._interrupted:
+                raise Interrupted
+            yield
+        finally:
+            self._thread = None
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _begin(pipe: Connection, directory: str) -> None:
+    """Called at the start of each process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
+    os.environ[LOCAL_DIRECTORIES] = directory
+    threading.Thread(target=_exit_with, args=(pipe,), daemon=True).start()
+
+
+def _exit_with(pipe: Connection) -> None:
+    """Exit when the other end of the pipe is closed: by `interruptAll`, or because its process has ended."""
+    try:
+        pipe.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A source of these rows."""
+
+    rows: Sequence[pa.RecordBatch]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.rows)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The rows of a source after a function."""
+
+    source: Source
+    function: Function
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        return self.function(self.source())
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """The rows of some buckets."""
+
+    files: Sequence[SortedFile]
+    buckets: Sequence[int]
+    order: Sequence[str]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        return read_sorted(self.files, self.buckets, self.order)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """Writes the rows of a source for a shuffle."""
+
+    directory: str
+    buckets_of: Buckets
+    order: Sequence[str]
+
+    def __call__(self, source: Source) -> list[SortedFile]:
+        return write_sorted(source(), self.directory, self.buckets_of, self.order)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Rows in processes of this machine; lazy, except that a shuffle computes its input."""
+
+    processes: LocalProcesses
+    sources: Sequence[Source]
+
+    def then(self, function: Function, schema: StructType | str) -> Local:
+        return Local(self.processes, [Applied(source, function) for source in self.sources])
+
+    def partitioned(self, function: Function) -> Local:
+        return Local(self.processes, [Applied(source, function) for source in self.sources])
+
+    def with_rows(self, others: Local) -> Local:
+        return Local(self.processes, [*self.sources, *others.sources])
+
+    def by_bucket(self) -> Local:
+        return self.shuffled(column_buckets)
+
+    def shuffled(self, buckets_of: Buckets, order: Sequence[str] = ()) -> Local:
+        """The rows of each bucket in one task, in this order."""
+        write = _Write(self.processes.directory, buckets_of, order)
+        files = [file for written in self.processes.run(write, self.sources) for file in written]
+        tasks = TASKS * self.processes.number if self.processes.number > 1 else 1
+        return Local(self.processes, [Shuffled(files, buckets, order) for buckets in _balanced(files, tasks)])
+
+    def collected(self) -> list[dict[str, Any]]:
+        return [
+            row for batches in self.processes.run(_all, self.sources) for each in batches for row in each.to_pylist()
+        ]
+
+
+def _all(source: Source) -> list[pa.RecordBatch]:
+    return list(source())
+
+
+def _balanced(files: Sequence[SortedFile], tasks: int) -> list[list[int]]:
+    """The buckets of these files in up to `tasks` groups of about the same size, the largest group first."""
+    sizes = Counter[int]()
+    for file in files:
+        for bucket, size in zip(file.buckets, file.sizes, strict=True):
+            sizes[bucket] += size
+    groups = [(0, number, list[int]()) for number in range(tasks)]
+    for bucket, size in sizes.most_common():
+        filled, number, buckets = groups[0]
+        buckets.append(bucket)
+        heapq.heapreplace(groups, (filled + size, number, buckets))
+    return [buckets for _, _, buckets in sorted(groups, reverse=True) if buckets]
