@@ -124,9 +124,10 @@ def write_frames(task: Task) -> None:
 
 
 def write_tables(task: Task) -> None:
-    """What `wirehare decode` does, in the running session."""
+    """What `wirehare decode` does with a running session."""
     from jobs.cli import main
 
+    spark(task)
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         code = main(["decode", str(task.capture), "--output", str(task.work / "tables"), "--overwrite"])
     if code:
