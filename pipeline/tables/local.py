@@ -17,12 +17,12 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -33,7 +33,6 @@ from udfs.arrow.shuffle import Buckets, SortedFile, column_buckets, read_sorted,
 from udfs.arrow.spool import LOCAL_DIRECTORIES
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-Source = Callable[[], Iterator[pa.RecordBatch]]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -56,10 +55,10 @@ class LocalProcesses:
 
     def __init__(self, number: int = 1) -> None:
         self.number = number
-        self.stages: dict[int, tuple[int, int]] = {}  # the current one: number -> (completed tasks, all tasks)
         self._interrupted = False
         self._thread: int | None = None  # which may be interrupted
         self._stage = 0
+        self._futures = list[Future[Any]]()  # of the current stage
         self._pool: ProcessPoolExecutor | None = None
         self._open_end: Connection | None = None  # of a pipe: when it is closed the processes exit
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -71,6 +70,12 @@ class LocalProcesses:
             for _ in range(self.number):
                 self._processes().submit(os.getpid)
         return self
+
+    @property
+    def stages(self) -> dict[int, tuple[int, int]]:
+        """The current stage, if there is one: number -> (completed tasks, all tasks)."""
+        futures = self._futures
+        return {self._stage: (sum(future.done() for future in futures), len(futures))} if futures else {}
 
     @property
     def directory(self) -> str:
@@ -88,7 +93,7 @@ class LocalProcesses:
                     return [function(item) for item in items]
                 return self._in_pool(function, items)
         finally:
-            self.stages = {}
+            self._futures = []
 
     def interruptAll(self) -> None:
         """Cancel the work, as of a session; called from another thread."""
@@ -111,18 +116,14 @@ class LocalProcesses:
 
     def _in_pool(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         try:
-            futures = [self._processes().submit(function, item) for item in items]
-            results = []
-            for future in futures:
-                self.stages = {self._stage: (sum(each.done() for each in futures), len(futures))}
-                results.append(future.result())
+            self._futures = [self._processes().submit(function, item) for item in items]
+            return [future.result() for future in self._futures]
         except BrokenProcessPool:
             if self._interrupted:
                 raise Interrupted from None
             raise ProcessLost(
                 "a process that decoded ended before its time, perhaps for lack of memory; nothing was written"
             ) from None
-        return results
 
     def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -163,11 +164,25 @@ def _exit_with(pipe: Connection) -> None:
         os._exit(1)
 
 
+class Source(Protocol):
+    """The input of a task."""
+
+    @property
+    def files(self) -> Sequence[SortedFile]:
+        """Temporary files that it reads."""
+        ...
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        ...
+
+
 @dataclass(frozen=True)
 class Batches:
     """A source of these rows."""
 
     rows: Sequence[pa.RecordBatch]
+    files: Sequence[SortedFile] = ()
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         return iter(self.rows)
@@ -179,6 +194,10 @@ class Applied:
 
     source: Source
     function: Function
+
+    @property
+    def files(self) -> Sequence[SortedFile]:
+        return self.source.files
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
         return self.function(self.source())
@@ -210,7 +229,7 @@ class _Write:
 
 @dataclass(frozen=True)
 class Local:
-    """Rows in processes of this machine; lazy, except that a shuffle computes its input."""
+    """Rows in processes of this machine, to be used once; lazy, except that a shuffle computes its input."""
 
     processes: LocalProcesses
     sources: Sequence[Source]
@@ -230,14 +249,18 @@ class Local:
     def shuffled(self, buckets_of: Buckets, order: Sequence[str] = ()) -> Local:
         """The rows of each bucket in one task, in this order."""
         write = _Write(self.processes.directory, buckets_of, order)
-        files = [file for written in self.processes.run(write, self.sources) for file in written]
+        files = [file for written in self._run(write) for file in written]
         tasks = TASKS * self.processes.number if self.processes.number > 1 else 1
         return Local(self.processes, [Shuffled(files, buckets, order) for buckets in _balanced(files, tasks)])
 
     def collected(self) -> list[dict[str, Any]]:
-        return [
-            row for batches in self.processes.run(_all, self.sources) for each in batches for row in each.to_pylist()
-        ]
+        return [row for batches in self._run(_all) for each in batches for row in each.to_pylist()]
+
+    def _run(self, function: Callable[[Source], Result]) -> list[Result]:
+        results = self.processes.run(function, self.sources)
+        for path in {file.path for source in self.sources for file in source.files}:
+            os.unlink(path)
+        return results
 
 
 def _all(source: Source) -> list[pa.RecordBatch]:

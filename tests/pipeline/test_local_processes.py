@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from pipeline.decoding import LOCAL_BYTES, decoded_locally
 from pipeline.schemas import TABLES
-from pipeline.tables.local import Interrupted, LocalProcesses, ProcessLost
+from pipeline.tables.local import Batches, Interrupted, Local, LocalProcesses, ProcessLost
 from udfs.arrow import shuffle
 from udfs.source.options import OptionError
 from udfs.source.paths import PathError
@@ -106,6 +106,19 @@ def test_a_flow_is_in_one_bucket_and_rows_without_a_flow_are_in_the_first() -> N
     assert buckets[200] == 0
     assert len(set(buckets.tolist())) > shuffle.FLOW_BUCKETS / 2
     assert set(buckets.tolist()) <= set(range(shuffle.FLOW_BUCKETS))
+
+
+def test_temporary_files_go_with_the_rows_that_need_them() -> None:
+    """A loop of `wirehare ingest` would fill the disk."""
+    processes = LocalProcesses()
+    rows = pa.record_batch({"bucket": pa.array([3, 1, 3], pa.int32()), "rows": pa.array([b"a", b"b", b"c"])})
+    once = Local(processes, [Batches([rows]), Batches([rows])]).by_bucket()
+    assert len(os.listdir(processes.directory)) == 2
+    twice = once.by_bucket()
+    assert len(os.listdir(processes.directory)) == 1
+    assert [row["rows"] for row in twice.collected()] == [b"b", b"b", b"a", b"c", b"a", b"c"]
+    assert os.listdir(processes.directory) == []
+    processes.close()
 
 
 @given(
