@@ -103,11 +103,17 @@ def resolve_senders(rows, c, client, known_by):
             row[SENDER] = CLIENT if row[DIRECTION] == client else SERVER
 
 
+@kernel
+def resolve_likely(rows, c):
+    """No frame has determined the client: the first protocol header does, or the ports."""
+    resolve_senders(rows, c, int(c.likely_client), int(c.known_by))
+
+
 @inlined
 def append_row(rows, c, direction, frame_type, offset, size):
     """Append a row of connection `c` with the values that every row has; the others are null. Returns its index."""
     if c.client < 0 and c.frame_no >= UNRESOLVED_ROWS:
-        resolve_senders(rows, c, int(c.port_client), BY_PORT)
+        resolve_likely(rows, c)
     index = int(rows.used[0])
     rows.used[0] = index + 1
     c.frame_no += 1

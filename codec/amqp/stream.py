@@ -283,7 +283,7 @@ def end_connection(state):
         close_direction(state, c, d, s, direction)
         d.closed = 1
     if c.client < 0:
-        R.resolve_senders(state.rows, c, int(c.port_client), R.BY_PORT)
+        R.resolve_likely(state.rows, c)
     return D.DONE
 
 

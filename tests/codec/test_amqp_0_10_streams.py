@@ -324,6 +324,16 @@ def test_blocks_of_segments_that_never_end_are_used_again(lost: bool) -> None:
 # ---- recognition ----------------------------------------------------------------------------------------------------
 
 
+def test_a_start_identifies_the_server_whose_header_was_captured_first() -> None:
+    """Section 4.3: the server answers with a header of its own; only it sends connection.start."""
+    wire = Wire(syn=False)
+    wire.add(SERVER, HEADER + whole("connection.start", {}))
+    wire.add(CLIENT, SYNC)
+    rows, facts = wire.rows()
+    assert [row["sender"] for row in rows] == ["server", "server", "client"]
+    assert facts["sides_known_by"] == "method"
+
+
 def test_a_stream_without_header_is_recognised_by_its_frames() -> None:
     wire = Wire(syn=False)
     wire.add(CLIENT, b"\x05\x06\x07" + b"".join(message(b"n" * 30)) + DECLARE + SYNC)

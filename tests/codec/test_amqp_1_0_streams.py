@@ -111,16 +111,21 @@ def test_a_sasl_performative_in_an_amqp_frame_is_malformed_and_tells_no_secret()
     assert rows[0]["arguments"] == {"mechanism": "PLAIN", "user": "u"}
 
 
-def test_sasl_then_amqp_on_the_same_stream() -> None:
-    wire = Wire()
+def add_login(wire: Wire) -> None:
+    """What follows the client's SASL header up to both opens."""
     undescribed: Any = proton.UNDESCRIBED
     mechanisms = proton.Array(undescribed, int(proton.Data.SYMBOL), proton.symbol("PLAIN"))
-    wire.add(CLIENT, SASL_HEADER)
     wire.add(SERVER, SASL_HEADER + frame(performative(0x40, mechanisms), 0xFFFF, kind=1))
     wire.add(CLIENT, frame(performative(0x41, proton.symbol("PLAIN"), b"\0guest\0opensesame"), kind=1))
     wire.add(SERVER, frame(performative(0x44, proton.ubyte(0)), kind=1))
     wire.add(CLIENT, HEADER + OPEN)
     wire.add(SERVER, HEADER + OPEN)
+
+
+def test_sasl_then_amqp_on_the_same_stream() -> None:
+    wire = Wire()
+    wire.add(CLIENT, SASL_HEADER)
+    add_login(wire)
     rows, facts = wire.rows()
     assert [(row["sender"], row["frame_type"], row["name"]) for row in rows] == [
         ("client", "protocol-header", None),
@@ -137,6 +142,36 @@ def test_sasl_then_amqp_on_the_same_stream() -> None:
     assert rows[3]["arguments"] == {"mechanism": "PLAIN", "user": "guest"}
     assert "opensesame" not in repr(rows)
     assert facts["versions_offered"] == ["client 1.0", "server 1.0", "client 1.0", "server 1.0"]
+
+
+def test_sasl_frames_identify_the_server_whose_header_was_captured_first() -> None:
+    """Part 5, section 5.3.2: the server sends sasl-mechanisms and sasl-outcome, the client sasl-init."""
+    wire = Wire(syn=False)
+    add_login(wire)
+    rows, facts = wire.rows()
+    assert [(row["sender"], row["name"]) for row in rows] == [
+        ("server", None),
+        ("server", "sasl-mechanisms"),
+        ("client", "sasl-init"),
+        ("server", "sasl-outcome"),
+        ("client", None),
+        ("client", "open"),
+        ("server", None),
+        ("server", "open"),
+    ]
+    assert facts["sides_known_by"] == "method"
+    assert facts["versions_offered"] == ["server 1.0", "client 1.0", "server 1.0"]
+
+
+@pytest.mark.parametrize("first", [CLIENT, SERVER])
+def test_the_first_header_identifies_the_client_if_no_frame_does(first: int) -> None:
+    """The port of the server is 5672, but a header outranks ports."""
+    wire = Wire(syn=False)
+    wire.add(first, SASL_HEADER)
+    wire.add(1 - first, HEADER + OPEN)
+    rows, facts = wire.rows()
+    assert [row["sender"] for row in rows] == ["client", "server", "server"]
+    assert facts["sides_known_by"] == "header"
 
 
 def test_tls_after_its_protocol_header() -> None:

@@ -31,8 +31,8 @@ CONNECTION = np.dtype(
         ("now_ns", "i8"),  # order_ns of the last one
         ("frame_no", "i8"),
         ("client", "i8"),  # direction of the client, -1 unknown
-        ("known_by", "i8"),
-        ("port_client", "i8"),  # direction of the client to judge by the ports alone
+        ("known_by", "i8"),  # what determined the client, or `likely_client`
+        ("likely_client", "i8"),  # direction of the client unless a frame contradicts: by the ports, or by a header
         ("row_from", "i8"),  # first row of this connection in the buffer
         *((name, "i8") for name in ("family", "version", "version_known")),
         ("frame_max", "i8"),  # negotiated, 0 unknown
@@ -221,14 +221,21 @@ def tail_row(rows, c, direction, d, s, spans):
 @kernel
 def header_version(buf, p, headers):
     """Version code of the protocol header at `buf[p:p+8]`, V.NONE when no version defines it."""
+    i = find_header(buf, p, headers)
+    return int(headers.version[i]) if i >= 0 else V.NONE
+
+
+@kernel
+def find_header(buf, p, headers):
+    """Index in `headers` of the protocol header at `buf[p:p+8]`, -1 when no version defines it."""
     for i in range(len(headers.version)):
         same = True
         for j in range(4):
             if buf[p + 4 + j] != headers.octets[i, j]:
                 same = False
         if same:
-            return int(headers.version[i])
-    return V.NONE
+            return i
+    return -1
 
 
 @kernel
@@ -263,9 +270,14 @@ def protocol_header(rows, c, direction, d, s, headers):
     """The eight octets at `pos` are a protocol header: append its row, and apply it to the connection."""
     p = int(d.pos)
     offset = int(d.next) - (int(d.end) - p)
-    version = header_version(s.bytes, p, headers)
+    known = find_header(s.bytes, p, headers)
+    version = int(headers.version[known]) if known >= 0 else V.NONE
     if c.client < 0:
-        R.resolve_senders(rows, c, direction, R.BY_HEADER)
+        if c.known_by == R.BY_PORT:
+            c.likely_client = direction
+            c.known_by = R.BY_HEADER
+        if known < 0 or not headers.echoed[known]:
+            R.resolve_likely(rows, c)
     octets = 0
     for j in range(4):
         octets = (octets << 8) | int(s.bytes[p + 4 + j])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from codec.amqp import rows as R
 from codec.amqp.connections.connection import CONNECTION
 from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS
@@ -185,7 +186,8 @@ def begin_connection(openings, connection, directions, g, row_from):
     ts_ns, seq = int(g.ts_ns), int(g.seq)
     earlier = _earlier_openings(openings, ts_ns, seq)
     c.connection_id = connection_number(openings.flow, ts_ns, seq, earlier, openings.scratch)
-    c.port_client = client_by_ports(openings.flow)
+    c.likely_client = client_by_ports(openings.flow)
+    c.known_by = R.BY_PORT
     c.row_from = row_from
     c.first_ns = ts_ns
     c.last_ns = ts_ns
