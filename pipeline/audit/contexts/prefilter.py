@@ -11,7 +11,8 @@ Routine methods are only counted (`transfer_counts`); unusual ones are read one 
 Context 'frames': one row per unusual frame of any type, with its connection (`c`).
 
 Context 'events': one row per unusual method of the classic family on a channel other than 0, with its arguments
-(`args`), the states from earlier rows of the channel (`detectors.STATES`), and its connection (`c`).
+(`args`), the states from earlier rows of the channel (`detectors.STATES`), its `reply_name`, the method that the
+server's next channel.close in the same incarnation names (`blamed`: class_id, method_id), and its connection (`c`).
 
 A new rule in context 'frames' or 'events' about rows that are routine so far needs a change here.
 """
@@ -198,15 +199,16 @@ TRANSFER_COUNTS: Sql = f"""
 
 
 def unusual_methods(sources: Sources) -> Sql:
-    """Unusual methods on channels: FRAME_COLUMNS, `arguments` and `stretch_life`."""
-    control = f"""SELECT {columns(FRAME_COLUMNS)}, arguments, CAST(NULL AS BIGINT) AS stretch_life
+    """Unusual methods on channels: FRAME_COLUMNS, `arguments`, `reply_name` and `stretch_life`."""
+    control = f"""SELECT {columns(FRAME_COLUMNS)}, arguments, reply_name, CAST(NULL AS BIGINT) AS stretch_life
                   FROM control_methods WHERE {ON_CHANNEL}"""
     if not sources.count("transfer_counts", "unusual"):
         return control
     # Arguments are slow to read: only those of a few frames are read.
     unusual = sources.only("transfer_counts", "frame_no", "unusual_frame")
     return f"""{control} UNION ALL
-               SELECT {FRAME_OF_METHOD}, arguments, stretch_life FROM transfers WHERE NOT routine AND {unusual}"""
+               SELECT {FRAME_OF_METHOD}, arguments, reply_name, stretch_life
+               FROM transfers WHERE NOT routine AND {unusual}"""
 
 
 RELATIONS = {
@@ -261,6 +263,9 @@ CHANNEL_ARGUMENTS = {
     "global": "boolean",
     "realm": "string",
 }
+# The method that a channel.close of the server names; of a channel.open it is null.
+BLAMED: Sql = """CASE WHEN name = 'channel.open' OR name = 'channel.close' AND sender = 'server'
+                     THEN struct(args.class_id, args.method_id) END"""
 
 
 def events(sources: Sources) -> Sql:
@@ -269,10 +274,12 @@ def events(sources: Sources) -> Sql:
     opens = "CASE name WHEN 'channel.open' THEN 1 END"
     return f"""
         SELECT *
-        FROM (SELECT *, {states} count({opens}) OVER before + coalesce({opens}, 0) AS channel_life
-              FROM (SELECT {columns(FRAME_COLUMNS)}, {arguments_struct(CHANNEL_ARGUMENTS)} AS args
+        FROM (SELECT *, {states} count({opens}) OVER before + coalesce({opens}, 0) AS channel_life,
+                     lead({BLAMED}) IGNORE NULLS OVER own AS blamed
+              FROM (SELECT {columns(FRAME_COLUMNS)}, {arguments_struct(CHANNEL_ARGUMENTS)} AS args, reply_name
                     FROM unusual_methods)
-              WINDOW before AS (PARTITION BY connection_id, channel ORDER BY frame_no
+              WINDOW own AS (PARTITION BY connection_id, channel ORDER BY frame_no),
+                     before AS (PARTITION BY connection_id, channel ORDER BY frame_no
                                 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
         LEFT JOIN connection_facts USING (connection_id)"""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rule_support import Case, Talk, spoken
 
-from rule_cases.ch import opened, shut
+from rule_cases.ch import opened, refused, shut
 from rule_cases.dl import ack, consuming, delivered
 from rule_cases.nm import stranger
 
@@ -26,6 +26,7 @@ def polls(times: int) -> Talk:
     return talk
 
 
+BASIC_CONSUME = 60, 20
 CASES = [
     Case(
         "CO-01",
@@ -87,6 +88,15 @@ CASES = [
         evidence={"observed": 0, "queue": "q"},
     ),
     Case("CO-06", V, breaks=consuming(prefetch=0), conforms=consuming()),
+    # The server refused the consumer: there is none. The first one of two was not refused.
+    Case(
+        "CO-06",
+        V,
+        breaks=refused(consuming(prefetch=0).client("basic.consume", queue="p"), 404, "no queue 'p'", BASIC_CONSUME),
+        conforms=refused(opened().client("basic.consume", queue="p"), 404, "no queue 'p'", BASIC_CONSUME),
+        evidence={"observed": 0, "queue": "q"},
+        besides=("CH-09", "NM-11"),
+    ),
     Case("CO-07", V, breaks=polls(61), conforms=polls(60), evidence={"expected": 60, "empty_share": 1.0}),
     Case(
         "CO-08",
