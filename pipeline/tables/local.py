@@ -37,6 +37,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 PROCESS_BYTES = 16 << 20  # of captures, for which another process is worth its start
+PROCESS_MEMORY = 1536 << 20  # a process takes up to 1.1 GB
 PRELOADED = ["udfs.decode.writing", "udfs.pairing.flows", "udfs.source.sources"]
 TASKS = 2  # per process after a shuffle, so that processes end at about the same time
 
@@ -64,8 +65,8 @@ class LocalProcesses:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def use_for(self, size: int) -> Self:
-        """Use as many processes as captures of this size keep busy, at most one for each core; start them now."""
-        self.number = max(1, min(_cores(), size // PROCESS_BYTES))
+        """Use as many processes as captures of this size keep busy, up to `most_processes`; start them now."""
+        self.number = max(1, min(most_processes(), size // PROCESS_BYTES))
         if self.number > 1 and self._pool is None:
             for _ in range(self.number):
                 self._processes().submit(os.getpid)
@@ -130,7 +131,9 @@ class LocalProcesses:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(PRELOADED)
             other_end, self._open_end = context.Pipe(duplex=False)
-            self._pool = ProcessPoolExecutor(max(self.number, _cores()), context, _begin, (other_end, self.directory))
+            self._pool = ProcessPoolExecutor(
+                max(self.number, most_processes()), context, _begin, (other_end, self.directory)
+            )
         return self._pool
 
     @contextmanager
@@ -145,8 +148,11 @@ class LocalProcesses:
             self._thread = None
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def most_processes() -> int:
+    """One for each core that this process may use, as far as there is memory for them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores, memory // PROCESS_MEMORY))
 
 
 def _begin(pipe: Connection, directory: str) -> None:
