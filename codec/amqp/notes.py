@@ -1,4 +1,4 @@
-"""Notes: irregularities of a frame, as data.
+"""Notes: oddities of a frame that its octets show, as data.
 
 Rows have a bitmask of notes, column `notes` of table frames has their names. A note is not an error: status and error
 of the row have the consequence for its values. Most notes up to "content-alone" are of 0-8 to 0-9-1.

@@ -101,7 +101,7 @@ def fact_table(version: str) -> dict:
 
 @lru_cache
 def overlay() -> dict[str, Any]:
-    """Additions to the printed specifications, and the fields that rows hide, read from its JSON file."""
+    """Additions to the printed specifications, and what rows hide, read from its JSON file."""
     table: dict[str, Any] = json.loads(resources.files("codec.amqp.spec").joinpath("overlay.json").read_text("utf-8"))
     return table
 

@@ -130,26 +130,30 @@ class LayeredConnection:
     def feed(self, segments: np.ndarray, payload: np.ndarray) -> tuple[list[Part], int]:
         """Add segments: parts for the decoder, and the number of segments consumed (up to the next connection)."""
         parts: list[Part] = []
-        code, i, direction = order(self.tcp, segments, payload, 0)
-        while self._make_room(code, direction, parts):
+        i = 0
+        while True:
             code, i, direction = order(self.tcp, segments, payload, i)
-        return parts, i
+            if code in TOO_SMALL:
+                self._enlarge(code, direction)
+                continue
+            parts += self._ordered()
+            if code in (DONE, NEW_CONNECTION):
+                return parts, i
 
     def end(self) -> list[Part]:
         """No more segments."""
         parts: list[Part] = []
-        code, direction = end_order(self.tcp)
-        while self._make_room(code, direction, parts):
+        while True:
             code, direction = end_order(self.tcp)
-        return parts
-
-    def _make_room(self, code: int, direction: int, parts: list[Part]) -> bool:
-        """Enlarge the array that `code` (NEED_*) names, or add the output to `parts`; returns whether to call again."""
-        if code in TOO_SMALL:
-            self.tcp = self.tcp._replace(streams=enlarge_stream(self.tcp.streams, code, direction))
-        else:
+            if code in TOO_SMALL:
+                self._enlarge(code, direction)
+                continue
             parts += self._ordered()
-        return code not in (DONE, NEW_CONNECTION)
+            if code == DONE:
+                return parts
+
+    def _enlarge(self, code: int, direction: int) -> None:
+        self.tcp = self.tcp._replace(streams=enlarge_stream(self.tcp.streams, code, direction))
 
     def _ordered(self) -> list[Part]:
         """The output of `order`, through the layers, as one part."""

@@ -1,4 +1,4 @@
-"""AMQP over WebSocket: the upgrade of HTTP/1.1 and the frames after it (RFC 6455; OASIS AMQP WebSocket Binding 1.0).
+"""AMQP over WebSocket: the upgrade of HTTP/1.1 and the frames behind it (RFC 6455; OASIS AMQP WebSocket Binding 1.0).
 
 Chunks of both directions in, chunks of the messages' octets out. The boundaries of messages have no meaning for AMQP.
 After a compressed message (permessage-deflate), or an upgrade that the server refuses, nothing is read; `reason` has

@@ -1,4 +1,4 @@
-"""Packet filters by port, host and time. Cost: linear in the packets."""
+"""Filters of packets by port, host and time. Cost: linear in the packets."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
 """Identifiers of flows and connections, which do not depend on the machine, time or partitioning of a decode.
 
-`connection_number` is BLAKE2b (RFC 7693, 8 octets of digest) of a flow and its connection's first packet, which is
-shorter than one block. `name_flows` writes Community IDs (version 1 of the Corelight specification).
+`connection_number` is BLAKE2b (RFC 7693, 8 octets of digest) of a flow and its connection's first packet. `name_flows`
+writes Community IDs (version 1 of the Corelight specification): SHA-1 (FIPS 180-4) in base64. The input is always
+shorter than one block; hashlib would need a call from Python for each connection.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
-from hashlib import sha1
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from codec.compiler.kernel import interpreted, kernel
+from codec.compiler.kernel import interpreted, kernel, njit
 from codec.net.segments import FLOW_KEY_BYTES
 
 if interpreted():  # additions wrap by design; compiled code does so silently
@@ -21,7 +20,7 @@ if interpreted():  # additions wrap by design; compiled code does so silently
 
 IPPROTO_TCP = 6
 NAME_BYTES = 30  # "1:" and the 28 characters of 20 octets
-IP_BYTES = 16
+IP_BYTES, PORT_BYTES = 16, 2
 IPV4_MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address (RFC 4291 section 2.5.5.2)
 MAPPED_BYTES = len(IPV4_MAPPED)
 
@@ -55,6 +54,10 @@ COLUMNS = np.array(
      [3, 4, 9, 14]],
     np.int64,
 )  # fmt: skip
+
+SHA_IV = np.array([0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0], np.uint32)
+SHA_ROUND = np.array([0x5A827999, 0x6ED9EBA1, 0x8F1BBCDC, 0xCA62C1D6], np.uint32)
+BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 
 
 class Scratch(NamedTuple):
@@ -130,12 +133,89 @@ def connection_number(flow, ts_ns, seq, times, scratch):
     return np.int64(number >> np.uint64(1))
 
 
+@kernel
+def _turned(x, n):
+    return np.uint32((x << np.uint32(n)) | (x >> np.uint32(32 - n)))
+
+
+@kernel
+def _sha1(words, digest):
+    """One block, the first 16 of the 80 `words` (uint32), into `digest` (uint32 (5,))."""
+    for i in range(16, 80):
+        words[i] = _turned(words[i - 3] ^ words[i - 8] ^ words[i - 14] ^ words[i - 16], 1)
+    a, b, c, d, e = SHA_IV[0], SHA_IV[1], SHA_IV[2], SHA_IV[3], SHA_IV[4]
+    for i in range(80):
+        part = i // 20
+        if part == 0:
+            chosen = np.uint32(d ^ (b & (c ^ d)))
+        elif part == 2:
+            chosen = np.uint32((b & c) | (d & (b | c)))
+        else:
+            chosen = np.uint32(b ^ c ^ d)
+        total = np.uint32(np.uint32(_turned(a, 5) + chosen) + np.uint32(e + SHA_ROUND[part]))
+        e = d
+        d = c
+        c = _turned(b, 30)
+        b = a
+        a = np.uint32(total + words[i])
+    digest[0] = np.uint32(SHA_IV[0] + a)
+    digest[1] = np.uint32(SHA_IV[1] + b)
+    digest[2] = np.uint32(SHA_IV[2] + c)
+    digest[3] = np.uint32(SHA_IV[3] + d)
+    digest[4] = np.uint32(SHA_IV[4] + e)
+
+
+@kernel
+def _ends(flow, octets):
+    """Write the addresses of a flow to the input, the low endpoint first: the offset after them."""
+    skip = MAPPED_BYTES
+    for i in range(MAPPED_BYTES):
+        expected = 0xFF if i >= 10 else 0
+        if flow[i] != expected or flow[IP_BYTES + i] != expected:
+            skip = 0
+    at = 2
+    for i in range(skip, 2 * IP_BYTES):
+        if i % IP_BYTES >= skip:
+            octets[at] = flow[i]
+            at += 1
+    return at
+
+
+@njit
+def _name_flows(flows, seed, protocol, octets, words, digest, out):
+    for row in range(len(flows)):
+        flow = flows[row]
+        octets[:] = 0
+        _put(octets, 0, seed, 2)
+        at = _ends(flow, octets)
+        octets[at] = protocol
+        at += 2
+        for i in range(2 * PORT_BYTES):
+            octets[at + i] = flow[2 * IP_BYTES + i]
+        at += 2 * PORT_BYTES
+        octets[at] = 0x80
+        _put(octets, 62, 8 * at, 2)
+        for i in range(16):
+            word = 0
+            for j in range(4):
+                word = (word << 8) | int(octets[4 * i + j])
+            words[i] = word
+        _sha1(words, digest)
+        for i in range(20):
+            octets[i] = (int(digest[i // 4]) >> (8 * (3 - i % 4))) & 0xFF
+        octets[20] = 0
+        out[row, 0] = 0x31
+        out[row, 1] = 0x3A
+        for i in range(7):
+            three = (int(octets[3 * i]) << 16) | (int(octets[3 * i + 1]) << 8) | int(octets[3 * i + 2])
+            for j in range(4):
+                out[row, 2 + 4 * i + j] = BASE64[(three >> (6 * (3 - j))) & 0x3F]
+        out[row, NAME_BYTES - 1] = 0x3D
+
+
 def name_flows(flows: NDArray[np.uint8], seed: int = 0, protocol: int = IPPROTO_TCP) -> NDArray[np.uint8]:
     """Community IDs of flow keys, uint8 (n, 36), of TCP or another protocol with ports: ASCII, uint8 (n, 30)."""
-    head, padded, names = seed.to_bytes(2, "big"), bytes([protocol, 0]), bytearray()
-    for flow in map(bytes, np.ascontiguousarray(flows)):
-        low, high, ports = flow[:IP_BYTES], flow[IP_BYTES : 2 * IP_BYTES], flow[2 * IP_BYTES :]
-        if low.startswith(IPV4_MAPPED) and high.startswith(IPV4_MAPPED):
-            low, high = low[MAPPED_BYTES:], high[MAPPED_BYTES:]
-        names += b"1:" + b64encode(sha1(head + low + high + padded + ports, usedforsecurity=False).digest())
-    return np.frombuffer(names, np.uint8).reshape(-1, NAME_BYTES)
+    out = np.empty((len(flows), NAME_BYTES), np.uint8)
+    scratch = np.zeros(64, np.uint8), np.zeros(80, np.uint32), np.zeros(5, np.uint32)
+    _name_flows(np.ascontiguousarray(flows), seed, protocol, *scratch, out)
+    return out

@@ -1,4 +1,4 @@
-"""Packet records to TCP segments: link layer, tags, IP, extension headers, TCP.
+"""Packet records -> TCP segments: link layer, tags, IP, extension headers, TCP.
 
 A packet is a stack of headers, which are parsed one at a time. The current layer is a state; each layer determines type
 and offset of the next one, so a tunnel is a layer whose next one is a link or IP layer again. A packet without TCP

@@ -1,4 +1,4 @@
-"""TCP segments to runs: consecutive segments of one flow, both directions, with their payloads end to end.
+"""TCP segments -> runs: consecutive segments of one flow, both directions, with their payloads end to end.
 
 Runs are shuffled instead of single packets. The boundaries between runs change nothing for a reader that takes the
 segments in order. Flows are found with a hash table, in order of appearance, so runs are ordered by their first packet

@@ -50,7 +50,7 @@ def new_fields(wholes: Sequence[bool], rows: int) -> Fields:
 
 class DictionaryCache(NamedTuple):
     """Dictionaries of earlier rows, int64: `slots` (SLOTS, 2): start and end of each; `keys` (SLOTS, ENTRIES): the
-    wanted key that an entry is, -1 for none, or UNRESOLVED."""
+    wanted key that an entry is, -1 for none, or UNASKED."""
 
     slots: np.ndarray
     keys: np.ndarray

@@ -1,8 +1,8 @@
-"""Values of the classic family to VARIANT: scalars, field tables, field arrays (0-9-1, section 4.2.5).
+"""Values of the classic family into VARIANT: scalars, field tables, field arrays (0-9-1, section 4.2.5).
 
 A table is a sequence of (name shortstr, tag octet, value), an array a sequence of (tag octet, value), both after a
-length in bytes. The kind of a tag's value is data (`ClassicTables.tag_kind`, a row per version): where brokers differ
-from the printed tags, it follows the brokers. Nesting is bounded by `LIMITS.nesting_depth`, on an explicit stack
+length in bytes. The kind of value of a tag is data (`ClassicTables.tag_kind`, a row per version): the brokers' practice
+where it differs from the printed tags. Nesting is bounded by `LIMITS.nesting_depth`, on an explicit stack
 (`Writer.nest`). Cost: linear, since every step consumes at least the tag octet.
 
 A value that does not fit is MALFORMED with its offset, as is an undefined tag, because its width is unknown. Then the

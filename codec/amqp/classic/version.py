@@ -40,8 +40,7 @@ def payload_fits(buf, start, stop, kind, t, version):
 
 @kernel
 def fitting_versions(buf, p, stop, t, versions):
-    """The versions among `versions` (bits by version code) that define the frame at `p`, whose payload ends at
-    `stop`."""
+    """Those of `versions` (bits by version code) that define the frame at `p`, whose payload ends at `stop`."""
     fits = 0
     for version in range(V.V0_8, V.V0_9_1 + 1):
         if versions >> version & 1 and payload_fits(

@@ -1,4 +1,4 @@
-"""Fields of composites: checks against their definition, and hides secrets (part 1, section 1.4).
+"""Fields of composites: checked against their definition, and hidden where they have a secret (part 1, section 1.4).
 
 A composite is a row on the stack of `codec.amqp.v1_0.values`; `next_field` announces its next field to the writer.
 """

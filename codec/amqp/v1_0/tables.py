@@ -121,7 +121,7 @@ class ValueTables(NamedTuple):
     and their descriptor index. `span` int64 (28, 2): where `WireTables.text` has the names of TYPES, then of
     BODY_KINDS. `tags`: kinds of field-table tags, for AMQPLAIN (as in `ClassicTables.tag_kind`). `keys`: one set per
     descriptor (its fields, then "type"); then set `message_set`: sections but those of the body, `body_kind_key`,
-    `body_key`, fields of the sections that are composites; then set `fixed_key_set`: FIXED_KEYS.
+    `body_key`, fields of the sections that are composites; then set `fixed_key_set`: WORDS.
     """
 
     section: np.ndarray

@@ -1,4 +1,4 @@
-"""Bulk decryption of application data: kernels do everything but the one call per record.
+"""Many records of application data decrypted at once: kernels do everything around the one call per record.
 
 `lay_out` writes the nonce and the associated data of each record, and where its plaintext goes; `cryptography` decrypts
 record by record into one buffer; `measure` strips what is not application data (TLS 1.3: padding, content type). The

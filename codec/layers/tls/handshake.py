@@ -77,7 +77,7 @@ class Handshake(Layer):
         return side.early or (self.suite is not None and self.suite.version == TLS13)
 
     def handshake(self, direction: int, octets: bytes) -> None:
-        """Read handshake messages, which may span records; after a hole, only messages that begin with a record."""
+        """Handshake messages, which may span records. After a hole only those that begin with a record are read."""
         side = self.sides[direction]
         whole = len(octets) >= MESSAGE_HEAD and MESSAGE_HEAD + int.from_bytes(octets[1:4], "big") <= len(octets)
         if side.broken and not side.messages and not (whole and octets[0] in (FINISHED, KEY_UPDATE, NEW_TICKET)):
@@ -132,7 +132,7 @@ class Handshake(Layer):
             side.secret, side.number, side.cipher = secret, 0, cipher(self.suite, keys_13(self.suite, secret))
 
     def _agree(self, hello: H.Hello) -> None:
-        """Apply the ServerHello: ciphers of both directions."""
+        """The ServerHello: ciphers of both directions."""
         suite, offer = SUITES.get(hello.suites[0]), self.hellos[0]
         if hello.version not in (TLS12, TLS13):
             self.stop_reading(NO_VERSION)
@@ -162,7 +162,7 @@ class Handshake(Layer):
             side.use(*side.stages.pop(0))
 
     def ciphers_12(self) -> tuple[Cipher, Cipher]:
-        """The ciphers of TLS 1.2, the client's and the server's; both hellos and the master secret are known."""
+        """Of TLS 1.2, when both hellos and the master secret are known: the client's, the server's."""
         suite, (offer, hello) = self.suite, self.hellos
         assert suite is not None
         assert offer is not None

@@ -33,13 +33,13 @@ class SecretSource(Protocol):
     def secrets(self, client_random: bytes) -> Secrets: ...
 
     def recent(self) -> list[Secrets]:
-        """The secrets of at most `trial_connections` TLS 1.3 connections, the newest first: to try on a connection
-        whose client random is not known."""
+        """Those of TLS 1.3 connections, the newest first, `trial_connections` at most: to try on a connection whose
+        client random is not known."""
         ...
 
 
 def parse_line(line: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """(label, client random, secret); None for comments, other labels and invalid lines."""
+    """(label, client random, secret); None for comments, other labels and what is no such line."""
     parts = line.split()
     if len(parts) != 3 or parts[0] not in LABELS:
         return None
@@ -60,7 +60,7 @@ class KeyLog:
         self.add(octets.splitlines())
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """Add lines; of two lines for the same secret the first counts."""
+        """Add lines; of two for the same secret the first counts."""
         for line in lines:
             found = parse_line(line)
             if found is not None:

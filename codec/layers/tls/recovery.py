@@ -24,7 +24,7 @@ VERSION = b"\x03\x03"  # in the header of an encrypted record
 
 
 def headers(octets: bytes | bytearray, first: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of octets from `first` on that may be records, judged by their headers."""
+    """(begin, end) of possible records, by their headers, from `first` on."""
     begin = octets.find(VERSION, first + 1) - 1
     while begin >= first and begin + HEADER_BYTES <= len(octets):
         size = (octets[begin + 3] << 8) | octets[begin + 4]
@@ -34,8 +34,8 @@ def headers(octets: bytes | bytearray, first: int) -> Iterator[tuple[int, int]]:
 
 
 def numbers(lost: int, least: int, typical: int) -> Iterator[int]:
-    """Possible numbers of records in `lost` octets, the likeliest first. `least`: smallest body; `typical`: size of a
-    record."""
+    """Possible numbers of records in `lost` octets, the likeliest first. `least`: of body octets; `typical`: record
+    size."""
     low = -(-lost // (HEADER_BYTES + RECORD_BYTES))
     high = lost // (HEADER_BYTES + least)
     likely = min(max(round(lost / max(typical, 1)), low), high)
