@@ -2,14 +2,15 @@
 
     rows = Local(LocalProcesses(4), sources).then(function, SCHEMA).by_bucket().then(other, SCHEMA).collected()
 
-A JVM takes five seconds to start, and each Python worker of Spark two more. Local work needs neither: processes are
-forked from one that has imported what they need, and rows that change the process go through Arrow files.
+A JVM takes five seconds to start, and each Python worker of Spark two more. Local work needs no JVM; rows that change
+the process go through Arrow files.
 """
 
 from __future__ import annotations
 
 import ctypes
 import heapq
+import importlib
 import multiprocessing
 import os
 import signal
@@ -38,7 +39,7 @@ Result = TypeVar("Result")
 
 PROCESS_BYTES = 16 << 20  # of captures, for which another process is worth its start
 PROCESS_MEMORY = 1536 << 20  # a process takes up to 1.1 GB
-PRELOADED = ["udfs.decode.writing", "udfs.pairing.flows", "udfs.source.sources"]
+PRELOADED = ["udfs.sink.writers", "udfs.pairing.flows", "udfs.source.sources"]
 TASKS = 2  # per process after a shuffle, so that processes end at about the same time
 
 
@@ -68,8 +69,9 @@ class LocalProcesses:
         """Use as many processes as captures of this size keep busy, up to `most_processes`; start them now."""
         self.number = max(1, min(most_processes(), size // PROCESS_BYTES))
         if self.number > 1 and self._pool is None:
-            for _ in range(self.number):
-                self._processes().submit(os.getpid)
+            with _without_interrupts():
+                for _ in range(self.number):
+                    self._processes().submit(os.getpid)
         return self
 
     @property
@@ -117,7 +119,8 @@ class LocalProcesses:
 
     def _in_pool(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         try:
-            self._futures = [self._processes().submit(function, item) for item in items]
+            with _without_interrupts():
+                self._futures = [self._processes().submit(function, item) for item in items]
             return [future.result() for future in self._futures]
         except BrokenProcessPool:
             if self._interrupted:
@@ -128,8 +131,7 @@ class LocalProcesses:
 
     def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(PRELOADED)
+            context = multiprocessing.get_context("spawn")  # a fork server fails where TMPDIR is long
             other_end, self._open_end = context.Pipe(duplex=False)
             self._pool = ProcessPoolExecutor(
                 max(self.number, most_processes()), context, _begin, (other_end, self.directory)
@@ -155,11 +157,22 @@ def most_processes() -> int:
     return max(1, min(cores, memory // PROCESS_MEMORY))
 
 
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes started in the body ignore Ctrl-C, which reaches all processes: the first one decides."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(pipe: Connection, directory: str) -> None:
     """Called at the start of each process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one decides
-    os.environ[LOCAL_DIRECTORIES] = directory
     threading.Thread(target=_exit_with, args=(pipe,), daemon=True).start()
+    os.environ[LOCAL_DIRECTORIES] = directory
+    for module in PRELOADED:
+        importlib.import_module(module)
 
 
 def _exit_with(pipe: Connection) -> None:
