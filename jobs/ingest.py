@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from jobs.arguments import add_captures, add_filter
@@ -162,7 +162,8 @@ def run(arguments: argparse.Namespace) -> int:
                 print_status(f"Finished the commit of batch {ingest.resumed}, which an earlier run had started")
             return rounds(ingest, arguments)
 
-    return run_interruptibly(follow, sessions)
+    with closing(processes):
+        return run_interruptibly(follow, sessions)
 
 
 def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float], None] = time.sleep) -> int:

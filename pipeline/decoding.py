@@ -25,7 +25,6 @@ from udfs.source.suggestions import suggesting
 if TYPE_CHECKING:
     from udfs.decode.key_logs import SecretFiles
     from udfs.sink.writers import WriteTables
-    from udfs.source.files import CaptureFile
 
 # Captures of up to so many bytes in all are decoded by one task (`udfs.source.sources`), in about a second.
 ONE_TASK_BYTES = 8 << 20
@@ -81,7 +80,9 @@ def decoded(
 
     chosen = PacketFilter(ports=ports, hosts=hosts, since=since, until=until, split_bytes=split_bytes)
     decode = decode_runs(payload, secrets=secret_files(paths, keylog))
-    return on_spark_by_flow(spark, paths, decode, DECODED, chosen).rows
+    rows = by_flow(spark, paths, decode, DECODED, chosen)
+    assert isinstance(rows, OnSpark)
+    return rows.rows
 
 
 def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None) -> SecretFiles:
@@ -165,23 +166,12 @@ def by_flow(
     chosen: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
 ) -> Rows:
-    """What `decode` makes of the runs of captures (`packets_read`: see `runs`), flow by flow."""
-    if isinstance(spark, LocalProcesses):
-        return local_runs(spark, paths, chosen, packets_read).then(decode, schema)
-    return on_spark_by_flow(spark, paths, decode, schema, chosen, packets_read)
-
-
-def on_spark_by_flow(
-    spark: SparkSession,
-    paths: str | Sequence[str],
-    decode: Decode,
-    schema: StructType | str,
-    chosen: PacketFilter,
-    packets_read: Mapping[str, int] | None = None,
-) -> OnSpark:
-    """The same on Spark; few bytes in one task."""
+    """What `decode` makes of the runs of captures (`packets_read`: see `runs`), flow by flow; few bytes in one task of
+    Spark."""
     from udfs.source.sources import InOneTask
 
+    if isinstance(spark, LocalProcesses):
+        return local_runs(spark, paths, chosen, packets_read).then(decode, schema)
     options, places = _source(paths, chosen, packets_read)
     if chosen.get("split_bytes") or not in_one_task(places):
         return OnSpark(sorted_runs(spark, paths, packets_read, **chosen).mapInArrow(decode, schema))
@@ -257,30 +247,29 @@ def _source(
 
 
 def decoded_locally(places: Sequence[str]) -> bool:
-    """Whether local processes should decode these captures: files of this machine with up to LOCAL_BYTES in all."""
-    files = _local_files(places)
-    return files is not None and sum(file.expected_size for file in files) <= LOCAL_BYTES
+    """Whether local processes should decode these captures: files of this machine with up to LOCAL_BYTES in all. Raises
+    PathError."""
+    from udfs.source.paths import resolve
+
+    return _local(places) and sum(file.expected_size for file in resolve(places)) <= LOCAL_BYTES
 
 
 def in_one_task(places: Sequence[str]) -> bool:
     """Whether captures are few and small enough for one task of Spark, which has all of their runs in memory.
     Compressed files, whose size is unknown, and remote files are not."""
+    from udfs.source.paths import PathError, resolve
     from udfs.source.reading import is_compressed
 
-    files = _local_files(places)
-    if files is None or len(files) > ONE_TASK_FILES or sum(file.expected_size for file in files) > ONE_TASK_BYTES:
+    try:
+        files = resolve(places) if _local(places) else []
+    except PathError:  # with Connect, the captures may be on the server
+        return False
+    if not 0 < len(files) <= ONE_TASK_FILES or sum(file.expected_size for file in files) > ONE_TASK_BYTES:
         return False
     return not any(map(is_compressed, files))
 
 
-def _local_files(places: Sequence[str]) -> list[CaptureFile] | None:
-    """The capture files; None if some are remote."""
+def _local(places: Sequence[str]) -> bool:
     from udfs.source.files import LOCAL, SCHEME
-    from udfs.source.paths import PathError, resolve
 
-    if any(SCHEME.match(place) and not place.startswith(LOCAL) for place in places):
-        return None
-    try:
-        return resolve(places)
-    except PathError:  # with Connect, the captures may be on the server
-        return None
+    return all(place.startswith(LOCAL) or not SCHEME.match(place) for place in places)

@@ -32,8 +32,8 @@ def ingest(
 ) -> list[dict[str, Any]]:
     """Append new captures to a lake, which is created if there is none; returns the new rows of its table batches.
 
-    `spark`: the session, or a function that starts one; then processes of this machine decode batches of its captures,
-    and the session is started for the first batch that they cannot decode. `payload`, `ports`, `hosts`, `keylog`: as
+    `spark`: the session, or a function that starts one; then this process decodes batches of local captures, and the
+    session is started for the first batch that it cannot decode. `payload`, `ports`, `hosts`, `keylog`: as
     for `pipeline.decode`; use the same ones for a lake every time. `carry_secrets`: states of open TLS connections
     include their secrets, so that the next batch can decrypt them.
 
@@ -50,7 +50,8 @@ def ingest(
         pair_ns=_ns(pair_within), forget_ns=_ns(forget_after), late_ns=_ns(late_after), settle_ns=_ns(settle),
         carry_secrets=carry_secrets,
     )  # fmt: skip
-    processes = LocalProcesses() if callable(spark) else None
+    # The caller's main module is not known to bear a second import.
+    processes = LocalProcesses(most=1) if callable(spark) else None
     work = work_of(
         spark,
         processes=processes,

@@ -20,9 +20,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from codec.errors import WirehareError
 from pipeline.output import scratch
 from udfs.arrow.shuffle import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 from udfs.arrow.spool import LOCAL_DIRECTORIES
+from udfs.pairing.schemas import PARTITIONED
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Item = TypeVar("Item")
@@ -39,6 +41,7 @@ Result = TypeVar("Result")
 
 PROCESS_BYTES = 16 << 20  # of captures, for which another process is worth its start
 PROCESS_MEMORY = 1536 << 20  # a process takes up to 1.1 GB
+CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")  # of control groups, version 2
 PRELOADED = ["udfs.sink.writers", "udfs.pairing.flows", "udfs.source.sources"]
 TASKS = 2  # per process after a shuffle, so that processes end at about the same time
 
@@ -52,26 +55,31 @@ class ProcessLost(WirehareError):
 
 
 class LocalProcesses:
-    """Used instead of a Spark session: the work is done by `number` processes, or by this one alone. Close it at the
-    end; it can be used again."""
+    """Used instead of a Spark session: the work is done by `number` processes, or by this one alone; `use_for` takes up
+    to `most` of them (None: `most_processes`). A process imports the main module again, which must therefore do its
+    work under `if __name__ == "__main__"`. Close it at the end; it can be used again."""
 
-    def __init__(self, number: int = 1) -> None:
-        self.number = number
+    def __init__(self, number: int = 1, most: int | None = None) -> None:
+        self.number, self._most = number, most
         self._interrupted = False
         self._thread: int | None = None  # which may be interrupted
         self._stage = 0
         self._futures = list[Future[Any]]()  # of the current stage
         self._pool: ProcessPoolExecutor | None = None
+        self._size = 0  # of the pool
         self._open_end: Connection | None = None  # of a pipe: when it is closed the processes exit
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def use_for(self, size: int) -> Self:
-        """Use as many processes as captures of this size keep busy, up to `most_processes`; start them now."""
-        self.number = max(1, min(most_processes(), size // PROCESS_BYTES))
-        if self.number > 1 and self._pool is None:
-            with _without_interrupts():
-                for _ in range(self.number):
-                    self._processes().submit(os.getpid)
+        """Use as many processes as captures of this size keep busy; start them now. Where the system has no shared
+        memory for a pool, this process works alone."""
+        self.number = max(1, min(self._most or most_processes(), size // PROCESS_BYTES))
+        if self.number > 1:
+            try:
+                self._submit(_nothing, range(self.number))
+            except (OSError, ImportError, NotImplementedError):
+                self._end_processes()
+                self.number = 1
         return self
 
     @property
@@ -108,35 +116,49 @@ class LocalProcesses:
 
     def close(self) -> None:
         """End the processes, remove temporary files."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
-        if self._open_end is not None:
-            self._open_end.close()
+        self._end_processes()
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
 
     def _in_pool(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         try:
-            with _without_interrupts():
-                self._futures = [self._processes().submit(function, item) for item in items]
+            self._futures = self._submit(function, items)
             return [future.result() for future in self._futures]
-        except BrokenProcessPool:
+        except BaseException as error:
+            self._end_processes()  # those that are still at work: what they write must not appear later
+            if not isinstance(error, BrokenProcessPool):
+                raise
             if self._interrupted:
                 raise Interrupted from None
-            raise ProcessLost(
-                "a process that decoded ended before its time, perhaps for lack of memory; nothing was written"
-            ) from None
+            raise ProcessLost("a process ended before its work was done, perhaps for lack of memory") from error
+
+    def _submit(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Future[Result]]:
+        try:
+            return _submitted(self._processes(), function, items)
+        except BrokenProcessPool:  # a process has ended since the last work
+            if self._interrupted:
+                raise
+            self._end_processes()
+            return _submitted(self._processes(), function, items)
 
     def _processes(self) -> ProcessPoolExecutor:
+        if self._size < self.number:
+            self._end_processes()
         if self._pool is None:
             context = multiprocessing.get_context("spawn")  # a fork server fails where TMPDIR is long
             other_end, self._open_end = context.Pipe(duplex=False)
-            self._pool = ProcessPoolExecutor(
-                max(self.number, most_processes()), context, _begin, (other_end, self.directory)
-            )
+            self._pool = ProcessPoolExecutor(self.number, context, _begin, (other_end, self.directory))
+            self._size = self.number
         return self._pool
+
+    def _end_processes(self) -> None:
+        """End the processes at once and wait for that."""
+        pool, self._pool, self._size = self._pool, None, 0
+        if self._open_end is not None:
+            self._open_end.close()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -151,28 +173,36 @@ class LocalProcesses:
 
 
 def most_processes() -> int:
-    """One for each core that this process may use, as far as there is memory for them."""
+    """One for each core that this process may use, as far as the machine or the container has memory for them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # no such file, or 'max'
+        memory = min(memory, int(CONTAINER_MEMORY.read_text()))
     return max(1, min(cores, memory // PROCESS_MEMORY))
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Processes started in the body ignore Ctrl-C, which reaches all processes: the first one decides."""
+def _submitted(
+    pool: ProcessPoolExecutor, function: Callable[[Item], Result], items: Sequence[Item]
+) -> list[Future[Result]]:
+    """Submit tasks. Processes that this starts ignore Ctrl-C, which reaches all processes: the first one decides."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        return [pool.submit(function, item) for item in items]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(pipe: Connection, directory: str) -> None:
     """Called at the start of each process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with, args=(pipe,), daemon=True).start()
     os.environ[LOCAL_DIRECTORIES] = directory
     for module in PRELOADED:
         importlib.import_module(module)
+
+
+def _nothing(number: int) -> None:
+    """A task that starts a process."""
 
 
 def _exit_with(pipe: Connection) -> None:
@@ -257,7 +287,7 @@ class Local:
         return Local(self.processes, [Applied(source, function) for source in self.sources])
 
     def partitioned(self, function: Function) -> Local:
-        return Local(self.processes, [Applied(source, function) for source in self.sources])
+        return self.then(function, PARTITIONED)
 
     def with_rows(self, others: Local) -> Local:
         return Local(self.processes, [*self.sources, *others.sources])

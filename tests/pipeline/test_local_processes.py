@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from pyspark.sql import SparkSession
 import pipeline
 from pipeline.decoding import LOCAL_BYTES, decoded_locally
 from pipeline.schemas import TABLES
+from pipeline.tables import local
 from pipeline.tables.local import Batches, Interrupted, Local, LocalProcesses, ProcessLost
 from udfs.arrow import shuffle
 from udfs.source.options import OptionError
@@ -99,13 +101,29 @@ def test_flows_whose_runs_are_sorted_in_many_pieces_are_whole(
         assert rows(tmp_path / "here" / table) == rows(of_spark / table), table
 
 
-def test_a_flow_is_in_one_bucket_and_rows_without_a_flow_are_in_the_first() -> None:
+def test_a_flow_is_in_one_bucket() -> None:
     flows = [bytes([number]) * 36 for number in range(200)]
     buckets = shuffle.flow_buckets(pa.table({"flow": pa.array([*flows, None, *reversed(flows)], pa.binary())}))
     assert buckets[:200].tolist() == buckets[:200:-1].tolist()
-    assert buckets[200] == 0
     assert len(set(buckets.tolist())) > shuffle.FLOW_BUCKETS / 2
     assert set(buckets.tolist()) <= set(range(shuffle.FLOW_BUCKETS))
+
+
+def test_the_work_of_merging_follows_the_number_of_rows_however_many_files_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One long connection: each file begins where the one before ends."""
+    monkeypatch.setattr(shuffle, "SORTED_BYTES", 1 << 16)
+
+    def calls(pieces: int) -> int:
+        rows = pa.table({"flow": pa.array([bytes(36)] * 4096), "order_ns": pa.array(range(4096))})
+        parts = [rows.slice(begin, 4096 // pieces) for begin in range(0, 4096, 4096 // pieces)]
+        profile = cProfile.Profile()
+        batches = profile.runcall(lambda: list(shuffle.merged(parts, ["flow", "order_ns"])))
+        assert [row["order_ns"] for batch in batches for row in batch.to_pylist()] == list(range(4096))
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert calls(64) < 1.5 * 64 / 16 * calls(16)
 
 
 def test_temporary_files_go_with_the_rows_that_need_them() -> None:
@@ -248,6 +266,100 @@ def test_a_process_that_is_killed_fails_the_work_and_leaves_nothing(
     with pytest.raises(ProcessLost, match="lack of memory"):
         pipeline.write(LocalProcesses(2), captures, str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
+
+
+def identify(number: int) -> int:
+    time.sleep(0.1)
+    return os.getpid()
+
+
+def kill(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_work_after_a_lost_process_is_done_by_new_ones() -> None:
+    """A loop of `wirehare ingest` goes on when an idle process was killed between two batches."""
+    processes = LocalProcesses(2)
+    first = set(processes.run(identify, range(4)))
+    for number in first:
+        os.kill(number, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{number}/cmdline").exists() for number in first) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)  # until the pool has seen it
+    second = set(processes.run(identify, range(4)))
+    assert second
+    assert not second & first
+    with pytest.raises(ProcessLost):
+        processes.run(kill, range(2))
+    assert processes.run(identify, range(4))
+    processes.close()
+
+
+@dataclass(frozen=True)
+class WriteLater:
+    """Number 0 fails; the others write a file, each a little later."""
+
+    directory: str
+
+    def __call__(self, number: int) -> None:
+        if not number:
+            raise OSError("no space")
+        time.sleep(0.3)
+        Path(self.directory, str(number)).touch()
+
+
+def test_nothing_is_written_once_the_work_has_failed(tmp_path: Path) -> None:
+    """An ingest then removes what the batch has written, and lets the next one begin."""
+    processes = LocalProcesses(2)
+    processes.run(identify, range(4))
+    with pytest.raises(OSError, match="no space"):
+        processes.run(WriteLater(str(tmp_path)), range(20))
+    left = len(os.listdir(tmp_path))
+    assert left < 19
+    time.sleep(1)
+    assert len(os.listdir(tmp_path)) == left
+    processes.close()
+
+
+def ignored(number: int) -> tuple[bool, bool]:
+    status = Path("/proc/self/status").read_text()
+    blocked, unheeded = (int(re.findall(rf"{name}:\s*([0-9a-f]+)", status)[0], 16) for name in ("SigBlk", "SigIgn"))
+    bit = 1 << (signal.SIGINT - 1)
+    return bool(blocked & bit), bool(unheeded & bit)
+
+
+def test_processes_ignore_ctrl_c_from_their_start() -> None:
+    processes = LocalProcesses(2)
+    assert set(processes.run(ignored, range(4))) == {(True, True)}
+    processes.close()
+
+
+def test_only_as_many_processes_are_started_as_are_wanted() -> None:
+    processes = LocalProcesses(2)
+    assert len(set(processes.run(identify, range(12)))) <= 2
+    processes.number = 3
+    assert len(set(processes.run(identify, range(12)))) <= 3
+    assert LocalProcesses(most=1).use_for(1 << 40).number == 1
+    processes.close()
+
+
+def test_without_shared_memory_this_process_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> NoReturn:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("pipeline.tables.local.ProcessPoolExecutor", refuse)
+    processes = LocalProcesses(most=2).use_for(1 << 40)
+    assert processes.run(identify, range(2)) == [os.getpid()] * 2
+
+
+def test_a_container_with_little_memory_has_few_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text(f"{2 << 30}\n")
+    monkeypatch.setattr(local, "CONTAINER_MEMORY", tmp_path / "memory.max")
+    assert local.most_processes() == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert local.most_processes() > 1
 
 
 JOB = """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_fields import column
 
 from codec.hashes import rows as hashing
-from udfs.pairing.hashes import hashed
+from udfs.arrow.hashing import hashed
 from udfs.pairing.routes import broker_fields, nodes
 
 ADDRESSES = {

@@ -82,13 +82,20 @@ def test_scratch_goes_where_spark_would_put_it(tmp_path: Path, monkeypatch: pyte
     scratch.private.cache_clear()
 
 
+def process_umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
 def test_workers_take_back_the_umask_of_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0o027)
     try:
         with scratch.private_umask("somewhere"):
-            assert umask.umask() == 0o077
+            assert process_umask() == 0o077
+            assert umask.umask() == 0o027  # what a decode meanwhile publishes its tables with
             assert os.environ[scratch.LOCAL_DIRS] == "somewhere"
-            program = "import udfs, udfs.arrow.umask as u; print(oct(u.umask()))"
+            program = "import os, udfs; print(oct(os.umask(0)))"
             ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         assert ran.stdout == "0o27\n"
         assert umask.umask() == 0o027

@@ -3,11 +3,12 @@
     files = write_sorted(batches, directory, flow_buckets, order=("flow", "order_ns"))
     for batch in read_sorted(files, buckets, order=("flow", "order_ns")): ...
 
-Memory is bounded however many rows a bucket has: about SORTED_BYTES in the writer and in the reader.
+However many rows a bucket has, the writer and the reader hold about SORTED_BYTES of rows of similar sizes.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
 import uuid
 from bisect import bisect_right
@@ -20,11 +21,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from udfs.arrow.rows import in_one, numbers_of, truth_of
+from udfs.arrow.rows import in_one, numbers_of
 
 SORTED_BYTES = 64 << 20  # sorted at a time
 BATCH_ROWS = 10_000
-FLOW_BYTES, FLOW_BUCKETS = 36, 64
+FLOW_BUCKETS = 64
 BUCKET = "__bucket"
 Buckets = Callable[[pa.Table], NDArray[np.int64]]
 
@@ -44,15 +45,10 @@ def column_buckets(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def flow_buckets(rows: pa.Table) -> NDArray[np.int64]:
-    """The bucket of TCP_RUNS rows: from a hash of the flow, 0 without one."""
-    flows = in_one(rows["flow"])
-    keys = flows.drop_null().cast(pa.binary(FLOW_BYTES))
-    words = np.frombuffer(keys.buffers()[1], "<u4").reshape(-1, FLOW_BYTES // 4)[keys.offset :][: len(keys)]
-    factors = np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, FLOW_BYTES // 4 + 1, dtype=np.uint64)  # odd
-    hashes = (words * factors).sum(axis=1, dtype=np.uint64)
-    buckets = np.zeros(len(flows), np.int64)
-    buckets[truth_of(flows.is_valid())] = (hashes >> np.uint64(40)) % np.uint64(FLOW_BUCKETS)
-    return buckets
+    """The bucket of TCP_RUNS rows, from a hash of the flow."""
+    from udfs.arrow.hashing import hashed  # not above: it comes with kernels, which only workers need
+
+    return (hashed(in_one(rows["flow"])).view(np.uint64) % np.uint64(FLOW_BUCKETS)).astype(np.int64)
 
 
 def write_sorted(
@@ -109,24 +105,32 @@ def merged(parts: Sequence[pa.Table], order: Sequence[str]) -> Iterator[pa.Recor
             yield from part.to_batches(max_chunksize=BATCH_ROWS)
         return
     share = SORTED_BYTES // max(1, len(parts))
-    windows = [max(1, share * len(part) // max(1, part.nbytes)) for part in parts]  # rows
+    windows = [max(1, share * len(part) // max(1, part.nbytes)) for part in parts]  # rows read at a time
     begins = [0] * len(parts)
-    while any(begin < len(part) for begin, part in zip(begins, parts, strict=True)):
-        ends = [min(begin + window, len(part)) for begin, window, part in zip(begins, windows, parts, strict=True)]
-        # No row behind a window comes before the window's last row.
-        lasts = [_key(part, order, end - 1) for part, end in zip(parts, ends, strict=True) if end < len(part)]
-        if lasts:
-            last = min(lasts)
-            ends = [
-                bisect_right(range(end), last, begin, end, key=partial(_key, part, order))
-                for part, begin, end in zip(parts, begins, ends, strict=True)
-            ]
-        rows = pa.concat_tables(
-            part.slice(begin, end - begin) for part, begin, end in zip(parts, begins, ends, strict=True)
-        )
-        ordered = rows.sort_by([(name, "ascending") for name in order])
+    waiting = [(_key(part, order, 0), number) for number, part in enumerate(parts) if len(part)]
+    heapq.heapify(waiting)
+    while waiting:
+        # The parts whose next rows come first. What a part has behind its window comes after the window's last row.
+        read, last = list[int](), None
+        while waiting and (last is None or waiting[0][0] <= last):
+            number = heapq.heappop(waiting)[1]
+            read.append(number)
+            end = begins[number] + windows[number]
+            if end < len(parts[number]):
+                key = _key(parts[number], order, end - 1)
+                last = key if last is None else min(last, key)
+        slices = []
+        for number in read:
+            part, begin = parts[number], begins[number]
+            end = min(begin + windows[number], len(part))
+            if last is not None:
+                end = bisect_right(range(end), last, begin, end, key=partial(_key, part, order))
+            slices.append(part.slice(begin, end - begin))
+            begins[number] = end
+            if end < len(part):
+                heapq.heappush(waiting, (_key(part, order, end), number))
+        ordered = pa.concat_tables(slices).sort_by([(name, "ascending") for name in order])
         yield from ordered.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-        begins = ends
 
 
 def _key(rows: pa.Table, order: Sequence[str], row: int) -> list[tuple[bool, Any]]:

@@ -40,7 +40,10 @@ def private() -> Iterator[None]:
 
 
 def umask() -> int:
-    """The umask of this process."""
+    """The umask of the user: that of this process, except while it starts a JVM."""
+    mode = os.environ.get(USER_UMASK, "").partition(" ")[0]
+    if mode:
+        return int(mode, 8)
     with suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:  # Linux: nothing is changed
         found = re.search(r"^Umask:\s*([0-7]+)$", status.read(), re.MULTILINE)
         if found:

@@ -23,9 +23,9 @@ from codec.checks.state import NONE, State, new_state, with_room
 from codec.conversation.sessions.semantics import COORDINATES, COORDINATOR
 from codec.sides import SIDES
 from udfs.arrow.fields import Values, are_objects, counted, elements, fields, fields_and_insides, texts, values_of
+from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, places_where
 from udfs.arrow.types import arrow_schema
-from udfs.pairing.hashes import hashed
 from udfs.schemas import field
 
 Integers = NDArray[np.int64]

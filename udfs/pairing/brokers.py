@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, numbers_of, one_of, truth_of
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
-from udfs.pairing.hashes import hashed
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, ID_COLUMNS
 
 NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open

@@ -1,4 +1,4 @@
-"""Hashes of rows over Arrow columns; labels: hashes of what brokers preserve of headers and properties."""
+"""Labels: hashes of what brokers preserve of headers and properties."""
 
 from __future__ import annotations
 
@@ -7,31 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from codec.hashes.rows import mix_numbers, mix_texts, new_lanes
 from codec.pairing.state import CLASSIC
 from codec.variant.entries import mix_entries, names_of
-from udfs.arrow.fields import heap_of, values_of
-from udfs.arrow.rows import fixed, numbers_of
-
-
-def hashed(*columns: pa.Array, seed: int = 0) -> NDArray[np.int64]:
-    """A hash of each row over all columns (texts, integers; null is a value)."""
-    lanes = new_lanes(len(columns[0]), seed)
-    for column in columns:
-        present = np.ascontiguousarray(column.is_valid().to_numpy(zero_copy_only=False)).view(np.uint8)
-        if pa.types.is_integer(column.type):
-            mix_numbers(fixed(numbers_of(column)), present, lanes)
-        else:
-            heap = heap_of(column)
-            mix_texts(heap.octets, heap.ends, present, lanes)
-    columns_mixed = np.full(len(lanes), len(columns))
-    mix_numbers(fixed(columns_mixed), np.ones(len(lanes), np.uint8), lanes)  # mixes in the last column
-    low, high = lanes.T.astype(np.uint64)
-    whole: NDArray[np.int64] = (high << np.uint64(32) | low).view(np.int64)
-    return whole
-
+from udfs.arrow.fields import values_of
+from udfs.arrow.hashing import hashed
 
 BY_ID, BY_BODY, IDENTITY, ROUTE, SOURCE, BODY, LABEL, COMMON = range(8)  # seeds: what a hash is of
 # Headers that brokers and their plugins add, change or remove; '*': any ending. RabbitMQ (its documentation: Dead

@@ -18,11 +18,12 @@ from pyarrow import fs
 from pyarrow import parquet as pq
 
 from codec.pairing.state import CLASSIC, DELIVERY, PUBLISH, TO_ADDRESS, TO_EXCHANGE, TO_QUEUE, V0_10_FAMILY, V1_0_FAMILY
+from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import Index, numbers_of, one_of, picked, truth_of, with_parts
 from udfs.arrow.types import VARIANT
 from udfs.pairing.flows import TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
-from udfs.pairing.hashes import BODY, BY_BODY, BY_ID, IDENTITY, ROUTE, SOURCE, hashed, labels
+from udfs.pairing.hashes import BODY, BY_BODY, BY_ID, IDENTITY, ROUTE, SOURCE, labels
 from udfs.pairing.routes import broker_fields, nodes
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS, PAIRING_COLUMNS
 

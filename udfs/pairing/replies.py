@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import numbers_of, one_of
 from udfs.pairing.brokers import joined
 from udfs.pairing.flows import RPC_REPLY
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
-from udfs.pairing.hashes import hashed
 from udfs.pairing.pairable import Rules, filled
 from udfs.pairing.schemas import KEY_COLUMNS, REPLY_COLUMNS
 

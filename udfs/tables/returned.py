@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from codec.conversation.channels.returns import CONFIRM, OPEN, PENDING, PUBLISH, RETURN, RETURNED, matched
 from codec.conversation.settled import Frames
 from codec.conversation.states import places
+from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import fixed, numbers_of, places_where, truth_of
-from udfs.pairing.hashes import hashed
 from udfs.tables.settled import RETURNED as ARROW_RETURNED
 
 Integers = NDArray[np.int64]
