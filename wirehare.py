@@ -7,7 +7,8 @@
     tables.messages.groupBy("outcome").count().show()
     wirehare.plots.ladder(tables)
 
-`decode` and `load` give tables, `session` the Spark session, `plots` pictures; the other names are those of `pipeline`
+`decode` and `load` give tables, `session` the Spark session, `LocalProcesses` writes tables without one, `plots`
+pictures; the other names are those of `pipeline`
 (`latency`, `findings`, `cut` and so on), and `register` adds the SQL functions to a session. Importing this module
 takes no time and starts nothing: what is behind a name is imported when the name is first used.
 """
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pipeline import views as views
     from pipeline import write as write
     from pipeline.session import session as session
+    from pipeline.tables.processes import LocalProcesses as LocalProcesses
     from udfs import register as register
 
 # Name -> the module that it is imported from; a module itself has an empty name there.
@@ -52,6 +54,7 @@ HOMES = {
     "plots": ("pipeline.plots", ""),
     "views": ("pipeline.views", ""),
     "session": ("pipeline.session", "session"),
+    "LocalProcesses": ("pipeline.tables.processes", "LocalProcesses"),
     "register": ("udfs", "register"),
     "WirehareError": ("codec.errors", "WirehareError"),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -28,6 +29,8 @@ from benchmarks.processes import peaks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipeline.tables.processes import LocalProcesses
 
 # The fields that come closest to the columns of `frames`. Of the arguments and properties only the hot ones: `frames`
 # has them all, tshark would be slower.
@@ -50,7 +53,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Contender:
-    """`what` is measured; `place`: its process ('kernels', 'session', or 'command': one of its own each time)."""
+    """`what` is measured; `place`: its process ('kernels', 'session', 'processes' without Spark, or 'command': one
+    of its own each time)."""
 
     what: str
     place: str
@@ -115,12 +119,9 @@ def floor(task: Task) -> None:
 
 def write_frames(task: Task) -> None:
     """Table frames, as `wirehare decode` writes it."""
-    from pipeline.decoding import decode_into
-    from pipeline.output.place import place
+    import pipeline
 
-    output = place(str(task.work / "frames"))
-    output.remove()
-    decode_into(spark(task), str(task.capture), output, ["frames"])
+    pipeline.write(spark(task), str(task.capture), str(task.work / "frames"), tables=["frames"], overwrite=True)
 
 
 def write_tables(task: Task) -> None:
@@ -132,6 +133,28 @@ def write_tables(task: Task) -> None:
         code = main(["decode", str(task.capture), "--output", str(task.work / "tables"), "--overwrite"])
     if code:
         raise RuntimeError(f"wirehare decode ended with {code}")
+
+
+# ---- local processes without Spark, which stay -----------------------------------------------------------------------
+
+
+@functools.cache
+def processes() -> LocalProcesses:
+    from pipeline.tables.processes import LocalProcesses
+
+    return LocalProcesses()
+
+
+def local_frames(task: Task) -> None:
+    import pipeline
+
+    pipeline.write(processes(), str(task.capture), str(task.work / "local"), tables=["frames"], overwrite=True)
+
+
+def local_tables(task: Task) -> None:
+    import pipeline
+
+    pipeline.write(processes(), str(task.capture), str(task.work / "local"), overwrite=True)
 
 
 # ---- processes of their own -----------------------------------------------------------------------------------------
@@ -181,6 +204,8 @@ CONTENDERS = {
     "floor": Contender("floor job: read, shuffle, identity", "session", floor),
     "frames": Contender("frames to Parquet, warm session", "session", write_frames),
     "tables": Contender("all tables to Parquet, warm session", "session", write_tables),
+    "frames, local": Contender("frames to Parquet, local processes", "processes", local_frames),
+    "tables, local": Contender("all tables to Parquet, local processes", "processes", local_tables),
     "frames, cold": Contender("wirehare decode --tables frames, whole process", "command", cold_frames),
     "tables, cold": Contender("wirehare decode, whole process", "command", cold_tables),
     "tshark fields": Contender("tshark -T fields, columns of frames", "command", tshark_fields),

@@ -39,7 +39,7 @@ from pipeline.lake.log import Log
 from pipeline.lake.options import Options
 from pipeline.lake.place import open_lake
 from pipeline.session import session
-from pipeline.tables.local import LocalProcesses
+from pipeline.tables.processes import LocalProcesses
 
 VERSION, HEARTBEAT = "0-9-1", bytes([8, 0, 0, 0, 0, 0, 0, 0xCE])
 SPAN = 10  # batches that a figure is the median of

@@ -67,7 +67,7 @@ def descendants(of: int) -> Iterator[tuple[int, str]]:
 def kind(command: str) -> str:
     """What a process is, by its command line."""
     program = command.split(" ")[0]
-    if "pyspark.daemon" in command or "multiprocessing.spawn" in command:
+    if "pyspark.daemon" in command or "tables/worker.py" in command:
         return WORKER
     return JVM if "java" in program else DRIVER if "python" in program else OTHER
 

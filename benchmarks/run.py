@@ -2,8 +2,8 @@
 
 All contenders (benchmarks/contenders.py) are measured in turns, so that a slow minute of the machine hits all of them;
 medians are printed, with processor time (of the process and all below it), peak memory by kind of process, and how many
-times as long each takes as tshark and as the floor job. Budgets are compared in the end. Those in a session run once
-before, which is the line "first". The figures are also written as JSON.
+times as long each takes as tshark and as the floor job. Budgets are compared in the end. Those in a session
+or in local processes run once before, which is the line "first". The figures are also written as JSON.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks.profiles import PROFILES
 
 SLICES = {"tshark ek": 100_000, "scapy": 20_000}  # packets; both take minutes for a GB
 FIRST = "first: "
+WARM = ("session", "processes")  # where the first time is longer
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ BUDGETS = (
     Budget("all tables: as fast as tshark -T fields, times", "tshark fields", "tables", 5),
     Budget("all tables: as fast as tshark -T ek, times", "tshark ek", "tables", 50),
     Budget("all tables: as long as the floor job, times", "tables", "floor", 3, at_least=False),
+    Budget("frames, local processes: as fast as tshark, times", "tshark fields", "frames, local", 10),
+    Budget("all tables, local processes: as fast as tshark, times", "tshark fields", "tables, local", 5),
+    Budget("all tables, cold: as fast as tshark, times", "tshark fields", "tables, cold", 2.5),
 )
 
 
@@ -89,8 +93,9 @@ def measure(task: Task, names: list[str], runs: int) -> dict[str, Measured]:
         if "kernels" in runners:
             runners["kernels"].do(PREPARE, task)
         for name in names:
-            if CONTENDERS[name].place == "session":
-                runners["session"].measure(name, task, figures.setdefault(FIRST + name, Measured()))
+            place = CONTENDERS[name].place
+            if place in WARM:
+                runners[place].measure(name, task, figures.setdefault(FIRST + name, Measured()))
         for _ in range(runs):
             for name in names:
                 runners[CONTENDERS[name].place].measure(name, task, figures[name])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.local import LocalProcesses
+    from pipeline.tables.processes import LocalProcesses
 
 REFRESH_SECONDS = 0.25
 LARGE = 10_000
@@ -116,7 +116,7 @@ def redraw(
 
 def active_stages(spark: SparkSession | LocalProcesses | None) -> dict[int, tuple[int, int]]:
     """Active stages: number -> (completed tasks, all tasks); empty if the session does not provide them."""
-    from pipeline.tables.local import LocalProcesses  # not above: --help needs no Spark
+    from pipeline.tables.processes import LocalProcesses  # not above: --help needs no Spark
 
     if spark is None:
         return {}

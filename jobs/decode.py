@@ -25,7 +25,7 @@ from jobs.stopping import run_interruptibly
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipeline.tables.local import LocalProcesses
+    from pipeline.tables.processes import LocalProcesses
 
 
 EPILOG = f"""examples:
@@ -122,10 +122,13 @@ def decode_captures(
 ) -> tuple[SparkSession | None, int]:
     """Decode; return the Spark session that was started for it, if any, and the exit code. If it is decoded
     without Spark, `meanwhile` is called first."""
-    import pipeline
+    from udfs.arrow.imports import without_pandas
+
+    with without_pandas():
+        import pipeline
     from pipeline.decoding import decoded_locally
     from pipeline.output.place import place
-    from pipeline.tables.local import LocalProcesses
+    from pipeline.tables.processes import LocalProcesses
     from udfs.decode.key_logs import require_key_logs
     from udfs.source.paths import anchored, require_capture, resolve
 
@@ -139,13 +142,13 @@ def decode_captures(
     sessions: list[SparkSession | LocalProcesses] = []
 
     def begin() -> SparkSession | LocalProcesses:
-        from codec.compiler.kernel import all_compiled, interpreted
+        from codec.compiler.kernel import all_compiled
         from pipeline.session import has_session
 
         ready = all_compiled() or interpret_while_cold(byte_size)
         if ready and not has_session() and decoded_locally([file.uri for file in files]):
             meanwhile()
-            sessions.append(LocalProcesses() if interpreted() else LocalProcesses().use_for(byte_size))
+            sessions.append(LocalProcesses())
             return sessions[0]
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(import_modules)

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from jobs.arguments import add_captures, add_filter
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from pipeline.lake.batches import Ingest
-    from pipeline.tables.local import LocalProcesses
+    from pipeline.tables.processes import LocalProcesses
 
 EPILOG = """examples:
   wirehare ingest captures/ --lake lake --every 60s
@@ -118,11 +118,14 @@ def exit_statuses() -> ExitStatuses:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ingest as the arguments say; return the exit code."""
-    from pipeline.lake.batches import Ingest
+    from udfs.arrow.imports import without_pandas
+
+    with without_pandas():
+        from pipeline.lake.batches import Ingest
     from pipeline.lake.ingest import key_logs, work_of
     from pipeline.lake.options import Options
     from pipeline.session import has_session
-    from pipeline.tables.local import LocalProcesses
+    from pipeline.tables.processes import LocalProcesses
     from udfs.source.paths import PathError, resolve
 
     def ns(seconds: float) -> int:
@@ -162,7 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print_status(f"Finished the commit of batch {ingest.resumed}, which an earlier run had started")
             return rounds(ingest, arguments)
 
-    with closing(processes):
+    with processes:
         return run_interruptibly(follow, sessions)
 
 

@@ -17,7 +17,8 @@ from pipeline.output.place import Place
 from pipeline.schemas import WORKER_TABLES
 from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import OnSpark, Rows
-from pipeline.tables.local import Applied, Batches, Local, LocalProcesses
+from pipeline.tables.local import Applied, Batches, Local
+from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.shuffle import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS
 from udfs.source.suggestions import suggesting
@@ -249,9 +250,14 @@ def _source(
 def decoded_locally(places: Sequence[str]) -> bool:
     """Whether local processes should decode these captures: files of this machine with up to LOCAL_BYTES in all. Raises
     PathError."""
+    return _local(places) and byte_size(places) <= LOCAL_BYTES
+
+
+def byte_size(places: Sequence[str]) -> int:
+    """The size of captures, as far as it is known without reading them. Raises PathError."""
     from udfs.source.paths import resolve
 
-    return _local(places) and sum(file.expected_size for file in resolve(places)) <= LOCAL_BYTES
+    return sum(file.expected_size for file in resolve(places))
 
 
 def in_one_task(places: Sequence[str]) -> bool:

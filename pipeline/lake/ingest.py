@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from pipeline.lake.options import Options
-from pipeline.tables.local import LocalProcesses
+from pipeline.tables.processes import LocalProcesses
 
 if TYPE_CHECKING:
     from pipeline.lake.batch import Work
@@ -32,8 +32,8 @@ def ingest(
 ) -> list[dict[str, Any]]:
     """Append new captures to a lake, which is created if there is none; returns the new rows of its table batches.
 
-    `spark`: the session, or a function that starts one; then this process decodes batches of local captures, and the
-    session is started for the first batch that it cannot decode. `payload`, `ports`, `hosts`, `keylog`: as
+    `spark`: the session, or a function that starts one; then local processes decode batches of local captures, and the
+    session is started for the first batch that they cannot decode. `payload`, `ports`, `hosts`, `keylog`: as
     for `pipeline.decode`; use the same ones for a lake every time. `carry_secrets`: states of open TLS connections
     include their secrets, so that the next batch can decrypt them.
 
@@ -50,18 +50,17 @@ def ingest(
         pair_ns=_ns(pair_within), forget_ns=_ns(forget_after), late_ns=_ns(late_after), settle_ns=_ns(settle),
         carry_secrets=carry_secrets,
     )  # fmt: skip
-    # The caller's main module is not known to bear a second import.
-    processes = LocalProcesses(most=1) if callable(spark) else None
+    processes = LocalProcesses()
     work = work_of(
         spark,
-        processes=processes,
+        processes=processes if callable(spark) else None,
         payload=payload,
         ports=ports,
         hosts=hosts,
         key_logs=key_logs(keylog),
         carry_secrets=carry_secrets,
     )
-    with Ingest.into(lake, work, options) as ingesting:
+    with processes, Ingest.into(lake, work, options) as ingesting:
         return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
 
 

@@ -29,7 +29,8 @@ from pipeline.session import grouping_settings, plan_settings, settings
 from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import OnSpark, Rows
 from pipeline.tables.flows import paired, row_groups, shares
-from pipeline.tables.local import Batches, Local, LocalProcesses
+from pipeline.tables.local import Batches, Local
+from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
 from udfs.source.lake import partition_of
 
@@ -171,7 +172,7 @@ class LakeWork:
         else the session."""
         if self.processes is None or not (interpreted() or all_compiled()):
             return self.spark
-        return self.processes.use_for(0 if interpreted() else size)
+        return self.processes.use_for(size)
 
     def _running(self, spark: SparkSession | LocalProcesses, pairing: bool = False) -> AbstractContextManager[None]:
         if isinstance(spark, LocalProcesses):

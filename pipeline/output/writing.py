@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, decode_into
+from pipeline.decoding import FLOW_INPUTS, PacketFilter, Time, byte_size, decode_into
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.output.swap import staged
@@ -31,10 +31,10 @@ from pipeline.session import (
     settings,
 )
 from pipeline.tables.flows import write_flows
-from pipeline.tables.local import LocalProcesses
+from pipeline.tables.processes import LocalProcesses
 from udfs.schemas import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
-from udfs.source.paths import PathError
+from udfs.source.paths import PathError, anchored
 from udfs.source.suggestions import suggesting, unknown
 
 # The table of an audit; it is removed when the other tables are replaced.
@@ -90,12 +90,12 @@ def write(
     """Write the tables of captures as Parquet files below the directory `output`; return the rows of table captures.
 
     `spark`: the session, or a function that starts one, which is called after `output` was checked; for captures of
-    this machine (`pipeline.decoding.decoded_locally`) it may be `LocalProcesses`, which are closed. `tables`: default
-    all. `overwrite`: replace the tables in `output`. `payload` and the following arguments: see `pipeline.decode`.
+    this machine (`pipeline.decoding.decoded_locally`) also `LocalProcesses`, which are faster. `tables`: default all.
+    `overwrite`: replace the tables in `output`. `payload` and the following arguments: see `pipeline.decode`.
     Raises OutputError; PathError if no file is a capture; ValueError for an unknown table. If it raises, the old output
     is unchanged.
     """
-    wanted = list(tables or TABLES)
+    wanted, given = list(tables or TABLES), [paths] if isinstance(paths, str) else paths
     for name in wanted:
         if name not in TABLES:
             raise ValueError(unknown("table", name, TABLES))
@@ -103,17 +103,19 @@ def write(
     with staged(output, known=(*TABLES, FINDINGS), overwrite=overwrite) as stage:
         stage.scratch.create()
         session = spark() if callable(spark) else spark
+        if isinstance(session, LocalProcesses):
+            session.use_for(byte_size([anchored(path) for path in given]))
         if isinstance(session, SparkSession) and not on_one_machine(session):
             stage.publish()  # executors of another user write there
             stage.scratch.publish()
         try:
-            _write(session, [paths] if isinstance(paths, str) else paths, stage, wanted, payload, progress, chosen)
+            _write(session, given, stage, wanted, payload, progress, chosen)
         except BaseException:
             with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
                 session.interruptAll()  # they would go on writing to a stage that is being removed
             raise
         finally:
-            if isinstance(session, LocalProcesses):
+            if isinstance(session, LocalProcesses) and callable(spark):
                 session.close()
         rows: list[dict[str, Any]] = parquet.read(stage.child("captures"), TABLES["captures"].names).to_pylist()
         if not any(row["format"] for row in rows):  # else good tables would be replaced by empty ones

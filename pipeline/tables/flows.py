@@ -24,7 +24,8 @@ from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.exchange import OnSpark, Rows
-from pipeline.tables.local import Batches, Local, LocalProcesses
+from pipeline.tables.local import Batches, Local
+from pipeline.tables.processes import LocalProcesses
 from pipeline.tables.roles import DELIVERIES
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS_DDL, CONNECTION_COLUMNS
 

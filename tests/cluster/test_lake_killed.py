@@ -29,7 +29,7 @@ from pipeline.lake.log import Log
 from pipeline.lake.place import is_lake, open_lake
 from pipeline.output.place import place
 from pipeline.schemas import TABLES
-from pipeline.tables.local import LocalProcesses
+from pipeline.tables.processes import LocalProcesses
 
 pytestmark = pytest.mark.cluster
 

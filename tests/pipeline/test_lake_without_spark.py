@@ -16,7 +16,7 @@ import pipeline
 from pipeline import TABLES
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
-from pipeline.tables.local import LocalProcesses
+from pipeline.tables.processes import LocalProcesses
 
 BATCHES, FOREVER_S = 6, 3e9  # captures are of several years
 # Of each version; a stream, requests and replies, a transaction, bytes that are lost.

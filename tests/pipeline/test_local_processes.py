@@ -29,8 +29,9 @@ from pyspark.sql import SparkSession
 import pipeline
 from pipeline.decoding import LOCAL_BYTES, decoded_locally
 from pipeline.schemas import TABLES
-from pipeline.tables import local
-from pipeline.tables.local import Batches, Interrupted, Local, LocalProcesses, ProcessLost
+from pipeline.tables import processes as local_processes
+from pipeline.tables.local import Batches, Local
+from pipeline.tables.processes import Interrupted, LocalProcesses, ProcessLost
 from udfs.arrow import shuffle
 from udfs.source.options import OptionError
 from udfs.source.paths import PathError
@@ -268,25 +269,37 @@ def test_a_process_that_is_killed_fails_the_work_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that decode nothing start without kernels."""
+    monkeypatch.setattr(local_processes, "PRELOADED", [])
+
+
 def identify(number: int) -> int:
     time.sleep(0.1)
     return os.getpid()
+
+
+def running(number: int) -> bool:
+    """Whether a process has not ended; one that is only waited for has."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except OSError:
+        return False
 
 
 def kill(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_work_after_a_lost_process_is_done_by_new_ones() -> None:
+def test_work_after_a_lost_process_is_done_by_new_ones(bare: None) -> None:
     """A loop of `wirehare ingest` goes on when an idle process was killed between two batches."""
     processes = LocalProcesses(2)
     first = set(processes.run(identify, range(4)))
     for number in first:
         os.kill(number, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{number}/cmdline").exists() for number in first) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)  # until the pool has seen it
+    for number in first:
+        os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
     second = set(processes.run(identify, range(4)))
     assert second
     assert not second & first
@@ -309,7 +322,7 @@ class WriteLater:
         Path(self.directory, str(number)).touch()
 
 
-def test_nothing_is_written_once_the_work_has_failed(tmp_path: Path) -> None:
+def test_nothing_is_written_once_the_work_has_failed(bare: None, tmp_path: Path) -> None:
     """An ingest then removes what the batch has written, and lets the next one begin."""
     processes = LocalProcesses(2)
     processes.run(identify, range(4))
@@ -322,20 +335,48 @@ def test_nothing_is_written_once_the_work_has_failed(tmp_path: Path) -> None:
     processes.close()
 
 
-def ignored(number: int) -> tuple[bool, bool]:
-    status = Path("/proc/self/status").read_text()
-    blocked, unheeded = (int(re.findall(rf"{name}:\s*([0-9a-f]+)", status)[0], 16) for name in ("SigBlk", "SigIgn"))
-    bit = 1 << (signal.SIGINT - 1)
-    return bool(blocked & bit), bool(unheeded & bit)
+def group(number: int) -> int:
+    return os.getpgrp()
 
 
-def test_processes_ignore_ctrl_c_from_their_start() -> None:
-    processes = LocalProcesses(2)
-    assert set(processes.run(ignored, range(4))) == {(True, True)}
-    processes.close()
+def test_ctrl_c_on_a_terminal_does_not_reach_the_processes(bare: None) -> None:
+    """It reaches the process group of the job."""
+    with LocalProcesses(2) as processes:
+        assert os.getpgrp() not in processes.run(group, range(4))
 
 
-def test_only_as_many_processes_are_started_as_are_wanted() -> None:
+class Unlike(Exception):
+    """Can be pickled, but not made again."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one}, not {other}")
+
+
+def fail(number: int) -> NoReturn:
+    raise Unlike("this", "that")
+
+
+def loaded(module: str) -> bool:
+    return module in sys.modules
+
+
+def say(number: int) -> int:
+    print("a line for people", flush=True)
+    return number
+
+
+def test_an_error_that_cannot_be_pickled_is_reported_with_its_place(bare: None) -> None:
+    with LocalProcesses(2) as processes, pytest.raises(RuntimeError, match=r"in fail\n(.*\n)+.*Unlike: this"):
+        processes.run(fail, range(2))
+
+
+def test_what_a_function_prints_goes_to_standard_error(bare: None, capfd: pytest.CaptureFixture[str]) -> None:
+    with LocalProcesses(2) as processes:
+        assert processes.run(say, range(4)) == list(range(4))
+    assert capfd.readouterr() == ("", "a line for people\n" * 4)
+
+
+def test_only_as_many_processes_are_started_as_are_wanted(bare: None) -> None:
     processes = LocalProcesses(2)
     assert len(set(processes.run(identify, range(12)))) <= 2
     processes.number = 3
@@ -344,36 +385,57 @@ def test_only_as_many_processes_are_started_as_are_wanted() -> None:
     processes.close()
 
 
-def test_without_shared_memory_this_process_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object) -> NoReturn:
-        raise OSError(30, "Read-only file system")
+def test_where_no_process_can_be_started_this_one_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> NoReturn:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("pipeline.tables.local.ProcessPoolExecutor", refuse)
+    monkeypatch.setattr("subprocess.Popen", refuse)
     processes = LocalProcesses(most=2).use_for(1 << 40)
     assert processes.run(identify, range(2)) == [os.getpid()] * 2
 
 
+def test_a_process_does_not_load_pandas() -> None:
+    """It takes as long as all kernels; pyarrow would load it to know its types."""
+    with LocalProcesses(2) as processes:
+        assert processes.run(loaded, ["pandas", "udfs.sink.writers"]) == [False, True]
+
+
+def test_pandas_that_was_not_wanted_can_still_be_used() -> None:
+    code = """
+from udfs.arrow.imports import without_pandas
+with without_pandas():
+    import pyarrow.dataset
+import sys
+assert "pandas" not in sys.modules
+rows = pyarrow.table({"a": [1]}).to_pandas()
+import pandas
+assert pyarrow.table({"b": rows["a"]}) == pyarrow.Table.from_pandas(rows.rename(columns={"a": "b"})).cast(
+    pyarrow.schema([("b", pyarrow.int64())])
+)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
 def test_a_container_with_little_memory_has_few_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "memory.max").write_text(f"{2 << 30}\n")
-    monkeypatch.setattr(local, "CONTAINER_MEMORY", tmp_path / "memory.max")
-    assert local.most_processes() == 1
+    monkeypatch.setattr(local_processes, "CONTAINER_MEMORY", tmp_path / "memory.max")
+    assert local_processes.most_processes() == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
     (tmp_path / "memory.max").write_text("max\n")
-    assert local.most_processes() > 1
+    assert local_processes.most_processes() > 1
 
 
+# Without `if __name__ == "__main__"`, which `multiprocessing` would require.
 JOB = """
-import os, time
+import time
+import pipeline.tables.processes
 from pipeline.tables.local import LocalProcesses
 
-def identify(number):
-    time.sleep(0.2)
-    return os.getpid()
-
-if __name__ == "__main__":
-    processes = LocalProcesses(2)
-    print(*set(processes.run(identify, range(4))), flush=True)
-    processes.run(time.sleep, [600, 600])
+pipeline.tables.processes.PRELOADED = []
+processes = LocalProcesses(2)
+processes.run(time.sleep, [0.2] * 4)
+print(*(process.pid for process in processes._processes), flush=True)
+processes.run(time.sleep, [600, 600])
 """
 
 
@@ -387,12 +449,12 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     job.kill()
     job.wait()
     deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{number}/cmdline").exists() for number in numbers) and time.monotonic() < deadline:
+    while any(map(running, numbers)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [number for number in numbers if Path(f"/proc/{number}/cmdline").exists()]
+    assert not any(map(running, numbers))
 
 
-def test_work_of_several_processes_is_interrupted(captures: str, tmp_path: Path) -> None:
+def test_work_of_several_processes_is_interrupted(bare: None) -> None:
     processes, ended = LocalProcesses(2), Future[None]()
 
     def work() -> None:

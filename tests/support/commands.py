@@ -6,7 +6,7 @@ import sys
 
 LIMITS = {
     "Spark": "import pipeline.decoding; pipeline.decoding.LOCAL_BYTES = -1",
-    "processes": "import pipeline.tables.local; pipeline.tables.local.PROCESS_BYTES = 1",
+    "processes": "import pipeline.tables.processes; pipeline.tables.processes.PROCESS_BYTES = 1",
 }
 MAIN = """
 if __name__ == "__main__":
