@@ -6,12 +6,14 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 import numba
 import numpy as np
 import pytest
 from guarded_arrays import guard_all
 from hypothesis import settings
+from once import Once, filled_once
 from pyspark.sql import SparkSession
 
 from codec.compiler.kernel import LazyKernel
@@ -34,7 +36,7 @@ if numba.config.DISABLE_JIT:
 
 # Files that take ten seconds or more, the longest first.
 LONGEST = (
-    "test_cli", "test_findings", "test_findings_captures", "test_clocks", "test_tls_secrets", "test_functions_sql",
+    "test_cli", "test_findings", "test_clocks", "test_tls_secrets", "test_functions_sql",
     "test_lake", "test_lake_job", "test_audit_job", "test_nightly", "test_invariance", "test_tables_of",
     "test_lake_batches", "test_tables_batches", "test_odd_texts", "test_secrets_of_damaged_logins", "test_fuzz",
     "test_scratch", "test_connection_state", "test_lake_faults", "test_order_far_apart", "test_tls_handshakes",
@@ -73,6 +75,14 @@ def spark() -> Iterator[SparkSession]:
     spark = session("wirehare-tests", **TEST_SETTINGS)
     yield spark
     spark.stop()
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Makes a directory once for all processes of the run: `once(name, make)` gives the directory `name`, which `make`
+    has filled."""
+    own = tmp_path_factory.getbasetemp()
+    return partial(filled_once, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,16 +6,15 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from functools import partial
 
 import golden
 import pytest
-from captured_rows import capture_of, write_rows
-from pyspark.sql import SparkSession
+from audited import Audited, audit
+from once import Once
+from pyspark.sql import Row, SparkSession
 
-import pipeline
-from pipeline.schemas import DECODED
+Found = list[tuple[str, Row]]  # of each finding the capture, and its row
 
 # Capture -> rules that it violates, by what the manifest says it shows.
 VIOLATIONS: dict[str, set[str]] = {
@@ -41,34 +40,15 @@ VIOLATIONS: dict[str, set[str]] = {
 STATED = {"CH-09", "CL-08", "T10-52", "T10-56", "L10-23", "L10-40", "L10-62", "L10-87"}
 
 
-class Found(NamedTuple):
-    """A finding."""
-
-    capture: str
-    rule_id: str
-    severity: str
-    packet_no: int | None
-
-
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def found(spark: SparkSession, once: Once) -> Found:
     """Findings of all captures."""
-    folder: Path = tmp_path_factory.mktemp("captures")
-    numbers = write_rows(folder / "decoded")
-    tables = pipeline.from_decoded(spark.read.schema(DECODED).parquet(str(folder / "decoded")))
-    for name, table in tables.items():
-        table.write.parquet(str(folder / name))
-    tables.release()
-    rows = pipeline.findings(pipeline.load(spark, str(folder)))
-    return [
-        Found(capture_of(row.connection_id, numbers), row.rule_id, row.severity, row.packet_no)
-        for row in rows.select("connection_id", "rule_id", "severity", "packet_no").collect()
-    ]
+    return Audited(spark, once("audited", partial(audit, spark))).shipped
 
 
 @pytest.mark.parametrize("name", golden.captures())
-def test_violations_of_a_capture(found: list[Found], name: str) -> None:
-    violated = {row.rule_id for row in found if row.capture == name and row.severity == "violation"}
+def test_violations_of_a_capture(found: Found, name: str) -> None:
+    violated = {row.rule_id for capture, row in found if capture == name and row.severity == "violation"}
     assert violated == VIOLATIONS.get(name, set())
 
 
@@ -104,6 +84,6 @@ def test_tshark_shows_errors_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_GOLDEN)
-def test_every_error_that_a_peer_states_is_a_finding(found: list[Found], name: str) -> None:
-    told = {row.packet_no for row in found if row.capture == name and row.rule_id in STATED}
+def test_every_error_that_a_peer_states_is_a_finding(found: Found, name: str) -> None:
+    told = {row.packet_no for capture, row in found if capture == name and row.rule_id in STATED}
     assert {packet_no for packet_no, _ in stated_errors(name)} <= told

@@ -1,12 +1,13 @@
-"""All shipped captures as decoded rows in one table, each with connections and addresses of its own.
+"""All shipped captures in one table, each with connections and addresses of its own.
 
-Captures that were rewritten from one another share addresses, ports and times: they are decoded one by one, without
-Spark, and their connections told apart afterwards.
+Captures that were rewritten from one another share addresses, ports and times. As runs they get other addresses; as
+decoded rows they are decoded one by one, without Spark, and their connections told apart afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ipaddress
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 NUMBERS = 1 << 8  # of captures: the last bits of a connection's id say of which it is
+OWN = bytes.fromhex("3fff")  # begins addresses of runs, the number of their capture behind it (RFC 9637)
+IP_BYTES = 16
 
 
-def write_rows(folder: Path, names: Iterable[str] | None = None) -> dict[int, str]:
-    """DECODED rows of these captures (all) as Parquet under `folder`, by kind; number of a capture -> its name."""
-    numbers = {}
-    for number, name in enumerate(names or golden.captures()):
-        numbers[number] = name
+def write_rows(folder: Path, names: Iterable[str]) -> None:
+    """DECODED rows of these captures as Parquet under `folder`, by kind."""
+    for number, name in enumerate(names):
         table = decoding.decode_table(decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)))
         table = table.set_column(
             table.schema.get_field_index("connection_id"), "connection_id", renumbered(table["connection_id"], number)
@@ -34,7 +35,30 @@ def write_rows(folder: Path, names: Iterable[str] | None = None) -> dict[int, st
             rows = with_addresses(rows, number) if kind == "connection" else rows
             (folder / f"kind={kind}").mkdir(parents=True, exist_ok=True)
             pq.write_table(rows, folder / f"kind={kind}" / f"{number}.parquet")
-    return numbers
+
+
+def runs_apart() -> Iterator[pa.RecordBatch]:
+    """The runs of all captures, in the order of their flows."""
+    for number, name in enumerate(golden.captures()):
+        runs = decoding.runs(golden.captures()[name].paths)
+        flows = [None if flow is None else with_number(flow, number) for flow in runs["flow"].to_pylist()]
+        own = runs.set_column(runs.schema.get_field_index("flow"), "flow", pa.array(flows, pa.binary()))
+        yield from decoding.in_flow_order(own).to_batches()
+
+
+def with_number(flow: bytes, number: int) -> bytes:
+    """The key of a flow with addresses of its own; the lower one stays the lower one."""
+    prefix = OWN + number.to_bytes(2, "big")
+    low, high = flow[:IP_BYTES], flow[IP_BYTES : 2 * IP_BYTES]
+    assert low[: len(prefix)] == high[: len(prefix)] == bytes(len(prefix))
+    return prefix + low[len(prefix) :] + prefix + high[len(prefix) :] + flow[2 * IP_BYTES :]
+
+
+def capture_at(ip: str) -> str | None:
+    """The capture of runs with such an address; None: it is of none of them."""
+    octets = ipaddress.ip_address(ip).packed
+    own = len(octets) == IP_BYTES and octets.startswith(OWN)
+    return [*golden.captures()][int.from_bytes(octets[2:4], "big")] if own else None
 
 
 def renumbered(ids: pa.ChunkedArray, number: int) -> pa.Array:
@@ -42,10 +66,6 @@ def renumbered(ids: pa.ChunkedArray, number: int) -> pa.Array:
         [-1 if value is None else value // NUMBERS * NUMBERS + number for value in ids.to_pylist()], np.int64
     )
     return pa.array(plain, pa.int64(), mask=plain < 0)
-
-
-def capture_of(connection_id: int, numbers: dict[int, str]) -> str:
-    return numbers[connection_id % NUMBERS]
 
 
 def with_addresses(rows: pa.Table, number: int) -> pa.Table:

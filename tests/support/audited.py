@@ -1,0 +1,130 @@
+"""One audit of everything: the cases of all rules, logins in clear and in TLS, and all shipped captures. Several test
+files look at what it found; it takes 20 s of CPU, however few connections there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import captured_rows
+import golden
+import pytest
+from pyspark.sql import SparkSession
+from rule_cases import capture_cases, cases_of, cases_spoken_in, sec
+from rule_support import Case, Key, Talk, write_cases
+from tls_talks import Peers, Sent, wire_of
+from wire import CLIENT, SERVER, write_capture
+
+import pipeline
+from pipeline import Tables, decoding
+from pipeline.audit.catalogue import catalogue
+from pipeline.audit.contexts import prefilter, settlements
+from pipeline.schemas import FINDINGS
+from pipeline.tables.local import Batches, Local
+from pipeline.tables.processes import LocalProcesses
+
+OLDER = ("0-8", "0-9")
+CASES = [
+    *cases_of(),
+    *(case for version in OLDER for case in cases_spoken_in(version) if version in catalogue()[case.rule].versions),
+]
+CAPTURE_CASES = capture_cases()
+# A password, and a token, where everybody on the path can read them.
+IN_CLEAR = {"SEC-01", "SEC-14"}
+LOGINS = [(case.rule, case.breaks) for case in sec.CASES if case.rule in IN_CLEAR and isinstance(case.breaks, Talk)]
+CONNECTION = ("connection_id", "client_ip", "client_port", "server_port", "transport", "tls", "mechanism", "user")
+
+
+def sent(talk: Talk) -> list[Sent]:
+    """What the peers of a talk send."""
+    return [(CLIENT if packet.sender == "client" else SERVER, packet.data) for packet in talk.packets if packet.data]
+
+
+def on_channel_0(talk: Talk, times: int = 1) -> Talk:
+    """Breaks HS-03, which prefers to know all bytes."""
+    for _ in range(times):
+        talk.client("channel.flow", 0, active=True)
+    return talk
+
+
+def bound_to_the_log(talk: Talk, channel: int) -> Talk:
+    """Breaks SEC-10 twice, a rule about channels."""
+    for _ in range(2):
+        talk.asks("queue.bind", channel, queue="q", exchange="amq.rabbitmq.log", routing_key="#")
+    return talk
+
+
+LIVES = Talk().handshake().open(1).asks("queue.declare", 1, {"queue": "q"}, queue="q")
+bound_to_the_log(LIVES, 1).client("channel.close", 1, reply_code=200, reply_text="").server("channel.close-ok", 1)
+bound_to_the_log(LIVES.asks("channel.open", 1).asks("queue.declare", 1, {"queue": "q"}, queue="q"), 1)
+FURTHER = {
+    "a loss before": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake().lose("client", 30).heartbeat()), Talk()),
+    "a loss after": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake()).wait(1).lose("client", 30), Talk()),
+    "several times": Case("HS-03", "0-9-1", on_channel_0(Talk().handshake(), 3), Talk()),
+    "two lives": Case("SEC-10", "0-9-1", LIVES, Talk()),
+}
+
+
+class Audited:
+    """What `audit` has written into `folder`. Of the cases: `connections`, `findings`, and `owner`, the case and half
+    of each client port; of the shipped captures: `shipped`, findings with the name of their capture."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.tables = pipeline.load(spark, str(folder / "tables"))
+        self.owner: dict[int, Key] = {
+            int(port): (number, half)
+            for port, (number, half) in json.loads((folder / "owner.json").read_text()).items()
+        }
+        connections = self.tables.connections.select(*CONNECTION).collect()
+        findings = spark.read.schema(FINDINGS).parquet(str(folder / "findings")).collect()
+        captures = {row.connection_id: captured_rows.capture_at(row.client_ip) for row in connections}
+        names = [captures.get(row.connection_id) or shipped_file(row.capture_file) for row in findings]
+        self.connections = [row for row in connections if captures[row.connection_id] is None]
+        self.findings = [row for row, name in zip(findings, names, strict=True) if name is None]
+        self.shipped = [(name, row) for row, name in zip(findings, names, strict=True) if name is not None]
+
+
+def shipped_file(uri: str | None) -> str | None:
+    """The name of a shipped capture; None for another."""
+    folder, _, name = (uri or "").rpartition("/")
+    return name if folder == golden.CAPTURES.as_uri() else None
+
+
+def audit(spark: SparkSession, folder: Path) -> None:
+    """Write the tables and the findings of all cases and captures into `folder`."""
+    captures, log = folder / "captures", folder / "keys.txt"
+    captures.mkdir()
+    owner = write_cases(captures / "cases.pcap", [*CASES, *FURTHER.values()])
+    (folder / "owner.json").write_text(json.dumps(owner))
+    for number, case in enumerate(CAPTURE_CASES):
+        for half, octets in case.halves.items():
+            (captures / f"{number}-{half}.pcap").write_bytes(octets)
+    peers = Peers()
+    clear = [wire_of(sent(talk)) for _, talk in LOGINS]
+    encrypted = [wire_of(peers.talk(sent(talk))) for _, talk in LOGINS]
+    write_capture(captures / "logins.pcap", clear + encrypted)
+    log.write_bytes(peers.key_log)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "local_runs", with_shipped_captures(decoding.local_runs))
+        pipeline.write(LocalProcesses(1), str(captures), str(folder / "tables"), keylog=str(log))
+        tables = pipeline.load(spark, str(folder / "tables"))
+        shipped = ", ".join(map(str, shipped_connections(tables)))
+        # Talks are short: leave routine rows out of every stretch, and settlements that hit.
+        patch.setattr(prefilter, "LONG", f"CASE WHEN connection_id IN ({shipped}) THEN {prefilter.LONG} ELSE 0 END")
+        patch.setattr(settlements, "MANY", 0)
+        findings = pipeline.findings(tables)
+        assert findings.schema == FINDINGS
+        findings.write.parquet(str(folder / "findings"))
+
+
+def shipped_connections(tables: Tables) -> list[int]:
+    """The connections of the shipped captures."""
+    rows = tables.connections.select("connection_id", "client_ip").collect()
+    return [row.connection_id for row in rows if captured_rows.capture_at(row.client_ip)]
+
+
+def with_shipped_captures(local_runs: Callable[..., Local]) -> Callable[..., Local]:
+    """A source of runs that has those of the shipped captures, too."""
+    shipped = [*captured_rows.runs_apart()]
+    return lambda processes, *rest: local_runs(processes, *rest).with_rows(Local(processes, [Batches(shipped)]))
