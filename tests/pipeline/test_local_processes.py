@@ -127,6 +127,30 @@ def test_the_work_of_merging_follows_the_number_of_rows_however_many_files_there
     assert calls(64) < 1.5 * 64 / 16 * calls(16)
 
 
+def resident_of_files() -> int:
+    """Bytes of mapped files that count for this process (proc_pid_status(5))."""
+    (kilobytes,) = re.findall(r"RssFile:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(kilobytes)
+
+
+def test_what_was_read_of_sorted_files_does_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long connection has as many files as it has bytes."""
+    monkeypatch.setattr(shuffle, "SORTED_BYTES", 1 << 20)
+    batches = (
+        pa.record_batch(
+            {"flow": pa.array([bytes(36)] * 100), "order_ns": pa.array(range(at, at + 100)), "x": [bytes(5000)] * 100}
+        )
+        for at in range(0, 12_800, 100)
+    )
+    files = shuffle.write_sorted(batches, str(tmp_path), shuffle.flow_buckets, ("flow", "order_ns"))
+    assert sum(os.path.getsize(file.path) for file in files) > 64_000_000
+    before, read = resident_of_files(), 0
+    for batch in shuffle.read_sorted(files, range(shuffle.FLOW_BUCKETS), ("flow", "order_ns")):
+        read += batch.num_rows
+        assert resident_of_files() - before < 16_000_000
+    assert read == 12_800
+
+
 def test_temporary_files_go_with_the_rows_that_need_them() -> None:
     """A loop of `wirehare ingest` would fill the disk."""
     processes = LocalProcesses()

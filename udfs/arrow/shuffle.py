@@ -9,6 +9,7 @@ However many rows a bucket has, the writer and the reader hold about SORTED_BYTE
 from __future__ import annotations
 
 import heapq
+import mmap
 import os
 import uuid
 from bisect import bisect_right
@@ -87,14 +88,26 @@ def read_sorted(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of these buckets, bucket after bucket, each in the order in which the files were written."""
     parts: dict[int, list[pa.Table]] = {bucket: [] for bucket in buckets}
-    for file in files:
-        with pa.memory_map(file.path) as source:
-            rows = pa.ipc.open_file(source).read_all()
+    maps = [_mapped(file.path) for file in files]
+    for file, octets in zip(files, maps, strict=True):
+        rows = pa.ipc.open_file(pa.py_buffer(octets)).read_all()
         for bucket, (begin, end) in zip(file.buckets, pairwise([0, *file.ends]), strict=True):
             if bucket in parts:
                 parts[bucket].append(rows.slice(begin, end - begin))
+    size = 0
     for bucket in sorted(parts):
-        yield from merged(parts.pop(bucket), order)
+        for batch in merged(parts.pop(bucket), order):
+            yield batch
+            size += batch.nbytes
+            if size > SORTED_BYTES:
+                size = 0
+                for octets in maps:  # pages that were read count for this process until they are given back
+                    octets.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(path: str) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def merged(parts: Sequence[pa.Table], order: Sequence[str]) -> Iterator[pa.RecordBatch]:
