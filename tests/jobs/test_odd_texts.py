@@ -3,7 +3,6 @@ readers of other libraries."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,24 +15,19 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from night import IS_ODD, ODD_WIRES, WIRES, night, one_after_the_other
+from once import Once
 from pyspark.sql import SparkSession
 from pyspark.sql.variant_utils import VariantUtils
 from test_text import INVALID
-from wire import Wire, write_capture
+from wire import Wire
 
 import pipeline
 from jobs.cli import main
 from pipeline.tables.roles import HOT_ARGUMENTS
 from udfs.arrow.fields import fields
 
-ODD = [octets for octets, _ in INVALID.values()]
-STARTS = (0, 8)
 SHOWN = {shown for _, shown in INVALID.values()}
-
-
-def one_after_the_other(start: int = 0) -> Any:
-    turn = itertools.cycle(ODD[start:] + ODD[:start])
-    return lambda: next(turn)
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -96,18 +90,8 @@ def frames_of(wire: Wire) -> Iterator[pa.RecordBatch]:
 
 
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("odd")
-    wires = [
-        odd_texts.wire_of(version, one_after_the_other(start)) for version in odd_texts.VERSIONS for start in STARTS
-    ]
-    write_capture(folder / "odd.pcap", wires)
-    assert main(["decode", str(folder / "odd.pcap"), "--output", str(folder / "tables")]) == 0
-    assert (
-        main(["audit", str(folder / "tables"), "--report", str(folder / "a.html"), "--json", str(folder / "a.json")])
-        < 2
-    )
-    return folder / "tables"
+def tables(spark: SparkSession, once: Once) -> Path:
+    return once("night", night) / "tables"
 
 
 def files(tables: Path) -> dict[str, list[Path]]:
@@ -159,8 +143,8 @@ def test_no_file_holds_a_text_that_is_not_utf8(tables: Path) -> None:
 
 def test_names_of_connections_are_escaped(tables: Path) -> None:
     columns = 'version, vhost, "user", client_product, close_text'
-    rows = sql(f"SELECT {columns} FROM read_parquet('{tables}/connections/*.parquet')")
-    assert len(rows) == len(STARTS) * len(odd_texts.VERSIONS)
+    rows = sql(f"SELECT {columns} FROM read_parquet('{tables}/connections/*.parquet') WHERE {IS_ODD}")
+    assert len(rows) == ODD_WIRES
     # 1.0 closes with a condition and a description
     known = SHOWN | {shown.replace("\0", "") for shown in SHOWN}
     for version, *names, close_text in rows:
@@ -170,14 +154,14 @@ def test_names_of_connections_are_escaped(tables: Path) -> None:
 
 
 def test_the_audit_names_them(tables: Path) -> None:
-    found = json.loads((tables.parent / "a.json").read_text())
+    found = json.loads((tables.parent / "audit.json").read_text())
     assert "FR-11" in json.dumps(found)
     versions = sql(
         f"SELECT DISTINCT version FROM read_parquet('{tables}/findings/*.parquet') JOIN "
-        f"read_parquet('{tables}/connections/*.parquet') USING (connection_id) WHERE rule_id = 'FR-11'"
+        f"read_parquet('{tables}/connections/*.parquet') USING (connection_id) WHERE rule_id = 'FR-11' AND {IS_ODD}"
     )
     assert {version for (version,) in versions} == set(odd_texts.VERSIONS)
-    page = (tables.parent / "a.html").read_text("utf-8")
+    page = (tables.parent / "audit.html").read_text("utf-8")
     assert "not UTF-8" in page
     # Lists of words are octets in the classic family: escaped like any text, and nothing is replaced.
     assert "\ufffd" not in page + json.dumps(found, ensure_ascii=False)
@@ -185,9 +169,9 @@ def test_the_audit_names_them(tables: Path) -> None:
 
 def test_notebooks_and_cut_read_them(spark: SparkSession, tables: Path, tmp_path: Path) -> None:
     loaded = pipeline.load(spark, str(tables))
-    assert loaded.connections.count() == len(STARTS) * len(odd_texts.VERSIONS)
+    assert loaded.connections.filter(IS_ODD).count() == ODD_WIRES
     for row in loaded.connections.select("vhost", "user", "client_product").collect():
         assert all(value is None or isinstance(value, str) for value in row)
-    pipeline.decode(spark, str(tables.parent / "odd.pcap")).connections.collect()
+    pipeline.decode(spark, str(tables.parent / "captures" / WIRES)).connections.collect()
     cut = ["cut", str(tables), "--finding", "FR-11", "-o", str(tmp_path / "cut.pcapng"), "--redact"]
     assert main(cut) == 0
