@@ -19,7 +19,7 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import LIMITS, SEARCH
 from codec.cursor import u32
 from codec.tcp.direction import FOREIGN, FRAMES, LOST, TLS
-from codec.tcp.reassembly import offset_of_pos
+from codec.tcp.reassembly import offset_of_pos, unread
 
 DETECT_BYTES = LIMITS.detect_bytes
 HEADER_OCTETS = 8
@@ -148,6 +148,10 @@ def detect_direction(state, direction):
             if not ended:
                 return False
         elif C.plausible_header(s.bytes, p):
+            if c.family == UNKNOWN_FAMILY:
+                C.take_version(c, direction, C.header_version(s.bytes, p, state.headers))
+                if c.family != UNKNOWN_FAMILY:
+                    take_turns(state, direction)
             enter(state, direction, FRAMES)
             return True
     tls = tls_record(s.bytes, p, end, ended)
@@ -184,6 +188,7 @@ def detect_direction(state, direction):
                 c.family = family
                 c.version = ONLY_VERSION[family]
                 c.version_known = 0
+            take_turns(state, direction)
             enter(state, direction, LOST)
             return True
     if end - p > DETECT_BYTES:
@@ -191,6 +196,16 @@ def detect_direction(state, direction):
         stop_decoding(d, s, spans, direction, FOREIGN)
         return True
     return False
+
+
+@kernel
+def take_turns(state, direction):
+    """This direction has just been detected: if its peer sent bytes before that, both are read in the order of the
+    capture."""
+    if state.directions[1 - direction].end > state.directions[1 - direction].pos:
+        state.connection[0].in_turn = 1
+        for side in range(2):
+            unread(state.directions[side], state.streams[side])
 
 
 @kernel

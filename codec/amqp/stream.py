@@ -40,7 +40,15 @@ from codec.compiler.kernel import kernel
 from codec.compiler.limits import ORDER_OF_SIDES, SEARCH
 from codec.tcp import direction as D
 from codec.tcp.pieces import hole_ahead
-from codec.tcp.reassembly import declare_missing, offset_of_pos, release, stop_waiting, waits
+from codec.tcp.reassembly import (
+    declare_missing,
+    next_in_order,
+    offset_of_pos,
+    release,
+    release_mark,
+    stop_waiting,
+    waits,
+)
 
 
 class State(NamedTuple):
@@ -104,9 +112,15 @@ def drain(state, direction):
     s = state.streams[direction]
     peer = state.directions[1 - direction]
     while True:
+        if c.in_turn:
+            code = consume_in_turn(state)
+            if code != D.DONE:
+                return code
         code = consume_ready(state, direction, release(d, s, peer))
         if code != D.DONE:
             return code
+        if c.in_turn:
+            continue
         code = deliver_piece(c, d, s)
         if code == D.DONE:
             continue
@@ -120,6 +134,8 @@ def drain(state, direction):
         d.final = 0
         if code != D.DONE:
             return code
+        if c.in_turn:
+            continue
         if R.rows_full(state.rows):
             return D.NEED_ROWS
         skip_gap(state, c, d, s, direction, gap)
@@ -141,6 +157,29 @@ def consume_ready(state, direction, waiting):
     if d.early > peer.ready or peer.early > 0:
         _note_order(state.rows.cells, first, int(state.rows.used[0]), direction, d, peer)
     return code
+
+
+@kernel
+def consume_in_turn(state):
+    """The protocol has just been detected: consume the bytes that both directions have so far packet by packet, in the
+    order of the capture."""
+    directions = state.directions
+    for side in range(2):
+        d = directions[side]
+        code = consume_ready(state, side, int(d.next) - int(d.ready))
+        if code != D.DONE:
+            return code
+    while True:
+        side = next_in_order(directions[0], state.streams[0], directions[1], state.streams[1])
+        if side < 0:
+            break
+        d = directions[side]
+        release_mark(d, state.streams[side])
+        code = consume_ready(state, side, int(d.next) - int(d.ready))
+        if code != D.DONE:
+            return code
+    state.connection[0].in_turn = 0
+    return D.DONE
 
 
 @kernel
@@ -211,7 +250,8 @@ def consume(state, direction):
             return D.NEED_ROWS
         mode = int(d.mode)
         if mode == D.START:
-            if not detect_direction(state, direction):
+            was_unknown = c.family == UNKNOWN_FAMILY
+            if not detect_direction(state, direction) or (was_unknown and c.in_turn):
                 return D.DONE
         elif mode == D.FRAMES:
             magic = C.matches_magic(s.bytes, int(d.pos), int(d.end))
@@ -276,6 +316,12 @@ def end_connection(state):
             enter(state, direction, D.LOST)  # its peer is AMQP
         d.final = 1
         code = consume(state, direction)
+        if code == D.DONE and c.in_turn:
+            d.final = 0
+            code = consume_in_turn(state)
+            if code == D.DONE:
+                d.final = 1
+                code = consume(state, direction)
         if code != D.DONE:
             return code
         if R.rows_full(state.rows):

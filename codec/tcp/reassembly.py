@@ -175,11 +175,38 @@ def waits(d, s, peer):
 def release(d, s, peer):
     """Release bytes that need not wait any longer to the framing; the number of bytes of `d` that still wait."""
     while d.wait_from < d.mark_end and not waits(d, s, peer):
-        d.ready = s.marks[d.wait_from].end
-        d.wait_from += 1
+        release_mark(d, s)
     if d.wait_from == d.mark_end:
         d.ready = d.next
     return int(d.next) - int(d.ready)
+
+
+@kernel
+def unread(d, s):
+    """The framing reads the bytes in order that it has not consumed once more, mark by mark."""
+    at = offset_of_pos(d)
+    d.ready = at
+    d.wait_from = d.mark_from
+    while d.wait_from < d.mark_end and s.marks[d.wait_from].end <= at:
+        d.wait_from += 1
+
+
+@kernel
+def next_in_order(first, a, second, b):
+    """The direction (0: `first`, 1: `second`) with the earliest mark that is not released and need not wait; -1 none.
+    `a`, `b`: their streams."""
+    mine = first.wait_from < first.mark_end and not waits(first, a, second)
+    theirs = second.wait_from < second.mark_end and not waits(second, b, first)
+    if mine and theirs:
+        return int(a.marks[first.wait_from].since_arrival > b.marks[second.wait_from].since_arrival)
+    return 0 if mine else (1 if theirs else -1)
+
+
+@kernel
+def release_mark(d, s):
+    """Release the bytes of the next mark to the framing."""
+    d.ready = s.marks[d.wait_from].end
+    d.wait_from += 1
 
 
 @kernel

@@ -354,3 +354,41 @@ def test_a_fin_counts_as_acknowledged() -> None:
 def test_acknowledgements_of_nothing_are_believed_for_a_while_only() -> None:
     lie = again(STARTED, ack=10**6)
     assert names([*OPENING, START, lie, again(SENT, ns=LATER), CONFIRMED]) == NAMES
+
+
+# ---- a capture that begins in the middle ----------------------------------------------------------------------------
+
+
+@every_capture
+def test_frames_of_a_capture_that_begins_in_the_middle_have_the_order_of_their_packets(name: str) -> None:
+    """One direction is detected before the other: what the other one sent meanwhile is not numbered behind it. Bodies
+    at the beginning, which are detected by what follows them, have no name."""
+    for flow, segments, payload in flows(name):
+        for first in range(1, len(segments), max(1, len(segments) // 25)):
+            rows, _ = decoded(flow, segments[first:], payload)
+            packets = rows[(rows[:, R.NAME] >= 0) & (rows[:, R.STATUS] == 0), R.PACKET]
+            assert (np.diff(packets) >= 0).all(), first
+
+
+def test_a_request_before_the_detection_gets_its_reply() -> None:
+    """Two frames of the server are needed to detect the protocol; of the client there is one, which came before."""
+    consume = pika.frame.Method(1, pika.spec.Basic.Consume(queue="q", consumer_tag="t")).marshal()
+    consume_ok = pika.frame.Method(1, pika.spec.Basic.ConsumeOk("t")).marshal()
+    cancel = pika.frame.Method(1, pika.spec.Basic.Cancel("t")).marshal()
+    cancel_ok = pika.frame.Method(1, pika.spec.Basic.CancelOk("t")).marshal()
+    both = consume_ok + pika.frame.Method(1, pika.spec.Basic.ConsumeOk("u")).marshal()
+    tables = made(
+        [
+            Segment(CLIENT, 0, consume),
+            Segment(SERVER, 0, both, ack=len(consume)),
+            Segment(CLIENT, len(consume), cancel, ack=len(both)),
+            Segment(SERVER, len(both), cancel_ok, ack=len(consume) + len(cancel)),
+        ]
+    )
+    assert [(row["frame_no"], row["name"], row["reply_frame_no"]) for row in tables["methods"]] == [
+        (2, "basic.consume-ok", None),
+        (3, "basic.consume-ok", None),
+        (5, "basic.cancel-ok", None),
+        (1, "basic.consume", 2),
+        (4, "basic.cancel", 5),
+    ]

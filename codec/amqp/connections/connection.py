@@ -39,6 +39,7 @@ CONNECTION = np.dtype(
         ("channel_max", "i8"),
         ("offers", "i8"),
         ("offer", "i8", V.OFFERS),  # direction << 32 | the four octets after "AMQP", or START_VERSION 0 major minor
+        ("in_turn", "u1"),  # both directions have bytes from before the detection (codec.amqp.stream.consume_in_turn)
         ("started", "u1"),  # connection.start was seen
         ("handshaking", "u1"),  # the client has begun to authenticate, and no other frame has followed
         ("scoring", "u1"),  # frames are scored to find the classic version, see codec.amqp.classic.version
@@ -266,6 +267,17 @@ def offered(c, direction):
 
 
 @kernel
+def take_version(c, direction, version):
+    """The version (code, or NONE) in a protocol header of this direction is that of the connection, if it is the
+    client's or there is no other."""
+    if version != V.NONE and (direction == c.client or (c.version == V.NONE and not offered(c, int(c.client)))):
+        c.version = version
+        c.version_known = 1
+        c.scoring = 0
+        c.family = V.FAMILY_OF_VERSION[version]
+
+
+@kernel
 def protocol_header(rows, c, direction, d, s, headers):
     """The eight octets at `pos` are a protocol header: append its row, and apply it to the connection."""
     p = int(d.pos)
@@ -286,11 +298,7 @@ def protocol_header(rows, c, direction, d, s, headers):
         c.offers += 1
     else:
         c.limits |= PROTOCOL_HEADERS
-    if version != V.NONE and (direction == c.client or (c.version == V.NONE and not offered(c, int(c.client)))):
-        c.version = version
-        c.version_known = 1
-        c.scoring = 0
-        c.family = V.FAMILY_OF_VERSION[version]
+    take_version(c, direction, version)
     index = R.append_row(rows, c, direction, V.PROTOCOL_HEADER, offset, 8)
     row = rows.cells[index]
     R.set_packets(row, d, s, offset, offset + 8)
