@@ -42,6 +42,7 @@ from codec.tcp import direction as D
 from codec.tcp.pieces import hole_ahead
 from codec.tcp.reassembly import (
     declare_missing,
+    expect_unseen,
     next_in_order,
     offset_of_pos,
     release,
@@ -306,6 +307,8 @@ def end_connection(state):
                 if code != D.DONE:
                     return code
         again = has_waiting_bytes(state.directions) and can_continue(state)
+        if not again and c.family != UNKNOWN_FAMILY:
+            again = expect_unseen(state.directions[0]) or expect_unseen(state.directions[1])
     for direction in range(2):
         d = state.directions[direction]
         open_window(d, int(c.last_ns))

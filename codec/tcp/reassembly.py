@@ -145,6 +145,26 @@ def count_conflicts(d, s, source, at, start, size):
 
 
 @kernel
+def note_unseen(peer, ack):
+    """No byte of the peer was captured: note how many bytes of it are acknowledged since the first acknowledgement."""
+    more = (ack - int(peer.unseen_seq)) % WRAP if peer.unseen_seq >= 0 else 0
+    if more < OUT_OF_WINDOW:
+        peer.unseen_bytes += more
+        peer.unseen_seq = ack
+
+
+@kernel
+def expect_unseen(d):
+    """The connection has ended. If no byte of `d` was captured, those that its peer acknowledged are missing; returns
+    whether there are any."""
+    if d.anchored or d.unseen_bytes == 0:
+        return False
+    anchor(d, (int(d.unseen_seq) - int(d.unseen_bytes)) % WRAP)
+    d.acked = d.unseen_bytes
+    return True
+
+
+@kernel
 def acked_offset(peer, ack):
     """Stream offset of the peer up to which `ack` acknowledges; 0: unknown."""
     if peer.anchored:

@@ -29,7 +29,16 @@ AMQP_PORTS = (5672, 5671)
 ENDED, TLS_STREAMS = 1 << 12, 1 << 8  # ended connections, and encrypted ones among them, until they are returned
 # Fields that are -1 while nothing is known.
 UNKNOWN_CONNECTION = ("client", "syn_ns", "synack_ns", "rtt_ns", "tcp_end_by", "end_ack", "tls_prefix_at")
-UNKNOWN_DIRECTION = ("acked", "fin_at", "span_from", "last_data_ns", "hole_at", "expected_seq", "closed_window_ns")
+UNKNOWN_DIRECTION = (
+    "acked",
+    "fin_at",
+    "span_from",
+    "last_data_ns",
+    "hole_at",
+    "expected_seq",
+    "closed_window_ns",
+    "unseen_seq",
+)
 FIRST_PACKET = np.dtype([(name, "i8") for name in ("ts_ns", "seq", "earlier", "previous")], align=True)
 
 

@@ -72,6 +72,8 @@ def note_flags(c, d, peer, direction, rows, g):
         acked = T.offset_of(peer, int(g.ack))
         if abs(acked - int(peer.next)) < T.OUT_OF_WINDOW:
             peer.acked = max(int(peer.acked), acked)
+    elif g["flags"] & ACK and not g["flags"] & RST:
+        T.note_unseen(peer, int(g.ack))
     if g["flags"] & RST:
         d.rst = 1
         if c.tcp_end == END_NONE:

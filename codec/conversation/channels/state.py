@@ -62,11 +62,12 @@ LINK_ROW = blank(
 ).dtype
 REPLY = blank("connection frame_no reply_frame_no reply_name latency_ns").dtype
 
-# Cells of `State.numbers`; of a pool: the number of records, and the first free one.
+# Cells of `State.numbers`; of a pool: the number of records, and the first free one. HEARD: the senders of methods so
+# far, as bits.
 (
     CONNECTION, STARTED, EPOCH, LOSSES, LOST_CLIENT, LOST_SERVER, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS,
-    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, DECLARED,
-) = range(16)  # fmt: skip
+    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, DECLARED, HEARD,
+) = range(17)  # fmt: skip
 
 
 class Roles(NamedTuple):
@@ -141,7 +142,7 @@ def new_state() -> State:
     """The state before the first row; only memory of channels in use is touched."""
     return State(
         _pool(SLOT, CHANNELS), np.zeros(CHANNELS, np.int64), new_keyed(), _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0),
-        _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64), np.zeros(16, np.int64),
+        _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64), np.zeros(HEARD + 1, np.int64),
         NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
     )  # fmt: skip
 

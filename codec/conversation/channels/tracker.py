@@ -40,6 +40,7 @@ from codec.conversation.channels.state import (
     FREE_LINK,
     FREE_PENDING,
     FREE_REQUEST,
+    HEARD,
     LINKS,
     LOSSES,
     LOSSES_CLIENT,
@@ -73,15 +74,18 @@ WRONG_INCARNATION, WRONG_TRANSACTION = 1, 2  # why a slot is doubted
 
 
 @kernel
-def _end_incarnation(s, out, channel):
-    """Write out the incarnation: its channel is opened again, or the connection ended."""
+def _end_incarnation(s, out, channel, reopened):
+    """Write out the incarnation: its channel is opened again, by frame `reopened`, or (NONE) the connection ended."""
     slot, numbers = s.slots[channel], s.numbers
     for kind in (SENT, RECEIVED):
         opened = slot.opened_sent if kind == SENT else slot.opened_received
-        if slot.closed:
+        was_heard = numbers[HEARD] >> (SERVER if kind == SENT else CLIENT) & 1
+        if slot.closed and was_heard:
             lost = slot.lost_server if kind == SENT else slot.lost_client
         else:
             lost = numbers[LOST_SERVER] if kind == SENT else numbers[LOST_CLIENT]
+        if lost == NONE and not was_heard:  # no one can reopen a channel alone
+            lost = reopened
         if opened and lost != NONE:
             _note_unknown(s, out, channel, slot.incarnation, kind, lost, LOWEST, HIGHEST)
     if slot.used:
@@ -103,7 +107,7 @@ def end_connection(s, out):
     numbers = s.numbers
     if numbers[STARTED]:
         for i in range(numbers[TOUCHED]):
-            _end_incarnation(s, out, s.touched[i])
+            _end_incarnation(s, out, s.touched[i], NONE)
 
 
 @kernel
@@ -113,7 +117,7 @@ def _begin_connection(s, connection):
     numbers[STARTED] = 1
     numbers[EPOCH] += 1
     empty(s.found_by)
-    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, DECLARED):
+    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, DECLARED, HEARD):
         numbers[cell] = 0
     for cell in (LOST_CLIENT, LOST_SERVER, FREE_REQUEST, FREE_LINK, FREE_PENDING):
         numbers[cell] = NONE
@@ -274,7 +278,7 @@ def _slot_of(s, out, rows, i, role):
         numbers[TOUCHED] += 1
         begin_incarnation(s, channel, 0)
     if role.opens_channel:
-        _end_incarnation(s, out, channel)
+        _end_incarnation(s, out, channel, rows.frame_no[i])
         begin_incarnation(s, channel, slot.incarnation + 1)
         slot.opened_ns = rows.ts_ns[i]
     if not rows.on_connection[i]:
@@ -319,6 +323,7 @@ def _resolve_doubt(s, role, slot):
 def _row(s, roles, rows, i, out):
     name = rows.name[i]
     role = roles.roles[name]
+    s.numbers[HEARD] |= 1 << rows.sender[i]
     out_of_order = rows.peer_late[i] or rows.late[i]
     if out_of_order and rows.peer_late[i]:
         s.numbers[LOST_SERVER if rows.sender[i] == CLIENT else LOST_CLIENT] = rows.frame_no[i]

@@ -10,12 +10,22 @@ from numpy.typing import NDArray
 
 from codec.compiler.kernel import kernel
 from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, KIND_SHIFT, SIDE_SHIFT
-from codec.conversation.sessions.state import COUNT, FIRST, KINDS, MAPS, NONE, STARTED, SessionRecords, growth
+from codec.conversation.sessions.state import (
+    COUNT,
+    FIRST,
+    HEARD_SERVER,
+    KINDS,
+    MAPS,
+    NONE,
+    STARTED,
+    SessionRecords,
+    growth,
+)
 from codec.conversation.sessions.tracker import follow
 from codec.conversation.states import NUMBERS, ConnectionStates, Integers, Layout, Parts
 from codec.hashes.keyed import empty, put
 
-CELLS = 8  # of `State.numbers`
+CELLS = HEARD_SERVER + 1  # of `State.numbers`
 PARTS = {"numbers": NUMBERS, "keys": NUMBERS, "values": NUMBERS, **KINDS}
 (
     OF_NUMBERS, OF_KEYS, OF_VALUES, OF_SESSIONS, OF_LINKS, OF_BINDINGS, OF_ATTACHINGS, OF_MESSAGES, OF_EVENTS,

@@ -242,7 +242,8 @@ def _without_outcome(records: SessionRecords) -> Integers:
     closes_later = session["close_frame"] >= messages["frame_no"]
     missing = {}
     for side in ("client", "server"):
-        at_end = np.where(closes_later, session[f"close_{side}_hidden"], session[f"{side}_hidden"])
+        at_close = session[f"close_{side}_hidden"]  # NONE: nothing of this side was captured
+        at_end = np.where(closes_later & (at_close != NONE), at_close, session[f"{side}_hidden"])
         missing[side] = at_end > messages[f"{side}_hidden"]
     hidden = np.where(messages["sender"] == SERVER, missing["client"], missing["server"])
     ends_later = (messages["key"] != 0) & (session["client_hidden"] > messages["client_hidden"])

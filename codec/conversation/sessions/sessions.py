@@ -14,6 +14,8 @@ from codec.conversation.sessions.state import (
     CONNECTION,
     DTX,
     FIRST,
+    HEARD_CLIENT,
+    HEARD_SERVER,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KEYS,
@@ -110,8 +112,8 @@ def update_session(s, rows, i, role, session, opener):
             session.detach_code = rows.code[i]
         # The last of the closing frames ends the session: the other side may settle until it has sent its own.
         session.close_frame = rows.frame_no[i]
-        session.close_client_hidden = numbers[HIDDEN_CLIENT]
-        session.close_server_hidden = numbers[HIDDEN_SERVER]
+        session.close_client_hidden = numbers[HIDDEN_CLIENT] if numbers[HEARD_CLIENT] else NONE
+        session.close_server_hidden = numbers[HIDDEN_SERVER] if numbers[HEARD_SERVER] else NONE
     if role.states_reason and rows.error[i] and not session.failed:
         session.failed = 1
         session.reason_code = rows.code[i]

@@ -65,10 +65,11 @@ NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent 
 NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
 
-# Cells of `State.numbers`.
+# Cells of `State.numbers`. HEARD: whether that side has sent anything so far.
 (
     CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS,
-) = range(8)  # fmt: skip
+    HEARD_CLIENT, HEARD_SERVER,
+) = range(10)  # fmt: skip
 
 
 class Rows(NamedTuple):
@@ -165,7 +166,7 @@ KEYS_A_ROW = 6
 def new_state() -> State:
     """The state before the first row."""
     pools = {name: new_pool(record) for name, record in NEW_RECORDS.items()}
-    return State(found_by=new_keyed(), numbers=np.zeros(8, np.int64), **pools)
+    return State(found_by=new_keyed(), numbers=np.zeros(HEARD_SERVER + 1, np.int64), **pools)
 
 
 def with_room(state: State, rows: int, ranges: int) -> State:

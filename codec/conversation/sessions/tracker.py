@@ -23,9 +23,10 @@ from codec.conversation.sessions.state import (
     CONNECTION,
     COUNT,
     FIRST,
+    HEARD_CLIENT,
+    HEARD_SERVER,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
-    KEYS,
     LOSSES_CLIENT,
     LOSSES_SERVER,
     MAPS,
@@ -63,7 +64,7 @@ def end_connection(s):
 def _begin_connection(s, connection):
     s.numbers[CONNECTION] = connection
     s.numbers[STARTED] = 1
-    for cell in (LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS):
+    for cell in range(LOSSES_CLIENT, HEARD_SERVER + 1):
         s.numbers[cell] = 0
     s.bindings.cells[COUNT] = 0
     s.attachings.cells[COUNT] = 0
@@ -160,6 +161,7 @@ def follow(s, roles, rows, first, end):
         if rows.hides[i]:
             numbers[HIDDEN_CLIENT if by_client else HIDDEN_SERVER] += 1
         if rows.name[i]:
+            numbers[HEARD_CLIENT if by_client else HEARD_SERVER] = 1
             _row(s, roles, rows, i)
         if rows.peer_late[i]:
             numbers[HIDDEN_SERVER if by_client else HIDDEN_CLIENT] += 1
