@@ -43,6 +43,11 @@ CLOSES_CHANNEL = ("channel.close",)
 CONNECTION_CHANNEL = dict.fromkeys(CLASSIC_VERSIONS, "0")
 SESSION_VERSIONS = ("0-10", "1.0")  # their channels carry sessions
 MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
+# A channel on which they are captured is in this mode, even if the request for it is not captured.
+PROVES_MODE = {
+    "confirm.select-ok": "confirm",
+    **dict.fromkeys(("tx.select-ok", "tx.commit", "tx.commit-ok", "tx.rollback", "tx.rollback-ok"), "tx"),
+}
 TRANSACTION_ENDS = {"tx.commit": "committed", "tx.rollback": "rolled-back"}
 SETS_PREFETCH = ("basic.qos",)
 DECLARES_QUEUE = ("queue.declare",)
@@ -199,6 +204,7 @@ def method_roles() -> MethodRoles:
             "opened_channel": int(name in OPENED_CHANNEL),
             "closes_channel": int(name in CLOSES_CHANNEL),
             "mode": number("modes", MODES.get(name)),
+            "proves_mode": number("modes", PROVES_MODE.get(name)),
             "ends_transaction": number("transactions", TRANSACTION_ENDS.get(name)),
             "declares": int(name in DECLARES_QUEUE),
             "opens_link": number("kinds", OPENS_LINK.get(name)),

@@ -21,8 +21,8 @@ NONE = -1
 
 # What a method does: one row a name, row 0 does nothing.
 ROLE = blank(
-    "operation reply_group is_request is_reply opens_channel opened_channel closes_channel mode ends_transaction "
-    "declares opens_link closes_link prefetch settles_all outside_transactions"
+    "operation reply_group is_request is_reply opens_channel opened_channel closes_channel mode proves_mode "
+    "ends_transaction declares opens_link closes_link prefetch settles_all outside_transactions"
 ).dtype
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)

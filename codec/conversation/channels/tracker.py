@@ -124,6 +124,15 @@ def _begin_connection(s, connection):
 
 
 @kernel
+def _prove_mode(slot, mode):
+    """The request for the mode of the channel was not captured: numbers of its publishes are unknown."""
+    if slot.mode == 0:
+        slot.mode = mode
+        slot.confirm_from = slot.published
+        slot.confirm_losses = NONE
+
+
+@kernel
 def _state_changes(s, rows, i, role, slot):
     """Apply what row `i` changes of its channel."""
     numbers = s.numbers
@@ -132,6 +141,8 @@ def _state_changes(s, rows, i, role, slot):
         if role.mode == CONFIRM and slot.confirm_from == NONE:
             slot.confirm_from = slot.published
             slot.confirm_losses = numbers[LOSSES_CLIENT]
+    elif role.proves_mode:
+        _prove_mode(slot, role.proves_mode)
     if role.prefetch:
         slot.prefetch_count = rows.prefetch_count[i]
         slot.prefetch_size = rows.prefetch_size[i]
@@ -234,6 +245,8 @@ def _settle(s, out, rows, i, role, slot, outcome):
     first = LOWEST if many else tag
     last = HIGHEST if role.settles_all != 0 or (many and tag == 0) else tag
     of = SENT if sender == SERVER and not role.settles_all else RECEIVED
+    if of == SENT:
+        _prove_mode(slot, CONFIRM)
     map_no = map_of(rows.channel[i], slot.incarnation, of)
     if rows.late[i] and last == HIGHEST:  # some of what is outstanding here was sent after it
         _note_unknown(s, out, rows.channel[i], slot.incarnation, of, rows.frame_no[i], LOWEST, HIGHEST)

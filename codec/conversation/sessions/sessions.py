@@ -124,6 +124,8 @@ def update_session(s, rows, i, role, session, opener):
         session.outgoing_window = rows.outgoing_window[i]
     if role.mode:
         session.mode = role.mode
+    elif role.proves_mode and session.mode == 0:
+        session.mode = role.proves_mode
 
 
 @kernel

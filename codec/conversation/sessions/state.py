@@ -29,7 +29,7 @@ MAPS, COMPLETIONS = 4, 2
 
 ROLE_FIELDS = (
     "own_numbers", "listed", "opens_session", "closes_session", "announces_windows", "states_reason", "mode",
-    "on_handle", "attaches", "detaches", "states_credit", "transfers", "settles", "completes", "refuses",
+    "proves_mode", "on_handle", "attaches", "detaches", "states_credit", "transfers", "settles", "completes", "refuses",
     "on_destination",
     "subscribes", "cancels", "grants_credit", "sets_flow_mode", "zeroes_credit", "transactional", "ends_transaction",
     "of_session", "starts_branch", "ends_branch", "names_branch", "states_outcome", "names_transfers",

@@ -1,0 +1,85 @@
+"""Channels whose request for a mode was not captured: what only happens in a mode proves it from there on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pika.frame
+import pika.spec
+from encode_0_10 import message, whole
+from test_order import made
+from test_reassembly import Segment
+from wire import CLIENT, SERVER
+
+from pipeline.tables.roles import MODES, PROVES_MODE
+
+
+def method(call: Any) -> bytes:
+    octets: bytes = pika.frame.Method(1, call).marshal()
+    return octets
+
+
+PUBLISH = (
+    method(pika.spec.Basic.Publish(exchange="e", routing_key="k"))
+    + pika.frame.Header(1, 0, pika.spec.BasicProperties()).marshal()
+)
+COMMIT, COMMIT_OK = method(pika.spec.Tx.Commit()), method(pika.spec.Tx.CommitOk())
+ROLLBACK, ROLLBACK_OK = method(pika.spec.Tx.Rollback()), method(pika.spec.Tx.RollbackOk())
+
+
+def talk(*parts: tuple[int, bytes]) -> list[Segment]:
+    """Each part acknowledges all before it; the capture begins with the first one."""
+    segments, at = [], [0, 0]
+    for direction, octets in parts:
+        segments.append(Segment(direction, at[direction], octets, ack=at[1 - direction]))
+        at[direction] += len(octets)
+    return segments
+
+
+def test_a_commit_proves_a_channel_with_transactions() -> None:
+    """The first publish is in a transaction whose beginning is not known."""
+    tables = made(
+        talk(
+            (CLIENT, PUBLISH), (CLIENT, COMMIT), (SERVER, COMMIT_OK),
+            (CLIENT, PUBLISH), (CLIENT, ROLLBACK), (SERVER, ROLLBACK_OK),
+            (CLIENT, PUBLISH), (CLIENT, COMMIT), (SERVER, COMMIT_OK),
+        )
+    )  # fmt: skip
+    messages = sorted(tables["messages"], key=lambda row: row["first_frame_no"])
+    assert [row["transaction"] for row in messages] == [None, "rolled-back", "committed"]
+    assert [row["mode"] for row in tables["channels"]] == ["tx"]
+
+
+def test_so_do_replies_alone() -> None:
+    assert [row["mode"] for row in made(talk((SERVER, COMMIT_OK), (SERVER, ROLLBACK_OK)))["channels"]] == ["tx"]
+    assert set(PROVES_MODE.values()) <= set(MODES.values())
+
+
+def test_an_acknowledgement_of_the_server_proves_a_channel_with_confirms() -> None:
+    """Which publish is meant is not known: those before the capture were numbered as well."""
+    parts = [(CLIENT, PUBLISH), (SERVER, method(pika.spec.Basic.Ack(41))), (CLIENT, PUBLISH)]
+    tables = made(talk(*parts, (SERVER, method(pika.spec.Basic.Ack(42)))))
+    assert [(row["delivery_tag"], row["outcome"]) for row in tables["messages"]] == [(None, "unknown")] * 2
+    assert [row["mode"] for row in tables["channels"]] == ["confirm"]
+
+
+def test_a_commit_on_a_channel_with_confirms_is_an_error_of_the_client() -> None:
+    select = (CLIENT, method(pika.spec.Channel.Open()) + method(pika.spec.Confirm.Select()))
+    tables = made(talk(select, (CLIENT, COMMIT), (CLIENT, PUBLISH), (SERVER, method(pika.spec.Basic.Ack(1)))))
+    assert [row["mode"] for row in tables["channels"]] == ["confirm"]
+    assert [row["outcome"] for row in tables["messages"]] == ["confirmed"]
+
+
+def test_a_commit_proves_a_session_of_0_10_with_transactions() -> None:
+    transfer = b"".join(message(b"hello"))
+    commit, rollback = whole("tx.commit", {}, 1), whole("tx.rollback", {}, 1)
+    known = whole("session.command-point", {"command-id": 7, "command-offset": 0}, 1)
+    done = [whole("session.completed", {"commands": [(7, last)]}, 1) for last in (8, 10)]
+    tables = made(
+        talk(
+            (CLIENT, known + transfer + commit), (SERVER, done[0]), (CLIENT, transfer + rollback), (SERVER, done[1])
+        )
+    )  # fmt: skip
+    messages = sorted(tables["messages"], key=lambda row: row["first_frame_no"])
+    assert [row["transaction"] for row in messages] == [None, "rolled-back"]
+    assert [row["mode"] for row in tables["channels"]] == ["tx"]
