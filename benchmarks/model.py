@@ -1,6 +1,6 @@
 """A model of the time that a decode takes, measured, and what it predicts: `python -m benchmarks.model --mb 250 1000`.
 
-`wirehare decode` runs on generated captures of two sizes, in its own process, with Spark's event log. The difference is
+`spark-submit jobs/decode.py` runs on generated captures of two sizes, with Spark's event log. The difference is
 the cost of a GB, by stage; the rest is the cost of each run. Seconds are those in which tasks occupied a core: a
 cluster divides them by its busy cores. The driver's own time (start, planning, the walk over record headers of files
 that it splits) is not divided. Prints the model and its prediction for `--daily-gb` in files of `--file-mb` on
@@ -26,6 +26,7 @@ from benchmarks.generate import generate
 from benchmarks.processes import MEGA
 from benchmarks.profiles import PROFILES
 from codec.compiler.limits import LIMITS
+from jobs import decode
 
 MEASURES = ("seconds", "jvm", "python", "gc", "shuffle_written", "spilled", "written")
 STEPS = ("read", "decode", "derive")
@@ -53,10 +54,11 @@ def run(path: Path, work: Path) -> Run:
         "spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
     }  # fmt: skip
-    given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
-    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"}
+    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    submit = Path(sys.executable).with_name("spark-submit")
+    command = [str(submit), *given, decode.__file__, str(path), "--output", str(output)]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     started = time.perf_counter()
-    command = [sys.executable, "-m", "jobs.cli", "decode", str(path), "--output", str(output)]
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     seconds = time.perf_counter() - started
     steps: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(MEASURES, 0.0))
