@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
 from udfs.arrow.dictionaries import missing
+from udfs.arrow.types import nulls
 
 Column = Any  # pa.Array or pa.ChunkedArray; texts may be dictionary-encoded
 MOST_CACHED = 1 << 10
@@ -152,7 +153,14 @@ def joined(first: pa.Table | None, then: pa.Table | pa.RecordBatch | None) -> pa
 
 def picked(column: Column, places: NDArray[np.int64]) -> pa.Array:
     """The values at `places`; null where that is negative."""
-    return _with_parts(in_one(column).take(pa.array(places, mask=missing(places))))
+    return _with_parts(taken(in_one(column), pa.array(places, mask=missing(places))))
+
+
+def taken(column: pa.Array, places: pa.Int64Array) -> pa.Array:
+    """The values at `places`. Half of the columns of most batches have only nulls, which Arrow takes one by one."""
+    if column.null_count < len(column) or pa.types.is_dictionary(column.type):
+        return column.take(places)
+    return nulls(len(places), column.type)
 
 
 def with_parts(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -47,6 +47,7 @@ from udfs.arrow.rows import (
     fixed,
     integers,
     places_where,
+    taken,
     values_cut,
 )
 from udfs.conversation.frames import MethodFrames
@@ -215,7 +216,7 @@ class ChannelTracker(Tracker):
     def _rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
         """The frames that the kernel reads, as its columns."""
         chosen = places_where(self._frames.chosen(frames))
-        fields_of = {name: arguments[name].take(chosen) for name in ARGUMENTS}
+        fields_of = {name: taken(arguments[name], chosen) for name in ARGUMENTS}
         fields_of["queue_type"] = queue_types(frames, chosen, self._queue_types, passive=False)
         frames = frames.select(METHOD_COLUMNS).take(chosen)
         cut = values_cut(frames)

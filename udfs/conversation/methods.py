@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from udfs.arrow.fields import fields, fields_and_insides, inside, values_of
-from udfs.arrow.rows import is_among, is_there, one_of, picked, places_where, truth_of, with_parts
+from udfs.arrow.rows import is_among, is_there, one_of, picked, places_where, taken, truth_of, with_parts
 from udfs.arrow.types import arrow_schema, bound
 
 # Columns that are filled from the reply.
@@ -41,7 +41,7 @@ class Methods:
 
     def _rows(self, known: Mapping[str, pa.Array], places: pa.Int64Array) -> pa.RecordBatch:
         """The rows at `places`, of columns that are `known`."""
-        columns = {name: known[name].take(places) for name in self.schema.names if name not in REPLY}
+        columns = {name: taken(known[name], places) for name in self.schema.names if name not in REPLY}
         return bound(columns, arrow_schema(self.schema), REPLY)
 
 
@@ -58,7 +58,7 @@ class Commands:
         carries = is_among(frames["name"], *self.carriers)
         if not carries.any():
             return pa.nulls(frames.num_rows, pa.string())
-        bodies = inside(values_of(frames["properties"].take(pa.array(np.flatnonzero(carries)))), "body")
+        bodies = inside(values_of(frames["properties"]).taken(np.flatnonzero(carries)), "body")
         kinds = fields(bodies, {"type": "string"})["type"]
         kinds = pc.if_else(one_of(kinds, self.types), kinds, pa.scalar(None, pa.string()))
         return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))

@@ -25,7 +25,7 @@ from codec.conversation.sessions.state import (
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import Index, elapsed, fixed, is_among, numbers_of, picked
+from udfs.arrow.rows import Index, elapsed, fixed, is_among, numbers_of, picked, taken
 from udfs.arrow.types import TIMESTAMP
 
 Integers = NDArray[np.int64]
@@ -83,16 +83,16 @@ def begun_messages(
     begun: SessionRecords, arguments: dict[str, pa.Array], frames: pa.RecordBatch, texts: Numbers
 ) -> pa.Table:
     """The messages that begin in `frames` (BEGUN_MESSAGES): records of the tracker, and fields of `arguments`."""
-    messages = begun.messages[begun.messages["command"] == 0]
-    sessions = begun.sessions[messages["session"]]
-    link = np.where(messages["link"] == NONE, 0, messages["link"])
+    contents = begun.messages["command"] == 0
+    messages = {
+        name: begun.messages[name][contents]
+        for name in ("connection", "frame_no", "session", "sender", "link", "row", "number")
+    }
+    link = messages["link"]  # NONE, which is -1, is the last one
     rows = pa.array(messages["row"])
-    of_links = {}
-    for field in ("name", "queue"):
-        numbers = begun.links[link][field] if len(begun.links) else np.zeros(len(link))
-        of_links[field] = texts.column(np.where(messages["link"] == NONE, 0, numbers).astype(np.int64))
+    of_links = {name: texts.column(np.append(begun.links[name], 0)[link]) for name in ("name", "queue")}
     own = {
-        name: arguments[name].take(rows)
+        name: taken(arguments[name], rows)
         for name in ("destination", "delivery_tag", "message_format", "resume", "acquire_mode")
     }
     to_destination = pa.array(is_among(frames["name"], *names_with("on_destination"))).take(rows)
@@ -103,8 +103,8 @@ def begun_messages(
             "connection_id": messages["connection"],
             "frame_no": messages["frame_no"],
             "version": frames["version"].cast(pa.string()).take(rows),
-            "channel": sessions["channel"],
-            "channel_life": sessions["incarnation"],
+            "channel": begun.sessions["channel"][messages["session"]],
+            "channel_life": begun.sessions["incarnation"][messages["session"]],
             "operation": _OPERATIONS.take(pa.array(messages["sender"])),
             "exchange": pc.if_else(
                 pc.and_(to_destination, by_client), pc.fill_null(own["destination"], ""), nothing

@@ -19,6 +19,7 @@ Integers = NDArray[np.int64]
 ITEM = np.dtype([(name, "i8") for name in ("connection", "key", "frame_no", "kind", "publish", "ts_ns")])
 NO_ITEMS = np.zeros(0, ITEM)
 OF_KEY = ("channel", "exchange", "routing_key", "body_sha256")
+OF_ITEMS = ("connection_id", "first_frame_no", "ts_ns", *OF_KEY)
 
 
 class Returns:
@@ -34,7 +35,7 @@ class Returns:
         publishes = truth_of(pc.equal(rows["operation"], "publish")) & truth_of(asked)
         if not (returns | publishes).any():
             return
-        own = rows.take(places_where(returns | publishes))
+        own = rows.select(OF_ITEMS).take(places_where(returns | publishes))
         items = np.zeros(own.num_rows, ITEM)
         items["connection"], items["frame_no"] = numbers_of(own["connection_id"]), numbers_of(own["first_frame_no"])
         items["key"] = hashed(*(own[name] for name in OF_KEY))

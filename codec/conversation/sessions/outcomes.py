@@ -238,7 +238,8 @@ def _without_outcome(records: SessionRecords) -> Integers:
     """UNKNOWN or UNSETTLED for messages without an outcome: unknown if the settlement or the end of the transaction may
     have been lost before the session ended, or was captured before the message."""
     messages = records.messages
-    session = records.sessions[messages["session"]]
+    names = ("close_frame", "client_hidden", "server_hidden", "close_client_hidden", "close_server_hidden")
+    session = {name: records.sessions[name][messages["session"]] for name in names}
     closes_later = session["close_frame"] >= messages["frame_no"]
     missing = {}
     for side in ("client", "server"):
