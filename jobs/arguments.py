@@ -21,7 +21,7 @@ def add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "tables",
         metavar="TABLES",
-        help="directory that `wirehare decode` has written, or a lake of `wirehare ingest`, or a URI of one",
+        help="directory or URI of tables that `wirehare decode` has written, or of a lake of `wirehare ingest`",
     )
 
 
@@ -40,13 +40,13 @@ def add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--payload",
         action="store_true",
-        help="keep message bodies too (frames.payload, messages.body), secrets in them as well: much larger",
+        help="write message bodies too (frames.payload, messages.body): much larger, and they may contain secrets",
     )
     add_list(parser, "--port", "N", "only connections from or to these ports", port)
-    add_list(parser, "--host", "IP", "only connections of these addresses", host)
+    add_list(parser, "--host", "IP", "only connections from or to these addresses", host)
     add_list(
         parser, "--keylog", "FILE", "key logs with the secrets of TLS connections, as SSLKEYLOGFILE makes them; "
-        "secrets in the captures themselves are found without it",
+        "secrets in a pcapng are used without this option",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Audit decoded tables: findings, a report to read, and an exit code that carries the verdict.
+"""Audit decoded tables: write findings and a report; the exit code says whether the audit failed.
 
 Runs as `wirehare audit` and as `spark-submit jobs/audit.py`. The findings are written as table `findings` beside the
 other tables; the report and its JSON are written last, each replaced in one step.
@@ -78,10 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         metavar="T",
         type=day_or_moment,
-        help="only rows that end after then: yesterday, today, 2026-01-31T08:00 (UTC); of a lake, files of other days "
-        "are not read",
+        help="only rows that end after this time: yesterday, today, 2026-01-31T08:00 (UTC); of a lake, files of other "
+        "days are not read",
     )
-    parser.add_argument("--until", metavar="T", type=day_or_moment, help="only rows that begin before then")
+    parser.add_argument("--until", metavar="T", type=day_or_moment, help="only rows that begin before this time")
     add_report(parser)
 
 
@@ -98,14 +98,14 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("text", "json", "sarif", "junit", "github"),
         default="text",
-        help="what is printed: text (the default), or all findings as JSON, SARIF, JUnit XML or workflow commands of "
-        "GitHub Actions; text goes to stderr then",
+        help="what to print: text (the default), or all findings as JSON, SARIF, JUnit XML or workflow commands of "
+        "GitHub Actions (the text then goes to stderr)",
     )
     parser.add_argument(
-        "--report", metavar="FILE", default="audit.html", help="where the report goes (default: audit.html)"
+        "--report", metavar="FILE", default="audit.html", help="the HTML report to write (default: audit.html)"
     )
     parser.add_argument(
-        "--json", metavar="FILE", help="also write verdict and findings as JSON: the baseline of the next audit"
+        "--json", metavar="FILE", help="also write verdict and findings as JSON, for --baseline of the next audit"
     )
     parser.add_argument(
         "--fail-on",
@@ -116,7 +116,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
         "or never",
     )
     parser.add_argument(
-        "--baseline", metavar="FILE", help="JSON of an earlier audit: findings are marked as new, persisting or gone"
+        "--baseline", metavar="FILE", help="JSON of an earlier audit: mark findings as new, persisting or gone"
     )
     parser.add_argument(
         "--config", metavar="FILE", help="TOML with thresholds, disabled rules, accepted exceptions, custom rules"

@@ -1,4 +1,4 @@
-"""Cut packets out of the captures: those of a connection, a message, a finding, or of any rows, as pcapng.
+"""Cut packets out of the captures into a pcapng file: those of a connection, a message, a finding, or any rows.
 
 Runs as `wirehare cut`. The tables locate the frames; the packets come from the original captures. Only --where starts
 Spark.
@@ -78,26 +78,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     much.add_argument(
         "--only",
         action="store_true",
-        help="only packets that carry the rows: not those that open the connection and lead to a frame, without which "
-        "dissectors may not find their way",
+        help="only packets with a byte of the rows; by default also those that open the connection and those up to the "
+        "frame, which Wireshark needs to dissect it",
     )
-    more.add_argument("--captures", metavar="DIR", help="where the captures are now, when they were moved")
+    more.add_argument("--captures", metavar="DIR", help="where the captures are, if they were moved")
     inside = parser.add_argument_group("connections inside TLS or WebSocket")
     how = inside.add_mutually_exclusive_group()
     how.add_argument(
         "--with-secrets",
         action="store_true",
-        help="put the secrets of the connections cut, and no others, into the file (a Decryption Secrets Block): "
-        "whoever has it can read them",
+        help="put the secrets of these connections, and no others, into the file (a Decryption Secrets Block): "
+        "whoever has the file can read them",
     )
     how.add_argument(
-        "--decrypted", action="store_true", help="rewrite these connections in clear, with all of their packets"
+        "--decrypted", action="store_true", help="write these connections in clear, with all of their packets"
     )
-    about = "key logs with their secrets; secrets in the captures themselves are found without it"
+    about = "key logs with their secrets; secrets in a pcapng are used without this option"
     add_list(inside, "--keylog", "FILE", about)
     share = parser.add_argument_group("to share it")
     share.add_argument(
-        "--redact", action="store_true", help="blank message bodies, passwords and all bytes that were not understood"
+        "--redact", action="store_true", help="blank message bodies, passwords and all bytes that were not decoded"
     )
     share.add_argument(
         "--anonymise",

@@ -61,18 +61,19 @@ def add_input_and_output(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="DIR",
         required=True,
-        help="directory for the tables, a sub-directory of Parquet files each; it is replaced as a whole, "
-        "once all tables are written",
+        help="directory for the tables, each a sub-directory of Parquet files",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the tables that DIR holds")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the tables in DIR, all at once when the new ones are complete"
+    )
     add_filter(parser)
     parser.add_argument(
         "--since",
         metavar="T",
         type=moment,
-        help="only packets from then on: 2026-01-31T08:00 (UTC), or a number as in ts_ns",
+        help="only packets at or after this time: 2026-01-31T08:00 (UTC), or a number as in ts_ns",
     )
-    parser.add_argument("--until", metavar="T", type=moment, help="only packets before then")
+    parser.add_argument("--until", metavar="T", type=moment, help="only packets before this time")
 
 
 def table_names(text: str) -> list[str]:
@@ -94,7 +95,7 @@ def exit_statuses() -> ExitStatuses:
     from udfs.source.paths import PathError
 
     return {
-        PathError: ExitStatus(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
+        PathError: ExitStatus(USAGE),
         KeyLogError: ExitStatus(USAGE),
         OutputError: ExitStatus(USAGE),
     }

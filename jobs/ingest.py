@@ -36,7 +36,7 @@ exit codes:
   0  done (--once)
   2  bad usage, no capture found, no lake, or another ingest works on it
   3  done (--once), but some captures could not be read to their end (see the table captures)
-  4  Spark or the file system failed; the lake is as of its last batch, and the next run continues
+  4  Spark, a process or the file system failed; the lake is as of its last batch, and the next run continues
   130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
 """
 STOPPED = "the lake is as of its last batch; the next run continues from there"
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=length,
         default=30.0,
-        help="leave captures that changed within this time for later (default: 30s)",
+        help="leave captures that changed within this time for a later batch (default: 30s)",
     )
     parser.add_argument(
         "--pair-within",
@@ -77,14 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=length,
         default=7 * 86400.0,
-        help="close connections without a packet for this time as lost sight of (default: 7d)",
+        help="give up connections without a packet for this time: tcp_end is 'lost sight of' (default: 7d)",
     )
     parser.add_argument(
         "--late-after",
         metavar="TIME",
         type=length,
         default=300.0,
-        help="captures that end this much before the latest packet of the lake are decoded on their own (default: 5m)",
+        help="decode captures on their own if they end this long before the latest packet of the lake (default: 5m)",
     )
     add_filter(parser)
     parser.add_argument(
@@ -112,7 +112,7 @@ def exit_statuses() -> ExitStatuses:
     return {
         LakeError: ExitStatus(USAGE),
         KeyLogError: ExitStatus(USAGE),
-        PathError: ExitStatus(USAGE, "; expected pcap or pcapng files, directories of them, or patterns"),
+        PathError: ExitStatus(USAGE),
     }
 
 

@@ -27,7 +27,7 @@ EXIT_CODES = """exit codes:
   0  done
   2  bad usage, or no capture found; nothing was written
   3  done, but some captures could not be read to their end (see the table captures)
-  4  Spark or the file system failed; the previous output is as it was
+  4  Spark, a process or the file system failed; the previous output is as it was
   130  stopped by Ctrl-C or SIGTERM; the previous output is as it was
 """
 
@@ -86,7 +86,9 @@ class Version(argparse.Action):
 
 def command_line(jobs: Sequence[str]) -> Parser:
     """The parser of the whole command, with one sub-parser per module in `jobs`."""
-    parser = Parser(prog="wirehare", description="AMQP wire captures to tables, on Spark.")
+    parser = Parser(
+        prog="wirehare", description="Decode AMQP packet captures into tables, audit them, cut packets out of them."
+    )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in jobs:

@@ -24,6 +24,8 @@ MAX_ROWS = 20
 TEXT_WIDTH = 60
 DIFFERENCE = 10  # characters shown before and after the place where two texts begin to differ
 CLOSED = ("connections", "channels")
+# What connections carry, by `connections.content`.
+CARRIED = {"amqp": "AMQP", "tls": "TLS", "foreign": "other protocols", "none": "without data"}
 # Reply codes of the classic versions and 0-10: 200 is success, errors begin with 3 (0-9-1, section 1.1 constants).
 FIRST_ERROR = 300
 
@@ -46,6 +48,7 @@ def summary_text(facts: Mapping[str, Any]) -> str:
     parts = [captures_table(facts["captures"])]
     if "connections" in facts:
         parts.append(connections_table(facts["connections"]))
+        parts.append(without_amqp(facts["captures"], facts["connections"]["by_content"]))
     if "messages" in facts:
         parts.append(messages_table(facts["messages"]))
     parts.append(errors_table(facts["closed_with_error"]))
@@ -100,18 +103,24 @@ CONNECTION_COLUMNS = [
 
 
 def first_connections(connections: Dataset) -> dict[str, Any]:
-    """The number of connections, and the first of them."""
-    keys = ("opened_ts", "connection_id")
+    """The number of connections, also by what they carry, and the first of them: those with AMQP before others."""
+    keys = ("content", "opened_ts", "connection_id")
     first = pa.table({name: pa.array([], connections.schema.field(name).type) for name in keys})
     for batch in connections.to_batches(columns=list(keys)):
         first = earliest(pa.concat_tables([first, pa.Table.from_batches([batch])]))
     rows = connections.to_table(CONNECTION_COLUMNS, pc.field("connection_id").isin(first["connection_id"]))
-    return {"count": connections.count_rows(), "first": earliest(rows).to_pylist()}
+    group = acero.AggregateNodeOptions([("content", "hash_count", None, "connections")], keys=["content"])
+    counts = run_plan(connections, ["content"], acero.Declaration("aggregate", group))
+    return {
+        "count": connections.count_rows(),
+        "by_content": {row["content"]: row["connections"] for row in counts},
+        "first": earliest(rows).to_pylist(),
+    }
 
 
 def earliest(connections: pa.Table) -> pa.Table:
-    """The connections that were opened first, at most MAX_ROWS."""
-    order = [("opened_ts", "ascending"), ("connection_id", "ascending")]
+    """The connections that were opened first, at most MAX_ROWS; content 'amqp' sorts before all others."""
+    order = [("content", "ascending"), ("opened_ts", "ascending"), ("connection_id", "ascending")]
     return connections.take(pc.select_k_unstable(connections, MAX_ROWS, order))
 
 
@@ -144,8 +153,27 @@ def connections_table(connections: Mapping[str, Any]) -> str:
         )
         for row in connections["first"]
     ]
-    count = connections["count"]
-    return table(f"Connections: {count}", columns, cells) + more(count)
+    count, by_content = connections["count"], connections["by_content"]
+    parts = ", ".join(f"{by_content[name]} {what}" for name, what in CARRIED.items() if name in by_content)
+    title = f"Connections: {count}" if by_content.get("amqp") == count else f"Connections: {count} ({parts})"
+    return table(title, columns, cells) + more(count)
+
+
+def without_amqp(captures: Sequence[Mapping[str, Any]], by_content: Mapping[str, int]) -> str:
+    """Why there may be no AMQP; empty if there is some."""
+    if "amqp" in by_content:
+        return ""
+    packets = sum(capture["packets"] or 0 for capture in captures)
+    filtered = sum(capture["skipped_packets"].get("filtered", 0) for capture in captures)
+    if "tls" in by_content:
+        why = "to read TLS, give its secrets with --keylog; connections.unread_because says what was missing"
+    elif by_content:
+        why = "the connections carry other protocols or no data"
+    elif filtered:
+        why = f"--port, --host, --since or --until left out {filtered} of {packets} packets"
+    else:
+        why = f"there is no TCP connection in {packets} packets"
+    return f"No AMQP was found: {why}.\n"
 
 
 def message_groups(messages: Dataset) -> list[dict[str, Any]]:

@@ -121,15 +121,23 @@ def test_times_are_utc_unless_they_say_otherwise(text: str, nanoseconds: int) ->
     assert moment(text) == nanoseconds
 
 
-@pytest.mark.parametrize("kind", ["missing file", "directory without captures", "pattern"])
-def test_no_capture_found_is_exit_code_2(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("gone.pcap", "no such file or directory"),
+        ("*.pcap", "no such file or directory"),
+        ("", "no pcap or pcapng file found"),
+        ("notes.txt", "the file begins with the text 'nothing here'; expected the magic number of pcap or pcapng"),
+    ],
+    ids=["missing file", "pattern", "directory without captures", "another file"],
+)
+def test_no_capture_found_is_exit_code_2(
+    name: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "notes.txt").write_text("nothing here")
-    path = {"missing file": "gone.pcap", "pattern": "*.pcap"}.get(kind, "")
-    code, error = complaint(["decode", str(tmp_path / path), "--output", str(tmp_path / "out")], capsys)
+    code, error = complaint(["decode", str(tmp_path / name), "--output", str(tmp_path / "out")], capsys)
     assert code == 2
-    assert error.count("\n") == 1
-    assert str(tmp_path / path).rstrip("/") in error
-    assert "expected pcap or pcapng files" in error
+    assert re.fullmatch(rf"wirehare decode: (file://)?{re.escape(str(tmp_path / name))}: {re.escape(problem)}\n", error)
     assert not (tmp_path / "out").exists()
 
 
@@ -271,6 +279,28 @@ def test_the_samples_decode_to_all_tables(tmp_path: Path, capsys: pytest.Capture
     last = rf"Decoded in [\d.]+ s\. The tables are in {written}\nNext: wirehare audit {written} --report audit.html\n$"
     assert re.search(last, out)
     assert [line for line in error.splitlines() if not STEP.fullmatch(line)] == []
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("argv", "connections", "line"),
+    [
+        # packets of all samples
+        ([str(SAMPLES), "--port", "5673"], "", "--port, --host, --since or --until left out 435 of 435 "),
+        ([str(CAPTURES / "091_tls13.pcap")], "Connections: 1 (1 TLS)", "to read TLS, give its secrets "),
+        # tshark -T fields -e tcp.stream: 30 streams, 6 of them with -Y amqp
+        ([str(CAPTURES / "091_mixed_traffic.pcap")], "Connections: 30 (6 AMQP, 24 other protocols)\n", ""),
+    ],
+    ids=["filtered", "TLS", "other protocols"],
+)  # fmt: skip
+def test_the_summary_says_where_amqp_is_missing(
+    argv: list[str], connections: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decode", *argv, "--output", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert connections in out
+    assert ("No AMQP was found: " in out) == bool(line)
+    assert line in out
 
 
 def test_some_tables_with_payloads_of_one_host_and_time(

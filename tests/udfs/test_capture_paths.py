@@ -182,7 +182,7 @@ def test_odd_names_are_read_through_their_uri(tree: Path) -> None:
     [
         ("nowhere", "no such file or directory"),
         ("*.nothing", "no such file or directory"),
-        ("empty-directory", "no capture file found"),
+        ("empty-directory", "no pcap or pcapng file found"),
         ("no[", "no such file or directory"),
     ],
 )
@@ -220,6 +220,7 @@ def test_packed_captures_are_planned_for_by_what_they_hold(tmp_path: Path, monke
         raise RuntimeError("no Spark")
 
     monkeypatch.setattr(decode, "start", start)
+    monkeypatch.setattr("pipeline.decoding.decoded_locally", lambda places: False)
     assert main(["decode", str(tmp_path), "--output", str(tmp_path / "out")]) == 4
     assert sizes == [84]
 

@@ -60,7 +60,7 @@ def resolve(paths: Sequence[str]) -> list[CaptureFile]:
     for path in map(arrow_uri, paths):
         try:
             files = list(_expand(path))
-            problem = None if files else "no capture file found"
+            problem = None if files else "no pcap or pcapng file found"
         except (OSError, pa.ArrowException) as error:
             problem = error_line(error, path)
         if problem:
