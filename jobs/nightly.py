@@ -30,7 +30,7 @@ exit codes:
   1  done; some findings reach the threshold: see the report, which names incomplete captures, too
   2  bad usage, no capture found, or a configuration or baseline that cannot be read; nothing was written
   3  done; no finding reaches the threshold, but some captures could not be read to their end (see the report)
-  4  Spark, a process or the file system failed; the old report is as it was, and so are the tables unless all were written
+  4  Spark, a process or the file system failed; the old report is as it was, and the tables unless all were written
 """
 
 STOPPED = "the previous report, if any, is as it was, and so are the tables unless all new ones were written"
