@@ -25,6 +25,7 @@ from codec.compiler.limits import LIMITS
 from codec.net.segments import SEGMENT
 
 CLASSIC_HEADER, SEGMENTED_HEADER, DESCRIBED_HEADER = b"AMQP\0\0\x09\x01", b"AMQP\x01\x01\0\x0a", b"AMQP\0\1\0\0"
+FRAME_OVERHEAD = 8
 LOST = b"\x77" * 20  # no frame begins here
 STEPS = (1, 4)
 
@@ -245,13 +246,15 @@ def test_more_deliveries_open_than_may_be() -> None:
 def test_what_waits_in_a_direction_is_bounded() -> None:
     """A frame of 16 MiB that never ends, and as much data behind a hole that nobody acknowledges."""
     decoder, wire = Decoder(), Wire()
+    # Where these begin to be read, frames are found at once.
+    megabyte = 10 * pika.frame.Body(1, bytes(100_000 - FRAME_OVERHEAD)).marshal()
     wire.add(CLIENT, CLASSIC_HEADER + struct.pack(">BHI", 3, 1, LIMITS.frame_bytes - 8))
     for _ in range(20):
-        wire.add(CLIENT, bytes(1_000_000))
+        wire.add(CLIENT, megabyte)
     wire.add(SERVER, b"\0")
     wire.seq[SERVER] += 10
     for _ in range(20):
-        wire.add(SERVER, bytes(1_000_000))
+        wire.add(SERVER, megabyte)
     _, _, facts = decoded(wire, decoder)
     for stream in decoder.state.streams:
         assert sum(array.nbytes for array in stream) < 6 * LIMITS.frame_bytes
