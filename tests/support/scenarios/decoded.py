@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
 import pipeline
+from pipeline.tables.processes import LocalProcesses
 from scenarios.capture import Packet, disturbed, packets, write_pcap
 from scenarios.script import FIRST_CLIENT_PORT, VERSIONS, Script
 from scenarios.strategies import scripts
@@ -103,11 +104,7 @@ class Decoded:
     """Tables of a directory of scripts; `rows` gives those of one script, each with the number of its peer."""
 
     def __init__(self, spark: SparkSession, folder: Path, played: Sequence[Script]) -> None:
-        decoded = pipeline.decode(spark, str(folder))
-        # Asked for several times each: written once.
-        for name in ("connections", "channels", "links", "messages", "message_flows"):
-            getattr(decoded, name).write.parquet(str(folder / "tables" / name))
-        decoded.release()
+        pipeline.write(LocalProcesses(1), str(folder), str(folder / "tables"))
         self.tables = pipeline.load(spark, str(folder / "tables"))
         numbers = {script.server: script.number for script in played}
         self.place_of: dict[int, tuple[int, int]] = {
