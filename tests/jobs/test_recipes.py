@@ -11,7 +11,8 @@ from deployment import answer, blocks
 from pyspark.sql import SparkSession
 from recipe_talks import write
 
-from jobs.cli import main
+import pipeline
+from pipeline.tables.processes import LocalProcesses
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 RECIPE = re.compile(r"^## (.*?)\n.*?^```sql\n(.*?)^```\n\n^```python\n(.*?)^```\n(?:\n((?:\|[^\n]*\n)+))?", re.M | re.S)
@@ -38,7 +39,7 @@ def names(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     """What the first snippet of the page defines, for the tables of the capture."""
     folder = tmp_path_factory.mktemp("recipes")
     write(folder / "shop.pcap")
-    assert main(["decode", str(folder / "shop.pcap"), "--output", str(folder / "out")]) == 0
+    pipeline.write(LocalProcesses(1), str(folder / "shop.pcap"), str(folder / "out"))
     found: dict[str, Any] = {}
     exec(compile(blocks(PAGE, "python")[0].replace('"out"', f'"{folder}/out"'), "recipes.md", "exec"), found)
     return found

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 
 import pipeline
 import wirehare
-from jobs.cli import main
 from pipeline import Tables
 from pipeline.output import overview
 from pipeline.schemas import ROWS, TABLES
+from pipeline.tables.processes import LocalProcesses
 from udfs.source.options import OptionError
 from udfs.source.suggestions import meant
 
@@ -133,7 +133,7 @@ def tables(spark: SparkSession) -> Iterator[Tables]:
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("notebook") / "<b>out"
     capture = str(SAMPLES / "091_confirms_and_return.pcap")
-    assert main(["decode", capture, "--output", str(out), "--tables", "frames,connections,messages"]) == 0
+    pipeline.write(LocalProcesses(1), capture, str(out), tables=["frames", "connections", "messages"])
     return out
 
 

@@ -22,6 +22,7 @@ from jobs.cli import main
 from jobs.schema import all_schemas, columns, unit
 from pipeline.schemas import ROWS
 from pipeline.session import RUNTIME
+from pipeline.tables.processes import LocalProcesses
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -144,7 +145,7 @@ def test_every_page_that_is_linked_is_there() -> None:
 def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tables of the samples, as `wirehare decode samples --output out` writes them."""
     out = tmp_path_factory.mktemp("docs") / "out"
-    assert main(["decode", str(ROOT / "samples"), "--output", str(out)]) == 0
+    pipeline.write(LocalProcesses(1), str(ROOT / "samples"), str(out))
     return out
 
 
