@@ -156,7 +156,10 @@ def import_modules() -> None:
 
 def check_inputs(arguments: argparse.Namespace) -> Inputs:
     """Read the baseline and the configuration, and check the outputs. Raises UsageError."""
-    from pipeline.audit import config
+    from udfs.arrow.imports import without_pandas
+
+    with without_pandas():
+        from pipeline.audit import config
     from pipeline.output.place import OutputError, place
     from pipeline.report import baseline
     from udfs.source.files import first_line
@@ -188,11 +191,6 @@ def audit_tables(
     from pipeline.audit.contexts.sources import SMALL, UNINFERRED
     from pipeline.output.swap import staged_child
     from pipeline.output.writing import FINDINGS
-    from pipeline.report.baseline import document
-    from pipeline.report.cards import cards, most_important
-    from pipeline.report.coverage import rules_of, unchecked
-    from pipeline.report.formats import FORMATS, Audit
-    from pipeline.report.page import page
     from pipeline.session import INTERPRETED_BYTES, grouping_settings, on_one_machine, plan_settings, settings
     from udfs.source.files import public_uri
 
@@ -206,6 +204,12 @@ def audit_tables(
                 lambda: find_and_compare(spark, arguments, source, stage, wanted, byte_size), [spark]
             )
         with step("writing the report", "Report written"):
+            from pipeline.report.baseline import document
+            from pipeline.report.cards import cards, most_important
+            from pipeline.report.coverage import rules_of, unchecked
+            from pipeline.report.formats import FORMATS, Audit
+            from pipeline.report.page import page
+
             rules, uri = rules_of(wanted.config), public_uri(arguments.tables)
             left = unchecked(facts, rules)
             as_json = document(facts, compare, verdict.document(), arguments.title, now, left)

@@ -52,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Decode, then audit; return the exit code."""
     wanted = audit.check_inputs(arguments)  # fail before an hour of decoding
     starting: list[Future[SparkSession]] = []
-    with ThreadPoolExecutor(2) as pool:
-        loading = pool.submit(audit.import_modules)
+    with ThreadPoolExecutor(1) as pool:
         # Only the audit goes to stdout: unless it is text, another program reads it.
         aside = contextlib.nullcontext() if arguments.format == "text" else contextlib.redirect_stdout(sys.stderr)
         with aside:
@@ -61,14 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
             spark, ending = decode.decode_captures(
                 of_decode, lambda: starting.append(pool.submit(decode.start_quietly))
             )
-        loading.result()
         if spark is None:
             with step("starting Spark", "Spark started"):
                 spark = starting[0].result()
-    started = time.monotonic()
-    source = audit.open_tables(arguments.output)
-    of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
-    verdict = audit.audit_tables(spark, source, audit.tables_size(source, of_tables), wanted, of_tables, started)
+        pool.submit(audit.import_modules)  # for the report, while Spark looks for findings
+        started = time.monotonic()
+        source = audit.open_tables(arguments.output)
+        of_tables = argparse.Namespace(**{**vars(arguments), "tables": arguments.output})
+        verdict = audit.audit_tables(spark, source, audit.tables_size(source, of_tables), wanted, of_tables, started)
     return ending if verdict == OK else verdict
 
 

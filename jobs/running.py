@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import os
 import platform
 import re
@@ -115,6 +117,8 @@ def command_line(jobs: Sequence[str]) -> Parser:
 
 def run(argv: Sequence[str], jobs: Sequence[str]) -> int:
     """Run the job of `jobs` (module names) that `argv` starts with; return the exit code."""
+    # Otherwise Python looks for garbage among a million objects of loaded modules at exit, which takes 0.6 s.
+    atexit.register(gc.freeze)
     try:
         try:
             return exit_code_of(argv, jobs)

@@ -89,7 +89,7 @@ def findings(
         sources.relations = {
             **RELATIONS,
             "hits": Relation(lambda _: reduce(DataFrame.unionAll, found), materialized=False),
-            "rules": Relation(lambda _: spark.createDataFrame(rule_rows(chosen.values())), materialized=False),
+            "rules": Relation(lambda _: spark.sql(rule_rows(chosen.values())), materialized=False),
             "findings": Relation(
                 f"SELECT * FROM ({TO_FINDINGS}) WHERE "
                 f"NOT ({is_accepted(limits.exceptions, today or datetime.now(UTC).date())})"
@@ -131,11 +131,16 @@ def _found(
 
     def found_in(places: Sequence[tuple[bool, str]]) -> DataFrame | None:
         found = [rows for place in places if (rows := hits_in(place))]
-        return reduce(DataFrame.unionAll, found).localCheckpoint() if found else None
+        if not found:
+            return None
+        # In one task if there is little to do: each task of a union reads the plan of all of its contexts.
+        rows = reduce(DataFrame.unionAll, found)
+        return (rows.coalesce(1) if few else rows).localCheckpoint()
 
     scanning = [place for place in needed if place[0] or CONTEXTS[place[1]].full_scan]
     others = [place for place in needed if place not in scanning]
-    size = CONTEXTS_PER_QUERY if sources.count("seconds", "frames") <= FEW else 1
+    few = sources.count("seconds", "frames") <= FEW
+    size = CONTEXTS_PER_QUERY if few else 1
     found = list(pool.map(found_in, batched(scanning, size)))
     with settings(sources.spark, sources.settings()):
         found += pool.map(found_in, batched(others, size))
