@@ -1,4 +1,4 @@
-# Wirehare. `make demo` to see it work, `make test` to check it; both set up what they need in .venv and skip what stands.
+# Wirehare. `make demo` to see it work, `make test` to check it; both set up what they need in .venv, once.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin

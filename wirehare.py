@@ -7,10 +7,10 @@
     tables.messages.groupBy("outcome").count().show()
     wirehare.plots.ladder(tables)
 
-`decode` and `load` give tables, `session` the Spark session, `LocalProcesses` writes tables without one, `plots`
-pictures; the other names are those of `pipeline`
-(`latency`, `findings`, `cut` and so on), and `register` adds the SQL functions to a session. Importing this module
-takes no time and starts nothing: what is behind a name is imported when the name is first used.
+`session()` gives a Spark session, `decode` and `load` the tables, `plots` pictures of them; `findings`, `latency`,
+`rates`, `heartbeats`, `backlog` and `consumers` evaluate them, `cut` writes their packets. `write` decodes to files,
+with a session or, without Spark, with `LocalProcesses()`; `ingest` appends to a lake. `register` adds the SQL functions
+to a session. Importing this module starts nothing and takes no time: each name is imported when it is first used.
 """
 
 from __future__ import annotations

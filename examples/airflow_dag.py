@@ -1,4 +1,4 @@
-"""Airflow: decode the captures of a day on the cluster, then audit them. A run is of its own day, and can be repeated.
+"""Airflow: decode the captures of a day on the cluster, then audit them. Each run is for its own day and repeatable.
 
 Needs apache-airflow-providers-apache-spark, a connection `spark_default` to YARN, and the packed environment (see
 docs/deployment.md). The code of the jobs is the same as on a laptop.
@@ -18,7 +18,7 @@ SPARK = {
     "conn_id": "spark_default",
     "archives": "/opt/wirehare/environment.tar.gz#environment",
     "conf": {
-        # The driver goes to the cluster: there the archive is unpacked for it as it is for executors.
+        # The driver runs on the cluster, where the archive is unpacked for it as for executors.
         "spark.submit.deployMode": "cluster",
         "spark.pyspark.python": "./environment/bin/python",
     },

@@ -1,7 +1,7 @@
 """Airflow: a batch of captures into the lake every ten minutes, and an audit of yesterday every night.
 
 Needs apache-airflow-providers-apache-spark, a connection `spark_default`, and the packed environment with the extra
-`lake` (see docs/deployment.md). `max_active_runs` keeps batches from meeting.
+`lake` (see docs/deployment.md). `max_active_runs` keeps batches from overlapping.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@
 #   $WIREHARE_ROOT/reports/2026-11-20.html, .json  out: the report, and the baseline of the next day
 #
 # A day may be run again at any time: it gives the same files. Exit code: that of `wirehare nightly` (1: findings, 3: some
-# captures are damaged; the rest is decoded, and the audit goes on), 75 while another run is going on.
+# captures are damaged; the rest is decoded, and the audit goes on), 75 if another run is active.
 set -euo pipefail
 
 root=${WIREHARE_ROOT:-/var/lib/wirehare}
 wirehare=${WIREHARE:-wirehare}
 day=${1:-$(date -u -d yesterday +%F)}
 if ! [[ $day =~ ^[0-9]{4}-[0-9]{2}-[0-9]{2}$ ]]; then
-    echo "audit-day.sh: '$day' is no day; expected one like 2026-11-20" >&2
+    echo "audit-day.sh: '$day' is not a date; expected one like 2026-11-20" >&2
     exit 2
 fi
 

@@ -2,7 +2,7 @@
 
     python examples/share_day.py tables/date=2026-11-20 2026-11-20 warehouse connections messages
 
-Only the partitions of the day are overwritten (dynamic partition overwrite): the others are not touched.
+Only the partitions of the day are overwritten (dynamic partition overwrite).
 """
 
 from __future__ import annotations
