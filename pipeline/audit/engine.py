@@ -163,8 +163,8 @@ TO_FINDINGS: Sql = f"""
 
 
 def rule_rows(rules: Iterable[Rule]) -> Sql:
-    """The columns of findings that come from the rule, one row per rule. Not by `createDataFrame`, which imports pandas
-    first: half a second."""
+    """The columns of findings that come from the rule, one row per rule; in a new JVM this takes a second of processor
+    time less than `createDataFrame` of an Arrow table."""
     rows = json.dumps([{name: getattr(rule, of) for name, of in RULE_COLUMNS.items()} for rule in rules])
     kinds = ", ".join(f"{name} {'array<string>' if name in RULE_LISTS else 'string'}" for name in RULE_COLUMNS)
     return f"SELECT inline(from_json({sql_text(rows)}, 'array<struct<{kinds}>>'))"
