@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from process_work import WriteLater, fail, group, identify, kill, loaded, say
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -299,21 +300,12 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_processes, "PRELOADED", [])
 
 
-def identify(number: int) -> int:
-    time.sleep(0.1)
-    return os.getpid()
-
-
 def running(number: int) -> bool:
     """Whether a process has not ended; one that is only waited for has."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{number}/status").read_text()
     except OSError:
         return False
-
-
-def kill(number: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_work_after_a_lost_process_is_done_by_new_ones(bare: None) -> None:
@@ -333,19 +325,6 @@ def test_work_after_a_lost_process_is_done_by_new_ones(bare: None) -> None:
     processes.close()
 
 
-@dataclass(frozen=True)
-class WriteLater:
-    """Number 0 fails; the others write a file, each a little later."""
-
-    directory: str
-
-    def __call__(self, number: int) -> None:
-        if not number:
-            raise OSError("no space")
-        time.sleep(0.3)
-        Path(self.directory, str(number)).touch()
-
-
 def test_nothing_is_written_once_the_work_has_failed(bare: None, tmp_path: Path) -> None:
     """An ingest then removes what the batch has written, and lets the next one begin."""
     processes = LocalProcesses(2)
@@ -359,34 +338,10 @@ def test_nothing_is_written_once_the_work_has_failed(bare: None, tmp_path: Path)
     processes.close()
 
 
-def group(number: int) -> int:
-    return os.getpgrp()
-
-
 def test_ctrl_c_on_a_terminal_does_not_reach_the_processes(bare: None) -> None:
     """It reaches the process group of the job."""
     with LocalProcesses(2) as processes:
         assert os.getpgrp() not in processes.run(group, range(4))
-
-
-class Unlike(Exception):
-    """Can be pickled, but not made again."""
-
-    def __init__(self, one: str, other: str) -> None:
-        super().__init__(f"{one}, not {other}")
-
-
-def fail(number: int) -> NoReturn:
-    raise Unlike("this", "that")
-
-
-def loaded(module: str) -> bool:
-    return module in sys.modules
-
-
-def say(number: int) -> int:
-    print("a line for people", flush=True)
-    return number
 
 
 def test_an_error_that_cannot_be_pickled_is_reported_with_its_place(bare: None) -> None:

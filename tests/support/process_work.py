@@ -1,0 +1,57 @@
+"""Work for local processes that decode nothing, in a module that they load at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+
+def identify(number: int) -> int:
+    time.sleep(0.1)
+    return os.getpid()
+
+
+def kill(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class WriteLater:
+    """Number 0 fails; the others write a file, each a little later."""
+
+    directory: str
+
+    def __call__(self, number: int) -> None:
+        if not number:
+            raise OSError("no space")
+        time.sleep(0.3)
+        Path(self.directory, str(number)).touch()
+
+
+def group(number: int) -> int:
+    return os.getpgrp()
+
+
+class Unlike(Exception):
+    """Can be pickled, but not made again."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one}, not {other}")
+
+
+def fail(number: int) -> NoReturn:
+    raise Unlike("this", "that")
+
+
+def loaded(module: str) -> bool:
+    return module in sys.modules
+
+
+def say(number: int) -> int:
+    print("a line for people", flush=True)
+    return number
