@@ -328,6 +328,8 @@ def open_tables(directory: str) -> Place:
             raise TablesError(str(error)) from error
         return source
     missing = [name for name in TABLES if name not in entries and name not in OPTIONAL]
+    if not {*TABLES} & {*entries}:
+        raise TablesError(f"{directory}: holds no tables; expected a directory that `wirehare decode` has written")
     if missing:
         raise TablesError(
             f"{directory}: has no table {', '.join(missing)}; "

@@ -286,7 +286,7 @@ def connections_between(rows: Rows, ends: Endpoints) -> set[int]:
         found.update(rows("connections", ["connection_id"], pa.table(keys))["connection_id"].to_pylist())
     if not found:
         between = "-".join(f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in ends)
-        raise CutError(f"there is no connection {'between' if len(ends) > 1 else 'of'} {between} in the tables")
+        raise CutError(f"there is no connection {'between' if len(ends) > 1 else 'with'} {between} in the tables")
     return found
 
 

@@ -203,12 +203,13 @@ def interpret_while_cold(byte_size: int) -> bool:
     from codec.compiler.kernel import all_compiled, interpret
     from pipeline.session import has_session
 
-    sooner = byte_size <= COLD_BYTES and not has_session() and not all_compiled()
+    if has_session() or all_compiled():
+        return False
+    sooner = byte_size <= COLD_BYTES
     if sooner:
         interpret()
-        print_status(
-            f"Kernels are not compiled yet, so they are interpreted; large captures need them: {COMPILE_COMMAND}, once"
-        )
+    speed = "decoding is slow" if sooner else "they are compiled first, which takes minutes"
+    print_status(f"Kernels are not compiled yet, so {speed}; to compile them once: {COMPILE_COMMAND}")
     return sooner
 
 

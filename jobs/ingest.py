@@ -157,10 +157,10 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
     def follow() -> int:
-        if arguments.once:  # a loop has time to compile
-            with suppress(PathError):  # reported when they are ingested
-                interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))
         with Ingest.into(arguments.lake, work, options) as ingest:
+            if arguments.once:  # a loop has time to compile
+                with suppress(PathError):  # reported when they are ingested
+                    interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))
             if ingest.resumed is not None:
                 print_status(f"Finished the commit of batch {ingest.resumed}, which an earlier run had started")
             return rounds(ingest, arguments)
@@ -173,12 +173,12 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
     """Ingest new captures repeatedly, or once; return the exit code."""
     from udfs.source.paths import PathError
 
-    damaged = 0
+    damaged = found = 0
     while True:
         began = time.monotonic()
         try:
             for batch in ingest.batches(arguments.captures):
-                damaged += batch["damaged_files"]
+                found, damaged = found + batch["files"], damaged + batch["damaged_files"]
                 print_result(line(batch))
         except PathError:
             if arguments.once:
@@ -188,15 +188,17 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
         if arguments.once:
             if ingest.unsettled:
                 print_status(f"{ingest.unsettled} captures changed within --settle and are left for the next run")
+            elif not found:
+                print_status("No new captures")
             return UNREADABLE if damaged else OK
         wait(max(0.0, arguments.every - (time.monotonic() - began)))
 
 
 def line(batch: dict[str, Any]) -> str:
     """The line printed for a batch."""
-    from pipeline.output.units import plural, size
+    from pipeline.output.units import duration, plural, size
 
-    lag = "" if batch["lag_ns"] is None else f", {batch['lag_ns'] / 1e9:,.0f} s behind the latest packet"
+    lag = "" if batch["lag_ns"] is None else f", {duration(batch['lag_ns'])} after the latest packet"
     parts = [
         f"Batch {batch['batch']}: {plural(batch['files'], 'capture')} ({size(batch['bytes'])})",
         plural(batch["packets"], "packet"),

@@ -60,7 +60,7 @@ def open_or_create_lake(uri: str) -> Place:
         entries = set(root.entries() or ()) - IGNORED
         if entries - {OWN}:
             raise LakeError(
-                f"{root.display_name}: has {min(entries)} and is not a lake; expected an empty directory, or a lake"
+                f"{root.display_name}: is not a lake, but holds {min(entries)}; expected an empty directory or a lake"
             )
         if root.entries() is None:
             root.create()

@@ -157,6 +157,7 @@ def test_tables_that_cannot_be_read_are_exit_code_3(
     for directory, line in [
         (tmp_path / "gone", "no such directory; expected one that `wirehare decode` has written"),
         (file, "is a file; expected a directory to read tables from"),
+        (damaged / "methods", "holds no tables; expected a directory that `wirehare decode` has written"),
         (partial, "has no table methods; expected all that `wirehare decode` writes without --tables"),
         (damaged, "table methods cannot be read"),
     ]:

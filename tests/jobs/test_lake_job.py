@@ -79,6 +79,13 @@ def test_an_ingest_looks_again_and_again(capsys: pytest.CaptureFixture[str]) -> 
     assert all(59 < seconds <= 60 for seconds in waits)
 
 
+def test_an_ingest_that_finds_nothing_new_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    looks = SimpleNamespace(batches=lambda _: iter(()), copies=(), unsettled=0)
+    arguments = SimpleNamespace(captures=["captures"], once=True, prog="wirehare ingest")
+    assert ingest.rounds(looks, arguments) == 0  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "No new captures\n"
+
+
 def test_a_second_ingest_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake, capture = tmp_path / "lake", tmp_path / "some.pcap"
     capture.touch()

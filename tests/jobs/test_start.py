@@ -129,12 +129,14 @@ def test_all_are_compiled_when_their_directory_is_there(cold: Path) -> None:
 )
 def test_small_captures_are_decoded_without_a_compiler_while_there_are_no_kernels(
     size: int, compiled: bool, running: bool, interprets: bool,
-    cold: Path, monkeypatch: pytest.MonkeyPatch,
+    cold: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("pipeline.session.is_running", lambda: running)
     if compiled:
         (cold / complete_name()).mkdir()
     assert interpret_while_cold(size) == interprets
+    said = {True: "so decoding is slow;", False: "so they are compiled first, which takes minutes;"}[interprets]
+    assert (said in capsys.readouterr().err) == (not compiled and not running)
     assert os.environ["NUMBA_DISABLE_JIT"] == ("1" if interprets else "0")
 
 

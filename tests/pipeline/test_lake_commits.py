@@ -105,7 +105,7 @@ def test_a_second_ingest_ends_with_one_line(tmp_path: Path) -> None:
 
 def test_what_is_no_lake_is_not_made_one(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(LakeError, match=r"has holiday\.jpg and is not a lake"):
+    with pytest.raises(LakeError, match=r"is not a lake, but holds holiday\.jpg"):
         open_or_create_lake(str(tmp_path))
     with pytest.raises(LakeError, match="is not a lake"):
         open_lake(str(tmp_path))
