@@ -219,7 +219,6 @@ class ParquetFiles:
             compression={path: "none" if path in COMPRESSED else COMPRESSION for path in leaves},
             use_dictionary=[path for path in leaves if path not in UNIQUE_COLUMNS],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in integers if name in UNIQUE_COLUMNS},
-            data_page_version="2.0",
             write_statistics=[path for path in leaves if path not in NO_STATISTICS],
             store_schema=False,
         )
