@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from codec.sides import SIDES
 from codec.variant import decode
 from codec.variant.reading import ABSENT, NUMBER, TEXT
-from udfs.arrow.fields import TYPES, Values, fields, inside, read_as, values_of
+from udfs.arrow.fields import TYPES, Values, fields, fields_and_insides, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls
 
@@ -155,9 +155,10 @@ def _value(values: Values, place: Place, kind: str, whole: NDArray[np.bool_]) ->
     for name in place.path[:-1]:
         values = inside(values, name)
     (name,) = place.path[-1:]
-    found = fields(values, {name: kind})[name]
-    if kind != "variant":
-        found = _converted(inside(values, name), found, kind)
+    columns, insides = fields_and_insides(values, {name: kind}, (name,))
+    found = columns[name]
+    if kind != "variant" and found.null_count:
+        found = _converted(insides[name], found, kind)
     if place.default is not None:
         found = pc.if_else(pa.array(there & ~is_there(found)), place.default, found)
     return found
