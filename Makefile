@@ -17,7 +17,7 @@ help:  ## what can be made
 
 demo: java .venv/runtime  ## decode and audit the captures in samples/: tables in out/, report in out.html
 	@$(BIN)/wirehare nightly samples --output out --overwrite --report out.html --title "The samples of Wirehare" --fail-on never
-	@test -e .venv/classes || echo "For captures of your own: make kernels compiles what decodes them and halves the start (minutes, once)"
+	@test -e .venv/classes || echo "For larger captures: make kernels compiles the decoder (minutes, once)"
 
 kernels: java .venv/kernels .venv/classes  ## compile kernels, prepare the JVM's classes: what large captures and a quick start need
 
