@@ -151,6 +151,7 @@ def decode_captures(
             meanwhile()
             sessions.append(LocalProcesses())
             return sessions[0]
+        importlib.import_module("pandas")  # Spark requires it; imports in two threads at once may fail
         with ThreadPoolExecutor(1) as pool:
             loading = pool.submit(import_modules)
             sessions.append(start(byte_size))
@@ -215,7 +216,6 @@ def interpret_while_cold(byte_size: int) -> bool:
 
 def import_modules() -> None:
     """Import the modules that planning needs, which takes a second, while Spark starts."""
-    importlib.import_module("pandas")  # mapInArrow requires it
     from jobs import summary  # noqa: F401
     from udfs.sink import (
         parquet,  # noqa: F401
