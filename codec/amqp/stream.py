@@ -301,6 +301,7 @@ def end_connection(state):
     c.ended = 1
     again = True
     while again:
+        was_unknown = c.family == UNKNOWN_FAMILY
         for direction in range(2):
             if not is_drained(state.directions[direction]):
                 code = drain(state, direction)
@@ -308,7 +309,7 @@ def end_connection(state):
                     return code
         again = has_waiting_bytes(state.directions) and can_continue(state)
         if not again and c.family != UNKNOWN_FAMILY:
-            again = expect_unseen(state.directions[0]) or expect_unseen(state.directions[1])
+            again = was_unknown or expect_unseen(state.directions[0]) or expect_unseen(state.directions[1])
     for direction in range(2):
         d = state.directions[direction]
         open_window(d, int(c.last_ns))
