@@ -130,6 +130,13 @@ def drain(state, direction):
         gap = hole_ahead(d, s, c.ended, int(c.now_ns), int(c.arrival))
         if gap == 0 or d.ready < d.next:
             return D.DONE
+        # What the peer sent before it had the last of the missing bytes comes before them.
+        peer.waived = max(int(peer.waived), int(d.next) + gap - 1)
+        code = consume_ready(state, 1 - direction, release(peer, state.streams[1 - direction], d))
+        if code != D.DONE:
+            return code
+        if c.in_turn:
+            continue
         d.final = 1  # for the bytes before the hole
         code = consume(state, direction)
         d.final = 0

@@ -356,6 +356,21 @@ def test_acknowledgements_of_nothing_are_believed_for_a_while_only() -> None:
     assert names([*OPENING, START, lie, again(SENT, ns=LATER), CONFIRMED]) == NAMES
 
 
+def test_a_loss_comes_after_what_the_peer_sent_before_the_last_of_its_bytes() -> None:
+    """Two confirms of the server are lost, one after the other; the second publish was sent between them. That of the
+    third, which acknowledges both, is captured."""
+    confirms = len(SELECT_OK), len(SELECT_OK) + len(ACKED), len(SELECT_OK) + 2 * len(ACKED)
+    publishes = [Segment(CLIENT, BEGUN + i * len(PUBLISH), PUBLISH, ack=at) for i, at in enumerate(confirms)]
+    third = pika.frame.Method(1, pika.spec.Basic.Ack(3)).marshal()
+    confirmed = Segment(SERVER, confirms[2], third, ack=BEGUN + 3 * len(PUBLISH))
+    tables = made([*OPENING, START, STARTED, *publishes, confirmed])
+    frames = sorted(tables["frames"], key=lambda row: row["frame_no"])
+    order = [row["name"] or row["frame_type"] for row in frames if row["frame_type"] != "header"]
+    assert order[3:] == ["basic.publish", "basic.publish", "gap", "basic.publish", "basic.ack"]
+    messages = sorted(tables["messages"], key=lambda row: row["first_frame_no"])
+    assert [row["outcome"] for row in messages] == ["unknown", "unknown", "confirmed"]
+
+
 # ---- a capture that begins in the middle ----------------------------------------------------------------------------
 
 
