@@ -7,7 +7,7 @@ from typing import Any
 import pika.frame
 import pika.spec
 from encode_0_10 import message, whole
-from test_order import made
+from test_order import flows, made, tables_of
 from test_reassembly import Segment
 from wire import CLIENT, SERVER
 
@@ -83,3 +83,28 @@ def test_a_commit_proves_a_session_of_0_10_with_transactions() -> None:
     messages = sorted(tables["messages"], key=lambda row: row["first_frame_no"])
     assert [row["transaction"] for row in messages] == [None, "rolled-back"]
     assert [row["mode"] for row in tables["channels"]] == ["tx"]
+
+
+def test_the_transaction_of_a_delivery_is_unknown_where_its_last_acknowledgement_may_be() -> None:
+    """It was acknowledged in a transaction that was rolled back; then bytes of the client are lost."""
+    got = method(pika.spec.Basic.GetOk(7, False, "e", "k", 0)) + PUBLISH[-22:]
+    ack = method(pika.spec.Basic.Ack(7))
+    parts = [
+        (CLIENT, method(pika.spec.Tx.Select())), (SERVER, method(pika.spec.Tx.SelectOk())),
+        (CLIENT, method(pika.spec.Basic.Get(0, "q"))), (SERVER, got),
+        (CLIENT, ack + ROLLBACK), (SERVER, ROLLBACK_OK), (CLIENT, ack), (CLIENT, COMMIT), (SERVER, COMMIT_OK),
+    ]  # fmt: skip
+    segments = talk(*parts)
+    for lost, transaction, outcome in ((None, "committed", "acked"), (6, None, "unknown")):
+        captured = [segment for i, segment in enumerate(segments) if i != lost]
+        (message,) = made(captured)["messages"]
+        assert (message["transaction"], message["outcome"]) == (transaction, outcome)
+
+
+def test_deliveries_are_unknown_where_the_answer_to_their_commit_is_lost() -> None:
+    """A capture of 0-10: packet 50 completes the commit of the second acceptance of two deliveries; the first one was
+    rolled back."""
+    for lost, expected in ((None, ("acked", "committed")), (50, ("unknown", None))):
+        tables = tables_of([(flow, s[s["packet_no"] != lost], octets) for flow, s, octets in flows("010_tx.pcap")])
+        deliveries = [row for row in tables["messages"] if row["operation"] == "deliver"]
+        assert [(row["outcome"], row["transaction"]) for row in deliveries] == [expected] * 2

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from codec.conversation.channels.state import UNKNOWN
+from codec.conversation.channels.outcomes import MAPS
+from codec.conversation.channels.state import RECEIVED, UNKNOWN
 from codec.conversation.settled import Frames
-from codec.conversation.settlement import Settled
+from codec.conversation.settlement import NO_RESULT, Settled
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.rows import Index, elapsed, joined, numbers_of, picked
 from udfs.conversation.session_rows import with_outcomes
@@ -36,13 +37,16 @@ RETURNED = pa.schema(
 def ends_of(settled: Settled, texts: Mapping[str, Numbers]) -> pa.Table:
     """ENDS of messages that the settlement engine has settled, noted or marked."""
     is_open = (settled.settled_frame_no < 0) | (settled.outcome == UNKNOWN)
+    # After an acknowledgement that was rolled back another one may have followed, in a transaction of its own.
+    of_delivery = settled.map_no % MAPS == RECEIVED
+    transaction = np.where(of_delivery & (settled.outcome == UNKNOWN), NO_RESULT, settled.transaction)
     columns = {
         "connection_id": pa.array(settled.connection),
         "first_frame_no": pa.array(settled.frame_no),
         "outcome": texts["outcomes"].column(settled.outcome),
         "settled_ts_ns": pa.array(settled.settled_ns, mask=is_open),
         "settled_frame_no": pa.array(settled.settled_frame_no, mask=is_open),
-        "transaction": texts["transactions"].column(settled.transaction),
+        "transaction": texts["transactions"].column(transaction),
     }
     return pa.table([columns[name] for name in ENDS.names], schema=ENDS)
 

@@ -87,14 +87,23 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     columns["effective_ns"] = np.where(end != NONE, _picked(transactions.ends.asked_ns, end), columns["effective_ns"])
     columns["transaction"] = np.where(end != NONE, _picked(transactions.ends.result, end), NO_RESULT)
     settled = settled_at_once(columns)
+    unended = _settled_by(events, ~takes_effect)
     of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
     end = transactions.following(messages["connection"], messages["key"], messages["frame_no"])
     ends = TransactionEnds(NO_PLACES, *(_picked(column, end) for column in transactions.ends[1:]))
-    at = Places(settled.map_no, settled.frame_no).find(
-        messages["session"] * MAPS + messages["sender"], messages["frame_no"]
-    )
-    return _of_messages(records, settled, at, ends, end != NONE)._replace(completed=completed)
+    own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
+    at = Places(settled.map_no, settled.frame_no).find(*own)
+    waits = Places(unended.map_no, unended.frame_no).find(*own) != NONE
+    return _of_messages(records, settled, at, ends, end != NONE, waits)._replace(completed=completed)
+
+
+def _settled_by(events: NDArray[np.void], chosen: NDArray[np.bool_]) -> Settled:
+    """The messages that the chosen events would settle."""
+    some = chosen | ((events["opens"] == 1) & bool(chosen.any()))
+    columns = {name: np.ascontiguousarray(events[name][some]) for name in _OF_EVENTS}
+    columns["transaction"] = np.full(int(some.sum()), NO_RESULT)
+    return settled_at_once(columns)
 
 
 _OF_EVENTS = ("connection", "map_no", "frame_no", "opens", "first", "last", "outcome", "final", "effective_ns")
@@ -156,9 +165,11 @@ class _Transactions:
 
 
 def _of_messages(
-    records: SessionRecords, settled: Settled, at: Integers, ends: TransactionEnds, ended: NDArray[np.bool_]
+    records: SessionRecords, settled: Settled, at: Integers, ends: TransactionEnds, ended: NDArray[np.bool_],
+    waits: NDArray[np.bool_],
 ) -> Outcomes:  # fmt: skip
-    """`at`: place of each message in `settled`; `ends`: of the transactions of messages."""
+    """`at`: place of each message in `settled`; `ends`: of the transactions of messages; `waits`: which of them were
+    settled in a transaction without a known end."""
     messages = records.messages
     stated = np.where(at == NONE, 0, _picked(settled.outcome, at))
     frame_no = _picked(settled.settled_frame_no, at)
@@ -167,7 +178,7 @@ def _of_messages(
     in_transaction = messages["key"] != 0
     # A confirm in a transaction whose end was not captured is no outcome.
     stands = (given != 0) & ~(in_transaction & ~ended & (given == CONFIRMED))
-    no_answer = _without_outcome(records)
+    no_answer = _without_outcome(records, waits)
     outcome = np.where(stands, given, no_answer)
     # A transfer that needs no accept is settled when it is sent; of a publish, its completion has the time.
     delivered = messages["sender"] == SERVER
@@ -234,7 +245,7 @@ def _default_outcomes(records: SessionRecords) -> Integers:
     return found
 
 
-def _without_outcome(records: SessionRecords) -> Integers:
+def _without_outcome(records: SessionRecords, waits: NDArray[np.bool_]) -> Integers:
     """UNKNOWN or UNSETTLED for messages without an outcome: unknown if the settlement or the end of the transaction may
     have been lost before the session ended, or was captured before the message."""
     messages = records.messages
@@ -248,6 +259,7 @@ def _without_outcome(records: SessionRecords) -> Integers:
         missing[side] = at_end > messages[f"{side}_hidden"]
     hidden = np.where(messages["sender"] == SERVER, missing["client"], missing["server"])
     ends_later = (messages["key"] != 0) & (session["client_hidden"] > messages["client_hidden"])
+    ends_later |= waits & (missing["client"] | missing["server"])
     found: Integers = np.where(
         hidden | ends_later | (messages["number"] == NONE) | (messages["named"] == 1), UNKNOWN, UNSETTLED
     )
