@@ -305,18 +305,20 @@ def consume(state, direction):
 def end_connection(state):
     """End the connection: both directions stop waiting. Call again after NEED_*."""
     c = state.connection[0]
+    first, second = state.directions[0], state.directions[1]
     c.ended = 1
     again = True
     while again:
-        was_unknown = c.family == UNKNOWN_FAMILY
+        ready = int(first.ready) + int(second.ready)
         for direction in range(2):
             if not is_drained(state.directions[direction]):
                 code = drain(state, direction)
                 if code != D.DONE:
                     return code
-        again = has_waiting_bytes(state.directions) and can_continue(state)
+        # Bytes of the first direction may have been read while the second one was drained.
+        again = (has_waiting_bytes(state.directions) and can_continue(state)) or first.ready + second.ready != ready
         if not again and c.family != UNKNOWN_FAMILY:
-            again = was_unknown or expect_unseen(state.directions[0]) or expect_unseen(state.directions[1])
+            again = expect_unseen(first) or expect_unseen(second)
     for direction in range(2):
         d = state.directions[direction]
         open_window(d, int(c.last_ns))
