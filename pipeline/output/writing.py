@@ -111,8 +111,9 @@ def write(
         try:
             _write(session, given, stage, wanted, payload, progress, chosen)
         except BaseException:
-            with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
-                session.interruptAll()  # they would go on writing to a stage that is being removed
+            if not isinstance(session, LocalProcesses):
+                with contextlib.suppress(Exception):  # where the JVM is gone, so are its tasks
+                    session.interruptAll()  # they would go on writing to a stage that is being removed
             raise
         finally:
             if isinstance(session, LocalProcesses) and callable(spark):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ Process = subprocess.Popen[bytes]
 PROCESS_BYTES = 16 << 20  # of captures, for which another process is worth its start
 PROCESS_MEMORY = 1536 << 20  # a process takes up to 1.1 GB
 CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")  # of control groups, version 2
+ROOT = str(Path(worker.__file__).parents[2])  # an entry of sys.path may be relative to another directory
 PRELOADED = ["udfs.sink.writers", "udfs.pairing.flows", "udfs.source.sources"]
 
 
@@ -68,15 +70,17 @@ class LocalProcesses:
         self.close()
 
     def use_for(self, size: int) -> Self:
-        """Use as many processes as captures of this size keep busy (interpreted kernels: this one), and start them.
-        Where none can be started this process works alone."""
+        """Use as many processes as captures of this size keep busy (interpreted kernels: this one), start them, and end
+        others. Where none can be started this process works alone."""
         if not self._fixed:
             wanted = 1 if interpreted() else size // PROCESS_BYTES
             self.number = max(1, min(self._most or most_processes(), wanted))
-        if self.number > 1:
+        needed = self.number if self.number > 1 else 0
+        self._end_processes(needed)
+        if needed:
             try:
                 self._started()
-            except OSError:
+            except ProcessLost:
                 self._end_processes()
                 self.number = 1
         return self
@@ -95,13 +99,17 @@ class LocalProcesses:
         return self._directory.name
 
     def run(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """The results of a function for each item. Raises its errors, Interrupted, ProcessLost."""
+        """The results of a function for each item. Raises its errors, Interrupted, ProcessLost; then processes and
+        temporary files are gone."""
         self._stage += 1
         try:
             with self._interruptible():
                 if self.number == 1 or len(items) == 1:
                     return [function(item) for item in items]
                 return self._in_processes(function, items)
+        except BaseException:
+            self.close()
+            raise
         finally:
             self._futures = []
 
@@ -116,6 +124,7 @@ class LocalProcesses:
     def close(self) -> None:
         """End the processes, remove temporary files. They can be used again."""
         self._end_processes()
+        self._interrupted = False
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
@@ -134,21 +143,24 @@ class LocalProcesses:
             threads.shutdown(wait=False, cancel_futures=True)
             self._end_processes()  # those that are still at work: what they write must not appear later
             if self._interrupted:
-                raise Interrupted from None
+                raise Interrupted("the work was interrupted") from None
             raise
         finally:
             threads.shutdown()
 
     def _started(self) -> list[Process]:
-        """`number` processes; those that have ended meanwhile are replaced."""
+        """`number` processes; those that have ended meanwhile are replaced. Raises ProcessLost."""
         self._processes = [process for process in self._processes if process.poll() is None]
         while len(self._processes) < self.number:
-            self._processes.append(_start(self.directory))
+            try:
+                self._processes.append(_start(self.directory))
+            except OSError as error:
+                raise ProcessLost(f"a process could not be started: {error}") from error
         return self._processes[: self.number]
 
-    def _end_processes(self) -> None:
-        """End the processes at once and wait for that."""
-        processes, self._processes = self._processes, []
+    def _end_processes(self, but: int = 0) -> None:
+        """End the processes, `but` some, at once, and wait for that."""
+        self._processes, processes = self._processes[:but], self._processes[but:]
         for process in processes:
             process.kill()
         for process in processes:
@@ -164,7 +176,7 @@ class LocalProcesses:
         self._thread = threading.get_ident()
         try:
             if self._interrupted:
-                raise Interrupted
+                raise Interrupted("the work was interrupted")
             yield
         finally:
             self._thread = None
@@ -189,9 +201,17 @@ def _start(directory: str) -> Process:
         process_group=0,  # Ctrl-C reaches the group of the terminal: the first process decides
     )
     assert process.stdin is not None
-    pickle.dump((sys.path, PRELOADED), process.stdin)
+    pickle.dump(([*sys.path, ROOT], PRELOADED), process.stdin)
     process.stdin.flush()
     return process
+
+
+def _reason(process: Process) -> str:
+    """Why a process has ended, as the end of a sentence."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1)
+    status = process.returncode
+    return ", perhaps for lack of memory" if status == -signal.SIGKILL else f" (exit status {status})"
 
 
 def _call(idle: SimpleQueue[Process], function: Callable[[Item], Result], item: Item) -> Result:
@@ -204,7 +224,7 @@ def _call(idle: SimpleQueue[Process], function: Callable[[Item], Result], item: 
         process.stdin.flush()
         answer = pickle.load(process.stdout)
     except (EOFError, OSError, ValueError, pickle.UnpicklingError) as error:  # of a pipe that has no other end
-        raise ProcessLost("a process ended before its work was done, perhaps for lack of memory") from error
+        raise ProcessLost(f"a process ended before its work was done{_reason(process)}") from error
     finally:
         idle.put(process)
     result: Result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 import sys
 import traceback
 from contextlib import suppress
@@ -21,6 +22,7 @@ def main() -> None:
     """Answer requests until there are no more."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a function prints must not get between the answers
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # printing to a terminal must not stop it
     sys.path[:], modules = pickle.load(requests)
     received = SimpleQueue[bytes]()
     Thread(target=_receive, args=(requests, received), daemon=True).start()
@@ -49,13 +51,13 @@ def _answer(request: bytes) -> bytes:
         return pickle.dumps((function(item), None))
     except BaseException as error:
         trace = traceback.format_exc()
-        try:
+        with suppress(Exception):
             error.add_note(f"In a local process:\n{trace}")
             answer = pickle.dumps((None, error))
             pickle.loads(answer)  # some errors cannot be made again
-        except Exception:
-            return pickle.dumps((None, RuntimeError(trace)))
-        return answer
+            if isinstance(error, Exception):
+                return answer
+        return pickle.dumps((None, RuntimeError(trace)))
 
 
 if __name__ == "__main__":

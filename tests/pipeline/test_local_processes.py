@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from process_work import WriteLater, fail, group, identify, kill, loaded, say
+from process_work import WriteLater, abort, fail, group, identify, kill, leave, loaded, say
 from pyspark.sql import SparkSession
 
 import pipeline
@@ -34,6 +34,7 @@ from pipeline.tables import processes as local_processes
 from pipeline.tables.local import Batches, Local
 from pipeline.tables.processes import Interrupted, LocalProcesses, ProcessLost
 from udfs.arrow import shuffle
+from udfs.decode.key_logs import KeyLogError
 from udfs.source.options import OptionError
 from udfs.source.paths import PathError
 
@@ -347,6 +348,37 @@ def test_ctrl_c_on_a_terminal_does_not_reach_the_processes(bare: None) -> None:
 def test_an_error_that_cannot_be_pickled_is_reported_with_its_place(bare: None) -> None:
     with LocalProcesses(2) as processes, pytest.raises(RuntimeError, match=r"in fail\n(.*\n)+.*Unlike: this"):
         processes.run(fail, range(2))
+
+
+def test_a_function_that_leaves_ends_its_work_alone(bare: None) -> None:
+    with LocalProcesses(2) as processes:
+        with pytest.raises(RuntimeError, match="SystemExit: this function leaves"):
+            processes.run(leave, range(2))
+        with pytest.raises(ProcessLost, match=r"\(exit status 3\)"):
+            processes.run(abort, range(2))
+        assert len(processes.run(identify, range(4))) == 4
+
+
+def test_processes_can_be_used_again_after_work_has_failed(captures: str, tmp_path: Path) -> None:
+    """Whether it failed before it began, or in the middle; and no temporary file is left."""
+    with LocalProcesses(2) as processes:
+        with pytest.raises(KeyLogError):
+            pipeline.write(processes, captures, str(tmp_path / "out"), keylog=str(tmp_path / "none"))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(ProcessLost):
+            patch.setattr("pipeline.decoding.writer", lambda *args, **options: KillItself())
+            pipeline.write(processes, captures, str(tmp_path / "out"))
+        assert os.listdir(processes.directory) == []
+        pipeline.write(processes, captures, str(tmp_path / "out"))
+    assert rows(tmp_path / "out" / "frames")
+
+
+def test_processes_that_are_no_longer_of_use_end(bare: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_processes, "most_processes", lambda: 2)
+    with LocalProcesses() as processes:
+        both = set(processes.use_for(1 << 40).run(identify, range(8)))
+        assert len(both) == 2
+        assert processes.use_for(1).run(identify, [0]) == [os.getpid()]
+        assert not any(map(running, both))
 
 
 def test_what_a_function_prints_goes_to_standard_error(bare: None, capfd: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,14 @@ def fail(number: int) -> NoReturn:
     raise Unlike("this", "that")
 
 
+def leave(number: int) -> NoReturn:
+    sys.exit("this function leaves")
+
+
+def abort(number: int) -> NoReturn:
+    os._exit(3)
+
+
 def loaded(module: str) -> bool:
     return module in sys.modules
 

@@ -17,8 +17,8 @@ class _NoPandas:
 
 @contextmanager
 def without_pandas() -> Iterator[None]:
-    """In the body, pyarrow does not import pandas to know its types, which takes a second; if it is imported later,
-    pyarrow uses it (`to_pandas`)."""
+    """In the body, pyarrow does not import pandas to know its types, which takes a second. Until a call needs pandas
+    (`to_pandas`) it does not know objects of pandas: only for processes that make no arrays of them."""
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
     try:

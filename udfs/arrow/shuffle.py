@@ -88,6 +88,7 @@ def read_sorted(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of these buckets, bucket after bucket, each in the order in which the files were written."""
     parts: dict[int, list[pa.Table]] = {bucket: [] for bucket in buckets}
+    files = [file for file in files if not parts.keys().isdisjoint(file.buckets)]
     maps = [_mapped(file.path) for file in files]
     for file, octets in zip(files, maps, strict=True):
         rows = pa.ipc.open_file(pa.py_buffer(octets)).read_all()
