@@ -67,8 +67,8 @@ def test_a_connection_by_its_addresses(
         said(capsys, 0, folder, "--connection", ends, "--overwrite", "-o", tmp_path / "cut.pcapng")
         assert records(tmp_path / "cut.pcapng") == records(BARE)
     for ends, shown in {
-        "127.0.0.1:44665": "of 127.0.0.1:44665",
-        "[::1]:5672": "of [::1]:5672",
+        "127.0.0.1:44665": "with 127.0.0.1:44665",
+        "[::1]:5672": "with [::1]:5672",
         f"{client}-127.0.0.1:5671": f"between {client}-127.0.0.1:5671",
         f"{client}-{client}": f"between {client}-{client}",
     }.items():
