@@ -46,5 +46,5 @@ def sql_in(value: Sql, words: Iterable[str]) -> Sql:
 
 
 def sql_text(value: str) -> Sql:
-    """A string literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A string literal; Spark substitutes variables, ${name}, even there."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"

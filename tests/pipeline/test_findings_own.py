@@ -18,8 +18,10 @@ from pipeline.audit.config import Accepted, Config, ConfigError, read
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 EXCEPTIONS, ORDERS = SAMPLES / "091_channel_exceptions.pcap", SAMPLES / "091_declare_publish_consume_ack.pcap"
+# With what means something in SQL, and to Spark in its texts.
+NOT_NAMED = 'A queue isn\'t named TEAM.PURPOSE \\ ("{}"; costs ${spark.sql.session.timeZone} 5).'
 NAMES = (
-    Rule(id="HOUSE-01", severity="warning", scope="link", summary="A queue is not named TEAM.PURPOSE."),
+    Rule(id="HOUSE-01", severity="warning", scope="link", summary=NOT_NAMED),
     Detector(
         "HOUSE-01",
         "methods",
@@ -70,9 +72,7 @@ def test_own_rules_find_what_they_say(tables: Tables) -> None:
     assert len(declared) > 3
     assert sorted(str(row.packet_no) for row in names) == sorted(declared.values())
     assert {row.capture for row in names} == {EXCEPTIONS.name}
-    assert {(row.severity, row.category, row.summary) for row in names} == {
-        ("warning", "house", "A queue is not named TEAM.PURPOSE.")
-    }
+    assert {(row.severity, row.category, row.summary) for row in names} == {("warning", "house", NOT_NAMED)}
     # one body of the two captures is longer than 20 bytes: 28, as the packet's content header says
     (size,) = [row for row in found if row.rule_id == "HOUSE-02"]
     assert size.evidence == '{"expected":20,"observed":28}'
@@ -114,16 +114,16 @@ def test_settings_in_a_file_are_for_own_rules_too(tmp_path: Path) -> None:
         read(file, house)
 
 
-RULES = """
+RULES = f"""
 disable = ["HOUSE-02"]
 
 [rules."HOUSE-01"]
 severity = "warning"
 scope = "link"
-summary = "A queue is not named TEAM.PURPOSE."
+summary = '''{NOT_NAMED}'''
 table = "methods"
 when = "name = 'queue.declare' AND queue NOT LIKE '%.%' AND queue != ''"
-evidence = { observed = "queue", durable = "arguments:durable::boolean" }
+evidence = {{ observed = "queue", durable = "arguments:durable::boolean" }}
 thing = "queue"
 
 [rules."HOUSE-02"]
@@ -131,10 +131,10 @@ severity = "info"
 scope = "message"
 summary = "A message is larger than agreed."
 versions = ["0-9-1"]
-parameters = { most_bytes = 20 }
+parameters = {{ most_bytes = 20 }}
 table = "messages"
-when = "operation = 'publish' AND body_size > {most_bytes}"
-evidence = { observed = "body_size", expected = "{most_bytes}" }
+when = "operation = 'publish' AND body_size > {{most_bytes}}"
+evidence = {{ observed = "body_size", expected = "{{most_bytes}}" }}
 frame = "first_frame_no"
 thing = "first_frame_no"
 """
