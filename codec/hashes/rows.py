@@ -33,12 +33,15 @@ def mixed(lane, word, factor):
 @kernel
 def mixed_words(octets, at, end, low, high):
     """Both lanes with the words of `octets[at:end]`."""
-    while at < end:
-        word = 0
-        for i in range(min(4, end - at)):
-            word |= int(octets[at + i]) << (8 * i)
+    while at + 4 <= end:  # written out, these four loads are compiled to one
+        word = int(octets[at]) | int(octets[at + 1]) << 8 | int(octets[at + 2]) << 16 | int(octets[at + 3]) << 24
         low, high = mixed(low, word, LOW), mixed(high, word, HIGH)
         at += 4
+    if at < end:
+        word = 0
+        for i in range(end - at):
+            word |= int(octets[at + i]) << (8 * i)
+        low, high = mixed(low, word, LOW), mixed(high, word, HIGH)
     return low, high
 
 

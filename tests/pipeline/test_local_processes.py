@@ -94,10 +94,12 @@ def test_the_tables_are_those_that_spark_writes(number: int, of_spark: Path, cap
         assert found, table
 
 
+@pytest.mark.parametrize("large_row", [shuffle.LARGE_ROW, 0])
 def test_flows_whose_runs_are_sorted_in_many_pieces_are_whole(
-    of_spark: Path, captures: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of_spark: Path, captures: str, tmp_path: Path, large_row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Captures are split within connections, runs go to many files, and are merged a few at a time."""
+    monkeypatch.setattr(shuffle, "LARGE_ROW", large_row)
     monkeypatch.setattr(shuffle, "SORTED_BYTES", 4096)
     pipeline.write(LocalProcesses(), captures, str(tmp_path / "here"), split_bytes=4096)
     for table in set(TABLES) - {"captures"}:
@@ -153,8 +155,10 @@ def test_what_was_read_of_sorted_files_does_not_stay_in_memory(tmp_path: Path, m
     assert read == 12_800
 
 
-def test_temporary_files_go_with_the_rows_that_need_them() -> None:
+@pytest.mark.parametrize("large_row", [shuffle.LARGE_ROW, 0])
+def test_temporary_files_go_with_the_rows_that_need_them(large_row: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop of `wirehare ingest` would fill the disk."""
+    monkeypatch.setattr(shuffle, "LARGE_ROW", large_row)
     processes = LocalProcesses()
     rows = pa.record_batch({"bucket": pa.array([3, 1, 3], pa.int32()), "rows": pa.array([b"a", b"b", b"c"])})
     once = Local(processes, [Batches([rows]), Batches([rows])]).by_bucket()

@@ -20,12 +20,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from udfs.arrow.rows import in_one, numbers_of
 
 SORTED_BYTES = 64 << 20  # sorted at a time
 BATCH_ROWS = 10_000
+LARGE_ROW = 64 << 10  # bytes on average, from which rows are written one by one
 FLOW_BUCKETS = 64
 BUCKET = "__bucket"
 Buckets = Callable[[pa.Table], NDArray[np.int64]]
@@ -70,10 +72,14 @@ def write_sorted(
 
 def _write(batches: Sequence[pa.RecordBatch], directory: str, buckets_of: Buckets, order: Sequence[str]) -> SortedFile:
     rows = pa.Table.from_batches(batches)
-    rows = rows.append_column(BUCKET, pa.array(buckets_of(rows)))
-    rows = rows.sort_by([(name, "ascending") for name in (BUCKET, *order)])
-    buckets, counts = np.unique(numbers_of(in_one(rows[BUCKET])), return_counts=True)
-    rows = rows.drop_columns(BUCKET)
+    bucket_of = buckets_of(rows)
+    keys = rows.select(order).append_column(BUCKET, pa.array(bucket_of))
+    in_order = pc.sort_indices(keys, [(name, "ascending") for name in (BUCKET, *order)])
+    if rows.nbytes > rows.num_rows * LARGE_ROW:
+        rows = pa.concat_tables([rows.slice(row, 1) for row in in_order.to_pylist()])  # Arrow would copy large values
+    else:
+        rows = rows.take(in_order)
+    buckets, counts = np.unique(bucket_of, return_counts=True)
     ends = [0, *np.cumsum(counts).tolist()]
     sizes = [rows.slice(begin, end - begin).nbytes for begin, end in pairwise(ends)]
     path = os.path.join(directory, f"{uuid.uuid4().hex}.arrow")

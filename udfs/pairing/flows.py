@@ -48,7 +48,9 @@ CARRIED = {
     "rpc_latency_ns": pa.int64(),
 }
 KEY = "key"
-TO_PAIR = pa.schema([*((name, pa.int64()) for name in Rows._fields), *CARRIED.items()])
+SMALL = ("side", "kind", "family", "redelivered", "requeue_seen", "flag_optional")
+_PAIRED = {name: pa.int8() if name in SMALL else pa.int64() for name in Rows._fields}
+TO_PAIR = pa.schema([*_PAIRED.items(), *CARRIED.items()])
 
 
 @dataclass(frozen=True)

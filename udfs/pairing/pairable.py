@@ -28,7 +28,7 @@ from udfs.pairing.routes import broker_fields, nodes
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS, PAIRING_COLUMNS
 
 FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
-BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 10
+BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,22 @@ class Rules:
         rolled_back = pc.equal(rows["transaction"], self.rolled_back).fill_null(False)
         refused = pc.or_(one_of(rows["outcome"], self.refused), rolled_back)
         broker = (rows["server"], rows["vhost"])
-        by_body = (rows["correlation_id"], rows["body_size"], rows["body_sha256"])
         unique = pa.array(_identities(rows))
-        cases = (
-            (pc.and_(pc.invert(delivered), refused), unique),
-            (_not_empty(rows["message_id"]), hashed(*broker, rows["message_id"], seed=BY_ID)),
-            (rows["body_sha256"].is_valid(), hashed(*broker, *by_body, seed=BY_BODY)),
-        )
+        by_id = _not_empty(rows["message_id"])
         keys = unique
-        for case, values in reversed(cases):
-            keys = pc.if_else(case, pa.array(values), keys)
-        return keys
+        if by_id.false_count:
+            by_body = (rows["correlation_id"], rows["body_size"], rows["body_sha256"])
+            of_bodies = pa.array(hashed(*broker, *by_body, seed=BY_BODY))
+            keys = pc.if_else(rows["body_sha256"].is_valid(), of_bodies, keys)
+        keys = pc.if_else(by_id, pa.array(hashed(*broker, rows["message_id"], seed=BY_ID)), keys)
+        return pc.if_else(pc.and_(pc.invert(delivered), refused), unique, keys)
 
     def rows_to_pair(self, rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """Columns PAIRING_COLUMNS and BROKER_COLUMNS -> those of TO_PAIR, without RPC latencies."""
         delivered = one_of(rows["operation"], self.deliveries)
-        broker = broker_fields(_where(delivered, rows["headers"]), _where(delivered, rows["properties"]))
+        family = _families(rows["version"])
+        annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
+        broker = broker_fields(_where(delivered, rows["headers"]), _where(annotated, rows["properties"]))
         address_kind, address_exchange, address_key = nodes(rows["address"])
         source = pc.coalesce(rows["queue"], pc.if_else(pc.not_equal(address_kind, "exchange"), address_key, None))
         if pc.and_(delivered, source.is_null()).true_count:
@@ -96,7 +96,6 @@ class Rules:
         requeued = one_of(rows["outcome"], self.requeued)
         requeued_ns = pc.if_else(pc.and_(delivered, requeued), pc.coalesce(rows["settled_ts_ns"], last_ns), -1)
         delivery = truth_of(delivered)
-        family = _families(rows["version"])
         label, common = labels(rows, family)
         return {
             "key": self.keys(rows),
