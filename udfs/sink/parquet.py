@@ -71,6 +71,7 @@ SCHEMA_KEY = "org.apache.spark.sql.parquet.row.metadata"
 # Row groups are as large as the memory of a worker allows, because readers skip whole groups.
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 1 << 20
+BATCH_VALUES = 1 << 14  # encoded at a time
 MAGIC = b"PAR1"
 # The files that a worker has written.
 ARROW_WRITTEN = pa.schema([("folder", pa.string()), ("file", pa.string()), ("rows", pa.int64())])
@@ -220,6 +221,7 @@ class ParquetFiles:
             use_dictionary=[path for path in leaves if path not in UNIQUE_COLUMNS],
             column_encoding={name: "DELTA_BINARY_PACKED" for name in integers if name in UNIQUE_COLUMNS},
             write_statistics=[path for path in leaves if path not in NO_STATISTICS],
+            write_batch_size=BATCH_VALUES,
             store_schema=False,
         )
         self._writer.add_key_value_metadata({SCHEMA_KEY: self._spark.json()})
