@@ -156,9 +156,12 @@ def import_modules() -> None:
 
 def check_inputs(arguments: argparse.Namespace) -> Inputs:
     """Read the baseline and the configuration, and check the outputs. Raises UsageError."""
-    from pipeline.audit import config  # also imports pandas, by pyarrow: in two threads at once that may fail
-    from pipeline.output.place import OutputError, place
-    from pipeline.report import baseline
+    from udfs.arrow.imports import without_pandas
+
+    with without_pandas():
+        from pipeline.audit import config
+        from pipeline.output.place import OutputError, place
+        from pipeline.report import baseline
     from udfs.source.files import first_line
 
     outputs = {name: output_file(name) for name in (arguments.report, arguments.json) if name}

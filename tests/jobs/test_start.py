@@ -31,6 +31,19 @@ from udfs.source.sources import run_tasks
 print(len(run_tasks({"path": sys.argv[1]})), *sorted({"numba", "pandas", "llvmlite"} & set(sys.modules)))
 """
 
+# What a nightly does before and while the JVM starts, which is not started here; pyspark imports its `testing` then.
+STARTING = """
+import sys
+from jobs.cli import command_line
+from jobs import audit, decode
+audit.check_inputs(command_line().arguments(["nightly", "x.pcap", "--output", sys.argv[1], "--report", sys.argv[2]]))
+import pipeline.session
+pipeline.session.session = lambda **_: None
+decode.start_quietly()
+import pyspark.testing.utils
+print(*sorted({"numba", "pandas"} & set(sys.modules)))
+"""
+
 # What the worker of a job does: it reads captures, sorts their runs, and writes tables. Prints the kernels it compiles.
 DECODING = """
 import json, sys
@@ -65,6 +78,10 @@ def python(code: str, *arguments: object, **environment: str) -> str:
 
 def test_planning_loads_neither_a_compiler_nor_pandas() -> None:
     assert python(PLANNING, SAMPLES) == "5\n"
+
+
+def test_a_nightly_starts_spark_without_pandas(tmp_path: Path) -> None:
+    assert python(STARTING, tmp_path / "tables", tmp_path / "audit.html") == "\n"
 
 
 def test_few_bytes_are_one_task(tmp_path: Path) -> None:
