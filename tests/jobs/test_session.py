@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import time
+import uuid
 import warnings
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from pipeline.session import (
     JavaMissing,
     local_jvm_settings,
     session,
+    unix_sockets,
     without_boot_notice,
 )
 
@@ -58,6 +62,20 @@ def test_only_small_jobs_do_without_the_full_compiler(
     java_options = local_jvm_settings({}, False, expected)["spark.driver.extraJavaOptions"]
     assert settings["spark.driver.extraJavaOptions"].startswith(java_options)
     assert ("TieredStopAtLevel" in settings["spark.driver.extraJavaOptions"]) == bool(expected)
+
+
+@pytest.mark.parametrize("size", [40, 58, 59, 60, 61, 62, 63, 64, 65, 66, 90])
+def test_sockets_of_workers_are_files_where_the_system_can_open_them(size: int, tmp_path: Path) -> None:
+    directory = f"/tmp/{tmp_path.name}".ljust(size, "x")
+    os.mkdir(directory, 0o700)
+    try:
+        if unix_sockets(directory):
+            with socket.socket(socket.AF_UNIX) as one:
+                one.bind(f"{directory}/.{uuid.uuid4()}.sock")
+        else:
+            assert size > 60
+    finally:
+        shutil.rmtree(directory)
 
 
 def test_a_named_master_keeps_its_address_and_its_parallelism() -> None:
