@@ -19,6 +19,7 @@ import pipeline
 from benchmarks.start import Moment, Timeline, report
 from codec.compiler import CACHE_DIR, bases
 from codec.compiler.kernel import LazyKernel, all_compiled, complete_name, interpret, interpreted, njit
+from jobs.cli import main
 from jobs.decode import COLD_BYTES, interpret_while_cold
 from pipeline.decoding import ONE_TASK_BYTES, in_one_task
 
@@ -191,6 +192,22 @@ def test_a_first_run_without_kernels_writes_the_same_rows(spark: SparkSession, t
         )
         assert sorted(map(repr, cold)) == sorted(map(repr, warm))
         assert cold
+
+
+def test_larger_captures_are_decoded_without_spark_once_kernels_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiling = []
+    monkeypatch.setattr("codec.compiler.kernel.all_compiled", lambda: False)
+    monkeypatch.setattr("jobs.decode.COLD_BYTES", 0)
+    monkeypatch.setattr("jobs.decode.subprocess.run", lambda command, **_: compiling.append(command))
+    monkeypatch.setattr("pipeline.session.is_running", lambda: False)
+    capture = str(SAMPLES / "091_confirms_and_return.pcap")
+    assert main(["decode", capture, "--output", str(tmp_path / "tables")]) == 0
+    assert compiling == [[sys.executable, "-m", "udfs.warm"]]
+    said = capsys.readouterr().err
+    assert "Kernels compiled in" in said
+    assert "Spark" not in said
 
 
 def test_a_timeline_is_told_in_order() -> None:
