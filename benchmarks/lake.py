@@ -35,8 +35,8 @@ from pipeline.lake.batch import OF_CONNECTIONS
 from pipeline.lake.batches import Ingest
 from pipeline.lake.files import Writer, read_rows
 from pipeline.lake.ingest import work_of
+from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
 from pipeline.lake.place import open_lake
 from pipeline.session import session
 from pipeline.tables.processes import LocalProcesses

@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     with without_pandas():
         from pipeline.lake.batches import Ingest
     from pipeline.lake.ingest import key_logs, work_of
-    from pipeline.lake.options import Options
+    from pipeline.lake.layout import Options
     from pipeline.session import has_session
     from pipeline.tables.processes import LocalProcesses
     from udfs.source.paths import PathError, resolve

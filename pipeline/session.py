@@ -26,7 +26,6 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from codec.errors import WirehareError
-from pipeline import class_archive
 from pipeline.output import scratch
 from udfs.arrow.umask import umask
 
@@ -49,6 +48,13 @@ RUNTIME = {
     # The default INT96 is deprecated in Parquet, and other readers lose its statistics.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+
+# The JVM's classes in their memory layout: it starts without parsing 20,000 of them, if its version and the jars on its
+# class path are those of the archive (else it starts as usual). `pipeline.warm` makes it, once per installation.
+# Source: Java 17 documentation of the `java` command, option -XX:ArchiveClassesAtExit (class data sharing).
+CLASS_ARCHIVE = Path(sys.prefix) / "share" / "wirehare" / "spark-classes.jsa"
+# No log lines about an archive that does not match, or classes that cannot be archived; only errors.
+QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 # Options of every JVM with tasks. Spark generates one method per stage, and by default Java interprets methods above
 # 8000 bytes: the stages of messages and flows would take twice the CPU time.
@@ -194,7 +200,7 @@ def get_or_create(app: str, conf: dict[str, str]) -> SparkSession:
 
 def local_jvm_settings(conf: dict[str, str], remote: bool, java_options: str = "") -> dict[str, str]:
     """Settings for a JVM started here; local mode unless `conf` names a master or the session is `remote`."""
-    options = (LOGGING, class_archive.options(), COLLECTOR, COMPILE_LARGE_METHODS, java_options)
+    options = (LOGGING, class_archive_options(), COLLECTOR, COMPILE_LARGE_METHODS, java_options)
     settings = {
         # The console shows our own progress lines.
         "spark.ui.showConsoleProgress": "false",
@@ -218,6 +224,11 @@ def local_jvm_settings(conf: dict[str, str], remote: bool, java_options: str = "
         # Local mode: shuffle blocks and Arrow buffers of all cores share the driver's heap.
         settings["spark.driver.memory"] = "2g"
     return settings | one_machine_settings()
+
+
+def class_archive_options() -> str:
+    """JVM options that use the class archive; empty when there is none."""
+    return f'"-XX:SharedArchiveFile={CLASS_ARCHIVE}" {QUIET}' if CLASS_ARCHIVE.is_file() else ""
 
 
 def unix_sockets(directory: str) -> dict[str, str]:

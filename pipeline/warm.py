@@ -1,8 +1,9 @@
 """Make the JVM's class archive: `python -m pipeline.warm samples`.
 
 Decodes and audits the given captures while the JVM records the loaded classes, and writes the archive
-(`pipeline.class_archive`) that speeds up later starts. It takes a minute, once per installation; `make kernels` does
-it.
+(`pipeline.session.CLASS_ARCHIVE`, 190 MB) that speeds up later starts. It takes a minute, once per installation; `make
+kernels` does it. Measured on the captures in samples/: 6.7 instead of 9.9 CPU seconds to start the session, 51 instead
+of 61 until all tables are written.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ import sys
 import tempfile
 
 import pipeline
-from pipeline.class_archive import ARCHIVE, QUIET
 from pipeline.output import parquet
-from pipeline.session import INTERPRETED, LOGGING, session, settings
+from pipeline.session import CLASS_ARCHIVE, INTERPRETED, LOGGING, QUIET, session, settings
 
 
 def make(captures: list[str]) -> None:
-    """Decode and audit `captures` as jobs do, and write the loaded classes to ARCHIVE. Takes a minute."""
-    ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
-    ARCHIVE.unlink(missing_ok=True)
-    taking_notes = f'{LOGGING} "-XX:ArchiveClassesAtExit={ARCHIVE}" {QUIET}'
+    """Decode and audit `captures` as jobs do, and write the loaded classes to CLASS_ARCHIVE. Takes a minute."""
+    CLASS_ARCHIVE.parent.mkdir(parents=True, exist_ok=True)
+    CLASS_ARCHIVE.unlink(missing_ok=True)
+    taking_notes = f'{LOGGING} "-XX:ArchiveClassesAtExit={CLASS_ARCHIVE}" {QUIET}'
     spark = session(**{"spark.driver.extraJavaOptions": taking_notes})
     with tempfile.TemporaryDirectory() as directory, settings(spark, INTERPRETED):
         pipeline.write(spark, captures, f"{directory}/tables")

@@ -22,10 +22,9 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.catalogue import ALL_VERSIONS, Rule, names_of, with_custom
 from pipeline.audit.config import Config, custom_rows, is_accepted, validate
-from pipeline.audit.contexts.registry import CONTEXTS, RELATIONS
+from pipeline.audit.contexts import CONTEXTS, RELATIONS
 from pipeline.audit.contexts.sources import CHANNEL, FEW, PUSH_DOWN_VALUES, Relation, Sources
-from pipeline.audit.detector import Detector
-from pipeline.audit.detectors import DETECTORS
+from pipeline.audit.detectors import DETECTORS, Detector
 from pipeline.audit.engine import CAPTURE, TO_FINDINGS, hits, rule_rows
 from pipeline.schemas import FINDINGS, TABLES
 from pipeline.session import settings

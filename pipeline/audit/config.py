@@ -47,8 +47,9 @@ from typing import Any
 
 from codec.errors import WirehareError
 from pipeline.audit.catalogue import Number, Rule, catalogue, names_of, with_custom
-from pipeline.audit.detector import Detector, Sql, sql_text
+from pipeline.audit.detectors import Detector, Sql, sql_text
 from pipeline.schemas import TABLES
+from udfs.source.files import first_line
 from udfs.source.suggestions import meant
 
 CONNECTION_KEYS = ("client_product", "user", "vhost")
@@ -88,7 +89,7 @@ def read(path: str | Path, additional: Iterable[Rule] = ()) -> Config:
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
+        raise ConfigError(f"{path}: cannot be read ({first_line(error)})") from error
     try:
         return parse_config(tomllib.loads(text), with_custom(additional))
     except (tomllib.TOMLDecodeError, ConfigError) as error:

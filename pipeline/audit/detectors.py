@@ -1,4 +1,9 @@
-"""The detectors of the catalogue: `detectors` of each rule, whose keys are the fields of `Detector`, and besides
+"""Detectors: SQL conditions for the rows of a context that break a rule, and those of the catalogue.
+
+Expressions are SQL over the columns of the context (`pipeline.audit.contexts`); '{name}' in them stands for the
+parameter of the rule. All detectors on one context are evaluated in one pass over its rows.
+
+Keys of `detectors` in the catalogue are the fields of `Detector`, and besides
 
     like       a template of `definitions.json`: values that the detector does not give itself, and more evidence
     as         the id of another rule: its detectors
@@ -6,7 +11,7 @@
     note       a comment
 
 A long SQL text may be a list of its lines. '{NAME}' in it stands for SQL of `definitions.json`, or of FROM_FACT_TABLES;
-'{NAME(argument)}' for the same with the argument in place of each '{}'; '{name}' for a parameter of the rule.
+'{NAME(argument)}' for the same with the argument in place of each '{}'.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -21,7 +27,48 @@ from typing import Any
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from codec.amqp.versions import fact_table
 from pipeline.audit.catalogue import entries
-from pipeline.audit.detector import LONGEST_NAME, ODD_OCTETS, Detector, Sql
+
+Sql = str
+NEVER = (1 << 63) - 1  # later than any frame or time
+LONGEST_NAME = 127  # octets
+ODD_OCTETS: Sql = "'[^a-zA-Z0-9_.:-]'"  # in a name
+
+
+@dataclass(frozen=True)
+class Detector:
+    """`when`: true on a row of `context` that breaks `rule`.
+
+    `evidence`: name -> value to show ('observed', 'expected', 'negotiated', or the name of the value); nulls are left
+    out. `frame`, `at_ns`: the frame of the finding and its time; bytes missing before `at_ns` make the finding
+    uncertain. `row`: a struct with both of them as `frame_no` and `ts_ns`. `offender`, `severity`: override the
+    catalogue unless null. `occurrences`: how many times the row breaks the rule. `thing`: the message or link, for
+    rules of that scope. `scope`: 'capture' if rows belong to no connection; overrides the catalogue, and `thing` is the
+    URI of the capture.
+    """
+
+    rule: str
+    context: str
+    when: Sql
+    evidence: Mapping[str, Sql] = field(default_factory=dict)
+    frame: Sql = "frame_no"
+    at_ns: Sql = "ts_ns"
+    offender: Sql = "null"
+    severity: Sql = "null"
+    occurrences: Sql = "1"
+    thing: Sql = "coalesce(content_frame_no, frame_no)"
+    scope: str | None = None
+    row: Sql | None = None
+
+
+def sql_in(value: Sql, words: Iterable[str]) -> Sql:
+    """True if `value` is one of the words."""
+    return f"{value} IN ('" + "', '".join(words) + "')"
+
+
+def sql_text(value: str) -> Sql:
+    """A string literal; Spark substitutes variables, ${name}, even there."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024") + "'"
+
 
 DEFINITIONS: Mapping[str, Mapping[str, Any]] = json.loads(
     resources.files("pipeline.audit").joinpath("definitions.json").read_text("utf-8")

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule
 from pipeline.audit.contexts.sources import CHANNEL, columns
-from pipeline.audit.detector import Detector, Sql, sql_in, sql_text
+from pipeline.audit.detectors import Detector, Sql, sql_in, sql_text
 
 # Columns of a hit: a row of a context that breaks a rule.
 DETECTOR_COLUMNS = {

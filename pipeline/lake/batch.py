@@ -23,9 +23,8 @@ import pyarrow.compute as pc
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.files import Writer, copy_rows, read_rows, states_in_flow_order
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import BATCHES, NS, LakeFile
+from pipeline.lake.layout import BATCHES, NS, LakeFile, Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
 from pipeline.lake.reading import day_of
 from pipeline.schemas import TABLES
 from udfs.arrow.types import arrow_schema

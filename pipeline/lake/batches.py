@@ -22,9 +22,8 @@ from pipeline.lake.arrivals import Arrival, Listing, Taken, find, split_into_bat
 from pipeline.lake.batch import Batch, Work
 from pipeline.lake.files import read_rows
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import TAKEN
+from pipeline.lake.layout import TAKEN, Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
 from pipeline.lake.place import locked, open_or_create_lake
 from pipeline.output.place import PRIVATE
 from pipeline.schemas import TABLES

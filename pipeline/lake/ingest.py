@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from pipeline.lake.options import Options
+from pipeline.lake.layout import Options
 from pipeline.tables.processes import LocalProcesses
 
 if TYPE_CHECKING:

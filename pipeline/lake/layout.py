@@ -1,4 +1,5 @@
-"""What a lake consists of: its tables, their partitions, and the columns that only a lake has. Data, no I/O.
+"""What a lake consists of: its tables, their partitions, and the columns that only a lake has; how an ingest fills it.
+Data, no I/O.
 
     LAKE/
         _wirehare/lake.json      marks a lake, and has the version of its layout
@@ -136,6 +137,19 @@ def lake_tables() -> dict[str, LakeTable]:
         LakeTable("batches", BATCHES, partitioned=False),
     ]
     return {table.name: table for table in (*public[1:], *own, public[0])}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an ingest works; times in ns. See `pipeline.ingest`."""
+
+    pair_ns: int = 3600 * NS
+    forget_ns: int = 7 * 24 * 3600 * NS
+    late_ns: int = 300 * NS
+    settle_ns: int = 30 * NS
+    batch_bytes: int = 2 << 30
+    state_bytes: int = 8 << 30
+    carry_secrets: bool = False
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def test_a_failed_audit_leaves_all_as_it_was(
         (["TABLES", "--fail-on", "panic"], "invalid choice: 'panic'"),
         (["TABLES", "--baseline", "gone.json"], "--baseline gone.json: cannot be read"),
         (["TABLES", "--baseline", "{tmp}/letter.json"], "is not what `wirehare audit --json` writes"),
-        (["TABLES", "--config", "gone.toml"], "--config gone.toml: "),
+        (["TABLES", "--config", "gone.toml"], "--config gone.toml: cannot be read (no such file or directory)"),
         (["TABLES", "--report", "{tmp}/no/such/audit.html"], "there is no directory {tmp}/no/such to write it into"),
         (["TABLES", "--report", "{tmp}"], "is a directory; expected the name of a file to write"),
     ],

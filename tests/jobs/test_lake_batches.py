@@ -31,8 +31,8 @@ from jobs.running import OK, UNREADABLE
 from pipeline.lake.batch import OF_CONNECTIONS
 from pipeline.lake.batches import Ingest
 from pipeline.lake.files import read_rows
+from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
 from pipeline.lake.place import open_lake
 from pipeline.schemas import TABLES
 from pipeline.tables.config import config

@@ -18,8 +18,8 @@ from jobs.cli import main
 from jobs.running import USAGE
 from pipeline.lake.batches import Ingest
 from pipeline.lake.files import read_rows
+from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
 from pipeline.lake.place import open_lake
 from udfs.decode.key_logs import SecretFiles
 

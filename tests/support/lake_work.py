@@ -18,9 +18,8 @@ from pipeline.lake.batch import Written
 from pipeline.lake.batches import Ingest
 from pipeline.lake.files import lake_file
 from pipeline.lake.journal import Change
-from pipeline.lake.layout import LakeFile
+from pipeline.lake.layout import LakeFile, Options
 from pipeline.lake.log import Log
-from pipeline.lake.options import Options
 from pipeline.schemas import DAY_OF
 from pipeline.tables.config import config, streams
 from udfs.decode.key_logs import SecretFiles

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline import class_archive
-from pipeline.session import COLLECTOR, QUICK_COMPILER
+from pipeline.session import COLLECTOR, QUICK_COMPILER, class_archive_options
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(pyspark.__file__).parent
 # Lines of Spark before one of Python runs, and of the level that is then set.
 OF_SPARK = re.compile(r"WARNING: Using incubator|Using Spark's|\d\d/\d\d/\d\d |Setting Spark log level")
 # As a session of ours starts its JVM for small captures: half the processor time.
-BRIEFLY = " ".join((class_archive.options(), COLLECTOR, QUICK_COMPILER))
+BRIEFLY = " ".join((class_archive_options(), COLLECTOR, QUICK_COMPILER))
 
 
 def submitted(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:

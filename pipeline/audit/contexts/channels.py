@@ -33,7 +33,7 @@ from collections.abc import Iterable
 from codec.sides import SIDES
 from pipeline.audit.contexts.messages import MESSAGE_KINDS
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
-from pipeline.audit.detector import NEVER, Sql, sql_in
+from pipeline.audit.detectors import NEVER, Sql, sql_in
 from pipeline.tables.roles import CONNECTION_CHANNEL
 
 CLOSE_ARGUMENTS = "struct<reply_code int, reply_text string, class_id int, method_id int>"

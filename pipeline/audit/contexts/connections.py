@@ -34,7 +34,7 @@ from codec.compiler.limits import LIMITS
 from codec.net.protocols import FRAGMENT_LIMIT, SKIP_NAMES, TOO_DEEP, TOO_NESTED
 from codec.sides import SIDES
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, columns
-from pipeline.audit.detector import Sql
+from pipeline.audit.detectors import Sql
 from pipeline.tables.roles import KNOWN, SPANS
 from pipeline.tables.shape import utf8
 

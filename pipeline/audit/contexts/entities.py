@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from pipeline.audit.contexts.channels import CHANNEL_LIFE
 from pipeline.audit.contexts.sources import CHANNEL, Context, columns
-from pipeline.audit.detector import NEVER, Sql, sql_in
+from pipeline.audit.detectors import NEVER, Sql, sql_in
 
 DECLARES: Sql = sql_in("name", ("exchange.declare", "queue.declare"))
 DELETES: Sql = sql_in("name", ("exchange.delete", "queue.delete"))

@@ -36,7 +36,7 @@ Messages are counted by kind, once (`message_counts`): a context about a kind th
 from __future__ import annotations
 
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
-from pipeline.audit.detector import Sql, sql_in
+from pipeline.audit.detectors import Sql, sql_in
 from pipeline.tables.attributes import PERSISTENT
 
 LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting; the lowest one selects the rows

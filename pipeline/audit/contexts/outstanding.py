@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from pipeline.audit.contexts.channels import channel_methods
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
-from pipeline.audit.detector import Sql
+from pipeline.audit.detectors import Sql
 
 UNLIMITED = (1 << 31) - 1
 QOS_ARGUMENTS = "struct<prefetch_count int, `global` boolean, consumer_tag string, no_ack boolean, no_wait boolean>"

@@ -20,7 +20,7 @@ from __future__ import annotations
 from pipeline.audit.catalogue import ALL_VERSIONS
 from pipeline.audit.contexts.connections import ACCESS_REFUSED
 from pipeline.audit.contexts.sources import Context, Sources
-from pipeline.audit.detector import Sql, sql_in
+from pipeline.audit.detectors import Sql, sql_in
 
 SECOND_NS = 10**9
 MINUTE_S = 60

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from pipeline.audit.contexts.channels import channel_methods
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
-from pipeline.audit.detector import Sql, sql_in
+from pipeline.audit.detectors import Sql, sql_in
 
 RABBITMQ = "RabbitMQ"  # as the broker names itself
 # Name -> its path in the arguments, and its type.

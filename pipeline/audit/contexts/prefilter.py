@@ -22,8 +22,7 @@ from __future__ import annotations
 from pipeline.audit.contexts.connections import FRAME_COLUMNS, FRAME_OF_METHOD, arguments_struct
 from pipeline.audit.contexts.messages import KINDS
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
-from pipeline.audit.detector import LONGEST_NAME, NEVER, ODD_OCTETS, Sql, sql_in
-from pipeline.audit.detectors import needed_states
+from pipeline.audit.detectors import LONGEST_NAME, NEVER, ODD_OCTETS, Sql, needed_states, sql_in
 from pipeline.tables.roles import CLASSIC_VERSIONS, METHOD_FRAMES, SPANS
 
 LONG = 1000  # frames: shorter stretches are not worth a row of `stretches`

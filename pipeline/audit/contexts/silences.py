@@ -13,7 +13,7 @@ connection.
 from __future__ import annotations
 
 from pipeline.audit.contexts.sources import Context
-from pipeline.audit.detector import Sql, sql_in
+from pipeline.audit.detectors import Sql, sql_in
 
 # A heartbeat interval was negotiated; in 1.0 each side announces the idle time-out for the other.
 AGREED: Sql = (

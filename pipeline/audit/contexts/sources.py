@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 from pipeline.audit.catalogue import ALL_VERSIONS, Number
-from pipeline.audit.detector import Sql
+from pipeline.audit.detectors import Sql
 from pipeline.schemas import TABLES
 from pipeline.session import INTERPRETED, ONE_PARTITION
 
