@@ -280,8 +280,7 @@ def find_and_compare(
             tables = tables.having(**{name: rows.coalesce(1) for name, rows in tables.items()})
         with step("looking for findings", "Findings written", spark):
             # The stage exists and is locked: append the files to it.
-            rows = pipeline.findings(tables, config=wanted.config)
-            rows.write.options(**parquet.OPTIONS).mode("append").parquet(stage.uri)
+            parquet.write(pipeline.findings(tables, config=wanted.config), stage.uri, append=True)
         with step("counting for the report", "Report counted", spark):
             findings = spark.read.schema(SCHEMA).parquet(stage.pattern)
             flows = "message_flows" in (source.entries() or ())

@@ -40,6 +40,20 @@ exit codes:
   130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
 """
 STOPPED = "the lake is as of its last batch; the next run continues from there"
+TIMES = (
+    ("--settle", 30.0, "leave captures that changed within this time for a later batch (default: 30s)"),
+    ("--pair-within", 3600.0, "join a publish to deliveries of its message that come within this time (default: 1h)"),
+    (
+        "--forget-after",
+        7 * 86400.0,
+        "give up connections without a packet for this time: tcp_end is 'lost sight of' (default: 7d)",
+    ),
+    (
+        "--late-after",
+        300.0,
+        "decode captures on their own if they end this long before the latest packet of the lake (default: 5m)",
+    ),
+)
 UNITS = {"": 1, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
 LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd]?)")
 
@@ -58,34 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="interval at which to look for new captures (default: 60s)",
     )
     how_often.add_argument("--once", action="store_true", help="ingest what is new, then exit")
-    parser.add_argument(
-        "--settle",
-        metavar="TIME",
-        type=length,
-        default=30.0,
-        help="leave captures that changed within this time for a later batch (default: 30s)",
-    )
-    parser.add_argument(
-        "--pair-within",
-        metavar="TIME",
-        type=length,
-        default=3600.0,
-        help="join a publish to deliveries of its message that come within this time (default: 1h)",
-    )
-    parser.add_argument(
-        "--forget-after",
-        metavar="TIME",
-        type=length,
-        default=7 * 86400.0,
-        help="give up connections without a packet for this time: tcp_end is 'lost sight of' (default: 7d)",
-    )
-    parser.add_argument(
-        "--late-after",
-        metavar="TIME",
-        type=length,
-        default=300.0,
-        help="decode captures on their own if they end this long before the latest packet of the lake (default: 5m)",
-    )
+    for name, seconds, about in TIMES:
+        parser.add_argument(name, metavar="TIME", type=length, default=seconds, help=about)
     add_filter(parser)
     parser.add_argument(
         "--carry-secrets",

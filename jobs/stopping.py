@@ -15,7 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Thread
 from types import FrameType
-from typing import NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipeline.tables.processes import LocalProcesses
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED = 130
@@ -78,15 +83,7 @@ def signals_handled() -> Iterator[StopRequest]:
             signal.signal(each, handler)
 
 
-class Session(Protocol):
-    """A Spark session, or `pipeline.tables.local.LocalProcesses`."""
-
-    def interruptAll(self) -> object:
-        """Cancel all running work."""
-        ...
-
-
-def run_interruptibly(work: Callable[[], Result], sessions: Sequence[Session] = ()) -> Result:
+def run_interruptibly(work: Callable[[], Result], sessions: Sequence[SparkSession | LocalProcesses] = ()) -> Result:
     """Call `work` in a thread and return its result. If the run is stopped meanwhile, cancel the jobs of `sessions`
     (to which `work` may append) until the thread has ended and removed its temporary files."""
     outcome: Future[Result] = Future()

@@ -300,14 +300,12 @@ def spark_submit_settings() -> dict[str, str]:
     given = SparkConf()
     # Spark's default of INFO would bury our lines; --conf spark.log.level=INFO restores it.
     ours = {"spark.log.level": "ERROR", EXECUTOR_OPTIONS: COMPILE_LARGE_METHODS}
-    if given.get("spark.master", "").startswith("local"):
-        ours |= one_machine_settings()
-        if scratch.LOCAL_DIRS not in os.environ:  # the variable overrides the setting
-            private = scratch.directories({scratch.LOCAL_DIR: given.get(scratch.LOCAL_DIR, "")})
-            return {name: value for name, value in ours.items() if not given.contains(name)} | {
-                scratch.LOCAL_DIR: private
-            }
-    return {name: value for name, value in ours.items() if not given.contains(name)}
+    local = given.get("spark.master", "").startswith("local")
+    wanted = ours | (one_machine_settings() if local else {})
+    found = {name: value for name, value in wanted.items() if not given.contains(name)}
+    if local and scratch.LOCAL_DIRS not in os.environ:  # the variable overrides the setting
+        found[scratch.LOCAL_DIR] = scratch.directories({scratch.LOCAL_DIR: given.get(scratch.LOCAL_DIR, "")})
+    return found
 
 
 @contextmanager

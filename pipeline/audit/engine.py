@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from pipeline.audit.catalogue import ALL_VERSIONS, KNOWLEDGE, SEVERITIES, Number, Rule
+from pipeline.audit.config import CONNECTION_KEYS
 from pipeline.audit.contexts.sources import CHANNEL, columns
 from pipeline.audit.detectors import Detector, Sql, sql_in, sql_text
 
@@ -131,8 +132,7 @@ UNKNOWN: Mapping[str, Sql] = {
 LACKING: Sql = ", ".join(f"CASE WHEN {UNKNOWN[name]} THEN '{name}' END" for name in KNOWLEDGE)
 # In the order in which the first hit of a finding is chosen.
 OF_HIT = [name for name in HIT_COLUMNS if name not in (*THING, "occurrences")]
-CLIENT = ("client_product", "user", "vhost")
-OF_RULE = ("rule_severity", "rule_scope", "rule_offender", "category", "summary", "reference", "needs", "prefers")
+OF_RULE = [name for name in RULE_COLUMNS if name != "rule_id"]
 # The severity is lowered by one step if preferred knowledge is missing; the reservation says why.
 LOWER: Sql = " ".join(
     f"WHEN '{of}' THEN '{to}'" for of, to in zip(SEVERITIES, (*SEVERITIES[1:], SEVERITIES[-1]), strict=True)
@@ -149,14 +149,15 @@ TO_FINDINGS: Sql = f"""
                  get(array_intersect(first.of.prefers, first.lacking), 0) AS missed
           FROM (SELECT {columns(THING)}, sum(occurrences) AS occurrences,
                        min(struct(frame_no, at_ns, struct({columns(OF_HIT)}) AS hit,
-                                  struct({columns((*OF_RULE, *CLIENT))}) AS of, lacking)) AS first
+                                  struct({columns((*OF_RULE, *CONNECTION_KEYS))}) AS of, lacking)) AS first
                 FROM (SELECT * EXCEPT (channel, channel_life), {OF_THING["of_channel"]} AS channel,
                              {OF_THING["of_life"]} AS channel_life,
                              {", ".join(f"{sql} AS {name}" for name, sql in OF_THING.items())}
                       FROM (SELECT /*+ BROADCAST(rules) */ * EXCEPT (scope), coalesce(scope, rule_scope) AS scope,
                                    array_compact(array({LACKING})) AS lacking
                             FROM hits JOIN rules USING (rule_id)
-                            LEFT JOIN (SELECT connection_id, start, both, `order`, loss_from_ns, {columns(CLIENT)}
+                            LEFT JOIN (SELECT connection_id, start, both, `order`, loss_from_ns,
+                                              {columns(CONNECTION_KEYS)}
                                        FROM known_connections) USING (connection_id)))
                 WHERE NOT arrays_overlap(needs, lacking)
                 GROUP BY {columns(THING)}))"""

@@ -43,10 +43,10 @@ def unique_names(names: Mapping[Key, str]) -> dict[Key, str]:
     return found
 
 
-def name_rows(names: Iterable[str], field: str = "name") -> alt.Y:
+def name_rows(names: Iterable[str]) -> alt.Y:
     """A row for each name, in this order."""
     axis = alt.Axis(labelColor=LIGHT["ink"], labelLimit=320, ticks=False, domain=False)
-    return alt.Y(f"{field}:N", sort=list(names), title=None, axis=axis)
+    return alt.Y("name:N", sort=list(names), title=None, axis=axis)
 
 
 def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:

@@ -111,10 +111,7 @@ def cards(
     known_rules = catalogue() if rules is None else rules
     named = names(facts)
     whole = sum(int(group["rows"] or 0) for group in facts.groups["versions"].rows if group["content"] == "amqp")
-    status: dict[tuple[Any, Any], int] = {}
-    for known in found.known:
-        place = (known.about["rule_id"], known.status)
-        status[place] = status.get(place, 0) + 1
+    status = Counter((known.about["rule_id"], known.status) for known in found.known)
     merged: dict[str, list[Mapping[str, Any]]] = {}
     for group in facts.groups["rules"].rows:
         merged.setdefault(str(group["rule_id"]), []).append(group)
@@ -128,8 +125,8 @@ def cards(
             findings=sum(group["rows"] for group in groups),
             occurrences=sum(group["occurrences"] for group in groups),
             reserved=sum(group["reserved"] for group in groups),
-            new=status.get((rule_id, "new"), 0),
-            persisting=status.get((rule_id, "persisting"), 0),
+            new=status[rule_id, "new"],
+            persisting=status[rule_id, "persisting"],
             examples=[example(row, tables) for row in facts.examples.get(rule_id, [])[:examples]],
             connections=sum(int(group.get("connections") or 0) for group in groups),
             of=whole,

@@ -8,6 +8,7 @@ and names from the protocol tables, never text from the wire.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -131,10 +132,10 @@ def percentiles(found: Sequence[Latency], label: str) -> Markup | None:
 
 def distribution(groups: Groups) -> Markup | None:
     """Histogram of settlement latencies, in classes of half an octave."""
-    counted: dict[tuple[int, str], int] = {}
+    counted = Counter[tuple[int, str]]()
     for group in groups.rows:
         place = (int(str(group["class"])) * 2 // CLASSES_PER_OCTAVE, OPERATIONS.get(str(group["operation"]), "other"))
-        counted[place] = counted.get(place, 0) + int(group["rows"] or 0)
+        counted[place] += int(group["rows"] or 0)
     if not counted:
         return None
     words = sorted({word for _, word in counted}, reverse=True)

@@ -7,6 +7,7 @@ on every other connection that may be one of these; otherwise its state is unkno
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -51,10 +52,9 @@ def unknown(kind: Mapping[str, Any]) -> tuple[str, ...]:
 
 def unchecked(facts: Facts, rules: Mapping[str, Rule]) -> list[Unchecked]:
     """The rules that were not checked on all connections of their versions; the most affected first."""
-    kinds = [(str(kind["version"]), unknown(kind), int(kind["rows"] or 0)) for kind in facts.groups["checkable"].rows]
-    counted: dict[tuple[str, tuple[str, ...]], int] = {}
-    for version, missing, number in kinds:
-        counted[version, missing] = counted.get((version, missing), 0) + number
+    counted = Counter[tuple[str, tuple[str, ...]]]()
+    for kind in facts.groups["checkable"].rows:
+        counted[str(kind["version"]), unknown(kind)] += int(kind["rows"] or 0)
     found = []
     for rule in rules.values():
         own = {place: number for place, number in counted.items() if place[0] in rule.versions}

@@ -14,7 +14,7 @@ from pipeline.output.units import plural
 from pipeline.report.baseline import Comparison, KnownFinding, order
 from pipeline.report.cards import Card
 from pipeline.report.coverage import Unchecked
-from pipeline.report.evidence import IDENTITIES, at_least
+from pipeline.report.evidence import IDENTITIES, IDENTITY, at_least
 from pipeline.report.facts import Facts
 from pipeline.report.text import plain_text
 from pipeline.report.verdict import NEVER, Verdict
@@ -25,7 +25,7 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"violation": "error", "warning": "warning", "info": "note"}  # of SARIF
 COMMANDS = {"violation": "error", "warning": "warning", "info": "notice"}  # of GitHub
 STATES = {"new": "new", "persisting": "unchanged"}  # of a baseline, in SARIF
-ABOUT = ("client_product", "user", "vhost", "server", "entities")
+ABOUT = IDENTITY[1:]  # without the rule
 
 
 @dataclass(frozen=True)

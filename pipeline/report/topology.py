@@ -8,6 +8,7 @@ without messages. Boxes that do not fit are counted; the table below the diagram
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,10 +71,10 @@ def picture(rows: Iterable[Mapping[str, Any]], lasted_ns: int) -> Picture | None
     ]  # fmt: skip
     if not edges:
         return None
-    weights: list[dict[str, int]] = [{} for _ in HEADINGS]
+    weights = [Counter[str]() for _ in HEADINGS]
     for columns, origin, target, messages in edges:
         for column, text in zip(columns, (origin, target), strict=True):
-            weights[column][text] = weights[column].get(text, 0) + messages
+            weights[column][text] += messages
     shown = [sorted(of, key=lambda text: (-of[text], text))[:BOXES] for of in weights]
     tallest = max(len(names) for names in shown)
     places = {

@@ -3,6 +3,7 @@ sentences."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -101,10 +102,9 @@ def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, R
     }
     affected = {str(group["severity"]): int(group["rows"] or 0) for group in facts.groups["affected"].rows}
     compared = found.previous is not None
-    contents: dict[str, int] = {}
+    contents = Counter[str]()
     for group in facts.groups["versions"].rows:
-        content = str(group["content"])
-        contents[content] = contents.get(content, 0) + int(group["rows"] or 0)
+        contents[str(group["content"])] += int(group["rows"] or 0)
     return Verdict(
         failed=fail_on != NEVER and any(numbers[severity] for severity in at_least(fail_on)),
         fail_on=fail_on,
@@ -118,7 +118,7 @@ def verdict(facts: Facts, found: Comparison, fail_on: str, rules: Mapping[str, R
         persisting=found.number(PERSISTING) if compared else None,
         gone=len(found.gone) if compared else None,
         amqp=sum(number for content, number in contents.items() if content not in UNREAD),
-        encrypted=contents.get("tls", 0),
+        encrypted=contents["tls"],
         begun_before=facts.total("versions", "begun_before"),
         rules_not_checked=unchecked_on_midstream(facts, rules_of(None) if rules is None else rules),
         not_checked=len(found.not_checked) if compared else None,

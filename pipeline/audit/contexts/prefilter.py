@@ -231,36 +231,15 @@ RELATIONS = {
 
 # Arguments of methods on channels, context 'events'.
 CHANNEL_ARGUMENTS = {
-    "exchange": "string",
-    "routing_key": "string",
-    "queue": "string",
-    "consumer_tag": "string",
-    "delivery_tag": "bigint",
-    "type": "string",
-    "source": "string",
-    "destination": "string",
-    "identifier": "string",
-    "reply_code": "int",
-    "reply_text": "string",
-    "class_id": "int",
-    "method_id": "int",
-    "ticket": "int",
-    "prefetch_count": "int",
-    "active": "boolean",
-    "multiple": "boolean",
-    "requeue": "boolean",
-    "no_wait": "boolean",
-    "no_ack": "boolean",
-    "exclusive": "boolean",
-    "passive": "boolean",
-    "durable": "boolean",
-    "auto_delete": "boolean",
-    "internal": "boolean",
-    "mandatory": "boolean",
-    "immediate": "boolean",
-    "redelivered": "boolean",
-    "global": "boolean",
-    "realm": "string",
+    name: kind
+    for kind, names in {
+        "string": "exchange routing_key queue consumer_tag type source destination identifier reply_text realm",
+        "bigint": "delivery_tag",
+        "int": "reply_code class_id method_id ticket prefetch_count",
+        "boolean": "active multiple requeue no_wait no_ack exclusive passive durable auto_delete internal mandatory "
+        "immediate redelivered global",
+    }.items()
+    for name in names.split()
 }
 # The method that a channel.close of the server names; of a channel.open it is null.
 BLAMED: Sql = """CASE WHEN name = 'channel.open' OR name = 'channel.close' AND sender = 'server'
