@@ -7,6 +7,10 @@ SOURCES := wirehare.py $(shell find codec udfs pipeline jobs -type f -not -path 
 KERNELS := udfs/warm.py $(shell find codec -name '*.py')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# Many containers set it. The packages come without byte code: each of the processes that the tests start would compile
+# again what it imports, for a second or two.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 # Two installs into one environment must not run at once.
 .NOTPARALLEL:
