@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pika.frame
 import pika.spec
 import pytest
+from pika_frames import method
 from pyspark.sql import SparkSession
 from test_hostile import CLASSIC_HEADER, body, header
 from test_tables_0_10 import control, opened, subscribed, transfer
@@ -23,11 +23,6 @@ import pipeline
 
 VERSIONS = {"0-9-1", "0-10", "1.0"}
 HIGHEST = 2**64 - 1  # of a delivery tag
-
-
-def method(of: Any) -> bytes:
-    octets: bytes = pika.frame.Method(1, of).marshal()
-    return octets
 
 
 def ack(tag: int, multiple: bool = False) -> bytes:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pika.frame
 import pika.spec
 from encode_0_10 import message, whole
+from pika_frames import PUBLISH, method
 from test_order import flows, made, tables_of
 from test_reassembly import Segment
 from wire import CLIENT, SERVER
 
 from pipeline.tables.roles import MODES, PROVES_MODE
 
-
-def method(call: Any) -> bytes:
-    octets: bytes = pika.frame.Method(1, call).marshal()
-    return octets
-
-
-PUBLISH = (
-    method(pika.spec.Basic.Publish(exchange="e", routing_key="k"))
-    + pika.frame.Header(1, 0, pika.spec.BasicProperties()).marshal()
-)
 COMMIT, COMMIT_OK = method(pika.spec.Tx.Commit()), method(pika.spec.Tx.CommitOk())
 ROLLBACK, ROLLBACK_OK = method(pika.spec.Tx.Rollback()), method(pika.spec.Tx.RollbackOk())
 

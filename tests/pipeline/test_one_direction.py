@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pika.frame
 import pika.spec
 import pytest
+from pika_frames import PUBLISH, method
 from test_order import flows, made, tables_of
 from test_reassembly import HEADER, OPENING, Segment
 from wire import CLIENT, SERVER
@@ -68,15 +68,6 @@ def test_bytes_of_the_other_side_are_missing(name: str, direction: int) -> None:
             assert (stream["payload_bytes"], stream["missing_bytes"]) == expected
 
 
-def method(call: Any) -> bytes:
-    octets: bytes = pika.frame.Method(1, call).marshal()
-    return octets
-
-
-PUBLISH = (
-    method(pika.spec.Basic.Publish(exchange="e", routing_key="k"))
-    + pika.frame.Header(1, 0, pika.spec.BasicProperties()).marshal()
-)
 CLOSE = method(pika.spec.Channel.Close(200, "", 0, 0))
 OPEN_CONFIRM = method(pika.spec.Channel.Open()) + method(pika.spec.Confirm.Select())
 

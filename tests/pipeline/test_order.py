@@ -15,10 +15,10 @@ from pathlib import Path
 
 import golden
 import numpy as np
-import pika.frame
 import pika.spec
 import pytest
 from fuzz import runs_of
+from pika_frames import PUBLISH, method
 from test_reassembly import HEADER, OPENING, Capture, Segment
 from wire import CLIENT, FLOW, SERVER, Row, take_facts
 
@@ -180,15 +180,8 @@ def test_every_version_is_among_the_captures() -> None:
 
 # ---- by hand: what a client and a server said, and when it was captured --------------------------------------------
 
-SELECT = pika.frame.Method(1, pika.spec.Confirm.Select()).marshal()
-SELECT_OK = pika.frame.Method(1, pika.spec.Confirm.SelectOk()).marshal()
-PUBLISH = b"".join(
-    [
-        pika.frame.Method(1, pika.spec.Basic.Publish(exchange="e", routing_key="k")).marshal(),
-        pika.frame.Header(1, 0, pika.spec.BasicProperties()).marshal(),
-    ]
-)
-ACKED = pika.frame.Method(1, pika.spec.Basic.Ack(1)).marshal()
+SELECT, SELECT_OK = method(pika.spec.Confirm.Select()), method(pika.spec.Confirm.SelectOk())
+ACKED = method(pika.spec.Basic.Ack(1))
 BEGUN = len(HEADER) + len(SELECT)
 START = Segment(CLIENT, 0, HEADER + SELECT)
 STARTED = Segment(SERVER, 0, SELECT_OK, ack=BEGUN)
@@ -361,7 +354,7 @@ def test_a_loss_comes_after_what_the_peer_sent_before_the_last_of_its_bytes() ->
     third, which acknowledges both, is captured."""
     confirms = len(SELECT_OK), len(SELECT_OK) + len(ACKED), len(SELECT_OK) + 2 * len(ACKED)
     publishes = [Segment(CLIENT, BEGUN + i * len(PUBLISH), PUBLISH, ack=at) for i, at in enumerate(confirms)]
-    third = pika.frame.Method(1, pika.spec.Basic.Ack(3)).marshal()
+    third = method(pika.spec.Basic.Ack(3))
     confirmed = Segment(SERVER, confirms[2], third, ack=BEGUN + 3 * len(PUBLISH))
     tables = made([*OPENING, START, STARTED, *publishes, confirmed])
     frames = sorted(tables["frames"], key=lambda row: row["frame_no"])
@@ -387,11 +380,11 @@ def test_frames_of_a_capture_that_begins_in_the_middle_have_the_order_of_their_p
 
 def test_a_request_before_the_detection_gets_its_reply() -> None:
     """Two frames of the server are needed to detect the protocol; of the client there is one, which came before."""
-    consume = pika.frame.Method(1, pika.spec.Basic.Consume(queue="q", consumer_tag="t")).marshal()
-    consume_ok = pika.frame.Method(1, pika.spec.Basic.ConsumeOk("t")).marshal()
-    cancel = pika.frame.Method(1, pika.spec.Basic.Cancel("t")).marshal()
-    cancel_ok = pika.frame.Method(1, pika.spec.Basic.CancelOk("t")).marshal()
-    both = consume_ok + pika.frame.Method(1, pika.spec.Basic.ConsumeOk("u")).marshal()
+    consume = method(pika.spec.Basic.Consume(queue="q", consumer_tag="t"))
+    consume_ok = method(pika.spec.Basic.ConsumeOk("t"))
+    cancel = method(pika.spec.Basic.Cancel("t"))
+    cancel_ok = method(pika.spec.Basic.CancelOk("t"))
+    both = consume_ok + method(pika.spec.Basic.ConsumeOk("u"))
     tables = made(
         [
             Segment(CLIENT, 0, consume),

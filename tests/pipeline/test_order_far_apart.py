@@ -16,6 +16,7 @@ import numpy as np
 import pika.frame
 import pika.spec
 import pytest
+from pika_frames import PUBLISH, content, method
 from test_order import CAPTURES, connections, flows, moved_by_time, tables_of
 from test_reassembly import HEADER, OPENING, Capture, Segment
 from wire import CLIENT, FLOW, SERVER, Row
@@ -122,16 +123,6 @@ def test_nor_is_one_inside_tls(name: str) -> None:
 # ---- by hand -------------------------------------------------------------------------------------------------------
 
 
-def method(what: pika.amqp_object.Method, channel: int = 1) -> bytes:
-    octets: bytes = pika.frame.Method(channel, what).marshal()
-    return octets
-
-
-def content(what: pika.amqp_object.Method) -> bytes:
-    header: bytes = pika.frame.Header(1, 0, pika.spec.BasicProperties()).marshal()
-    return method(what) + header
-
-
 def captured(*steps: tuple[int, bytes], late: int | None = None, stuck: range | None = None) -> list[Segment]:
     """What both sides said, a step a second, each after it has seen all before. The direction `late` comes so much
     later that nobody waits for it; with `stuck` only in those steps, behind which all of them come at once."""
@@ -159,7 +150,6 @@ def of(segments: list[Segment]) -> Made:
 OPEN, OPENED = method(pika.spec.Channel.Open()), method(pika.spec.Channel.OpenOk())
 CLOSE, CLOSED = method(pika.spec.Channel.Close(200, "done", 0, 0)), method(pika.spec.Channel.CloseOk())
 SELECT, SELECTED = method(pika.spec.Confirm.Select()), method(pika.spec.Confirm.SelectOk())
-PUBLISH = content(pika.spec.Basic.Publish(exchange="e", routing_key="k"))
 HEARTBEAT = pika.frame.Heartbeat().marshal()
 DELIVER = [content(pika.spec.Basic.Deliver("c", number, False, "e", "k")) for number in (1, 2)]
 
