@@ -41,6 +41,13 @@ class Stage:
     written: int  # by Spark, not by Python workers
 
 
+def settings(directory: Path) -> list[str]:
+    """Arguments of spark-submit for an event log in this directory, which is created."""
+    directory.mkdir()
+    given = {"enabled": "true", "dir": directory.as_uri(), "compress": "false", "rolling.enabled": "false"}
+    return [word for name, value in given.items() for word in ("--conf", f"spark.eventLog.{name}={value}")]
+
+
 def events(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(short name, event) of all logs under a directory, whether Spark rolled them over or not."""
     for log in sorted(path for path in directory.rglob("[!.]*") if path.is_file()):

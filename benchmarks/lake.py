@@ -33,7 +33,7 @@ from benchmarks.profiles import SCRIPTS, USUAL
 from benchmarks.templates import CLIENT, SERVER
 from pipeline.lake.batch import OF_CONNECTIONS
 from pipeline.lake.batches import Ingest
-from pipeline.lake.files import Writer, read_rows
+from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.ingest import work_of
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
@@ -162,18 +162,20 @@ def multiply(lake: Path, times: int) -> None:
     for name in (*OF_CONNECTIONS, "states"):
         table = log.tables[name]
         files = [file for file in log.files(name) if file.open or not table.partitioned]
-        writer = Writer(log.root, table, f"copies-{name}", open_rows=True)
         rows = read_rows(log.root, name, files)
-        for copy in range(times) if rows.num_columns else ():
-            for batch in rows.to_batches():
-                for column, change in (("connection_id", _other_id), ("flow", _other_flow)):
-                    if column in batch.schema.names:
-                        at = batch.schema.get_field_index(column)
-                        values = [change(value, copy) for value in batch[column].to_pylist()]
-                        batch = batch.set_column(at, batch.schema.field(at), pa.array(values, batch[column].type))
-                writer.write(batch)
-        if (file := writer.close()) is not None:
-            log.commit(name, None, [file], files)
+        others = (_other(batch, copy) for copy in range(times) for batch in rows.to_batches())
+        if written := write_file(log.root, table, f"copies-{name}", others, open_rows=True):
+            log.commit(name, None, written, files)
+
+
+def _other(batch: pa.RecordBatch, copy: int) -> pa.RecordBatch:
+    """The rows of other connections."""
+    for column, change in (("connection_id", _other_id), ("flow", _other_flow)):
+        if column in batch.schema.names:
+            at = batch.schema.get_field_index(column)
+            values = [change(value, copy) for value in batch[column].to_pylist()]
+            batch = batch.set_column(at, batch.schema.field(at), pa.array(values, batch[column].type))
+    return batch
 
 
 def _other_id(connection: int, copy: int) -> int:

@@ -20,7 +20,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.eventlog import stages
+from benchmarks.eventlog import settings, stages
 from benchmarks.figures import GIGA, Line, machine, machine_line
 from benchmarks.generate import generate
 from benchmarks.processes import MEGA
@@ -49,14 +49,8 @@ class Run:
 def run(path: Path, work: Path) -> Run:
     """Decode the capture and measure it. Raises CalledProcessError."""
     log, output = work / "log", work / "tables"
-    log.mkdir()
-    settings = {
-        "spark.eventLog.enabled": "true", "spark.eventLog.dir": log.as_uri(), "spark.eventLog.compress": "false",
-        "spark.eventLog.rolling.enabled": "false",
-    }  # fmt: skip
-    given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     submit = Path(sys.executable).with_name("spark-submit")
-    command = [str(submit), *given, decode.__file__, str(path), "--output", str(output)]
+    command = [str(submit), *settings(log), decode.__file__, str(path), "--output", str(output)]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     started = time.perf_counter()
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from benchmarks.eventlog import events
+from benchmarks.eventlog import events, settings
 from benchmarks.processes import DRIVER, JVM, TICK, command_line, family, kind, stat
 
 LOOK_S = 0.02
@@ -145,14 +145,11 @@ def printed(stream: IO[str], started: float, watch: Watch) -> list[Moment]:
 def timeline(job: str, captures: list[str], directory: Path) -> Timeline:
     """Run a job on captures, with output in `directory`. Raises CalledProcessError when it fails."""
     log = directory / "log"
-    log.mkdir()
-    # Arguments of spark-submit: a directory of settings would be on the class path, and the class archive not be used.
-    settings = {"enabled": "true", "dir": log.as_uri(), "compress": "false", "rolling.enabled": "false"}
-    given = [f"--conf spark.eventLog.{name}={value}" for name, value in settings.items()]
     command = [sys.executable, "-m", "jobs.cli", job, *captures, "--output", str(directory / "tables")]
     if job == "nightly":
         command += ["--report", str(directory / "report.html"), "--fail-on", "never"]
-    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": " ".join([*given, "pyspark-shell"])}
+    # Not a directory of settings: it would be on the class path, and the class archive not be used.
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": " ".join([*settings(log), "pyspark-shell"])}
     started = time.time()
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -109,8 +109,7 @@ def first_connections(connections: Dataset) -> dict[str, Any]:
     for batch in connections.to_batches(columns=list(keys)):
         first = earliest(pa.concat_tables([first, pa.Table.from_batches([batch])]))
     rows = connections.to_table(CONNECTION_COLUMNS, pc.field("connection_id").isin(first["connection_id"]))
-    group = acero.AggregateNodeOptions([("content", "hash_count", None, "connections")], keys=["content"])
-    counts = run_plan(connections, ["content"], acero.Declaration("aggregate", group))
+    counts = grouped(connections, ["content"], [("content", "hash_count", None, "connections")])
     return {
         "count": connections.count_rows(),
         "by_content": {row["content"]: row["connections"] for row in counts},
@@ -127,17 +126,8 @@ def earliest(connections: pa.Table) -> pa.Table:
 def connections_table(connections: Mapping[str, Any]) -> str:
     """One row per connection: its ends, the state it reached, how much it carried."""
     columns = (
-        "client",
-        "server",
-        "version",
-        "vhost",
-        "user",
-        "application",
-        "state",
-        "frames",
-        "published",
-        "delivered",
-    )
+        "client", "server", "version", "vhost", "user", "application", "state", "frames", "published", "delivered",
+    )  # fmt: skip
     cells = [
         (
             endpoint(row["client_ip"], row["client_port"]),
@@ -185,9 +175,7 @@ def message_groups(messages: Dataset) -> list[dict[str, Any]]:
         ("settle_latency_ns", "hash_approximate_median", None, "median_settle_ns"),
         ("settle_latency_ns", "hash_max", None, "longest_settle_ns"),
     ]
-    group = acero.Declaration("aggregate", acero.AggregateNodeOptions(measures, keys=keys))
-    rows = run_plan(messages, [*keys, "body_seen", "settle_latency_ns"], group)
-    return sorted(rows, key=lambda row: (row["operation"], row["outcome"] or ""))
+    return sorted(grouped(messages, keys, measures), key=lambda row: (row["operation"], row["outcome"] or ""))
 
 
 def messages_table(groups: Sequence[Mapping[str, Any]]) -> str:
@@ -209,10 +197,7 @@ def messages_table(groups: Sequence[Mapping[str, Any]]) -> str:
 def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
     """Errors with which peers closed connections and channels, the most frequent first."""
     keys = ["close_initiator", "close_code", "close_text"]
-    errors = acero.Declaration("filter", acero.FilterNodeOptions(pc.field("close_code") >= FIRST_ERROR))
-    group = acero.Declaration(
-        "aggregate", acero.AggregateNodeOptions([("close_code", "hash_count", None, "times")], keys=keys)
-    )
+    measures = [("close_code", "hash_count", None, "times")]
     rows = [
         {
             "times": row["times"],
@@ -222,7 +207,7 @@ def close_errors(tables: Mapping[str, Dataset]) -> list[dict[str, Any]]:
             "text": row["close_text"],
         }
         for name, table in tables.items()
-        for row in run_plan(table, keys, errors, group)
+        for row in grouped(table, keys, measures, pc.field("close_code") >= FIRST_ERROR)
     ]
     return sorted(rows, key=lambda row: (-row["times"], row["code"], row["text"] or ""))
 
@@ -247,14 +232,20 @@ def distinguishable(texts: Sequence[str | None]) -> list[str]:
     return [clipped(text, alike[text or ""]) for text in texts]
 
 
-def run_plan(rows: Dataset, columns: Sequence[str], *steps: acero.Declaration) -> list[dict[str, Any]]:
-    """Run the plan `steps` over some columns of the files, streaming; return the resulting rows."""
-    scan = acero.Declaration("scan", acero.ScanNodeOptions(rows, columns=list(columns)))
-    project = acero.Declaration(
-        "project", acero.ProjectNodeOptions([pc.field(name) for name in columns], list(columns))
-    )
-    summarize: pa.Table = acero.Declaration.from_sequence([scan, project, *steps]).to_table()
-    return list(summarize.to_pylist())
+def grouped(
+    rows: Dataset, keys: list[str], measures: Sequence[tuple[Any, ...]], where: pc.Expression | None = None
+) -> list[dict[str, Any]]:
+    """The measures (column, function, its options, name) of each group of rows with equal keys, of those `where` this
+    is true; streaming."""
+    columns = list(dict.fromkeys([*keys, *(column for column, *_ in measures)]))
+    plan = [
+        acero.Declaration("scan", acero.ScanNodeOptions(rows, columns=columns)),
+        acero.Declaration("project", acero.ProjectNodeOptions([pc.field(name) for name in columns], columns)),
+        *([] if where is None else [acero.Declaration("filter", acero.FilterNodeOptions(where))]),
+        acero.Declaration("aggregate", acero.AggregateNodeOptions(measures, keys=keys)),
+    ]
+    groups: list[dict[str, Any]] = acero.Declaration.from_sequence(plan).to_table().to_pylist()
+    return groups
 
 
 def endpoint(ip: str | None, port: int | None) -> str | None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.arrivals import Arrival
-from pipeline.lake.files import Writer, copy_rows, read_rows, states_in_flow_order
+from pipeline.lake.files import read_rows, rows_of, states_in_flow_order, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import BATCHES, NS, LakeFile, Options
 from pipeline.lake.log import Log
@@ -138,11 +138,7 @@ class Batch:
     def table(self, name: str, rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> LakeFile:
         """A new file with these rows, at least one, of a table that is not partitioned."""
         whole = pa.Table.from_pylist(list(rows), schema=schema)
-        writer = Writer(self.log.root, self.log.tables[name], self.number)
-        for batch in whole.to_batches():
-            writer.write(batch)
-        file = writer.close()
-        assert file is not None
+        (file,) = write_file(self.log.root, self.log.tables[name], self.number, whole.to_batches())
         return file
 
     def _update_newest(self, captures: Iterable[dict[str, Any]], most_ns: int) -> int:
@@ -183,26 +179,18 @@ class Batch:
         files = [file for file in self.log.files(name) if file.open]
         change = self._replaced(name, files, gone)
         if written.unread and self.newest_ns is not None:
-            writer = Writer(self.log.root, self.log.tables[name], self.number, day=day_of(self.newest_ns))
-            chosen = pa.array(sorted(written.unread), pa.int64())
-            copy_rows(
-                self.log.root,
-                self.log.tables[name],
-                change.remove,
-                writer,
-                lambda rows: pc.is_in(rows["connection_id"], chosen),
-            )
-            change.add.extend(filter(None, [writer.close()]))
+            chosen, day = pa.array(sorted(written.unread), pa.int64()), day_of(self.newest_ns)
+            rows = rows_of(self.log.root, name, change.remove, lambda rows: pc.is_in(rows["connection_id"], chosen))
+            change.add.extend(write_file(self.log.root, self.log.tables[name], self.number, rows, day=day))
         change.add.extend(written.files[name])
         return change
 
     def _states(self, states: Sequence[LakeFile], written: Written, gone: set[int]) -> tuple[Change, int, int]:
         """(change, number, bytes) of table states."""
         touched = self._with_connections("states", states, gone)
-        writer = Writer(self.log.root, self.log.tables["states"], self.number)
-        for rows in states_in_flow_order(self.log.root, touched, pa.array(sorted(gone), pa.int64())):
-            writer.write(rows)
-        change = Change([*filter(None, [writer.close()]), *written.files["states"]], touched)
+        others = states_in_flow_order(self.log.root, touched, pa.array(sorted(gone), pa.int64()))
+        remaining = write_file(self.log.root, self.log.tables["states"], self.number, others)
+        change = Change([*remaining, *written.files["states"]], touched)
         removed = {file.path for file in change.remove}
         after = [*(file for file in states if file.path not in removed), *change.add]
         return change, sum(file.rows for file in after), sum(file.size for file in after)
@@ -219,9 +207,9 @@ class Batch:
         other rows."""
         table, root = self.log.tables[name], self.log.root
         touched = self._with_connections(name, files, gone)
-        writer = Writer(root, table, self.number, open_rows=True)
-        copy_rows(root, table, touched, writer, partial(_others, "connection_id", pa.array(sorted(gone), pa.int64())))
-        return Change([*filter(None, [writer.close()])], touched)
+        others = partial(_others, "connection_id", pa.array(sorted(gone), pa.int64()))
+        rows = rows_of(root, name, touched, others)
+        return Change(write_file(root, table, self.number, rows, open_rows=True), touched)
 
     def _after(self, change: Change, name: str) -> list[LakeFile]:
         """The files of a table once the batch is committed."""
@@ -237,18 +225,14 @@ class Batch:
         table, change = self.log.tables["captures"], Change()
         day_of = rows["last_ts"].cast(pa.date32())
         for day in pc.unique(day_of).to_pylist():
-            writer = Writer(self.log.root, table, self.number, day=day)
-            for batch in rows.filter(pc.equal(day_of, day) if day else pc.is_null(day_of)).to_batches():
-                writer.write(batch)
-            change.add.extend(filter(None, [writer.close()]))
+            of_day = rows.filter(pc.equal(day_of, day) if day else pc.is_null(day_of)).to_batches()
+            change.add.extend(write_file(self.log.root, table, self.number, of_day, day=day))
         again = {(arrival.again.batch, arrival.file.name) for arrival in arrivals if arrival.again}
         for file in self.log.files("captures") if again else ():
             names = pa.array([name for batch, name in again if file.path.startswith(f"{batch:08}/")], pa.string())
             if len(names):
-                writer = Writer(self.log.root, table, self.number, day=file.day)
-                others = partial(_others, "capture_file", names)
-                copy_rows(self.log.root, table, [file], writer, others)
-                change.add.extend(filter(None, [writer.close()]))
+                others = rows_of(self.log.root, "captures", [file], partial(_others, "capture_file", names))
+                change.add.extend(write_file(self.log.root, table, self.number, others, day=file.day))
                 change.remove.append(file)
         return change
 

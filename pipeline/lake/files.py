@@ -23,26 +23,24 @@ READ_ROWS = 1 << 16  # per batch
 READ_STATES = 256  # per batch: a state may have megabytes
 
 
-class Writer:
-    """Writes rows of a table into one file of a batch; `close` returns it, None if there were no rows."""
-
-    def __init__(
-        self, root: Place, table: LakeTable, batch: int | str, *, open_rows: bool = False, day: date | None = None
-    ) -> None:
-        self._place, self._table = root.child(table.name), table
-        self._partition = (open_rows, day) if table.partitioned else (None, None)
-        self._folder = folder(batch, open_rows=open_rows, day=day) if table.partitioned else str(batch).zfill(8)
-        directory = f"{self._place.path}/{self._folder}"
-        self._file = ParquetFiles(root.files, directory, table.schema, table.options)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows; a missing column is null."""
-        self._file.write(cast_rows(rows, self._table.schema))
-
-    def close(self) -> LakeFile | None:
-        """The file for the log."""
-        name, rows = self._file.close()
-        return lake_file(self._place, f"{self._folder}/{name}", rows, *self._partition) if rows else None
+def write_file(
+    root: Place,
+    table: LakeTable,
+    batch: int | str,
+    rows: Iterable[pa.RecordBatch],
+    *,
+    open_rows: bool = False,
+    day: date | None = None,
+) -> list[LakeFile]:
+    """Write rows of a table into one file of a batch; a missing column is null. Returns the file for the log; without
+    rows there is none."""
+    place, partition = root.child(table.name), (open_rows, day) if table.partitioned else (None, None)
+    inside = folder(batch, open_rows=open_rows, day=day) if table.partitioned else str(batch).zfill(8)
+    file = ParquetFiles(root.files, f"{place.path}/{inside}", table.schema, table.options)
+    for some in rows:
+        file.write(cast_rows(some, table.schema))
+    name, written = file.close()
+    return [lake_file(place, f"{inside}/{name}", written, *partition)] if written else []
 
 
 def lake_file(place: Place, path: str, rows: int, open_rows: bool | None, day: date | None) -> LakeFile:
@@ -65,19 +63,18 @@ def read_rows(root: Place, name: str, files: Iterable[LakeFile], columns: Sequen
     return whole
 
 
-def copy_rows(
+def rows_of(
     root: Place,
-    table: LakeTable,
+    name: str,
     files: Iterable[LakeFile],
-    writer: Writer,
     wanted: Callable[[pa.RecordBatch], pa.Array] | None = None,
-) -> None:
-    """Copy the rows of files, those for which `wanted` is true, batch by batch."""
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some files of a table, those for which `wanted` is true, batch by batch."""
     for file in files:
-        for rows in _batches(root, table.name, file, None):
+        for rows in _batches(root, name, file, None):
             chosen = rows if wanted is None else rows.filter(wanted(rows))
             if chosen.num_rows:
-                writer.write(chosen)
+                yield chosen
 
 
 def cast_rows(rows: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:

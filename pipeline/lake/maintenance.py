@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from pipeline.lake.files import Writer, copy_rows
+from pipeline.lake.files import rows_of, write_file
 from pipeline.lake.layout import LakeFile, LakeTable
 from pipeline.lake.log import Log
 from pipeline.schemas import TABLES
@@ -94,14 +94,13 @@ def _compact(log: Log, table: LakeTable, day: date, files: list[LakeFile]) -> Fi
     """Replace these files of a day with one."""
     if len(files) < 2:
         return FileCounts()
-    writer = Writer(log.root, table, f"{COMPACTED}-{secrets.token_hex(4)}", day=day)
-    copy_rows(log.root, table, files, writer)
-    file = writer.close()
-    if file is None:
+    rows = rows_of(log.root, table.name, files)
+    added = write_file(log.root, table, f"{COMPACTED}-{secrets.token_hex(4)}", rows, day=day)
+    if not added:
         return FileCounts()
     try:
-        log.commit(table.name, None, [file], files, same_rows=True)
+        log.commit(table.name, None, added, files, same_rows=True)
     except BaseException:
-        log.root.files.delete_file(f"{log.root.path}/{table.name}/{file.path}")
+        log.root.files.delete_file(f"{log.root.path}/{table.name}/{added[0].path}")
         raise
     return FileCounts(removed=len(files), added=1)

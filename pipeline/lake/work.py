@@ -19,7 +19,7 @@ from codec.compiler.kernel import all_compiled, interpreted
 from pipeline.decoding import PacketFilter, by_flow, decoded_locally
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
-from pipeline.lake.files import Writer, lake_file, read_rows
+from pipeline.lake.files import lake_file, read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
@@ -162,10 +162,8 @@ class LakeWork:
         recent = pc.or_(
             pc.greater_equal(closed_ns, cutoff_ns).fill_null(True), pc.greater(pc.list_value_length(brokers[QUEUES]), 0)
         )
-        writer = Writer(self.log.root, self.log.tables["brokers"], number)
-        for rows in brokers.filter(pc.or_(recent, pc.is_in(brokers["connection_id"], needed))).to_batches():
-            writer.write(rows)
-        written.files["brokers"].extend(filter(None, [writer.close()]))
+        rows = brokers.filter(pc.or_(recent, pc.is_in(brokers["connection_id"], needed))).to_batches()
+        written.files["brokers"].extend(write_file(self.log.root, self.log.tables["brokers"], number, rows))
 
     def _local(self, size: int = 0) -> SparkSession | LocalProcesses:
         """Local processes for `size` bytes of captures if they can decode now (kernels are compiled, or interpreted),

@@ -16,7 +16,7 @@ from lake_support import TABLES, changes, commit, new_lake, numbers, opened, sto
 from pyspark.sql.types import LongType, StringType, StructField, StructType, VariantType
 
 from pipeline.lake import journal, maintenance
-from pipeline.lake.files import Writer
+from pipeline.lake.files import write_file
 from pipeline.lake.layout import LAYOUT, LakeError, LakeTable, lake_tables
 from pipeline.lake.log import Log, storage_options
 from pipeline.lake.place import locked, open_lake, open_or_create_lake
@@ -246,10 +246,8 @@ def test_credentials_of_a_uri_become_options_of_delta() -> None:
 
 def captured_on(log: Log, batch: int, day: date) -> None:
     """A row in captures, which tell which days there are."""
-    writer = Writer(log.root, log.tables["captures"], f"by-hand-{batch}", day=day)
-    writer.write(pa.RecordBatch.from_arrays([pa.array([batch], pa.int64())], names=["batch"]))
-    file = writer.close()
-    assert file is not None
+    row = pa.RecordBatch.from_arrays([pa.array([batch], pa.int64())], names=["batch"])
+    (file,) = write_file(log.root, log.tables["captures"], f"by-hand-{batch}", [row], day=day)
     log.commit("captures", None, [file], [])
 
 

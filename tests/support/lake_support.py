@@ -12,7 +12,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from pipeline.lake import journal
-from pipeline.lake.files import Writer, read_rows
+from pipeline.lake.files import read_rows, write_file
 from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile
 from pipeline.lake.log import Log
@@ -76,8 +76,6 @@ def stored(path: Path, name: str) -> set[str]:
 
 
 def _file(log: Log, name: str, batch: int, rows: Iterable[int], open_rows: bool, day: date | None) -> LakeFile:
-    writer = Writer(log.root, log.tables[name], batch, open_rows=open_rows, day=day)
-    writer.write(pa.RecordBatch.from_arrays([pa.array(rows, pa.int64())], names=["connection_id"]))
-    file = writer.close()
-    assert file is not None
+    batch_of_rows = pa.RecordBatch.from_arrays([pa.array(rows, pa.int64())], names=["connection_id"])
+    (file,) = write_file(log.root, log.tables[name], batch, [batch_of_rows], open_rows=open_rows, day=day)
     return file
