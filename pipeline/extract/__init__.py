@@ -12,7 +12,7 @@ Modules, in the order of the work:
     frames              frames -> packets
     decryption          connections inside TLS or WebSocket: their secrets, or the connections in clear
     writing             second pass: packets into a pcapng file
-    secrets, redaction  changes to the packets, with checksums by headers
+    redaction           changes to the packets, with checksums by headers
     cutting             all of this, in order
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from codec.errors import WirehareError
 from pipeline.extract.choice import KEYS, Choice, Rows, from_dataframes, from_files
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from pipeline import Tables
     from pipeline.extract.originals import Original
-    from pipeline.extract.writing import Sink
 
 __all__ = [
     "KEYS", "CapturesError", "Choice", "CutError", "CutOptions", "Result", "Rows", "TablesError", "cut", "cut_rows",
@@ -100,7 +99,7 @@ def cut(
 
 
 def cut_rows(
-    rows: Rows, chosen: Choice, file: Sink, options: CutOptions, captures: Sequence[Original] | None = None
+    rows: Rows, chosen: Choice, file: BinaryIO, options: CutOptions, captures: Sequence[Original] | None = None
 ) -> Result:
     """Write the packets of a choice to an open `file`. Raises CutError.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,9 @@ from pipeline.extract.decryption import decrypt, rewrite_in_clear
 from pipeline.extract.frames import ENCAPSULATED, NULL, Frames, frames_of, numbered, select_packets
 from pipeline.extract.originals import COLUMNS as OF_CAPTURES
 from pipeline.extract.originals import Original, microseconds, originals
-from pipeline.extract.redaction import visible_ranges
-from pipeline.extract.secrets import frames_with_secrets, without_secrets
+from pipeline.extract.redaction import frames_with_secrets, visible_ranges, without_secrets
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey, flow_of, survey
-from pipeline.extract.writing import Changes, Selected, Sink, Writer, write
+from pipeline.extract.writing import Selected, Writer, write
 from udfs.source.files import public_uri
 
 ENCRYPTED = ("tls", "websocket+tls")  # of transports
@@ -28,7 +28,7 @@ CONNECTION_COLUMNS = ("connection_id", *ENDS, "opened_ts", "closed_ts", "conflic
 
 
 def cut_choice(
-    rows: Rows, chosen: Choice, sink: Sink, options: CutOptions, captures: Sequence[Original] | None = None
+    rows: Rows, chosen: Choice, sink: BinaryIO, options: CutOptions, captures: Sequence[Original] | None = None
 ) -> Result:
     """See `pipeline.extract.cut_rows`."""
     wanted = chosen.all_connections
@@ -126,7 +126,7 @@ def _select(
         int(_wholly_blanked(written, seen).sum()) if options.redact else 0,
         problems,
     )
-    return _Selection(Selected(seen, selected, found, Changes(visible, options.key), comments), result)
+    return _Selection(Selected(seen, selected, found, comments, visible, options.key), result)
 
 
 def _require_frames(

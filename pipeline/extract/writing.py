@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Protocol
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,24 +80,16 @@ def copy_packets(octets: Bytes, records: Records, rows: NDArray[np.int64]) -> Ch
 
 
 @dataclass(frozen=True)
-class Changes:
-    """Changes to packets. `visible`: the visible ranges by group, None: no redaction. `key`: to anonymise addresses,
-    None: keep them."""
-
-    visible: Mapping[int, Visible] | None = None
-    key: bytes | None = None
-
-
-@dataclass(frozen=True)
 class Selected:
-    """Packets to write: those of a survey where `selected` is true. `comments`: by (index of the original,
-    packet_no)."""
+    """Packets to write: those of a survey where `selected` is true. `comments`: by (index of the original, packet_no).
+    `visible`: the visible ranges by group, None: no redaction. `key`: to anonymise addresses, None: keep them."""
 
     survey: Survey
     selected: NDArray[np.bool_]
     originals: Sequence[Original]
-    changes: Changes
     comments: Mapping[tuple[int, int], Sequence[str]]
+    visible: Mapping[int, Visible] | None
+    key: bytes | None
 
 
 Written = tuple[Interface, int, memoryview, int]  # time, octets, length on the wire
@@ -121,8 +113,7 @@ def _in_order(selected: Selected) -> Generator[tuple[int, Written, Sequence[str]
     packets, lengths = survey.packets[rows], _datagram_lengths(survey)
     files = packets["file"]
     sources = {
-        file: _packets(survey, rows[these], selected.originals[file], selected.changes, lengths)
-        for file, these in grouped(files)
+        file: _packets(selected, rows[these], selected.originals[file], lengths) for file, these in grouped(files)
     }
     left = Counter(files.tolist())
     columns = (packets[name].tolist() for name in ("order_ns", "file", "packet_no"))
@@ -134,14 +125,14 @@ def _in_order(selected: Selected) -> Generator[tuple[int, Written, Sequence[str]
 
 
 def _packets(
-    survey: Survey, rows: NDArray[np.int64], original: Original, changes: Changes, lengths: Mapping[int, int]
+    selected: Selected, rows: NDArray[np.int64], original: Original, lengths: Mapping[int, int]
 ) -> Generator[Written, None, None]:
     """(interface, time, octets, length on the wire) of the survey's packets `rows`, all of one capture and in order."""
     described = interfaces(original.file)
-    if changes.key is not None:
+    if selected.key is not None:
         described = [replace(each, name=b"", description=b"") for each in described]
-    for chunk in chunks(original, survey.packets["packet_no"][rows], rows):
-        change_chunk(chunk, survey, changes, lengths)
+    for chunk in chunks(original, selected.survey.packets["packet_no"][rows], rows):
+        change_chunk(chunk, selected, lengths)
         octets, records = chunk.octets.data, chunk.records
         for offset, cap_len, wire_len, ts_ns, interface, link_type in records.tolist():
             captured_on = _interface(described, interface, link_type, ts_ns)
@@ -158,18 +149,19 @@ def _interface(described: Sequence[Interface], number: int, link_type: int, ts_n
     return interface
 
 
-def change_chunk(chunk: Chunk, survey: Survey, changes: Changes, lengths: Mapping[int, int]) -> None:
+def change_chunk(chunk: Chunk, selected: Selected, lengths: Mapping[int, int]) -> None:
     """Redact and anonymise the packets of a chunk in place, and adjust their checksums."""
-    if changes.visible is None and changes.key is None:
+    visible, key, survey = selected.visible, selected.key, selected.survey
+    if visible is None and key is None:
         return
     before = chunk.octets.copy()
     packets = survey.packets[chunk.rows]
     stacks = [stack_of(before, chunk.records, row) for row in range(len(chunk.records))]
-    if changes.visible is not None:
-        redact(chunk.octets, chunk.records, packets, stacks, changes.visible, survey.connections)
-    if changes.key is not None:
-        anonymise(chunk.octets, stacks, changes.key)
-    if changes.visible is not None:  # after anonymise: the checksum covers the addresses
+    if visible is not None:
+        redact(chunk.octets, chunk.records, packets, stacks, visible, survey.connections)
+    if key is not None:
+        anonymise(chunk.octets, stacks, key)
+    if visible is not None:  # after anonymise: the checksum covers the addresses
         set_fragment_checksums(chunk.octets, packets, stacks, lengths)
     adjust(before, chunk.octets, stacks)
 
@@ -184,12 +176,6 @@ COMMENT, APPLICATION = 1, 4
 UNKNOWN_LENGTH = (1 << 64) - 1
 LONGEST_OPTION = 0xFFFF
 PIECE_BYTES = 1 << 18
-
-
-class Sink(Protocol):
-    """Takes bytes: an open file."""
-
-    def write(self, data: bytes, /) -> object: ...
 
 
 def option(code: int, value: bytes) -> bytes:
@@ -207,7 +193,7 @@ def block(kind: int, body: bytes) -> bytes:
 class Writer:
     """Writes packets to an open file, in the order of the calls. `close` flushes."""
 
-    def __init__(self, sink: Sink, application: str) -> None:
+    def __init__(self, sink: BinaryIO, application: str) -> None:
         self._sink = sink
         self._interfaces: dict[Interface, int] = {}
         self._pieces = bytearray()

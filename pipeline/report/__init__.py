@@ -6,8 +6,8 @@ The data passes through these modules:
     groups                       counts all sections in one Spark query with a bounded number of rows; percentiles
     facts                        the collected results; no Spark from here on
     baseline, coverage, verdict  what is new since the last audit, what was checked, the overall result
-    tables, cards                tables and broken rules of the page
+    cards                        broken rules of the page
     charts, topology             charts as SVG
     text                         escapes strings from the wire
-    page, formats                the HTML page, limited in size; SARIF, JUnit, GitHub
+    page, formats                the HTML page with its tables, limited in size; SARIF, JUnit, GitHub
 """

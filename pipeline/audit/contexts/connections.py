@@ -28,7 +28,7 @@ packets_skipped  packets that were left out for them; null: none, reading stoppe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from codec.compiler.limits import LIMITS
 from codec.net.protocols import FRAGMENT_LIMIT, SKIP_NAMES, TOO_DEEP, TOO_NESTED
@@ -44,18 +44,11 @@ FRAME_COLUMNS = (
 )  # fmt: skip
 # The same of table methods, which has no bodies.
 FRAME_OF_METHOD: Sql = columns(FRAME_COLUMNS).replace("body_size", "CAST(NULL AS BIGINT) AS body_size")
-# Arguments of methods of class connection, context 'connections'.
+# Arguments of methods of class connection by type, context 'connections'.
 CONNECTION_ARGUMENTS = {
-    "version_major": "int",
-    "version_minor": "int",
-    "insist": "boolean",
-    "reply_code": "int",
-    "reply_text": "string",
-    "code": "int",
-    "hostname": "string",
-    "heartbeat": "int",
-    "heartbeat_min": "int",
-    "heartbeat_max": "int",
+    "int": ("version_major", "version_minor", "reply_code", "code", "heartbeat", "heartbeat_min", "heartbeat_max"),
+    "boolean": ("insist",),
+    "string": ("reply_text", "hostname"),
 }
 CONNECTION_METHODS = (
     "start", "start-ok", "secure", "secure-ok", "tune", "tune-ok", "open", "open-ok", "redirect", "close", "close-ok",
@@ -80,9 +73,10 @@ ACCESS_REFUSED = 403
 CONNECTION_FORCED = 320  # sent by qpidd when a login fails
 
 
-def arguments_struct(fields: Mapping[str, str]) -> Sql:
-    """Struct of these arguments (name -> type) from VARIANT `arguments`, in one pass; null: none, or another type."""
-    return f"try_variant_get(arguments, '$', 'struct<{', '.join(f'{n} {t}' for n, t in fields.items())}>')"
+def arguments_struct(types: Mapping[str, Collection[str]]) -> Sql:
+    """Struct of these arguments (type -> names) from VARIANT `arguments`, in one pass; null: none, or another type."""
+    fields = ", ".join(f"{name} {kind}" for kind, names in types.items() for name in names)
+    return f"try_variant_get(arguments, '$', 'struct<{fields}>')"
 
 
 def list_argument(paths: tuple[str, ...]) -> Sql:

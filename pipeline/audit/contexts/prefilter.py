@@ -229,18 +229,19 @@ RELATIONS = {
     "unusual_methods": Relation(unusual_methods),
 }
 
-# Arguments of methods on channels, context 'events'.
+# Arguments of methods on channels by type, context 'events'.
 CHANNEL_ARGUMENTS = {
-    name: kind
-    for kind, names in {
-        "string": "exchange routing_key queue consumer_tag type source destination identifier reply_text realm",
-        "bigint": "delivery_tag",
-        "int": "reply_code class_id method_id ticket prefetch_count",
-        "boolean": "active multiple requeue no_wait no_ack exclusive passive durable auto_delete internal mandatory "
-        "immediate redelivered global",
-    }.items()
-    for name in names.split()
-}
+    "string": (
+        "exchange", "routing_key", "queue", "consumer_tag", "type", "source", "destination", "identifier", "reply_text",
+        "realm",
+    ),
+    "bigint": ("delivery_tag",),
+    "int": ("reply_code", "class_id", "method_id", "ticket", "prefetch_count"),
+    "boolean": (
+        "active", "multiple", "requeue", "no_wait", "no_ack", "exclusive", "passive", "durable", "auto_delete",
+        "internal", "mandatory", "immediate", "redelivered", "global",
+    ),
+}  # fmt: skip
 # The method that a channel.close of the server names; of a channel.open it is null.
 BLAMED: Sql = """CASE WHEN name = 'channel.open' OR name = 'channel.close' AND sender = 'server'
                      THEN struct(args.class_id, args.method_id) END"""

@@ -194,6 +194,6 @@ class Sources:
         self.release()
 
 
-def columns(names: Iterable[str], table: str = "") -> Sql:
+def columns(names: Iterable[str]) -> Sql:
     """A list of columns."""
-    return ", ".join(f"{table}.{name}" if table else name for name in names)
+    return ", ".join(names)
