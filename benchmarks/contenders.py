@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -117,11 +116,11 @@ def floor(task: Task) -> None:
     runs.mapInArrow(identity, TCP_RUNS).write.format("noop").mode("overwrite").save()
 
 
-def write_frames(task: Task) -> None:
-    """Table frames, as `wirehare decode` writes it."""
+def write(task: Task, session: SparkSession | LocalProcesses, folder: str, tables: list[str] | None = None) -> None:
+    """Tables (default: all) as `wirehare decode` writes them."""
     import pipeline
 
-    pipeline.write(spark(task), str(task.capture), str(task.work / "frames"), tables=["frames"], overwrite=True)
+    pipeline.write(session, str(task.capture), str(task.work / folder), tables=tables, overwrite=True)
 
 
 def write_tables(task: Task) -> None:
@@ -145,18 +144,6 @@ def processes() -> LocalProcesses:
     return LocalProcesses()
 
 
-def local_frames(task: Task) -> None:
-    import pipeline
-
-    pipeline.write(processes(), str(task.capture), str(task.work / "local"), tables=["frames"], overwrite=True)
-
-
-def local_tables(task: Task) -> None:
-    import pipeline
-
-    pipeline.write(processes(), str(task.capture), str(task.work / "local"), overwrite=True)
-
-
 # ---- processes of their own -----------------------------------------------------------------------------------------
 
 
@@ -172,25 +159,9 @@ def wirehare(task: Task, *more: str) -> None:
     )
 
 
-def cold_frames(task: Task) -> None:
-    wirehare(task, "--tables", "frames")
-
-
-def cold_tables(task: Task) -> None:
-    wirehare(task)
-
-
 def tshark(task: Task, name: str, *how: str) -> None:
     limit = ["-c", str(task.slices[name])] if name in task.slices else []
     quietly("tshark", "-n", "-r", str(task.capture), *limit, "-Y", "amqp", "-T", *how)
-
-
-def tshark_fields(task: Task) -> None:
-    tshark(task, "tshark fields", "fields", *(part for name in TSHARK_FIELDS for part in ("-e", name)))
-
-
-def tshark_ek(task: Task) -> None:
-    tshark(task, "tshark ek", "ek")
 
 
 def scapy(task: Task) -> None:
@@ -198,18 +169,29 @@ def scapy(task: Task) -> None:
     quietly(sys.executable, "-m", "benchmarks.contenders", str(task.capture), str(task.slices["scapy"]))
 
 
+FIELDS = tuple(part for name in TSHARK_FIELDS for part in ("-e", name))
 CONTENDERS = {
     "read": Contender("kernels: capture to runs, one core", "kernels", read),
     "decode": Contender("kernels: runs to rows, one core", "kernels", decode),
     "floor": Contender("floor job: read, shuffle, identity", "session", floor),
-    "frames": Contender("frames to Parquet, warm session", "session", write_frames),
+    "frames": Contender(
+        "frames to Parquet, warm session", "session", lambda task: write(task, spark(task), "frames", ["frames"])
+    ),
     "tables": Contender("all tables to Parquet, warm session", "session", write_tables),
-    "frames, local": Contender("frames to Parquet, local processes", "processes", local_frames),
-    "tables, local": Contender("all tables to Parquet, local processes", "processes", local_tables),
-    "frames, cold": Contender("wirehare decode --tables frames, whole process", "command", cold_frames),
-    "tables, cold": Contender("wirehare decode, whole process", "command", cold_tables),
-    "tshark fields": Contender("tshark -T fields, columns of frames", "command", tshark_fields),
-    "tshark ek": Contender("tshark -T ek", "command", tshark_ek),
+    "frames, local": Contender(
+        "frames to Parquet, local processes", "processes", lambda task: write(task, processes(), "local", ["frames"])
+    ),
+    "tables, local": Contender(
+        "all tables to Parquet, local processes", "processes", lambda task: write(task, processes(), "local")
+    ),
+    "frames, cold": Contender(
+        "wirehare decode --tables frames, whole process", "command", lambda task: wirehare(task, "--tables", "frames")
+    ),
+    "tables, cold": Contender("wirehare decode, whole process", "command", wirehare),
+    "tshark fields": Contender(
+        "tshark -T fields, columns of frames", "command", lambda task: tshark(task, "tshark fields", "fields", *FIELDS)
+    ),
+    "tshark ek": Contender("tshark -T ek", "command", lambda task: tshark(task, "tshark ek", "ek")),
     "scapy": Contender("scapy, without AMQP", "command", scapy),
 }
 
@@ -241,9 +223,7 @@ class Runner:
     def __enter__(self) -> Runner:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.pipe.close()  # which ends it
         self.process.join()
 

@@ -91,9 +91,7 @@ class Traffic:
 def batches(directory: Path, number: int, size: int, connections: int, talking: int) -> None:
     """Print what batches cost."""
     traffic, seconds, busy = Traffic(connections), list[float](), list[float]()
-    with ingesting(directory / "lake") as take:
-        traffic.opening(directory / "0.pcap")
-        take(directory / "0.pcap")
+    with ingesting(directory / "lake", traffic) as take:
         for batch in range(1, number + 1):
             path = directory / f"{batch}.pcap"
             traffic.messages(path, size, talking)
@@ -113,9 +111,7 @@ def batches(directory: Path, number: int, size: int, connections: int, talking: 
 def heartbeats(directory: Path, number: int, connections: int) -> None:
     """Print what batches of heartbeats cost."""
     traffic = Traffic(connections)
-    with ingesting(directory / "lake") as take:
-        traffic.opening(directory / "0.pcap")
-        take(directory / "0.pcap")
+    with ingesting(directory / "lake", traffic) as take:
         for batch in range(1, number + 1):
             path = directory / f"{batch}.pcap"
             traffic.heartbeats(path)
@@ -136,9 +132,7 @@ def resident() -> int:
 def states(directory: Path, number: int) -> None:
     """Print what open connections cost, with a packet in the batch and without."""
     traffic, lake = Traffic(FEW), directory / "lake"
-    with ingesting(lake) as take:
-        traffic.opening(directory / "0.pcap")
-        take(directory / "0.pcap")
+    with ingesting(lake, traffic) as take:
         for batch in range(1, 3 * ROUNDS + 1):
             path, talking = directory / f"{batch}.pcap", 1 if batch <= 2 * ROUNDS else FEW
             traffic.messages(path, 0, talking)
@@ -187,8 +181,9 @@ def _other_flow(flow: bytes, copy: int) -> bytes:
 
 
 @contextmanager
-def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
-    """A running ingest: a function that ingests a capture as a batch, deletes it, and returns the seconds."""
+def ingesting(lake: Path, traffic: Traffic) -> Iterator[Callable[[Path], float]]:
+    """A running ingest, which has taken the opening of the traffic: a function that ingests a capture as a batch,
+    deletes it, and returns the seconds."""
     options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
     with Ingest.into(str(lake), work_of(session, processes=LocalProcesses()), options) as ingest:
 
@@ -199,6 +194,9 @@ def ingesting(lake: Path) -> Iterator[Callable[[Path], float]]:
             path.unlink()
             return seconds
 
+        first = lake.parent / "0.pcap"
+        traffic.opening(first)
+        take(first)
         yield take
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import altair as alt
+
 STYLE_SHEET = Path(__file__).parent / "report" / "template" / "style.css"
 LIGHT: Mapping[str, str] = dict(re.findall(r"--(\w+): (#\w+);", STYLE_SHEET.read_text().split("}", 1)[0]))
 PAGE: Mapping[str, str] = {name: f"var(--{name})" for name in LIGHT}
@@ -76,7 +78,9 @@ def logarithmic_ms(nanoseconds: int) -> float:
     return max(nanoseconds, LEAST_NS) / 1e6
 
 
-def powers(low: float, high: float) -> list[float]:
-    """The powers of ten that enclose `low` and `high` (both above 0), at least two."""
+def logarithmic(low: float, high: float) -> tuple[alt.Scale, list[float]]:
+    """A logarithmic scale with whole decades around `low` and `high` (both above 0), at least one, and its powers of
+    ten for the axis."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+    decades = [10.0**power for power in range(first, max(last, first + 1) + 1)]
+    return alt.Scale(type="log", domain=[decades[0], decades[-1]]), decades

@@ -58,9 +58,3 @@ def scale(words: Mapping[str, str], present: Sequence[str]) -> alt.Scale:
 def dashes(words: Sequence[str]) -> alt.Scale:
     """Dash patterns for words, so that lines differ not only by colour."""
     return alt.Scale(domain=list(words), range=list(theme.DASHES[: len(words)]))
-
-
-def logarithmic(low: float, high: float) -> tuple[alt.Scale, list[float]]:
-    """A logarithmic scale with whole decades around `low` and `high`, and its powers of ten for the axis."""
-    decades = theme.powers(low, high)
-    return alt.Scale(type="log", domain=[decades[0], decades[-1]]), decades

@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, empty, layer, logarithmic, scale, titled
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, empty, layer, scale, titled
 from pipeline.plots.rows import (
     filtered_tables,
     interval,
@@ -25,7 +25,7 @@ from pipeline.plots.rows import (
 from pipeline.report.text import plain_text
 from pipeline.summaries import ACCURACY, MEASURE_NAMES, PERCENTILES, measured
 from pipeline.summaries import latency as summary
-from pipeline.theme import LIGHT, logarithmic_ms
+from pipeline.theme import LIGHT, logarithmic, logarithmic_ms
 
 if TYPE_CHECKING:
     from pipeline import Tables

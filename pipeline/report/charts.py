@@ -106,10 +106,9 @@ def percentiles(found: Sequence[Latency], label: str) -> Markup | None:
     ]
     marks = [(name, word) for name, word in (("median", "median"), ("p90", "90 %"), ("p99", "99 %"))]
     points = [{"what": row["what"], "ms": row[name], "mark": word} for row in rows for name, word in marks]
-    decades = theme.powers(min(row["median"] for row in rows), max(row["p99"] for row in rows))
+    scale, decades = theme.logarithmic(min(row["median"] for row in rows), max(row["p99"] for row in rows))
     y = alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelColor=INK, ticks=False, domain=False))
     axis = alt.Axis(values=decades, format="~g")
-    scale = alt.Scale(type="log", domain=[decades[0], decades[-1]])
     lines = (
         alt.Chart(alt.Data(values=rows))
         .mark_rule(strokeWidth=2, color=GRID)
@@ -143,12 +142,12 @@ def distribution(groups: Groups) -> Markup | None:
         {"from": 2 ** (bar / 2) / 1e6, "to": 2 ** ((bar + 1) / 2) / 1e6, "n": number, "what": word}
         for (bar, word), number in sorted(counted.items())
     ]
-    decades = theme.powers(min(row["from"] for row in rows), max(row["to"] for row in rows))
+    scale, decades = theme.logarithmic(min(row["from"] for row in rows), max(row["to"] for row in rows))
     chart = (
         alt.Chart(alt.Data(values=rows))
         .mark_bar(orient="vertical")
         .encode(
-            x=alt.X("from:Q", scale=alt.Scale(type="log", domain=[decades[0], decades[-1]]), title="milliseconds",
+            x=alt.X("from:Q", scale=scale, title="milliseconds",
                     axis=alt.Axis(grid=False, values=decades, format="~g")),
             x2="to:Q",
             y=alt.Y("n:Q", title="messages", axis=alt.Axis(tickCount=5, format="~s"), stack="zero"),
