@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,31 +79,17 @@ def ticks(pid: int) -> int:
 
 class Peaks:
     """Highest resident sets in bytes, by kind and process, and processor time, of the processes below `pid` (and of
-    `pid` itself), from `start` to `stop`."""
+    `pid` itself), up to the last `look`."""
 
     def __init__(self, pid: int, itself: bool) -> None:
         self.pid, self.itself = pid, itself
         self.bytes: dict[str, dict[int, int]] = {}
         self.before: dict[int, int] = {}
         self.ticks: dict[int, int] = {}
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.watch, daemon=True)
-
-    def start(self) -> None:
-        for pid in family(self.pid):
+        for each in family(pid):
             with contextlib.suppress(OSError):
-                self.before[pid] = ticks(pid)
-                Path(f"/proc/{pid}/clear_refs").write_text(RESET_PEAK)
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.thread.join()
-
-    def watch(self) -> None:
-        while not self.ended.wait(LOOK_S):
-            self.look()
-        self.look()
+                self.before[each] = ticks(each)
+                Path(f"/proc/{each}/clear_refs").write_text(RESET_PEAK)
 
     def look(self) -> None:
         for pid, command in descendants(self.pid):
@@ -135,11 +121,27 @@ class Peaks:
 
 
 @contextmanager
+def repeatedly(look: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Call `look` every so many seconds while the body runs, and once more at its end."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(seconds):
+            look()
+        look()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
 def peaks(pid: int, itself: bool = True) -> Iterator[Peaks]:
     """Watch process `pid` and those below it inside."""
     found = Peaks(pid, itself)
-    found.start()
-    try:
+    with repeatedly(found.look, LOOK_S):
         yield found
-    finally:
-        found.stop()

@@ -14,7 +14,6 @@ import gzip
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -23,7 +22,7 @@ from statistics import median
 
 from benchmarks.figures import Point, decode, machine, machine_line
 from benchmarks.generate import generate
-from benchmarks.processes import MEGA
+from benchmarks.processes import MEGA, repeatedly
 
 CLEAR = b"LZ4Block"  # how lz4 streams of Spark begin (lz4-java, LZ4BlockOutputStream)
 LOOK_S = 0.05
@@ -34,23 +33,16 @@ KINDS = {"in clear": False, "encrypted": True}
 def looking(folder: Path) -> Iterator[set[bool]]:
     """Whether shuffle files below `folder` can be read, of those that are seen."""
     seen: set[bool] = set()
-    over = threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_S):
-            for directory, _, names in os.walk(folder):  # passes over directories that go
-                for name in fnmatch.filter(names, "shuffle_*.data"):
-                    with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
-                        if head := file.read(len(CLEAR)):
-                            seen.add(head == CLEAR)
+        for directory, _, names in os.walk(folder):  # passes over directories that go
+            for name in fnmatch.filter(names, "shuffle_*.data"):
+                with suppress(OSError), open(os.path.join(directory, name), "rb") as file:
+                    if head := file.read(len(CLEAR)):
+                        seen.add(head == CLEAR)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    with repeatedly(look, LOOK_S):
         yield seen
-    finally:
-        over.set()
-        thread.join()
 
 
 def measured(capture: Path, work: Path, encrypted: bool) -> Point:

@@ -16,14 +16,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from benchmarks.eventlog import events, settings
-from benchmarks.processes import DRIVER, JVM, TICK, command_line, family, kind, stat
+from benchmarks.processes import DRIVER, JVM, TICK, command_line, family, kind, repeatedly, stat
 
 LOOK_S = 0.02
 DAEMON = "pyspark.daemon"
@@ -70,24 +69,16 @@ def boot_time() -> float:
 
 
 class Watch:
-    """Observes the processes below `pid` until `ended`."""
+    """Observes the processes below `pid`."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.seen = pid, dict[int, Process]()
         self._boot = boot_time()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
 
-    def ended(self) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(LOOK_S):
-            for pid in {*family(self.pid), *self.seen}:  # a JVM outlives its driver
-                with contextlib.suppress(OSError):
-                    self._look(pid)
+    def look(self) -> None:
+        for pid in {*family(self.pid), *self.seen}:  # a JVM outlives its driver
+            with contextlib.suppress(OSError):
+                self._look(pid)
 
     def _look(self, pid: int) -> None:
         fields = stat(pid)
@@ -156,10 +147,10 @@ def timeline(job: str, captures: list[str], directory: Path) -> Timeline:
     ) as ran:
         watch = Watch(ran.pid)
         assert ran.stderr is not None
-        printed_lines = printed(ran.stderr, started, watch)
-        code = ran.wait()
-        seconds = time.time() - started
-        watch.ended()
+        with repeatedly(watch.look, LOOK_S):
+            printed_lines = printed(ran.stderr, started, watch)
+            code = ran.wait()
+            seconds = time.time() - started
     if code:
         raise subprocess.CalledProcessError(code, command, stderr="\n".join(line.what for line in printed_lines))
     processes, processor = [], dict[str, float]()
