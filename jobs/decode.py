@@ -96,11 +96,7 @@ def exit_statuses() -> ExitStatuses:
     from udfs.decode.key_logs import KeyLogError
     from udfs.source.paths import PathError
 
-    return {
-        PathError: ExitStatus(USAGE),
-        KeyLogError: ExitStatus(USAGE),
-        OutputError: ExitStatus(USAGE),
-    }
+    return dict.fromkeys((PathError, KeyLogError, OutputError), ExitStatus(USAGE))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -97,11 +97,7 @@ def exit_statuses() -> ExitStatuses:
     from udfs.decode.key_logs import KeyLogError
     from udfs.source.paths import PathError
 
-    return {
-        LakeError: ExitStatus(USAGE),
-        KeyLogError: ExitStatus(USAGE),
-        PathError: ExitStatus(USAGE),
-    }
+    return dict.fromkeys((LakeError, KeyLogError, PathError), ExitStatus(USAGE))
 
 
 def run(arguments: argparse.Namespace) -> int:

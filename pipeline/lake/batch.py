@@ -33,9 +33,8 @@ from udfs.source.captures import capture_rows, captures_of
 # Tables whose rows belong to one connection.
 OF_CONNECTIONS = tuple(name for name in TABLES if name not in ("captures", "message_flows"))
 MOST_FILES = 16  # with open rows, or states; if more, they are compacted into one
-AHEAD_NS = (
-    24 * 3600 * NS
-)  # a capture that ends this much later than now has a wrong clock: others are not late because of it
+# A capture that ends this much later than now has a wrong clock: others are not late because of it.
+AHEAD_NS = 24 * 3600 * NS
 LINGER_NS = 120 * NS  # late copies of packets may still arrive for so long: 2 MSL (RFC 9293)
 
 

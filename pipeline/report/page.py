@@ -237,10 +237,7 @@ def sort_by(value: Any) -> int:
 
 def latency_table(caption: str, what: str, found: Sequence[Latency], rows: int, nothing: str, query: str = "") -> Table:
     """Latencies with their percentiles."""
-    headings = [
-        (what, False),
-        *((word, True) for word in ("Times", "Shortest", "Median", "90 %", "99 %", "Longest")),
-    ]
+    headings = [(what, False), *((word, True) for word in ("Times", "Shortest", "Median", "90 %", "99 %", "Longest"))]
     cells = [
         [
             (wire(one.what), None),
