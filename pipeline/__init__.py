@@ -23,7 +23,6 @@ from pipeline import views
 from pipeline.audit import findings
 from pipeline.decoding import Time, decoded
 from pipeline.extract import cut
-from pipeline.heartbeats import heartbeats
 from pipeline.lake import reading
 from pipeline.lake.ingest import ingest
 from pipeline.lake.reading import Span
@@ -32,7 +31,7 @@ from pipeline.output import overview
 from pipeline.output.place import escape_glob
 from pipeline.output.writing import write
 from pipeline.schemas import TABLES
-from pipeline.summaries import backlog, consumers, latency, rates
+from pipeline.summaries import backlog, consumers, heartbeats, latency, rates
 from pipeline.tables.flows import message_flows
 from pipeline.tables.shape import empty, to_arrow, with_to_arrow
 from udfs.source.files import public_uri

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.heartbeats import BEATS
 from pipeline.output.units import size
 from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, empty, layer, scale, titled, unique_names
 from pipeline.plots.rows import filtered, is_one_of, require_positive
 from pipeline.report.text import plain_text
+from pipeline.summaries import BEATS
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:

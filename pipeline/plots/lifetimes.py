@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 from pyspark.sql import functions as F
 
-from pipeline.heartbeats import BEATS, silences
 from pipeline.output.units import duration, time_unit
 from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, empty, layer, name_rows, scale, titled, unique_names
 from pipeline.plots.rows import GIVEN_NAME, filtered, is_one_of, moment, omitted, require_positive, subtitle
 from pipeline.report.text import plain_text
+from pipeline.summaries import BEATS, silences
 from pipeline.theme import LIGHT
 
 if TYPE_CHECKING:
