@@ -40,6 +40,7 @@ exit codes:
   130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
 """
 STOPPED = "the lake is as of its last batch; the next run continues from there"
+# Options that take a length of time, with their defaults in seconds.
 TIMES = (
     ("--settle", 30.0, "leave captures that changed within this time for a later batch (default: 30s)"),
     ("--pair-within", 3600.0, "join a publish to deliveries of its message that come within this time (default: 1h)"),

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from typing import Any, Protocol
 
@@ -137,8 +138,13 @@ class Batch:
     def table(self, name: str, rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> LakeFile:
         """A new file with these rows, at least one, of a table that is not partitioned."""
         whole = pa.Table.from_pylist(list(rows), schema=schema)
-        (file,) = write_file(self.log.root, self.log.tables[name], self.number, whole.to_batches())
+        (file,) = self._write(name, whole.to_batches())
         return file
+
+    def _write(
+        self, name: str, rows: Iterable[pa.RecordBatch], *, open_rows: bool = False, day: date | None = None
+    ) -> list[LakeFile]:
+        return write_file(self.log.root, self.log.tables[name], self.number, rows, open_rows=open_rows, day=day)
 
     def _update_newest(self, captures: Iterable[dict[str, Any]], most_ns: int) -> int:
         """Update `newest_ns`, without packets from `most_ns` on; returns how many captures have such ones."""
@@ -180,7 +186,7 @@ class Batch:
         if written.unread and self.newest_ns is not None:
             chosen, day = pa.array(sorted(written.unread), pa.int64()), day_of(self.newest_ns)
             rows = rows_of(self.log.root, name, change.remove, lambda rows: pc.is_in(rows["connection_id"], chosen))
-            change.add.extend(write_file(self.log.root, self.log.tables[name], self.number, rows, day=day))
+            change.add.extend(self._write(name, rows, day=day))
         change.add.extend(written.files[name])
         return change
 
@@ -188,10 +194,8 @@ class Batch:
         """(change, number, bytes) of table states."""
         touched = self._with_connections("states", states, gone)
         others = states_in_flow_order(self.log.root, touched, pa.array(sorted(gone), pa.int64()))
-        remaining = write_file(self.log.root, self.log.tables["states"], self.number, others)
-        change = Change([*remaining, *written.files["states"]], touched)
-        removed = {file.path for file in change.remove}
-        after = [*(file for file in states if file.path not in removed), *change.add]
+        change = Change([*self._write("states", others), *written.files["states"]], touched)
+        after = self._after(change, "states")
         return change, sum(file.rows for file in after), sum(file.size for file in after)
 
     def _with_connections(self, name: str, files: Sequence[LakeFile], gone: set[int]) -> list[LakeFile]:
@@ -204,11 +208,9 @@ class Batch:
     def _replaced(self, name: str, files: Sequence[LakeFile], gone: set[int]) -> Change:
         """Files with rows that may change, of which those of connections that are `gone` are replaced: one with their
         other rows."""
-        table, root = self.log.tables[name], self.log.root
         touched = self._with_connections(name, files, gone)
         others = partial(_others, "connection_id", pa.array(sorted(gone), pa.int64()))
-        rows = rows_of(root, name, touched, others)
-        return Change(write_file(root, table, self.number, rows, open_rows=True), touched)
+        return Change(self._write(name, rows_of(self.log.root, name, touched, others), open_rows=True), touched)
 
     def _after(self, change: Change, name: str) -> list[LakeFile]:
         """The files of a table once the batch is committed."""
@@ -221,17 +223,16 @@ class Batch:
         rows = capture_rows(captures, TABLES["captures"])
         rows = rows.append_column("batch", pa.array([self.number] * len(captures), pa.int64()))
         rows = rows.append_column("late", pa.array([known[row["capture_file"]].late for row in captures], pa.bool_()))
-        table, change = self.log.tables["captures"], Change()
-        day_of = rows["last_ts"].cast(pa.date32())
-        for day in pc.unique(day_of).to_pylist():
-            of_day = rows.filter(pc.equal(day_of, day) if day else pc.is_null(day_of)).to_batches()
-            change.add.extend(write_file(self.log.root, table, self.number, of_day, day=day))
+        change, days = Change(), rows["last_ts"].cast(pa.date32())
+        for day in pc.unique(days).to_pylist():
+            of_day = rows.filter(pc.equal(days, day) if day else pc.is_null(days)).to_batches()
+            change.add.extend(self._write("captures", of_day, day=day))
         again = {(arrival.again.batch, arrival.file.name) for arrival in arrivals if arrival.again}
         for file in self.log.files("captures") if again else ():
             names = pa.array([name for batch, name in again if file.path.startswith(f"{batch:08}/")], pa.string())
             if len(names):
                 others = rows_of(self.log.root, "captures", [file], partial(_others, "capture_file", names))
-                change.add.extend(write_file(self.log.root, table, self.number, others, day=file.day))
+                change.add.extend(self._write("captures", others, day=file.day))
                 change.remove.append(file)
         return change
 
