@@ -45,6 +45,18 @@ def anchor(d, seq):
 
 
 @kernel
+def anchor_at_first(d, first):
+    """Fix stream offset 0 at the first captured byte, or before it, at the bytes that the peer acknowledged while none
+    was captured: these are missing."""
+    begins = (int(d.unseen_seq) - int(d.unseen_bytes)) % WRAP
+    if d.unseen_bytes == 0 or (first - begins) % WRAP >= OUT_OF_WINDOW:
+        anchor(d, first)
+    else:
+        anchor(d, begins)
+        d.acked = d.unseen_bytes
+
+
+@kernel
 def offset_of(d, seq):
     """Stream offset of sequence number `seq`: the one nearest to the next expected byte."""
     ahead = (int(seq) - int(d.seq)) % WRAP
@@ -159,8 +171,7 @@ def expect_unseen(d):
     whether there are any."""
     if d.anchored or d.unseen_bytes == 0:
         return False
-    anchor(d, (int(d.unseen_seq) - int(d.unseen_bytes)) % WRAP)
-    d.acked = d.unseen_bytes
+    anchor_at_first(d, (int(d.unseen_seq) - int(d.unseen_bytes)) % WRAP)
     return True
 
 

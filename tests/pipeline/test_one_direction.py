@@ -105,8 +105,17 @@ def test_a_silent_peer_settled_nothing() -> None:
     assert not [row for row in made(segments)["frames"] if row["frame_type"] == "gap"]
 
 
-def test_bytes_that_were_captured_are_not_missing() -> None:
-    """The server's direction begins later: what was acknowledged before was sent before it began."""
+def test_bytes_acknowledged_before_a_direction_begins_are_missing() -> None:
+    """The server's direction begins at 700; the client has acknowledged 500, then 700."""
     reply = Segment(SERVER, 700, method(pika.spec.Basic.Ack(2)), ack=len(OPEN_CONFIRM) + 2 * len(PUBLISH))
     segments = [*of_client((OPEN_CONFIRM, 500), (PUBLISH, 600), (PUBLISH, 700)), reply]
+    gaps = [row for row in made(segments)["frames"] if row["frame_type"] == "gap"]
+    assert [(row["sender"], row["size"]) for row in gaps] == [("server", 200)]
+    assert outcomes(segments) == ["unknown", "confirmed"]
+
+
+def test_a_late_segment_is_the_beginning_of_its_direction() -> None:
+    """It is captured after its acknowledgement: nothing is missing."""
+    reply = Segment(SERVER, 500, method(pika.spec.Basic.Ack(1)), ack=len(OPEN_CONFIRM) + len(PUBLISH))
+    segments = [*of_client((OPEN_CONFIRM, 500), (PUBLISH, 521)), reply]
     assert not [row for row in made(segments)["frames"] if row["frame_type"] == "gap"]

@@ -137,7 +137,7 @@ def take_segment(c, d, peer, direction, s, rows, g, payload):
             d.outside_bytes += size
             return DONE
         if not d.anchored:
-            T.anchor(d, first)
+            T.anchor_at_first(d, first)
         start = T.offset_of(d, first)
         if abs(start - int(d.next)) >= T.OUT_OF_WINDOW:
             d.limits |= STRAY_SEGMENT
