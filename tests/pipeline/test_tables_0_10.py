@@ -317,6 +317,16 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, whole("connection.heartbeat", {}, 0))
     give_up(wire, CLIENT)
     wire.add(SERVER, transfer("d"))
+
+    # After the loss no command of the client has a known number, so nothing tells what completes the commit.
+    wire = wires["lost command"] = opened()
+    wire.add(CLIENT, control("tx.select"))
+    wire.lose(CLIENT, len(control("message.flow", destination="d", unit=0, value=1)))
+    wire.add(CLIENT, control("message.subscribe", queue="q", destination="d"))
+    give_up(wire, CLIENT)
+    wire.add(SERVER, transfer("d"))
+    wire.add(CLIENT, control("message.accept", transfers=[(0, 0)]) + control("tx.commit"))
+    wire.add(SERVER, control("session.completed", commands=[(0, 4)]))
     return wires
 
 
@@ -375,6 +385,10 @@ def test_a_rejected_publish_that_had_no_route_was_returned(written: Written) -> 
 
 def test_an_accept_in_a_transaction_without_end_settles_nothing(written: Written) -> None:
     assert written.rows("messages", "open transaction", "outcome", "transaction") == [("unsettled", None)]
+
+
+def test_an_accept_in_a_transaction_whose_commit_has_no_known_number_is_unknown(written: Written) -> None:
+    assert written.rows("messages", "lost command", "outcome", "transaction") == [("unknown", None)]
 
 
 def test_an_accept_that_may_be_lost_is_unknown_and_the_destination_names_nothing(written: Written) -> None:

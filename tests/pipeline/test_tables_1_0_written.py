@@ -195,6 +195,30 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(0))
     wire.lose(CLIENT, len(detach(0) + attach("b", 0, SENDS, target="second")))
     wire.add(CLIENT, moved(1) + moved(2))
+
+    # Both transactions have the name T; the request that rolls back the first one is lost, not its answer.
+    wire = wires["lost discharge"] = sending()
+    wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
+    wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
+    wire.add(CLIENT, moved(0, within=b"T"))
+    wire.lose(CLIENT, len(moved(1, 1, payload=discharge(fail=True))))
+    wire.add(SERVER, disposed(RECEIVES, 0, 1, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, moved(2, 1, payload=DECLARE))
+    give_up(wire, CLIENT)
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(DECLARED, b"T")))
+    wire.add(CLIENT, moved(3, within=b"T") + moved(4, 1, payload=discharge()))
+    wire.add(SERVER, disposed(RECEIVES, 3, 4, outcome=state(ACCEPTED)))
+
+    # Without the begin of the server nothing tells which of its channels answers that of the client.
+    wire = wires["lost begin"] = Wire()
+    wire.add(CLIENT, HEADER + OPEN + begin())
+    wire.add(SERVER, HEADER + OPEN)
+    wire.lose(SERVER, len(begin(0)))
+    wire.add(CLIENT, attach("s", 0, SENDS, target="q") + attach("r", 1, RECEIVES, source="q") + moved(0))
+    give_up(wire, SERVER)
+    wire.add(SERVER, attach("s", 0, RECEIVES, target="q") + attach("r", 1, SENDS, source="q") + moved(0, 1))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, disposed(RECEIVES, 0, outcome=state(RELEASED)))
     return wires
 
 
@@ -326,3 +350,15 @@ def test_after_a_loss_a_handle_stands_for_no_link(written: Written) -> None:
     assert written.rows("messages", "lost detach", "link") == [("a",), (None,), (None,)]
     links = written.rows("links", "lost detach", "kind", "name", "handle", "transfers")
     assert links == [("sender", "a", 0, 1), ("sender", None, 0, 2)]
+
+
+def test_a_transaction_whose_end_may_be_lost_does_not_end_with_the_next_of_its_name(written: Written) -> None:
+    rows = written.rows("messages", "lost discharge", "delivery_id", "outcome", "transaction")
+    assert rows == [(0, "unknown", None), (3, "confirmed", "committed")]
+
+
+def test_without_a_begin_settlements_may_be_of_any_session(written: Written) -> None:
+    assert written.rows("messages", "lost begin", "operation", "outcome") == [
+        ("publish", "unknown"),
+        ("deliver", "unknown"),
+    ]

@@ -50,12 +50,14 @@ class Outcomes(NamedTuple):
 
 
 class TransactionEnds(NamedTuple):
-    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` NONE without an answer."""
+    """Requests to end transactions, by `place` (transaction and frame), int64 (n,); `result` NONE without an answer;
+    `client_hidden`: losses of the client before each."""
 
     place: Integers
     ended_ns: Integers
     asked_ns: Integers
     result: Integers
+    client_hidden: Integers
 
 
 class Places:
@@ -80,7 +82,7 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     """The outcomes of all messages."""
     messages, events = records.messages, records.events
     transactions = _Transactions(records)
-    end = transactions.following(events["connection"], events["key"], events["frame_no"])
+    end = transactions.following(events)
     takes_effect = (events["waits"] == 0) | (events["key"] == 0) | (end != NONE)
     columns = {name: np.ascontiguousarray(events[name][takes_effect]) for name in _OF_EVENTS}
     end = end[takes_effect]
@@ -90,7 +92,7 @@ def outcomes_of(records: SessionRecords) -> Outcomes:
     unended = _settled_by(events, ~takes_effect)
     of_completions = settled.map_no % MAPS >= COMPLETIONS
     completed = Settled(*(column[of_completions] for column in settled))
-    end = transactions.following(messages["connection"], messages["key"], messages["frame_no"])
+    end = transactions.following(messages)
     ends = TransactionEnds(NO_PLACES, *(_picked(column, end) for column in transactions.ends[1:]))
     own = messages["session"] * MAPS + messages["sender"], messages["frame_no"]
     at = Places(settled.map_no, settled.frame_no).find(*own)
@@ -129,7 +131,7 @@ class _Transactions:
         columns["transaction"] = np.full(int(answers.sum()), NO_RESULT)
         settled = settled_at_once(columns) if len(tx_ends) else None
         if settled is None:
-            self.ends = TransactionEnds(NO_PLACES, NO_PLACES, NO_PLACES, NO_PLACES)
+            self.ends = TransactionEnds(*[NO_PLACES] * len(TransactionEnds._fields))
             self._names = NO_PLACES
             return
         at = Places(settled.map_no, settled.frame_no).find(tx_ends["map_no"], tx_ends["frame_no"])
@@ -143,19 +145,23 @@ class _Transactions:
         order = np.argsort(places)
         result = np.where(answer == CONFIRMED, tx_ends["result"], ROLLED_BACK)
         result = np.where(np.isin(answer, (CONFIRMED, REJECTED, NACKED)), result, NONE)
-        self.ends = TransactionEnds(places[order], when[done][order], tx_ends["ts_ns"][order], result[order])
+        self.ends = TransactionEnds(
+            places[order], when[done][order], tx_ends["ts_ns"][order], result[order], tx_ends["client_hidden"][order]
+        )
 
-    def following(self, connections: Integers, keys: Integers, frames: Integers) -> Integers:
-        """The next end of each transaction at or after a frame, as a place of `ends`; NONE if there is none, or no
-        answer to it: the name may be reused after it."""
+    def following(self, records: NDArray[np.void]) -> Integers:
+        """The next end of the transaction of each record, as a place of `ends`; NONE if there is none, no answer to it,
+        or an earlier one may have been lost: the name may be reused after it."""
         if not len(self._names):
-            return np.full(len(keys), NONE)
-        names = self._named(connections, keys)
+            return np.full(len(records), NONE)
+        keys = records["key"]
+        names = self._named(records["connection"], keys)
         name = np.minimum(np.searchsorted(self._names, names), len(self._names) - 1)
-        at = np.searchsorted(self.ends.place, (name << FRAME_BITS) | frames)
+        at = np.searchsorted(self.ends.place, (name << FRAME_BITS) | records["frame_no"])
         last = np.minimum(at, len(self.ends.place) - 1)
         known = (keys != 0) & (self._names[name] == names) & (at < len(self.ends.place))
         known &= (self.ends.place[last] >> FRAME_BITS == name) & (self.ends.result[last] != NONE)
+        known &= self.ends.client_hidden[last] == records["client_hidden"]
         found: Integers = np.where(known, at, NONE)
         return found
 

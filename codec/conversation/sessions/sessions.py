@@ -22,6 +22,7 @@ from codec.conversation.sessions.state import (
     NEITHER,
     NONE,
     TX,
+    UNANSWERED,
     losses,
     new_record,
 )
@@ -79,6 +80,7 @@ def session_of(s, rows, i, role):
         session.opened_ns = rows.ts_ns[i]
         session.name = rows.session_name[i]
         session.doubted = int(incarnation > 1 and (rows.peer_late[i] or rows.late[i]))
+        s.numbers[UNANSWERED] += role.own_numbers
         return at, opener
     place = found(s.found_by, latest)
     if place == NONE:
@@ -104,6 +106,8 @@ def update_session(s, rows, i, role, session, opener):
         session.last_listed_ns = max(session.last_listed_ns, ts_ns)
     if role.opens_session and rows.remote_channel[i] != NONE and session.remote_channel == NONE:
         session.remote_channel = rows.channel[i]
+        if session.incarnation:
+            numbers[UNANSWERED] -= 1
     if role.closes_session:
         if session.closed_ns == NONE:
             session.closed_ns = ts_ns

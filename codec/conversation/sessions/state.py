@@ -59,17 +59,18 @@ NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row"
 )
-NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits")
-NEW_TX_END = blank("connection map_no frame_no ts_ns key result")
+NEW_EVENT = blank("connection map_no frame_no opens first last outcome final effective_ns key waits client_hidden")
+NEW_TX_END = blank("connection map_no frame_no ts_ns key result client_hidden")
 NEW_CHANGE = blank("connection session link frame_no ts_ns messages octets sent zeroes flow_mode cancels losses")
 NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
 
-# Cells of `State.numbers`. HEARD: whether that side has sent anything so far.
+# Cells of `State.numbers`. UNANSWERED: sessions of 1.0 that one side has begun, without a begin of the other side.
+# HEARD: whether that side has sent anything so far.
 (
-    CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS,
+    CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS, UNANSWERED,
     HEARD_CLIENT, HEARD_SERVER,
-) = range(10)  # fmt: skip
+) = range(11)  # fmt: skip
 
 
 class Rows(NamedTuple):

@@ -37,6 +37,7 @@ from codec.conversation.sessions.state import (
     STARTED,
     SUBSCRIPTION,
     TRANSACTIONS,
+    UNANSWERED,
     new_record,
 )
 from codec.conversation.sessions.transfers import open_delivery, request_tx_end, settle_own, settle_ranges, transfer
@@ -134,6 +135,9 @@ def _row(s, roles, rows, i):
         link = _on_destination(s, rows, i, role, place, begins)
     if begins:
         transfer(s, rows, i, place, link, key)
+    if role.settles and role.own_numbers and session.remote_channel == NONE and s.numbers[UNANSWERED]:
+        # a begin was lost: nothing tells which session of the other side it is about
+        s.numbers[HIDDEN_CLIENT if rows.sender[i] == CLIENT else HIDDEN_SERVER] += 1
     if role.settles and not session.doubted:
         settle_ranges(s, rows, i, role, place, key)
     if role.refuses and rows.number[i] != NONE:
@@ -141,7 +145,9 @@ def _row(s, roles, rows, i):
         refusal.connection = rows.connection_id[i]
         refusal.session = place
         refusal.command_id = rows.number[i]
-    if rows.ends[i] and rows.number[i] != NONE:
+    if rows.ends[i] and rows.number[i] == NONE:
+        s.numbers[HIDDEN_SERVER] += 1  # nothing tells which answer is the one to it
+    elif rows.ends[i]:
         if not role.transfers:
             open_delivery(s, rows, i, place * MAPS + rows.sender[i])
         request_tx_end(s, rows, i, place, key)

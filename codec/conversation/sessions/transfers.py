@@ -45,6 +45,7 @@ def _write_event(s, rows, i, map_no, opens, first, last, outcome, final, key, wa
     event.effective_ns = rows.ts_ns[i]
     event.key = key
     event.waits = waits
+    event.client_hidden = s.numbers[HIDDEN_CLIENT]
 
 
 @kernel
@@ -160,3 +161,4 @@ def request_tx_end(s, rows, i, place, key):
     tx_end.ts_ns = rows.ts_ns[i]
     tx_end.key = key
     tx_end.result = rows.ends[i]
+    tx_end.client_hidden = s.numbers[HIDDEN_CLIENT]
