@@ -6,8 +6,9 @@ Rules (RFC 791 section 3.2, RFC 8200 section 4.5):
 * The first copy of each eight bytes wins. A malformed fragment is ignored: it has no bytes, ends beyond 64 KB or beyond
   the last fragment, or is not the last one and its length is no multiple of eight.
 * A datagram is stored for `Limits.fragment_packets` packets from its first fragment on, so that late copies begin no
-  new one. While it is incomplete it has one of `Limits.fragment_datagrams` buffers; a datagram without a free buffer is
-  not stored. So the stored datagrams depend only on these last packets, wherever reading began.
+  new one; fragments with other bytes do, since some senders give all datagrams the same identification. While it is
+  incomplete it has one of `Limits.fragment_datagrams` buffers; a datagram without a free buffer is not stored. So the
+  stored datagrams depend only on these last packets, wherever reading began.
 * Where the snaplen cut a fragment, the captured part of the datagram ends.
 
 A packet begins at most one datagram, so as many rows as packets are enough: datagram n of a file has row n modulo their
@@ -59,7 +60,8 @@ class FragmentBuffers(NamedTuple):
     octets: NDArray[np.uint8]  # (buffers, BUFFER_BYTES)
     covered: NDArray[np.uint8]  # (buffers, units): 1 where bytes are known
     free: NDArray[np.int64]  # free[:counts[2]] are the buffers not in use
-    counts: NDArray[np.int64]  # first datagram still stored, datagrams so far, free buffers
+    added: NDArray[np.int64]  # (fragments, 2): packet and digest of the latest ones; fragment n has row n modulo them
+    counts: NDArray[np.int64]  # first datagram still stored, datagrams so far, free buffers, fragments so far
 
 
 class SavedFragments(NamedTuple):
@@ -69,6 +71,7 @@ class SavedFragments(NamedTuple):
     keys: NDArray[np.uint8]
     octets: NDArray[np.uint8]  # of the datagrams with a buffer, in their order
     covered: NDArray[np.uint8]
+    added: NDArray[np.int64]
 
 
 class Fragments:
@@ -90,7 +93,8 @@ class Fragments:
                 np.empty((buffers, BUFFER_BYTES), np.uint8),
                 np.zeros((buffers, BUFFER_BYTES // UNIT), np.uint8),
                 np.arange(buffers)[::-1].copy(),
-                np.array([0, 0, buffers]),
+                np.zeros((known, 2), np.int64),
+                np.array([0, 0, buffers, 0]),
             )
         return self._buffers
 
@@ -100,7 +104,7 @@ class Fragments:
             return None
         buffers = self._buffers
         expire(buffers, packet_no)
-        first, end, _ = buffers.counts
+        first, end, _, fragments = buffers.counts
         if first == end:
             return None
         places = np.arange(first, end) % len(buffers.datagrams)
@@ -112,6 +116,7 @@ class Fragments:
             buffers.keys[places],
             buffers.octets[incomplete, : longest * UNIT],
             buffers.covered[incomplete, :longest],
+            buffers.added[np.arange(max(0, fragments - len(buffers.added)), fragments) % len(buffers.added)],
         )
 
     def _restore(self, saved: SavedFragments) -> None:
@@ -122,7 +127,8 @@ class Fragments:
         buffers.datagrams["buffer"][incomplete] = free
         buffers.octets[free, : saved.octets.shape[1]] = saved.octets
         buffers.covered[free, : saved.covered.shape[1]] = saved.covered
-        buffers.counts[:] = 0, count, len(buffers.free) - len(incomplete)
+        buffers.added[: len(saved.added)] = saved.added
+        buffers.counts[:] = 0, count, len(buffers.free) - len(incomplete), len(saved.added)
         _link(buffers, count)
 
 
@@ -151,7 +157,7 @@ def release(buffers, row):
 
 
 @kernel
-def datagram(octets, state, buffers, packet_no, identification, protocol):
+def datagram(octets, state, buffers, packet_no, identification, protocol, digest):
     """Number of the datagram of a fragment, new or stored; NONE when no buffer is free."""
     known = len(buffers.datagrams)
     number = buffers.counts[1]
@@ -173,7 +179,9 @@ def datagram(octets, state, buffers, packet_no, identification, protocol):
         while same < KEY_BYTES and buffers.keys[other % known, same] == key[same]:
             same += 1
         if same == KEY_BYTES:
-            return other
+            if buffers.datagrams["buffer"][other % known] != NONE or _was_added(buffers, packet_no, digest):
+                return other
+            break  # complete, and this fragment is not one of it
         other = int(buffers.datagrams["older"][other % known])
     if buffers.counts[2] == 0:
         return NONE
@@ -190,6 +198,26 @@ def datagram(octets, state, buffers, packet_no, identification, protocol):
     datagrams["captured"][row] = BUFFER_BYTES
     buffers.newest[bucket] = number
     return number
+
+
+@kernel
+def _digest(octets, at, end, begin, identification):
+    """Of the bytes and the place of a fragment."""
+    mixed = (begin + identification) & 0xFFFFFFFF
+    for j in range(at, end):
+        mixed = (mixed ^ octet(octets, j)) * MIX
+        mixed = (mixed ^ (mixed >> 32)) & 0xFFFFFFFF
+    return mixed
+
+
+@kernel
+def _was_added(buffers, packet_no, digest):
+    """Whether a fragment with this digest is one of the latest."""
+    known = len(buffers.added)
+    for n in range(max(0, buffers.counts[3] - known), buffers.counts[3]):
+        if buffers.added[n % known, 1] == digest and buffers.added[n % known, 0] > packet_no - known:
+            return True
+    return False
 
 
 @kernel
@@ -234,7 +262,8 @@ def add_fragment(octets, used, state, buffers, packet_no):
     if stop <= begin or stop > longest or (more and (stop - begin) % UNIT != 0):
         return P.BAD_FRAGMENT
     expire(buffers, packet_no)
-    number = datagram(octets, state, buffers, packet_no, identification, protocol if version == 4 else 0)
+    digest = _digest(octets, at, end, begin, identification)
+    number = datagram(octets, state, buffers, packet_no, identification, protocol if version == 4 else 0, digest)
     if number == NONE:
         return P.FRAGMENT_LIMIT
     row = number % len(buffers.datagrams)
@@ -249,6 +278,9 @@ def add_fragment(octets, used, state, buffers, packet_no):
             return P.BAD_FRAGMENT
         total = stop
         datagrams["total"][row] = total
+    added = buffers.added[buffers.counts[3] % len(buffers.added)]
+    added[0], added[1] = packet_no, digest
+    buffers.counts[3] += 1
     if begin == 0:
         datagrams["protocol"][row] = protocol
     datagrams["farthest"][row] = max(stop, int(datagrams["farthest"][row]))

@@ -76,6 +76,15 @@ def test_fragments_in_any_order_give_the_segment_to_the_packet_that_completes_it
         assert packets.segments["packet_no"].tolist() == [1, 2, 3, 4]
 
 
+def test_datagrams_of_one_identification_come_one_after_the_other() -> None:
+    """As of a sender that numbers nothing; copies of their fragments begin no datagram."""
+    first, second = WHOLE, WHOLE[:4] + bytes(4) + WHOLE[8:20] + bytes(8)  # another sequence number, other octets
+    parts = [piece(place, data[8 * place : 8 * place + 16], place == 0) for data in (first, second) for place in (0, 2)]
+    packets = dissected(parts[0], parts[1], parts[1], parts[0], parts[2], parts[2], parts[3], parts[3], link=RAW)
+    assert reasons(packets) == [HELD, None, COPY, COPY, HELD, COPY, None, COPY]
+    assert [segment(packets, row)[2] for row in (1, 6)] == [0xFFFFFFF0, 0]
+
+
 def test_ipv6_fragments_behind_other_extension_headers() -> None:
     whole = IPv6(**V6) / IPv6ExtHdrHopByHop() / IPv6ExtHdrFragment(id=5) / (tcp() / Raw(bytes(3000)))
     parts = [bytes(part) for part in fragment6(whole, 1280)]
