@@ -38,7 +38,8 @@ SECOND_NS = 1_000_000_000
 # The last whole second of 62 bits, in 2116; the seconds of a pcap end in 2106.
 LAST_NS = 2**62 // SECOND_NS * SECOND_NS
 
-# Conversions of units to nanoseconds: times `factor`, divided by `factor`, or fractions of 2**-factor seconds.
+# Conversions of units to nanoseconds: times `factor`, half of them (of 64 bits) divided by `factor`, or fractions of
+# 2**-factor seconds.
 MULTIPLY, DIVIDE, SHIFT = range(3)
 
 INTERFACE_ROW = np.dtype(
@@ -53,7 +54,9 @@ def time_rule(resolution: int) -> tuple[int, int]:
         return SHIFT, power
     if power <= 9:
         return MULTIPLY, 10 ** (9 - power)
-    return DIVIDE, min(10 ** (power - 9), MAX_NS)
+    if power <= 28:
+        return DIVIDE, 10 ** (power - 9) // 2
+    return SHIFT, 0x7F  # no time reaches a nanosecond
 
 
 @dataclass
@@ -191,10 +194,10 @@ def nanoseconds(high, low, rule, factor, offset_ns):
     """Time of a packet from two halves of 32 bits, in the interface's units, within -LAST_NS..LAST_NS."""
     if rule == SHIFT:
         ns = _binary_fraction(high, low, factor)
+    elif rule == DIVIDE:
+        ns = ((high << 31) | (low >> 1)) // factor
     elif high >= 1 << 31:
         ns = MAX_NS
-    elif rule == DIVIDE:
-        ns = ((high << 32) | low) // factor
     else:
         units = (high << 32) | low
         ns = units * factor if units <= MAX_NS // factor else MAX_NS
