@@ -3,7 +3,7 @@
 A step parses the header at `state[AT]`, moves AT past it and sets the next layer; it returns NEXT_LAYER or a skip code.
 The IP length gives the end of the packet on the wire (WIRE_END) and bounds its captured part (END), since a link frame
 may be padded, or cut by the snaplen. Sources: IEEE 802.3, 802.1Q, 802.1ad; the LINKTYPE_ registry of tcpdump.org; RFC
-791, RFC 8200, RFC 4302 (AH).
+791, RFC 8200, RFC 4302 (AH), RFC 1042 (SNAP).
 """
 
 from __future__ import annotations
@@ -57,12 +57,23 @@ def ethertype(block, state):
     elif value in (P.ETHERTYPE_VLAN, P.ETHERTYPE_SERVICE_VLAN, P.ETHERTYPE_OLD_QINQ):
         return to_ethertype(block, state, 2, 4)
     elif value < P.ETHERTYPE_LEAST:
-        return P.IEEE_802_3
+        return llc(block, state)
     else:
         state[P.LAYER] = known(P.ETHERTYPE_LAYERS, value)
         if state[P.LAYER] == P.UNKNOWN_LAYER:
             return P.ETHERTYPE_CODES + value
     return P.NEXT_LAYER
+
+
+@kernel
+def llc(block, state):
+    """IEEE 802.2: with SNAP an EtherType follows (RFC 1042); anything else is not IP."""
+    at, end = state[P.AT], state[P.END]
+    if at + P.SNAP_BYTES > end:
+        return P.TRUNCATED if at + P.SNAP_BYTES <= state[P.WIRE_END] else P.IEEE_802_3
+    if u32(block, at, end) >> 8 != P.SNAP:
+        return P.IEEE_802_3
+    return to_ethertype(block, state, P.SNAP_BYTES - 2, P.SNAP_BYTES)
 
 
 @kernel

@@ -24,6 +24,7 @@ LINK_LAYERS = (  # 12 and 14 are DLT_RAW as some systems and OpenBSD number it i
 ETHERTYPE_IPV4, ETHERTYPE_IPV6 = 0x0800, 0x86DD
 ETHERTYPE_VLAN, ETHERTYPE_SERVICE_VLAN, ETHERTYPE_OLD_QINQ = 0x8100, 0x88A8, 0x9100
 ETHERTYPE_LEAST = 0x0600  # below, the two bytes are the length of an IEEE 802.3 frame
+SNAP, SNAP_BYTES = 0xAAAA03, 8  # the first three bytes of an LLC header that is followed by one of SNAP
 ETHERTYPE_LAYERS = (
     (0x8847, MPLS),
     (0x8848, MPLS),  # with an upstream-assigned label

@@ -11,7 +11,7 @@ from scapy.contrib.geneve import GENEVE, GeneveOptions
 from scapy.contrib.mpls import MPLS, EoMCW
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
-from scapy.layers.l2 import GRE, CookedLinux, Dot1Q, Ether
+from scapy.layers.l2 import GRE, LLC, SNAP, CookedLinux, Dot1Q, Ether
 from scapy.layers.ppp import HDLC, PPP, PPPoE
 from scapy.layers.vxlan import VXLAN
 from scapy.packet import Packet, Raw
@@ -128,6 +128,10 @@ WRAPS = {
     "ppp link of ipv6": Wrap("", PPP(proto=0x57), IPV6, link=9),
     "ppp link in hdlc framing": Wrap("", HDLC() / PPP(proto=0x21), IPV4, link=50),
     "ppp link, protocol in one byte": Wrap("", Raw(b"\x21"), IPV4, link=9),
+    "llc and snap": Wrap("", Ether(**MACS, type=76) / LLC() / SNAP(code=0x0800), IPV4),
+    "llc and snap in a tagged frame": Wrap(
+        "", Ether(**MACS) / Dot1Q(vlan=5, type=76) / LLC() / SNAP(code=0x86DD), IPV6
+    ),
     "vxlan in gre": Wrap("gre key=1 / vxlan vni=42", OUTER / GRE(proto=0x0800, key_present=1, key=1) / IP() / vxlan()),
     "mirrored overlay": Wrap(
         "vxlan vni=42 / geneve vni=7 / gre", OUTER / vxlan() / OUTER_6 / geneve() / OUTER / GRE(proto=0x86DD), IPV6
