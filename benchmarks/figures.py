@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -64,6 +65,11 @@ def machine_line(known: dict[str, object]) -> str:
         f"{known['processor']}, {known['cores']} cores, {known['memory_gb']} GB; Python {known['python']}, "
         f"pyspark {known['pyspark']}, {tshark}, wirehare {known['wirehare']}; load before: {known['load']:.1f}"
     )
+
+
+def save(path: Path, **figures: object) -> None:
+    """Write figures as JSON."""
+    path.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 @dataclass(frozen=True)

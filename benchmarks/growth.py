@@ -9,13 +9,12 @@ it. Many short ones are the hard case for memory per connection. The figures are
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.figures import GIGA, Line, Point, decode, machine, machine_line
+from benchmarks.figures import GIGA, Line, Point, decode, machine, machine_line, save
 from benchmarks.generate import generate
 from benchmarks.processes import MEGA
 from benchmarks.profiles import PROFILES
@@ -55,7 +54,7 @@ def main() -> None:
             deviation = line.deviation(seconds)
             print(f"{line.fixed:.1f} s and {line.per_gb:.1f} s a GB; furthest from it: {deviation:.0%}")
             found[name]["line"] = asdict(line) | {"deviation": deviation}
-    chosen.json.write_text(json.dumps({"machine": known, "profiles": found}, indent=1) + "\n")
+    save(chosen.json, machine=known, profiles=found)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ that it splits) is not divided. Prints the model and its prediction for `--daily
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.eventlog import settings, stages
-from benchmarks.figures import GIGA, Line, machine, machine_line
+from benchmarks.figures import GIGA, Line, machine, machine_line, save
 from benchmarks.generate import generate
 from benchmarks.processes import MEGA
 from benchmarks.profiles import PROFILES
@@ -189,13 +188,8 @@ def main() -> None:
     )
     for name, value in predicted.items():
         print(f"  {name.replace('_', ' '):20}{value:10.2f}")
-    figures = {
-        "machine": known,
-        "runs": [asdict(each) for each in measured],
-        "model": asdict(found),
-        "predicted": predicted,
-    }
-    chosen.json.write_text(json.dumps(figures, indent=1) + "\n")
+    runs = [asdict(each) for each in measured]
+    save(chosen.json, machine=known, runs=runs, model=asdict(found), predicted=predicted)
 
 
 if __name__ == "__main__":

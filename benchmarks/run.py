@@ -9,7 +9,6 @@ or in local processes run once before, which is the line "first". The figures ar
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 import pyarrow.dataset
 
 from benchmarks.contenders import CONTENDERS, PREPARE, Measured, Runner, Task
-from benchmarks.figures import machine, machine_line
+from benchmarks.figures import machine, machine_line, save
 from benchmarks.generate import generate
 from benchmarks.processes import DRIVER, JVM, MEGA, OTHER, WORKER
 from benchmarks.profiles import PROFILES
@@ -187,14 +186,14 @@ def main() -> None:
     print(report(results, capture, known))
     if chosen.markdown:
         chosen.markdown.write_text(markdown(results, float(capture["bytes"]) / MEGA) + "\n")
-    found = {
-        "machine": known,
-        "capture": capture,
-        "scales": scales,
-        "figures": {k: asdict(v) for k, v in figures.items()},
-    }
-    found["results"] = {name: asdict(result) for name, result in results.items()}
-    chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+    save(
+        chosen.json,
+        machine=known,
+        capture=capture,
+        scales=scales,
+        figures={name: asdict(each) for name, each in figures.items()},
+        results={name: asdict(each) for name, each in results.items()},
+    )
 
 
 if __name__ == "__main__":

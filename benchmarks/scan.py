@@ -8,14 +8,13 @@ the highest resident set by kind of process. The figures are also written as JSO
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figures import Point, decode, machine, machine_line
+from benchmarks.figures import Point, decode, machine, machine_line, save
 from benchmarks.generate import START_NS
 from benchmarks.packets import (
     CLIENTS,
@@ -71,8 +70,7 @@ def main() -> None:
             scan(path, connections)
             points[connections] = decode(path, Path(work) / "tables")
         print(row(connections, points[connections], points[1].seconds), flush=True)
-    figures = {str(connections): asdict(point) for connections, point in points.items()}
-    chosen.json.write_text(json.dumps({"machine": known, "points": figures}, indent=1) + "\n")
+    save(chosen.json, machine=known, points={connections: asdict(point) for connections, point in points.items()})
 
 
 if __name__ == "__main__":

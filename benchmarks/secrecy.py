@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import gzip
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
-from benchmarks.figures import Point, decode, machine, machine_line
+from benchmarks.figures import Point, decode, machine, machine_line, save
 from benchmarks.generate import generate
 from benchmarks.processes import MEGA, repeatedly
 
@@ -82,7 +81,7 @@ def main() -> None:
     medians = {kind: median(point.processor for point in points[kind]) for kind in KINDS}
     print("".join(f"{medians[kind]:12.1f}" for kind in KINDS) + "   medians")
     figures = {kind: [asdict(point) for point in points[kind]] for kind in KINDS}
-    chosen.json.write_text(json.dumps({"machine": known, "points": figures, "medians": medians}, indent=1) + "\n")
+    save(chosen.json, machine=known, points=figures, medians=medians)
 
 
 if __name__ == "__main__":

@@ -140,13 +140,8 @@ def resolve(choice: Choice, rows: Rows) -> set[Pair]:
         incarnations: dict[Pair, list[tuple[datetime | None, datetime | None]]] = {}
         for connection, channel, opened, closed in choice.channels:
             incarnations.setdefault((connection, channel), []).append((opened, closed))
-        numbers = pa.table(
-            {
-                "connection_id": pa.array([connection for connection, _ in incarnations], pa.int64()),
-                "channel": pa.array([channel for _, channel in incarnations], pa.int32()),
-            }
-        )
-        for row in rows("frames", ["connection_id", "channel", "frame_no", "ts"], numbers).to_pylist():
+        of_channels = rows("frames", ["connection_id", "channel", "frame_no", "ts"], pairs(incarnations, "channel"))
+        for row in of_channels.to_pylist():
             times = incarnations[row["connection_id"], row["channel"]]
             if any(
                 (not opened or opened <= row["ts"]) and (not closed or row["ts"] <= closed) for opened, closed in times
@@ -156,14 +151,9 @@ def resolve(choice: Choice, rows: Rows) -> set[Pair]:
 
 
 def pairs(values: Iterable[Pair], column: str) -> pa.Table:
-    """Keys for rows by connection and a frame number in `column`."""
-    both = sorted(values)
-    return pa.table(
-        {
-            "connection_id": pa.array([connection for connection, _ in both], pa.int64()),
-            column: pa.array([frame for _, frame in both], pa.int64()),
-        }
-    )
+    """Keys for rows by connection and a number in `column`; at least one."""
+    ids, numbers = zip(*sorted(values), strict=True)
+    return pa.table({"connection_id": pa.array(ids, pa.int64()), column: pa.array(numbers, pa.int64())})
 
 
 def pairs_of(rows: pa.Table) -> set[Pair]:
