@@ -10,7 +10,7 @@ Messages with an undefined handle or destination belong to a link that is not `k
 
 from __future__ import annotations
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, HANDLE, key_of
 from codec.conversation.sessions.state import (
     CLIENT,
@@ -188,7 +188,7 @@ def _since_attach(rows, i, link, ahead):
     return (count + ahead - link.initial_count) % SERIAL
 
 
-@kernel
+@inlined
 def credit_link(rows, i, role, link):
     """Update the credit of a link, and how long it had none."""
     ts_ns = rows.ts_ns[i]

@@ -8,7 +8,7 @@ Ending a session changes nothing else: its number has a new meaning once it is o
 
 from __future__ import annotations
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.state import (
     CLIENT,
     CONNECTION,
@@ -49,7 +49,7 @@ def _new_session(s, channel, incarnation):
     return at
 
 
-@kernel
+@inlined
 def session_of(s, rows, i, role):
     """The place of the session of row `i`, and the side that opened it."""
     sender, number, first = rows.sender[i], rows.channel[i], s.sessions.cells[FIRST]
@@ -94,7 +94,7 @@ def session_of(s, rows, i, role):
     return first + place, opener
 
 
-@kernel
+@inlined
 def update_session(s, rows, i, role, session, opener):
     """Update the session of row `i`."""
     numbers, ts_ns = s.numbers, rows.ts_ns[i]
@@ -132,7 +132,7 @@ def update_session(s, rows, i, role, session, opener):
         session.mode = role.proves_mode
 
 
-@kernel
+@inlined
 def transaction_of(s, rows, i, role, session):
     """The transaction that row `i` is part of, or that it ends: one that it names, or the one of its session.
 

@@ -5,7 +5,7 @@ What each of them does is data (`semantics.ROLES`); the code names none. Cost: c
 
 from __future__ import annotations
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.links import (
     attach,
     bound_link,
@@ -72,7 +72,7 @@ def _begin_connection(s, connection):
     empty(s.found_by)
 
 
-@kernel
+@inlined
 def _on_handle(s, rows, i, role, place, session, key, begins):
     """A row with a handle: update the link of the handle; returns its place."""
     own_losses = s.numbers[LOSSES_CLIENT] if rows.sender[i] == CLIENT else s.numbers[LOSSES_SERVER]
@@ -118,7 +118,7 @@ def _on_destination(s, rows, i, role, place, begins):
     return at
 
 
-@kernel
+@inlined
 def _row(s, roles, rows, i):
     role = roles[rows.name[i]]
     place, opener = session_of(s, rows, i, role)

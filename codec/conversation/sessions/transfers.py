@@ -13,7 +13,7 @@ that may have got settlements of the session before.
 
 from __future__ import annotations
 
-from codec.compiler.kernel import kernel
+from codec.compiler.kernel import inlined, kernel
 from codec.conversation.sessions.state import (
     ABORTED,
     CLIENT,
@@ -75,7 +75,7 @@ def _was_named(s, place, sender, number):
     return number != NONE and named != NONE and (named - number) % SERIAL < SERIAL // 2
 
 
-@kernel
+@inlined
 def transfer(s, rows, i, place, link, key):
     """Row `i` begins a message."""
     message = s.messages.rows[new_record(s.messages)]
@@ -107,7 +107,7 @@ def transfer(s, rows, i, place, link, key):
         open_delivery(s, rows, i, place * MAPS + rows.sender[i])
 
 
-@kernel
+@inlined
 def settle_own(s, rows, i, place, binding, key):
     """Any transfer of a delivery may settle or abort it."""
     number = binding.delivery_id
@@ -135,7 +135,7 @@ def _settle_range(s, rows, i, map_no, first, last, outcome, final, key):
         _write_event(s, rows, i, map_no, 0, 0, last, outcome, final, key, 1)
 
 
-@kernel
+@inlined
 def settle_ranges(s, rows, i, role, place, key):
     """Row `i` settles, or states an outcome of, messages of one side of the session."""
     about, outcome, final = rows.about[i], rows.outcome[i], rows.final[i]
