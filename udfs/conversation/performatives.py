@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,30 +13,32 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.conversation.sessions import semantics
-from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES, VERSIONS, names_with, outcome_numbers
+from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, VERSIONS, compiled_roles, outcome_numbers
 from codec.conversation.sessions.state import NONE, Rows
 from codec.sides import SIDES
+from codec.variant.reading import BOOLEAN, NUMBER, TEXT, new_dictionary_cache, new_fields, read_fields
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import (
+    INT32,
+    TYPES,
     Values,
     are_objects,
     counted,
     elements,
     fields,
-    fields_and_insides,
     hexed,
-    inside,
+    taken,
+    texts_of,
     valid_utf8,
     values_of,
 )
-from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, numbers_of, picked, values_cut
+from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, picked, values_cut
 from udfs.conversation.frames import Losses, performative_frames
 from udfs.conversation.properties import as_text
 
 Integers = NDArray[np.int64]
 FRAME_COLUMNS = (
-    "connection_id", "frame_no", "content_frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status",
-    "name", "arguments", "properties", "error", "notes",
+    "connection_id", "frame_no", "content_frame_no", "ts_ns", "channel", "sender", "version", "status", "name", "error",
 )  # fmt: skip
 ARGUMENTS = {
     "name": "string", "remote_channel": "int", "handle": "bigint", "role": "boolean", "snd_settle_mode": "int",
@@ -50,183 +55,246 @@ SOURCE = {"address": "string", "distribution_mode": "string"}
 TERMINUS = {"address": "string", "type": "string"}
 OPERATION = {"type": "string", "txn_id": "binary", "fail": "boolean"}  # of a transaction coordinator
 ERROR = {"condition": "string", "description": "string"}
+STATE = {"type": "string", "txn_id": "binary"}
+BRANCH = {"format": "bigint", "global_id": "binary", "branch_id": "binary"}
+TYPE = {"type": "string"}
 STATES = tuple(OUTCOME_OF)
+_ROLES = compiled_roles()
 _OUTCOME_OF = outcome_numbers(STATES)
 _BY_NAME = outcome_numbers(NAMES)
+_KINDS = {"string": TEXT, "binary": TEXT, "bigint": NUMBER, "int": NUMBER, "boolean": BOOLEAN}
+
+
+class Fields:
+    """Fields of VARIANT objects (`types` by name, of `udfs.arrow.fields`; `containers` for `inside`), which may be
+    absent: numbers for kernels, texts as Arrow columns. Only rows with a value are read."""
+
+    def __init__(self, values: Values, types: Mapping[str, str], containers: Sequence[str] = ()) -> None:
+        self.are_there = values.stops > values.starts
+        self._values, self._types = values, types
+        self._places = {name: place for place, name in enumerate(dict.fromkeys((*types, *containers)))}
+        self._rows = np.flatnonzero(self.are_there)
+        own = values if len(self._rows) == len(values.starts) else values.taken(self._rows)
+        names = [name.encode() for name in self._places]
+        self._found = new_fields([name in containers for name in self._places], len(self._rows))
+        if len(self._rows):
+            ends = np.cumsum([len(name) for name in names], dtype=np.int64)
+            keys = np.frombuffer(b"".join(names), np.uint8)
+            read_fields(*own, keys, ends, new_dictionary_cache(), self._found)
+
+    def _in_rows(self, values: NDArray[Any], null: int = 0) -> NDArray[Any]:
+        """The values of rows that were read, among all rows."""
+        if len(values) == len(self.are_there):
+            return values
+        every = np.full(len(self.are_there), null, values.dtype)
+        every[self._rows] = values
+        return every
+
+    def _valid(self, name: str) -> NDArray[np.bool_]:
+        """Which of the rows that were read have a value of the field's type."""
+        place, kind = self._places[name], self._types[name]
+        valid: NDArray[np.bool_] = self._found.kinds[place] == _KINDS[kind]
+        if kind == "int":
+            numbers = self._found.numbers[place]
+            valid &= (numbers >= INT32.min) & (numbers <= INT32.max)
+        return valid
+
+    def numbers(self, name: str, null: int = NONE) -> Integers:
+        """Numbers, or 0 and 1 for truth values; `null` where there is none."""
+        return self._in_rows(np.where(self._valid(name), self._found.numbers[self._places[name]], null), null)
+
+    def texts(self, name: str) -> pa.Array:
+        """Texts, or octets, else null."""
+        valid = self._valid(name)
+        if not valid.any():
+            return pa.nulls(len(self.are_there), TYPES[self._types[name]])
+        place, valid = self._places[name], self._in_rows(valid)
+        where, sizes = (self._in_rows(part[place]) for part in (self._found.numbers, self._found.sizes))
+        octets = taken(self._values.octets, where, sizes, valid)
+        return texts_of(octets) if self._types[name] == "string" else octets
+
+    def inside(self, name: str) -> Values:
+        """The values of a container."""
+        place = self._found.whole_of[self._places[name]]
+        starts = self._in_rows(self._found.whole_at[place])
+        return self._values.at(starts, starts + self._in_rows(self._found.whole_size[place]))
+
+    def of(self, rows: Integers, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Some fields of these rows as Arrow columns."""
+        return fields(self._values.taken(rows), {name: self._types[name] for name in names})
 
 
 @dataclass(frozen=True)
 class Performatives:
-    """Frames that the tracker reads, with the `marks` of `performative_frames`; `texts` of all batches."""
+    """Frames that the tracker reads: FRAME_COLUMNS, their `arguments` and `properties`, and the `marks` of
+    `performative_frames`; `texts` of all batches."""
 
     frames: pa.RecordBatch
+    arguments: Fields
+    properties: Values
     marks: dict[str, Integers]
     texts: Numbers
 
-    def rows(self) -> tuple[Rows, dict[str, pa.Array]]:
-        """Their columns for the kernels, and the fields of their arguments."""
-        frames = self.frames
-        values, whole = values_of(frames["arguments"]), ~values_cut(frames)
-        if not whole.all():
-            values = values.at(values.starts, np.where(whole, values.stops, values.starts))
-        arguments, within = fields_and_insides(values, ARGUMENTS, CONTAINERS)
-        name = numbered(frames["name"], NAMES)
-        name = np.where(is_among(frames["version"], *VERSIONS), name, 0)
-        sender = is_among(frames["sender"], SIDES[1]).astype(np.int64)
-        content = integers(frames["content_frame_no"], null=NONE)
-        frame_no = integers(frames["frame_no"])
+    def rows(self) -> Rows:
+        """Their columns for the kernels."""
+        frames, arguments = self.frames, self.arguments
+        name, sender = self.names, is_among(frames["sender"], SIDES[1]).astype(np.int64)
+        content, frame_no = integers(frames["content_frame_no"], null=NONE), integers(frames["frame_no"])
         begins = self._named("transfers") & (content == frame_no)
-        source = fields_and_insides(within["source"], SOURCE, ("default_outcome", "filter"))
-        target = fields(within["target"], TERMINUS)
-        state = fields_and_insides(within["state"], {"type": "string", "txn_id": "binary"}, ("outcome",))
-        error = fields(within["error"], ERROR)
-        transactional = is_among(state[0]["type"], semantics.TRANSACTIONAL)
+        source = Fields(arguments.inside("source"), SOURCE, ("default_outcome", "filter"))
+        target = Fields(arguments.inside("target"), TERMINUS)
+        state = Fields(arguments.inside("state"), STATE, ("outcome",))
+        errors = arguments.inside("error")
+        error = Fields(errors, ERROR)
+        operation = Fields(Fields(self.properties, {}, ("body",)).inside("body"), OPERATION)
+        states = numbered(state.texts("type"), (*STATES, semantics.TRANSACTIONAL))
+        transactional = states > len(STATES)
         excepts = self._named("refuses")
-        number = pc.coalesce(arguments["delivery_id"], arguments["command_id"])
-        operation = fields(inside(values_of(frames["properties"]), "body"), OPERATION)
-        key, ends = self._transactions(begins, transactional, state[0]["txn_id"], operation, within["xid"], sender)
-        outcome, about, final = self._outcomes(arguments, within, transactional, state, name, sender)
         texts = {
-            "session_name": self._session_names(arguments["name"]),
-            "condition": error["condition"],
-            "description": pc.if_else(pa.array(excepts), arguments["description"], error["description"]),
-            "link_name": arguments["name"],
-            "source_address": source[0]["address"],
-            "target_address": target["address"],
-            "destination": arguments["destination"],
-            "queue": arguments["queue"],
-            "filters": objects_as_text(source[1]["filter"]),
+            "session_name": self._session_names(arguments),
+            "condition": error.texts("condition"),
+            "description": pc.if_else(pa.array(excepts), arguments.texts("description"), error.texts("description")),
+            "link_name": arguments.texts("name"),
+            "source_address": source.texts("address"),
+            "target_address": target.texts("address"),
+            "destination": arguments.texts("destination"),
+            "queue": arguments.texts("queue"),
+            "filters": objects_as_text(source.inside("filter")),
         }
+        distribution = source.texts("distribution_mode")
+        number = arguments.numbers("delivery_id")
         numbers = {
-            "channel": frames["channel"],
-            "remote_channel": arguments["remote_channel"],
-            "copies": pc.equal(source[0]["distribution_mode"], semantics.COPY),
-            "code": pc.if_else(pa.array(excepts), arguments["error_code"], arguments["code"]),
-            "number": number,
-            "is_receiver": arguments["role"],
+            "copies": np.where(is_there(distribution), is_among(distribution, semantics.COPY), NONE),
+            "code": np.where(excepts, arguments.numbers("error_code"), arguments.numbers("code")),
+            "number": np.where(number == NONE, arguments.numbers("command_id"), number),
+            "is_receiver": arguments.numbers("role"),
             **{
-                name: arguments[name]
-                for name in (
-                    "incoming_window", "outgoing_window", "handle", "snd_settle_mode", "rcv_settle_mode",
-                    "initial_delivery_count", "settled", "aborted", "delivery_count", "link_credit", "exclusive",
-                    "acquire_mode", "flow_mode", "unit", "value",
+                each: arguments.numbers(each)
+                for each in (
+                    "remote_channel", "incoming_window", "outgoing_window", "handle", "snd_settle_mode",
+                    "rcv_settle_mode", "initial_delivery_count", "settled", "aborted", "delivery_count", "link_credit",
+                    "exclusive", "acquire_mode", "flow_mode", "unit", "value",
                 )
             },
         }  # fmt: skip
         truths = {
-            "readable": is_there(frames["arguments"]) & whole,
-            "error": excepts | are_objects(within["error"]),
-            "source": are_objects(within["source"]),
-            "coordinates": is_among(operation["type"], *semantics.COORDINATES),
-            "coordinator": is_among(target["type"], semantics.COORDINATOR),
-            "no_accept": numbers_of(arguments["accept_mode"]) == semantics.NO_ACCEPT,
+            "readable": arguments.are_there,
+            "error": excepts | are_objects(errors),
+            "source": are_objects(arguments.inside("source")),
+            "coordinates": is_among(operation.texts("type"), *semantics.COORDINATES),
+            "coordinator": is_among(target.texts("type"), semantics.COORDINATOR),
+            "no_accept": arguments.numbers("accept_mode") == semantics.NO_ACCEPT,
         }
-        range_at, range_first, range_last = self._ranges(arguments, within)
-        as_receiver = numbers_of(arguments["role"].cast(pa.int64())) == 1
-        receiver = np.where((sender == 0) != as_receiver, 1, 0)
-        default = numbered(fields(source[1]["default_outcome"], {"type": "string"})["type"], STATES)
-        return (
-            Rows(
-                connection_id=integers(frames["connection_id"]),
-                frame_no=frame_no,
-                ts_ns=integers(frames["ts_ns"]),
-                sender=fixed(sender),
-                name=fixed(name),
-                content_frame_no=content,
-                default_outcome=fixed(_OUTCOME_OF[default, receiver]),
-                about=fixed(about),
-                outcome=fixed(outcome),
-                final=fixed(final),
-                key=fixed(key),
-                ends=fixed(ends),
-                range_at=fixed(range_at),
-                range_first=fixed(range_first),
-                range_last=fixed(range_last),
-                **self.marks,
-                **{name: self.texts.of(column) for name, column in texts.items()},
-                **{name: integers(column, null=NONE) for name, column in numbers.items()},
-                **{name: fixed(truth.astype(np.int64)) for name, truth in truths.items()},
-            ),
-            arguments,
+        key, ends = self._transactions(begins, transactional, state, operation, sender)
+        outcome, about, final = self._outcomes(state, states, sender)
+        range_at, range_first, range_last = self._ranges()
+        receiver = np.where((sender == 0) != (arguments.numbers("role") == 1), 1, 0)
+        default = numbered(Fields(source.inside("default_outcome"), TYPE).texts("type"), STATES)
+        found = numbers | truths | {
+            "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
+            "outcome": outcome, "final": final, "key": key, "ends": ends, "range_at": range_at,
+            "range_first": range_first, "range_last": range_last,
+        }  # fmt: skip
+        return Rows(
+            connection_id=integers(frames["connection_id"]),
+            frame_no=frame_no,
+            ts_ns=integers(frames["ts_ns"]),
+            channel=integers(frames["channel"], null=NONE),
+            content_frame_no=content,
+            **self.marks,
+            **{each: self.texts.of(column) for each, column in texts.items()},
+            **{each: fixed(column.astype(np.int64, copy=False)) for each, column in found.items()},
         )
 
-    def _named(self, role: str) -> NDArray[np.bool_]:
-        return is_among(self.frames["name"], *names_with(role))
+    @cached_property
+    def names(self) -> Integers:
+        """Their names, as numbers of semantics.NAMES from 1 on; 0 for others."""
+        of_versions = is_among(self.frames["version"], *VERSIONS)
+        names: Integers = np.where(of_versions, numbered(self.frames["name"], NAMES), 0)
+        return names
 
-    def _session_names(self, names: pa.Array) -> pa.Array:
+    def _named(self, role: str) -> NDArray[np.bool_]:
+        """Which of them do this (semantics.ROLES)."""
+        named: NDArray[np.bool_] = (_ROLES[role] != 0)[self.names]
+        return named
+
+    def _session_names(self, arguments: Fields) -> pa.Array:
         """Names of sessions, which are octets, as text."""
-        opens = pa.array(self._named("opens_session"))
-        return valid_utf8(pc.if_else(opens, names, pa.scalar(None, pa.string())))
+        opens = self._named("opens_session")
+        if not opens.any():
+            return pa.nulls(len(opens), pa.string())
+        return valid_utf8(pc.if_else(pa.array(opens), arguments.texts("name"), pa.scalar(None, pa.string())))
 
     def _transactions(
-        self, begins: NDArray[np.bool_], transactional: NDArray[np.bool_], txn_id: pa.Array,
-        operation: dict[str, pa.Array], xid: Values, sender: Integers,
+        self, begins: NDArray[np.bool_], transactional: NDArray[np.bool_], state: Fields, operation: Fields,
+        sender: Integers,
     ) -> tuple[Integers, Integers]:  # fmt: skip
         """The transaction that each names, and the result if it requests to end one.
 
         A disposition by the broker needs no transaction: the transfer of the publish names it.
         """
-        name = self.frames["name"]
+        ends = _ROLES["ends_transaction"][self.names]
         by_client = self._named("states_outcome") & (sender == 0)
         inside_one = transactional & (begins | by_client)
-        discharges = is_among(operation["type"], semantics.DISCHARGE)
-        named = pc.if_else(pa.array(inside_one), txn_id, pa.scalar(None, pa.binary()))
-        named = pc.if_else(pa.array(discharges & ~inside_one), operation["txn_id"], named)
-        branch = fields(xid, {"format": "bigint", "global_id": "binary", "branch_id": "binary"})
+        discharges = is_among(operation.texts("type"), semantics.DISCHARGE)
+        on_branch = self._named("names_branch")
+        if not (inside_one | discharges | on_branch).any():
+            return np.zeros(len(begins), np.int64), ends
+        named = pc.if_else(pa.array(inside_one), state.texts("txn_id"), pa.scalar(None, pa.binary()))
+        named = pc.if_else(pa.array(discharges & ~inside_one), operation.texts("txn_id"), named)
+        branch = fields(self.arguments.inside("xid"), BRANCH)
         parts = (branch["format"].cast(pa.string()), hexed(branch["global_id"]), hexed(branch["branch_id"]))
         whole = pc.binary_join_element_wise(*(part.fill_null("") for part in parts), " ")
-        on_branch = self._named("names_branch")
         key = self.texts.of(pc.if_else(pa.array(on_branch), whole, hexed(named)))
-        ends = np.array([0, *(ROLES[each].get("ends_transaction", 0) for each in NAMES)])[numbered(name, NAMES)]
-        failed = numbers_of(operation["fail"].cast(pa.int64())) == 1
-        result = np.where(failed, semantics.ROLLS_BACK, semantics.COMMITS)
+        result = np.where(operation.numbers("fail") == 1, semantics.ROLLS_BACK, semantics.COMMITS)
         return key, np.where(discharges & begins, result, ends)
 
-    def _outcomes(
-        self, arguments: dict[str, pa.Array], within: dict[str, Values], transactional: NDArray[np.bool_],
-        state: tuple[dict[str, pa.Array], dict[str, Values]], name: Integers, sender: Integers,
-    ) -> tuple[Integers, Integers, Integers]:  # fmt: skip
+    def _outcomes(self, state: Fields, states: Integers, sender: Integers) -> tuple[Integers, Integers, Integers]:
         """Of settlements: the outcome, the side whose messages are settled, and whether the outcome is final.
 
         A disposition by the receiver settles messages of the other side, one by the sender its own.
         """
-        disposes = self._named("states_outcome")
-        settled_in = fields(state[1]["outcome"], {"type": "string"})["type"]
-        terminal = numbered(pc.if_else(pa.array(transactional), settled_in, state[0]["type"]), STATES)
-        role = integers(arguments["role"], null=NONE)
-        outcome = np.where(disposes, np.where(role == 1, _OUTCOME_OF[terminal, sender], 0), _BY_NAME[name, sender])
+        arguments, disposes = self.arguments, self._named("states_outcome")
+        settled_in = numbered(Fields(state.inside("outcome"), TYPE).texts("type"), STATES)
+        terminal = np.where(states > len(STATES), settled_in, states)
+        role = arguments.numbers("role")
+        by_name = _BY_NAME[self.names, sender]
+        outcome = np.where(disposes, np.where(role == 1, _OUTCOME_OF[terminal, sender], 0), by_name)
         unroutable = self._named("may_return") & (sender == 1)
-        unroutable &= np.isin(integers(arguments["code"], null=NONE), semantics.UNROUTABLE)
-        status = integers(fields(within["value"], {"status": "int"})["status"], null=semantics.SUCCESS)
+        unroutable &= np.isin(arguments.numbers("code"), semantics.UNROUTABLE)
+        status = Fields(arguments.inside("value"), {"status": "int"}).numbers("status", null=semantics.SUCCESS)
         failed = self._named("reports_status") & (status != semantics.SUCCESS)
         outcome = np.where(unroutable, semantics.OUTCOMES.index("returned") + 1, outcome)
         outcome = np.where(failed, semantics.OUTCOMES.index("nacked") + 1, outcome)
         about = np.where(disposes, np.select([role == 1, role == 0], [1 - sender, sender], NONE), 1 - sender)
-        final = np.where(disposes, numbers_of(arguments["settled"].cast(pa.int64())), outcome != 0)
-        return outcome, about, final
+        return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0)
 
-    def _ranges(self, arguments: dict[str, pa.Array], within: dict[str, Values]) -> tuple[Integers, Integers, Integers]:
+    def _ranges(self) -> tuple[Integers, Integers, Integers]:
         """The ranges of numbers that each names: where they begin by row, the first and the last of each."""
-        completes = self._named("completes")
+        arguments, completes = self.arguments, self._named("completes")
         sets = completes | self._named("names_transfers")
-        transfers, commands = within["transfers"], within["commands"]
+        disposes = self._named("states_outcome")
+        command = arguments.numbers("command_id")
+        first, last = arguments.numbers("first"), arguments.numbers("last")
+        last = np.where(disposes, np.where(last == NONE, first, last), command)
+        first = np.where(disposes, first, command)
+        single = self._named("settles") & ~sets & (first != NONE)
+        if not sets.any():
+            return np.concatenate([[0], np.cumsum(single)]), first[single], last[single]
+        transfers, commands = arguments.inside("transfers"), arguments.inside("commands")
         arrays = transfers.at(
             np.where(completes, commands.starts, np.where(sets, transfers.starts, 0)),
             np.where(completes, commands.stops, np.where(sets, transfers.stops, 0)),
         )
-        disposes = pa.array(self._named("states_outcome"))
-        first = pc.if_else(disposes, arguments["first"], arguments["command_id"])
-        last = pc.if_else(disposes, pc.coalesce(arguments["last"], arguments["first"]), arguments["command_id"])
-        single = self._named("settles") & ~sets & is_there(first)
         counts = counted(arrays)
-        each = fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint"})
+        each = Fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint"})
         counts = np.where(single, 1, counts)
         of_sets = ~np.repeat(single, counts)
         found: list[Integers] = []
         for ends, own in (("lower", first), ("upper", last)):
             numbers = np.full(len(of_sets), NONE)
-            numbers[of_sets] = integers(each[ends], null=NONE)
-            numbers[~of_sets] = integers(own.filter(pa.array(single)), null=NONE)
+            numbers[of_sets] = each.numbers(ends)
+            numbers[~of_sets] = own[single]
             found.append(numbers)
         return np.concatenate([[0], np.cumsum(counts)]), found[0], found[1]
 
@@ -243,5 +311,12 @@ def objects_as_text(values: Values) -> pa.Array:
 
 def performatives(frames: pa.RecordBatch, losses: Losses, texts: Numbers) -> Performatives | None:
     """Those of `frames` that the session tracker reads; None if there are none."""
-    at, marks = performative_frames(frames, losses)
-    return Performatives(frames.select(FRAME_COLUMNS).take(at), marks, texts) if len(at) else None
+    places, marks = performative_frames(frames, losses)
+    if not len(places):
+        return None
+    chosen, at = frames.select(FRAME_COLUMNS).take(places), places.to_numpy()
+    arguments, properties = (values_of(frames[name]).taken(at) for name in ("arguments", "properties"))
+    cut = values_cut(chosen)
+    if cut.any():
+        arguments = arguments.at(arguments.starts, np.where(cut, arguments.starts, arguments.stops))
+    return Performatives(chosen, Fields(arguments, ARGUMENTS, CONTAINERS), properties, marks, texts)

@@ -18,23 +18,18 @@ Place = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), pr
 
 def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str, pa.Array]:
     """The `wanted` properties by column; 'any' is a value of any type as text, 'object' whether it is one."""
-    found: dict[str, pa.Array] = {}
-    sections: dict[str, dict[str, tuple[str, str]]] = {}
+    sections: dict[str, dict[str, tuple[str, str]]] = {"": {}}
     for name, (section, own_name, kind) in wanted.items():
         sections.setdefault(section, {})[name] = (own_name, kind)
-    values = values_of(column)
-    within: dict[str, Values] = {"": values}
-    for section in sections:
-        path = ""
-        for part in section.split(".") if section else ():
-            whole = f"{path}.{part}" if path else part
-            if whole not in within:
-                within[whole] = fields_and_insides(within[path], {}, (part,))[1][part]
-            path = whole
-    for section, places in sections.items():
+    parts = {path: path.rpartition(".")[::2] for section in sections for path in _paths(section)}
+    within, found = {"": values_of(column)}, {}
+    for section in sorted({"", *parts}):  # the outer ones first
+        places = sections.get(section, {})
         plain = {own: kind for own, kind in places.values() if kind not in ("any", "object")}
-        containers = tuple(own for own, kind in places.values() if kind in ("any", "object"))
-        columns, insides = fields_and_insides(within[section], plain, containers)
+        inner = {path: part for path, (outer, part) in parts.items() if outer == section}
+        containers = [own for own, kind in places.values() if kind in ("any", "object")]
+        columns, insides = fields_and_insides(within[section], plain, (*containers, *inner.values()))
+        within |= {path: insides[part] for path, part in inner.items()}
         for name, (own, kind) in places.items():
             if kind == "any":
                 found[name] = as_text(insides[own])
@@ -43,6 +38,12 @@ def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str,
             else:
                 found[name] = columns[own]
     return found
+
+
+def _paths(section: str) -> list[str]:
+    """A section and those around it: 'a', 'a.b' for 'a.b'."""
+    names = section.split(".") if section else []
+    return [".".join(names[:depth]) for depth in range(1, len(names) + 1)]
 
 
 def as_text(values: Values) -> pa.Array:

@@ -25,11 +25,14 @@ from codec.conversation.sessions.state import (
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import Index, elapsed, fixed, is_among, numbers_of, picked, taken
+from udfs.arrow.rows import Index, elapsed, fixed, is_among, numbers_of, picked
 from udfs.arrow.types import TIMESTAMP
+from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
 _SIDES = pa.array(SIDES)
+# Arguments of the frame that begins a message.
+_OF_TRANSFERS = ("destination", "delivery_tag", "message_format", "resume", "acquire_mode")
 _OPERATIONS = pa.array(semantics.OPERATIONS)
 _TEXTS = {
     name: pa.array([None, *texts], pa.string())
@@ -79,22 +82,17 @@ def _error_texts(records: NDArray[np.void], texts: Numbers) -> pa.Array:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
-def begun_messages(
-    begun: SessionRecords, arguments: dict[str, pa.Array], frames: pa.RecordBatch, texts: Numbers
-) -> pa.Table:
-    """The messages that begin in `frames` (BEGUN_MESSAGES): records of the tracker, and fields of `arguments`."""
+def begun_messages(begun: SessionRecords, performatives: Performatives, texts: Numbers) -> pa.Table:
+    """The messages that begin in `performatives` (BEGUN_MESSAGES): records of the tracker, and their arguments."""
     contents = begun.messages["command"] == 0
     messages = {
         name: begun.messages[name][contents]
         for name in ("connection", "frame_no", "session", "sender", "link", "row", "number")
     }
     link = messages["link"]  # NONE, which is -1, is the last one
-    rows = pa.array(messages["row"])
+    rows, frames = pa.array(messages["row"]), performatives.frames
     of_links = {name: texts.column(np.append(begun.links[name], 0)[link]) for name in ("name", "queue")}
-    own = {
-        name: taken(arguments[name], rows)
-        for name in ("destination", "delivery_tag", "message_format", "resume", "acquire_mode")
-    }
+    own = performatives.arguments.of(messages["row"], _OF_TRANSFERS)
     to_destination = pa.array(is_among(frames["name"], *names_with("on_destination"))).take(rows)
     by_client = pa.array(messages["sender"] == CLIENT)
     nothing, no_truth = pa.scalar(None, pa.string()), pa.scalar(None, pa.bool_())

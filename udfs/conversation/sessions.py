@@ -93,11 +93,11 @@ class SessionTracker(Tracker):
         messages = None
         found = performatives(frames, self._losses, self._texts)
         if found is not None:
-            rows, arguments = found.rows()
+            rows = found.rows()
             self._add_octets(frames)
             begun = self._follow(rows) if self._states is None else self._follow_states(self._states, rows)
             if len(begun.messages):
-                messages = begun_messages(begun, arguments, found.frames, self._texts)
+                messages = begun_messages(begun, found, self._texts)
         numbers = self._state.numbers
         if frames.num_rows and numbers[STARTED] and numbers[CONNECTION] != frames["connection_id"][-1].as_py():
             end_connection(self._state)
