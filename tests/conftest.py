@@ -52,6 +52,9 @@ TEST_SETTINGS = {
     # Two cores as on the smallest machine that runs the suite; more than one shows what depends on partitioning.
     "spark.master": "local[2]",
     "spark.sql.shuffle.partitions": "2",
+    # As jobs do with so few rows (ONE_PARTITION): a sixth of the CPU time less. test_invariance has the defaults, too.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.ui.enabled": "false",
     # Tests make hundreds of small plans; none is looked at afterwards.
     "spark.sql.ui.retainedExecutions": "1",
