@@ -36,13 +36,14 @@ if numba.config.DISABLE_JIT:
 
 # Files that take five seconds of CPU or more, the longest first.
 LONGEST = (
-    "test_cli", "test_findings", "test_local_processes", "test_invariance", "test_clocks", "test_lake", "test_nightly",
-    "test_tables_of", "test_lake_batches", "test_flows", "test_functions_sql", "test_audit_job", "test_conversation",
-    "test_lake_job", "test_tables_batches", "test_docs", "test_kernel_cache", "test_fuzz", "test_lake_faults",
-    "test_field_table", "test_scratch", "test_tls_secrets", "test_start", "test_lake_commits", "test_plots",
-    "test_order_far_apart", "test_several_captures", "test_cut_anonymised", "test_source", "test_damaged_logins",
-    "test_output", "test_notebook_api", "test_splits", "test_tables_schemas", "test_tls_handshakes", "test_variant",
-    "test_connection_state", "test_scenarios", "test_lake_object_store", "test_detection",
+    "test_clocks", "test_invariance", "test_findings", "test_lake", "test_nightly", "test_local_processes",
+    "test_cli", "test_lake_batches", "test_tables_of", "test_lake_commits", "test_tables_batches",
+    "test_lake_object_store", "test_functions_sql", "test_lake_faults", "test_benchmarks", "test_tls_secrets",
+    "test_fuzz", "test_audit_job", "test_lake_job", "test_hostile", "test_plots", "test_order_far_apart",
+    "test_flows", "test_conversation", "test_damaged_logins", "test_tls_handshakes", "test_classic", "test_source",
+    "test_hostile_cost", "test_report_page", "test_loss", "test_start", "test_cut_redacted", "test_scratch",
+    "test_tables_schemas", "test_connection_state", "test_kernel_cache", "test_findings_own",
+    "test_lake_without_spark", "test_scenarios",
 )  # fmt: skip
 
 TEST_SETTINGS = {
