@@ -25,7 +25,7 @@ from codec.conversation.sessions.state import (
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import Index, elapsed, fixed, is_among, numbers_of, picked
+from udfs.arrow.rows import elapsed, fixed, is_among, picked
 from udfs.arrow.types import TIMESTAMP
 from udfs.conversation.performatives import Performatives
 
@@ -358,10 +358,8 @@ def _refused(records: SessionRecords) -> Integers:
     return _commands(records.refusals["session"], records.refusals["command_id"])
 
 
-def with_outcomes(rows: pa.RecordBatch, ends: pa.Table) -> pa.RecordBatch:
-    """Rows of table messages with their outcomes, as far as `ends` (OUTCOMES) has them."""
-    index = Index(numbers_of(ends["connection_id"]), numbers_of(ends["first_frame_no"]))
-    at = index.find(numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"]))
+def with_outcomes(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:
+    """Rows of table messages with their outcomes, which are `at` these places of `ends` (OUTCOMES); -1 for none."""
     if not (at >= 0).any():
         return rows
     outcomes = {name: picked(ends[name], at) for name in ends.column_names[2:]}

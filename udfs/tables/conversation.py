@@ -240,7 +240,7 @@ class Conversation:
         unknown = unknown_ends(given_up) if len(given_up.frame_no) else None
         known = known.and_also(Known(ends=unknown, returned=returned))
         outstanding = Frames.of(found.outstanding, waiting, self._returns.open_publishes(open_ids)).without(given_up)
-        yield from (("messages", rows) for rows in self._messages.release(outstanding, known.on))
+        yield from (("messages", rows) for rows in self._messages.release(outstanding, known.outcomes()))
         self._known = known.of(Frames.of(outstanding, begun)) if len(open_ids) else Known()
         yield from self._answered(Frames.of(requests, commands), of_sessions)
         yield from self._channels(incarnations, of_sessions, open_ids)

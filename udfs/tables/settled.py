@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -86,49 +86,52 @@ class Known(NamedTuple):
 
         return Known(*(table and chosen(table) for table in self))
 
-    def on(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of table messages with their outcomes."""
-        if self.ends is not None:
-            rows = self._settled(rows, self.ends)
-        if self.of_sessions is not None:
-            rows = with_outcomes(rows, self.of_sessions)
-        return rows if self.returned is None else self._returned(rows, self.returned)
+    def outcomes(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """The function that gives rows of table messages their outcomes. Each table is indexed once."""
+        steps = zip((_settled, with_outcomes, _returned), self, strict=True)
+        known = [(step, *_indexed(table)) for step, table in steps if table is not None]
 
-    def _settled(self, rows: pa.RecordBatch, ends: pa.Table) -> pa.RecordBatch:
-        at = places(ends, rows)
-        settled_ns = picked(ends["settled_ts_ns"], at)
-        return changed(
-            rows,
-            {
-                "outcome": pc.coalesce(picked(ends["outcome"], at), rows["outcome"]),
-                "settled_ts_ns": settled_ns,
-                "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
-                "settled_frame_no": picked(ends["settled_frame_no"], at),
-                "transaction": picked(ends["transaction"], at),
-            },
-        )
-
-    def _returned(self, rows: pa.RecordBatch, returned: pa.Table) -> pa.RecordBatch:
-        at = places(returned, rows)
-        if not (at >= 0).any():
+        def on(rows: pa.RecordBatch) -> pa.RecordBatch:
+            frames = numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"])
+            for step, table, index in known:
+                rows = step(rows, table, index.find(*frames))
             return rows
-        was = pa.array(at >= 0)
-        settled_ns = pc.if_else(was, picked(returned["ts_ns"], at), rows["settled_ts_ns"])
-        return changed(
-            rows,
-            {
-                "outcome": pc.if_else(was, "returned", rows["outcome"]),
-                "settled_ts_ns": settled_ns,
-                "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
-                "returned_frame_no": picked(returned["frame_no"], at),
-            },
-        )
+
+        return on
 
 
-def places(known: pa.Table, rows: pa.RecordBatch) -> Integers:
-    """The place of each of `rows` in `known`; -1 if it is not there."""
-    index = Index(numbers_of(known["connection_id"]), numbers_of(known["first_frame_no"]))
-    return index.find(numbers_of(rows["connection_id"]), numbers_of(rows["first_frame_no"]))
+def _indexed(table: pa.Table) -> tuple[pa.Table, Index]:
+    return table.combine_chunks(), Index(numbers_of(table["connection_id"]), numbers_of(table["first_frame_no"]))
+
+
+def _settled(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:
+    settled_ns = picked(ends["settled_ts_ns"], at)
+    return changed(
+        rows,
+        {
+            "outcome": pc.coalesce(picked(ends["outcome"], at), rows["outcome"]),
+            "settled_ts_ns": settled_ns,
+            "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
+            "settled_frame_no": picked(ends["settled_frame_no"], at),
+            "transaction": picked(ends["transaction"], at),
+        },
+    )
+
+
+def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.RecordBatch:
+    if not (at >= 0).any():
+        return rows
+    was = pa.array(at >= 0)
+    settled_ns = pc.if_else(was, picked(returned["ts_ns"], at), rows["settled_ts_ns"])
+    return changed(
+        rows,
+        {
+            "outcome": pc.if_else(was, "returned", rows["outcome"]),
+            "settled_ts_ns": settled_ns,
+            "settle_latency_ns": elapsed(rows["ts_ns"], settled_ns),
+            "returned_frame_no": picked(returned["frame_no"], at),
+        },
+    )
 
 
 def changed(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

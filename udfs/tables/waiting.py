@@ -10,7 +10,8 @@ from codec.conversation.settled import Frames
 from udfs.arrow.rows import numbers_of
 from udfs.arrow.spool import Spool
 
-MEMORY_BYTES = 32 << 20
+# More than makes `udfs.tables.conversation` look for final rows: what is released soon need not be written.
+MEMORY_BYTES = 48 << 20
 
 
 class Waiting:
