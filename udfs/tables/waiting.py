@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from codec.conversation.settled import Frames
-from udfs.arrow.rows import numbers_of
+from udfs.arrow.rows import numbers_of, places_where
 from udfs.arrow.spool import Spool
 
 # More than makes `udfs.tables.conversation` look for final rows: what is released soon need not be written.
@@ -42,10 +42,10 @@ class Waiting:
         for batch in rows.drain():
             stays = outstanding.among(numbers_of(batch["connection_id"]), numbers_of(batch[self._frame]))
             if stays.any():
-                kept = batch.filter(pa.array(stays))
+                kept = batch.take(places_where(stays))
                 self._rows.add(kept)
                 self.left += kept.nbytes
-                batch = batch.filter(pa.array(~stays))
+                batch = batch.take(places_where(~stays))
             if batch.num_rows:
                 yield ended(batch)
 
