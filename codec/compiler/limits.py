@@ -19,8 +19,9 @@ class Limits:
     run_segments: int = 8192
     # Read block of the capture readers: one batch of work for the kernels, well inside the L2 + page cache.
     block_bytes: int = 8 * 1024 * 1024
-    # Plain files above this, and above 1/64 of all captures, are read in several splits.
-    split_bytes: int = 64 * 1024 * 1024
+    # Plain files above this, and above 1/64 of all captures, are read in several splits. A task of Spark costs what
+    # reading 30 MB costs.
+    split_bytes: int = 256 * 1024 * 1024
     # A damaged capture may claim any record length; no link carries frames this long (Wireshark's bound is the same
     # order).
     record_bytes: int = 16 * 1024 * 1024

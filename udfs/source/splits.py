@@ -36,7 +36,8 @@ TASK_BYTES = 32 * 1024 * 1024  # small files share a task up to this: a task cos
 OPEN_BYTES = 64 * 1024  # cost of opening a file, in bytes
 TASKS = 32  # up to so many files, each is a task: few files may take long to decode
 SHARES = 64  # a file smaller than this fraction of all is not split: a task reads it sooner than the driver walks all
-WALKERS = 4  # files split in parallel, each with a part in memory; splitting remote files waits for the network
+WALKERS = 4  # files split in parallel; splitting remote files waits for the network
+REMOTE_BYTES = 64 * 1024 * 1024  # largest part of a remote file; each walker has one in memory
 STEP_PACKETS = 8192  # scanned for fragments at a time; bounds memory, does not change the result
 BEGINNING = -(2**63)
 
@@ -177,7 +178,7 @@ def plan(files: list[CaptureFile], split_bytes: int) -> list[list[Split]]:
 
 
 def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
-    """Parts of a file of about `split_bytes`, each from a record to a record.
+    """Equal parts of a file of up to about `split_bytes`, each from a record to a record.
 
     A compressed or unreadable file, and the rest of one after damage, is one part; its reader reports the error.
     """
@@ -185,15 +186,17 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
     parts = [part]
     try:
         with CaptureBytes(file) as source:
-            walker = None if source.compression else new_walker(source.head)
-        size = split_bytes
-        while walker and part.start + size < file.size:
-            octets = _window(file, part.start, part.start + size)
+            if source.compression:
+                return parts
+            walker = new_walker(source.head)
+        largest = split_bytes if file.uri.startswith(LOCAL) else min(split_bytes, REMOTE_BYTES)
+        size = -(-file.size // -(-file.size // largest))
+        for end in range(size, file.size, size):
+            octets = _window(file, part.start, end)
             records, consumed = walker.walk(octets, False)
             if walker.error:
                 break
-            if not consumed:  # a record is larger than the part
-                size *= 2
+            if not consumed:  # the record is larger than the part
                 continue
             parts[-1] = replace(part, end=part.start + consumed)
             part = Split(
@@ -206,7 +209,6 @@ def cut(file: CaptureFile, split_bytes: int) -> list[Split]:
                 _waiting(octets, records, part),
             )
             parts.append(part)
-            size = split_bytes
     except (OSError, CaptureError, pa.ArrowException):
         pass
     return parts
