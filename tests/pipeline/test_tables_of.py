@@ -17,6 +17,7 @@ import golden
 import numpy as np
 import pyarrow as pa
 import pytest
+from classic_frames import body, header
 from rule_support import Case, Talk, write_cases
 
 from codec.net.segments import SEGMENT
@@ -175,6 +176,21 @@ def test_so_do_types_of_queues(tmp_path: Path) -> None:
     for name, queue_type in (("of a", "quorum"), ("of b", "classic")):
         (link,) = (text for text in found["links"] if f"name='{name}'" in text)
         assert f"queue_type='{queue_type}'" in link
+
+
+def test_so_do_returns_while_another_message_is_not_whole(tmp_path: Path) -> None:
+    """The confirm of a returned publish is not looked at before its return, whatever waits for the rest of a body."""
+    talk = Talk().handshake().open(1).open(2).asks("confirm.select", 1)
+    talk.publish(b"back", 1, mandatory=True)
+    talk.client("basic.publish", 2, routing_key="q").octets("client", header("0-9-1", "basic", 2, 2) + body(b"a", 2))
+    given_back = {"reply_code": 312, "reply_text": "NO_ROUTE", "exchange": "e", "routing_key": "q"}
+    talk.server("basic.return", 1, **given_back).content(b"back", 1)
+    talk.server("basic.ack", 1, delivery_tag=1).octets("client", body(b"b", 2)).close()
+    write_cases(tmp_path / "returned.pcap", [Case("", "0-9-1", talk, [])])
+    of_capture = decoding.in_flow_order(decoding.runs([tmp_path / "returned.pcap"])).combine_chunks()
+    found = in_pieces(of_capture, times(of_capture)[1:])
+    same(found, rows_of(of_capture), "returned")
+    assert sum("outcome='returned'" in text for text in found["messages"]) == 1
 
 
 @pytest.mark.law

@@ -53,9 +53,11 @@ class Returns:
         if not (items["kind"] == RETURN).any() and confirmed is None:
             self.items = items[place >= 0]
             return None
+        items = np.concatenate([items, _confirms(items, confirmed)])
+        place = places(open_ids, items["connection"])
         is_later = (place >= 0) & (items["frame_no"] >= np.append(until, 0)[place])
-        later = items[is_later]
-        items = np.concatenate([items[~is_later], _confirms(items, confirmed)])
+        later = items[is_later & (items["kind"] != CONFIRM)]
+        items = items[~is_later]
         order = np.lexsort([items["kind"], items["frame_no"], items["key"], items["connection"]])
         items = items[order]
         changes = np.ones(len(items), bool)
