@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import decoding
+import encode_0_10
 import golden
 import numpy as np
 import pyarrow as pa
 import pytest
 from classic_frames import body, header
 from rule_support import Case, Talk, write_cases
+from rule_talks import session_0_10
 
 from codec.net.segments import SEGMENT
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
@@ -191,6 +193,26 @@ def test_so_do_returns_while_another_message_is_not_whole(tmp_path: Path) -> Non
     found = in_pieces(of_capture, times(of_capture)[1:])
     same(found, rows_of(of_capture), "returned")
     assert sum("outcome='returned'" in text for text in found["messages"]) == 1
+
+
+def test_so_do_bodies_behind_a_header_of_many_frames(tmp_path: Path) -> None:
+    """Frames of a header are not part of the body (0-10, 2.3)."""
+    octets = encode_0_10.header(("message.message-properties", {"content-length": 5}))
+    ends = encode_0_10.FIRST_FRAME | encode_0_10.LAST_FRAME
+    transfer = encode_0_10.segment("message.transfer", {"destination": "amq.direct"})
+    talk = session_0_10()
+    for kind, payload, flags in (
+        (1, transfer, encode_0_10.FIRST_SEGMENT | ends), (2, octets[:4], encode_0_10.FIRST_FRAME),
+        (2, octets[4:9], 0), (2, octets[9:], encode_0_10.LAST_FRAME),
+        (3, b"ab", encode_0_10.LAST_SEGMENT | encode_0_10.FIRST_FRAME),
+        (3, b"cde", encode_0_10.LAST_SEGMENT | encode_0_10.LAST_FRAME),
+    ):  # fmt: skip
+        talk.octets("client", encode_0_10.frame(kind, payload, 1, flags))
+    write_cases(tmp_path / "header.pcap", [Case("", "0-10", talk, [])])
+    of_capture = decoding.in_flow_order(decoding.runs([tmp_path / "header.pcap"])).combine_chunks()
+    found = in_pieces(of_capture, times(of_capture)[1:])
+    same(found, rows_of(of_capture), "header")
+    assert [" body_size=5 body_seen=5 complete=True " in text for text in found["messages"]] == [True]
 
 
 @pytest.mark.law

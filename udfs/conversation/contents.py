@@ -301,14 +301,14 @@ class Groups:
         return found
 
     def folded(self, chosen: NDArray[np.bool_]) -> pa.Table:
-        """The frames of some groups; those that continue a content are folded into the last one, with the sum of their
-        sizes and the highest time."""
+        """The frames of some groups; those that continue a content are folded into the last one, with the bytes of the
+        body in them and the highest time."""
         rows, counts = np.flatnonzero(np.repeat(chosen, self.sizes)), self.sizes[chosen]
         if not len(rows):
             return self._frames.take(pa.array([], pa.int64()))
         starts, continues = np.cumsum(counts) - counts, self.continues[rows]
         sizes, times = self.numbers("payload_size")[rows], self.numbers("ts_ns")[rows]
-        known = continues & self.valid("payload_size")[rows]
+        known = self.is_body[rows] & self.valid("payload_size")[rows]
         last = np.maximum.reduceat(np.where(continues, np.arange(len(rows)), -1), starts)
         at = last[last >= 0]
         sizes[at] = np.add.reduceat(np.where(known, sizes, 0), starts)[last >= 0]
