@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -139,15 +140,21 @@ def test_a_task_that_comes_late_does_not_make_the_scratch_again(tmp_path: Path) 
     rows = pa.record_batch({"frame_no": pa.array([1], pa.int64())})
     schema = StructType([StructField("frame_no", LongType())])
 
-    def write(directory: Path) -> list[pa.RecordBatch]:
-        return list(
-            write_folders(fs.LocalFileSystem(), str(directory), iter([("history/link", rows)]), lambda _: schema)
-        )
+    def write(directory: Path, then: Callable[[], object] = lambda: None) -> list[pa.RecordBatch]:
+        def parts() -> Iterator[tuple[str, pa.RecordBatch]]:
+            yield "history/link", rows
+            then()
+
+        return list(write_folders(fs.LocalFileSystem(), str(directory), parts(), lambda _: schema))
 
     assert write(tmp_path)[0]["rows"].to_pylist() == [1]
+    gone = tmp_path / "gone"
     with pytest.raises(FileNotFoundError, match="has been removed"):
-        write(tmp_path / "gone")
-    assert not (tmp_path / "gone").exists()
+        write(gone)
+    gone.mkdir()
+    with pytest.raises(FileNotFoundError, match="has been removed"):
+        write(gone, then=gone.rmdir)
+    assert not gone.exists()
 
 
 def test_files_of_tasks_that_were_tried_again_are_left_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -150,13 +150,19 @@ USUAL = FileOptions()
 
 
 class ParquetFiles:
-    """A Parquet file in `directory` of a file system, created with its first row; so is the directory."""
+    """A Parquet file in `directory`/`folder` of a file system, created with its first row; so are the directories. If
+    there is a `folder`, a local `directory` must exist."""
 
     def __init__(
-        self, filesystem: fs.FileSystem, directory: str, schema: StructType, options: FileOptions = USUAL
+        self,
+        filesystem: fs.FileSystem,
+        directory: str,
+        schema: StructType,
+        options: FileOptions = USUAL,
+        folder: str = "",
     ) -> None:
         self.name, self.rows = f"part-{uuid.uuid4().hex}.zstd.parquet", 0
-        self._filesystem, self._directory = filesystem, directory
+        self._filesystem, self._directory, self._folder = filesystem, directory, folder
         self._spark, self._options = schema, options
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = self._count = 0
@@ -201,10 +207,23 @@ class ParquetFiles:
         self._waiting = []
         self._bytes = self._count = 0
 
+    def _make_directory(self) -> str:
+        """Its path. Raises FileNotFoundError if a local `directory` was removed: a late task must not make it again."""
+        path = self._directory
+        if not self._folder or not isinstance(self._filesystem, fs.LocalFileSystem):
+            path = f"{path}/{self._folder}".rstrip("/")
+            self._filesystem.create_dir(path, recursive=True)
+            return path
+        if not os.path.isdir(path):  # the run is over
+            raise FileNotFoundError(f"{path}: has been removed")
+        for name in self._folder.split("/"):
+            path = f"{path}/{name}"
+            self._filesystem.create_dir(path, recursive=False)  # it may be removed at any time
+        return path
+
     def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
         with private():
-            self._filesystem.create_dir(self._directory, recursive=True)
-            path = f"{self._directory}/{self.name}"
+            path = f"{self._make_directory()}/{self.name}"
             if self._options.owners_only and isinstance(self._filesystem, fs.LocalFileSystem):
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             stream = self._filesystem.open_output_stream(path)
@@ -258,12 +277,9 @@ def write_folders(
     """Write `parts`, (folder, rows), into a file in each of these folders of `directory`; then WRITTEN. Raises
     FileNotFoundError if a local `directory` was removed: a late task must not create it again."""
     files: dict[str, ParquetFiles] = {}
-    local = isinstance(filesystem, fs.LocalFileSystem)
     for folder, rows in parts:
         if folder not in files:
-            if local and not os.path.isdir(directory):  # the run is over
-                raise FileNotFoundError(f"{directory}: has been removed")
-            files[folder] = ParquetFiles(filesystem, f"{directory}/{folder}", schema_of(folder), options_of(folder))
+            files[folder] = ParquetFiles(filesystem, directory, schema_of(folder), options_of(folder), folder)
         files[folder].write(rows)
     written = [(folder, *file.close()) for folder, file in files.items()]
     if written:
