@@ -75,7 +75,7 @@ def _code(version: str) -> int:
 
 
 def _detected(octets: bytes) -> int:
-    array = np.frombuffer(octets, np.uint8)
+    array = np.frombuffer(bytearray(octets), np.uint8)  # writable: the kernel is compiled for such octets
     code = int(detect_versions(array, np.array([0, len(array)], np.int64))[0])
     if code == V.NONE:
         raise UnknownVersion("these octets begin neither with a protocol header nor with a whole frame of AMQP")
