@@ -5,7 +5,7 @@ A missing field, or one of another type, is null. Octets that are not UTF-8 are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from codec.cursor import is_ascii
 from codec.text import escape_all, escaped_ends
+from codec.variant import reading
 from codec.variant.reading import (
     BOOLEAN,
     NUMBER,
     OBJECT,
     TEXT,
     TIME,
-    Fields,
     count_elements,
     gather,
     new_dictionary_cache,
@@ -30,6 +30,7 @@ from codec.variant.reading import (
     read_fields,
     read_values,
 )
+from udfs.arrow.rows import picked
 from udfs.arrow.types import TIMESTAMP, VARIANT, binary_column
 
 INT32 = np.iinfo(np.int32)
@@ -42,6 +43,7 @@ TYPES = {
     "timestamp": TIMESTAMP,
     "binary": pa.binary(),
 }
+FEW = 4  # only the rows with an object are read where they are less than a fourth
 BASIC_TYPE = 3  # mask of the first octet of a value
 # Of the years 1 to 9999: SQL and Python cannot represent other times.
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
@@ -97,33 +99,72 @@ def values_of(column: pa.StructArray) -> Values:
     return Values(value.octets, starts, stops, metadata.octets, metadata.ends[:-1], metadata.ends[1:])
 
 
-def fields(column: pa.StructArray | Values, wanted: Mapping[str, str]) -> dict[str, pa.Array]:
-    """The `wanted` fields, name -> 'string' 'binary' 'bigint' 'int' 'boolean' 'timestamp' 'variant',
-    of a VARIANT column."""
-    values = column if isinstance(column, Values) else values_of(column)
-    found = _found(values, wanted)
-    return {name: _column(kind, found, k, values) for k, (name, kind) in enumerate(wanted.items())}
+class Fields:
+    """Fields of VARIANT objects, which may be absent, read in one pass. `types`: name -> 'string' 'binary' 'bigint'
+    'int' 'boolean' 'timestamp' 'variant'; `containers`: names for `inside`."""
+
+    def __init__(self, values: Values, types: Mapping[str, str], containers: Iterable[str] = ()) -> None:
+        kinds = {**types, **dict.fromkeys(containers, "variant")}
+        self.are_there = values.stops > values.starts
+        self._types, self._places = types, {name: place for place, name in enumerate(kinds)}
+        self._rows = np.flatnonzero(self.are_there)
+        if FEW * len(self._rows) > len(values.starts):
+            self._rows = np.arange(len(values.starts))
+        self._sparse = len(self._rows) < len(values.starts)
+        self._values, self._own = values, values.taken(self._rows) if self._sparse else values
+        self._found = new_fields([kind == "variant" for kind in kinds.values()], len(self._rows))
+        if len(self._rows):
+            names = [name.encode() for name in kinds]
+            keys, ends = np.frombuffer(b"".join(names), np.uint8), np.cumsum([len(name) for name in names])
+            read_fields(*self._own, keys, ends, new_dictionary_cache(), self._found)
+
+    def column(self, name: str) -> pa.Array:
+        """A field of all rows."""
+        column = _column(self._types[name], self._found, self._places[name], self._own)
+        if not self._sparse:
+            return column
+        return picked(column, self._in_all(np.arange(len(self._rows)), -1))
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The fields of `types`."""
+        return {name: self.column(name) for name in self._types}
+
+    def numbers(self, name: str, null: int) -> NDArray[np.int64]:
+        """Numbers, or 0 and 1 for truth values; `null` where there is none."""
+        place, type_ = self._places[name], self._types[name]
+        numbers = self._found.numbers[place]
+        valid = self._found.kinds[place] == (BOOLEAN if type_ == "boolean" else NUMBER)
+        if type_ == "int":
+            valid &= (numbers >= INT32.min) & (numbers <= INT32.max)
+        return self._in_all(np.where(valid, numbers, null), null)
+
+    def inside(self, name: str) -> Values:
+        """The values of a container."""
+        place = self._found.whole_of[self._places[name]]
+        starts = self._in_all(self._found.whole_at[place], 0)
+        return self._values.at(starts, starts + self._in_all(self._found.whole_size[place], 0))
+
+    def of(self, rows: NDArray[np.int64], names: Iterable[str]) -> dict[str, pa.Array]:
+        """Some fields of these rows."""
+        return fields(self._values.taken(rows), {name: self._types[name] for name in names})
+
+    def _in_all(self, values: NDArray[np.int64], null: int) -> NDArray[np.int64]:
+        """The values of the rows that were read, among all rows."""
+        if not self._sparse:
+            return values
+        every = np.full(len(self.are_there), null, values.dtype)
+        every[self._rows] = values
+        return every
+
+
+def fields(column: pa.StructArray | Values, types: Mapping[str, str]) -> dict[str, pa.Array]:
+    """The fields of a VARIANT column with these types (see `Fields`)."""
+    return Fields(column if isinstance(column, Values) else values_of(column), types).columns()
 
 
 def inside(values: Values, name: str) -> Values:
     """The values of field `name`."""
-    return fields_and_insides(values, {}, (name,))[1][name]
-
-
-def fields_and_insides(
-    values: Values, wanted: Mapping[str, str], containers: Sequence[str]
-) -> tuple[dict[str, pa.Array], dict[str, Values]]:
-    """The results of `fields` for `wanted` and of `inside` for each of `containers`, in one pass."""
-    kinds = {**wanted, **dict.fromkeys(containers, "variant")}
-    found = _found(values, kinds)
-    columns, insides = {}, {}
-    for k, name in enumerate(kinds):
-        if name in wanted:
-            columns[name] = _column(wanted[name], found, k, values)
-        if name in containers:
-            at = found.whole_at[found.whole_of[k]]
-            insides[name] = values.at(at, at + found.whole_size[found.whole_of[k]])
-    return columns, insides
+    return Fields(values, {}, (name,)).inside(name)
 
 
 def are_objects(values: Values) -> NDArray[np.bool_]:
@@ -160,17 +201,7 @@ def read_as(values: Values, kinds: Sequence[str]) -> tuple[NDArray[np.uint8], di
     return found.kinds[0], {kind: _column(kind, found, 0, values) for kind in kinds}
 
 
-def _found(values: Values, wanted: Mapping[str, str]) -> Fields:
-    names = [name.encode() for name in wanted]
-    keys = np.frombuffer(b"".join(names), np.uint8)
-    key_ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-    found = new_fields([kind == "variant" for kind in wanted.values()], len(values.starts))
-    if (values.stops > values.starts).any():
-        read_fields(*values, keys, key_ends, new_dictionary_cache(), found)
-    return found
-
-
-def _column(kind: str, found: Fields, k: int, values: Values) -> pa.Array:
+def _column(kind: str, found: reading.Fields, k: int, values: Values) -> pa.Array:
     kinds, numbers = found.kinds[k], found.numbers[k]
     if kind != "variant" and not kinds.any():
         return pa.nulls(len(kinds), TYPES[kind])

@@ -22,7 +22,7 @@ from codec.checks.records_1_0 import Rows as Rows1_0
 from codec.checks.state import NONE, State, new_state, with_room
 from codec.conversation.sessions.semantics import COORDINATES, COORDINATOR
 from codec.sides import SIDES
-from udfs.arrow.fields import Values, are_objects, counted, elements, fields, fields_and_insides, texts, values_of
+from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, texts, values_of
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, places_where
 from udfs.arrow.types import arrow_schema
@@ -134,26 +134,20 @@ def odd_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
     """Columns of performatives for the kernels."""
-    arguments, within = fields_and_insides(values_of(methods["arguments"]), OF_1_0, INSIDE_1_0)
-    ends = {name: fields_and_insides(within[name], TERMINUS, ("outcomes",)) for name in ("source", "target")}
-    state = fields_and_insides(within["state"], {"type": "string", "txn_id": "binary"}, ("outcome",))
-    kind = pc.if_else(
-        pa.array(is_among(state[0]["type"], TRANSACTIONAL)),
-        fields(state[1]["outcome"], {"type": "string"})["type"],
-        state[0]["type"],
-    )
-    transaction = pc.coalesce(methods["discharged"], state[0]["txn_id"])
-    receives = integers(arguments["role"], null=NONE)
+    arguments = Fields(values_of(methods["arguments"]), OF_1_0, INSIDE_1_0)
+    within = {name: arguments.inside(name) for name in INSIDE_1_0}
+    source, target = (Fields(within[name], TERMINUS, ("outcomes",)) for name in ("source", "target"))
+    state = Fields(within["state"], {"type": "string", "txn_id": "binary"}, ("outcome",))
+    states, tag = state.column("type"), arguments.column("delivery_tag")
+    settled_in = fields(state.inside("outcome"), {"type": "string"})["type"]
+    kind = pc.if_else(pa.array(is_among(states, TRANSACTIONAL)), settled_in, states)
+    transaction = pc.coalesce(methods["discharged"], state.column("txn_id"))
+    receives = arguments.numbers("role", NONE)
     is_source = receives == 1  # a receiver asks for the address of the source
-    dynamic, addressed = (
-        np.where(is_source, there["source"], there["target"])
-        for there in (
-            {name: integers(end[0]["dynamic"], null=0) for name, end in ends.items()},
-            {name: is_there(end[0]["address"]).astype(np.int64) for name, end in ends.items()},
-        )
-    )
+    dynamic = np.where(is_source, source.numbers("dynamic", 0), target.numbers("dynamic", 0))
+    addressed = np.where(is_source, *(is_there(terminus.column("address")) for terminus in (source, target)))
     numbers = {
-        name: integers(arguments[name], null=NONE)
+        name: fixed(arguments.numbers(name, NONE))
         for name, type_ in OF_1_0.items()
         if type_ != "binary" and name not in ("available", "role")
     }
@@ -163,34 +157,35 @@ def rows_1_0(methods: pa.RecordBatch) -> Rows1_0:
         size=integers(methods["size"]),
         payload_size=integers(methods["payload_size"]),
         error=fixed(are_objects(within["error"]).astype(np.int64)),
-        link_name=fixed(hashed(arguments["name"])),
-        is_receiver=receives,
+        link_name=fixed(hashed(arguments.column("name"))),
+        is_receiver=fixed(receives),
         has_source=fixed(are_objects(within["source"]).astype(np.int64)),
         has_target=fixed(are_objects(within["target"]).astype(np.int64)),
-        dynamic=fixed(dynamic.astype(np.int64)),
+        dynamic=fixed(dynamic),
         addressed=fixed(addressed.astype(np.int64)),
-        outcomes=fixed(_outcomes(ends["source"][1]["outcomes"])),
+        outcomes=fixed(_outcomes(source.inside("outcomes"))),
         unsettled=fixed((within["unsettled"].stops > within["unsettled"].starts + 1).astype(np.int64)),
         link_fields=fixed(_any_there(arguments, "delivery_count", "link_credit", "available")),
-        tag=fixed(hashed(arguments["delivery_tag"])),
-        tag_size=fixed(pc.binary_length(arguments["delivery_tag"]).cast(pa.int64()).fill_null(NONE).to_numpy()),
-        state=fixed(_bits(kind, OUTCOMES, is_there(state[0]["type"]))),
+        tag=fixed(hashed(tag)),
+        tag_size=fixed(pc.binary_length(tag).cast(pa.int64()).fill_null(NONE).to_numpy()),
+        state=fixed(_bits(kind, OUTCOMES, is_there(states))),
         transaction=fixed(np.where(is_there(transaction), hashed(transaction), 0)),
         coordinates=fixed(numbered(methods["transaction_command"], COORDINATES)),
-        coordinator=fixed(is_among(ends["target"][0]["type"], COORDINATOR).astype(np.int64)),
+        coordinator=fixed(is_among(target.column("type"), COORDINATOR).astype(np.int64)),
         **numbers,
     )
 
 
 def rows_0_10(methods: pa.RecordBatch) -> Rows0_10:
     """Columns of controls and commands for the kernels."""
-    arguments, within = fields_and_insides(values_of(methods["arguments"]), OF_0_10, SETS)
-    range_at, range_first, range_last = _ranges(within["commands"], within["transfers"])
+    arguments = Fields(values_of(methods["arguments"]), OF_0_10, SETS)
+    range_at, range_first, range_last = _ranges(arguments.inside("commands"), arguments.inside("transfers"))
     readable = _readable(methods)
     name = np.where(readable, numbered(methods["name"], v0_10.NAMES), 0)
-    xid = pc.if_else(arguments["xid"].is_valid(), arguments["xid"].field("value"), pa.scalar(None, pa.binary()))
-    keys = {"key": pc.coalesce(xid, arguments["name"]), "destination": arguments["destination"]}
-    numbers = {column: integers(arguments[column], null=NONE) for column in NUMBERS_0_10}
+    xid = arguments.column("xid")
+    xid = pc.if_else(xid.is_valid(), xid.field("value"), pa.scalar(None, pa.binary()))
+    keys = {"key": pc.coalesce(xid, arguments.column("name")), "destination": arguments.column("destination")}
+    numbers = {column: fixed(arguments.numbers(column, NONE)) for column in NUMBERS_0_10}
     return Rows0_10(
         **_common_columns(methods),
         channel_max=integers(methods["agreed_channel_max"], null=NONE),
@@ -227,8 +222,8 @@ def _ranges(*sets: Values) -> tuple[Integers, Integers, Integers]:
         starts, stops = np.where(there, starts, others.starts), np.where(there, stops, others.stops)
     arrays = sets[0].at(starts, stops)
     counts = counted(arrays)
-    each = fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint"})
-    first, last = (integers(each[name], null=NONE) for name in ("lower", "upper"))
+    each = Fields(elements(arrays, counts), {"lower": "bigint", "upper": "bigint"})
+    first, last = (fixed(each.numbers(name, NONE)) for name in ("lower", "upper"))
     return np.concatenate([[0], np.cumsum(counts)]), first, last
 
 
@@ -274,10 +269,8 @@ def _readable(methods: pa.RecordBatch) -> NDArray[np.bool_]:
     return is_there(methods["arguments"]) & ~is_among(methods["status"], "partial")
 
 
-def _any_there(arguments: dict[str, pa.Array], *names: str) -> Integers:
-    there = np.zeros(len(arguments[names[0]]), bool)
-    for name in names:
-        there |= is_there(arguments[name])
+def _any_there(arguments: Fields, *names: str) -> Integers:
+    there: NDArray[np.bool_] = np.logical_or.reduce([is_there(arguments.column(name)) for name in names])
     return there.astype(np.int64)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from udfs.arrow.fields import fields, fields_and_insides, inside, values_of
+from udfs.arrow.fields import Fields, fields, inside, values_of
 from udfs.arrow.rows import is_among, is_there, one_of, picked, places_where, taken, truth_of, with_parts
 from udfs.arrow.types import arrow_schema, bound
 
@@ -101,12 +101,14 @@ def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, types_by: QueueTy
         at = np.flatnonzero(is_among(names, name))
         if len(at):
             values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
-            is_passive, inner = fields_and_insides(values, {"passive": "boolean"}, ("arguments",))
-            types = fields(inner["arguments"], {argument: "string" if implied_type is None else "variant"})[argument]
+            declared = Fields(values, {"passive": "boolean"}, ("arguments",))
+            types = fields(declared.inside("arguments"), {argument: "string" if implied_type is None else "variant"})[
+                argument
+            ]
             if implied_type is not None:
                 types = pc.if_else(is_there(types), implied_type, None)
             if not passive:  # such a declaration changes nothing
-                types = pc.if_else(truth_of(is_passive["passive"]), None, types)
+                types = pc.if_else(truth_of(declared.column("passive")), None, types)
             mask = np.zeros(len(chosen), bool)
             mask[at] = True
             found = pc.replace_with_mask(found, pa.array(mask), types.cast(pa.string()))

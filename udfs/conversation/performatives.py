@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +14,8 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, VERSIONS, compiled_roles, outcome_numbers
 from codec.conversation.sessions.state import NONE, Rows
 from codec.sides import SIDES
-from codec.variant.reading import BOOLEAN, NUMBER, TEXT, new_dictionary_cache, new_fields, read_fields
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.fields import (
-    INT32,
-    TYPES,
-    Values,
-    are_objects,
-    counted,
-    elements,
-    fields,
-    hexed,
-    taken,
-    texts_of,
-    valid_utf8,
-    values_of,
-)
+from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hexed, valid_utf8, values_of
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, picked, values_cut
 from udfs.conversation.frames import Losses, performative_frames
 from udfs.conversation.properties import as_text
@@ -62,66 +46,6 @@ STATES = tuple(OUTCOME_OF)
 _ROLES = compiled_roles()
 _OUTCOME_OF = outcome_numbers(STATES)
 _BY_NAME = outcome_numbers(NAMES)
-_KINDS = {"string": TEXT, "binary": TEXT, "bigint": NUMBER, "int": NUMBER, "boolean": BOOLEAN}
-
-
-class Fields:
-    """Fields of VARIANT objects (`types` by name, of `udfs.arrow.fields`; `containers` for `inside`), which may be
-    absent: numbers for kernels, texts as Arrow columns. Only rows with a value are read."""
-
-    def __init__(self, values: Values, types: Mapping[str, str], containers: Sequence[str] = ()) -> None:
-        self.are_there = values.stops > values.starts
-        self._values, self._types = values, types
-        self._places = {name: place for place, name in enumerate(dict.fromkeys((*types, *containers)))}
-        self._rows = np.flatnonzero(self.are_there)
-        own = values if len(self._rows) == len(values.starts) else values.taken(self._rows)
-        names = [name.encode() for name in self._places]
-        self._found = new_fields([name in containers for name in self._places], len(self._rows))
-        if len(self._rows):
-            ends = np.cumsum([len(name) for name in names], dtype=np.int64)
-            keys = np.frombuffer(b"".join(names), np.uint8)
-            read_fields(*own, keys, ends, new_dictionary_cache(), self._found)
-
-    def _in_rows(self, values: NDArray[Any], null: int = 0) -> NDArray[Any]:
-        """The values of rows that were read, among all rows."""
-        if len(values) == len(self.are_there):
-            return values
-        every = np.full(len(self.are_there), null, values.dtype)
-        every[self._rows] = values
-        return every
-
-    def _valid(self, name: str) -> NDArray[np.bool_]:
-        """Which of the rows that were read have a value of the field's type."""
-        place, kind = self._places[name], self._types[name]
-        valid: NDArray[np.bool_] = self._found.kinds[place] == _KINDS[kind]
-        if kind == "int":
-            numbers = self._found.numbers[place]
-            valid &= (numbers >= INT32.min) & (numbers <= INT32.max)
-        return valid
-
-    def numbers(self, name: str, null: int = NONE) -> Integers:
-        """Numbers, or 0 and 1 for truth values; `null` where there is none."""
-        return self._in_rows(np.where(self._valid(name), self._found.numbers[self._places[name]], null), null)
-
-    def texts(self, name: str) -> pa.Array:
-        """Texts, or octets, else null."""
-        valid = self._valid(name)
-        if not valid.any():
-            return pa.nulls(len(self.are_there), TYPES[self._types[name]])
-        place, valid = self._places[name], self._in_rows(valid)
-        where, sizes = (self._in_rows(part[place]) for part in (self._found.numbers, self._found.sizes))
-        octets = taken(self._values.octets, where, sizes, valid)
-        return texts_of(octets) if self._types[name] == "string" else octets
-
-    def inside(self, name: str) -> Values:
-        """The values of a container."""
-        place = self._found.whole_of[self._places[name]]
-        starts = self._in_rows(self._found.whole_at[place])
-        return self._values.at(starts, starts + self._in_rows(self._found.whole_size[place]))
-
-    def of(self, rows: Integers, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Some fields of these rows as Arrow columns."""
-        return fields(self._values.taken(rows), {name: self._types[name] for name in names})
 
 
 @dataclass(frozen=True)
@@ -147,29 +71,29 @@ class Performatives:
         errors = arguments.inside("error")
         error = Fields(errors, ERROR)
         operation = Fields(Fields(self.properties, {}, ("body",)).inside("body"), OPERATION)
-        states = numbered(state.texts("type"), (*STATES, semantics.TRANSACTIONAL))
+        states = numbered(state.column("type"), (*STATES, semantics.TRANSACTIONAL))
         transactional = states > len(STATES)
         excepts = self._named("refuses")
         texts = {
             "session_name": self._session_names(arguments),
-            "condition": error.texts("condition"),
-            "description": pc.if_else(pa.array(excepts), arguments.texts("description"), error.texts("description")),
-            "link_name": arguments.texts("name"),
-            "source_address": source.texts("address"),
-            "target_address": target.texts("address"),
-            "destination": arguments.texts("destination"),
-            "queue": arguments.texts("queue"),
+            "condition": error.column("condition"),
+            "description": pc.if_else(pa.array(excepts), arguments.column("description"), error.column("description")),
+            "link_name": arguments.column("name"),
+            "source_address": source.column("address"),
+            "target_address": target.column("address"),
+            "destination": arguments.column("destination"),
+            "queue": arguments.column("queue"),
             "filters": objects_as_text(source.inside("filter")),
         }
-        distribution = source.texts("distribution_mode")
-        number = arguments.numbers("delivery_id")
+        distribution = source.column("distribution_mode")
+        number = arguments.numbers("delivery_id", NONE)
         numbers = {
             "copies": np.where(is_there(distribution), is_among(distribution, semantics.COPY), NONE),
-            "code": np.where(excepts, arguments.numbers("error_code"), arguments.numbers("code")),
-            "number": np.where(number == NONE, arguments.numbers("command_id"), number),
-            "is_receiver": arguments.numbers("role"),
+            "code": np.where(excepts, arguments.numbers("error_code", NONE), arguments.numbers("code", NONE)),
+            "number": np.where(number == NONE, arguments.numbers("command_id", NONE), number),
+            "is_receiver": arguments.numbers("role", NONE),
             **{
-                each: arguments.numbers(each)
+                each: arguments.numbers(each, NONE)
                 for each in (
                     "remote_channel", "incoming_window", "outgoing_window", "handle", "snd_settle_mode",
                     "rcv_settle_mode", "initial_delivery_count", "settled", "aborted", "delivery_count", "link_credit",
@@ -181,15 +105,15 @@ class Performatives:
             "readable": arguments.are_there,
             "error": excepts | are_objects(errors),
             "source": are_objects(arguments.inside("source")),
-            "coordinates": is_among(operation.texts("type"), *semantics.COORDINATES),
-            "coordinator": is_among(target.texts("type"), semantics.COORDINATOR),
-            "no_accept": arguments.numbers("accept_mode") == semantics.NO_ACCEPT,
+            "coordinates": is_among(operation.column("type"), *semantics.COORDINATES),
+            "coordinator": is_among(target.column("type"), semantics.COORDINATOR),
+            "no_accept": arguments.numbers("accept_mode", NONE) == semantics.NO_ACCEPT,
         }
         key, ends = self._transactions(begins, transactional, state, operation, sender)
         outcome, about, final = self._outcomes(state, states, sender)
         range_at, range_first, range_last = self._ranges()
-        receiver = np.where((sender == 0) != (arguments.numbers("role") == 1), 1, 0)
-        default = numbered(Fields(source.inside("default_outcome"), TYPE).texts("type"), STATES)
+        receiver = np.where((sender == 0) != (arguments.numbers("role", NONE) == 1), 1, 0)
+        default = numbered(Fields(source.inside("default_outcome"), TYPE).column("type"), STATES)
         found = numbers | truths | {
             "sender": sender, "name": name, "default_outcome": _OUTCOME_OF[default, receiver], "about": about,
             "outcome": outcome, "final": final, "key": key, "ends": ends, "range_at": range_at,
@@ -223,7 +147,7 @@ class Performatives:
         opens = self._named("opens_session")
         if not opens.any():
             return pa.nulls(len(opens), pa.string())
-        return valid_utf8(pc.if_else(pa.array(opens), arguments.texts("name"), pa.scalar(None, pa.string())))
+        return valid_utf8(pc.if_else(pa.array(opens), arguments.column("name"), pa.scalar(None, pa.string())))
 
     def _transactions(
         self, begins: NDArray[np.bool_], transactional: NDArray[np.bool_], state: Fields, operation: Fields,
@@ -236,17 +160,17 @@ class Performatives:
         ends = _ROLES["ends_transaction"][self.names]
         by_client = self._named("states_outcome") & (sender == 0)
         inside_one = transactional & (begins | by_client)
-        discharges = is_among(operation.texts("type"), semantics.DISCHARGE)
+        discharges = is_among(operation.column("type"), semantics.DISCHARGE)
         on_branch = self._named("names_branch")
         if not (inside_one | discharges | on_branch).any():
             return np.zeros(len(begins), np.int64), ends
-        named = pc.if_else(pa.array(inside_one), state.texts("txn_id"), pa.scalar(None, pa.binary()))
-        named = pc.if_else(pa.array(discharges & ~inside_one), operation.texts("txn_id"), named)
+        named = pc.if_else(pa.array(inside_one), state.column("txn_id"), pa.scalar(None, pa.binary()))
+        named = pc.if_else(pa.array(discharges & ~inside_one), operation.column("txn_id"), named)
         branch = fields(self.arguments.inside("xid"), BRANCH)
         parts = (branch["format"].cast(pa.string()), hexed(branch["global_id"]), hexed(branch["branch_id"]))
         whole = pc.binary_join_element_wise(*(part.fill_null("") for part in parts), " ")
         key = self.texts.of(pc.if_else(pa.array(on_branch), whole, hexed(named)))
-        result = np.where(operation.numbers("fail") == 1, semantics.ROLLS_BACK, semantics.COMMITS)
+        result = np.where(operation.numbers("fail", NONE) == 1, semantics.ROLLS_BACK, semantics.COMMITS)
         return key, np.where(discharges & begins, result, ends)
 
     def _outcomes(self, state: Fields, states: Integers, sender: Integers) -> tuple[Integers, Integers, Integers]:
@@ -255,13 +179,13 @@ class Performatives:
         A disposition by the receiver settles messages of the other side, one by the sender its own.
         """
         arguments, disposes = self.arguments, self._named("states_outcome")
-        settled_in = numbered(Fields(state.inside("outcome"), TYPE).texts("type"), STATES)
+        settled_in = numbered(Fields(state.inside("outcome"), TYPE).column("type"), STATES)
         terminal = np.where(states > len(STATES), settled_in, states)
-        role = arguments.numbers("role")
+        role = arguments.numbers("role", NONE)
         by_name = _BY_NAME[self.names, sender]
         outcome = np.where(disposes, np.where(role == 1, _OUTCOME_OF[terminal, sender], 0), by_name)
         unroutable = self._named("may_return") & (sender == 1)
-        unroutable &= np.isin(arguments.numbers("code"), semantics.UNROUTABLE)
+        unroutable &= np.isin(arguments.numbers("code", NONE), semantics.UNROUTABLE)
         status = Fields(arguments.inside("value"), {"status": "int"}).numbers("status", null=semantics.SUCCESS)
         failed = self._named("reports_status") & (status != semantics.SUCCESS)
         outcome = np.where(unroutable, semantics.OUTCOMES.index("returned") + 1, outcome)
@@ -274,8 +198,8 @@ class Performatives:
         arguments, completes = self.arguments, self._named("completes")
         sets = completes | self._named("names_transfers")
         disposes = self._named("states_outcome")
-        command = arguments.numbers("command_id")
-        first, last = arguments.numbers("first"), arguments.numbers("last")
+        command = arguments.numbers("command_id", NONE)
+        first, last = arguments.numbers("first", NONE), arguments.numbers("last", NONE)
         last = np.where(disposes, np.where(last == NONE, first, last), command)
         first = np.where(disposes, first, command)
         single = self._named("settles") & ~sets & (first != NONE)
@@ -293,7 +217,7 @@ class Performatives:
         found: list[Integers] = []
         for ends, own in (("lower", first), ("upper", last)):
             numbers = np.full(len(of_sets), NONE)
-            numbers[of_sets] = each.numbers(ends)
+            numbers[of_sets] = each.numbers(ends, NONE)
             numbers[~of_sets] = own[single]
             found.append(numbers)
         return np.concatenate([[0], np.cumsum(counts)]), found[0], found[1]

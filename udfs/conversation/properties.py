@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from codec.variant import decode
 from codec.variant.reading import OTHER, TIME
-from udfs.arrow.fields import Values, are_objects, fields_and_insides, read_as, text_or_hex, values_of
+from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, values_of
 
 Place = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), property, type: of `fields`, or 'any'
 
@@ -28,15 +28,15 @@ def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str,
         plain = {own: kind for own, kind in places.values() if kind not in ("any", "object")}
         inner = {path: part for path, (outer, part) in parts.items() if outer == section}
         containers = [own for own, kind in places.values() if kind in ("any", "object")]
-        columns, insides = fields_and_insides(within[section], plain, (*containers, *inner.values()))
-        within |= {path: insides[part] for path, part in inner.items()}
+        read = Fields(within[section], plain, (*containers, *inner.values()))
+        within |= {path: read.inside(part) for path, part in inner.items()}
         for name, (own, kind) in places.items():
             if kind == "any":
-                found[name] = as_text(insides[own])
+                found[name] = as_text(read.inside(own))
             elif kind == "object":
-                found[name] = pa.array(are_objects(insides[own]))
+                found[name] = pa.array(are_objects(read.inside(own)))
             else:
-                found[name] = columns[own]
+                found[name] = read.column(own)
     return found
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from codec.sides import SIDES
 from codec.variant import decode
 from codec.variant.reading import ABSENT, NUMBER, TEXT
-from udfs.arrow.fields import TYPES, Values, fields, fields_and_insides, inside, read_as, values_of
+from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls
 
@@ -89,16 +89,13 @@ class Handshake:
         blocks = np.array([-1, *map(int, self.blocks.values())])
         columns["blocks"] = _known(blocks[numbered(frames["name"], tuple(self.blocks))], -1)
         closes = pa.array(is_among(frames["name"], *self.closes))
-        values = values_of(frames["arguments"])
-        error = inside(values, "error")
+        arguments = Fields(values_of(frames["arguments"]), {"reply_code": "int", "reply_text": "string"}, ("error",))
+        error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
         close = {
             "close_initiator": frames["sender"].cast(pa.string()),
-            "close_code": fields(values, {"reply_code": "int"})["reply_code"],
-            "close_reply_text": fields(values, {"reply_text": "string"})["reply_text"],
-            **{
-                f"close_{name}": of
-                for name, of in fields(error, {"condition": "string", "description": "string"}).items()
-            },
+            "close_code": arguments.column("reply_code"),
+            "close_reply_text": arguments.column("reply_text"),
+            **{f"close_{name}": of for name, of in error.columns().items()},
         }
         columns |= {name: pc.if_else(closes, of, pa.scalar(None, of.type)) for name, of in close.items()}
         return pa.table(columns)
@@ -155,10 +152,10 @@ def _value(values: Values, place: Place, kind: str, whole: NDArray[np.bool_]) ->
     for name in place.path[:-1]:
         values = inside(values, name)
     (name,) = place.path[-1:]
-    columns, insides = fields_and_insides(values, {name: kind}, (name,))
-    found = columns[name]
+    read = Fields(values, {name: kind}, (name,))
+    found = read.column(name)
     if kind != "variant" and found.null_count:
-        found = _converted(insides[name], found, kind)
+        found = _converted(read.inside(name), found, kind)
     if place.default is not None:
         found = pc.if_else(pa.array(there & ~is_there(found)), place.default, found)
     return found
