@@ -40,6 +40,7 @@ KNOWN = {
 OPENS_CHANNEL = ("channel.open",)
 OPENED_CHANNEL = ("channel.open-ok",)
 CLOSES_CHANNEL = ("channel.close",)
+CLOSED_CHANNEL = ("channel.close-ok",)
 CONNECTION_CHANNEL = dict.fromkeys(CLASSIC_VERSIONS, "0")
 SESSION_VERSIONS = ("0-10", "1.0")  # their channels carry sessions
 MODES = {"confirm.select": "confirm", "tx.select": "tx", "dtx.select": "dtx"}
@@ -203,6 +204,7 @@ def method_roles() -> MethodRoles:
             "opens_channel": int(name in OPENS_CHANNEL),
             "opened_channel": int(name in OPENED_CHANNEL),
             "closes_channel": int(name in CLOSES_CHANNEL),
+            "closed_channel": int(name in CLOSED_CHANNEL),
             "mode": number("modes", MODES.get(name)),
             "proves_mode": number("modes", PROVES_MODE.get(name)),
             "ends_transaction": number("transactions", TRANSACTION_ENDS.get(name)),

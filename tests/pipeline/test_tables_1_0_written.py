@@ -140,6 +140,13 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(1, payload=whole[:9], more=True) + moved(1, payload=b"", first=False, aborted=True))
     wire.add(CLIENT, moved(2))
 
+    # Settled with the first transfer; a delivery may still be given up until the last one (2.7.5).
+    wire = wires["settled early"] = sending()
+    wire.add(CLIENT, moved(0, payload=whole[:9], more=True, settled=True) + moved(0, payload=whole[9:], first=False))
+    wire.add(CLIENT, moved(1, payload=whole[:9], more=True, settled=True))
+    wire.add(CLIENT, moved(1, payload=b"", first=False, aborted=True))
+    wire.add(CLIENT, moved(2, payload=whole[:9], more=True, settled=True))
+
     # Either side may say how the source hands out messages; the server, whose it is, decides.
     wire = wires["browsing"] = opened()
     for handle, (asked, said) in enumerate([("copy", ""), ("copy", "move"), ("move", "copy"), ("", "")]):
@@ -208,6 +215,24 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(DECLARED, b"T")))
     wire.add(CLIENT, moved(3, within=b"T") + moved(4, 1, payload=discharge()))
     wire.add(SERVER, disposed(RECEIVES, 3, 4, outcome=state(ACCEPTED)))
+
+    # What the server sent before it answered the end is lost.
+    wire = wires["lost end"] = sending()
+    wire.add(CLIENT, moved(0) + frame(performative(END)))
+    wire.lose(SERVER, len(disposed(RECEIVES, 0, outcome=state(ACCEPTED)) + frame(performative(END))))
+    give_up(wire, SERVER)
+    wire.add(SERVER, frame(b""))
+
+    # Neither begin was captured, and the sides have given the session different numbers.
+    wire = wires["other numbers"] = Wire()
+    for side, channel in ((CLIENT, 0), (SERVER, 5)):
+        wire.add(side, HEADER + OPEN)
+        wire.lose(side, len(begin(None if side == CLIENT else 0, channel)))
+    for side in (CLIENT, SERVER):
+        give_up(wire, side)
+        wire.add(side, frame(b"") * 2)
+    wire.add(CLIENT, moved(0))
+    wire.add(SERVER, frame(performative(DISPOSITION_CODE, RECEIVES, uint(0), None, True, state(REJECTED)), 5))
 
     # Without the begin of the server nothing tells which of its channels answers that of the client.
     wire = wires["lost begin"] = Wire()
@@ -279,6 +304,19 @@ def test_a_delivery_may_settle_itself_late_or_be_given_up(written: Written) -> N
         ("aborted", False, None, first + 2, first + 3),
         ("unsettled", True, 1, first + 4, first + 4),
     ]
+
+
+def test_a_delivery_that_was_settled_early_may_be_given_up(written: Written) -> None:
+    rows = written.rows("messages", "settled early", "outcome", "complete")
+    assert rows == [("presettled", True), ("aborted", False), ("presettled", False)]
+
+
+def test_what_may_have_been_settled_before_a_lost_end_is_unknown(written: Written) -> None:
+    assert written.rows("messages", "lost end", "outcome") == [("unknown",)]
+
+
+def test_sessions_of_two_numbers_without_a_begin_are_not_told_to_be_one(written: Written) -> None:
+    assert written.rows("messages", "other numbers", "channel", "outcome") == [(0, "unknown")]
 
 
 def test_a_transaction_that_is_rolled_back_settles_nothing(written: Written) -> None:

@@ -161,6 +161,24 @@ def nack_of_many_behind_a_loss() -> Script:
     return script
 
 
+def ack_may_be_lost_before_a_close_ok() -> Script:
+    """The server has closed the channel; what the client sent until then, its close-ok included, is lost."""
+    script = consuming()
+    script.deliver(1)  # 5
+    script.server("channel.close", reply_code=404, reply_text="no", class_id=0, method_id=0)  # 8
+    script.gap("client")  # 9
+    return script
+
+
+def channel_reopened_without_a_close_ok() -> Script:
+    """Nothing shows that the server had closed it, so nothing shows what it had confirmed."""
+    script = confirming()
+    script.publish()  # 5
+    script.client("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)  # 8
+    script.asks("channel.open")
+    return script
+
+
 def loss_of_the_wrong_side() -> Script:
     script = consuming()
     script.deliver(1)  # 5
@@ -276,7 +294,8 @@ SCRIPTS = (
     cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
     ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
     recover_crossed_by_a_delivery, ack_of_many_behind_a_loss, nack_of_many_behind_a_loss,
-    nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost, loss_of_the_wrong_side,
+    nothing_to_acknowledge, consumer_not_captured, ack_may_be_lost,
+    ack_may_be_lost_before_a_close_ok, channel_reopened_without_a_close_ok, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
     ack_rolled_back_then_committed, commit_without_answer,
@@ -305,6 +324,8 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     "nothing_to_acknowledge": [(5, "presettled", None), (9, "presettled", None), (13, "unsettled", None)],
     "consumer_not_captured": [(1, "acked", 7), (4, "unknown", None)],
     "ack_may_be_lost": [(5, "unknown", None)],
+    "ack_may_be_lost_before_a_close_ok": [(5, "unknown", None)],
+    "channel_reopened_without_a_close_ok": [(5, "unknown", None)],
     "ack_of_many_behind_a_loss": [(5, "unknown", None), (8, "acked", 15), (12, "acked", 16)],
     "nack_of_many_behind_a_loss": [(5, "unknown", None), (9, "nacked", 12)],
     "loss_of_the_wrong_side": [(5, "unsettled", None)],

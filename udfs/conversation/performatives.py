@@ -27,12 +27,11 @@ FRAME_COLUMNS = (
 ARGUMENTS = {
     "name": "string", "remote_channel": "int", "handle": "bigint", "role": "boolean", "snd_settle_mode": "int",
     "rcv_settle_mode": "int", "initial_delivery_count": "bigint", "delivery_id": "bigint", "delivery_tag": "binary",
-    "message_format": "bigint", "settled": "boolean", "resume": "boolean", "aborted": "boolean", "first": "bigint",
-    "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint", "incoming_window": "bigint",
-    "outgoing_window": "bigint", "command_id": "bigint", "destination": "string", "queue": "string",
-    "accept_mode": "int", "acquire_mode": "int",
-    "exclusive": "boolean", "flow_mode": "int", "unit": "int", "value": "bigint", "code": "int",
-    "error_code": "int", "description": "string",
+    "message_format": "bigint", "settled": "boolean", "more": "boolean", "resume": "boolean", "aborted": "boolean",
+    "first": "bigint", "last": "bigint", "delivery_count": "bigint", "link_credit": "bigint",
+    "incoming_window": "bigint", "outgoing_window": "bigint", "command_id": "bigint", "destination": "string",
+    "queue": "string", "accept_mode": "int", "acquire_mode": "int", "exclusive": "boolean", "flow_mode": "int",
+    "unit": "int", "value": "bigint", "code": "int", "error_code": "int", "description": "string",
 }  # fmt: skip
 CONTAINERS = ("source", "target", "state", "error", "value", "transfers", "commands", "xid")
 SOURCE = {"address": "string", "distribution_mode": "string"}
@@ -96,8 +95,8 @@ class Performatives:
                 each: arguments.numbers(each, NONE)
                 for each in (
                     "remote_channel", "incoming_window", "outgoing_window", "handle", "snd_settle_mode",
-                    "rcv_settle_mode", "initial_delivery_count", "settled", "aborted", "delivery_count", "link_credit",
-                    "exclusive", "acquire_mode", "flow_mode", "unit", "value",
+                    "rcv_settle_mode", "initial_delivery_count", "settled", "more", "aborted", "delivery_count",
+                    "link_credit", "exclusive", "acquire_mode", "flow_mode", "unit", "value",
                 )
             },
         }  # fmt: skip

@@ -12,7 +12,6 @@ from codec.conversation.channels.links import LINK_CHANNEL_SHIFT, LINK_KEY, TYPE
 from codec.conversation.channels.state import (
     DECLARED,
     EPOCH,
-    HEARD,
     LINK,
     LINKS,
     NONE,
@@ -31,7 +30,7 @@ from codec.conversation.states import NUMBERS, Integers, Layout, Parts
 from codec.hashes.keyed import empty, put
 
 NO_FRAME = np.iinfo(np.int64).max
-CELLS = HEARD + 1  # of `State.numbers`
+CELLS = DECLARED + 1  # of `State.numbers`
 PARTS = {
     "numbers": NUMBERS, "touched": NUMBERS, "slots": SLOT, "keys": NUMBERS, "values": NUMBERS,
     "request_queues": REQUEST_QUEUE, "requests": REQUEST, "links": LINK, "pendings": PENDING, "declared": NUMBERS,

@@ -21,8 +21,8 @@ NONE = -1
 
 # What a method does: one row a name, row 0 does nothing.
 ROLE = blank(
-    "operation reply_group is_request is_reply opens_channel opened_channel closes_channel mode proves_mode "
-    "ends_transaction declares opens_link closes_link prefetch settles_all outside_transactions"
+    "operation reply_group is_request is_reply opens_channel opened_channel closes_channel closed_channel mode "
+    "proves_mode ends_transaction declares opens_link closes_link prefetch settles_all outside_transactions"
 ).dtype
 CLIENT, SERVER = range(2)
 PUBLISH, DELIVER, GET, RETURN = range(1, 5)
@@ -62,12 +62,11 @@ LINK_ROW = blank(
 ).dtype
 REPLY = blank("connection frame_no reply_frame_no reply_name latency_ns").dtype
 
-# Cells of `State.numbers`; of a pool: the number of records, and the first free one. HEARD: the senders of methods so
-# far, as bits.
+# Cells of `State.numbers`; of a pool: the number of records, and the first free one.
 (
     CONNECTION, STARTED, EPOCH, LOSSES, LOST_CLIENT, LOST_SERVER, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS,
-    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, DECLARED, HEARD,
-) = range(17)  # fmt: skip
+    FREE_REQUEST, LINKS, FREE_LINK, PENDINGS, FREE_PENDING, DECLARED,
+) = range(16)  # fmt: skip
 
 
 class Roles(NamedTuple):
@@ -142,7 +141,7 @@ def new_state() -> State:
     """The state before the first row; only memory of channels in use is touched."""
     return State(
         _pool(SLOT, CHANNELS), np.zeros(CHANNELS, np.int64), new_keyed(), _pool(REQUEST_QUEUE, 0), _pool(REQUEST, 0),
-        _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64), np.zeros(HEARD + 1, np.int64),
+        _pool(LINK, 0), _pool(PENDING, 0), np.zeros(0, np.int64), np.zeros(DECLARED + 1, np.int64),
         NEW_SLOT.view(np.recarray), NEW_LINK.view(np.recarray),
     )  # fmt: skip
 

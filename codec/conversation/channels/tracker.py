@@ -40,7 +40,6 @@ from codec.conversation.channels.state import (
     FREE_LINK,
     FREE_PENDING,
     FREE_REQUEST,
-    HEARD,
     LINKS,
     LOSSES,
     LOSSES_CLIENT,
@@ -79,13 +78,12 @@ def _end_incarnation(s, out, channel, reopened):
     slot, numbers = s.slots[channel], s.numbers
     for kind in (SENT, RECEIVED):
         opened = slot.opened_sent if kind == SENT else slot.opened_received
-        was_heard = numbers[HEARD] >> (SERVER if kind == SENT else CLIENT) & 1
-        if slot.closed and was_heard:
+        if slot.closed >> (SERVER if kind == SENT else CLIENT) & 1:
             lost = slot.lost_server if kind == SENT else slot.lost_client
+        elif reopened != NONE:  # a channel is reopened after both sides have closed it
+            lost = reopened
         else:
             lost = numbers[LOST_SERVER] if kind == SENT else numbers[LOST_CLIENT]
-        if lost == NONE and not was_heard:  # no one can reopen a channel alone
-            lost = reopened
         if opened and lost != NONE:
             _note_unknown(s, out, channel, slot.incarnation, kind, lost, LOWEST, HIGHEST)
     if slot.used:
@@ -117,7 +115,7 @@ def _begin_connection(s, connection):
     numbers[STARTED] = 1
     numbers[EPOCH] += 1
     empty(s.found_by)
-    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, DECLARED, HEARD):
+    for cell in (LOSSES, LOSSES_CLIENT, TOUCHED, REQUEST_QUEUES, REQUESTS, LINKS, PENDINGS, DECLARED):
         numbers[cell] = 0
     for cell in (LOST_CLIENT, LOST_SERVER, FREE_REQUEST, FREE_LINK, FREE_PENDING):
         numbers[cell] = NONE
@@ -146,14 +144,17 @@ def _state_changes(s, rows, i, role, slot):
     if role.prefetch:
         slot.prefetch_count = rows.prefetch_count[i]
         slot.prefetch_size = rows.prefetch_size[i]
-    if role.closes_channel and not slot.closed:
-        slot.closed = 1
+    if role.closes_channel and slot.close_ns == NONE:
         slot.close_ns = rows.ts_ns[i]
         slot.close_sender = rows.sender[i]
         slot.close_code = rows.reply_code[i]
         slot.close_text = rows.reply_text[i]
-        slot.lost_client = numbers[LOST_CLIENT]
-        slot.lost_server = numbers[LOST_SERVER]
+    if role.closes_channel or role.closed_channel:  # until then this side may settle
+        slot.closed |= 1 << rows.sender[i]
+        if rows.sender[i] == CLIENT:
+            slot.lost_client = numbers[LOST_CLIENT]
+        else:
+            slot.lost_server = numbers[LOST_SERVER]
 
 
 @kernel
@@ -336,7 +337,6 @@ def _resolve_doubt(s, role, slot):
 def _row(s, roles, rows, i, out):
     name = rows.name[i]
     role = roles.roles[name]
-    s.numbers[HEARD] |= 1 << rows.sender[i]
     out_of_order = rows.peer_late[i] or rows.late[i]
     if out_of_order and rows.peer_late[i]:
         s.numbers[LOST_SERVER if rows.sender[i] == CLIENT else LOST_CLIENT] = rows.frame_no[i]

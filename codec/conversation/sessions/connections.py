@@ -13,11 +13,11 @@ from codec.conversation.sessions.sessions import ATTACHED, DESTINATION, KIND_SHI
 from codec.conversation.sessions.state import (
     COUNT,
     FIRST,
-    HEARD_SERVER,
     KINDS,
     MAPS,
     NONE,
     STARTED,
+    UNANSWERED,
     SessionRecords,
     growth,
 )
@@ -25,7 +25,7 @@ from codec.conversation.sessions.tracker import follow
 from codec.conversation.states import NUMBERS, ConnectionStates, Integers, Layout, Parts
 from codec.hashes.keyed import empty, put
 
-CELLS = HEARD_SERVER + 1  # of `State.numbers`
+CELLS = UNANSWERED + 1  # of `State.numbers`
 PARTS = {"numbers": NUMBERS, "keys": NUMBERS, "values": NUMBERS, **KINDS}
 (
     OF_NUMBERS, OF_KEYS, OF_VALUES, OF_SESSIONS, OF_LINKS, OF_BINDINGS, OF_ATTACHINGS, OF_MESSAGES, OF_EVENTS,

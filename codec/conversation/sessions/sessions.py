@@ -14,8 +14,6 @@ from codec.conversation.sessions.state import (
     CONNECTION,
     DTX,
     FIRST,
-    HEARD_CLIENT,
-    HEARD_SERVER,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     KEYS,
@@ -99,6 +97,7 @@ def update_session(s, rows, i, role, session, opener):
     """Update the session of row `i`."""
     numbers, ts_ns = s.numbers, rows.ts_ns[i]
     session.losses = losses(numbers)
+    session.senders |= 1 << rows.sender[i]
     session.last_ns = max(session.last_ns, ts_ns)
     if role.listed:
         session.listed = 1
@@ -114,10 +113,12 @@ def update_session(s, rows, i, role, session, opener):
             session.close_sender = rows.sender[i]
         if session.detach_code == NONE:
             session.detach_code = rows.code[i]
-        # The last of the closing frames ends the session: the other side may settle until it has sent its own.
+        # Each side may settle until it has sent its own closing frame.
         session.close_frame = rows.frame_no[i]
-        session.close_client_hidden = numbers[HIDDEN_CLIENT] if numbers[HEARD_CLIENT] else NONE
-        session.close_server_hidden = numbers[HIDDEN_SERVER] if numbers[HEARD_SERVER] else NONE
+        if rows.sender[i] == CLIENT:
+            session.close_client_hidden = numbers[HIDDEN_CLIENT]
+        else:
+            session.close_server_hidden = numbers[HIDDEN_SERVER]
     if role.states_reason and rows.error[i] and not session.failed:
         session.failed = 1
         session.reason_code = rows.code[i]

@@ -18,6 +18,7 @@ from codec.hashes.keyed import with_room as keyed_with_room
 
 NONE = -1
 CLIENT, SERVER, NEITHER = range(3)
+BOTH = 1 << CLIENT | 1 << SERVER  # of `senders`
 UNSETTLED, UNKNOWN, PRESETTLED, ABORTED, CONFIRMED, NACKED, REJECTED = range(1, 8)  # of semantics.OUTCOMES
 SENDER, RECEIVER, SUBSCRIPTION = range(1, 4)  # of semantics.LINK_KINDS
 TX, DTX = 2, 3  # of semantics.MODES
@@ -41,8 +42,8 @@ ROLE = blank(" ".join(ROLE_FIELDS)).dtype
 NEW_SESSION = blank(
     "connection channel incarnation listed opened_losses? opened_ns? name remote_channel? closed_ns? close_sender? "
     "detach_code? reason_code? condition description incoming_window? outgoing_window? mode failed close_frame? "
-    "close_client_hidden close_server_hidden client_hidden server_hidden losses listed_losses last_ns? last_listed_ns? "
-    "tx_key branch named_client? named_server? doubted"
+    "close_client_hidden? close_server_hidden? client_hidden server_hidden losses listed_losses last_ns? "
+    "last_listed_ns? tx_key branch named_client? named_server? doubted senders"
 )
 NEW_LINK = blank(
     "connection session known kind name client_handle? server_handle? client_address server_address client_attached "
@@ -53,7 +54,7 @@ NEW_LINK = blank(
     "starved_ns next?"
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
-NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id?")
+NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
 NEW_ATTACHING = blank("epoch? opener head? tail?")
 NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
@@ -66,11 +67,9 @@ NEW_REFUSAL = blank("connection session command_id")
 EVENT = NEW_EVENT.dtype
 
 # Cells of `State.numbers`. UNANSWERED: sessions of 1.0 that one side has begun, without a begin of the other side.
-# HEARD: whether that side has sent anything so far.
 (
     CONNECTION, STARTED, LOSSES_CLIENT, LOSSES_SERVER, HIDDEN_CLIENT, HIDDEN_SERVER, KEYS, TRANSACTIONS, UNANSWERED,
-    HEARD_CLIENT, HEARD_SERVER,
-) = range(11)  # fmt: skip
+) = range(9)  # fmt: skip
 
 
 class Rows(NamedTuple):
@@ -117,6 +116,7 @@ class Rows(NamedTuple):
     coordinator: np.ndarray
     number: np.ndarray
     settled: np.ndarray
+    more: np.ndarray
     aborted: np.ndarray
     delivery_count: np.ndarray
     link_credit: np.ndarray
@@ -167,7 +167,7 @@ KEYS_A_ROW = 6
 def new_state() -> State:
     """The state before the first row."""
     pools = {name: new_pool(record) for name, record in NEW_RECORDS.items()}
-    return State(found_by=new_keyed(), numbers=np.zeros(HEARD_SERVER + 1, np.int64), **pools)
+    return State(found_by=new_keyed(), numbers=np.zeros(UNANSWERED + 1, np.int64), **pools)
 
 
 def with_room(state: State, rows: int, ranges: int) -> State:

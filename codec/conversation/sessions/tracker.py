@@ -18,13 +18,12 @@ from codec.conversation.sessions.links import (
 )
 from codec.conversation.sessions.sessions import session_of, transaction_of, update_session
 from codec.conversation.sessions.state import (
+    BOTH,
     CLIENT,
     COMPLETIONS,
     CONNECTION,
     COUNT,
     FIRST,
-    HEARD_CLIENT,
-    HEARD_SERVER,
     HIDDEN_CLIENT,
     HIDDEN_SERVER,
     LOSSES_CLIENT,
@@ -65,7 +64,7 @@ def end_connection(s):
 def _begin_connection(s, connection):
     s.numbers[CONNECTION] = connection
     s.numbers[STARTED] = 1
-    for cell in range(LOSSES_CLIENT, HEARD_SERVER + 1):
+    for cell in range(LOSSES_CLIENT, UNANSWERED + 1):
         s.numbers[cell] = 0
     s.bindings.cells[COUNT] = 0
     s.attachings.cells[COUNT] = 0
@@ -82,6 +81,7 @@ def _on_handle(s, rows, i, role, place, session, key, begins):
     if begins:
         binding.delivery_frame = rows.frame_no[i]
         binding.delivery_id = rows.number[i]
+        binding.presettled = 0
     if role.transfers:
         settle_own(s, rows, i, place, binding, key)
     if rows.handle[i] == NONE:
@@ -135,8 +135,9 @@ def _row(s, roles, rows, i):
         link = _on_destination(s, rows, i, role, place, begins)
     if begins:
         transfer(s, rows, i, place, link, key)
-    if role.settles and role.own_numbers and session.remote_channel == NONE and s.numbers[UNANSWERED]:
-        # a begin was lost: nothing tells which session of the other side it is about
+    alone = session.incarnation == 0 and session.senders != BOTH
+    if role.settles and role.own_numbers and session.remote_channel == NONE and (s.numbers[UNANSWERED] or alone):
+        # a begin was not captured: nothing tells which session of the other side it is about
         s.numbers[HIDDEN_CLIENT if rows.sender[i] == CLIENT else HIDDEN_SERVER] += 1
     if role.settles and not session.doubted:
         settle_ranges(s, rows, i, role, place, key)
@@ -167,7 +168,6 @@ def follow(s, roles, rows, first, end):
         if rows.hides[i]:
             numbers[HIDDEN_CLIENT if by_client else HIDDEN_SERVER] += 1
         if rows.name[i]:
-            numbers[HEARD_CLIENT if by_client else HEARD_SERVER] = 1
             _row(s, roles, rows, i)
         if rows.peer_late[i]:
             numbers[HIDDEN_SERVER if by_client else HIDDEN_CLIENT] += 1

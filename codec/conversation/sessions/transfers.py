@@ -109,15 +109,18 @@ def transfer(s, rows, i, place, link, key):
 
 @inlined
 def settle_own(s, rows, i, place, binding, key):
-    """Any transfer of a delivery may settle or abort it."""
+    """Any transfer of a delivery may settle it, until the last one also abort it."""
     number = binding.delivery_id
     if number == NONE or binding.delivery_frame != rows.content_frame_no[i]:
         return
     map_no = place * MAPS + rows.sender[i]
     if rows.aborted[i] == 1:
         _write_event(s, rows, i, map_no, 0, number, number, ABORTED, 1, key, 0)
-    elif rows.settled[i] == 1:
-        _write_event(s, rows, i, map_no, 0, number, number, PRESETTLED, 1, key, 0)
+        return
+    is_last = rows.more[i] != 1
+    if rows.settled[i] == 1 or (binding.presettled and is_last):
+        binding.presettled = 1
+        _write_event(s, rows, i, map_no, 0, number, number, PRESETTLED, is_last, key, 0)
 
 
 @kernel
