@@ -290,6 +290,19 @@ def commit_without_answer() -> Script:
     return script
 
 
+def commit_may_be_lost() -> Script:
+    """The rollback may be that of the next transaction."""
+    script = Script().open()
+    script.asks("tx.select")  # 3
+    script.publish()  # 5
+    script.get(1)  # 8
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 12
+    script.gap("client")
+    script.publish()  # 14
+    script.asks("tx.rollback")  # 17
+    return script
+
+
 SCRIPTS = (
     cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
     ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
@@ -298,7 +311,7 @@ SCRIPTS = (
     ack_may_be_lost_before_a_close_ok, channel_reopened_without_a_close_ok, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
-    ack_rolled_back_then_committed, commit_without_answer,
+    ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost,
 )  # fmt: skip
 
 
@@ -340,6 +353,7 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
         (3, "unknown", None), (6, "returned", 12), (9, "unknown", None), (12, "presettled", None),
     ],
     "ack_rolled_back_then_committed": [(6, "acked", 17), (10, "unsettled", None)],
+    "commit_may_be_lost": [(5, "unknown", None), (9, "unknown", None), (14, "unknown", None)],
 }  # fmt: skip
 
 
@@ -371,6 +385,7 @@ def test_publishes_are_numbered_as_the_broker_counts_them(read: Read, script: st
         ("transactions", [(3, None), (8, "committed"), (13, "rolled-back"), (18, None)]),
         ("ack_rolled_back_then_committed", [(6, "committed"), (10, "rolled-back")]),
         ("commit_without_answer", [(5, None)]),
+        ("commit_may_be_lost", [(5, None), (9, None), (14, "rolled-back")]),
     ],
 )
 def test_transaction_of_publishes_and_acknowledgements(

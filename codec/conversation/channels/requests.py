@@ -15,6 +15,7 @@ from codec.conversation.channels.state import (
     FREE_PENDING,
     FREE_REQUEST,
     LOSSES,
+    LOSSES_CLIENT,
     NONE,
     REQUEST_QUEUES,
     REQUESTS,
@@ -56,8 +57,26 @@ def _request_queue(s, channel, incarnation, reply_group, requester):
 
 
 @kernel
+def drop_transaction(s, slot):
+    """Forget what the open transaction of a channel holds: nothing tells how it ends."""
+    slot.tx_first = 0
+    release(s.pendings, slot.tx_head, s.numbers, FREE_PENDING)
+    slot.tx_head = NONE
+
+
+@kernel
+def keep_since_loss(s, slot):
+    """A loss of the client may hide the end of a transaction: what came before it is not part of the open one."""
+    if slot.tx_losses != s.numbers[LOSSES_CLIENT]:
+        slot.tx_losses = s.numbers[LOSSES_CLIENT]
+        drop_transaction(s, slot)
+
+
+@kernel
 def add_request(s, rows, i, role, slot, link):
     """Queue a request, with the transaction that it ends."""
+    if role.ends_transaction:
+        keep_since_loss(s, slot)
     at = allocate(s.requests, s.numbers, REQUESTS, FREE_REQUEST)
     request = s.requests[at]
     request.frame_no = rows.frame_no[i]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from codec.compiler.kernel import inlined, kernel
 from codec.conversation.channels.links import close_link, declare_queue, link_of, open_link, resolve_queue
-from codec.conversation.channels.requests import add_request, take_request
+from codec.conversation.channels.requests import add_request, drop_transaction, keep_since_loss, take_request
 from codec.conversation.channels.results import (
     map_of,
     queue_name,
@@ -190,6 +190,7 @@ def _publish(s, out, rows, i, slot):
             if rows.late[i]:
                 _note_unknown(s, out, channel, slot.incarnation, SENT, frame_no, tag, tag)
     elif slot.mode == TX and not slot.doubted:
+        keep_since_loss(s, slot)
         number = slot.published
         slot.tx_first = slot.tx_first if slot.tx_first else number
         slot.tx_last = number
@@ -271,6 +272,7 @@ def _settle(s, out, rows, i, role, slot, outcome):
             out, s.numbers[CONNECTION], map_no, rows.frame_no[i], 0, first, last, outcome, 1, rows.ts_ns[i], NO_RESULT
         )  # fmt: skip
         return
+    keep_since_loss(s, slot)
     at = allocate(s.pendings, s.numbers, PENDINGS, FREE_PENDING)
     waiting = s.pendings[at]
     waiting.frame_no = rows.frame_no[i]
@@ -328,9 +330,7 @@ def _resolve_doubt(s, role, slot):
         slot.doubted = 0
     elif slot.doubted == WRONG_TRANSACTION and role.ends_transaction:
         slot.doubted = 0
-        slot.tx_first = 0
-        release(s.pendings, slot.tx_head, s.numbers, FREE_PENDING)
-        slot.tx_head = NONE
+        drop_transaction(s, slot)
 
 
 @kernel
