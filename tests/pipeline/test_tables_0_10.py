@@ -246,6 +246,18 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, body)
     give_up(wire, CLIENT)
 
+    # The end of a header, and that of a command, are lost; the rest is whole.
+    about = ("message.message-properties", {"content-length": 1}), ("message.delivery-properties", {"delivery-mode": 2})
+    for script, parts, size in (
+        ("cut header", [frame(1, alone, 1, FIRST_SEGMENT | 3) + frame(2, header(*about), 1, 3), body], 4),
+        ("cut command", [frame(1, alone, 1, FIRST_SEGMENT | 3), frame(2, header(*about), 1, 3) + body], 8),
+    ):
+        wire = wires[script] = opened()
+        wire.add(CLIENT, parts[0][:-size])
+        wire.lose(CLIENT, size)
+        wire.add(CLIENT, parts[1])
+        give_up(wire, CLIENT)
+
     wire = wires["browsing"] = subscribed(opened(), "q")
     wire.add(SERVER, transfer("d", acquire=0) + transfer("d", acquire=1) + transfer("d"))
     wire.add(CLIENT, transfer("amq.direct", acquire=1))
@@ -376,6 +388,12 @@ def test_what_a_transfer_leaves_out_has_its_default(written: Written) -> None:
     # Of a header that was not captured nothing is known.
     assert written.rows("messages", "lost header", *columns[:4]) == [(None, None, None, False)]
     assert written.rows("links", "no accept", "no_ack") == [(True,)]
+
+
+def test_nothing_has_a_default_where_its_values_are_not_all_captured(written: Written) -> None:
+    columns = ("exchange", "durable", "mandatory", "immediate", "complete")
+    assert written.rows("messages", "cut header", *columns) == [("amq.direct", None, None, None, True)]
+    assert written.rows("messages", "cut command", *columns) == [(None, True, True, False, True)]
 
 
 def test_a_rejected_publish_that_had_no_route_was_returned(written: Written) -> None:

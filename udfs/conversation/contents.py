@@ -22,7 +22,18 @@ from pyspark.sql.types import StructType
 from codec.conversation.settled import Frames
 from codec.conversation.states import numbered
 from udfs.arrow.fields import TYPES
-from udfs.arrow.rows import Index, in_one, is_among, is_there, joined, numbers_of, picked, places_of, places_where
+from udfs.arrow.rows import (
+    Index,
+    in_one,
+    is_among,
+    is_there,
+    joined,
+    numbers_of,
+    picked,
+    places_of,
+    places_where,
+    values_cut,
+)
 from udfs.arrow.types import arrow_schema, bound
 from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
 from udfs.conversation.bodies import PENDING_BODIES, Bodies
@@ -36,7 +47,7 @@ from udfs.decode.frame_rows import ARROW_DECODED
 FRAME_COLUMNS = (
     "connection_id", "frame_no", "content_frame_no", "channel", "sender", "version", "capture_file",
     "packet_no", "ts", "ts_ns",
-    "first_ts_ns", "frame_type", "properties", "body_size", "payload_size", "body_sha256",
+    "first_ts_ns", "frame_type", "status", "error", "properties", "body_size", "payload_size", "body_sha256",
 )  # fmt: skip
 # Columns of a message that are those of the frame of its method.
 OF_METHOD = ("connection_id", "sender", "capture_file", "packet_no", "ts", "ts_ns", "first_ts_ns")
@@ -193,7 +204,7 @@ class Contents:
         body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
         declared = pc.coalesce(declared, found.get("content_length", declared))
         # Properties that a complete content leaves out have their defaults.
-        headed = pc.or_(pa.array(header_at >= 0), complete)
+        headed = pc.and_(pc.or_(pa.array(header_at >= 0), complete), pa.array(~np.append(groups.cut, False)[header_at]))
         state = {name: in_one(messages[name]) for name in messages.column_names if name not in OF_TRACKER}
         of_method = (*OF_METHOD, *(name for name in config.arguments if name in config.schema.names))
         columns = {
@@ -239,6 +250,7 @@ class Groups:
         self.is_body = is_among(frames["frame_type"], *body_frames)[self.order]
         self.is_header = self.valid("body_size") | self.valid("properties")
         self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
+        self.cut = values_cut(frames)[self.order]
         ends = self.valid("body_sha256")
         self.digest_at = self.first_where(ends)
         # Frames that only continue a content; in 1.0 they are transfers, too.

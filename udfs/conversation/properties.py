@@ -92,28 +92,23 @@ def derived(
     found: Mapping[str, pa.Array], state: Mapping[str, pa.Array], headed: pa.BooleanArray, persistent: int
 ) -> dict[str, pa.Array]:
     """Columns that are properties, and columns derived from them. `found`: the properties; `state`: other columns of
-    the messages; `headed`: whether their properties were captured; `persistent` as for `ContentsConfig`."""
+    the messages; `headed`: whether all of their properties were captured; `persistent` as for `ContentsConfig`."""
     columns = dict(found)
     no_truth, nothing = pa.scalar(None, pa.bool_()), pa.scalar(None, pa.string())
 
-    def default(name: str) -> pa.Array:
-        return pc.fill_null(found[name], False)
+    def default(truth: pa.Array) -> pa.Array:
+        return pc.if_else(headed, pc.fill_null(truth, False), truth)
 
     delivered = pc.equal(state["operation"], "deliver")
-    if "durable_flag" in found:
-        durable = default("durable_flag")
-    else:
-        durable = pc.fill_null(pc.equal(found["delivery_mode"], persistent), False)
-    columns["durable"] = pc.if_else(headed, durable, no_truth)
+    durable = found["durable_flag"] if "durable_flag" in found else pc.equal(found["delivery_mode"], persistent)
+    columns["durable"] = default(durable)
     if "redelivered" in found:
-        columns["redelivered"] = pc.if_else(pc.and_(delivered, headed), default("redelivered"), no_truth)
+        columns["redelivered"] = pc.if_else(delivered, default(found["redelivered"]), no_truth)
     if "delivery_count" in found:
-        again = pc.fill_null(pc.greater(found["delivery_count"], 0), False)
-        columns["redelivered"] = pc.if_else(pc.and_(delivered, headed), again, no_truth)
+        columns["redelivered"] = pc.if_else(delivered, default(pc.greater(found["delivery_count"], 0)), no_truth)
     if "discard_unroutable" in found:
-        published = pc.and_(headed, pc.invert(delivered))
-        columns["mandatory"] = pc.if_else(published, pc.invert(default("discard_unroutable")), no_truth)
-        columns["immediate"] = pc.if_else(published, default("immediate"), no_truth)
+        columns["mandatory"] = pc.if_else(delivered, no_truth, pc.invert(default(found["discard_unroutable"])))
+        columns["immediate"] = pc.if_else(delivered, no_truth, default(found["immediate"]))
     if "exchange" in found:
         columns["exchange"] = pc.coalesce(state["exchange"], found["exchange"])
     if "to" in found:

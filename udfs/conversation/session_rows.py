@@ -87,14 +87,14 @@ def begun_messages(begun: SessionRecords, performatives: Performatives, texts: N
     contents = begun.messages["command"] == 0
     messages = {
         name: begun.messages[name][contents]
-        for name in ("connection", "frame_no", "session", "sender", "link", "row", "number")
+        for name in ("connection", "frame_no", "session", "sender", "link", "row", "number", "readable")
     }
     link = messages["link"]  # NONE, which is -1, is the last one
     rows, frames = pa.array(messages["row"]), performatives.frames
     of_links = {name: texts.column(np.append(begun.links[name], 0)[link]) for name in ("name", "queue")}
     own = performatives.arguments.of(messages["row"], _OF_TRANSFERS)
     to_destination = pa.array(is_among(frames["name"], *names_with("on_destination"))).take(rows)
-    by_client = pa.array(messages["sender"] == CLIENT)
+    by_client, readable = pa.array(messages["sender"] == CLIENT), pa.array(messages["readable"] == 1)
     nothing, no_truth = pa.scalar(None, pa.string()), pa.scalar(None, pa.bool_())
     return pa.table(
         {
@@ -105,7 +105,8 @@ def begun_messages(begun: SessionRecords, performatives: Performatives, texts: N
             "channel_life": begun.sessions["incarnation"][messages["session"]],
             "operation": _OPERATIONS.take(pa.array(messages["sender"])),
             "exchange": pc.if_else(
-                pc.and_(to_destination, by_client), pc.fill_null(own["destination"], ""), nothing
+                pc.and_(to_destination, by_client), pc.if_else(readable, pc.fill_null(own["destination"], ""), nothing),
+                nothing,
             ),
             "queue": of_links["queue"],
             "link": pc.if_else(
@@ -115,7 +116,9 @@ def begun_messages(begun: SessionRecords, performatives: Performatives, texts: N
             "delivery_tag_hex": hexed(own["delivery_tag"]),
             "delivery_id": pa.array(messages["number"], mask=messages["number"] == NONE),
             "message_format": own["message_format"],
-            "resumed": pc.if_else(to_destination, pa.scalar(None, pa.bool_()), pc.fill_null(own["resume"], False)),
+            "resumed": pc.if_else(
+                pc.or_(to_destination, pc.invert(readable)), no_truth, pc.fill_null(own["resume"], False)
+            ),
         }
     )  # fmt: skip
 
