@@ -303,6 +303,20 @@ def commit_may_be_lost() -> Script:
     return script
 
 
+def channel_whose_second_open_is_lost() -> Script:
+    """Tags begin anew in the new life, of which the answer to its open tells."""
+    script = consuming()
+    script.deliver(1)  # 5
+    script.client("channel.close", reply_code=200, reply_text="", class_id=0, method_id=0)  # 8
+    script.server("channel.close-ok")
+    script.gap("client")  # 10
+    script.server("channel.open-ok")
+    script.consume()  # 12
+    script.deliver(1)  # 14
+    script.client("basic.ack", delivery_tag=1, multiple=False)  # 17
+    return script
+
+
 SCRIPTS = (
     cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
     ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
@@ -311,7 +325,7 @@ SCRIPTS = (
     ack_may_be_lost_before_a_close_ok, channel_reopened_without_a_close_ok, loss_of_the_wrong_side,
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
-    ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost,
+    ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost, channel_whose_second_open_is_lost,
 )  # fmt: skip
 
 
@@ -353,6 +367,7 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
         (3, "unknown", None), (6, "returned", 12), (9, "unknown", None), (12, "presettled", None),
     ],
     "ack_rolled_back_then_committed": [(6, "acked", 17), (10, "unsettled", None)],
+    "channel_whose_second_open_is_lost": [(5, "unsettled", None), (14, "acked", 17)],
     "commit_may_be_lost": [(5, "unknown", None), (9, "unknown", None), (14, "unknown", None)],
 }  # fmt: skip
 

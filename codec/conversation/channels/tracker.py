@@ -293,10 +293,13 @@ def _slot_of(s, out, rows, i, role):
         s.touched[numbers[TOUCHED]] = channel
         numbers[TOUCHED] += 1
         begin_incarnation(s, channel, 0)
-    if role.opens_channel:
+    # An answer to an open that was not captured: the incarnation had one already, or other rows.
+    answered = role.opened_channel and (slot.accepted or (slot.incarnation == 0 and slot.used))
+    if role.opens_channel or (answered and not rows.peer_late[i] and not rows.late[i]):
         _end_incarnation(s, out, channel, rows.frame_no[i])
         begin_incarnation(s, channel, slot.incarnation + 1)
-        slot.opened_ns = rows.ts_ns[i]
+        slot.opened_ns = rows.ts_ns[i] if role.opens_channel else NONE
+    slot.accepted |= role.opened_channel
     if not rows.on_connection[i]:
         slot.used = 1
     return slot
