@@ -240,8 +240,8 @@ def test_a_model_tells_what_every_run_costs_from_what_a_gb_costs() -> None:
     assert found.steps["read frames"]["seconds"] == Line(2, 4)
     assert found.steps["decode frames"]["seconds"] == Line(1, 6)
     assert (found.busy, found.driver) == (0.5, 13.5)
-    # Of 100 GB a run, files of more than 100 / 64 = 1.56 GB are cut; of 1 GB a run, those of more than 64 MiB.
-    for runs_a_day, file_gb, walked in ((10, 1.5, 0), (10, 1.6, 100), (1000, 0.06, 0), (1000, 0.07, 1)):
+    # Of 100 GB a run, files of more than 100 / 64 = 1.56 GB are cut; of 1 GB a run, those of more than 256 MiB.
+    for runs_a_day, file_gb, walked in ((10, 1.5, 0), (10, 1.6, 100), (1000, 0.26, 0), (1000, 0.27, 1)):
         each = 1000 / runs_a_day
         predicted = prediction(found, daily_gb=1000, runs=runs_a_day, executors=20, cores=4, file_gb=file_gb)
         assert predicted["core_hours_a_day"] == pytest.approx(runs_a_day * (3 + 10 * each) / 3600)
