@@ -21,10 +21,11 @@ import pipeline
 from benchmarks.generate import generate
 from pipeline.output.place import OutputError, Place, place
 from pipeline.output.swap import staged
+from udfs.source import splits
+from udfs.source.files import CaptureFile
 from udfs.source.paths import PathError, resolve
 from udfs.source.reading import FETCH_BYTES
 from udfs.source.sources import TcpRunsReader
-from udfs.source.splits import plan
 
 LOSS = CAPTURES / "091_loss.pcap"
 KNOWN = ("frames",)
@@ -96,12 +97,21 @@ def test_parts_of_a_capture_are_read_in_ranges_and_once(store: Store) -> None:
     assert size < sum(end - start for start, end in spans if (start, end) not in heads) < 2.1 * size
 
 
+def test_the_driver_has_a_bounded_part_of_a_remote_capture_in_memory(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "REMOTE_BYTES", 50_000)
+    size, uri = LOSS.stat().st_size, store.uri(f"captures/{LOSS.name}")
+    assert len(splits.cut(CaptureFile(uri, size), size - 1)) == -(-size // 50_000) > 2
+    assert len(splits.cut(CaptureFile(LOSS.as_uri(), size), size - 1)) == 2
+
+
 def test_of_many_captures_only_a_large_one_is_read_to_cut_it(store: Store, tmp_path: Path) -> None:
     copies = [Path(shutil.copy(GOOD, tmp_path / f"{number:03}.pcap")) for number in range(70)]
     store.put(*copies, LOSS, folder="many")
     files = resolve([store.uri("many")])
     store.requests.clear()
-    tasks = plan(files, 2_500)  # of 70 captures of 2,792 bytes, and of one of 360,738
+    tasks = splits.plan(files, 2_500)  # of 70 captures of 2,792 bytes, and of one of 360,738
     parts = [split.file.name.rpartition("/")[2] for task in tasks for split in task]
     assert sorted(set(parts)) == [*(path.name for path in copies), LOSS.name]
     assert parts.count(LOSS.name) > 100

@@ -67,6 +67,19 @@ def test_records_inside_payloads_are_never_taken_for_records(tmp_path: Path, for
         assert [account["error"] for account in accounts(runs) if account["error"]] == []
 
 
+def test_parts_are_of_about_one_size(tmp_path: Path) -> None:
+    """A capture a little larger than a part is two halves, not a whole part and a rest."""
+    records = [pcap_record("<", number, frame(1, 2, number, bytes(60))) for number in range(400)]
+    path = tmp_path / "equal"
+    path.write_bytes(b"".join(HEADS[pcap_record]("<") + records))
+    size, record = path.stat().st_size, len(records[0])
+    for largest in (size - 1, size * 2 // 3, size // 2, size // 5):
+        starts = [part.start for part in cut(CaptureFile(path.as_uri(), size), largest)]
+        lengths = [end - start for start, end in itertools.pairwise([*starts, size])]
+        assert len(lengths) == -(-size // largest)
+        assert max(lengths) - min(lengths) <= 2 * record
+
+
 def test_a_compressed_capture_is_one_part_whatever_its_size(tmp_path: Path) -> None:
     records = b"".join(pcap_record("<", number, frame(1, 2, number, bytes(900))) for number in range(300))
     path = tmp_path / "packed"

@@ -108,12 +108,10 @@ class Fields:
         self.are_there = values.stops > values.starts
         self._types, self._places = types, {name: place for place, name in enumerate(kinds)}
         self._rows = np.flatnonzero(self.are_there)
-        if FEW * len(self._rows) > len(values.starts):
-            self._rows = np.arange(len(values.starts))
-        self._sparse = len(self._rows) < len(values.starts)
+        self._sparse, any_there = FEW * len(self._rows) < len(values.starts), len(self._rows) > 0
         self._values, self._own = values, values.taken(self._rows) if self._sparse else values
-        self._found = new_fields([kind == "variant" for kind in kinds.values()], len(self._rows))
-        if len(self._rows):
+        self._found = new_fields([kind == "variant" for kind in kinds.values()], len(self._own.starts))
+        if any_there:
             names = [name.encode() for name in kinds]
             keys, ends = np.frombuffer(b"".join(names), np.uint8), np.cumsum([len(name) for name in names])
             read_fields(*self._own, keys, ends, new_dictionary_cache(), self._found)
@@ -121,9 +119,7 @@ class Fields:
     def column(self, name: str) -> pa.Array:
         """A field of all rows."""
         column = _column(self._types[name], self._found, self._places[name], self._own)
-        if not self._sparse:
-            return column
-        return picked(column, self._in_all(np.arange(len(self._rows)), -1))
+        return picked(column, self._in_all(np.arange(len(column)), -1)) if self._sparse else column
 
     def columns(self) -> dict[str, pa.Array]:
         """The fields of `types`."""

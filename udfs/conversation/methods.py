@@ -102,9 +102,8 @@ def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, types_by: QueueTy
         if len(at):
             values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
             declared = Fields(values, {"passive": "boolean"}, ("arguments",))
-            types = fields(declared.inside("arguments"), {argument: "string" if implied_type is None else "variant"})[
-                argument
-            ]
+            kind = "string" if implied_type is None else "variant"
+            types = fields(declared.inside("arguments"), {argument: kind})[argument]
             if implied_type is not None:
                 types = pc.if_else(is_there(types), implied_type, None)
             if not passive:  # such a declaration changes nothing
