@@ -61,9 +61,13 @@ def negotiated(c):
     return versions, frame_cap, int(c.channel_max) if c.channel_max > 0 else UNKNOWN_CHANNEL_MAX
 
 
-def search(judge: Callable[..., tuple[int, int, int, int]], ends_with_body: bool) -> tuple[Callable[..., Any], ...]:
-    """The kernels `chain`, `find` and `is_cut` of a family. `ends_with_body`: a chain in a known connection may end
-    with a frame that has nothing but a body."""
+def search(
+    judge: Callable[..., tuple[int, int, int, int]], may_begin: Callable[..., bool], ends_with_body: bool
+) -> tuple[Callable[..., Any], ...]:
+    """The kernels `chain`, `find` and `is_cut` of a family. `may_begin(buf, p, end, frame_cap)`: false where `judge`
+    rejects a frame at `p` (< `end`) by its first octets, as at most places; without tables, since passing them to a
+    kernel takes a hundred times as long. `ends_with_body`: a chain in a known connection may end with a frame that has
+    nothing but a body."""
 
     @kernel
     def chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known):  # type: ignore[no-untyped-def]
@@ -93,9 +97,10 @@ def search(judge: Callable[..., tuple[int, int, int, int]], ends_with_body: bool
         versions, frame_cap, channel_cap = negotiated(c)
         known = c.family != UNKNOWN_FAMILY
         while p < end:
-            verdict = chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known)
-            if verdict != REJECT:
-                return verdict, p
+            if may_begin(buf, p, end, frame_cap):
+                verdict = chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known)
+                if verdict != REJECT:
+                    return verdict, p
             p += 1
         return UNDECIDED, p
 

@@ -23,6 +23,7 @@ from codec.amqp.versions import VERSIONS
 from codec.compiler.limits import LIMITS
 from codec.variant import MALFORMED, METADATA, OK, TOO_DEEP, VALUE, begin, finish, new_writer
 
+pytestmark = pytest.mark.usefixtures("plain_kernels")
 every_version = pytest.mark.parametrize("version", CLASSIC_VERSIONS)
 
 

@@ -54,13 +54,22 @@ def _defines_method(buf, start, stop, t, versions):
 
 
 @kernel
+def may_begin(buf, p, end, frame_cap):
+    """Whether the type at `p`, and the highest octet of the size, may be those of a frame."""
+    kind = octet(buf, p)
+    if kind not in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME):
+        return False
+    return p + 3 >= end or octet(buf, p + 3) <= frame_cap >> 24
+
+
+@kernel
 def classic_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`."""
     if p >= end:
         return UNDECIDED, 0, 0, versions
-    kind = octet(buf, p)
-    if kind not in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME):
+    if not may_begin(buf, p, end, frame_cap):
         return REJECT, 0, 0, 0
+    kind = octet(buf, p)
     if p + 7 > end:
         return UNDECIDED, 0, 0, versions
     channel, size = u16(buf, p + 1, end), u32(buf, p + 3, end)
@@ -85,7 +94,7 @@ def classic_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     return (ACCEPT if fits else REJECT), size + 8, POINTS_PARSED, fits
 
 
-classic_chain, find_classic, _ = search(classic_frame, True)
+classic_chain, find_classic, _ = search(classic_frame, may_begin, True)
 
 
 @kernel

@@ -242,9 +242,15 @@ def header_flaw(buf, p, end):
 
 
 @kernel
+def may_begin(buf, p, end, frame_cap):
+    """Whether the octets at `p` may be a frame header."""
+    return header_flaw(buf, p, end) == NO_ERROR
+
+
+@kernel
 def v0_10_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`. Its size field bounds the frame."""
-    if header_flaw(buf, p, end) != NO_ERROR:
+    if not may_begin(buf, p, end, frame_cap):
         return REJECT, 0, 0, versions
     if end - p < OVERHEAD:
         return UNDECIDED, 0, 0, versions
@@ -264,4 +270,4 @@ def v0_10_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     return ACCEPT, size, POINTS_PARSED, versions
 
 
-v0_10_chain, find_v0_10, is_cut_v0_10 = search(v0_10_frame, True)
+v0_10_chain, find_v0_10, is_cut_v0_10 = search(v0_10_frame, may_begin, True)

@@ -77,17 +77,27 @@ def fields_end(buf, at, stop, definition, t):
 
 
 @kernel
+def may_begin(buf, p, end, frame_cap):
+    """Whether the highest octet of the size at `p`, the data offset and the type may be those of a frame."""
+    if octet(buf, p) > frame_cap >> 24:
+        return False
+    if p + WORD < end and not 2 <= octet(buf, p + WORD) <= MOST_DOFF:
+        return False
+    return p + 5 >= end or octet(buf, p + 5) <= SASL_FRAME
+
+
+@kernel
 def v1_0_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`."""
-    if p < end and octet(buf, p) > frame_cap >> 24:  # the first octet of the size: most positions end here
+    if p < end and not may_begin(buf, p, end, frame_cap):
         return REJECT, 0, 0, versions
     size, doff = u32(buf, p, end), u8(buf, p + WORD, end)
     if size >= 0 and (size < FRAME_HEADER or size > frame_cap):
         return REJECT, 0, 0, versions
-    if size >= 0 and doff >= 0 and (doff < 2 or doff > MOST_DOFF or doff * WORD > size):
+    if size >= 0 and doff >= 0 and doff * WORD > size:
         return REJECT, 0, 0, versions
     kind, channel = u8(buf, p + 5, end), u16(buf, p + 6, end)
-    if kind > SASL_FRAME or (channel > channel_cap and kind == AMQP_FRAME):
+    if channel > channel_cap and kind == AMQP_FRAME:
         return REJECT, 0, 0, versions
     if size < 0 or channel < 0:
         return UNDECIDED, 0, 0, versions
@@ -110,4 +120,4 @@ def v1_0_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     return ACCEPT, size, POINTS_PARSED, versions
 
 
-v1_0_chain, find_v1_0, is_cut_v1_0 = search(v1_0_frame, False)
+v1_0_chain, find_v1_0, is_cut_v1_0 = search(v1_0_frame, may_begin, False)
