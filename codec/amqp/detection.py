@@ -87,7 +87,7 @@ def search(state, direction):
     here = offset_of_pos(d)
     family = int(c.family)
     start = int(d.pos) + max(0, int(d.scanned[family]) - here)
-    verdict, at = find_frames(state, c, family, s.bytes, start, int(d.end), ended)
+    verdict, at = find_frames(state, c, family, s.bytes, start, int(d.end), ended, False)
     if family == V1_0_FAMILY:
         verdict, at = header_before(s.bytes, start, at, int(d.end), ended, verdict, state.headers)
     if ended and d.cut_end > d.next:
@@ -179,7 +179,7 @@ def detect_direction(state, direction):
     here = int(d.next) - (end - p)
     for family in range(CLASSIC, V1_0_FAMILY + 1):
         skip = max(0, int(d.scanned[family]) - here)
-        verdict, at = find_frames(state, c, family, s.bytes, p + skip, end, ended)
+        verdict, at = find_frames(state, c, family, s.bytes, p + skip, end, ended, skip == 0)
         d.scanned[family] = here + at - p
         if verdict == ACCEPT:
             if family == CLASSIC:

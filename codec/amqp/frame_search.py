@@ -24,8 +24,9 @@ REJECT, ACCEPT, UNDECIDED = range(3)
 # Points of a frame. A method, header or performative parses exactly (about 60 bits of agreement); a body agrees only in
 # type, size and end octet (about 28 bits).
 POINTS_PARSED, POINTS_BODY = 3, 2
-# In a connection that is known to be AMQP one parsed frame is proof enough. Any other stream needs two: another
-# protocol may carry the bytes of one AMQP frame.
+# In a connection that is known to be AMQP one parsed frame is proof enough. Any other stream needs two, since another
+# protocol may carry the bytes of one AMQP frame. One suffices if all that is captured between two holes is this frame
+# and perhaps the beginning of another.
 NEED_KNOWN, NEED_UNKNOWN = 3, 6
 FRAMES_KNOWN, FRAMES_UNKNOWN = 1, 2
 
@@ -70,8 +71,9 @@ def search(
     nothing but a body."""
 
     @kernel
-    def chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known):  # type: ignore[no-untyped-def]
-        """Whether a chain of frames begins at `p`, all of one of `versions`. `ended`: no byte will follow `end`."""
+    def chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known, whole):  # type: ignore[no-untyped-def]
+        """Whether a chain of frames begins at `p`, all of one of `versions`. `ended`: no byte will follow `end`;
+        `whole`: none was captured just before `p`."""
         need = NEED_KNOWN if known else NEED_UNKNOWN
         least = FRAMES_KNOWN if known else FRAMES_UNKNOWN
         points, frames = 0, 0
@@ -83,7 +85,8 @@ def search(
                 if not ended:
                     return UNDECIDED
                 # the last frame before a hole or the end: accept a single body that ends exactly there
-                return ACCEPT if ends_with_body and known and frames > 0 and p >= end else REJECT
+                enough = ends_with_body and p >= end if known else whole and points >= NEED_KNOWN
+                return ACCEPT if enough and frames > 0 else REJECT
             points += more
             frames += 1
             if points >= need and frames >= least:
@@ -91,17 +94,19 @@ def search(
             p += size
 
     @kernel
-    def find(buf, p, end, ended, t, c):  # type: ignore[no-untyped-def]
+    def find(buf, p, end, ended, whole, t, c):  # type: ignore[no-untyped-def]
         """First position from `p` where a chain begins: (ACCEPT, position), or (UNDECIDED, first position that is not
-        ruled out). `c` (CONNECTION record): whether the stream is known to be AMQP, and the negotiated limits."""
+        ruled out). `whole`: no byte was captured just before `p`. `c` (CONNECTION record): whether the stream is known
+        to be AMQP, and the negotiated limits."""
         versions, frame_cap, channel_cap = negotiated(c)
         known = c.family != UNKNOWN_FAMILY
         while p < end:
             if may_begin(buf, p, end, frame_cap):
-                verdict = chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known)
+                verdict = chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known, whole)
                 if verdict != REJECT:
                     return verdict, p
             p += 1
+            whole = False
         return UNDECIDED, p
 
     @kernel

@@ -81,15 +81,15 @@ def discard_incomplete(state, direction):
 
 
 @kernel
-def find_frames(state, c, family, buf, p, end, ended):
+def find_frames(state, c, family, buf, p, end, ended, whole):
     """First position from `p` where frames of `family` begin: (ACCEPT, position), or (UNDECIDED, first position that is
-    not ruled out)."""
+    not ruled out). `ended`: no byte will follow `end`; `whole`: none was captured just before `p`."""
     if family == CLASSIC:
-        return find_classic(buf, p, end, ended, state.classic, c)
+        return find_classic(buf, p, end, ended, whole, state.classic, c)
     if family == V0_10_FAMILY:
-        return find_v0_10(buf, p, end, ended, state.v0_10, c)
+        return find_v0_10(buf, p, end, ended, whole, state.v0_10, c)
     if family == V1_0_FAMILY:
-        return find_v1_0(buf, p, end, ended, state.wire, c)
+        return find_v1_0(buf, p, end, ended, whole, state.wire, c)
     return UNDECIDED, end
 
 

@@ -62,11 +62,14 @@ def _version(octets, start, end, known, classic, v0_10, wire):
         return int(header_version(octets, start, known))
     # one frame that parses exactly is enough: the caller expects AMQP
     for version in range(V.V0_9_1, V.V0_8 - 1, -1):
-        if classic_chain(octets, start, end, True, classic, 1 << version, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
+        if (
+            classic_chain(octets, start, end, True, classic, 1 << version, FRAME_CAP, CHANNEL_CAP, True, False)
+            == ACCEPT
+        ):
             return version
-    if v0_10_chain(octets, start, end, True, v0_10, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
+    if v0_10_chain(octets, start, end, True, v0_10, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True, False) == ACCEPT:
         return V.V0_10
-    if v1_0_chain(octets, start, end, True, wire, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True) == ACCEPT:
+    if v1_0_chain(octets, start, end, True, wire, EVERY_CLASSIC, FRAME_CAP, CHANNEL_CAP, True, False) == ACCEPT:
         return V.V1_0
     return V.NONE
 

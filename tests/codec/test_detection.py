@@ -1,14 +1,18 @@
-"""Other protocols are never taken for AMQP, whole or from the middle: no port and no single lucky frame decides."""
+"""Other protocols are never taken for AMQP, whole or from the middle: no port and no single lucky frame decides. A
+single frame does if it is all that was captured of a direction, or all between two holes."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
+import encode_0_10
+import encode_1_0
 import pika.frame
 import pika.spec
 import pytest
-from wire import CLIENT, SERVER, Wire
+from pika_frames import method
+from wire import CLIENT, SERVER, Wire, give_up
 
 STREAMS = 150  # of each kind
 
@@ -69,3 +73,63 @@ def test_another_protocol_is_not_amqp(kind: Callable[[random.Random], bytes], wh
         assert facts["content"] in ("foreign", "tls")
         assert {row["frame_type"] for row in rows} <= {"foreign", "tls"}
         assert sorted(row["sender"] for row in rows) == ["client", "server"]
+
+
+# of each family a frame of the client, and one of the server: how a connection ends
+LAST_FRAMES = {
+    "0-9-1": (
+        method(pika.spec.Connection.Close(200, "bye", 0, 0), 0),
+        method(pika.spec.Connection.CloseOk(), 0),
+        ["connection.close", "connection.close-ok"],
+    ),
+    "0-10": (
+        encode_0_10.whole("connection.close", {"reply-code": 200, "reply-text": "bye"}),
+        encode_0_10.whole("connection.close-ok", {}),
+        ["connection.close", "connection.close-ok"],
+    ),
+    "1.0": (
+        encode_1_0.frame(encode_1_0.performative(encode_1_0.END)),
+        encode_1_0.frame(encode_1_0.performative(encode_1_0.CLOSE)),
+        ["end", "close"],
+    ),
+}
+
+
+@pytest.mark.parametrize("version", LAST_FRAMES)
+def test_the_last_frames_of_a_connection_that_began_before_the_capture(version: str) -> None:
+    client, server, names = LAST_FRAMES[version]
+    wire = Wire(syn=False)
+    wire.add(CLIENT, client)
+    wire.add(SERVER, server)
+    rows, facts = wire.rows()
+    assert facts["content"] == "amqp"
+    assert [(row["version"], row["known"], row["name"], row["status"], row["sender"]) for row in rows] == [
+        (version, False, names[0], "ok", "client"),
+        (version, False, names[1], "ok", "server"),
+    ]
+
+
+@pytest.mark.parametrize("version", LAST_FRAMES)
+def test_a_single_frame_before_a_hole_may_be_followed_by_the_beginning_of_another(version: str) -> None:
+    frame, _, names = LAST_FRAMES[version]
+    wire = Wire(syn=False)
+    wire.add(CLIENT, frame + frame[:-1])
+    wire.lose(CLIENT, 1)
+    give_up(wire, CLIENT)
+    wire.add(CLIENT, frame)
+    rows, _ = wire.rows()
+    assert [(row["name"], row["status"]) for row in rows if row["frame_type"] != "gap"] == [
+        (names[0], "ok"),
+        (names[0], "partial"),
+        (names[0], "ok"),
+    ]
+
+
+@pytest.mark.parametrize("version", LAST_FRAMES)
+def test_a_single_frame_among_other_bytes_is_not_amqp(version: str) -> None:
+    frame, *_ = LAST_FRAMES[version]
+    for data in (b"\r\n" + frame, frame + b"\r\n", frame[1:], frame[:-1]):
+        wire = Wire(syn=False)
+        wire.add(CLIENT, data)
+        rows, facts = wire.rows()
+        assert (facts["content"], [row["frame_type"] for row in rows]) == ("foreign", ["foreign"])

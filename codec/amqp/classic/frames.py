@@ -131,7 +131,7 @@ def begins_frame(c, buf, p, end, kind, t):
 @kernel
 def _boundary_inside(c, buf, p, stop, t):
     """Whether frames begin inside the frame at `p`, which has no end octet in place: then its size is wrong."""
-    verdict, _ = find_classic(buf, p + 1, stop, stop > p, t, c)
+    verdict, _ = find_classic(buf, p + 1, stop, stop > p, False, t, c)
     return verdict == ACCEPT
 
 

@@ -48,7 +48,7 @@ def next_frame(c, d, direction, s, rows, dl, t):
         return WAIT
     start = p + doff * D.WORD
     invalid = start < p + D.FRAME_HEADER or start > stop or kind > D.SASL_FRAME
-    if invalid and D.find_v1_0(buf, p + 1, stop, stop > p, t, c)[0] == ACCEPT:
+    if invalid and D.find_v1_0(buf, p + 1, stop, stop > p, False, t, c)[0] == ACCEPT:
         d.mode = LOST
         return MODE_CHANGED
     room = 1 + size
