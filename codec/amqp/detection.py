@@ -91,7 +91,7 @@ def search(state, direction):
     if family == V1_0_FAMILY:
         verdict, at = header_before(s.bytes, start, at, int(d.end), ended, verdict, state.headers)
     if ended and d.cut_end > d.next:
-        cut = cut_frame(state, c, d, s, int(d.pos), at if verdict == ACCEPT else int(d.end))
+        cut = cut_frame(state, c, d, s, family, int(d.pos), at if verdict == ACCEPT else int(d.end))
         if cut >= 0:
             verdict, at = ACCEPT, cut
     found = here + at - int(d.pos)
@@ -105,15 +105,15 @@ def search(state, direction):
 
 
 @kernel
-def cut_frame(state, c, d, s, start, stop):
-    """Offset of the first packet in `bytes[start:stop]` that begins with a frame and ends with the bytes that the
-    snaplen cut off; -1 none. Packets rarely begin inside a frame."""
+def cut_frame(state, c, d, s, family, start, stop):
+    """Offset of the first packet in `bytes[start:stop]` that begins with a frame of `family` and ends with the bytes
+    that the snaplen cut off; -1 none. Packets rarely begin inside a frame."""
     end, cut = int(d.end), int(d.cut_end) - int(d.next)
-    if d.retained_from == d.pos and start < stop and cut_frames(state, c, s.bytes, start, end, cut):
+    if d.retained_from == d.pos and start < stop and cut_frames(state, c, family, s.bytes, start, end, cut):
         return start  # a hole ends here
     for i in range(int(d.mark_from), int(d.mark_end) - 1):
         p = end - (int(d.next) - int(s.marks[i].end))
-        if start < p < stop and cut_frames(state, c, s.bytes, p, end, cut):
+        if start < p < stop and cut_frames(state, c, family, s.bytes, p, end, cut):
             return p
     return -1
 
@@ -181,7 +181,8 @@ def detect_direction(state, direction):
         skip = max(0, int(d.scanned[family]) - here)
         verdict, at = find_frames(state, c, family, s.bytes, p + skip, end, ended, skip == 0)
         d.scanned[family] = here + at - p
-        if verdict == ACCEPT:
+        is_cut = ended and d.cut_end > d.next and cut_frame(state, c, d, s, family, p, end) >= 0
+        if verdict == ACCEPT or is_cut:
             if family == CLASSIC:
                 assume_classic(c)
             else:

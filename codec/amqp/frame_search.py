@@ -6,7 +6,8 @@ arguments parse exactly to its end. Evidence is counted in points, so that one f
 decides. Ports are not considered. Cost: linear in the bytes, times the length of a chain.
 
 Each family judges one frame: `judge(buf, p, end, t, versions, frame_cap, channel_cap)` returns (verdict, size of the
-frame, points, those of `versions` that define it). UNDECIDED: nothing contradicts a frame, but it reaches beyond `end`.
+frame, points, those of `versions` that define it). UNDECIDED: nothing contradicts a frame, but it reaches beyond `end`;
+its size is 0 as long as its header is incomplete, and its points as long as the header alone speaks for a frame.
 `search` makes the kernels that walk over frames with such a function.
 """
 
@@ -23,7 +24,7 @@ REJECT, ACCEPT, UNDECIDED = range(3)
 
 # Points of a frame. A method, header or performative parses exactly (about 60 bits of agreement); a body agrees only in
 # type, size and end octet (about 28 bits).
-POINTS_PARSED, POINTS_BODY = 3, 2
+POINTS_PARSED, POINTS_BODY, POINTS_BEGUN = 3, 2, 1
 # In a connection that is known to be AMQP one parsed frame is proof enough. Any other stream needs two, since another
 # protocol may carry the bytes of one AMQP frame. One suffices if all that is captured between two holes is this frame
 # and perhaps the beginning of another.
@@ -110,13 +111,16 @@ def search(
         return UNDECIDED, p
 
     @kernel
-    def is_cut(buf, p, end, t, c):  # type: ignore[no-untyped-def]
-        """Whether whole frames from `p` on lead to one whose header is complete and that continues beyond `end`."""
+    def is_cut(buf, p, end, cut, t, c):  # type: ignore[no-untyped-def]
+        """Whether whole frames from `p` on lead to one that continues beyond `end`, where the snaplen cut off `cut`
+        octets of a packet. A header alone is a frame only in a connection that is known to be AMQP, and only if the
+        frame ends in its packet."""
         versions, frame_cap, channel_cap = negotiated(c)
         while True:
             verdict, size, points, versions = judge(buf, p, end, t, versions, frame_cap, channel_cap)
             if verdict != ACCEPT:
-                return verdict == UNDECIDED and size > 0 and points == 0
+                fits = c.family != UNKNOWN_FAMILY and p + size <= end + cut
+                return verdict == UNDECIDED and size > 0 and (points > 0 or fits)
             p += size
 
     return chain, find, is_cut

@@ -94,11 +94,11 @@ def find_frames(state, c, family, buf, p, end, ended, whole):
 
 
 @kernel
-def cut_frames(state, c, buf, p, end, cut):
-    """Whether frames of `c` begin at `p`, where a packet begins, and the last of them continues beyond `end`, where the
-    snaplen cut off `cut` octets of the packet."""
-    if c.family == CLASSIC:
+def cut_frames(state, c, family, buf, p, end, cut):
+    """Whether frames of `family` begin at `p`, where a packet begins, and the last of them continues beyond `end`,
+    where the snaplen cut off `cut` octets of the packet."""
+    if family == CLASSIC:
         return is_cut_classic(buf, p, end, cut, state.classic, c)
-    if c.family == V0_10_FAMILY:
-        return is_cut_v0_10(buf, p, end, state.v0_10, c)
-    return c.family == V1_0_FAMILY and is_cut_v1_0(buf, p, end, state.wire, c)
+    if family == V0_10_FAMILY:
+        return is_cut_v0_10(buf, p, end, cut, state.v0_10, c)
+    return family == V1_0_FAMILY and is_cut_v1_0(buf, p, end, cut, state.wire, c)

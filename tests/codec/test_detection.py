@@ -75,6 +75,23 @@ def test_another_protocol_is_not_amqp(kind: Callable[[random.Random], bytes], wh
         assert sorted(row["sender"] for row in rows) == ["client", "server"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_protocol_is_not_amqp_where_the_snaplen_cut_its_packets(kind: Callable[[random.Random], bytes]) -> None:
+    rng = random.Random(kind.__name__)
+    for _ in range(STREAMS):
+        wire = Wire(syn=False)
+        snaplen = rng.randrange(30, 60)
+        for direction in (CLIENT, SERVER):
+            data = kind(rng)
+            while data:
+                size = rng.randrange(1, 1461)
+                wire.add(direction, data[:size], captured=snaplen)
+                data = data[size:]
+        rows, facts = wire.rows()
+        assert facts["content"] in ("foreign", "tls")
+        assert {row["frame_type"] for row in rows} <= {"foreign", "tls"}
+
+
 # of each family a frame of the client, and one of the server: how a connection ends
 LAST_FRAMES = {
     "0-9-1": (

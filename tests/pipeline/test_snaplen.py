@@ -3,6 +3,7 @@ not say."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import struct
@@ -180,6 +181,34 @@ def test_every_frame_that_begins_a_packet_is_there(name: str, tmp_path: Path) ->
         if begins and sure and (*side, row["stream_offset"]) not in rows:
             missing.append(row)
     assert [row["name"] for row in missing] == []
+
+
+# Eight octets of a packet are the header of its first frame, which suffices where the capture has a protocol header
+# (with a snaplen of 96, IPv6 leaves ten). Twelve include the method, which is needed where it begins later.
+FIRST_OCTETS = {
+    "091_declare_publish_consume_ack.pcap": 8,
+    "08_amqplib_session.pcap": 8,
+    "010_cpp_send_receive.pcap": 8,
+    "10_qpidd_proton_send_receive.pcap": 8,
+    "091_mid_stream.pcap": 12,
+    "010_mid_stream.pcap": 12,
+    "10_mid_stream.pcap": 12,
+}
+HEADERS_BELOW = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps
+
+
+@pytest.mark.parametrize("name", FIRST_OCTETS)
+def test_the_first_octets_of_packets_show_which_frames_begin_them(name: str, tmp_path: Path) -> None:
+    rows = cut_frames(tmp_path, name, HEADERS_BELOW + FIRST_OCTETS[name])
+    found = {(row["first_packet_no"], row["size"], row["channel"]) for row in rows if row["frame_type"] not in SPANS}
+    wanted = set()
+    lines = gzip.decompress((golden.CAPTURES / f"{name}.frames.jsonl.gz").read_bytes()).splitlines()
+    for frame in map(json.loads, lines):
+        channel = next((node["s"] for node in frame["f"] if node["n"] == "amqp.channel"), None)
+        if frame["i"] == 1 and frame["size"] < 1448:
+            wanted.add((frame["frame"], frame["size"], None if channel is None else int(channel)))
+    assert len(wanted) > 20
+    assert wanted <= found
 
 
 # ---- what became of messages ----------------------------------------------------------------------------------------

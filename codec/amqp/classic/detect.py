@@ -16,7 +16,7 @@ from codec.amqp.frame_search import (
     negotiated,
     search,
 )
-from codec.amqp.versions import V0_8, V0_9_1
+from codec.amqp.versions import UNKNOWN_FAMILY, V0_8, V0_9_1
 from codec.compiler.kernel import kernel
 from codec.cursor import octet, u16, u32
 
@@ -100,7 +100,8 @@ classic_chain, find_classic, _ = search(classic_frame, may_begin, True)
 @kernel
 def is_cut_classic(buf, p, end, cut, t, c):
     """Whether whole frames from `p` on lead to one that begins before `end`, where the snaplen cut off `cut` octets of
-    the packet that begins at `p`. Its method or its class must be defined; a body must end with its packet."""
+    the packet that begins at `p`. Its method or its class must be defined. In a connection that is known to be AMQP a
+    header without them is a frame if it ends in its packet, and a body if it ends with its packet."""
     versions, frame_cap, channel_cap = negotiated(c)
     while True:
         verdict, size, _, fits = classic_frame(buf, p, end, t, versions, frame_cap, channel_cap)
@@ -110,11 +111,12 @@ def is_cut_classic(buf, p, end, cut, t, c):
         versions = fits
     if verdict == REJECT or size == 0:
         return False
-    if octet(buf, p) == METHOD_FRAME:
-        return p + IDENTIFYING_OCTETS <= end
-    if octet(buf, p) == HEADER_FRAME:
-        return p + IDENTIFYING_OCTETS <= end and _defines_content(buf, p + 7, end, t, versions)
-    return octet(buf, p) == BODY_FRAME and p + size == end + cut
+    known = c.family != UNKNOWN_FAMILY
+    if octet(buf, p) == BODY_FRAME:
+        return known and p + size == end + cut
+    if octet(buf, p) == HEARTBEAT_FRAME or p + IDENTIFYING_OCTETS > end:
+        return known and p + size <= end + cut
+    return octet(buf, p) == METHOD_FRAME or _defines_content(buf, p + 7, end, t, versions)
 
 
 @kernel

@@ -9,7 +9,7 @@ exactly.
 from __future__ import annotations
 
 from codec.amqp.disclosure import SHOW_SASL_NAMES, is_sasl_name
-from codec.amqp.frame_search import ACCEPT, POINTS_BODY, POINTS_PARSED, REJECT, UNDECIDED, search
+from codec.amqp.frame_search import ACCEPT, POINTS_BEGUN, POINTS_BODY, POINTS_PARSED, REJECT, UNDECIDED, search
 from codec.amqp.v0_10 import tables as T
 from codec.amqp.versions import E_FRAME_TYPE, E_RESERVED, E_SHORT_FRAME, E_TRACK, NO_ERROR
 from codec.compiler.kernel import kernel
@@ -20,7 +20,7 @@ NUMBERS = T.NUMBERS
 SECTIONS = LIMITS.detect_entries
 CONNECTION_CLASS = next(entry.class_code for entry in T.entries() if entry.name == "connection.start")
 BIT_TYPE, STRUCT32_TYPE = T.type_numbers()["bit"], T.type_numbers()["struct32"]
-OVERHEAD = 12
+OVERHEAD, CHANNEL_END = 12, 8
 CONTROL_SEGMENT, COMMAND_SEGMENT, HEADER_SEGMENT, BODY_SEGMENT = range(4)
 FIRST_SEGMENT, LAST_SEGMENT, FIRST_FRAME, LAST_FRAME = 8, 4, 2, 1
 WHOLE_SEGMENT = FIRST_FRAME | LAST_FRAME
@@ -252,17 +252,17 @@ def v0_10_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`. Its size field bounds the frame."""
     if not may_begin(buf, p, end, frame_cap):
         return REJECT, 0, 0, versions
-    if end - p < OVERHEAD:
-        return UNDECIDED, 0, 0, versions
     if u16(buf, p + 6, end) > channel_cap:
         return REJECT, 0, 0, versions
+    if end - p < OVERHEAD:  # octets after the channel are reserved
+        return UNDECIDED, u16(buf, p + 2, end) if end - p >= CHANNEL_END else 0, 0, versions
     flags, kind, size = octet(buf, p), octet(buf, p + 1), u16(buf, p + 2, end)
     start, stop = p + OVERHEAD, p + size
     coded = kind <= COMMAND_SEGMENT and flags & FIRST_FRAME
     if coded and end - start >= 2 and entry_at(buf, start, min(stop, end), kind, t) < 0:
         return REJECT, 0, 0, versions
     if stop > end:
-        return UNDECIDED, size, 0, versions
+        return UNDECIDED, size, POINTS_BEGUN, versions
     if kind == BODY_SEGMENT or flags & WHOLE_SEGMENT != WHOLE_SEGMENT:
         return ACCEPT, size, POINTS_BODY, versions
     if not segment_fits(buf, start, stop, kind, t):

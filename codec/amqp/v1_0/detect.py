@@ -6,7 +6,7 @@ whose descriptor, list and fields are as the fact table defines them.
 
 from __future__ import annotations
 
-from codec.amqp.frame_search import ACCEPT, POINTS_BODY, POINTS_PARSED, REJECT, UNDECIDED, search
+from codec.amqp.frame_search import ACCEPT, POINTS_BEGUN, POINTS_BODY, POINTS_PARSED, REJECT, UNDECIDED, search
 from codec.amqp.v1_0 import tables as T
 from codec.amqp.v1_0.constructors import DESCRIBED, NULL, compound, descriptor, is_descriptor, skip
 from codec.amqp.versions import AMQP, SASL
@@ -105,15 +105,15 @@ def v1_0_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     if start == stop:
         if kind != AMQP_FRAME:
             return REJECT, 0, 0, versions
-        return (ACCEPT if stop <= end else UNDECIDED), size, POINTS_BODY, versions
+        return (ACCEPT if stop <= end else UNDECIDED), size, POINTS_BODY if stop <= end else 0, versions
     definition, _, at = performative(buf, start, min(stop, end), t)
     if definition < 0:
         known = start + DESCRIPTOR <= end or stop <= end or (start < end and octet(buf, start) != DESCRIBED)
-        return (REJECT if known else UNDECIDED), 0, 0, versions
+        return (REJECT if known else UNDECIDED), size, 0, versions
     if t.descriptor[definition].frame_type != (AMQP if kind == AMQP_FRAME else SASL):
         return REJECT, 0, 0, versions
     if stop > end:
-        return UNDECIDED, size, 0, versions
+        return UNDECIDED, size, POINTS_BEGUN, versions
     after = fields_end(buf, at, stop, definition, t)
     if after < 0 or (after < stop and definition != t.places[0].transfer):
         return REJECT, 0, 0, versions
