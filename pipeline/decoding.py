@@ -14,13 +14,12 @@ from pyspark.sql.types import StructType
 
 from pipeline.output import parquet
 from pipeline.output.place import Place
-from pipeline.schemas import WORKER_TABLES
-from pipeline.tables.config import config, streams
+from pipeline.schemas import TABLES, WORKER_TABLES
 from pipeline.tables.exchange import OnSpark, Rows
 from pipeline.tables.local import Applied, Batches, Local
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.shuffle import flow_buckets
-from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS
+from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
 from udfs.source.suggestions import suggesting
 
 if TYPE_CHECKING:
@@ -97,6 +96,11 @@ def secret_files(paths: str | Sequence[str], keylog: str | Sequence[str] | None)
     return SecretFiles(tuple(key_logs), tuple(captures))
 
 
+def config(payload: bool = False, tables: Collection[str] = WORKER_TABLES) -> Config:
+    """What workers make of frames: `tables`; `payload`: with the bytes of content bodies."""
+    return Config({name: TABLES[name] for name in WORKER_TABLES}, payload, frozenset(tables))
+
+
 def decode_into(
     spark: SparkSession | LocalProcesses,
     paths: str | Sequence[str],
@@ -125,7 +129,7 @@ def writer(
     flows = "message_flows" in tables
     wanted = {*tables, *(FLOW_INPUTS if flows else ())} & {*WORKER_TABLES}
     made = config(payload, {*wanted, *(("methods",) if flows else ())})  # methods tell which queues are streams
-    return WriteTables(directory.files, directory.path, made, wanted, streams() if flows else None, secrets)
+    return WriteTables(directory.files, directory.path, made, wanted, flows, secrets)
 
 
 @dataclass(frozen=True)

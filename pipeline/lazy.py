@@ -10,12 +10,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.decoding import config
 from pipeline.schemas import CAPTURES, FRAMES, SPARK_TABLES, TABLES, WORKER_TABLES
-from pipeline.tables.config import config, streams
 from pipeline.tables.flows import message_flows
-from pipeline.tables.roles import QUEUE_TYPES_BY, named
 from pipeline.tables.shape import shaped
 from udfs.pairing.schemas import MESSAGE_COLUMNS
+from udfs.roles import QUEUE_TYPES_BY
 from udfs.source.captures import MakeCaptures
 
 SPARK_DERIVED = (*SPARK_TABLES, "frames")
@@ -24,9 +24,10 @@ SPARK_DERIVED = (*SPARK_TABLES, "frames")
 def stream_queues(methods: DataFrame) -> DataFrame:
     """Rows of table methods, or of frames -> queues that are streams (`udfs.conversation.methods.STREAMS`)."""
     # Here, not above, as in the following: the kernels take a second to load, and tables already written need none.
-    from udfs.conversation.methods import METHOD_COLUMNS, STREAMS
+    from udfs.conversation.methods import METHOD_COLUMNS, STREAMS, find_streams
 
-    return methods.filter(named(QUEUE_TYPES_BY)).select(*METHOD_COLUMNS).mapInArrow(streams(), STREAMS)
+    chosen = methods.filter(F.col("name").isin(list(QUEUE_TYPES_BY)))
+    return chosen.select(*METHOD_COLUMNS).mapInArrow(find_streams, STREAMS)
 
 
 Made = TypeVar("Made")

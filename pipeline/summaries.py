@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.tables.roles import DELIVERIES
 from pipeline.tables.shape import timestamp
+from udfs.roles import DELIVERIES
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -6,6 +6,9 @@ people. No session is needed to import this.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -232,3 +235,13 @@ RUN_ORDER = ("flow", "order_ns", "capture_file", "first_packet_no")
 ACCOUNTS = "accounts"  # what each split of a capture held: DECODED rows of kind 'capture'
 STATES = "states"  # of connections that are still open (`udfs.tables`)
 STREAM_QUEUES = "stream_queues"  # queues that are streams, by their declaration
+
+
+@dataclass(frozen=True)
+class Config:
+    """What workers make of frames. `schemas`: columns of each table; `payload`: with the bytes of content bodies;
+    `tables`: the wanted ones."""
+
+    schemas: Mapping[str, StructType]
+    payload: bool
+    tables: frozenset[str]

@@ -184,17 +184,15 @@ def warm_conversations() -> None:
     transfer, a subscription, and the end of a transaction; and how fields of arguments are read."""
     from codec.packing import Reader, Writer
     from udfs.arrow.fields import fields
-    from udfs.conversation.channels import ARGUMENTS, ChannelTracker, MethodRoles
-    from udfs.conversation.frames import MethodFrames
+    from udfs.conversation.channels import ARGUMENTS, ChannelTracker
     from udfs.conversation.sessions import SessionTracker
     from udfs.decode.frame_rows import ARROW_DECODED
 
-    roles = MethodRoles({}, {}, {}, MethodFrames((), (), (), (), (("gap", "channel", None),)), {})
     columns = {field.name: pa.array([None], field.type) for field in ARROW_DECODED}
     columns |= {"connection_id": pa.array([1]), "frame_type": pa.array(["gap"]), "arguments": said({"queue": "q"})}
     ids = np.array([1])
     for keep in (False, True):
-        channels, sessions = ChannelTracker(roles, keep), SessionTracker((), keep)
+        channels, sessions = ChannelTracker(keep), SessionTracker(keep)
         channels.feed(pa.record_batch(columns), fields(columns["arguments"], dict.fromkeys(ARGUMENTS, "string")))
         channels.pending(ids)
         channels.forget_texts(0)
@@ -232,7 +230,7 @@ def warm_pairing() -> None:
     from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
     from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
-    from udfs.pairing.pairable import PartitionMessages, Rules
+    from udfs.pairing.pairable import PartitionMessages
 
     names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
     kept = ("content_type", "content_encoding", "type", "app_id", "outcome", "transaction", "trace_id", "span_id")
@@ -243,9 +241,7 @@ def warm_pairing() -> None:
     dead = said({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
     messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
-    partitioned = PartitionMessages(Rules(("get",), (), (), ""), HashPartitioner(TO_PAIR, KEY, 1))(
-        iter([pa.record_batch(messages)])
-    )
+    partitioned = PartitionMessages(HashPartitioner(TO_PAIR, KEY, 1))(iter([pa.record_batch(messages)]))
     list(PairMessages(StructType([StructField("flow_id", LongType())]))(partitioned))
     with_room(new_keyed(), FIRST_ENTRIES)
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from codec.compiler.kernel import all_compiled, interpreted
-from pipeline.decoding import PacketFilter, by_flow, decoded_locally
+from pipeline.decoding import PacketFilter, by_flow, config, decoded_locally
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
 from pipeline.lake.files import lake_file, read_rows, write_file
@@ -26,7 +26,6 @@ from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
 from pipeline.session import grouping_settings, plan_settings, settings
-from pipeline.tables.config import config, streams
 from pipeline.tables.exchange import OnSpark, Rows
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.local import Batches, Local
@@ -83,9 +82,7 @@ class LakeWork:
         carried = StateFiles(self.log.root.files, paths, None if only is None else frozenset(only))
         secrets = SecretFiles(self.key_logs, tuple(uris))
         folders = self._folders(number)
-        writer = WriteBatch(
-            folders, config(self.payload), carried, streams(), keep_open, lost, secrets, self.carry_secrets
-        )
+        writer = WriteBatch(folders, config(self.payload), carried, keep_open, lost, secrets, self.carry_secrets)
         if only is not None:
             tasks = 1 + len(only) // LOCAL_CONNECTIONS
             spark = self._local() if tasks == 1 else self.spark

@@ -25,8 +25,7 @@ from pipeline.plots.rows import (
 from pipeline.report.text import plain_text
 from pipeline.summaries import LINK
 from pipeline.summaries import backlog as by_consumer
-from pipeline.tables.flows import REFUSED
-from pipeline.tables.roles import DELIVERIES
+from udfs.roles import DELIVERIES, REFUSED
 
 if TYPE_CHECKING:
     from pipeline import Tables

@@ -18,8 +18,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.audit.catalogue import KNOWN
 from pipeline.report.groups import CLASSES_PER_OCTAVE, Section, Source
-from pipeline.tables.roles import KNOWN
 
 DEFINITIONS: Mapping[str, Any] = json.loads(Path(__file__).with_name("sections.json").read_text("utf-8"))
 # Bars of a chart over time: one is about four pixels wide on a phone.

@@ -26,18 +26,13 @@ from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.exchange import OnSpark, Rows
 from pipeline.tables.local import Batches, Local
 from pipeline.tables.processes import LocalProcesses
-from pipeline.tables.roles import DELIVERIES
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS_DDL, CONNECTION_COLUMNS
 
 if TYPE_CHECKING:
-    from udfs.pairing.pairable import Partition, Rules
+    from udfs.pairing.pairable import Partition
 
 Made = TypeVar("Made", bound=Rows)
 
-# Outcomes of messages that never reached a queue, and of those that return to one.
-REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
-REQUEUED = ("requeued", "released", "modified", "unsettled", "unknown")
-FLAG_OPTIONAL = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
 AT = ["server", "vhost"]  # a broker: server endpoint and virtual host
 BUCKETS = 8  # per partition of the shuffle, so that partitions have about the same size
 SEVERAL = 8  # partitions, for which there are buckets if there is more than one, so that a bucket fits into memory
@@ -165,13 +160,6 @@ def _partitions(spark: SparkSession | LocalProcesses) -> int:
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def pairing_rules() -> Rules:
-    """The meaning of outcomes and operations for pairing."""
-    from udfs.pairing.pairable import Rules
-
-    return Rules(DELIVERIES, REFUSED, REQUEUED, FLAG_OPTIONAL)
-
-
 def _buckets(spark: SparkSession | LocalProcesses) -> int:
     partitions = _partitions(spark)
     return BUCKETS * (max(SEVERAL, partitions) if partitions > 1 else 1)
@@ -181,7 +169,7 @@ def _ids(buckets: int) -> Partition:
     from udfs.pairing.brokers import IDS, PartitionIds
     from udfs.pairing.hash_partitions import HashPartitioner
 
-    return PartitionIds(DELIVERIES, HashPartitioner(IDS, "key", buckets))
+    return PartitionIds(HashPartitioner(IDS, "key", buckets))
 
 
 def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bool) -> Made:
@@ -191,10 +179,9 @@ def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bo
     from udfs.pairing.pairable import PartitionMessages
     from udfs.pairing.replies import RPC_ROWS, PairReplies, PartitionReplies
 
-    rules = pairing_rules()
     partitioner = HashPartitioner(TO_PAIR, KEY, buckets)
-    rows = read(PartitionMessages(rules, partitioner))
+    rows = read(PartitionMessages(partitioner))
     if has_requests:
-        replies = read(PartitionReplies(rules, HashPartitioner(RPC_ROWS, "key", buckets)))
+        replies = read(PartitionReplies(HashPartitioner(RPC_ROWS, "key", buckets)))
         rows = rows.with_rows(replies.by_bucket().partitioned(PairReplies(partitioner)))
     return rows.by_bucket()

@@ -28,6 +28,7 @@ from scapy.utils import rdpcap
 
 from jobs.cli import main
 from jobs.running import OK, UNREADABLE
+from pipeline.decoding import config
 from pipeline.lake.batch import OF_CONNECTIONS
 from pipeline.lake.batches import Ingest
 from pipeline.lake.files import read_rows
@@ -35,7 +36,6 @@ from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
 from pipeline.schemas import TABLES
-from pipeline.tables.config import config
 from udfs.decode.key_logs import SecretFiles
 from udfs.tables import tables_of
 

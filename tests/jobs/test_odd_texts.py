@@ -24,8 +24,8 @@ from wire import Wire
 
 import pipeline
 from jobs.cli import main
-from pipeline.tables.roles import HOT_ARGUMENTS
 from udfs.arrow.fields import fields
+from udfs.roles import HOT_ARGUMENTS
 
 SHOWN = {shown for _, shown in INVALID.values()}
 

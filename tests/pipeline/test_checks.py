@@ -16,8 +16,8 @@ from rule_support import Case, Key, write_cases
 
 from codec.checks.state import ODDITIES
 from pipeline.audit.detectors import DETECTORS
-from pipeline.tables.roles import METHOD_FRAMES, SESSION_VERSIONS
 from udfs.conversation.checks import METHOD_COLUMNS, odd_rows
+from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
 
 CASES = cases_of("l10", "t10")
 # Rule -> oddities that break it.

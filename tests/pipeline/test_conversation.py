@@ -15,10 +15,11 @@ from codec.amqp.versions import fact_table
 from codec.compiler.limits import Limits
 from codec.conversation.sessions.semantics import NAMES, OUTCOME_OF, ROLES
 from codec.variant import encode
-from pipeline.tables.config import READ_ARGUMENTS, config
+from pipeline.decoding import config
 from udfs.arrow.fields import fields, hexed, text_or_hex, valid_utf8
 from udfs.arrow.types import VARIANT
 from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.roles import READ_ARGUMENTS
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 

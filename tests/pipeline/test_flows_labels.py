@@ -19,16 +19,17 @@ from decoding import decode_table, in_flow_order, runs
 from test_fields import column
 from wire import CLIENT, SERVER, Wire, write_capture
 
+from pipeline.decoding import config
 from pipeline.schemas import MESSAGE_FLOWS, MESSAGES
-from pipeline.tables.config import READ_ARGUMENTS, config, streams
-from pipeline.tables.flows import pairing_rules
 from udfs.arrow.fields import fields
 from udfs.arrow.rows import with_parts
 from udfs.arrow.types import arrow_schema
+from udfs.conversation.methods import streams_of
 from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import PartitionMessages
 from udfs.pairing.schemas import BROKER_COLUMNS, MESSAGE_COLUMNS
+from udfs.roles import READ_ARGUMENTS
 from udfs.tables.conversation import Conversation
 
 V = "0-9-1"
@@ -51,7 +52,7 @@ def flows_of(path: Path, wires: Iterable[Wire]) -> list[Row]:
     for found in (conversation.feed(batch, fields(batch["arguments"], READ_ARGUMENTS)), conversation.finish()):
         parts += [rows for table, rows in found if table == "messages"]
     messages = pa.Table.from_batches([rows.select(MESSAGE_COLUMNS) for rows in parts]).combine_chunks()
-    known = "".join(f"{queue}\n" for queue in sorted(set(streams().of(batch)["queue"].to_pylist())))
+    known = "".join(f"{queue}\n" for queue in sorted(set(streams_of(batch)["queue"].to_pylist())))
     return paired(messages.to_batches()[0], {"version": V, "streams": known or None, **BROKER})
 
 
@@ -60,7 +61,7 @@ def paired(messages: pa.RecordBatch, broker: Row) -> list[Row]:
     for name, kind in BROKER_COLUMNS.items():
         if name not in messages.schema.names:
             messages = messages.append_column(name, pa.array([broker.get(name)] * messages.num_rows, kind))
-    partitioned = PartitionMessages(pairing_rules(), HashPartitioner(TO_PAIR, KEY, 1))(iter([messages]))
+    partitioned = PartitionMessages(HashPartitioner(TO_PAIR, KEY, 1))(iter([messages]))
     return [row for rows in PairMessages(MESSAGE_FLOWS)(partitioned) for row in rows.to_pylist()]
 
 

@@ -14,7 +14,7 @@ from link_talks import closed, receiver_link, symbol
 from rule_support import Case, Talk, write_cases
 from rule_talks import done_0_10, send_0_10, session_0_10
 
-from pipeline.tables.config import config
+from pipeline.decoding import config
 from udfs.tables import tables_of
 
 

@@ -9,7 +9,7 @@ from test_order import flows, made, tables_of
 from test_reassembly import Segment
 from wire import CLIENT, SERVER
 
-from pipeline.tables.roles import MODES, PROVES_MODE
+from udfs.roles import MODES, PROVES_MODE
 
 COMMIT, COMMIT_OK = method(pika.spec.Tx.Commit()), method(pika.spec.Tx.CommitOk())
 ROLLBACK, ROLLBACK_OK = method(pika.spec.Tx.Rollback()), method(pika.spec.Tx.RollbackOk())

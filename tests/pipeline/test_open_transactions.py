@@ -13,9 +13,10 @@ from test_conversation import FRAMES, performative, table
 from benchmarks.processes import RESET_PEAK, peak_bytes
 from codec.compiler.limits import Limits
 from codec.variant import encode
-from pipeline.tables.config import READ_ARGUMENTS, config
+from pipeline.decoding import config
 from udfs.arrow.fields import fields
 from udfs.arrow.types import VARIANT
+from udfs.roles import READ_ARGUMENTS
 from udfs.tables import conversation
 from udfs.tables.conversation import Conversation
 

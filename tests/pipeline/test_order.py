@@ -27,7 +27,7 @@ from codec.amqp.decoder import Decoder
 from codec.compiler.limits import LIMITS
 from codec.layers.stack import Layers
 from codec.net.segments import ACK, FIN, SYN
-from pipeline.tables.config import config
+from pipeline.decoding import config
 from udfs.decode.frame_rows import frame_rows
 from udfs.tables import Tables
 

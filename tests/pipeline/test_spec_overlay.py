@@ -17,9 +17,10 @@ from decoding import decode_table, in_flow_order, runs
 from wire import CLIENT, SERVER, Wire, write_capture
 
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, method_name, methods
-from pipeline.tables.config import READ_ARGUMENTS, config
+from pipeline.decoding import config
 from udfs.arrow.fields import fields
 from udfs.arrow.rows import with_parts
+from udfs.roles import READ_ARGUMENTS
 from udfs.tables.conversation import Conversation
 
 every_version = pytest.mark.parametrize("version", CLASSIC_VERSIONS)

@@ -23,14 +23,15 @@ from tables_support import STEP, Script
 
 from codec.compiler.limits import LIMITS, Limits
 from codec.variant import encode
-from pipeline.schemas import WORKER_TABLES
-from pipeline.tables.config import config, messages_config
-from pipeline.tables.roles import HOT_ARGUMENTS
+from pipeline.decoding import config
+from pipeline.schemas import TABLES, WORKER_TABLES
 from udfs.arrow.fields import fields
-from udfs.arrow.types import VARIANT, ColumnError, bound
+from udfs.arrow.types import VARIANT, ColumnError, arrow_schema, bound
+from udfs.attributes import FAMILIES
 from udfs.conversation import states
 from udfs.conversation.contents import Contents
 from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.roles import HOT_ARGUMENTS
 from udfs.tables import conversation, waiting
 from udfs.tables.rows import TableRows
 
@@ -242,7 +243,7 @@ def test_a_body_that_never_ends_is_summed_up() -> None:
 
 
 def test_what_waits_of_a_body_does_not_grow() -> None:
-    contents = Contents(messages_config(payload=False)[0])
+    contents = Contents(FAMILIES[0], arrow_schema(TABLES["messages"]), payload=False)
     seen = []
     for batch in long_body(20):
         goes_on = np.unique(batch["connection_id"].to_numpy())

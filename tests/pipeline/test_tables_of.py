@@ -25,7 +25,7 @@ from rule_talks import session_0_10
 from codec.net.segments import SEGMENT
 from codec.packing import Reader, StateError, Writer, sealed, unsealed
 from codec.variant import decode
-from pipeline.tables.config import config
+from pipeline.decoding import config
 from udfs.tables import ACCOUNTS, STATES, tables_of
 from udfs.tables.packing import digest, restore_table, save_table
 

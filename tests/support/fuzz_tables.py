@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 from codec.net.identity import IP_BYTES
 from codec.net.segments import SEGMENT
 from codec.variant import decode
-from pipeline.tables.config import config
+from pipeline.decoding import config
 from udfs.arrow.types import VARIANT, arrow_schema
-from udfs.schemas import TCP_RUNS
+from udfs.schemas import TCP_RUNS, Config
 from udfs.tables import tables_of
-from udfs.tables.config import Config
 
 Run = tuple[bytes, np.ndarray, bytes]  # flow, segments, payload
 Rows = dict[str, list[pa.RecordBatch]]  # by table

@@ -13,6 +13,7 @@ import decoding
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.decoding import config
 from pipeline.lake.arrivals import Arrival
 from pipeline.lake.batch import Written
 from pipeline.lake.batches import Ingest
@@ -21,7 +22,6 @@ from pipeline.lake.journal import Change
 from pipeline.lake.layout import LakeFile, Options
 from pipeline.lake.log import Log
 from pipeline.schemas import DAY_OF
-from pipeline.tables.config import config, streams
 from udfs.decode.key_logs import SecretFiles
 from udfs.sink.writers import ACCOUNT, UNREAD, EndConnections, LakeFolders, WriteBatch
 from udfs.source.files import locate
@@ -58,7 +58,7 @@ class LocalWork:
         secrets = SecretFiles(self.key_logs, tuple(arrival.file.uri for arrival in arrivals))
         paths = tuple(f"{root.path}/states/{file.path}" for file in states)
         carried = StateFiles(root.files, paths, None if only is None else frozenset(only))
-        writer = WriteBatch(folders, config(True), carried, streams(), keep_open, lost, secrets, self.carry_secrets)
+        writer = WriteBatch(folders, config(True), carried, keep_open, lost, secrets, self.carry_secrets)
         found = Written()
         for task in range(TASKS):
             if only is None:

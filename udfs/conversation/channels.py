@@ -1,15 +1,15 @@
 """Tracks the channels of the classic family: frames in; messages, settlement events, incarnations, links, replies out.
 
-    tracker = ChannelTracker(roles)
+    tracker = ChannelTracker()
     for kind, records in tracker.feed(frames, arguments).items(): tracker.to_arrow(kind, records)
 
-What a method does is data (`MethodRoles`). Python works per batch, the kernel of `codec.conversation.channels` per row.
+What a method does is data (`udfs.roles`). Python works per batch, the kernel of `codec.conversation.channels` per row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,10 @@ from udfs.arrow.rows import (
     taken,
     values_cut,
 )
-from udfs.conversation.frames import MethodFrames
-from udfs.conversation.methods import QueueTypes, queue_types
+from udfs.conversation.frames import method_frames, method_marks
+from udfs.conversation.methods import queue_types
 from udfs.conversation.states import Tracker
+from udfs.roles import SETTLEMENTS, TEXTS, method_roles
 
 Records = NDArray[Any]
 NO_NUMBERS = fixed(np.zeros(0, np.int64))
@@ -155,41 +156,29 @@ ARGUMENTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MethodRoles:
-    """What methods do. `roles`: name -> fields of `codec.conversation.channels.state.ROLE`; `settles`: (name, sender,
-    requeue or None for either) -> outcome. `texts`: those of 'operations', 'modes', 'kinds', 'transactions',
-    'outcomes', numbered from 1 on. `frames`: which frames are read. `queue_types`: method -> the argument that implies
-    the type of the queue, and that type (None: the value of the argument)."""
-
-    roles: Mapping[str, Mapping[str, int]]
-    settles: Mapping[tuple[str, str, bool | None], str]
-    texts: Mapping[str, tuple[str, ...]]
-    frames: MethodFrames
-    queue_types: QueueTypes
-
-    def compiled(self) -> Roles:
-        """Arrays for the kernel, by number of the name, from 1 on."""
-        rows = np.zeros(len(self.roles) + 1, ROLE).view(np.recarray)
-        settles = np.zeros((len(rows), 2, 3), np.int64)
-        numbers = {name: number for number, name in enumerate(self.roles, start=1)}
-        for name, role in self.roles.items():
-            for field, value in role.items():
-                rows[field][numbers[name]] = value
-        for (name, sender, requeue), outcome in reversed(tuple(self.settles.items())):
-            cases = slice(None) if requeue is None else int(requeue) + 1
-            settles[numbers[name], SIDES.index(sender), cases] = self.texts["outcomes"].index(outcome) + 1
-        return Roles(rows, settles)
+@lru_cache
+def compiled_roles() -> Roles:
+    """What methods do, as arrays for the kernel, by number of the name, from 1 on."""
+    roles = method_roles()
+    rows = np.zeros(len(roles) + 1, ROLE).view(np.recarray)
+    settles = np.zeros((len(rows), 2, 3), np.int64)
+    numbers = {name: number for number, name in enumerate(roles, start=1)}
+    for name, role in roles.items():
+        for field, value in role.items():
+            rows[field][numbers[name]] = value
+    for (name, sender, requeue), outcome in reversed(tuple(SETTLEMENTS.items())):
+        cases = slice(None) if requeue is None else int(requeue) + 1
+        settles[numbers[name], SIDES.index(sender), cases] = TEXTS["outcomes"].index(outcome) + 1
+    return Roles(rows, settles)
 
 
 class ChannelTracker(Tracker):
     """Follows connections. With `keep` their states stay until `end`; else a connection ends where the next begins."""
 
-    def __init__(self, methods: MethodRoles, keep: bool = False) -> None:
+    def __init__(self, keep: bool = False) -> None:
         super().__init__(LAYOUT, new_state(), keep)  # the first text of a tracker is EMPTY
-        self._frames, self._queue_types, self._roles = methods.frames, methods.queue_types, methods.compiled()
-        self._names = Numbers(methods.roles)
-        self._known_texts = {"names": self._names, **{name: Numbers(texts) for name, texts in methods.texts.items()}}
+        self._roles, self._names = compiled_roles(), Numbers(method_roles())
+        self._known_texts = {"names": self._names, **{name: Numbers(texts) for name, texts in TEXTS.items()}}
 
     @property
     def texts(self) -> dict[str, Numbers]:
@@ -215,9 +204,9 @@ class ChannelTracker(Tracker):
 
     def _rows(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> Rows:
         """The frames that the kernel reads, as its columns."""
-        chosen = places_where(self._frames.chosen(frames))
+        chosen = places_where(method_frames(frames))
         fields_of = {name: taken(arguments[name], chosen) for name in ARGUMENTS}
-        fields_of["queue_type"] = queue_types(frames, chosen, self._queue_types, passive=False)
+        fields_of["queue_type"] = queue_types(frames, chosen, passive=False)
         frames = frames.select(METHOD_COLUMNS).take(chosen)
         cut = values_cut(frames)
         if cut.any():
@@ -225,7 +214,7 @@ class ChannelTracker(Tracker):
         texts = {name: self._texts.of(fields_of[name]) for name in (*TEXT_ARGUMENTS, "queue_type")}
         numbers = {name: integers(column, null=-1) for name, column in fields_of.items() if name not in texts}
         numbers |= {name: integers(frames[name], null=-1) for name in ("connection_id", "frame_no", "ts_ns", "channel")}
-        numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in self._frames.marks(frames).items()}
+        numbers |= {name: fixed(marks.astype(np.int64)) for name, marks in method_marks(frames).items()}
         return Rows(name=self._names.of(frames["name"]), **texts, **numbers)
 
     def _follow_states(self, states: ConnectionStates, rows: Rows) -> dict[str, Records]:

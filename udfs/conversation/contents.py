@@ -1,6 +1,6 @@
 """Rows of table messages of one family, assembled from their frames: method, header, bodies.
 
-    contents = Contents(config)
+    contents = Contents(family, schema, payload)
     rows = contents.feed(frames, arguments, messages, open_ids)
 
 Contents of several channels are interleaved, but each channel and sender (in 1.0 each of their links) has one at a
@@ -11,13 +11,11 @@ content only sums are stored, and octets only with `payload`. Python works per b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.types import StructType
 
 from codec.conversation.settled import Frames
 from codec.conversation.states import numbered
@@ -34,14 +32,16 @@ from udfs.arrow.rows import (
     places_where,
     values_cut,
 )
-from udfs.arrow.types import arrow_schema, bound
+from udfs.arrow.types import bound
+from udfs.attributes import Family
 from udfs.conversation.bodies import FRAME_COLUMNS as OF_BODIES
 from udfs.conversation.bodies import PENDING_BODIES, Bodies
 from udfs.conversation.channels import MESSAGES as OF_CHANNELS
-from udfs.conversation.properties import ONLY_DERIVED_FROM, Place, derived
+from udfs.conversation.properties import ONLY_DERIVED_FROM, derived
 from udfs.conversation.properties import properties as read_properties
 from udfs.conversation.session_rows import BEGUN_MESSAGES as OF_SESSIONS
 from udfs.decode.frame_rows import ARROW_DECODED
+from udfs.roles import BODY_FRAMES, READ_ARGUMENTS
 
 # Columns of frames that are stored until their message is complete, beside the arguments of the method.
 FRAME_COLUMNS = (
@@ -62,49 +62,23 @@ LINK_OF_FRAME = "handle"  # argument that tells the contents of a channel apart
 MOST_BYTES = 1 << 28
 
 
-@dataclass(frozen=True)
-class ContentsConfig:
-    """`schema` of table messages; `versions` of the family, with `and_unknown` also frames of no known version;
-    `body_frames`: frame types with a part of the body; `arguments` of the method that are read; `properties`: column ->
-    its place, of columns and of what others are derived from (`udfs.conversation.properties`); `absent`: columns that
-    the family does not have; `persistent`: the delivery mode of durable messages; `payload`: whether table messages has
-    bodies."""
-
-    schema: StructType
-    versions: tuple[str, ...]
-    and_unknown: bool
-    body_frames: tuple[str, ...]
-    arguments: tuple[str, ...]
-    properties: dict[str, Place]
-    absent: tuple[str, ...]
-    persistent: int
-    payload: bool
-
-    def carries(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Which frames carry contents of the family."""
-        own: NDArray[np.bool_] = is_there(frames["content_frame_no"])
-        if own.any():
-            of_version = is_among(frames["version"], *self.versions)
-            own &= (of_version | ~is_there(frames["version"])) if self.and_unknown else of_version
-        return own
-
-
 class Contents:
     """Takes the frames of connections in order, and yields the messages that are complete."""
 
-    def __init__(self, config: ContentsConfig) -> None:
-        self._config = config
+    def __init__(self, family: Family, schema: pa.Schema, payload: bool) -> None:
+        """`schema` of table messages; `payload`: with bodies."""
+        self._family, self._schema, self._payload = family, schema, payload
         self._frames: pa.Table | None = None
         self._begun: pa.Table | None = None
         self._bodies = Bodies()
 
     def own(self, classic: pa.RecordBatch | None, of_sessions: pa.Table | None) -> pa.RecordBatch | pa.Table | None:
         """The messages of the family among those of both trackers."""
-        if self._config.and_unknown:
+        if self._family.and_unknown:
             return classic
         if of_sessions is None:
             return None
-        own = pc.is_in(of_sessions["version"], pa.array(self._config.versions))
+        own = pc.is_in(of_sessions["version"], pa.array(self._family.versions))
         return of_sessions.filter(own)
 
     def feed(
@@ -116,14 +90,13 @@ class Contents:
     ) -> Iterator[pa.RecordBatch]:
         """Take frames, fields of their arguments, and the messages that a tracker found in them -> rows of table
         messages without SETTLEMENT. `open_ids`: connections that may have more frames."""
-        own = self._config.carries(frames)
+        own = self._carry_contents(frames)
         if self._frames is None and not own.any():
             return
-        if self._config.payload:
+        if self._payload:
             self._bodies.add(frames.select(OF_BODIES).take(places_where(own)))
-        known = {name: frames[name] for name in FRAME_COLUMNS} | {
-            name: arguments[name] for name in self._config.arguments
-        }
+        known = {name: frames[name] for name in FRAME_COLUMNS}
+        known |= {name: arguments[name] for name in self._family.arguments}
         waiting = 0 if self._frames is None else self._frames.num_rows
         own_at = np.concatenate([np.arange(waiting), waiting + np.flatnonzero(own)])
         new = pa.table(known)
@@ -133,6 +106,14 @@ class Contents:
         assert all_frames is not None
         # In one chunk: each column is read several times.
         yield from self._next(all_frames.combine_chunks(), own_at, joined(self._begun, messages), open_ids)
+
+    def _carry_contents(self, frames: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which frames carry contents of the family."""
+        own: NDArray[np.bool_] = is_there(frames["content_frame_no"])
+        if own.any():
+            of_version = is_among(frames["version"], *self._family.versions)
+            own &= (of_version | ~is_there(frames["version"])) if self._family.and_unknown else of_version
+        return own
 
     def end(self, open_ids: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """End all other connections: their incomplete messages get no more frames."""
@@ -146,11 +127,12 @@ class Contents:
             return Frames.of()
         return Frames(numbers_of(self._begun["connection_id"]), numbers_of(self._begun["frame_no"]))
 
-    def schemas(self, arguments: Mapping[str, str]) -> dict[str, pa.Schema]:
-        """The schemas of the tables of `save`; `arguments` by type."""
+    @property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The schemas of the tables of `save`."""
         frames = [(name, ARROW_DECODED.field(name).type) for name in FRAME_COLUMNS]
-        frames += [(name, TYPES[arguments[name]]) for name in self._config.arguments]
-        messages = OF_CHANNELS if self._config.and_unknown else OF_SESSIONS
+        frames += [(name, TYPES[READ_ARGUMENTS[name]]) for name in self._family.arguments]
+        messages = OF_CHANNELS if self._family.and_unknown else OF_SESSIONS
         return {"frames": pa.schema(frames), "messages": messages, "bodies": PENDING_BODIES}
 
     def save(self) -> dict[str, pa.Table | None]:
@@ -173,7 +155,7 @@ class Contents:
         if frames is None or not len(own_at):
             self._frames = None
             return
-        groups = Groups(frames, own_at, self._config.body_frames)
+        groups = Groups(frames, own_at)
         waits = groups.waits(open_ids)
         self._frames = groups.folded(waits)
         at = groups.messages(messages)
@@ -191,10 +173,10 @@ class Contents:
 
     def _messages(self, groups: Groups, chosen: NDArray[np.int64], messages: pa.Table) -> pa.RecordBatch:
         """The rows of the chosen groups."""
-        config = self._config
+        family, payload = self._family, self._payload
         header_at = groups.first_where(groups.is_header)[chosen]
         properties = groups.picked("properties", header_at)
-        found = read_properties(properties, config.properties)
+        found = read_properties(properties, family.properties)
         digest_at = groups.digest_at[chosen]
         complete = pa.array(digest_at >= 0)
         seen = groups.sums(np.where(groups.is_body, groups.numbers("payload_size"), 0))[chosen]
@@ -206,11 +188,11 @@ class Contents:
         # Properties that a complete content leaves out have their defaults.
         headed = pc.and_(pc.or_(pa.array(header_at >= 0), complete), pa.array(~np.append(groups.cut, False)[header_at]))
         state = {name: in_one(messages[name]) for name in messages.column_names if name not in OF_TRACKER}
-        of_method = (*OF_METHOD, *(name for name in config.arguments if name in config.schema.names))
+        of_method = (*OF_METHOD, *(name for name in family.arguments if name in self._schema.names))
         columns = {
             **{name: groups.picked(name, groups.starts[chosen]) for name in of_method},
             **state,
-            **derived(found, state, headed, config.persistent),
+            **derived(found, state, headed),
             "first_frame_no": in_one(messages["frame_no"]),
             "last_frame_no": pa.array(groups.highest(groups.numbers("frame_no"))[chosen]),
             "last_ts_ns": pa.array(groups.highest(groups.numbers("ts_ns"))[chosen]),
@@ -220,12 +202,11 @@ class Contents:
             "complete": complete,
             "body_sha256": groups.picked("body_sha256", digest_at),
         }
-        if config.payload:
+        if payload:
             columns["body"] = self._bodies.of(*groups.keys(chosen), digest_at >= 0)
-        absent = {*config.absent, *(() if config.payload else ("body",)), *(set(SETTLEMENT) - set(columns))}
+        absent = {*family.absent, *(() if payload else ("body",)), *(set(SETTLEMENT) - set(columns))}
         known = {name: column for name, column in columns.items() if name not in ONLY_DERIVED_FROM}
-        schema = arrow_schema(config.schema)
-        return pa.RecordBatch.from_arrays(bound(known, schema, absent).columns, schema=schema)
+        return pa.RecordBatch.from_arrays(bound(known, self._schema, absent).columns, schema=self._schema)
 
 
 class Groups:
@@ -233,7 +214,7 @@ class Groups:
     int64, the method first. `is_body`: frames with a part of the body; `digest_at`: place of the digest of each
     complete content."""
 
-    def __init__(self, frames: pa.Table, own_at: NDArray[np.int64], body_frames: tuple[str, ...]) -> None:
+    def __init__(self, frames: pa.Table, own_at: NDArray[np.int64]) -> None:
         self._frames, self.order = frames, own_at
         self._numbers: dict[str, NDArray[np.int64]] = {}
         connections, contents = (numbers_of(frames[name])[own_at] for name in ("connection_id", "content_frame_no"))
@@ -247,7 +228,7 @@ class Groups:
         self.starts = np.concatenate([[0], changes])
         self.ends = np.concatenate([changes, [len(keys)]])
         self.sizes = self.ends - self.starts
-        self.is_body = is_among(frames["frame_type"], *body_frames)[self.order]
+        self.is_body = is_among(frames["frame_type"], *BODY_FRAMES)[self.order]
         self.is_header = self.valid("body_size") | self.valid("properties")
         self.has_method = self.numbers("frame_no")[self.starts] == contents[self.starts]
         self.cut = values_cut(frames)[self.order]

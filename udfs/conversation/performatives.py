@@ -17,7 +17,7 @@ from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hexed, valid_utf8, values_of
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, picked, values_cut
-from udfs.conversation.frames import Losses, performative_frames
+from udfs.conversation.frames import performative_frames
 from udfs.conversation.properties import as_text
 
 Integers = NDArray[np.int64]
@@ -232,9 +232,9 @@ def objects_as_text(values: Values) -> pa.Array:
     return picked(as_text(values.taken(at)), where)
 
 
-def performatives(frames: pa.RecordBatch, losses: Losses, texts: Numbers) -> Performatives | None:
+def performatives(frames: pa.RecordBatch, texts: Numbers) -> Performatives | None:
     """Those of `frames` that the session tracker reads; None if there are none."""
-    places, marks = performative_frames(frames, losses)
+    places, marks = performative_frames(frames)
     if not len(places):
         return None
     chosen, at = frames.select(FRAME_COLUMNS).take(places), places.to_numpy()

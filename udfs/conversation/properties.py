@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from codec.variant import decode
 from codec.variant.reading import OTHER, TIME
 from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, values_of
-
-Place = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), property, type: of `fields`, or 'any'
+from udfs.attributes import PERSISTENT, Place
 
 
 def properties(column: pa.StructArray, wanted: Mapping[str, Place]) -> dict[str, pa.Array]:
@@ -89,10 +88,10 @@ INT64 = range(-(1 << 63), 1 << 63)
 
 
 def derived(
-    found: Mapping[str, pa.Array], state: Mapping[str, pa.Array], headed: pa.BooleanArray, persistent: int
+    found: Mapping[str, pa.Array], state: Mapping[str, pa.Array], headed: pa.BooleanArray
 ) -> dict[str, pa.Array]:
     """Columns that are properties, and columns derived from them. `found`: the properties; `state`: other columns of
-    the messages; `headed`: whether all of their properties were captured; `persistent` as for `ContentsConfig`."""
+    the messages; `headed`: whether all of their properties were captured."""
     columns = dict(found)
     no_truth, nothing = pa.scalar(None, pa.bool_()), pa.scalar(None, pa.string())
 
@@ -100,7 +99,7 @@ def derived(
         return pc.if_else(headed, pc.fill_null(truth, False), truth)
 
     delivered = pc.equal(state["operation"], "deliver")
-    durable = found["durable_flag"] if "durable_flag" in found else pc.equal(found["delivery_mode"], persistent)
+    durable = found["durable_flag"] if "durable_flag" in found else pc.equal(found["delivery_mode"], PERSISTENT)
     columns["durable"] = default(durable)
     if "redelivered" in found:
         columns["redelivered"] = pc.if_else(delivered, default(found["redelivered"]), no_truth)

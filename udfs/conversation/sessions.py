@@ -1,6 +1,6 @@
 """Tracks the sessions of 0-10 and 1.0: frames in; messages, channels, links and outcomes out.
 
-    tracker = SessionTracker(losses)
+    tracker = SessionTracker()
     begun = tracker.feed(frames)            # messages that begin in them, for `udfs.conversation.contents`
     ended = tracker.ended(open_ids)         # channels, links and outcomes of connections that have ended
 
@@ -43,7 +43,6 @@ from codec.conversation.settlement import Settled
 from codec.conversation.states import ConnectionStates, spread
 from codec.packing import Reader, Writer
 from udfs.arrow.rows import Index, connections_of, fixed, is_among, is_there, numbers_of, places_where
-from udfs.conversation.frames import Losses
 from udfs.conversation.performatives import performatives
 from udfs.conversation.session_rows import (
     begun_messages,
@@ -76,12 +75,11 @@ class EndedSessions:
 
 
 class SessionTracker(Tracker):
-    """Follows connections. `losses` as in `udfs.conversation.frames`; `keep` as of
-    `udfs.conversation.channels.ChannelTracker`."""
+    """Follows connections. `keep` as of `udfs.conversation.channels.ChannelTracker`."""
 
-    def __init__(self, losses: Losses, keep: bool = False) -> None:
+    def __init__(self, keep: bool = False) -> None:
         super().__init__(LAYOUT, new_state(), keep)
-        self._losses, self._roles = losses, compiled_roles()
+        self._roles = compiled_roles()
         # Of open connections: counts of messages by session, sender and outcome; transfers over subscriptions that
         # were completed; octets of credit that messages used.
         self._counts = np.zeros(0, COUNT)
@@ -91,7 +89,7 @@ class SessionTracker(Tracker):
     def feed(self, frames: pa.RecordBatch) -> pa.Table | None:
         """Follow the next frames, those of a connection together and in order -> the messages that begin in them."""
         messages = None
-        found = performatives(frames, self._losses, self._texts)
+        found = performatives(frames, self._texts)
         if found is not None:
             rows = found.rows()
             self._add_octets(frames)

@@ -13,6 +13,7 @@ from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, numbers_of, one_of, truth_of
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, ID_COLUMNS
+from udfs.roles import DELIVERIES
 
 NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
 
@@ -87,7 +88,6 @@ class PartitionIds:
     """The function for `mapInArrow`: messages (ID_COLUMNS) of lossy brokers (BROKER_COLUMNS) -> PARTITIONED IDS, those
     not marked as redelivered, by message-id and source."""
 
-    deliveries: tuple[str, ...]
     partitioner: HashPartitioner
     columns = ID_COLUMNS
 
@@ -95,7 +95,7 @@ class PartitionIds:
         return self.partitioner(map(self._ids, batches))
 
     def _ids(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        delivered = one_of(rows["operation"], self.deliveries)
+        delivered = one_of(rows["operation"], DELIVERIES)
         unmarked = pc.and_(rows["lossy"], pc.invert(rows["redelivered"].fill_null(False)))
         has_id = pc.not_equal(rows["message_id"], "").fill_null(False)
         chosen = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))

@@ -26,110 +26,103 @@ from udfs.pairing.hash_partitions import HashPartitioner, one_batch
 from udfs.pairing.hashes import BODY, BY_BODY, BY_ID, IDENTITY, ROUTE, SOURCE, labels
 from udfs.pairing.routes import broker_fields, nodes
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS, PAIRING_COLUMNS
+from udfs.roles import DELIVERIES, FLAG_OPTIONAL, REFUSED, REQUEUED
 
 FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
+ROLLED_BACK = "rolled-back"  # a state of transactions
 BATCH_ROWS, BATCH_BYTES, FEW_ROWS = 1 << 16, 32 << 20, 1 << 12
 
 
-@dataclass(frozen=True)
-class Rules:
-    """`deliveries`: operations. Outcomes: `refused`, the message never reached a queue; `requeued`, it returns to its
-    queue; `flag_optional`, after this one a redelivery need not be marked. `rolled_back`: a state of transactions."""
+def pairing_keys(rows: Mapping[str, pa.Array]) -> pa.Array:
+    """The pairing key of each message (columns KEY_COLUMNS, server, vhost)."""
+    delivered = one_of(rows["operation"], DELIVERIES)
+    rolled_back = pc.equal(rows["transaction"], ROLLED_BACK).fill_null(False)
+    refused = pc.or_(one_of(rows["outcome"], REFUSED), rolled_back)
+    broker = (rows["server"], rows["vhost"])
+    unique = pa.array(_identities(rows))
+    by_id = _not_empty(rows["message_id"])
+    keys = unique
+    if by_id.false_count:
+        by_body = (rows["correlation_id"], rows["body_size"], rows["body_sha256"])
+        of_bodies = pa.array(hashed(*broker, *by_body, seed=BY_BODY))
+        keys = pc.if_else(rows["body_sha256"].is_valid(), of_bodies, keys)
+    keys = pc.if_else(by_id, pa.array(hashed(*broker, rows["message_id"], seed=BY_ID)), keys)
+    return pc.if_else(pc.and_(pc.invert(delivered), refused), unique, keys)
 
-    deliveries: tuple[str, ...]
-    refused: tuple[str, ...]
-    requeued: tuple[str, ...]
-    flag_optional: str
-    rolled_back: str = "rolled-back"
 
-    def keys(self, rows: Mapping[str, pa.Array]) -> pa.Array:
-        """The pairing key of each message (columns KEY_COLUMNS, server, vhost)."""
-        delivered = one_of(rows["operation"], self.deliveries)
-        rolled_back = pc.equal(rows["transaction"], self.rolled_back).fill_null(False)
-        refused = pc.or_(one_of(rows["outcome"], self.refused), rolled_back)
-        broker = (rows["server"], rows["vhost"])
-        unique = pa.array(_identities(rows))
-        by_id = _not_empty(rows["message_id"])
-        keys = unique
-        if by_id.false_count:
-            by_body = (rows["correlation_id"], rows["body_size"], rows["body_sha256"])
-            of_bodies = pa.array(hashed(*broker, *by_body, seed=BY_BODY))
-            keys = pc.if_else(rows["body_sha256"].is_valid(), of_bodies, keys)
-        keys = pc.if_else(by_id, pa.array(hashed(*broker, rows["message_id"], seed=BY_ID)), keys)
-        return pc.if_else(pc.and_(pc.invert(delivered), refused), unique, keys)
+def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Columns PAIRING_COLUMNS and BROKER_COLUMNS -> those of TO_PAIR, without RPC latencies."""
+    delivered = one_of(rows["operation"], DELIVERIES)
+    family = _families(rows["version"])
+    annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
+    broker = broker_fields(_where(delivered, rows["headers"]), _where(annotated, rows["properties"]))
+    address_kind, address_exchange, address_key = nodes(rows["address"])
+    source = pc.coalesce(rows["queue"], pc.if_else(pc.not_equal(address_kind, "exchange"), address_key, None))
+    if pc.and_(delivered, source.is_null()).true_count:
+        source = pc.coalesce(source, _links(rows))
+    destinations = (  # the first that is known
+        (broker.dead_lettered, broker.original_exchange, broker.original_routing_key),
+        (rows["exchange"].is_valid(), rows["exchange"], rows["routing_key"]),
+        (broker.exchange.is_valid(), broker.exchange, broker.routing_key),
+        (pc.invert(delivered), address_exchange, address_key),
+    )
+    exchange = routing_key = pa.nulls(len(delivered), pa.string())
+    for known, to_exchange, to_key in reversed(destinations):
+        exchange = pc.if_else(known, to_exchange, exchange)
+        routing_key = pc.if_else(known, pc.coalesce(to_key, ""), routing_key)
+    route = hashed(exchange, routing_key, seed=ROUTE)
+    route = np.where(exchange.is_valid().to_numpy(zero_copy_only=False), route, 0)
+    queue_route = hashed(pa.repeat("", len(delivered)), source, seed=ROUTE)
+    # A message that stays in its queue (browsed, or in a stream) is delivered to each reader.
+    copied = truth_of(pc.or_(rows["browsed"].fill_null(False), _of_streams(rows["streams"], source)))
+    reader = pa.nulls(len(delivered), pa.string())
+    if copied.any():
+        reader = pc.if_else(pa.array(copied), _links(rows), reader)
+    x_death = (pa.array(broker.x_death_count), broker.first_death["queue"])
+    source_hash = hashed(source, pa.array(route), *x_death, reader, seed=SOURCE)
+    by_address = pc.if_else(pc.equal(address_kind, "exchange"), TO_EXCHANGE, TO_ADDRESS)
+    by_address = pc.if_else(pc.equal(address_kind, "queue"), TO_QUEUE, by_address)
+    by_exchange = pc.if_else(pc.equal(rows["exchange"], ""), TO_QUEUE, TO_EXCHANGE)
+    by_id = _not_empty(rows["message_id"])
+    last_ns = pc.coalesce(rows["last_ts_ns"], rows["ts_ns"])
+    requeued = one_of(rows["outcome"], REQUEUED)
+    requeued_ns = pc.if_else(pc.and_(delivered, requeued), pc.coalesce(rows["settled_ts_ns"], last_ns), -1)
+    delivery = truth_of(delivered)
+    label, common = labels(rows, family)
+    return {
+        "key": pairing_keys(rows),
+        "side": pc.if_else(delivered, DELIVERY, PUBLISH),
+        "source": pa.array(np.where(delivery, source_hash, 0)),
+        "route": pa.array(route),
+        # The queue of a dead-lettered message is not the one that it was published to.
+        "queue_route": pa.array(np.where(delivery & ~truth_of(broker.dead_lettered), queue_route, 0)),
+        "kind": pc.coalesce(by_exchange, by_address, TO_ADDRESS),
+        "digest": pc.if_else(rows["body_sha256"].is_valid(), pa.array(hashed(rows["body_sha256"], seed=BODY)), 0),
+        "family": family,
+        "first_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
+        "last_ns": last_ns,
+        "redelivered": pc.and_(pc.coalesce(rows["redelivered"], False), pa.array(~copied)),
+        "requeued_ns": pc.if_else(pa.array(copied), -1, requeued_ns),
+        "requeue_seen": rows["settled_ts_ns"].is_valid(),
+        "flag_optional": pc.equal(rows["outcome"], FLAG_OPTIONAL).fill_null(False),
+        "label": pa.array(label),
+        "common": pa.array(common),
+        "identity": pa.array(_identities(rows)),
+        "connection_id": rows["connection_id"],
+        "frame_no": rows["first_frame_no"],
+        **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
+        **{name: rows[name] for name in ("queue", "outcome", "transaction", "trace_id", "span_id")},
+        "settled_ns": rows["settled_ts_ns"],
+        "dead_lettered": broker.first_death["reason"],
+        "by_id": by_id,
+        # A message-id identifies a message although bytes are lost, unless ids repeat.
+        "lossy": pc.and_(rows["lossy"], pc.or_(pc.coalesce(rows["ids_repeat"], False), pc.invert(by_id))),
+    }
 
-    def rows_to_pair(self, rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        """Columns PAIRING_COLUMNS and BROKER_COLUMNS -> those of TO_PAIR, without RPC latencies."""
-        delivered = one_of(rows["operation"], self.deliveries)
-        family = _families(rows["version"])
-        annotated = pc.and_(delivered, pc.equal(family, V1_0_FAMILY))
-        broker = broker_fields(_where(delivered, rows["headers"]), _where(annotated, rows["properties"]))
-        address_kind, address_exchange, address_key = nodes(rows["address"])
-        source = pc.coalesce(rows["queue"], pc.if_else(pc.not_equal(address_kind, "exchange"), address_key, None))
-        if pc.and_(delivered, source.is_null()).true_count:
-            source = pc.coalesce(source, _links(rows))
-        destinations = (  # the first that is known
-            (broker.dead_lettered, broker.original_exchange, broker.original_routing_key),
-            (rows["exchange"].is_valid(), rows["exchange"], rows["routing_key"]),
-            (broker.exchange.is_valid(), broker.exchange, broker.routing_key),
-            (pc.invert(delivered), address_exchange, address_key),
-        )
-        exchange = routing_key = pa.nulls(len(delivered), pa.string())
-        for known, to_exchange, to_key in reversed(destinations):
-            exchange = pc.if_else(known, to_exchange, exchange)
-            routing_key = pc.if_else(known, pc.coalesce(to_key, ""), routing_key)
-        route = hashed(exchange, routing_key, seed=ROUTE)
-        route = np.where(exchange.is_valid().to_numpy(zero_copy_only=False), route, 0)
-        queue_route = hashed(pa.repeat("", len(delivered)), source, seed=ROUTE)
-        # A message that stays in its queue (browsed, or in a stream) is delivered to each reader.
-        copied = truth_of(pc.or_(rows["browsed"].fill_null(False), _of_streams(rows["streams"], source)))
-        reader = pa.nulls(len(delivered), pa.string())
-        if copied.any():
-            reader = pc.if_else(pa.array(copied), _links(rows), reader)
-        x_death = (pa.array(broker.x_death_count), broker.first_death["queue"])
-        source_hash = hashed(source, pa.array(route), *x_death, reader, seed=SOURCE)
-        by_address = pc.if_else(pc.equal(address_kind, "exchange"), TO_EXCHANGE, TO_ADDRESS)
-        by_address = pc.if_else(pc.equal(address_kind, "queue"), TO_QUEUE, by_address)
-        by_exchange = pc.if_else(pc.equal(rows["exchange"], ""), TO_QUEUE, TO_EXCHANGE)
-        by_id = _not_empty(rows["message_id"])
-        last_ns = pc.coalesce(rows["last_ts_ns"], rows["ts_ns"])
-        requeued = one_of(rows["outcome"], self.requeued)
-        requeued_ns = pc.if_else(pc.and_(delivered, requeued), pc.coalesce(rows["settled_ts_ns"], last_ns), -1)
-        delivery = truth_of(delivered)
-        label, common = labels(rows, family)
-        return {
-            "key": self.keys(rows),
-            "side": pc.if_else(delivered, DELIVERY, PUBLISH),
-            "source": pa.array(np.where(delivery, source_hash, 0)),
-            "route": pa.array(route),
-            # The queue of a dead-lettered message is not the one that it was published to.
-            "queue_route": pa.array(np.where(delivery & ~truth_of(broker.dead_lettered), queue_route, 0)),
-            "kind": pc.coalesce(by_exchange, by_address, TO_ADDRESS),
-            "digest": pc.if_else(rows["body_sha256"].is_valid(), pa.array(hashed(rows["body_sha256"], seed=BODY)), 0),
-            "family": family,
-            "first_ns": pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
-            "last_ns": last_ns,
-            "redelivered": pc.and_(pc.coalesce(rows["redelivered"], False), pa.array(~copied)),
-            "requeued_ns": pc.if_else(pa.array(copied), -1, requeued_ns),
-            "requeue_seen": rows["settled_ts_ns"].is_valid(),
-            "flag_optional": pc.equal(rows["outcome"], self.flag_optional).fill_null(False),
-            "label": pa.array(label),
-            "common": pa.array(common),
-            "identity": pa.array(_identities(rows)),
-            "connection_id": rows["connection_id"],
-            "frame_no": rows["first_frame_no"],
-            **{name: rows[name] for name in ("version", "server", "vhost", "exchange", "routing_key", "address")},
-            **{name: rows[name] for name in ("queue", "outcome", "transaction", "trace_id", "span_id")},
-            "settled_ns": rows["settled_ts_ns"],
-            "dead_lettered": broker.first_death["reason"],
-            "by_id": by_id,
-            # A message-id identifies a message although bytes are lost, unless ids repeat.
-            "lossy": pc.and_(rows["lossy"], pc.or_(pc.coalesce(rows["ids_repeat"], False), pc.invert(by_id))),
-        }
 
-    def wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Only publishes and deliveries."""
-        return _filtered(rows, one_of(rows["operation"], ("publish", *self.deliveries)))
+def wanted(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Only publishes and deliveries."""
+    return _filtered(rows, one_of(rows["operation"], ("publish", *DELIVERIES)))
 
 
 @dataclass(frozen=True)
@@ -137,15 +130,11 @@ class PartitionMessages:
     """The function for `mapInArrow`: messages with their broker (PAIRING_COLUMNS, BROKER_COLUMNS) ->
     PARTITIONED (`udfs.pairing.schemas`)."""
 
-    rules: Rules
     partitioner: HashPartitioner
     columns = PAIRING_COLUMNS
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partitioner(filled(self.rules.rows_to_pair(_columns(self._wanted(batch)))) for batch in batches)
-
-    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return self.rules.wanted(with_parts(batch))
+        return self.partitioner(filled(rows_to_pair(_columns(wanted(with_parts(batch))))) for batch in batches)
 
 
 class Partition(Protocol):

@@ -18,8 +18,9 @@ from udfs.arrow.rows import numbers_of, one_of
 from udfs.pairing.brokers import joined
 from udfs.pairing.flows import RPC_REPLY
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
-from udfs.pairing.pairable import Rules, filled
+from udfs.pairing.pairable import filled, pairing_keys
 from udfs.pairing.schemas import KEY_COLUMNS, REPLY_COLUMNS
+from udfs.roles import DELIVERIES
 
 DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: replies to this pseudo-queue come over the same channel
 # Requests and replies. `key`: a hash of correlation-id and reply-to; `of_request`: the pairing key of the request.
@@ -39,7 +40,6 @@ RPC_ROWS = pa.schema(
 class PartitionReplies:
     """The function for `mapInArrow`: messages (REPLY_COLUMNS) with their broker -> PARTITIONED RPC_ROWS."""
 
-    rules: Rules
     partitioner: HashPartitioner
     columns = REPLY_COLUMNS
 
@@ -48,7 +48,7 @@ class PartitionReplies:
 
     def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         is_request = pc.and_(pc.equal(rows["operation"], "publish"), rows["reply_to"].is_valid())
-        replies = pc.and_(one_of(rows["operation"], self.rules.deliveries), rows["correlation_id"].is_valid())
+        replies = pc.and_(one_of(rows["operation"], DELIVERIES), rows["correlation_id"].is_valid())
         yield self._requests(rows.filter(is_request))
         yield from self._replies(rows.filter(replies))
 
@@ -62,7 +62,7 @@ class PartitionReplies:
                 _key(rows, correlation, place),
                 pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
                 _numbers(0, rows),
-                self.rules.keys({name: rows[name] for name in (*KEY_COLUMNS, "server", "vhost")}),
+                pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "server", "vhost")}),
                 rows["connection_id"],
                 rows["first_frame_no"],
             ],

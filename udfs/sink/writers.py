@@ -20,14 +20,13 @@ from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
 from codec.variant.python_values import decode
-from udfs.conversation.methods import STREAMS, Streams
+from udfs.conversation.methods import STREAMS, streams_of
 from udfs.decode.key_logs import SecretFiles
-from udfs.schemas import ACCOUNTS, STATES, STREAM_QUEUES
+from udfs.schemas import ACCOUNTS, STATES, STREAM_QUEUES, Config
 from udfs.sink import parquet
 from udfs.sink.parquet import FileOptions, write_folders
 from udfs.source.lake import StateFiles, folder
 from udfs.tables import tables_of
-from udfs.tables.config import Config
 
 CONNECTION = "connection_id"
 # Results of workers: written files, and notes, whose `folder` is ACCOUNT (JSON of the account of a split), UNREAD (a
@@ -46,13 +45,13 @@ Parts = Iterator[tuple[str, pa.RecordBatch]]
 class WriteTables:
     """The function for `mapInArrow` over sorted runs -> WRITTEN of `udfs.sink.parquet`. Files go to folders in
     `directory` of a file system that all workers reach: one for each of `tables`, one for the accounts of captures.
-    `streams`: finds stream queues; None: not needed. `secrets`: where TLS secrets are."""
+    `streams`: find stream queues, too. `secrets`: where TLS secrets are."""
 
     filesystem: fs.FileSystem
     directory: str
     config: Config
     tables: Collection[str]
-    streams: Streams | None
+    streams: bool
     secrets: SecretFiles | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -67,7 +66,7 @@ class WriteTables:
             elif table in self.tables:
                 yield table, rows
             if self.streams and table == "methods":
-                yield STREAM_QUEUES, self.streams.of(rows)
+                yield STREAM_QUEUES, streams_of(rows)
 
     def _schema(self, folder: str) -> StructType:
         return {ACCOUNTS: OF_ACCOUNTS, STREAM_QUEUES: STREAMS, **self.config.schemas}[folder]
@@ -127,14 +126,12 @@ class WriteBatch:
     """The function for `mapInArrow`: runs (TCP_RUNS) in order -> WRITTEN. `states`: of their flows.
 
     `keep_open`: connections may continue in the next batch; otherwise all are closed. `lost`: connections without a FIN
-    or RST are marked as lost sight of. `streams` finds stream queues. `secrets`, `carry_secrets`: as for
-    `udfs.tables.tables_of`.
+    or RST are marked as lost sight of. `secrets`, `carry_secrets`: as for `udfs.tables.tables_of`.
     """
 
     folders: LakeFolders
     config: Config
     states: StateFiles
-    streams: Streams
     keep_open: bool = True
     lost: bool = False
     secrets: SecretFiles | None = None
@@ -156,7 +153,7 @@ class WriteBatch:
         ):
             rows = part.rows
             if part.table == "methods":
-                queues = self.streams.of(rows).to_pylist()
+                queues = streams_of(rows).to_pylist()
                 notes += [(STREAM_QUEUES, json.dumps([row["connection_id"], row["queue"]])) for row in queues]
             if part.table == ACCOUNTS:
                 continue

@@ -3,7 +3,7 @@
     for table, still_open, rows in tables_of(runs, config): ...
 
 `runs`: batches of TCP_RUNS (`udfs.schemas`), flow by flow and in order (`udfs.decode.runs`); `config`:
-`pipeline.tables.config.config(payload=...)`. Rows are batches with the columns of `pipeline.schemas.TABLES[table]`:
+`pipeline.decoding.config(payload=...)`. Rows are batches with the columns of `pipeline.schemas.TABLES[table]`:
 `frames`, `methods`, `messages`, `channels`, `links`, `connections`, `streams`. Two more are not tables: ACCOUNTS, what
 each split of a capture held (DECODED rows of kind 'capture', of which Spark makes `captures`), and STATES.
 
@@ -51,8 +51,8 @@ from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import frame_rows
 from udfs.decode.key_logs import SecretFiles
 from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
-from udfs.schemas import ACCOUNTS, STATES
-from udfs.tables.config import Config
+from udfs.roles import READ_ARGUMENTS
+from udfs.schemas import ACCOUNTS, STATES, Config
 from udfs.tables.connections import Connections
 from udfs.tables.conversation import Conversation
 from udfs.tables.states import Layout, state_rows, unread_rows
@@ -115,14 +115,13 @@ class Tables:
     open until their facts come, as for `Conversation`."""
 
     def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
-        self._config = config
         self._frames = arrow_schema(config.schemas["frames"])
         self._with_conversation = bool(config.tables & OF_CONVERSATION)
         self._with_connections = bool(config.tables & OF_CONNECTIONS)
         self._conversation = Conversation(config, waiting_bytes, keep)
         self._keep = keep
         schemas = {name: arrow_schema(config.schemas[name]) for name in ("connections", "streams")}
-        self._connections = Connections(config.handshake, config.counts, schemas)
+        self._connections = Connections(schemas)
 
     def feed(self, frames: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'frame' -> table, rows."""
@@ -133,7 +132,7 @@ class Tables:
         if self._with_connections:
             self._connections.add(frames)
         if self._with_conversation:
-            yield from self._conversation.feed(frames, fields(frames["arguments"], self._config.arguments))
+            yield from self._conversation.feed(frames, fields(frames["arguments"], READ_ARGUMENTS))
 
     def end(self, facts: pa.RecordBatch) -> Rows:
         """Decoded rows of kind 'connection', behind the frames of these connections."""
@@ -173,7 +172,7 @@ class _Decoding:
         self.files = Files()
         self._config = config
         self._tables = Tables(config, keep=states is not None)
-        self._carried = None if states is None else _Carried(self._tables, config, states, keep_open, self.files)
+        self._carried = None if states is None else _Carried(self._tables, states, keep_open, self.files)
         self._open_frames: list[pa.RecordBatch] = []
         self._decoder = Decoder(config.payload, self._carried, layers)
 
@@ -232,12 +231,10 @@ class _Carried(CarriedStates):
 
     open_rows = True
 
-    def __init__(
-        self, tables: Tables, config: Config, states: Mapping[bytes, bytes], keep_open: bool, files: Files
-    ) -> None:
+    def __init__(self, tables: Tables, states: Mapping[bytes, bytes], keep_open: bool, files: Files) -> None:
         super().__init__((), files)
         self._tables, self._octets, self.keep = tables, states, keep_open
-        self._layout = Layout.of(config, tables.schemas)
+        self._layout = Layout.of(tables.schemas)
         self._restored = set[bytes]()
         self._saved: list[ConnectionState] = []
         self._unread: list[tuple[bytes, str]] = []

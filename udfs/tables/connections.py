@@ -1,6 +1,6 @@
 """Tables connections and streams, from the handshake frames and the facts of connections.
 
-    connections = Connections(handshake, counts)
+    connections = Connections(schemas)
     connections.add(frames)
     for table, rows in connections.rows(facts): ...
 
@@ -25,10 +25,12 @@ from codec.sides import SIDES
 from codec.variant import decode, encode
 from udfs.arrow.rows import codes_of, elapsed, in_one, integers, is_there, numbers_of, picked, truth_of
 from udfs.arrow.types import VARIANT, arrow_schema, bound, nulls
-from udfs.decode.counting import COUNTED, MEASURES, Counts
+from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
+from udfs.decode.counting import COUNTED, MEASURES, frame_counts
+from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.channels import timestamps
-from udfs.tables.handshakes import Handshake
+from udfs.tables.handshakes import attributes_of, handshake_frames
 from udfs.tables.packing import restore_table, save_table
 
 Integers = NDArray[np.int64]
@@ -48,27 +50,26 @@ TOGETHER = {
     "missing_bytes": ("missing_bytes",),
     "undecoded_bytes": ("skipped_bytes", "foreign_bytes", "tail_bytes"),
 }
-HEADER_STAGE = "header"
 TLS_NAMES = {"tls_version": "version"}  # of fields of `tls` that facts name otherwise
 
 
 class Connections:
     """Collects attributes and counts of connections; see the module's text."""
 
-    def __init__(self, handshake: Handshake, counts: Counts, schemas: Mapping[str, pa.Schema]) -> None:
-        self._handshake, self._counter, self._schemas = handshake, counts, schemas
+    def __init__(self, schemas: Mapping[str, pa.Schema]) -> None:
+        self._schemas = schemas
         self._attributes: list[pa.Table] = []
         self._counts: list[pa.RecordBatch] = []
         self._blocks = np.zeros(0, BLOCK)
 
     def add(self, frames: pa.RecordBatch) -> None:
         """Take frames, those of a connection together and in order."""
-        self._counts.append(self._counter.of(frames))
+        self._counts.append(frame_counts(frames))
         if len(self._counts) >= PIECES:
             self._counts = self._summed()
-        chosen = self._handshake.chosen(frames)
+        chosen = handshake_frames(frames)
         if len(chosen):
-            self._attributes.append(self._first(self._handshake.attributes(frames.take(chosen))))
+            self._attributes.append(self._first(attributes_of(frames.take(chosen))))
             if len(self._attributes) >= PIECES:
                 self._attributes = [self._first(pa.concat_tables(self._attributes))]
 
@@ -155,7 +156,7 @@ class Connections:
     @cached_property
     def _attribute_schema(self) -> pa.Schema:
         """The columns of attributes."""
-        return self._first(self._handshake.attributes(_no_frames())).schema
+        return self._first(attributes_of(_no_frames())).schema
 
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
         """Remove and return the attributes and counts of these connections."""
@@ -185,10 +186,9 @@ class Connections:
 
     def _concluded(self, known: Mapping[str, pa.Array], stated: pa.StructArray) -> dict[str, pa.Array]:
         """Columns of table connections."""
-        handshake, count = self._handshake, len(known[KEY])
+        count = len(known[KEY])
         both = {
-            method: pc.and_(*(known[f"{side}_{method}_ns"].is_valid() for side in SIDES))
-            for method in handshake.reached_by_both
+            method: pc.and_(*(known[f"{side}_{method}_ns"].is_valid() for side in SIDES)) for method in REACHED_BY_BOTH
         }
         sides = [known[f"{side}_open_ns"] for side in SIDES]
         nothing = pa.scalar(None, pa.int64())
@@ -197,7 +197,7 @@ class Connections:
         apart = pc.if_else(both["open"], pc.abs(pc.subtract(*sides)), nothing)
         open_ns = pc.coalesce(known["open_ns"], latest)
         headers = pc.greater(known["headers"], 0).fill_null(False)
-        steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in handshake.steps}
+        steps = {name: elapsed(known[f"{name}_since"], known[f"{name}_until"]) for name in STEPS}
         steps["open_latency_ns"] = pc.coalesce(steps["open_latency_ns"], apart)
         closed_ns = integers(known["closed_ts_ns"])
         since = numbers_of(known["block.ts_ns"])
@@ -205,14 +205,14 @@ class Connections:
         table = self._schemas["connections"]
         as_stated = (name for name in FACTS.names if name in table.names)
         columns = {name: known[name] for name in (KEY, "version", "version_known", *as_stated)}
-        columns |= {name: known[name] for name in handshake.statements if name in table.names}
+        columns |= {name: known[name] for name in ATTRIBUTES if name in table.names}
         columns |= self._of_sides(stated)
         for name in MEASURES:
             shown = f"messages_{name}" if name in ("published", "delivered") else name
             if name != "headers":
                 columns[shown] = known[name].fill_null(0)
-        by_both = pc.invert(pc.is_in(known["version"], pa.array(handshake.of_both)))
-        for name in handshake.agreed:
+        by_both = pc.invert(pc.is_in(known["version"], pa.array(STATED_BY_BOTH)))
+        for name in AGREED:
             limits = [known[f"{side}_{name}"] for side in SIDES]
             smaller = pc.if_else(both["open"], pc.min_element_wise(*limits), nothing)
             columns[name] = pc.if_else(by_both, limits[0], smaller)
@@ -249,20 +249,16 @@ class Connections:
 
     def _state(self, known: Mapping[str, pa.Array], both: Mapping[str, pa.Array], headers: pa.Array) -> pa.Array:
         """The furthest stage."""
-        handshake = self._handshake
         reached = np.maximum(numbers_of(known["stage"]), 1)
-        header = handshake.stages.index(HEADER_STAGE) + 1
+        header = STAGES.index("header") + 1
         reached = np.maximum(reached, np.where(truth_of(headers), header, 1))
-        for method, stage in handshake.reached_by_both.items():
-            reached = np.maximum(reached, np.where(truth_of(both[method]), handshake.stages.index(stage) + 1, 1))
-        return pa.array(handshake.stages).take(pa.array(reached - 1))
+        for method, stage in REACHED_BY_BOTH.items():
+            reached = np.maximum(reached, np.where(truth_of(both[method]), STAGES.index(stage) + 1, 1))
+        return pa.array(STAGES).take(pa.array(reached - 1))
 
     def _name(self, known: Mapping[str, pa.Array]) -> pa.Array:
         """What the client calls itself."""
-        found = []
-        for name in self._handshake.names:
-            found.append(_in_one_text([known[part] for part in name.split()], " "))
-        return pc.coalesce(*found)
+        return pc.coalesce(*(_in_one_text([known[part] for part in name.split()], " ") for name in NAMES))
 
     def _streams(self, ids: pa.Array, stated: pa.StructArray) -> pa.RecordBatch:
         """Table streams: two rows a connection."""

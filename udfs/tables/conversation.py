@@ -35,12 +35,14 @@ from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from udfs.arrow.rows import Index, joined, numbers_of, picked
 from udfs.arrow.types import arrow_schema, bound
+from udfs.attributes import FAMILIES
 from udfs.conversation.channels import REPLIES, ChannelTracker, Records
 from udfs.conversation.contents import Contents
-from udfs.conversation.methods import REPLY
+from udfs.conversation.methods import REPLY, method_rows
 from udfs.conversation.session_rows import OUTCOMES
 from udfs.conversation.sessions import EndedSessions, SessionTracker
 from udfs.conversation.states import save_records
+from udfs.schemas import Config
 from udfs.tables.channels import (
     COUNT,
     NO_COUNTS,
@@ -51,7 +53,6 @@ from udfs.tables.channels import (
     link_columns,
     maps_of,
 )
-from udfs.tables.config import Config
 from udfs.tables.packing import restore_table, save_table
 from udfs.tables.returned import ITEM, Returns
 from udfs.tables.settled import ENDS, RETURNED, Known, changed, ends_of, unknown_ends
@@ -70,18 +71,15 @@ class Conversation:
     """Follows connections; see the module's text. `waiting_bytes`: how much may wait until final rows are sought."""
 
     def __init__(self, config: Config, waiting_bytes: int | None = None, keep: bool = False) -> None:
-        self._config, self._keep = config, keep
+        self._keep = keep
         self._most_events, self._most_rows = (
             (EVENT_BYTES, ROW_BYTES) if waiting_bytes is None else (waiting_bytes, waiting_bytes)
         )
-        self._channel_tracker, self._sessions = (
-            ChannelTracker(config.roles, keep),
-            SessionTracker(config.roles.frames.losses, keep),
-        )
-        self._contents = [Contents(shown) for shown in config.messages]
+        self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
+        self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
+        self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in FAMILIES]
         self._messages, self._requests = Waiting("first_frame_no"), Waiting("frame_no")
         self._returns = Returns()
-        self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
         self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
         self._events = [np.zeros(0, EVENT)]
         self._incarnations = [np.zeros(0, INCARNATION)]  # incarnations that are over
@@ -96,7 +94,7 @@ class Conversation:
         their arguments -> table, rows."""
         connections = numbers_of(frames["connection_id"])
         open_ids = np.union1d(self._open_ids, connections) if self._keep else connections[-1:]
-        methods, requests = self._config.methods.rows(frames, arguments)
+        methods, requests = method_rows(frames, arguments, self._schemas["methods"])
         yield "methods", methods
         self._requests.add(requests)
         found = self._channel_tracker.feed(frames, arguments)
@@ -179,8 +177,7 @@ class Conversation:
     def schemas(self) -> list[pa.Schema]:
         """The schemas of the tables in states, in order."""
         schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNED, REPLIES]
-        arguments = self._config.arguments
-        return [*schemas, *(kind for each in self._contents for kind in each.schemas(arguments).values())]
+        return [*schemas, *(kind for each in self._contents for kind in each.schemas.values())]
 
     def _take(self, found: Mapping[str, Records], messages: Iterator[pa.RecordBatch]) -> Rows:
         """Collect the records and messages found in frames."""

@@ -1,13 +1,12 @@
 """Attributes of connections and of their sides, from single handshake frames, by column.
 
-`Handshake` is the data: which argument of which method is which column, what is a step of the handshake.
+Which argument of which method is which column is data (`udfs.attributes`), and so are the steps of the handshake
+(`udfs.roles`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,132 +20,102 @@ from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls
+from udfs.attributes import ATTRIBUTES, ArgumentPath
+from udfs.roles import BLOCKS, CLOSES_CONNECTION, OPENED, REACHED_BY_BOTH, REACHES_STAGE, STAGES, STEPS
 
 INT64 = np.iinfo(np.int64)
 
 
-@dataclass(frozen=True)
-class Place:
-    """An argument of a method; `sender` where both sides send the method; `default` where it is left out."""
-
-    method: str
-    path: tuple[str, ...]
-    sender: str | None = None
-    default: int | None = None
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A column of table connections that one side states: its type, and the arguments, one a family."""
-
-    kind: str
-    places: tuple[Place, ...]
+# Names, or else types, of frames with attributes.
+SPEAKS = tuple(
+    dict.fromkeys(
+        [
+            *(place.method for _, places in ATTRIBUTES.values() for place in places),
+            *REACHES_STAGE, *REACHED_BY_BOTH, *BLOCKS,
+            *(step for ends in STEPS.values() for moments in ends for step, _ in moments),
+        ]
+    )
+)  # fmt: skip
 
 
-Moments = tuple[tuple[str, str], ...]  # (method, or else type of a frame; sender)
+def handshake_frames(frames: pa.RecordBatch) -> pa.Int64Array:
+    """The places of frames with attributes."""
+    named, of_type = is_among(frames["name"], *SPEAKS), is_among(frames["frame_type"], *SPEAKS)
+    return places_where(named | (of_type & ~is_there(frames["name"])))
 
 
-@dataclass(frozen=True)
-class Handshake:
-    """`statements` by column; `stages` in order, `reaches`: method -> stage, `reached_by_both`: method that both sides
-    send -> stage; `opened`, `closes`: methods; `blocks`: method -> whether it blocks; `steps`: column -> what begins
-    it, what ends it; `names`: what a client calls itself, columns apart by blanks, the first that is there; `agreed`:
-    limits that both sides state; `of_both`: versions in which the smaller one holds."""
+def attributes_of(frames: pa.RecordBatch) -> pa.Table:
+    """Chosen frames (OF_FRAMES) -> a row of attributes each, else null. Times are those of the frame."""
+    columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
+    columns |= _stated(frames)
+    ts_ns = numbers_of(frames["ts_ns"])
+    for name, at in _moments(frames).items():
+        columns[name] = pa.array(ts_ns, mask=~at)
+    stage = np.array([0, *(STAGES.index(stage) + 1 for stage in REACHES_STAGE.values())])
+    columns["stage"] = _known(stage[numbered(frames["name"], tuple(REACHES_STAGE))], 0)
+    blocks = np.array([-1, *map(int, BLOCKS.values())])
+    columns["blocks"] = _known(blocks[numbered(frames["name"], tuple(BLOCKS))], -1)
+    closes = pa.array(is_among(frames["name"], *CLOSES_CONNECTION))
+    arguments = Fields(values_of(frames["arguments"]), {"reply_code": "int", "reply_text": "string"}, ("error",))
+    error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
+    close = {
+        "close_initiator": frames["sender"].cast(pa.string()),
+        "close_code": arguments.column("reply_code"),
+        "close_reply_text": arguments.column("reply_text"),
+        **{f"close_{name}": of for name, of in error.columns().items()},
+    }
+    columns |= {name: pc.if_else(closes, of, pa.scalar(None, of.type)) for name, of in close.items()}
+    return pa.table(columns)
 
-    statements: Mapping[str, Statement]
-    stages: tuple[str, ...]
-    reaches: Mapping[str, str]
-    reached_by_both: Mapping[str, str]
-    opened: tuple[str, ...]
-    closes: tuple[str, ...]
-    blocks: Mapping[str, bool]
-    steps: Mapping[str, tuple[Moments, Moments]]
-    names: tuple[str, ...]
-    agreed: tuple[str, ...]
-    of_both: tuple[str, ...]
 
-    @property
-    def speaks(self) -> tuple[str, ...]:
-        """Names, or else types, of frames with attributes."""
-        methods = [place.method for statement in self.statements.values() for place in statement.places]
-        steps = [step for ends in self.steps.values() for moments in ends for step, _ in moments]
-        return tuple(dict.fromkeys([*methods, *self.reaches, *self.reached_by_both, *self.blocks, *steps]))
+def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+    """Where each event with a time column happens."""
+    name = pc.coalesce(frames["name"].cast(pa.string()), frames["frame_type"].cast(pa.string()))
+    sides = {side: is_among(frames["sender"], side) for side in SIDES}
+    found = {"open_ns": is_among(frames["name"], *OPENED)}
+    for method in REACHED_BY_BOTH:
+        found |= {f"{side}_{method}_ns": is_among(frames["name"], method) & sides[side] for side in SIDES}
+    for column, ends in STEPS.items():
+        for which, moments in zip(("since", "until"), ends, strict=True):
+            at = np.zeros(frames.num_rows, bool)
+            for step, side in moments:
+                at |= is_among(name, step) & sides[side]
+            found[f"{column}_{which}"] = at
+    return found
 
-    def chosen(self, frames: pa.RecordBatch) -> pa.Int64Array:
-        """The places of frames with attributes."""
-        named, of_type = is_among(frames["name"], *self.speaks), is_among(frames["frame_type"], *self.speaks)
-        return places_where(named | (of_type & ~is_there(frames["name"])))
 
-    def attributes(self, frames: pa.RecordBatch) -> pa.Table:
-        """Chosen frames (OF_FRAMES) -> a row of attributes each, else null. Times are those of the frame."""
-        columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
-        columns |= self._stated(frames)
-        ts_ns = numbers_of(frames["ts_ns"])
-        for name, at in self._moments(frames).items():
-            columns[name] = pa.array(ts_ns, mask=~at)
-        stage = np.array([0, *(self.stages.index(stage) + 1 for stage in self.reaches.values())])
-        columns["stage"] = _known(stage[numbered(frames["name"], tuple(self.reaches))], 0)
-        blocks = np.array([-1, *map(int, self.blocks.values())])
-        columns["blocks"] = _known(blocks[numbered(frames["name"], tuple(self.blocks))], -1)
-        closes = pa.array(is_among(frames["name"], *self.closes))
-        arguments = Fields(values_of(frames["arguments"]), {"reply_code": "int", "reply_text": "string"}, ("error",))
-        error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
-        close = {
-            "close_initiator": frames["sender"].cast(pa.string()),
-            "close_code": arguments.column("reply_code"),
-            "close_reply_text": arguments.column("reply_text"),
-            **{f"close_{name}": of for name, of in error.columns().items()},
-        }
-        columns |= {name: pc.if_else(closes, of, pa.scalar(None, of.type)) for name, of in close.items()}
-        return pa.table(columns)
-
-    def _moments(self, frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
-        """Where each event with a time column happens."""
-        name = pc.coalesce(frames["name"].cast(pa.string()), frames["frame_type"].cast(pa.string()))
-        sides = {side: is_among(frames["sender"], side) for side in SIDES}
-        found = {"open_ns": is_among(frames["name"], *self.opened)}
-        for method in self.reached_by_both:
-            found |= {f"{side}_{method}_ns": is_among(frames["name"], method) & sides[side] for side in SIDES}
-        for column, ends in self.steps.items():
-            for which, moments in zip(("since", "until"), ends, strict=True):
-                at = np.zeros(frames.num_rows, bool)
-                for step, side in moments:
-                    at |= is_among(name, step) & sides[side]
-                found[f"{column}_{which}"] = at
-        return found
-
-    def _stated(self, frames: pa.RecordBatch) -> dict[str, pa.Array]:
-        """Columns of `statements`."""
-        columns: dict[str, pa.Array] = {}
-        by_method: dict[tuple[str, str | None], NDArray[np.bool_]] = {}
-        values = values_of(frames["arguments"])
-        whole = ~is_among(frames["status"], "partial")
-        for column, statement in self.statements.items():
-            kind = VARIANT if statement.kind == "variant" else TYPES[statement.kind]
-            found = None
-            for place in statement.places:
-                key = (place.method, place.sender)
-                if key not in by_method:
-                    at = is_among(frames["name"], place.method)
-                    by_method[key] = at & is_among(frames["sender"], place.sender) if place.sender else at
-                at = by_method[key]
-                if not at.any():
-                    continue
-                rows = np.flatnonzero(at)
-                stated = _value(values.taken(rows), place, statement.kind, whole[rows])
-                where = np.full(len(at), -1)
-                where[rows] = np.arange(len(rows))
-                own = picked(stated, where)
-                found = own if found is None else pc.coalesce(found, own)
-            columns[column] = nulls(frames.num_rows, kind) if found is None else found
-        return columns
+def _stated(frames: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Columns of ATTRIBUTES."""
+    columns: dict[str, pa.Array] = {}
+    by_method: dict[tuple[str, str | None], NDArray[np.bool_]] = {}
+    values = values_of(frames["arguments"])
+    whole = ~is_among(frames["status"], "partial")
+    for column, (kind, stated_in) in ATTRIBUTES.items():
+        arrow_kind = VARIANT if kind == "variant" else TYPES[kind]
+        found = None
+        for place in stated_in:
+            key = (place.method, place.sender)
+            if key not in by_method:
+                at = is_among(frames["name"], place.method)
+                by_method[key] = at & is_among(frames["sender"], place.sender) if place.sender else at
+            at = by_method[key]
+            if not at.any():
+                continue
+            rows = np.flatnonzero(at)
+            stated = _value(values.taken(rows), place, kind, whole[rows])
+            where = np.full(len(at), -1)
+            where[rows] = np.arange(len(rows))
+            own = picked(stated, where)
+            found = own if found is None else pc.coalesce(found, own)
+        columns[column] = nulls(frames.num_rows, arrow_kind) if found is None else found
+    return columns
 
 
 def _known(values: NDArray[np.int64], unknown: int) -> pa.Array:
     return pa.array(values, mask=values == unknown)
 
 
-def _value(values: Values, place: Place, kind: str, whole: NDArray[np.bool_]) -> pa.Array:
+def _value(values: Values, place: ArgumentPath, kind: str, whole: NDArray[np.bool_]) -> pa.Array:
     """The argument as this type; arguments missing in a frame that is not `whole` get no default."""
     there = (values.stops > values.starts) & whole
     for name in place.path[:-1]:

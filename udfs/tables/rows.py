@@ -11,8 +11,8 @@ from pyspark.sql.types import StructField, StructType
 
 from udfs.arrow.rows import with_parts
 from udfs.arrow.types import arrow_schema
+from udfs.schemas import Config
 from udfs.tables import Tables
-from udfs.tables.config import Config
 
 
 @dataclass(frozen=True)

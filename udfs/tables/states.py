@@ -22,10 +22,11 @@ from codec.conversation.sessions import semantics
 from codec.conversation.sessions.connections import LAYOUT as SESSIONS
 from codec.layers.state import holds_secrets
 from codec.packing import Writer, sealed, unsealed
+from udfs.attributes import ATTRIBUTES
 from udfs.conversation.sessions import COMPLETED, OCTETS
 from udfs.conversation.sessions import COUNT as SESSION_COUNT
+from udfs.roles import STAGES, TEXTS, method_roles
 from udfs.tables.channels import COUNT
-from udfs.tables.config import Config
 from udfs.tables.connections import BLOCK
 from udfs.tables.packing import digest
 from udfs.tables.returned import ITEM
@@ -55,12 +56,12 @@ class Layout:
     digest: bytes
 
     @classmethod
-    def of(cls, config: Config, schemas: Sequence[pa.Schema]) -> Layout:
-        """That of tables made as `config` says, with the tables `schemas` in states."""
+    def of(cls, schemas: Sequence[pa.Schema]) -> Layout:
+        """That of states with the tables `schemas`."""
         records = [EVENT, INCARNATION, COUNT, BLOCK, ITEM, SESSION_COUNT, COMPLETED, OCTETS]
         kinds = [*CHANNELS.kinds.items(), *SESSIONS.kinds.items(), *records]
-        roles = [list(config.roles.roles), config.roles.texts, semantics.OUTCOMES, semantics.NAMES]
-        handshake = [list(config.handshake.statements), config.handshake.stages]
+        roles = [list(method_roles()), TEXTS, semantics.OUTCOMES, semantics.NAMES]
+        handshake = [list(ATTRIBUTES), STAGES]
         parts = [[repr(kind) for kind in kinds], [str(schema) for schema in schemas], repr(roles), repr(handshake)]
         return cls(digest([*parts, decoder_layout().hex()]))
 

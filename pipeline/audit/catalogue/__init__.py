@@ -41,6 +41,13 @@ KNOWLEDGE = {
     "both": "one direction only",
     "order": "segments out of order",
 }
+# Whether it is known of a connection: SQL over table connections (`complete` needs frames).
+KNOWN = {
+    "start": "sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')",
+    "both": "client_packets > 0 AND server_packets > 0",
+    "order": "out_of_order_segments = 0 AND NOT coalesce(array_contains(limits, 'order of both sides'), false)",
+}
+
 # Groups of rules, as their ids begin.
 GROUPS = {
     "CAP": "What the capture itself lacks",

@@ -34,7 +34,7 @@ from codec.sides import SIDES
 from pipeline.audit.contexts.messages import MESSAGE_KINDS
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
 from pipeline.audit.detectors import NEVER, Sql, sql_in
-from pipeline.tables.roles import CONNECTION_CHANNEL
+from udfs.roles import CONNECTION_CHANNEL
 
 CLOSE_ARGUMENTS = "struct<reply_code int, reply_text string, class_id int, method_id int>"
 METHOD_COLUMNS = (

@@ -33,10 +33,11 @@ from collections.abc import Collection, Mapping
 from codec.compiler.limits import LIMITS
 from codec.net.protocols import FRAGMENT_LIMIT, SKIP_NAMES, TOO_DEEP, TOO_NESTED
 from codec.sides import SIDES
+from pipeline.audit.catalogue import KNOWN
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, columns
 from pipeline.audit.detectors import Sql
-from pipeline.tables.roles import KNOWN, SPANS
 from pipeline.tables.shape import utf8
+from udfs.roles import SPANS
 
 FRAME_COLUMNS = (
     "connection_id", "frame_no", "ts_ns", "sender", "version", "channel", "frame_type", "class_id", "method_id", "code",

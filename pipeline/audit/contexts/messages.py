@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
 from pipeline.audit.detectors import Sql, sql_in
-from pipeline.tables.attributes import PERSISTENT
+from udfs.attributes import PERSISTENT
 
 LIMITED = ("CF-04", "DL-13")  # rules with a limit on waiting; the lowest one selects the rows
 # Kind -> condition on messages; contexts filter by the same conditions.

@@ -21,7 +21,7 @@ from __future__ import annotations
 from codec.amqp.classic.tables import CLASSIC_VERSIONS, methods
 from pipeline.audit.contexts.sources import CHANNEL, Context, Sources
 from pipeline.audit.detectors import NEVER, Sql, sql_in
-from pipeline.tables.roles import request_groups
+from udfs.roles import request_groups
 
 MARK, ROW = 0, 1  # places of rows with the same frame_no
 

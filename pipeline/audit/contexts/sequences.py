@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from codec.amqp.versions import fact_table
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
 from pipeline.audit.detectors import Sql, sql_in
-from pipeline.tables.roles import METHOD_FRAMES, SESSION_VERSIONS
+from udfs.roles import METHOD_FRAMES, SESSION_VERSIONS
 
 ROUND_TRIP_NS = 10**9  # assumed if the capture does not show it
 ERROR = "struct<condition string, description string>"

@@ -17,7 +17,7 @@ from pipeline.audit.contexts.channels import CHANNEL_LIFE, METHOD_COLUMNS
 from pipeline.audit.contexts.prefilter import ON_CHANNEL
 from pipeline.audit.contexts.sources import CHANNEL, Context, Relation, Sources, columns
 from pipeline.audit.detectors import NEVER, Sql, sql_in
-from pipeline.tables.roles import SETTLEMENTS, SETTLES_ALL
+from udfs.roles import SETTLEMENTS, SETTLES_ALL
 
 SETTLES = tuple(dict.fromkeys(name for name, _, _ in SETTLEMENTS if name not in SETTLES_ALL))
 CONFIRMS, TRANSACTS = "confirm.select", "tx.select"

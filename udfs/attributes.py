@@ -4,11 +4,14 @@ In the classic family and 0-10 the name of a method implies its sender; in 1.0 b
 
 1.0 and 0-10 have properties in several sections, a time to live is a text in the classic family, and identifiers may
 have any type. `udfs.conversation.properties` computes the columns of table messages that have other names here.
+Importing this loads no kernel.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from udfs.roles import CLASSIC_VERSIONS
 
 
 class ArgumentPath(NamedTuple):
@@ -88,12 +91,15 @@ ATTRIBUTES: dict[str, Attribute] = {
     **_limits("client", "connection.tune-ok", ("heartbeat",)),
     **_limits("server", "connection.tune", ("heartbeat", "heartbeat_max")),
 }
+AGREED = ("channel_max", "frame_max", "heartbeat_s")  # limits that both sides state
+STATED_BY_BOTH = ("1.0",)  # versions in which each side announces its limits, and the smaller one applies
 
 
 PERSISTENT = 2  # delivery mode (0-9-1 specification, class basic, property delivery-mode; the same in 0-10)
 _DELIVERY, _MESSAGE, _REPLY_TO = "delivery_properties", "message_properties", "message_properties.reply_to"
-# Column -> (section, or '', property, type to read it as); columns of messages that a family does not have.
-CLASSIC = {
+Place = tuple[str, str, str]  # section ('a.b' for nested ones, '' for none), property, type: of `fields`, or 'any'
+# Column -> its place; columns of messages that a family does not have.
+CLASSIC: dict[str, Place] = {
     "delivery_mode": ("", "delivery_mode", "int"),
     "priority": ("", "priority", "int"),
     "expiration": ("", "expiration", "string"),
@@ -110,7 +116,7 @@ CLASSIC = {
     "traceparent": ("headers", "traceparent", "string"),
 }
 NOT_CLASSIC = ("address", "browsed", "delivery_id", "delivery_tag_hex", "message_format", "resumed")
-V0_10 = {
+V0_10: dict[str, Place] = {
     "exchange": (_DELIVERY, "exchange", "string"),
     "routing_key": (_DELIVERY, "routing_key", "string"),
     "redelivered": (_DELIVERY, "redelivered", "boolean"),
@@ -134,7 +140,7 @@ V0_10 = {
     "traceparent": (f"{_MESSAGE}.application_headers", "traceparent", "string"),
 }
 NOT_0_10 = ("address", "delivery_tag", "expiration", "type")
-V1_0 = {
+V1_0: dict[str, Place] = {
     "delivery_count": ("header", "delivery_count", "bigint"),
     "durable_flag": ("header", "durable", "boolean"),
     "priority": ("header", "priority", "int"),
@@ -153,3 +159,25 @@ V1_0 = {
     "diagnostic_id": ("application_properties", "Diagnostic-Id", "string"),  # Azure's name for it
 }
 NOT_1_0 = ("app_id", "delivery_tag", "expiration", "immediate", "mandatory", "routing_key", "type")
+
+
+class Family(NamedTuple):
+    """How messages of some `versions` are put together; with `and_unknown` also those of frames of no known version.
+    `arguments` of the method that are columns of table messages; `properties`: column -> its place, of columns and of
+    what others are derived from (`udfs.conversation.properties`); `absent`: columns that the family does not have."""
+
+    versions: tuple[str, ...]
+    and_unknown: bool
+    arguments: tuple[str, ...]
+    properties: dict[str, Place]
+    absent: tuple[str, ...]
+
+
+FAMILIES = (
+    Family(
+        CLASSIC_VERSIONS, True, ("exchange", "routing_key", "redelivered", "mandatory", "immediate"), CLASSIC,
+        NOT_CLASSIC,
+    ),
+    Family(("0-10",), False, (), V0_10, NOT_0_10),
+    Family(("1.0",), False, ("handle",), V1_0, NOT_1_0),
+)  # fmt: skip

@@ -2,22 +2,14 @@
 
 Method names are unique across families ('basic.publish', 'message.transfer', 'transfer'), so one mapping serves all.
 `method_roles` has it as numbers for the kernel behind `udfs.conversation.channels`, which knows no method by name.
+Importing this loads no kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from codec.amqp.versions import CLASSIC, FAMILY_OF_VERSION, VERSIONS, fact_table
-
-if TYPE_CHECKING:
-    from udfs.conversation.channels import MethodRoles
-
 
 CLASSIC_VERSIONS = tuple(str(name) for name, of in zip(VERSIONS, FAMILY_OF_VERSION, strict=True) if of == CLASSIC)
 METHOD_FRAMES = ("method", "oob-method", "control", "command", "amqp", "sasl")
@@ -29,12 +21,6 @@ BEAT_FRAMES, BEAT_METHODS = ("heartbeat", "empty"), ("connection.heartbeat",)
 # value in the column (None: any value) is no loss: a gap inside a frame has the channel of that frame, and framing
 # continued after it; an unfinished last frame ('skipped', 'partial') has nothing after it.
 LOSSES: tuple[tuple[str, str, str | None], ...] = (("gap", "channel", None), ("skipped", "status", "partial"))
-# KNOWLEDGE of a connection (`pipeline.audit.catalogue`): SQL over table connections.
-KNOWN = {
-    "start": "sides_known_by = 'syn' OR exists(versions_offered, v -> v LIKE 'client %')",
-    "both": "client_packets > 0 AND server_packets > 0",
-    "order": "out_of_order_segments = 0 AND NOT coalesce(array_contains(limits, 'order of both sides'), false)",
-}
 
 # Opening and closing channels. Channel 0 carries the connection itself in the classic family.
 OPENS_CHANNEL = ("channel.open",)
@@ -63,6 +49,11 @@ OPERATIONS = {
     "basic.return": "return",
 }
 DELIVERIES = ("deliver", "get")  # of these operations
+PUBLISHING, DELIVERING = (
+    tuple(name for name, operation in OPERATIONS.items() if operation in operations)
+    for operations in (("publish",), DELIVERIES)
+)
+BODY_FRAMES = ("body", "oob-body")
 TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
 OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)
@@ -91,6 +82,10 @@ SETTLES_ALL = (
     "basic.recover", "basic.recover-async", "basic.recover-sync", "basic.recover-ok", "basic.recover-sync-ok",
 )  # fmt: skip
 OUTSIDE_TRANSACTIONS = SETTLES_ALL
+# Outcomes of messages that never reached a queue, and of those that return to one.
+REFUSED = ("returned", "nacked", "rejected", "released", "modified", "aborted")
+REQUEUED = ("requeued", "released", "modified", "unsettled", "unknown")
+FLAG_OPTIONAL = "released"  # 0-10, 1.0: a redelivery after this outcome need not be marked
 
 # Stages of a connection in order; its state is the last one that it reached.
 STAGES = ("tcp", "header", "start", "secure", "tune", "open", "closing", "closed")
@@ -115,6 +110,16 @@ REACHES_STAGE = {
 REACHED_BY_BOTH = {"open": "open", "close": "closed"}  # once both sides have sent it
 OPENED = ("connection.open-ok",)
 CLOSES_CONNECTION = ("connection.close", "close")
+BLOCKS = {"connection.blocked": True, "connection.unblocked": False}
+# Steps of the handshake: (start, end), each as (method or frame type, sender).
+STEPS = {
+    "start_latency_ns": (((HEADER, "client"),), (("connection.start", "server"), (HEADER, "server"))),
+    "login_latency_ns": (
+        (("connection.start-ok", "client"), ("sasl-init", "client")),
+        (("connection.tune", "server"), ("sasl-outcome", "server")),
+    ),
+    "open_latency_ns": ((("connection.open", "client"),), (("connection.open-ok", "server"),)),
+}
 
 # Arguments that are columns of tables -> their types.
 HOT_ARGUMENTS = {
@@ -138,6 +143,7 @@ HOT_ARGUMENTS = {
     "prefetch_count": "int",
     "prefetch_size": "bigint",
 }
+READ_ARGUMENTS = {**HOT_ARGUMENTS, "name": "string"}  # in one pass; the name is that of a link
 
 # Requests that brokers answer although the specification lists no reply.
 ANSWERED_IN_PRACTICE = {"basic.recover": ("basic.recover-ok",)}
@@ -168,11 +174,6 @@ def request_groups() -> dict[str, str]:
     return group
 
 
-def named(names: Iterable[str]) -> Column:
-    """True if `name` is one of `names`; false, not null, on rows without a name."""
-    return F.coalesce(F.col("name").isin(list(names)), F.lit(False))
-
-
 # Texts by number, from 1 on, in the order in which `codec.conversation.channels.state` and
 # `codec.conversation.settlement` name the first of them.
 TEXTS = {
@@ -184,18 +185,16 @@ TEXTS = {
 }
 
 
-def method_roles() -> MethodRoles:
-    """The effects of the methods of the classic family, for the kernel."""
-    from udfs.conversation.channels import MethodRoles
-    from udfs.conversation.frames import MethodFrames
-
+@lru_cache
+def method_roles() -> dict[str, dict[str, int]]:
+    """Methods of the classic family -> fields of `codec.conversation.channels.state.ROLE`."""
     groups = request_groups()
     numbers = {group: number for number, group in enumerate(sorted(set(groups.values())), start=1)}
 
     def number(kind: str, text: str | None) -> int:
         return 0 if text is None else TEXTS[kind].index(text) + 1
 
-    roles = {
+    return {
         name: {
             "operation": number("operations", OPERATIONS.get(name)),
             "reply_group": numbers.get(groups.get(name, ""), 0),
@@ -217,5 +216,3 @@ def method_roles() -> MethodRoles:
         }
         for name in sorted({*groups, *OPERATIONS, *(method for method, _, _ in SETTLEMENTS)})
     }
-    frames = MethodFrames(CLASSIC_VERSIONS, SESSION_VERSIONS, METHOD_FRAMES, tuple(roles), LOSSES)
-    return MethodRoles(roles, SETTLEMENTS, TEXTS, frames, QUEUE_TYPES_BY)
