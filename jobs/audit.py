@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.arguments import add_tables, moment, output_file, tables_directory, write_text
 from jobs.console import print_result, print_status, step
 from jobs.decode import start
-from jobs.running import FOUND, OK, UNREADABLE, ExitStatus, ExitStatuses, UsageError, cause, run_standalone
-from jobs.stopping import run_interruptibly
+from jobs.running import (
+    FOUND,
+    OK,
+    UNREADABLE,
+    ExitStatus,
+    ExitStatuses,
+    UsageError,
+    cause,
+    run_interruptibly,
+    run_standalone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,8 +18,17 @@ from typing import TYPE_CHECKING, Any
 from jobs.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_file, tables_directory
 from jobs.console import print_error, print_status, step
 from jobs.decode import start
-from jobs.running import FOUND, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, UsageError, run_standalone
-from jobs.stopping import run_interruptibly
+from jobs.running import (
+    FOUND,
+    OK,
+    UNREADABLE,
+    USAGE,
+    ExitStatus,
+    ExitStatuses,
+    UsageError,
+    run_interruptibly,
+    run_standalone,
+)
 from udfs.source.files import first_line, public_uri
 from udfs.source.suggestions import meant, unknown
 

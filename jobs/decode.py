@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from jobs.arguments import STANDARD_OUTPUT, add_captures, add_filter, moment, output_file, write_text
 from jobs.console import Status, print_error, print_result, print_status, step
-from jobs.running import EXIT_CODES, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_standalone
-from jobs.stopping import run_interruptibly
+from jobs.running import EXIT_CODES, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.arguments import add_captures, add_filter
 from jobs.console import print_error, print_result, print_status
 from jobs.decode import interpret_while_cold, start
-from jobs.running import OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_standalone
-from jobs.stopping import run_interruptibly
+from jobs.running import OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

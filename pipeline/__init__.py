@@ -27,10 +27,9 @@ from pipeline.lake import reading
 from pipeline.lake.ingest import ingest
 from pipeline.lake.reading import Span
 from pipeline.lazy import LazyTables, stream_queues
-from pipeline.output import overview
-from pipeline.output.place import escape_glob
+from pipeline.output.place import OutputError, Place, escape_glob, place
 from pipeline.output.writing import write
-from pipeline.schemas import TABLES
+from pipeline.schemas import ROWS, TABLES
 from pipeline.summaries import backlog, consumers, heartbeats, latency, rates
 from pipeline.tables.flows import message_flows
 from pipeline.tables.shape import empty, to_arrow, with_to_arrow
@@ -42,6 +41,7 @@ __all__ = [
     "heartbeats", "ingest", "latency", "load", "rates", "to_arrow", "views", "write",
 ]  # fmt: skip
 
+MOST_FILES = 100  # of a table, to read their footers for row counts
 PARTITION_LEVELS = 3  # of folders name=value above tables, as in tables/site=paris/date=2026-11-20/frames
 
 
@@ -63,11 +63,44 @@ class Tables:
 
     def __repr__(self) -> str:
         """Their names, with the numbers of rows if the files provide them; runs no Spark job."""
-        return overview.line(self.directory)
+        counts = self._row_counts()
+        if not any(count is not None for count in counts.values()):
+            return f"Tables({', '.join(TABLES)})"
+        return f"Tables({', '.join(f'{n}: {rows:,}' if rows is not None else n for n, rows in counts.items())} rows)"
 
     def _repr_html_(self) -> str:
         """The same for notebooks, with columns and the meaning of a row."""
-        return overview.page(self.directory)
+        from markupsafe import Markup
+
+        counts, left = self._row_counts(), Markup("style='text-align:left'")
+        lines = Markup("").join(
+            Markup(
+                "<tr><th {left}>{}</th><td>{}</td><td {left}><details><summary>{} columns</summary>{}</details></td>"
+                "<td {left}>{}</td></tr>"
+            ).format(
+                name,
+                "" if counts[name] is None else f"{counts[name]:,}",
+                len(schema.names),
+                ", ".join(schema.names),
+                ROWS[name],
+                left=left,
+            )
+            for name, schema in TABLES.items()
+        )
+        read_from = None if self.directory is None else public_uri(self.directory)
+        page = Markup(
+            "<table><caption>{}</caption><thead><tr><th {left}>table</th><th>rows</th><th {left}>columns</th>"
+            "<th {left}>one row for each</th></tr></thead><tbody>{}</tbody></table>"
+        )
+        return str(page.format(read_from or "rows are counted by Spark: tables.messages.count()", lines, left=left))
+
+    def _row_counts(self) -> dict[str, int | None]:
+        """The number of rows of each table; None if unknown."""
+        try:
+            where = None if self.directory is None else place(self.directory)
+        except OutputError:  # Spark may reach stores that Arrow does not
+            where = None
+        return {name: None if where is None else _rows_in(where.child(name)) for name in TABLES}
 
     def items(self) -> Iterator[tuple[str, DataFrame]]:
         """(name, table) in the order of TABLES."""
@@ -228,3 +261,12 @@ def _read(spark: SparkSession, folder: str, schema: StructType, options: Mapping
         return None
     names = [*schema.names, *(name for name in rows.columns if name not in schema.names)]
     return rows if names == rows.columns else rows.select(*names)
+
+
+def _rows_in(folder: Place) -> int | None:
+    """The number of rows in the Parquet files of a folder, from their footers; None for no files or too many."""
+    try:
+        files = folder.dataset()
+        return int(files.count_rows()) if 0 < len(files.files) <= MOST_FILES else None
+    except (OSError, ValueError):  # missing or foreign files: a repr must not fail
+        return None

@@ -15,8 +15,7 @@ from pyspark.sql.types import StructType
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import TABLES, WORKER_TABLES
-from pipeline.tables.exchange import OnSpark, Rows
-from pipeline.tables.local import Applied, Batches, Local
+from pipeline.tables.exchange import Applied, Batches, Local, OnSpark, Rows
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.shuffle import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 # Captures of up to so many bytes in all are decoded by one task (`udfs.source.sources`), in about a second.
 ONE_TASK_BYTES = 8 << 20
-# Up to so many bytes the processes of one machine (`pipeline.tables.local`) decode local captures without Spark. More
-# would also be faster there, but Spark tries a task that failed again, and shuffles what does not fit on one disk.
+# Up to so many bytes the processes of one machine decode local captures without Spark. More would also be faster
+# there, but Spark tries a task that failed again, and shuffles what does not fit on one disk.
 LOCAL_BYTES = 4 << 30
 ONE_TASK_FILES = 64
 

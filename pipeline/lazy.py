@@ -84,7 +84,7 @@ class LazyTables:
     def _made(self) -> DataFrame:
         """Tables that workers make, a struct each: one pass over the frames of a connection, which are in one
         partition."""
-        from udfs.tables.rows import TableRows
+        from udfs.tables import TableRows
 
         rows = TableRows(config(self._payload), tuple(name for name in WORKER_TABLES if name not in SPARK_DERIVED))
         of_connections = self.decoded.filter("kind <> 'capture'")

@@ -26,9 +26,8 @@ from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
 from pipeline.session import grouping_settings, plan_settings, settings
-from pipeline.tables.exchange import OnSpark, Rows
+from pipeline.tables.exchange import Batches, Local, OnSpark, Rows
 from pipeline.tables.flows import paired, row_groups, shares
-from pipeline.tables.local import Batches, Local
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
 from udfs.source.lake import partition_of

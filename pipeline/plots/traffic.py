@@ -10,17 +10,25 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.output.units import time_unit
-from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, empty, layer, scale, titled, unique_names
-from pipeline.plots.rows import (
+from pipeline.plots.chart import (
+    NAME_CHARACTERS,
+    WHOLE,
+    WIDTH,
+    dashes,
+    empty,
     filtered_tables,
     interval,
     interval_us,
     is_one_of,
+    layer,
     length,
     moment,
     omitted,
     require_positive,
+    scale,
     subtitle,
+    titled,
+    unique_names,
 )
 from pipeline.report.text import plain_text
 from pipeline.summaries import LINK

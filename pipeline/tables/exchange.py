@@ -1,21 +1,28 @@
-"""Pipelines of functions over Arrow batches with shuffles between them, on Spark or in local processes
-(`pipeline.tables.local`).
+"""Pipelines of functions over Arrow batches with shuffles between them, on Spark or in processes of this machine.
 
     rows.partitioned(one).by_bucket().then(other, SCHEMA).collected()
 
 `partitioned` functions give rows `udfs.pairing.schemas.PARTITIONED`.
+
+A JVM takes five seconds to start, and each Python worker of Spark two more. Local work needs no JVM; rows that change
+the process go through Arrow files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import heapq
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from pipeline.tables.processes import LocalProcesses
+from udfs.arrow.shuffle import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 from udfs.pairing.schemas import PARTITIONED
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -65,3 +72,125 @@ class OnSpark:
 
     def collected(self) -> list[dict[str, Any]]:
         return [row.asDict() for row in self.rows.collect()]
+
+
+Result = TypeVar("Result")
+
+TASKS = 2  # per process after a shuffle, so that processes end at about the same time
+
+
+class Source(Protocol):
+    """The input of a task."""
+
+    @property
+    def files(self) -> Sequence[SortedFile]:
+        """Temporary files that it reads."""
+        ...
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A source of these rows."""
+
+    rows: Sequence[pa.RecordBatch]
+    files: Sequence[SortedFile] = ()
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.rows)
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The rows of a source after a function."""
+
+    source: Source
+    function: Function
+
+    @property
+    def files(self) -> Sequence[SortedFile]:
+        return self.source.files
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        return self.function(self.source())
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """The rows of some buckets."""
+
+    files: Sequence[SortedFile]
+    buckets: Sequence[int]
+    order: Sequence[str]
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        return read_sorted(self.files, self.buckets, self.order)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """Writes the rows of a source for a shuffle."""
+
+    directory: str
+    buckets_of: Buckets
+    order: Sequence[str]
+
+    def __call__(self, source: Source) -> list[SortedFile]:
+        return write_sorted(source(), self.directory, self.buckets_of, self.order)
+
+
+@dataclass(frozen=True)
+class Local:
+    """Rows in processes of this machine, to be used once; lazy, except that a shuffle computes its input."""
+
+    processes: LocalProcesses
+    sources: Sequence[Source]
+
+    def then(self, function: Function, schema: StructType | str) -> Local:
+        return Local(self.processes, [Applied(source, function) for source in self.sources])
+
+    def partitioned(self, function: Function) -> Local:
+        return self.then(function, PARTITIONED)
+
+    def with_rows(self, others: Local) -> Local:
+        return Local(self.processes, [*self.sources, *others.sources])
+
+    def by_bucket(self) -> Local:
+        return self.shuffled(column_buckets)
+
+    def shuffled(self, buckets_of: Buckets, order: Sequence[str] = ()) -> Local:
+        """The rows of each bucket in one task, in this order."""
+        write = _Write(self.processes.directory, buckets_of, order)
+        files = [file for written in self._run(write) for file in written]
+        tasks = TASKS * self.processes.number if self.processes.number > 1 else 1
+        return Local(self.processes, [Shuffled(files, buckets, order) for buckets in _balanced(files, tasks)])
+
+    def collected(self) -> list[dict[str, Any]]:
+        return [row for batches in self._run(_all) for each in batches for row in each.to_pylist()]
+
+    def _run(self, function: Callable[[Source], Result]) -> list[Result]:
+        results = self.processes.run(function, self.sources)
+        for path in {file.path for source in self.sources for file in source.files}:
+            os.unlink(path)
+        return results
+
+
+def _all(source: Source) -> list[pa.RecordBatch]:
+    return list(source())
+
+
+def _balanced(files: Sequence[SortedFile], tasks: int) -> list[list[int]]:
+    """The buckets of these files in up to `tasks` groups of about the same size, the largest group first."""
+    sizes = Counter[int]()
+    for file in files:
+        for bucket, size in zip(file.buckets, file.sizes, strict=True):
+            sizes[bucket] += size
+    groups = [(0, number, list[int]()) for number in range(tasks)]
+    for bucket, size in sizes.most_common():
+        filled, number, buckets = groups[0]
+        buckets.append(bucket)
+        heapq.heapreplace(groups, (filled + size, number, buckets))
+    return [buckets for _, _, buckets in sorted(groups, reverse=True) if buckets]

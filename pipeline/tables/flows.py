@@ -3,7 +3,7 @@
 Messages are matched at their broker (server endpoint and virtual host) by a key: the message-id, or else a fingerprint
 of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
 kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
-(`pipeline.tables.local`).
+(`pipeline.tables.exchange`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from pyspark.sql import functions as F
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
-from pipeline.tables.exchange import OnSpark, Rows
-from pipeline.tables.local import Batches, Local
+from pipeline.tables.exchange import Batches, Local, OnSpark, Rows
 from pipeline.tables.processes import LocalProcesses
 from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS_DDL, CONNECTION_COLUMNS
 

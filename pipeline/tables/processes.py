@@ -1,4 +1,4 @@
-"""Processes of this machine that do the work of `pipeline.tables.local`.
+"""Processes of this machine that do the work of `pipeline.tables.exchange`.
 
     with LocalProcesses() as processes:
         pipeline.write(processes, "captures", "tables")

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WHILE_IT_BEGINS = """
 import os, signal, threading, time
-from jobs import stopping
+from jobs import running
 
 class Interrupted(threading.Thread):
     def start(self):
@@ -21,11 +21,11 @@ def work():
     time.sleep(0.3)
     print("removed what was left aside", flush=True)
 
-stopping.Thread = Interrupted
+running.Thread = Interrupted
 try:
-    with stopping.signals_handled():
-        stopping.run_interruptibly(work)
-except stopping.Stopped:
+    with running.signals_handled():
+        running.run_interruptibly(work)
+except running.Stopped:
     print("stopped", flush=True)
 """
 

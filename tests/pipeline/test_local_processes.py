@@ -31,7 +31,7 @@ import pipeline
 from pipeline.decoding import LOCAL_BYTES, decoded_locally
 from pipeline.schemas import TABLES
 from pipeline.tables import processes as local_processes
-from pipeline.tables.local import Batches, Local
+from pipeline.tables.exchange import Batches, Local
 from pipeline.tables.processes import Interrupted, LocalProcesses, ProcessLost
 from udfs.arrow import shuffle
 from udfs.decode.key_logs import KeyLogError
@@ -444,7 +444,7 @@ def test_a_container_with_little_memory_has_few_processes(tmp_path: Path, monkey
 JOB = """
 import time
 import pipeline.tables.processes
-from pipeline.tables.local import LocalProcesses
+from pipeline.tables.exchange import LocalProcesses
 
 pipeline.tables.processes.PRELOADED = []
 processes = LocalProcesses(2)

@@ -32,8 +32,7 @@ from udfs.conversation import states
 from udfs.conversation.contents import Contents
 from udfs.decode.frame_rows import ARROW_DECODED
 from udfs.roles import HOT_ARGUMENTS
-from udfs.tables import conversation, waiting
-from udfs.tables.rows import TableRows
+from udfs.tables import TableRows, conversation
 
 MODULES = (test_tables_channels, test_tables_messages, test_tables_methods, test_tables_settlement)
 VERSIONS = {"0-8", "0-9", "0-9-1"}
@@ -106,7 +105,7 @@ def test_rows_are_the_same(
     size: int, waiting_bytes: int | None, with_captures: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if size == 1:
-        monkeypatch.setattr(waiting, "MEMORY_BYTES", 0)  # all that waits is in files
+        monkeypatch.setattr(conversation, "MEMORY_BYTES", 0)  # all that waits is in files
     assert all(at_once(with_captures).values())
     assert made(size, waiting_bytes, with_captures) == at_once(with_captures)
 

@@ -22,7 +22,7 @@ from pipeline.audit.catalogue import catalogue
 from pipeline.audit.config import Config
 from pipeline.audit.contexts import prefilter, settlements
 from pipeline.schemas import FINDINGS
-from pipeline.tables.local import Batches, Local
+from pipeline.tables.exchange import Batches, Local
 from pipeline.tables.processes import LocalProcesses
 
 OLDER = ("0-8", "0-9")

@@ -26,11 +26,10 @@ from codec.variant import decode, encode
 from udfs.arrow.rows import codes_of, elapsed, in_one, integers, is_there, numbers_of, picked, truth_of
 from udfs.arrow.types import VARIANT, arrow_schema, bound, nulls
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
-from udfs.decode.counting import COUNTED, MEASURES, frame_counts
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.channels import timestamps
-from udfs.tables.handshakes import attributes_of, handshake_frames
+from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, frame_counts, handshake_frames
 from udfs.tables.packing import restore_table, save_table
 
 Integers = NDArray[np.int64]

@@ -19,7 +19,7 @@ to `Limits.outstanding_messages` of a connection; rows that wait are in a file w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
 
@@ -33,7 +33,8 @@ from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.settled import Frames
 from codec.conversation.states import places
 from codec.packing import Reader, Writer
-from udfs.arrow.rows import Index, joined, numbers_of, picked
+from udfs.arrow.rows import Index, joined, numbers_of, picked, places_where
+from udfs.arrow.spool import Spool
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation.channels import REPLIES, ChannelTracker, Records
@@ -54,9 +55,7 @@ from udfs.tables.channels import (
     maps_of,
 )
 from udfs.tables.packing import restore_table, save_table
-from udfs.tables.returned import ITEM, Returns
-from udfs.tables.settled import ENDS, RETURNED, Known, changed, ends_of, unknown_ends
-from udfs.tables.waiting import Waiting
+from udfs.tables.settled import ENDS, ITEM, RETURNS, Known, Returns, changed, ends_of, unknown_ends
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 EVENT_BYTES = 32 << 20  # above which it is worth while to look what is settled
@@ -176,7 +175,7 @@ class Conversation:
     @cached_property
     def schemas(self) -> list[pa.Schema]:
         """The schemas of the tables in states, in order."""
-        schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNED, REPLIES]
+        schemas = [self._schemas["messages"], self._schemas["methods"], ENDS, OUTCOMES, RETURNS, REPLIES]
         return [*schemas, *(kind for each in self._contents for kind in each.schemas.values())]
 
     def _take(self, found: Mapping[str, Records], messages: Iterator[pa.RecordBatch]) -> Rows:
@@ -274,3 +273,50 @@ def with_replies(rows: pa.RecordBatch, replies: pa.Table) -> pa.RecordBatch:
     index = Index(numbers_of(replies["connection_id"]), numbers_of(replies["frame_no"]))
     at = index.find(numbers_of(rows["connection_id"]), numbers_of(rows["frame_no"]))
     return changed(rows, {name: picked(replies[name], at) for name in REPLY})
+
+
+# More than makes `udfs.tables.conversation` look for final rows: what is released soon need not be written.
+MEMORY_BYTES = 48 << 20
+
+
+class Waiting:
+    """Rows of one table, each known by its connection and the frame in column `frame`."""
+
+    def __init__(self, frame: str) -> None:
+        self._frame = frame
+        self._rows = Spool(MEMORY_BYTES)
+        self.bytes = 0  # of those that came since the last `release`
+        self.left = 0  # of those that stayed then
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows."""
+        if rows.num_rows:
+            self._rows.add(rows)
+            self.bytes += rows.nbytes
+
+    def is_large(self, most: int) -> bool:
+        """Whether so many rows were added that final ones should be looked for."""
+        return self.bytes > max(most, self.left)
+
+    def release(
+        self, outstanding: Frames, ended: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """All rows, as `ended` makes them, but those whose frames are `outstanding`."""
+        rows, self._rows = self._rows, Spool(MEMORY_BYTES)
+        self.bytes = self.left = 0
+        for batch in rows.drain():
+            stays = outstanding.among(numbers_of(batch["connection_id"]), numbers_of(batch[self._frame]))
+            if stays.any():
+                kept = batch.take(places_where(stays))
+                self._rows.add(kept)
+                self.left += kept.nbytes
+                batch = batch.take(places_where(~stays))
+            if batch.num_rows:
+                yield ended(batch)
+
+    def rows(self, schema: pa.Schema) -> pa.Table:
+        """The waiting rows, which stay, in columns of `schema`: without dictionary encoding."""
+        batches = list(self._rows.drain())
+        for batch in batches:
+            self._rows.add(batch)
+        return pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)

@@ -1,4 +1,5 @@
-"""Attributes of connections and of their sides, from single handshake frames, by column.
+"""What frames tell of connections: attributes of them and of their sides, from single handshake frames, by column; and
+how many frames of each kind they have, per batch.
 
 Which argument of which method is which column is data (`udfs.attributes`), and so are the steps of the handshake
 (`udfs.roles`).
@@ -7,12 +8,14 @@ Which argument of which method is which column is data (`udfs.attributes`), and 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.sides import SIDES
 from codec.variant import decode
@@ -21,7 +24,24 @@ from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls
 from udfs.attributes import ATTRIBUTES, ArgumentPath
-from udfs.roles import BLOCKS, CLOSES_CONNECTION, OPENED, REACHED_BY_BOTH, REACHES_STAGE, STAGES, STEPS
+from udfs.conversation.methods import transaction_commands
+from udfs.roles import (
+    BEAT_FRAMES,
+    BEAT_METHODS,
+    BLOCKS,
+    CLOSES_CONNECTION,
+    DELIVERING,
+    HEADER,
+    METHOD_FRAMES,
+    OPENED,
+    PUBLISHING,
+    REACHED_BY_BOTH,
+    REACHES_STAGE,
+    SPANS,
+    STAGES,
+    STEPS,
+    TRANSFERS,
+)
 
 INT64 = np.iinfo(np.int64)
 
@@ -158,3 +178,40 @@ def _number(thing: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if INT64.min <= number <= INT64.max else None
+
+
+OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name", "properties")
+KINDS = ("frames", "methods", "heartbeats")
+MEASURES = (*(f"{side}_{kind}" for kind in KINDS for side in SIDES), "published", "delivered", "headers")
+COUNTED = StructType([StructField(name, LongType()) for name in ("connection_id", *MEASURES)])
+
+
+def frame_counts(frames: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of OF_FRAMES, those of a connection together -> COUNTED, one row a connection."""
+    connections = numbers_of(frames["connection_id"])
+    starts = np.flatnonzero(np.diff(connections, prepend=connections[:1] - 1))
+    columns = {"connection_id": connections[starts]}
+    for name, holds in _measured(frames).items():
+        columns[name] = np.add.reduceat(holds.astype(np.int64), starts)
+    return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in COUNTED.names], names=COUNTED.names)
+
+
+def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
+    """The frames that count, by measure."""
+    kind, name = frames["frame_type"], frames["name"]
+    kinds = {
+        "frames": ~is_among(kind, *SPANS, HEADER) & is_there(kind),
+        "methods": is_among(kind, *METHOD_FRAMES),
+        "heartbeats": is_among(kind, *BEAT_FRAMES) | is_among(name, *BEAT_METHODS),
+    }
+    sides = {side: is_among(frames["sender"], side) for side in SIDES}
+    # A message of 1.0 may take several transfers; the first of them counts.
+    contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
+    moves = is_among(name, *TRANSFERS) & ((contents == numbers) | ~is_there(frames["content_frame_no"]))
+    moves &= ~is_there(transaction_commands(frames))
+    return {
+        **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
+        "published": is_among(name, *PUBLISHING) | (moves & sides["client"]),
+        "delivered": is_among(name, *DELIVERING) | (moves & sides["server"]),
+        "headers": is_among(kind, HEADER),
+    }

@@ -1,4 +1,5 @@
-"""Outcomes of messages as columns, by connection and first frame."""
+"""Outcomes of messages as columns, by connection and first frame; returns, and publishes that may still be returned, of
+open connections (`codec.conversation.channels.returns`)."""
 
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.conversation.channels.outcomes import MAPS
+from codec.conversation.channels.returns import CONFIRM, OPEN, PENDING, PUBLISH, RETURN, RETURNED, matched
 from codec.conversation.channels.state import RECEIVED, UNKNOWN
 from codec.conversation.settled import Frames
 from codec.conversation.settlement import NO_RESULT, Settled
+from codec.conversation.states import places
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.rows import Index, elapsed, joined, numbers_of, picked
+from udfs.arrow.hashing import hashed
+from udfs.arrow.rows import Index, elapsed, fixed, joined, numbers_of, picked, places_where, truth_of
 from udfs.conversation.session_rows import with_outcomes
 
 Integers = NDArray[np.int64]
@@ -29,7 +33,7 @@ ENDS = pa.schema(
         ("transaction", pa.string()),
     ]
 )
-RETURNED = pa.schema(
+RETURNS = pa.schema(
     [("connection_id", pa.int64()), ("first_frame_no", pa.int64()), ("ts_ns", pa.int64()), ("frame_no", pa.int64())]
 )
 
@@ -65,7 +69,7 @@ def unknown_ends(frames: Frames) -> pa.Table:
 
 class Known(NamedTuple):
     """What became of messages: ENDS, of classic versions; of sessions, as in
-    `udfs.conversation.sessions.EndedSessions`; RETURNED.
+    `udfs.conversation.sessions.EndedSessions`; RETURNS.
     Each is None where there is nothing."""
 
     ends: pa.Table | None = None
@@ -138,3 +142,106 @@ def changed(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordB
     """The rows with these columns replaced."""
     arrays = [columns.get(name, rows[name]) for name in rows.schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+# `key`: exchange, routing key and body on a channel.
+ITEM = np.dtype([(name, "i8") for name in ("connection", "key", "frame_no", "kind", "publish", "ts_ns")])
+NO_ITEMS = np.zeros(0, ITEM)
+OF_KEY = ("channel", "exchange", "routing_key", "body_sha256")
+OF_ITEMS = ("connection_id", "first_frame_no", "ts_ns", *OF_KEY)
+
+
+class Returns:
+    """Takes complete messages, and finds the publishes that were returned."""
+
+    def __init__(self) -> None:
+        self.items = NO_ITEMS
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows of table messages."""
+        returns = truth_of(pc.equal(rows["operation"], "return"))
+        asked = pc.or_(rows["mandatory"].fill_null(False), rows["immediate"].fill_null(False))
+        publishes = truth_of(pc.equal(rows["operation"], "publish")) & truth_of(asked)
+        if not (returns | publishes).any():
+            return
+        own = rows.select(OF_ITEMS).take(places_where(returns | publishes))
+        items = np.zeros(own.num_rows, ITEM)
+        items["connection"], items["frame_no"] = numbers_of(own["connection_id"]), numbers_of(own["first_frame_no"])
+        items["key"] = hashed(*(own[name] for name in OF_KEY))
+        items["kind"] = np.where(returns[returns | publishes], RETURN, PUBLISH)
+        items["ts_ns"] = numbers_of(own["ts_ns"])
+        self.items = np.concatenate([self.items, items])
+
+    def concluded(self, open_ids: Integers, until: Integers, confirmed: pa.Table | None) -> pa.Table | None:
+        """RETURNS of final publishes; None if there are none. Of open connections only messages before frame `until`
+        are complete. `confirmed`: ENDS of messages, those that were settled among them."""
+        items = self.items
+        if not len(items):
+            return None
+        place = places(open_ids, items["connection"])
+        if not (items["kind"] == RETURN).any() and confirmed is None:
+            self.items = items[place >= 0]
+            return None
+        items = np.concatenate([items, _confirms(items, confirmed)])
+        place = places(open_ids, items["connection"])
+        is_later = (place >= 0) & (items["frame_no"] >= np.append(until, 0)[place])
+        later = items[is_later & (items["kind"] != CONFIRM)]
+        items = items[~is_later]
+        order = np.lexsort([items["kind"], items["frame_no"], items["key"], items["connection"]])
+        items = items[order]
+        changes = np.ones(len(items), bool)
+        changes[1:] = (items["key"][1:] != items["key"][:-1]) | (items["connection"][1:] != items["connection"][:-1])
+        keys = np.cumsum(changes)
+        over = (~np.isin(items["connection"], open_ids)).astype(np.int64)
+        fate, partner = matched(fixed(items["kind"]), fixed(keys), fixed(_publish_of(items)), fixed(over))
+        stays = np.isin(fate, (OPEN, PENDING)) & (items["kind"] != CONFIRM) & (over == 0)
+        self.items = np.concatenate([items[stays], later])
+        returned = np.flatnonzero((items["kind"] == PUBLISH) & (fate == RETURNED))
+        if not len(returned):
+            return None
+        by = items[partner[returned]]
+        columns = (items["connection"][returned], items["frame_no"][returned], by["ts_ns"], by["frame_no"])
+        return pa.table([pa.array(np.ascontiguousarray(column)) for column in columns], schema=RETURNS)
+
+    def open_publishes(self, open_ids: Integers) -> Frames:
+        """Frames of publishes of these connections that may still be returned."""
+        own = self.items[np.isin(self.items["connection"], open_ids) & (self.items["kind"] == PUBLISH)]
+        return Frames(own["connection"], own["frame_no"])
+
+    def give_up(self, frames: Frames) -> None:
+        """Drop these publishes."""
+        self.items = self.items[~frames.among(self.items["connection"], self.items["frame_no"])]
+
+
+def _confirms(items: NDArray[np.void], confirmed: pa.Table | None) -> NDArray[np.void]:
+    """Items of the confirms of some publishes."""
+    if confirmed is None:
+        return NO_ITEMS
+    settled = confirmed.filter(confirmed["settled_frame_no"].is_valid())
+    keys = np.column_stack([numbers_of(settled["connection_id"]), numbers_of(settled["first_frame_no"])])
+    publishes = items[items["kind"] == PUBLISH]
+    own = np.column_stack([publishes["connection"], publishes["frame_no"]])
+    number = np.unique(np.concatenate([own, keys]), axis=0, return_inverse=True)[1].reshape(-1)
+    place = np.full(len(number), -1)
+    place[number[: len(own)]] = np.arange(len(own))
+    at = place[number[len(own) :]]
+    found: NDArray[np.void] = publishes[at[at >= 0]].copy()
+    found["kind"], found["publish"] = CONFIRM, found["frame_no"]
+    found["frame_no"] = numbers_of(settled["settled_frame_no"])[at >= 0]
+    return found
+
+
+def _publish_of(items: NDArray[np.void]) -> Integers:
+    """The place of the publish of each confirm."""
+    at = np.full(len(items), -1)
+    confirms = np.flatnonzero(items["kind"] == CONFIRM)
+    if len(confirms):
+        publishes = np.flatnonzero(items["kind"] == PUBLISH)
+        rows = np.concatenate([publishes, confirms])
+        frames = np.where(items["kind"] == CONFIRM, items["publish"], items["frame_no"])
+        keys = np.column_stack([items["connection"][rows], frames[rows]])
+        number = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+        place = np.full(len(number), -1)
+        place[number[: len(publishes)]] = publishes
+        at[confirms] = place[number[len(publishes) :]]
+    return at

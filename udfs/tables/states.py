@@ -29,7 +29,7 @@ from udfs.roles import STAGES, TEXTS, method_roles
 from udfs.tables.channels import COUNT
 from udfs.tables.connections import BLOCK
 from udfs.tables.packing import digest
-from udfs.tables.returned import ITEM
+from udfs.tables.settled import ITEM
 
 LAYOUT = 2  # raise it when the meaning of a part changes; changed columns, records and roles change the digest
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pipeline.audit.contexts import (
+    brokers,
     channels,
     connections,
-    entities,
     messages,
-    outstanding,
-    peers,
     practice,
     prefilter,
     request_reply,
     sequences,
     settlements,
-    silences,
 )
 from pipeline.audit.contexts.sources import Context, Relation
 
@@ -23,7 +20,6 @@ RELATIONS: dict[str, Relation] = {
     **prefilter.RELATIONS,
     **messages.RELATIONS,
     **channels.RELATIONS,
-    **outstanding.RELATIONS,
     **settlements.RELATIONS,
     **practice.RELATIONS,
     **sequences.RELATIONS,
@@ -33,12 +29,9 @@ CONTEXTS: dict[str, Context] = {
     **prefilter.CONTEXTS,
     **messages.CONTEXTS,
     **channels.CONTEXTS,
-    **outstanding.CONTEXTS,
     **settlements.CONTEXTS,
     **practice.CONTEXTS,
     **sequences.CONTEXTS,
-    **peers.CONTEXTS,
-    **silences.CONTEXTS,
     **request_reply.CONTEXTS,
-    **entities.CONTEXTS,
+    **brokers.CONTEXTS,
 }
