@@ -32,9 +32,8 @@ from benchmarks.processes import DRIVER, JVM, MEGA, WORKER, peaks
 from benchmarks.profiles import SCRIPTS, USUAL
 from benchmarks.templates import CLIENT, SERVER
 from pipeline.lake.batch import OF_CONNECTIONS
-from pipeline.lake.batches import Ingest
 from pipeline.lake.files import read_rows, write_file
-from pipeline.lake.ingest import work_of
+from pipeline.lake.ingest import open_ingest
 from pipeline.lake.layout import Options
 from pipeline.lake.log import Log
 from pipeline.lake.place import open_lake
@@ -185,7 +184,7 @@ def ingesting(lake: Path, traffic: Traffic) -> Iterator[Callable[[Path], float]]
     """A running ingest, which has taken the opening of the traffic: a function that ingests a capture as a batch,
     deletes it, and returns the seconds."""
     options = Options(settle_ns=0, pair_ns=5 * BATCH_APART_NS)
-    with Ingest.into(str(lake), work_of(session, processes=LocalProcesses()), options) as ingest:
+    with open_ingest(str(lake), options, session, LocalProcesses(), payload=False) as ingest:
 
         def take(path: Path) -> float:
             began = time.perf_counter()

@@ -23,8 +23,6 @@ from jobs.running import (
     FOUND,
     OK,
     UNREADABLE,
-    ExitStatus,
-    ExitStatuses,
     UsageError,
     cause,
     run_interruptibly,
@@ -59,6 +57,7 @@ exit codes:
   4  Spark or the file system failed; the previous report is as it was
 """
 
+EXIT_STATUSES = {"TablesError": (UNREADABLE, "")}
 DAYS_AGO = {"today": 0, "yesterday": 1}
 # Derived from other tables if missing.
 OPTIONAL = {"message_flows"}
@@ -133,13 +132,6 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--title", metavar="TEXT", default="AMQP audit", help="heading of the report (default: AMQP audit)"
     )
-
-
-def exit_statuses() -> ExitStatuses:
-    """Exit statuses of job-specific errors."""
-    from pipeline.output.place import TablesError
-
-    return {TablesError: ExitStatus(UNREADABLE)}
 
 
 def run(arguments: argparse.Namespace) -> int:

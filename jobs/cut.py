@@ -22,9 +22,6 @@ from jobs.running import (
     FOUND,
     OK,
     UNREADABLE,
-    USAGE,
-    ExitStatus,
-    ExitStatuses,
     UsageError,
     run_interruptibly,
     run_standalone,
@@ -55,6 +52,11 @@ exit codes:
   3  tables or captures could not be read, or not to their end, or have changed: what could be read was written
   4  Spark or the file system failed; nothing was written
 """
+EXIT_STATUSES = {
+    "TablesError": (UNREADABLE, ""),
+    "CapturesError": (UNREADABLE, ""),
+    "CutError": (FOUND, "; nothing was written"),
+}
 LARGEST = (1 << 63) - 1  # LONG
 Endpoints = tuple[tuple[str, int], ...]  # IP address and port, of one or two
 
@@ -167,21 +169,6 @@ def finding(text: str) -> tuple[str, int | None, int | None]:
             f"{text!r} is not a finding; expected a rule as HS-08, or HS-08/connection/frame"
         ) from None
     return rule, connection, frame
-
-
-def exit_statuses() -> ExitStatuses:
-    """Exit statuses of job-specific errors."""
-    from pipeline.extract import CapturesError, CutError, TablesError
-    from udfs.decode.key_logs import KeyLogError
-    from udfs.source.paths import PathError
-
-    return {
-        KeyLogError: ExitStatus(USAGE),
-        PathError: ExitStatus(USAGE),
-        TablesError: ExitStatus(UNREADABLE),
-        CapturesError: ExitStatus(UNREADABLE),
-        CutError: ExitStatus(FOUND, "; nothing was written"),
-    }
 
 
 def run(arguments: argparse.Namespace) -> int:

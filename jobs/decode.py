@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from jobs.arguments import STANDARD_OUTPUT, add_captures, add_filter, moment, output_file, write_text
 from jobs.console import Status, print_error, print_result, print_status, step
-from jobs.running import EXIT_CODES, OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_interruptibly, run_standalone
+from jobs.running import EXIT_CODES, OK, UNREADABLE, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,15 +87,6 @@ def table_names(text: str) -> list[str]:
         if name not in TABLES:
             raise argparse.ArgumentTypeError(unknown("table", name, TABLES))
     return names
-
-
-def exit_statuses() -> ExitStatuses:
-    """Exit statuses of job-specific errors."""
-    from pipeline.output.place import OutputError
-    from udfs.decode.key_logs import KeyLogError
-    from udfs.source.paths import PathError
-
-    return dict.fromkeys((PathError, KeyLogError, OutputError), ExitStatus(USAGE))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.arguments import add_captures, add_filter
 from jobs.console import print_error, print_result, print_status
 from jobs.decode import interpret_while_cold, start
-from jobs.running import OK, UNREADABLE, USAGE, ExitStatus, ExitStatuses, run_interruptibly, run_standalone
+from jobs.running import OK, UNREADABLE, USAGE, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +38,7 @@ exit codes:
   4  Spark, a process or the file system failed; the lake is as of its last batch, and the next run continues
   130  stopped by Ctrl-C or SIGTERM; the lake is as of its last batch
 """
+EXIT_STATUSES = {"LakeError": (USAGE, "")}
 STOPPED = "the lake is as of its last batch; the next run continues from there"
 # Options that take a length of time, with their defaults in seconds.
 TIMES = (
@@ -91,35 +92,22 @@ def length(text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def exit_statuses() -> ExitStatuses:
-    """Exit statuses of job-specific errors."""
-    from pipeline.lake.layout import LakeError
-    from udfs.decode.key_logs import KeyLogError
-    from udfs.source.paths import PathError
-
-    return dict.fromkeys((LakeError, KeyLogError, PathError), ExitStatus(USAGE))
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Ingest as the arguments say; return the exit code."""
     from udfs.arrow.imports import without_pandas
 
     with without_pandas():
-        from pipeline.lake.batches import Ingest
-    from pipeline.lake.ingest import key_logs, work_of
+        from pipeline.lake.ingest import open_ingest
     from pipeline.lake.layout import Options
     from pipeline.session import has_session
     from pipeline.tables.processes import LocalProcesses
     from udfs.source.paths import PathError, resolve
 
-    def ns(seconds: float) -> int:
-        return int(seconds * 10**9)
-
-    options = Options(
-        pair_ns=ns(arguments.pair_within),
-        forget_ns=ns(arguments.forget_after),
-        late_ns=ns(arguments.late_after),
-        settle_ns=ns(arguments.settle),
+    options = Options.of(
+        settle=arguments.settle,
+        pair_within=arguments.pair_within,
+        forget_after=arguments.forget_after,
+        late_after=arguments.late_after,
         carry_secrets=arguments.carry_secrets,
     )
     processes = LocalProcesses()
@@ -130,18 +118,17 @@ def run(arguments: argparse.Namespace) -> int:
         sessions.append(spark)
         return spark
 
-    work = work_of(
-        begin,
-        processes=None if has_session() else processes,
-        payload=arguments.payload,
-        ports=arguments.port,
-        hosts=arguments.host,
-        key_logs=key_logs(arguments.keylog),
-        carry_secrets=arguments.carry_secrets,
-    )
-
     def follow() -> int:
-        with Ingest.into(arguments.lake, work, options) as ingest:
+        with open_ingest(
+            arguments.lake,
+            options,
+            begin,
+            None if has_session() else processes,
+            payload=arguments.payload,
+            keylog=arguments.keylog,
+            ports=arguments.port,
+            hosts=arguments.host,
+        ) as ingest:
             if arguments.once:  # a loop has time to compile
                 with suppress(PathError):  # reported when they are ingested
                     interpret_while_cold(sum(file.expected_size for file in resolve(arguments.captures)))

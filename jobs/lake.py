@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from jobs.console import print_result, table
-from jobs.running import OK, USAGE, ExitStatus, ExitStatuses
+from jobs.running import OK, USAGE
 
 if TYPE_CHECKING:
     from pipeline.lake.log import Log
@@ -27,6 +27,7 @@ exit codes:
   2  bad usage, or no lake
   4  the file system failed; the lake is as it was
 """
+EXIT_STATUSES = {"LakeError": (USAGE, "")}
 BATCHES = 10  # listed
 DAYS = 14
 
@@ -46,13 +47,6 @@ def days(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of days; expected one like 90d")
     return int(found[1])
-
-
-def exit_statuses() -> ExitStatuses:
-    """Exit statuses of job-specific errors."""
-    from pipeline.lake.layout import LakeError
-
-    return {LakeError: ExitStatus(USAGE)}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jobs import audit, decode
 from jobs.console import step
-from jobs.running import FAILED, OK, ExitStatus, ExitStatuses, run_standalone
+from jobs.running import FAILED, OK, run_standalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,19 +33,14 @@ exit codes:
   4  Spark, a process or the file system failed; the old report is as it was, and the tables unless all were written
 """
 
+# Tables that were just written and cannot be read are a failure.
+EXIT_STATUSES = {"TablesError": (FAILED, "")}
 STOPPED = "the previous report, if any, is as it was, and so are the tables unless all new ones were written"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     decode.add_input_and_output(parser)
     audit.add_report(parser)
-
-
-def exit_statuses() -> ExitStatuses:
-    """Errors of both jobs. Tables that were just written and cannot be read are a failure."""
-    from pipeline.output.place import TablesError
-
-    return {**decode.exit_statuses(), TablesError: ExitStatus(FAILED)}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from importlib import import_module
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 # No slow imports here: until the signal handlers are set, Ctrl-C prints a traceback.
 from codec.errors import WirehareError
@@ -52,14 +52,9 @@ class UsageError(WirehareError):
     """The arguments are invalid; the message is one line that says why."""
 
 
-class ExitStatus(NamedTuple):
-    """Exit code for an error, and advice to print after its message."""
-
-    code: int
-    advice: str = ""
-
-
-ExitStatuses = Mapping[type[Exception], ExitStatus]  # the nearest base class of an error applies
+# By the name of the nearest class of an error: exit code, and what follows its message. Those of a job come first.
+ExitStatuses = Mapping[str, tuple[int, str]]
+EXIT_STATUSES: ExitStatuses = dict.fromkeys(("UsageError", "PathError", "KeyLogError", "OutputError"), (USAGE, ""))
 
 
 class Parser(argparse.ArgumentParser):
@@ -122,7 +117,7 @@ def command_line(jobs: Sequence[str]) -> Parser:
         sub.set_defaults(
             run=job.run,
             prog=sub.prog,
-            exit_statuses=getattr(job, "exit_statuses", dict),
+            exit_statuses={**EXIT_STATUSES, **getattr(job, "EXIT_STATUSES", {})},
             stopped=getattr(job, "STOPPED", STOPPED),
         )
     parser.commands = commands.choices
@@ -190,7 +185,7 @@ def run_job(arguments: argparse.Namespace, words: Sequence[str], stop_request: S
     except Exception as error:  # including errors of Spark, Java and file systems
         if stop_request.requested:  # the error follows from the cancellation
             raise Stopped from error
-        code, line = outcome(error, {UsageError: ExitStatus(USAGE), **arguments.exit_statuses()})
+        code, line = outcome(error, arguments.exit_statuses)
         print_error(masked(f"{arguments.prog}: {line}", *words))
         return code
 
@@ -198,8 +193,9 @@ def run_job(arguments: argparse.Namespace, words: Sequence[str], stop_request: S
 def outcome(error: Exception, exit_statuses: ExitStatuses) -> tuple[int, str]:
     """The exit code and the message for an error."""
     for kind in type(error).__mro__:
-        if kind in exit_statuses:
-            return exit_statuses[kind].code, f"{error}{exit_statuses[kind].advice}"
+        if kind.__name__ in exit_statuses:
+            code, advice = exit_statuses[kind.__name__]
+            return code, f"{error}{advice}"
     return FAILED, cause(error)
 
 

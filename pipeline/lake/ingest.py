@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pyspark.sql import SparkSession
 
+from pipeline.decoding import PacketFilter, secret_files
 from pipeline.lake.layout import Options
 from pipeline.tables.processes import LocalProcesses
 
 if TYPE_CHECKING:
     from pipeline.lake.batch import Work
+    from pipeline.lake.batches import Ingest
     from pipeline.lake.log import Log
 
 
@@ -43,54 +46,46 @@ def ingest(
 
     Raises LakeError, PathError, KeyLogError. After any failure the lake is as of its last batch.
     """
-    # Imported here: the kernels take a second to load, and reading tables needs none.
-    from pipeline.lake.batches import Ingest
-
-    options = Options(
-        pair_ns=_ns(pair_within), forget_ns=_ns(forget_after), late_ns=_ns(late_after), settle_ns=_ns(settle),
-        carry_secrets=carry_secrets,
-    )  # fmt: skip
-    processes = LocalProcesses()
-    work = work_of(
-        spark,
-        processes=processes if callable(spark) else None,
-        payload=payload,
-        ports=ports,
-        hosts=hosts,
-        key_logs=key_logs(keylog),
+    options = Options.of(
+        settle=settle,
+        pair_within=pair_within,
+        forget_after=forget_after,
+        late_after=late_after,
         carry_secrets=carry_secrets,
     )
-    with processes, Ingest.into(lake, work, options) as ingesting:
+    processes = LocalProcesses()
+    start = spark if callable(spark) else lambda: spark
+    with (
+        processes,
+        open_ingest(
+            lake, options, start, processes if callable(spark) else None, payload=payload, keylog=keylog, ports=ports,
+            hosts=hosts,
+        ) as ingesting,
+    ):  # fmt: skip
         return list(ingesting.batches([paths] if isinstance(paths, str) else paths))
 
 
-def work_of(
-    spark: SparkSession | Callable[[], SparkSession],
+@contextmanager
+def open_ingest(
+    lake: str,
+    options: Options,
+    start: Callable[[], SparkSession],
+    processes: LocalProcesses | None,
     *,
-    processes: LocalProcesses | None = None,
-    payload: bool = False,
-    ports: int | Sequence[int] | None = None,
-    hosts: str | Sequence[str] | None = None,
-    key_logs: tuple[str, ...] = (),
-    carry_secrets: bool = False,
-) -> Callable[[Log], Work]:
-    """A function that makes the `Work` of an ingest. `processes` decode batches of local captures."""
+    payload: bool,
+    **chosen: Unpack[PacketFilter],
+) -> Iterator[Ingest]:
+    """An ingest into a lake. `start`: starts the session when it is needed; `processes` decode batches of local
+    captures. Raises LakeError, KeyLogError."""
+    # Imported here: the kernels take a second to load, and reading tables needs none.
+    from pipeline.lake.batches import Ingest
 
-    def start_work(log: Log) -> Work:
+    key_logs = secret_files((), chosen.get("keylog")).key_logs
+
+    def work(log: Log) -> Work:
         from pipeline.lake.work import LakeWork
 
-        start = spark if callable(spark) else lambda: spark
-        return LakeWork(start, processes, log, payload, {"ports": ports, "hosts": hosts}, key_logs, carry_secrets)
+        return LakeWork(start, processes, log, payload, chosen, key_logs, options.carry_secrets)
 
-    return start_work
-
-
-def key_logs(paths: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Key logs as absolute paths for workers. Raises KeyLogError."""
-    from pipeline.decoding import secret_files
-
-    return secret_files((), paths).key_logs
-
-
-def _ns(seconds: float) -> int:
-    return int(seconds * 10**9)
+    with Ingest.into(lake, work, options) as ingesting:
+        yield ingesting

@@ -141,7 +141,7 @@ def lake_tables() -> dict[str, LakeTable]:
 
 @dataclass(frozen=True)
 class Options:
-    """How an ingest works; times in ns. See `pipeline.ingest`."""
+    """How an ingest works; times in ns (`of`: in seconds). See `pipeline.ingest`."""
 
     pair_ns: int = 3600 * NS
     forget_ns: int = 7 * 24 * 3600 * NS
@@ -150,6 +150,14 @@ class Options:
     batch_bytes: int = 2 << 30
     state_bytes: int = 8 << 30
     carry_secrets: bool = False
+
+    @classmethod
+    def of(
+        cls, *, settle: float, pair_within: float, forget_after: float, late_after: float, carry_secrets: bool
+    ) -> Options:
+        """Options as `pipeline.ingest` and the command line have them."""
+        pair_ns, forget_ns, late_ns, settle_ns = (int(s * NS) for s in (pair_within, forget_after, late_after, settle))
+        return cls(pair_ns, forget_ns, late_ns, settle_ns, carry_secrets=carry_secrets)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jobs import console, summary
-from jobs.running import FAILED, ExitStatus, ExitStatuses, cause, outcome
+from jobs.running import FAILED, ExitStatuses, cause, outcome
 from pipeline.output import units
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ def test_an_error_is_told_by_its_root_cause(message: str, shown: str) -> None:
 
 
 def test_an_error_ends_a_job_by_its_nearest_class() -> None:
-    exit_statuses: ExitStatuses = {OSError: ExitStatus(3), FileNotFoundError: ExitStatus(2, "; look elsewhere")}
+    exit_statuses: ExitStatuses = {"OSError": (3, ""), "FileNotFoundError": (2, "; look elsewhere")}
     assert outcome(FileNotFoundError("gone"), exit_statuses) == (2, "gone; look elsewhere")
     assert outcome(PermissionError("locked"), exit_statuses) == (3, "locked")
     assert outcome(RuntimeError("one\ntwo"), exit_statuses) == (FAILED, "one")
