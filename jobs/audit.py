@@ -207,7 +207,7 @@ def audit_tables(
         with step("writing the report", "Report written"):
             from pipeline.report.baseline import document
             from pipeline.report.cards import cards, most_important
-            from pipeline.report.coverage import rules_of, unchecked
+            from pipeline.report.facts import rules_of, unchecked
             from pipeline.report.formats import FORMATS, Audit
             from pipeline.report.page import page
 
@@ -266,8 +266,7 @@ def find_and_compare(
     from pipeline.output import parquet
     from pipeline.output.place import TablesError
     from pipeline.report.baseline import compare
-    from pipeline.report.coverage import coverage_check, rules_of
-    from pipeline.report.facts import collect_facts
+    from pipeline.report.facts import collect_facts, coverage_check, rules_of
     from pipeline.report.verdict import verdict
     from pipeline.schemas import FINDINGS as SCHEMA
     from pipeline.session import INTERPRETED_BYTES

@@ -51,14 +51,14 @@ def days(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compact, expire or show the lake; return the exit code."""
-    from pipeline.lake import maintenance
+    from pipeline.lake.files import compact, expire
     from pipeline.lake.log import Log
     from pipeline.lake.place import open_lake
     from pipeline.output.units import plural
 
     log = Log(open_lake(arguments.lake), arguments.lake)
     if arguments.compact or arguments.expire is not None:
-        done = maintenance.compact(log) if arguments.compact else maintenance.expire(log, arguments.expire)
+        done = compact(log) if arguments.compact else expire(log, arguments.expire)
         what = f"compacted into {done.added:,}" if arguments.compact else "dropped"
         print_result(f"{plural(done.removed, 'file')} {what}; {plural(done.deleted, 'old file')} deleted")
         return OK

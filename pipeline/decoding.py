@@ -170,7 +170,7 @@ def by_flow(
     chosen: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
 ) -> Rows:
-    """What `decode` makes of the runs of captures (`packets_read`: see `runs`), flow by flow; few bytes in one task of
+    """What `decode` makes of the runs of captures (`packets_read`: see `sorted_runs`), flow by flow; few bytes in one task of
     Spark."""
     from udfs.source.sources import InOneTask
 
@@ -179,8 +179,7 @@ def by_flow(
     options, places = _source(paths, chosen, packets_read)
     if chosen.get("split_bytes") or not in_one_task(places):
         return OnSpark(sorted_runs(spark, paths, packets_read, **chosen).mapInArrow(decode, schema))
-    function = InOneTask({**options, "paths": json.dumps(places)}, decode)
-    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(function, schema))
+    return OnSpark(spark.range(0, 1, 1, 1).mapInArrow(InOneTask(options, decode), schema))
 
 
 def local_runs(
@@ -192,8 +191,7 @@ def local_runs(
     """Captures -> runs of TCP segments, the runs of a flow together and in RUN_ORDER, in local processes."""
     from udfs.source.sources import ReadRuns, run_tasks
 
-    options, places = _source(paths, chosen, packets_read)
-    options["paths"] = json.dumps(places)
+    options = _source(paths, chosen, packets_read)[0]
     first = Batches([pa.record_batch({"id": [0]})])
     sources = [Applied(first, ReadRuns(options, [task])) for task in run_tasks(options)]
     return Local(processes, sources).shuffled(flow_buckets, RUN_ORDER)
@@ -205,33 +203,24 @@ def sorted_runs(
     packets_read: Mapping[str, int] | None = None,
     **chosen: Unpack[PacketFilter],
 ) -> DataFrame:
-    """Captures -> runs of TCP segments (`udfs.schemas.TCP_RUNS`), the runs of a flow together and in RUN_ORDER."""
-    return runs(spark, paths, packets_read, **chosen).repartition("flow").sortWithinPartitions(*RUN_ORDER)
-
-
-def runs(
-    spark: SparkSession,
-    paths: str | Sequence[str],
-    packets_read: Mapping[str, int] | None = None,
-    **chosen: Unpack[PacketFilter],
-) -> DataFrame:
-    """Captures -> runs of TCP segments, unordered. `packets_read`: capture -> number of packets to skip."""
+    """Captures -> runs of TCP segments (`udfs.schemas.TCP_RUNS`), the runs of a flow together and in RUN_ORDER.
+    `packets_read`: capture -> number of packets to skip."""
     from udfs.source.sources import ListTasks, ReadRuns, run_tasks
 
-    options, places = _source(paths, chosen, packets_read)
-    options["paths"] = json.dumps(places)
+    options = _source(paths, chosen, packets_read)[0]
     if is_remote():  # the captures may be on the server
         listed = spark.range(0, 1, 1, 1).mapInArrow(ListTasks(options), "task binary").collect()
         tasks = [bytes(row["task"]) for row in listed]
     else:
         tasks = run_tasks(options)
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
+    runs = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(ReadRuns(options, tasks), TCP_RUNS)
+    return runs.repartition("flow").sortWithinPartitions(*RUN_ORDER)
 
 
 def _source(
     paths: str | Sequence[str], chosen: PacketFilter, packets_read: Mapping[str, int] | None = None
 ) -> tuple[dict[str, str], list[str]]:
-    """Options of the source, and its paths. Raises OptionError."""
+    """Options of the source, with its paths, and these. Raises OptionError."""
     # Imported here: the kernels behind them take a second to load, and reading written tables needs none.
     from udfs.source.options import parse_options
     from udfs.source.paths import anchored
@@ -247,7 +236,8 @@ def _source(
     }
     given = {name: str(value) for name, value in options.items() if value not in (None, "")}
     parse_options(given)  # raise here: an error of the source would come through Java
-    return given, [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    places = [anchored(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    return {**given, "paths": json.dumps(places)}, places
 
 
 def decoded_locally(places: Sequence[str]) -> bool:

@@ -14,9 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from codec.errors import WirehareError
-from pipeline.report.coverage import Unchecked
 from pipeline.report.evidence import IDENTITIES, IDENTITY, SEVERITIES
-from pipeline.report.facts import Facts
+from pipeline.report.facts import Facts, Unchecked
 from pipeline.report.groups import Groups
 from pipeline.report.text import script_safe
 

@@ -13,9 +13,8 @@ from pipeline.audit.catalogue import GROUPS, Rule
 from pipeline.output.units import plural
 from pipeline.report.baseline import Comparison, KnownFinding, order
 from pipeline.report.cards import Card
-from pipeline.report.coverage import Unchecked
 from pipeline.report.evidence import IDENTITIES, IDENTITY, at_least
-from pipeline.report.facts import Facts
+from pipeline.report.facts import Facts, Unchecked
 from pipeline.report.text import plain_text
 from pipeline.report.verdict import NEVER, Verdict
 

@@ -22,8 +22,7 @@ from pipeline.audit.config import Config
 from pipeline.report import charts
 from pipeline.report.baseline import Comparison
 from pipeline.report.cards import cards, connection_filter, most_important
-from pipeline.report.coverage import rules_of, unchecked
-from pipeline.report.facts import Facts
+from pipeline.report.facts import Facts, rules_of, unchecked
 from pipeline.report.groups import Groups, Latency, flow_latencies, latencies
 from pipeline.report.sections import TABLES
 from pipeline.report.text import NOTHING, count, duration, moment, share, size, wire

@@ -11,9 +11,8 @@ from typing import Any
 from pipeline.audit.catalogue import Rule
 from pipeline.output.units import plural
 from pipeline.report.baseline import NEW, PERSISTING, Comparison
-from pipeline.report.coverage import rules_of, unchecked_on_midstream
 from pipeline.report.evidence import at_least
-from pipeline.report.facts import Facts
+from pipeline.report.facts import Facts, rules_of, unchecked_on_midstream
 from pipeline.report.text import count
 
 # What --fail-on takes: a severity, or 'never'.

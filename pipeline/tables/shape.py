@@ -59,11 +59,6 @@ def empty(spark: SparkSession, schema: StructType) -> DataFrame:
     return spark.range(1).where("false").select(*nulls)
 
 
-def elapsed(since: Column, until: Column) -> Column:
-    """Nanoseconds between two times; null if the later one was captured first."""
-    return F.when(until >= since, until - since)
-
-
 def utf8(text: str) -> str:
     """SQL for a text, escaped by the rule of `codec.text` if it is not UTF-8: a VARIANT may give strings of any
     octets. `text`: SQL of it."""

@@ -15,7 +15,7 @@ import pytest
 from lake_support import TABLES, changes, commit, new_lake, numbers, opened, stored
 from pyspark.sql.types import LongType, StringType, StructField, StructType, VariantType
 
-from pipeline.lake import journal, maintenance
+from pipeline.lake import files, journal
 from pipeline.lake.files import write_file
 from pipeline.lake.layout import LAYOUT, LakeError, LakeTable, lake_tables
 from pipeline.lake.log import Log, storage_options
@@ -126,7 +126,7 @@ def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
     day, is dropped."""
     few = {name: table for name, table in lake_tables().items() if name in (*TABLES, "captures")}
     monkeypatch.setattr("pipeline.lake.log.lake_tables", lambda: few)  # each table is a commit
-    monkeypatch.setattr("pipeline.lake.maintenance.TABLES", list(few))
+    monkeypatch.setattr("pipeline.lake.files.TABLES", list(few))
     path, batches = tmp_path / "lake", 50
     commit(new_lake(path), 1, [1], [2], OLD)
     over = threading.Event()
@@ -139,9 +139,9 @@ def test_a_reader_in_a_loop_sees_whole_batches_and_each_row_once(
                 if batch == 10:
                     captured_on(log, batch, MONDAY)
                 if batch % 10 == 0:
-                    maintenance.compact(opened(path))
+                    files.compact(opened(path))
                 if batch == 25:
-                    maintenance.expire(opened(path), 30)
+                    files.expire(opened(path), 30)
         finally:
             over.set()
 
@@ -171,7 +171,7 @@ def test_small_files_of_days_that_are_over_are_joined(tmp_path: Path) -> None:
         commit(log, batch, [batch], [100 + batch], day)
         captured_on(log, batch, day)
     before = {name: numbers(log, name) for name in TABLES}
-    maintenance.compact(opened(path))
+    files.compact(opened(path))
     assert {name: numbers(log, name) for name in TABLES} == before
     found = sorted(file.day for file in log.files("frames") if file.day)
     assert found == [FRIDAY, SATURDAY, MONDAY, MONDAY]
@@ -187,7 +187,7 @@ def test_a_commit_that_began_before_a_compaction_ends_after_it(tmp_path: Path) -
         commit(log, batch, [batch], [100], day)
         captured_on(log, batch, day)
     under_way = changes(log, 4, [4], [100], MONDAY)
-    maintenance.compact(opened(path))
+    files.compact(opened(path))
     journal.commit(log, 4, under_way)
     assert numbers(log, "frames") == [1, 2, 3, 4, 100]
 
@@ -197,7 +197,7 @@ def test_old_days_are_dropped_and_open_rows_stay(tmp_path: Path) -> None:
     for batch, day in enumerate([FRIDAY, SATURDAY, MONDAY], 1):
         commit(log, batch, [batch], [100], day)
         captured_on(log, batch, day)
-    maintenance.expire(log, 2)
+    files.expire(log, 2)
     assert numbers(log, "frames") == [2, 3, 100]
 
 

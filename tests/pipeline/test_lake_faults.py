@@ -19,7 +19,7 @@ from lake_support import stored
 from lake_work import LocalWork, moved_in_time, records, rotated
 from test_lake_batches import SECOND, UNSETTLED, captures, compared, in_lake, in_one, ingest
 
-from pipeline.lake import journal, maintenance
+from pipeline.lake import files, journal
 from pipeline.lake.batches import Ingest
 from pipeline.lake.layout import lake_tables
 from pipeline.lake.log import Log
@@ -94,12 +94,12 @@ def test_a_full_disk_leaves_the_last_batch_and_loses_nothing(tmp_path: Path, mon
     compared(in_lake(lake), in_one(pieces))
 
 
-def in_days(lake: Path, pieces: list[Path], keep: Callable[[Log], maintenance.FileCounts]) -> maintenance.FileCounts:
+def in_days(lake: Path, pieces: list[Path], keep: Callable[[Log], files.FileCounts]) -> files.FileCounts:
     """Four batches: two of a day, one of each day after it. Before each commit of a table, another process runs
     maintenance; what was done."""
     for days, piece in enumerate(pieces[2:], 1):
         moved_in_time(piece, piece, days * 86400)
-    commit, done = Log.commit, maintenance.FileCounts()
+    commit, done = Log.commit, files.FileCounts()
 
     def committing(log: Log, name: str, batch: int | None, *arguments: Any, **named: Any) -> None:
         nonlocal done
@@ -116,7 +116,7 @@ def in_days(lake: Path, pieces: list[Path], keep: Callable[[Log], maintenance.Fi
 
 def test_days_that_are_over_are_joined_while_batches_are_committed(tmp_path: Path) -> None:
     pieces, lake = list(rotated(SESSION, tmp_path / "captures", 4)), tmp_path / "lake"
-    done = in_days(lake, pieces, maintenance.compact)
+    done = in_days(lake, pieces, files.compact)
     assert done.removed >= 2 * done.added > 0
     compared(in_lake(lake), in_one(pieces))
 
@@ -124,7 +124,7 @@ def test_days_that_are_over_are_joined_while_batches_are_committed(tmp_path: Pat
 def test_old_days_are_dropped_while_batches_are_committed(tmp_path: Path) -> None:
     """In the commits of the last batch, the day of the one before is the newest."""
     pieces, lake = list(rotated(SESSION, tmp_path / "captures", 4)), tmp_path / "lake"
-    assert in_days(lake, pieces, partial(maintenance.expire, days=0)).removed
+    assert in_days(lake, pieces, partial(files.expire, days=0)).removed
     began = int.from_bytes(records(pieces[2])[1][0][:4], "little") // 86400 * 86400
     kept = [row for row in in_one(pieces)["frames"] if int(TS_NS.search(row)[1]) >= began * SECOND]  # type: ignore[index]
     assert 0 < len(kept) < len(in_one(pieces)["frames"])
@@ -144,7 +144,7 @@ def test_a_capture_of_the_future_makes_no_other_late_and_no_day_old(tmp_path: Pa
     assert (batch["ahead_files"], batch["late_files"], batch["forgotten_connections"]) == (0, 0, 0)
     mine, theirs = in_one(pieces), in_one([future])
     compared(in_lake(lake), {name: mine[name] + theirs[name] for name in mine})
-    newest = maintenance.newest_day(Log(open_lake(str(lake))))
+    newest = files.newest_day(Log(open_lake(str(lake))))
     assert newest is not None
     assert date(2020, 1, 1) < newest <= datetime.now(UTC).date(), "days are counted back from here"
 

@@ -15,7 +15,7 @@ from lake_work import rotated
 from object_store import Store, object_store
 from test_lake_batches import compared, in_one, ingest, rows_in
 
-from pipeline.lake import journal, maintenance
+from pipeline.lake import files, journal
 from pipeline.lake.arrivals import find
 from pipeline.lake.layout import LakeError
 from pipeline.lake.log import Log
@@ -51,7 +51,7 @@ def test_batches_are_committed_finished_and_read(store: Store) -> None:
     assert [numbers(reader, name, reader.batch("captures")) for name in TABLES] == [[1, 2]] * 2
     assert journal.finish(reader) == 2
     assert [numbers(reader, name) for name in TABLES] == [[1, 2, 3]] * 2
-    assert maintenance.compact(reader).removed == 0
+    assert files.compact(reader).removed == 0
 
 
 def test_a_second_ingest_waits_for_its_lease(store: Store) -> None:

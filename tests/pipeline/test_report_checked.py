@@ -15,8 +15,7 @@ from pipeline.audit.catalogue import KNOWLEDGE, catalogue
 from pipeline.audit.config import Accepted, Config
 from pipeline.audit.detectors import DETECTORS
 from pipeline.report.baseline import compare, document, read
-from pipeline.report.coverage import coverage_check, rules_of, unchecked
-from pipeline.report.facts import Facts
+from pipeline.report.facts import Facts, coverage_check, rules_of, unchecked
 from pipeline.report.groups import Groups
 from pipeline.report.page import page
 from pipeline.report.verdict import Verdict, verdict

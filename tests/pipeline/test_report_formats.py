@@ -14,8 +14,8 @@ from report_support import HOSTILE, SOURCES, everywhere, finding, group, identit
 from pipeline.audit.catalogue import catalogue
 from pipeline.report.baseline import Previous, compare, key
 from pipeline.report.cards import cards
-from pipeline.report.coverage import unchecked
 from pipeline.report.evidence import FINDINGS
+from pipeline.report.facts import unchecked
 from pipeline.report.formats import Audit, github, junit, sarif
 from pipeline.report.groups import Groups
 from pipeline.report.verdict import verdict

@@ -50,8 +50,7 @@ from udfs.arrow.rows import (
     taken,
     values_cut,
 )
-from udfs.conversation.frames import method_frames, method_marks
-from udfs.conversation.methods import queue_types
+from udfs.conversation.methods import method_frames, method_marks, queue_types
 from udfs.conversation.states import Tracker
 from udfs.roles import SETTLEMENTS, TEXTS, method_roles
 
@@ -148,7 +147,6 @@ METHOD_COLUMNS = (
     "error",
     "notes",
 )
-FRAME_COLUMNS = (*METHOD_COLUMNS, "arguments")
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
 ARGUMENTS = (
     *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",
@@ -186,7 +184,7 @@ class ChannelTracker(Tracker):
         return {**self._known_texts, "texts": self._texts}
 
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> dict[str, Records]:
-        """Follow the next frames (FRAME_COLUMNS; those of a connection together and in order), with fields ARGUMENTS of
+        """Follow the next frames (METHOD_COLUMNS, and their arguments; those of a connection together and in order), with fields ARGUMENTS of
         theirs -> records by kind, for `to_arrow`, with all of connections that have ended."""
         last = frames["connection_id"][-1].as_py() if frames.num_rows else None
         rows = self._rows(frames, arguments)

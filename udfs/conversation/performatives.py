@@ -17,7 +17,7 @@ from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import Fields, Values, are_objects, counted, elements, fields, hexed, valid_utf8, values_of
 from udfs.arrow.rows import fixed, integers, is_among, is_there, numbered, picked, values_cut
-from udfs.conversation.frames import performative_frames
+from udfs.conversation.methods import performative_frames
 from udfs.conversation.properties import as_text
 
 Integers = NDArray[np.int64]

@@ -65,7 +65,7 @@ def handshake_frames(frames: pa.RecordBatch) -> pa.Int64Array:
 
 
 def attributes_of(frames: pa.RecordBatch) -> pa.Table:
-    """Chosen frames (OF_FRAMES) -> a row of attributes each, else null. Times are those of the frame."""
+    """Chosen frames -> a row of attributes each, else null. Times are those of the frame."""
     columns = {name: frames[name] for name in ("connection_id", "frame_no", "ts_ns")}
     columns |= _stated(frames)
     ts_ns = numbers_of(frames["ts_ns"])
@@ -180,14 +180,13 @@ def _number(thing: Any) -> int | None:
     return number if INT64.min <= number <= INT64.max else None
 
 
-OF_FRAMES = ("connection_id", "frame_no", "content_frame_no", "sender", "frame_type", "name", "properties")
 KINDS = ("frames", "methods", "heartbeats")
 MEASURES = (*(f"{side}_{kind}" for kind in KINDS for side in SIDES), "published", "delivered", "headers")
 COUNTED = StructType([StructField(name, LongType()) for name in ("connection_id", *MEASURES)])
 
 
 def frame_counts(frames: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of OF_FRAMES, those of a connection together -> COUNTED, one row a connection."""
+    """Frames, those of a connection together -> COUNTED, one row a connection."""
     connections = numbers_of(frames["connection_id"])
     starts = np.flatnonzero(np.diff(connections, prepend=connections[:1] - 1))
     columns = {"connection_id": connections[starts]}

@@ -9,7 +9,6 @@ from pipeline.audit.contexts import (
     messages,
     practice,
     prefilter,
-    request_reply,
     sequences,
     settlements,
 )
@@ -32,6 +31,5 @@ CONTEXTS: dict[str, Context] = {
     **settlements.CONTEXTS,
     **practice.CONTEXTS,
     **sequences.CONTEXTS,
-    **request_reply.CONTEXTS,
     **brokers.CONTEXTS,
 }
