@@ -17,7 +17,6 @@ PORTS = range(1, 65536)
 
 
 def add_tables(parser: argparse.ArgumentParser) -> None:
-    """Argument: the tables to read."""
     parser.add_argument(
         "tables",
         metavar="TABLES",
@@ -26,7 +25,6 @@ def add_tables(parser: argparse.ArgumentParser) -> None:
 
 
 def add_captures(parser: argparse.ArgumentParser) -> None:
-    """Argument: the captures to read."""
     parser.add_argument(
         "captures",
         metavar="CAPTURE",
@@ -56,7 +54,6 @@ def add_list(parser: argparse._ActionsContainer, name: str, metavar: str, about:
 
 
 def port(text: str) -> int:
-    """A TCP port."""
     if not text.isdecimal() or int(text) not in PORTS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a valid port; expected a number from 1 to 65535")
     return int(text)

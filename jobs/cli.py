@@ -13,7 +13,6 @@ JOBS = tuple(
 
 
 def command_line() -> running.Parser:
-    """The parser of the whole command."""
     return running.command_line(JOBS)
 
 

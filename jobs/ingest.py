@@ -166,7 +166,6 @@ def rounds(ingest: Ingest, arguments: argparse.Namespace, wait: Callable[[float]
 
 
 def line(batch: dict[str, Any]) -> str:
-    """The line printed for a batch."""
     from pipeline.output.units import duration, plural, size
 
     lag = "" if batch["lag_ns"] is None else f", {duration(batch['lag_ns'])} after the latest packet"

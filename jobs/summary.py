@@ -44,7 +44,6 @@ def summarize(captures: Sequence[Mapping[str, Any]], tables: Mapping[str, Datase
 
 
 def summary_text(facts: Mapping[str, Any]) -> str:
-    """The facts of `summarize` as text."""
     parts = [captures_table(facts["captures"])]
     if "connections" in facts:
         parts.append(connections_table(facts["connections"]))

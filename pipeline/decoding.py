@@ -148,7 +148,6 @@ class Written:
         return bool(names)
 
     def rows(self, *folders: str) -> int:
-        """The number of rows."""
         return sum(sum(self.files.get(folder, {}).values()) for folder in folders)
 
     def part(self, name: str, *columns: str) -> pa.Table | None:
@@ -170,8 +169,8 @@ def by_flow(
     chosen: PacketFilter,
     packets_read: Mapping[str, int] | None = None,
 ) -> Rows:
-    """What `decode` makes of the runs of captures (`packets_read`: see `sorted_runs`), flow by flow; few bytes in one task of
-    Spark."""
+    """What `decode` makes of the runs of captures (`packets_read`: see `sorted_runs`), flow by flow; few bytes in one
+    task of Spark."""
     from udfs.source.sources import InOneTask
 
     if isinstance(spark, LocalProcesses):

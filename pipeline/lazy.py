@@ -56,7 +56,6 @@ class LazyTables:
         self.lock = RLock()
 
     def table(self, name: str) -> DataFrame:
-        """All rows of a table."""
         if name in SPARK_DERIVED:
             rows: DataFrame = getattr(self, name)
             return rows

@@ -29,7 +29,6 @@ DEFAULTS = {"max_frame_size": 2**32 - 1, "channel_max": 2**16 - 1}
 
 
 def _opens(name: str, side: str) -> ArgumentPath:
-    """An argument of the open of 1.0."""
     return ArgumentPath("open", (name,), side, DEFAULTS.get(name))
 
 
@@ -69,7 +68,6 @@ NAMES = ("connection_name", "client_container_id", "client_process", "client_pro
 
 
 def _of_client(name: str) -> Attribute:
-    """A client property."""
     in_start = ArgumentPath("connection.start-ok", ("client_properties", name))
     return "string", (in_start, ArgumentPath("open", ("properties", name), "client"))
 

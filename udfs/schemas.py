@@ -30,7 +30,6 @@ def field(name: str, data_type: DataType, comment: str) -> StructField:
 
 
 def columns(schema: StructType, *names: str) -> StructType:
-    """Some columns of a schema."""
     return StructType([schema[name] for name in names])
 
 

@@ -30,7 +30,6 @@ CONNECTION_COLUMNS = ("connection_id", *ENDS, "opened_ts", "closed_ts", "conflic
 def cut_choice(
     rows: Rows, chosen: Choice, sink: BinaryIO, options: CutOptions, captures: Sequence[Original] | None = None
 ) -> Result:
-    """See `pipeline.extract.cut_rows`."""
     wanted = chosen.all_connections
     if not wanted and not chosen.packets:
         raise CutError("nothing matched")

@@ -112,7 +112,6 @@ def grouped(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
 
 
 def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[Original]) -> Frames:
-    """All frames of the connections `candidates`."""
     table = rows("frames", COLUMNS, connections(each.connection_id for each in candidates)).combine_chunks()
     index = pc.index_in(table["connection_id"], pa.array([each.connection_id for each in candidates], pa.int64()))
     connection = index.to_numpy().astype(np.int64)

@@ -214,6 +214,5 @@ def _digest(octets: bytes) -> str:
 
 
 def taken_from_rows(rows: Iterable[Mapping[str, object]]) -> list[Taken]:
-    """Rows of table `taken`."""
     names = [each.name for each in fields(Taken)]
     return [Taken(**{name: row.get(name) for name in names}) for row in rows]  # type: ignore[arg-type]

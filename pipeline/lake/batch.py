@@ -238,7 +238,6 @@ class Batch:
 
 
 def _others(column: str, values: pa.Array, rows: pa.RecordBatch) -> pa.Array:
-    """Which rows have none of these values."""
     return pc.invert(pc.is_in(rows[column], values))
 
 

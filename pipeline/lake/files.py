@@ -195,7 +195,6 @@ def _groups(files: Iterable[LakeFile]) -> Iterable[list[LakeFile]]:
 
 
 def _compact(log: Log, table: LakeTable, day: date, files: list[LakeFile]) -> FileCounts:
-    """Replace these files of a day with one."""
     if len(files) < 2:
         return FileCounts()
     rows = rows_of(log.root, table.name, files)

@@ -80,7 +80,6 @@ class Log:
 
     @cached_property
     def tables(self) -> dict[str, LakeTable]:
-        """The tables of this release."""
         return lake_tables()
 
     def latest(self, name: str) -> DeltaTable:
@@ -250,7 +249,6 @@ class Log:
 
 
 def files_of(table: DeltaTable) -> list[LakeFile]:
-    """The files of this version of a table."""
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {
         "path": "path", "size": "size_bytes", "rows": "num_records", "open": f"partition.{OPEN}",

@@ -61,12 +61,10 @@ class Span:
 
 
 def day_of(ns: int) -> date:
-    """The day in UTC."""
     return datetime.fromtimestamp(ns // NS, UTC).date()
 
 
 def at(directory: str) -> bool:
-    """Whether the directory is a lake."""
     try:
         return is_lake(place(directory))
     except OutputError:

@@ -38,7 +38,6 @@ def layer(rows: Iterable[Mapping[str, Any]]) -> Any:
 
 
 def titled(chart: Any, title: str, lines: Sequence[str] = ()) -> Any:
-    """The chart with a title and subtitle lines."""
     return chart.properties(title=alt.TitleParams(title, subtitle=list(lines)))
 
 
@@ -58,7 +57,6 @@ def unique_names(names: Mapping[Key, str]) -> dict[Key, str]:
 
 
 def name_rows(names: Iterable[str]) -> alt.Y:
-    """A row for each name, in this order."""
     axis = alt.Axis(labelColor=LIGHT["ink"], labelLimit=320, ticks=False, domain=False)
     return alt.Y("name:N", sort=list(names), title=None, axis=axis)
 

@@ -120,7 +120,6 @@ def ranges(values: list[Any]) -> str:
 
 
 def kind(frame: Mapping[str, Any]) -> str:
-    """The kind of a frame (KINDS)."""
     if frame["frame_type"] in SPANS:
         return "lost or not AMQP"
     arguments = read(frame["arguments"])

@@ -138,7 +138,6 @@ def waiting(tables: Tables, where: str | None) -> DataFrame:
 
 
 def events(rows: DataFrame, name: Column, what: str, ts_ns: str = "ts_ns") -> DataFrame:
-    """(`row`, `what`, `ts_ns`) of rows."""
     return rows.select(name.cast("string").alias("row"), F.lit(what).alias("what"), F.col(ts_ns).alias("ts_ns"))
 
 

@@ -42,7 +42,6 @@ class KnownFinding:
     status: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """The entry in the JSON."""
         return {
             "key": self.key,
             **self.about,

@@ -199,7 +199,6 @@ def json_text(value: Any) -> str:
 
 
 def packet_filter(packet_no: int | None) -> str | None:
-    """The display filter for one packet."""
     return None if packet_no is None else f"frame.number == {packet_no:d}"
 
 

@@ -91,7 +91,6 @@ class Unchecked:
     reasons: tuple[str, ...]
 
     def entry(self) -> dict[str, Any]:
-        """The entry in the JSON."""
         return {
             "rule_id": self.rule_id,
             "connections": self.connections,

@@ -59,7 +59,6 @@ def sarif(audit: Audit) -> str:
 
 
 def sarif_rule(name: str, rule: Rule | None) -> dict[str, Any]:
-    """A rule in SARIF."""
     if rule is None:
         return {"id": name}
     texts = {"shortDescription": rule.summary, "fullDescription": rule.why, "help": rule.remedy}
@@ -134,7 +133,6 @@ def junit(audit: Audit) -> str:
 def junit_case(
     rule: Rule, card: Card | None, nowhere: Unchecked | None, versions: set[Any], wrong: Sequence[str]
 ) -> ElementTree.Element:
-    """A rule as a test case."""
     made = ElementTree.Element("testcase", classname=rule.group, name=f"{rule.id} {rule.summary}")
     if card is not None:
         kind = "failure" if card.severity in wrong else "system-out"

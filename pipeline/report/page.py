@@ -95,7 +95,6 @@ class Drawings:
 
 
 def draw_charts(facts: Facts) -> Drawings:
-    """The charts of the facts."""
     settled = latencies(facts.groups["settled"].rows, "operation", "outcome")
     replies = latencies(facts.groups["replies"].rows, "name")
     slowest = sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST]

@@ -215,7 +215,6 @@ def _reason(process: Process) -> str:
 
 
 def _call(idle: SimpleQueue[Process], function: Callable[[Item], Result], item: Item) -> Result:
-    """Let an idle process call a function."""
     request, process = pickle.dumps((function, item)), idle.get()
     assert process.stdin is not None
     assert process.stdout is not None

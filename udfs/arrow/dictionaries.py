@@ -66,7 +66,6 @@ class Numbers:
         return found
 
     def numbered(self, texts: Iterable[str]) -> list[int]:
-        """The number of each text."""
         return [self._number(text) for text in texts]
 
     def _number(self, text: str) -> int:
@@ -76,7 +75,6 @@ class Numbers:
         return number
 
     def column(self, numbers: NDArray[np.int64]) -> pa.Array:
-        """The texts of `numbers`."""
         if len(self.texts) <= FEW_TEXTS:
             return pa.array([None, *self.texts], pa.string()).take(pa.array(numbers))
         # Only the texts of this batch: all texts seen so far would be too many.

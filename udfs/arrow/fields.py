@@ -82,16 +82,13 @@ class Values(NamedTuple):
         return self._replace(starts=starts, stops=stops)
 
     def taken(self, rows: NDArray[np.int64]) -> Values:
-        """The values of these rows."""
         return Values(self.octets, self[1][rows], self[2][rows], self.words, self[4][rows], self[5][rows])
 
     def slice(self, begin: int, end: int) -> Values:
-        """The rows from `begin` to `end`."""
         return self.taken(np.arange(begin, end))
 
 
 def values_of(column: pa.StructArray) -> Values:
-    """The values of a VARIANT column."""
     value, metadata = heap_of(column.field("value")), heap_of(column.field("metadata"))
     starts, stops = value.ends[:-1], value.ends[1:]
     if column.null_count:
@@ -122,7 +119,6 @@ class Fields:
         return picked(column, self._in_all(np.arange(len(column)), -1)) if self._sparse else column
 
     def columns(self) -> dict[str, pa.Array]:
-        """The fields of `types`."""
         return {name: self.column(name) for name in self._types}
 
     def numbers(self, name: str, null: int) -> NDArray[np.int64]:
@@ -135,13 +131,11 @@ class Fields:
         return self._in_all(np.where(valid, numbers, null), null)
 
     def inside(self, name: str) -> Values:
-        """The values of a container."""
         place = self._found.whole_of[self._places[name]]
         starts = self._in_all(self._found.whole_at[place], 0)
         return self._values.at(starts, starts + self._in_all(self._found.whole_size[place], 0))
 
     def of(self, rows: NDArray[np.int64], names: Iterable[str]) -> dict[str, pa.Array]:
-        """Some fields of these rows."""
         return fields(self._values.taken(rows), {name: self._types[name] for name in names})
 
     def _in_all(self, values: NDArray[np.int64], null: int) -> NDArray[np.int64]:
@@ -164,7 +158,6 @@ def inside(values: Values, name: str) -> Values:
 
 
 def are_objects(values: Values) -> NDArray[np.bool_]:
-    """Which values are objects."""
     there = values.starts < values.stops
     heads = values.octets[np.where(there, values.starts, 0)]
     objects: NDArray[np.bool_] = there & (heads & BASIC_TYPE == OBJECT)

@@ -113,7 +113,6 @@ def codes_of(texts: pa.DictionaryArray) -> NDArray[np.int32]:
 
 
 def _filled(column: Column, value: int) -> Column:
-    """The column, with `value` for null."""
     return column.fill_null(value) if column.null_count else column
 
 

@@ -43,7 +43,6 @@ class SortedFile(NamedTuple):
 
 
 def column_buckets(rows: pa.Table) -> NDArray[np.int64]:
-    """The bucket of rows that name it in a column."""
     return numbers_of(in_one(rows["bucket"]))
 
 
@@ -154,6 +153,5 @@ def merged(parts: Sequence[pa.Table], order: Sequence[str]) -> Iterator[pa.Recor
 
 
 def _key(rows: pa.Table, order: Sequence[str], row: int) -> list[tuple[bool, Any]]:
-    """What a row is ordered by."""
     values = (rows[name][row].as_py() for name in order)
     return [(value is None, value) for value in values]

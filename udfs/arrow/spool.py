@@ -24,7 +24,6 @@ class Spool:
         self._writer: pa.RecordBatchStreamWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append a batch."""
         self._batches.append(batch)
         self._bytes += batch.nbytes
         while self._bytes > self._most:

@@ -60,7 +60,6 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema of a table."""
     return pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
 
 
@@ -126,7 +125,6 @@ def struct_schema(schema: StructType) -> StructType:
 
 
 def variant_columns(schema: StructType) -> list[int]:
-    """Indices of the VARIANT columns."""
     return [at for at, field in enumerate(schema.fields) if isinstance(field.dataType, VariantType)]
 
 

@@ -172,7 +172,6 @@ class Contents:
         self._bodies.keep(*groups.keys(np.flatnonzero(waits)))
 
     def _messages(self, groups: Groups, chosen: NDArray[np.int64], messages: pa.Table) -> pa.RecordBatch:
-        """The rows of the chosen groups."""
         family, payload = self._family, self._payload
         header_at = groups.first_where(groups.is_header)[chosen]
         properties = groups.picked("properties", header_at)

@@ -97,7 +97,6 @@ def _struct(columns: Mapping[str, pa.Array], kind: pa.StructType) -> pa.StructAr
 
 
 def _as_lists(structs: pa.StructArray) -> pa.ListArray:
-    """A list of one element for each."""
     offsets = pa.array(np.arange(len(structs) + 1, dtype=np.int32))
     return pa.ListArray.from_arrays(offsets, structs).cast(ARROW_DECODED.field("facts").type)
 
@@ -107,7 +106,6 @@ def _texts(numbers: NDArray[np.int64], table: TextTable) -> pa.Array:
 
 
 def _fixed_texts(octets: NDArray[np.uint8], size: int) -> pa.Array:
-    """Texts of `size` octets each."""
     return binary_column(np.ascontiguousarray(octets), np.arange(len(octets) + 1) * size, kind=pa.string())
 
 

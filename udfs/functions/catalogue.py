@@ -50,7 +50,6 @@ class Function:
 
     @property
     def arguments(self) -> tuple[inspect.Parameter, ...]:
-        """The parameters, in their order."""
         return tuple(inspect.signature(self.of).parameters.values())
 
     @property

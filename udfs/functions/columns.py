@@ -78,7 +78,6 @@ def only_where(known: pa.Array, results: pa.Array) -> pa.Array:
 
 
 def joined(parts: Iterator[pa.Array], kind: pa.DataType) -> pa.Array:
-    """One array of all `parts`."""
     arrays = list(parts)
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)
 

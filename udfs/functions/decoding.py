@@ -154,7 +154,6 @@ def _table(version: int, tables: pa.Array) -> pa.Array:
 
 
 def _only_argument(batch: Batch) -> pa.Array:
-    """The one argument of each row."""
     cells = batch.cells
     ends = np.empty((len(cells), 2), np.int64)
     ends[:, 1] = cells[:, ARGUMENTS_META_END]

@@ -117,7 +117,6 @@ class Messages:
         return lambda name: picked(self._rows[name], there)
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        """A column of numbers."""
         return integers(self._rows[name])[self._places]
 
 

@@ -89,7 +89,6 @@ class Bucket:
         self._parts: list[Spool] = []
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows."""
         self._batches.append(rows)
         self._bytes += rows.nbytes
         if len(self._keys) < 2:
@@ -131,7 +130,6 @@ def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _split(rows: pa.RecordBatch, numbers: NDArray[np.uint64]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each distinct number."""
     order = np.argsort(numbers, kind="stable")
     rows, numbers = rows.take(pa.array(order)), numbers[order]
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] + np.uint64(1)))

@@ -116,7 +116,6 @@ def _x_death(lists: Values, counts: NDArray[np.int64], first_death: Mapping[str,
 
 
 def _first_texts(lists: Values) -> pa.Array:
-    """The first text of each list."""
     counts = counted(lists)
     return picked(texts(elements(lists, counts)), np.where(counts > 0, np.cumsum(counts) - counts, -1))
 
@@ -146,7 +145,6 @@ class Node(NamedTuple):
 
 
 def node(address: bytes) -> Node:
-    """The node that an address names."""
     for kind, pattern, exchange, group, encoded in ADDRESS_FORMS:
         found = pattern.match(address)
         if found:

@@ -58,7 +58,6 @@ class WriteTables:
         return write_folders(self.filesystem, self.directory, self._rows(batches), self._schema)
 
     def _rows(self, runs: Iterator[pa.RecordBatch]) -> Parts:
-        """(folder, rows)."""
         for table, _, rows in tables_of(runs, self.config, secrets=self.secrets):
             if table == ACCOUNTS:
                 texts = [json.dumps(decode(**each)) for each in rows["arguments"].to_pylist()]

@@ -33,7 +33,6 @@ class StateFiles:
     only: frozenset[int] | None = None
 
     def open(self) -> States:
-        """The states in these files."""
         return States(self)
 
 
@@ -55,7 +54,6 @@ class States(Mapping[bytes, bytes]):
         self._places: dict[bytes, Place] | None = None
 
     def connection(self, flow: bytes) -> int:
-        """The id of the connection."""
         return self._known[flow].connection_id
 
     def __getitem__(self, flow: bytes) -> bytes:

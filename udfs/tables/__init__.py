@@ -154,7 +154,6 @@ class Tables:
 
     @cached_property
     def schemas(self) -> list[pa.Schema]:
-        """The schemas of tables in states."""
         return [*self._conversation.schemas, *self._connections.schemas]
 
     def save(self, ids: NDArray[np.int64], writer: Writer) -> None:
@@ -262,7 +261,6 @@ class _Carried(CarriedStates):
         return saved
 
     def rows(self, saved: list[ConnectionState], ids: NDArray[np.int64]) -> pa.RecordBatch:
-        """Rows of states."""
         writer = Writer(len(saved))
         save_states(saved, writer)
         self._tables.save(ids, writer)
@@ -327,7 +325,6 @@ class TableRows:
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Table, rows."""
         tables = Tables(self.config, self.waiting_bytes)
         for batch in batches:
             rows = with_parts(batch)

@@ -87,7 +87,6 @@ class Connections:
 
     @property
     def schemas(self) -> list[pa.Schema]:
-        """The schemas of tables in states."""
         return [self._attribute_schema, arrow_schema(COUNTED)]
 
     def save(self, ids: Integers, writer: Writer) -> None:

@@ -255,7 +255,6 @@ class Conversation:
         self._replies = None
 
     def _channels(self, incarnations: Records, of_sessions: EndedSessions | None, open_ids: Integers) -> Rows:
-        """Channels that have ended."""
         if len(incarnations):
             columns = channel_columns(incarnations, self._counts, self._channel_tracker)
             yield "channels", bound(columns, self._schemas["channels"], OF_SESSIONS)
@@ -289,7 +288,6 @@ class Waiting:
         self.left = 0  # of those that stayed then
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows."""
         if rows.num_rows:
             self._rows.add(rows)
             self.bytes += rows.nbytes

@@ -77,7 +77,6 @@ class Known(NamedTuple):
     returned: pa.Table | None = None
 
     def and_also(self, other: Known) -> Known:
-        """The union with `other`."""
         return Known(*(joined(mine, theirs) for mine, theirs in zip(self, other, strict=True)))
 
     def of(self, frames: Frames) -> Known:
@@ -139,7 +138,6 @@ def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.Reco
 
 
 def changed(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """The rows with these columns replaced."""
     arrays = [columns.get(name, rows[name]) for name in rows.schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 

@@ -114,7 +114,6 @@ def last(seconds: float) -> Sql:
 
 
 def peers(sources: Sources) -> Sql:
-    """Context 'peers'."""
     return f"""
         SELECT *, sum(CAST(new_host AS INT)) OVER (PARTITION BY server_ip, user {IN_TIME}) AS hosts,
                sum(CAST(new_host AS INT)) OVER (PARTITION BY server_ip, user) AS all_hosts
@@ -143,7 +142,6 @@ REFUSING = ("channel.close", "connection.close", "execution.exception")
 
 
 def refusals(sources: Sources) -> Sql:
-    """Context 'refusals'."""
     code = ", ".join(f"try_variant_get(arguments, '$.{name}', 'int')" for name in ("error_code", "reply_code"))
     return f"""
         SELECT *, count(1) OVER (PARTITION BY server_ip, user ORDER BY ts_ns

@@ -115,7 +115,6 @@ LOOKS_BACK = {"opened_before_ns": "CH-11", "got_before_ns": "CO-07"}
 
 
 def rates(sources: Sources) -> Sql | None:
-    """Context 'rates'."""
     offsets = {
         name: int(sources.limit(rule, "limit_per_minute"))
         for name, rule in LOOKS_BACK.items()
@@ -157,7 +156,6 @@ ODD_CONSUMERS: Sql = f"""
 
 
 def tags(sources: Sources) -> Sql:
-    """Context 'tags'."""
     own = "connection_id, channel, channel_life, consumer_tag, frame_no, ts_ns, version, sender, name, content_frame_no"
     rows = f"SELECT {own} FROM tagged"
     if sources.count("odd_consumers"):  # deliveries are in table messages, which has their tags as a column
@@ -226,7 +224,6 @@ def latest(side: str) -> Sql:
 
 
 def request_reply(sources: Sources) -> Sql:
-    """Context 'request_reply'."""
     versions = sources.versions & {*CLASSIC_VERSIONS}
     asked, answer = (name_in_version(names, versions) for names in (requests(), replies()))
     rows = f"SELECT {COLUMNS} FROM control_methods"

@@ -100,7 +100,6 @@ NUMBERS: Sql = f"""
 
 
 def waits(sources: Sources) -> Sql:
-    """Context 'waits'."""
     return f"""
         SELECT *, coalesce(settle_latency_ns, least(closed_ns, c.close.ts_ns, c.last_ns) - ts_ns) AS waited_ns
         FROM (SELECT *, first_frame_no AS frame_no, first_frame_no AS content_frame_no

@@ -183,7 +183,6 @@ MS_NS = 10**6
 
 
 def requeue_loops(sources: Sources) -> Sql:
-    """Context 'requeue_loops'."""
     within_ns = int(sources.limit("PR-11", "within_ms") * MS_NS)
     # Few messages come again: only what may be one of these is put in order.
     return f"""

@@ -118,7 +118,6 @@ NEGATIVE_OUTCOMES: Sql = f"""
 
 
 def handed_back(sources: Sources) -> Sql:
-    """Context 'handed_back'."""
     return f"""
         SELECT * FROM negative_outcomes
         LEFT JOIN (SELECT connection_id, frame_no, try_variant_get(arguments, '$.state.error', '{ERROR}') AS error
@@ -128,7 +127,6 @@ def handed_back(sources: Sources) -> Sql:
 
 
 def session_messages(sources: Sources) -> Sql:
-    """Context 'session_messages'."""
     # Of each message of 0-10 the length is compared.
     read = (
         "complete" if "0-10" in sources.versions else "priority > 9 OR ttl_ms = 0 OR redelivered OR user_id IS NOT NULL"

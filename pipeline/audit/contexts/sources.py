@@ -195,5 +195,4 @@ class Sources:
 
 
 def columns(names: Iterable[str]) -> Sql:
-    """A list of columns."""
     return ", ".join(names)
