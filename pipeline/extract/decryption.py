@@ -43,7 +43,7 @@ from pipeline.extract.survey import Connection, coarse_filter
 from pipeline.extract.writing import Writer
 from udfs.decode.decoder import decode_runs
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
+from udfs.decode.runs import Files, Group, flows_in_order
 from udfs.source.columns import run_batches
 from udfs.source.sources import InOneTask, in_run_order
 from udfs.source.splits import Account, Split, read_blocks
@@ -103,20 +103,18 @@ def decrypt(
     """Read the connections `candidates` that are `wanted` (ids), with the secrets in key logs and in the captures
     themselves. Those of one set of addresses and ports must all be there."""
     secrets = SecretFiles(tuple(key_logs), tuple(each.file.uri for each in captures))
-    layers, files, payloads = Layers(secrets.open()), Files(), Payloads()
-    order, found = FlowOrder(files), Decrypted(candidates, files)
+    layers, files = Layers(secrets.open()), Files()
+    found = Decrypted(candidates, files)
     on_flow: dict[bytes, list[int]] = {}
     for place in sorted(range(len(candidates)), key=lambda place: candidates[place].opened_us):
         on_flow.setdefault(candidates[place].flow, []).append(place)
     on_flow = {
         flow: places for flow, places in on_flow.items() if any(candidates[at].connection_id in wanted for at in places)
     }
-    for batch in _runs(captures, [candidates[place] for places in on_flow.values() for place in places]):
-        for group, last_run in groups(batch, files, payloads):
-            for some in order.add(group, last_run):
-                _collect(found, on_flow, wanted, _feed(layers, some))
-    for some in order.rest():
-        _collect(found, on_flow, wanted, _feed(layers, some))
+    runs = _runs(captures, [candidates[place] for places in on_flow.values() for place in places])
+    for group in flows_in_order(runs, files):
+        assert not isinstance(group, str)
+        _collect(found, on_flow, wanted, _feed(layers, group))
     _collect(found, on_flow, wanted, layers.finish())
     return found
 

@@ -4,7 +4,7 @@ the rows and facts of decoding it whole, wherever it is cut."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -29,7 +29,7 @@ from codec.net.runs import gather_payloads
 from codec.net.segments import SEGMENT
 from codec.packing import StateError
 from udfs.decode.frame_rows import frame_rows
-from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
+from udfs.decode.runs import Files, flows_in_order
 
 Flows = dict[bytes, tuple[np.ndarray, np.ndarray]]
 # Of each version; swapped and doubled packets, frames and contents over many segments, cut packets, a connection seen
@@ -46,18 +46,13 @@ CUTS, PIECES = 4, 10
 def flows(name: str) -> tuple[Files, Flows]:
     """The segments of a capture by flow, in order, and the octets that they point into."""
     files, parts = Files(), dict[bytes, list[tuple[np.ndarray, np.ndarray]]]()
-    order = FlowOrder(files)
-
-    def take(ready: Iterable[Group]) -> None:
-        for group in ready:
-            begins = [0, *group.ends[:-1].tolist()]
-            for flow, begin, end in zip(group.flows, begins, group.ends.tolist(), strict=True):
-                parts.setdefault(flow.tobytes(), []).append((group.segments[begin:end].copy(), group.payload))
-
-    for batch in decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).combine_chunks().to_batches():
-        for group, last_run in groups(batch, files, Payloads()):
-            take(order.add(group, last_run))
-    take(order.rest())
+    runs = decoding.in_flow_order(decoding.runs(golden.captures()[name].paths)).combine_chunks().to_batches()
+    for group in flows_in_order(runs, files):
+        if isinstance(group, str):  # the account of a split
+            continue
+        begins = [0, *group.ends[:-1].tolist()]
+        for flow, begin, end in zip(group.flows, begins, group.ends.tolist(), strict=True):
+            parts.setdefault(flow.tobytes(), []).append((group.segments[begin:end].copy(), group.payload))
     return files, {flow: _in_one(found) for flow, found in parts.items()}
 
 

@@ -184,7 +184,7 @@ class ChannelTracker(Tracker):
         return {**self._known_texts, "texts": self._texts}
 
     def feed(self, frames: pa.RecordBatch, arguments: Mapping[str, pa.Array]) -> dict[str, Records]:
-        """Follow the next frames (METHOD_COLUMNS; of a connection together and in order), with fields ARGUMENTS of theirs
+        """Follow the next frames (METHOD_COLUMNS; of a connection together, in order), with fields ARGUMENTS of theirs
         -> records by kind, for `to_arrow`, with all of connections that have ended."""
         last = frames["connection_id"][-1].as_py() if frames.num_rows else None
         rows = self._rows(frames, arguments)

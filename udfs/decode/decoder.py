@@ -20,7 +20,7 @@ from udfs.arrow.types import VARIANT, padded
 from udfs.decode.connection_rows import connection_rows
 from udfs.decode.frame_rows import ARROW_DECODED, frame_rows
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
+from udfs.decode.runs import Files, flows_in_order
 
 
 def account_row(account: dict[str, Any]) -> pa.RecordBatch:
@@ -43,26 +43,17 @@ def decode_runs(
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(payload, layers=Layers(secrets.open() if secrets else None))
-        files, payloads = Files(), Payloads()
-        order = FlowOrder(files)
+        files = Files()
 
         def rows_of(decoded: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
             yield from (frame_rows(batch, files.names, payload) for batch in decoded)
             yield from (connection_rows(ended, files.names) for ended in decoder.take_ended())
 
-        def feed(parts: Iterable[Group]) -> Iterator[pa.RecordBatch]:
-            for part in parts:
+        for part in flows_in_order(batches, files):
+            if isinstance(part, str):
+                yield account_row(json.loads(part))
+            else:
                 yield from rows_of(decoder.feed_flows(*part))
-
-        try:
-            for batch in batches:
-                for account in batch["account"].drop_null().to_pylist():
-                    yield account_row(json.loads(account))
-                for group, last_run in groups(batch, files, payloads):
-                    yield from feed(order.add(group, last_run))
-            yield from feed(order.rest())
-            yield from rows_of(decoder.finish())
-        finally:
-            payloads.close()
+        yield from rows_of(decoder.finish())
 
     return decode

@@ -1,4 +1,4 @@
-"""Runs of TCP segments from the shuffle -> segments in order, many flows at a time.
+"""Runs of TCP segments from the shuffle -> segments in order, many flows at a time: `flows_in_order`.
 
 Input: batches of `TCP_RUNS` rows, flow by flow, each flow ordered by (order_ns, capture_file, first_packet_no). Runs
 are concatenated in groups of about GROUP_BYTES, so that Python code runs once per group, not once per run: a port scan
@@ -14,7 +14,7 @@ file, packet_no), however they were cut. Memory holds a group and the runs that 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -145,7 +145,20 @@ def _in_one_array(
     return np.concatenate(payloads), moved
 
 
-def groups(batch: pa.RecordBatch, files: Files, payloads: Payloads) -> Iterator[tuple[Group, int]]:
+def flows_in_order(runs: Iterable[pa.RecordBatch], files: Files) -> Generator[Group | str, None, None]:
+    """Batches of TCP_RUNS -> groups of segments in order, and the accounts of splits among them."""
+    payloads, order = Payloads(), FlowOrder(files)
+    try:
+        for batch in runs:
+            yield from batch["account"].drop_null().to_pylist()
+            for group, last_run in _groups(batch, files, payloads):
+                yield from order.add(group, last_run)
+        yield from order.rest()
+    finally:
+        payloads.close()
+
+
+def _groups(batch: pa.RecordBatch, files: Files, payloads: Payloads) -> Iterator[tuple[Group, int]]:
     """The runs of a batch (TCP_RUNS) in groups, and where the last run of each group begins."""
     runs = batch.filter(batch["flow"].is_valid())
     if not runs.num_rows:

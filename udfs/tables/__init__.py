@@ -53,7 +53,7 @@ from udfs.decode.connection_rows import connection_rows
 from udfs.decode.decoder import account_row
 from udfs.decode.frame_rows import frame_rows
 from udfs.decode.key_logs import SecretFiles
-from udfs.decode.runs import Files, FlowOrder, Group, Payloads, groups
+from udfs.decode.runs import Files, Group, flows_in_order
 from udfs.roles import READ_ARGUMENTS
 from udfs.schemas import ACCOUNTS, STATES, Config
 from udfs.tables.connections import Connections
@@ -89,20 +89,18 @@ def tables_of(
     are; `carry_secrets`: states of decrypted connections contain the secrets that decrypt the rest."""
     layers = Layers(secrets.open() if secrets else None, carry_secrets)
     source = _Decoding(config, states, keep_open, layers)
-    files, payloads = source.files, Payloads()
-    order = FlowOrder(files)
+    flows = flows_in_order(runs, source.files)
     try:
-        for batch in runs:
-            for account in batch["account"].drop_null().to_pylist():
-                yield Part(ACCOUNTS, False, account_row(json.loads(account)))
-            for group, last_run in groups(batch, files, payloads):
-                yield from source.feed(order.add(group, last_run))
-        yield from source.feed(order.rest())
+        for part in flows:
+            if isinstance(part, str):
+                yield Part(ACCOUNTS, False, account_row(json.loads(part)))
+            else:
+                yield from source.feed(part)
         yield from source.finish()
     finally:
-        payloads.close()
+        flows.close()
         source.release()
-        del source, order, layers
+        del source, flows, layers
         give_memory_back()
 
 
@@ -178,12 +176,10 @@ class _Decoding:
         self._open_frames: list[pa.RecordBatch] = []
         self._decoder = Decoder(config.payload, self._carried, layers)
 
-    def feed(self, ready: Iterable[Group]) -> Iterator[Part]:
-        """Decode groups of flows."""
-        for group in ready:
-            if self._carried is not None:
-                self._carried.coming = [flow.tobytes() for flow in group.flows]
-            yield from self._rows(self._decoder.feed_flows(*group))
+    def feed(self, group: Group) -> Iterator[Part]:
+        if self._carried is not None:
+            self._carried.coming = [flow.tobytes() for flow in group.flows]
+        yield from self._rows(self._decoder.feed_flows(*group))
 
     def finish(self) -> Iterator[Part]:
         """End: there are no more flows."""
