@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,8 +24,7 @@ from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
-from pipeline.session import grouping_settings, plan_settings, settings
-from pipeline.tables.exchange import Batches, Local, OnSpark, Rows
+from pipeline.tables.exchange import Batches, Local, OnSpark, Rows, planned
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
@@ -85,7 +83,7 @@ class LakeWork:
         if only is not None:
             tasks = 1 + len(only) // LOCAL_CONNECTIONS
             spark = self._local() if tasks == 1 else self.spark
-            with self._running(spark):
+            with planned(spark):
                 rows: Rows
                 if isinstance(spark, LocalProcesses):
                     rows = Local(spark, [Batches([pa.record_batch({"id": [0]})])])
@@ -95,7 +93,7 @@ class LakeWork:
         read = {arrival.file.name: arrival.read for arrival in arrivals if arrival.read}
         size = sum(arrival.file.expected_size for arrival in arrivals)
         spark = self._local(size) if decoded_locally(uris) else self.spark
-        with self._running(spark):
+        with planned(spark):
             return self._written(by_flow(spark, uris, writer, WRITTEN, self.chosen, read))
 
     def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change:
@@ -117,7 +115,7 @@ class LakeWork:
         scratch.create()
         brokers = self._brokers(written)
         spark = self._local(number_of * MESSAGE_BYTES) if number_of <= LOCAL_MESSAGES else self.spark
-        with self._running(spark, pairing=True):
+        with planned(spark, pairing=True):
             known = brokers_of(brokers.select(CONNECTION_COLUMNS), _streams(brokers))
             changing = self._write_ids(
                 scratch, "changing", [("messages", open_messages, "connection_id", "first_frame_no")]
@@ -167,12 +165,6 @@ class LakeWork:
         if self.processes is None or not (interpreted() or all_compiled()):
             return self.spark
         return self.processes.use_for(size)
-
-    def _running(self, spark: SparkSession | LocalProcesses, pairing: bool = False) -> AbstractContextManager[None]:
-        if isinstance(spark, LocalProcesses):
-            return nullcontext()
-        grouping = grouping_settings(spark) if pairing else {}
-        return settings(spark, {**grouping, **plan_settings(small=True)})  # few rows: runs are large
 
     def _folders(self, number: int) -> LakeFolders:
         from udfs.sink.writers import LakeFolders

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -22,14 +22,8 @@ from pipeline.output.place import Place
 from pipeline.output.swap import staged
 from pipeline.output.units import plural
 from pipeline.schemas import TABLES, WORKER_TABLES
-from pipeline.session import (
-    INTERPRETED_ROWS,
-    ONE_PARTITION_ROWS,
-    grouping_settings,
-    on_one_machine,
-    plan_settings,
-    settings,
-)
+from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine
+from pipeline.tables.exchange import planned
 from pipeline.tables.flows import write_flows
 from pipeline.tables.processes import LocalProcesses
 from udfs.schemas import ACCOUNTS, STREAM_QUEUES
@@ -139,7 +133,7 @@ def _write(
     number = plural(len(paths), "capture")
     with (
         progress(f"decoding {number}", f"{number} decoded", spark, ("read", "decoded")),
-        _plan_settings(spark, plan_settings(small=True)),  # few rows: runs are large
+        planned(spark),
     ):
         written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **chosen)
     with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark) as status:
@@ -159,8 +153,7 @@ def _write(
             status.doing = "writing message_flows"
             number_of = written.rows("messages")
             small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS
-            plan = plan_settings(small=small, one_partition=one_partition)
-            with _plan_settings(spark, plan, grouping=True):
+            with planned(spark, small=small, one_partition=one_partition, pairing=True):
                 messages, connections = (
                     (stage if name in wanted else intermediate).child(name) for name in FLOW_INPUTS
                 )
@@ -173,11 +166,3 @@ def _write(
                 target.keep(files)
             else:
                 parquet.write_rows(target, TABLES["message_flows"])
-
-
-def _plan_settings(
-    spark: SparkSession | LocalProcesses, wanted: Mapping[str, str], grouping: bool = False
-) -> AbstractContextManager[None]:
-    if isinstance(spark, LocalProcesses):
-        return contextlib.nullcontext()
-    return settings(spark, {**(grouping_settings(spark) if grouping else {}), **wanted})

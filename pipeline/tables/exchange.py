@@ -14,13 +14,15 @@ import heapq
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from pipeline.session import grouping_settings, plan_settings, settings
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.shuffle import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 from udfs.pairing.schemas import PARTITIONED
@@ -194,3 +196,14 @@ def _balanced(files: Sequence[SortedFile], tasks: int) -> list[list[int]]:
         buckets.append(bucket)
         heapq.heapreplace(groups, (filled + size, number, buckets))
     return [buckets for _, _, buckets in sorted(groups, reverse=True) if buckets]
+
+
+def planned(
+    spark: SparkSession | LocalProcesses, *, small: bool = True, one_partition: bool = False, pairing: bool = False
+) -> AbstractContextManager[None]:
+    """For the body: Spark settings for `small` work (runs are large: few rows), or on many rows; `one_partition` as of
+    `plan_settings`; `pairing`: partitions have about the same size. Nothing for local processes."""
+    if isinstance(spark, LocalProcesses):
+        return nullcontext()
+    grouping = grouping_settings(spark) if pairing else {}
+    return settings(spark, {**grouping, **plan_settings(small=small, one_partition=one_partition)})
