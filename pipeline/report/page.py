@@ -79,37 +79,25 @@ def page(
     return html
 
 
-@dataclass(frozen=True)
-class Drawings:
-    """The charts, and the latencies in some of them. A chart without data is None."""
-
-    rates: Markup | None
-    ledger: Markup | None
-    flows: Sequence[Latency]
-    flows_chart: Markup | None
-    settled: Sequence[Latency]
-    replies: Sequence[Latency]
-    settled_chart: Markup | None
-    replies_chart: Markup | None
-    distribution: Markup | None
-
-
-def draw_charts(facts: Facts) -> Drawings:
+def draw_charts(facts: Facts) -> dict[str, Any]:
+    """The charts, None without data, and the latencies in some of them."""
     settled = latencies(facts.groups["settled"].rows, "operation", "outcome")
     replies = latencies(facts.groups["replies"].rows, "name")
     slowest = sorted(replies, key=lambda found: -found.quantiles[-1])[:SLOWEST]
     flows = flow_latencies(facts.flows)
-    return Drawings(
-        charts.rates(facts.groups["rates"], facts.first_ns, facts.last_ns),
-        charts.ledger(ledger(facts)),
-        flows,
-        charts.percentiles(flows, "Time from publish through the broker to settlement: median, 90 % and 99 %"),
-        settled,
-        slowest,
-        charts.percentiles(settled, "Time until messages were settled: median, 90 % and 99 % by operation and outcome"),
-        charts.percentiles(slowest, "Time until requests were answered: median, 90 % and 99 % by method"),
-        charts.distribution(facts.groups["settled"]),
-    )
+    captions = {
+        "flows": "Time from publish through the broker to settlement: median, 90 % and 99 %",
+        "settled": "Time until messages were settled: median, 90 % and 99 % by operation and outcome",
+        "replies": "Time until requests were answered: median, 90 % and 99 % by method",
+    }
+    measured = {"flows": flows, "settled": settled, "replies": slowest}
+    return {
+        "rates": charts.rates(facts.groups["rates"], facts.first_ns, facts.last_ns),
+        "ledger": charts.ledger(ledger(facts)),
+        "distribution": charts.distribution(facts.groups["settled"]),
+        **measured,
+        **{f"{name}_chart": charts.percentiles(found, captions[name]) for name, found in measured.items()},
+    }
 
 
 def ledger(facts: Facts) -> dict[str, int]:
@@ -118,7 +106,7 @@ def ledger(facts: Facts) -> dict[str, int]:
 
 
 def render(
-    limits: PageLimits, facts: Facts, found: Comparison, verdict: Verdict, drawn: Drawings, header: dict[str, Any]
+    limits: PageLimits, facts: Facts, found: Comparison, verdict: Verdict, drawn: dict[str, Any], header: dict[str, Any]
 ) -> str:
     """The page within the limits `limits`."""
     style, script = ((TEMPLATES / name).read_text() for name in ("style.css", "page.js"))
@@ -126,18 +114,18 @@ def render(
     groups = {**facts.groups, "topology": with_names(facts.groups["topology"])}
     tables = {name: table(name, groups[name], limits.rows, limits.characters) for name in TABLES}
     tables["settled"] = latency_table(
-        "Until settled", "Messages", drawn.settled, limits.rows, "No settlement was captured."
+        "Until settled", "Messages", drawn["settled"], limits.rows, "No settlement was captured."
     )
     tables["replies"] = latency_table(
         "Until answered: the slowest",
         "Request",
-        drawn.replies,
+        drawn["replies"],
         limits.rows,
         "No request with its answer was captured.",
         REPLIES,
     )
     tables["flows"] = latency_table(
-        "Through the broker", "From, to", drawn.flows, limits.rows, "No message was seen on both sides of a broker."
+        "Through the broker", "From, to", drawn["flows"], limits.rows, "No message was seen on both sides of a broker."
     )
     rules = rules_of(header["config"])
     broken = cards(facts, found, limits.examples, header["source"], rules)

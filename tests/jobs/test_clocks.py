@@ -81,7 +81,7 @@ def test_tables_of_any_clock_are_counted_and_drawn(name: str, spark: SparkSessio
         methods=methods, messages=messages, message_flows=flows,
     )  # fmt: skip
     drawn = draw_charts(collect_facts(tables, spark.createDataFrame([], FINDINGS)))
-    assert drawn.flows_chart is not None
+    assert drawn["flows_chart"] is not None
     for picture in PICTURES.values():
         assert "NaN" not in svg(picture(tables))
 
