@@ -230,7 +230,7 @@ def warm_pairing() -> None:
     from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
     from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
-    from udfs.pairing.pairable import PartitionMessages
+    from udfs.pairing.pairable import messages_to_pair
 
     names = ("exchange", "routing_key", "queue", "address", "link", "message_id", "correlation_id", "body_sha256")
     kept = ("content_type", "content_encoding", "type", "app_id", "outcome", "transaction", "trace_id", "span_id")
@@ -241,7 +241,7 @@ def warm_pairing() -> None:
     dead = said({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
     messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
-    partitioned = PartitionMessages(HashPartitioner(TO_PAIR, KEY, 1))(iter([pa.record_batch(messages)]))
+    partitioned = HashPartitioner(TO_PAIR, KEY, 1)(messages_to_pair(pa.record_batch(messages)))
     list(PairMessages(StructType([StructField("flow_id", LongType())]))(partitioned))
     with_room(new_keyed(), FIRST_ENTRIES)
 

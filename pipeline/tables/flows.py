@@ -25,7 +25,14 @@ from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.exchange import Batches, Local, OnSpark, Rows
 from pipeline.tables.processes import LocalProcesses
-from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS_DDL, CONNECTION_COLUMNS
+from udfs.pairing.schemas import (
+    BROKER_COLUMNS,
+    BROKERS_DDL,
+    CONNECTION_COLUMNS,
+    ID_COLUMNS,
+    PAIRING_COLUMNS,
+    REPLY_COLUMNS,
+)
 
 if TYPE_CHECKING:
     from udfs.pairing.pairable import Partition
@@ -44,13 +51,13 @@ def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFram
     """Tables `messages` (columns MESSAGE_COLUMNS; read twice, three times if bytes are lost), `connections`, and queues
     that are `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
     # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
-    from udfs.pairing.brokers import REPEATED_DDL, MakeBrokers, repeated
+    from udfs.pairing.brokers import REPEATED_DDL, make_brokers, repeated
     from udfs.pairing.flows import PairMessages
 
     inputs = connections.select(*CONNECTION_COLUMNS, F.lit(None).cast("string").alias("queue"))
     if streams is not None:
         inputs = inputs.unionByName(streams, allowMissingColumns=True)
-    brokers = inputs.repartition(1).mapInArrow(MakeBrokers(), BROKERS_DDL).drop("ids_repeat")
+    brokers = inputs.repartition(1).mapInArrow(make_brokers, BROKERS_DDL).drop("ids_repeat")
     buckets = _buckets(messages.sparkSession)
 
     def read(rows: DataFrame, partition: Partition) -> OnSpark:
@@ -165,22 +172,23 @@ def _buckets(spark: SparkSession | LocalProcesses) -> int:
 
 
 def _ids(buckets: int) -> Partition:
-    from udfs.pairing.brokers import IDS, PartitionIds
+    from udfs.pairing.brokers import IDS, ids_of
     from udfs.pairing.hash_partitions import HashPartitioner
+    from udfs.pairing.pairable import Partition
 
-    return PartitionIds(HashPartitioner(IDS, "key", buckets))
+    return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, "key", buckets))
 
 
 def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bool) -> Made:
     """The input of `udfs.pairing.flows`: messages, and replies if there are requests."""
     from udfs.pairing.flows import KEY, TO_PAIR
     from udfs.pairing.hash_partitions import HashPartitioner
-    from udfs.pairing.pairable import PartitionMessages
-    from udfs.pairing.replies import RPC_ROWS, PairReplies, PartitionReplies
+    from udfs.pairing.pairable import Partition, messages_to_pair
+    from udfs.pairing.replies import RPC_ROWS, PairReplies, requests_and_replies
 
     partitioner = HashPartitioner(TO_PAIR, KEY, buckets)
-    rows = read(PartitionMessages(partitioner))
+    rows = read(Partition(PAIRING_COLUMNS, messages_to_pair, partitioner))
     if has_requests:
-        replies = read(PartitionReplies(HashPartitioner(RPC_ROWS, "key", buckets)))
+        replies = read(Partition(REPLY_COLUMNS, requests_and_replies, HashPartitioner(RPC_ROWS, "key", buckets)))
         rows = rows.with_rows(replies.by_bucket().partitioned(PairReplies(partitioner)))
     return rows.by_bucket()

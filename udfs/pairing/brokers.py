@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +10,8 @@ import pyarrow.compute as pc
 
 from udfs.arrow.hashing import hashed
 from udfs.arrow.rows import in_one, numbers_of, one_of, truth_of
-from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
-from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS, ID_COLUMNS
+from udfs.pairing.hash_partitions import whole_keys
+from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS
 from udfs.roles import DELIVERIES
 
 NAMED_VHOST = "vhost:"  # RabbitMQ: prefix of a virtual host in the hostname of a 1.0 open
@@ -69,40 +68,28 @@ def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray
     return texts.take(pc.index_in(pa.array(broker), pa.array(numbers, pa.int64())))
 
 
-@dataclass(frozen=True)
-class MakeBrokers:
+def make_brokers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function for `mapInArrow` over a single partition: CONNECTION_COLUMNS and `queue` -> BROKERS. A row with a
     queue names a stream, the others are connections."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows_of_partition = list(batches)
-        if rows_of_partition:
-            rows = pa.Table.from_batches(rows_of_partition)
-            is_stream = rows["queue"].is_valid()
-            streams = rows.filter(is_stream).select(["connection_id", "queue"])
-            yield from brokers_of(rows.filter(pc.invert(is_stream)), streams).combine_chunks().to_batches()
+    rows_of_partition = list(batches)
+    if rows_of_partition:
+        rows = pa.Table.from_batches(rows_of_partition)
+        is_stream = rows["queue"].is_valid()
+        streams = rows.filter(is_stream).select(["connection_id", "queue"])
+        yield from brokers_of(rows.filter(pc.invert(is_stream)), streams).combine_chunks().to_batches()
 
 
-@dataclass(frozen=True)
-class PartitionIds:
-    """The function for `mapInArrow`: messages (ID_COLUMNS) of lossy brokers (BROKER_COLUMNS) -> PARTITIONED IDS, those
-    not marked as redelivered, by message-id and source."""
-
-    partitioner: HashPartitioner
-    columns = ID_COLUMNS
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partitioner(map(self._ids, batches))
-
-    def _ids(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        delivered = one_of(rows["operation"], DELIVERIES)
-        unmarked = pc.and_(rows["lossy"], pc.invert(rows["redelivered"].fill_null(False)))
-        has_id = pc.not_equal(rows["message_id"], "").fill_null(False)
-        chosen = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))
-        rows, delivered = rows.filter(chosen), delivered.filter(chosen)
-        source = pc.coalesce(rows["queue"], rows["address"], rows["link"].cast(pa.string()), "")
-        key = hashed(rows["server"], rows["vhost"], rows["message_id"], pc.if_else(delivered, source, None))
-        return pa.RecordBatch.from_arrays([pa.array(key), rows["server"], rows["vhost"]], schema=IDS)
+def ids_of(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Messages (ID_COLUMNS) of lossy brokers (BROKER_COLUMNS) -> IDS: those not marked as redelivered, by message-id
+    and source."""
+    delivered = one_of(rows["operation"], DELIVERIES)
+    unmarked = pc.and_(rows["lossy"], pc.invert(rows["redelivered"].fill_null(False)))
+    has_id = pc.not_equal(rows["message_id"], "").fill_null(False)
+    chosen = pc.and_(pc.and_(unmarked, has_id), pc.or_(delivered, pc.equal(rows["operation"], "publish")))
+    rows, delivered = rows.filter(chosen), delivered.filter(chosen)
+    source = pc.coalesce(rows["queue"], rows["address"], rows["link"].cast(pa.string()), "")
+    key = hashed(rows["server"], rows["vhost"], rows["message_id"], pc.if_else(delivered, source, None))
+    yield pa.RecordBatch.from_arrays([pa.array(key), rows["server"], rows["vhost"]], schema=IDS)
 
 
 def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

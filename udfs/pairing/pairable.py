@@ -7,9 +7,8 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ from udfs.arrow.types import VARIANT
 from udfs.pairing.flows import TO_PAIR
 from udfs.pairing.hash_partitions import HashPartitioner, one_batch
 from udfs.pairing.routes import broker_fields, nodes
-from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS, PAIRING_COLUMNS
+from udfs.pairing.schemas import BROKER_COLUMNS, BROKERS
 from udfs.roles import DELIVERIES, FLAG_OPTIONAL, REFUSED, REQUEUED
 
 FAMILIES = {"0-10": V0_10_FAMILY, "1.0": V1_0_FAMILY}
@@ -121,30 +120,24 @@ def rows_to_pair(rows: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     }
 
 
-def wanted(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Only publishes and deliveries."""
-    return _filtered(rows, one_of(rows["operation"], ("publish", *DELIVERIES)))
+def messages_to_pair(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Messages with their broker (PAIRING_COLUMNS, BROKER_COLUMNS) -> TO_PAIR."""
+    rows = with_parts(rows)
+    rows = _filtered(rows, one_of(rows["operation"], ("publish", *DELIVERIES)))
+    yield filled(rows_to_pair({name: rows[name] for name in rows.schema.names}))
 
 
 @dataclass(frozen=True)
-class PartitionMessages:
-    """The function for `mapInArrow`: messages with their broker (PAIRING_COLUMNS, BROKER_COLUMNS) ->
-    PARTITIONED (`udfs.pairing.schemas`)."""
+class Partition:
+    """The function for `mapInArrow`: messages, these `columns` of them, with their broker -> PARTITIONED
+    (`udfs.pairing.schemas`): what `make` gives of each batch."""
 
+    columns: tuple[str, ...]
+    make: Callable[[pa.RecordBatch], Iterator[pa.RecordBatch]]
     partitioner: HashPartitioner
-    columns = PAIRING_COLUMNS
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partitioner(filled(rows_to_pair(_columns(wanted(with_parts(batch))))) for batch in batches)
-
-
-class Partition(Protocol):
-    """A function for `mapInArrow`: messages, these `columns` of them, with their broker -> PARTITIONED."""
-
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...
+        return self.partitioner(rows for batch in batches for rows in self.make(batch))
 
 
 @dataclass(frozen=True)
@@ -213,10 +206,6 @@ def filled(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
 def _filtered(rows: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
     """The chosen rows; usually all, which needs no copy."""
     return rows if chosen.true_count == rows.num_rows else rows.filter(chosen)
-
-
-def _columns(rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    return {name: rows[name] for name in rows.schema.names}
 
 
 def _identities(rows: Mapping[str, pa.Array]) -> np.ndarray:

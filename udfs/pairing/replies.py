@@ -19,7 +19,7 @@ from udfs.pairing.brokers import joined
 from udfs.pairing.flows import RPC_REPLY
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
 from udfs.pairing.pairable import filled, pairing_keys
-from udfs.pairing.schemas import KEY_COLUMNS, REPLY_COLUMNS
+from udfs.pairing.schemas import KEY_COLUMNS
 from udfs.roles import DELIVERIES
 
 DIRECT_REPLY = "amq.rabbitmq.reply-to"  # RabbitMQ: replies to this pseudo-queue come over the same channel
@@ -36,52 +36,45 @@ RPC_ROWS = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class PartitionReplies:
-    """The function for `mapInArrow`: messages (REPLY_COLUMNS) with their broker -> PARTITIONED RPC_ROWS."""
+def requests_and_replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Messages (REPLY_COLUMNS) with their broker -> RPC_ROWS."""
+    is_request = pc.and_(pc.equal(rows["operation"], "publish"), rows["reply_to"].is_valid())
+    replies = pc.and_(one_of(rows["operation"], DELIVERIES), rows["correlation_id"].is_valid())
+    yield _requests(rows.filter(is_request))
+    yield from _replies(rows.filter(replies))
 
-    partitioner: HashPartitioner
-    columns = REPLY_COLUMNS
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partitioner(part for batch in batches for part in self._parts(batch))
+def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
+    correlation = pc.coalesce(rows["correlation_id"], rows["message_id"])
+    rows, correlation = rows.filter(correlation.is_valid()), correlation.drop_null()
+    direct = pc.starts_with(rows["reply_to"], DIRECT_REPLY)
+    place = pc.if_else(direct, _direct_place(rows), rows["reply_to"])
+    return pa.RecordBatch.from_arrays(
+        [
+            _key(rows, correlation, place),
+            pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
+            _numbers(0, rows),
+            pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "server", "vhost")}),
+            rows["connection_id"],
+            rows["first_frame_no"],
+        ],
+        schema=RPC_ROWS,
+    )
 
-    def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        is_request = pc.and_(pc.equal(rows["operation"], "publish"), rows["reply_to"].is_valid())
-        replies = pc.and_(one_of(rows["operation"], DELIVERIES), rows["correlation_id"].is_valid())
-        yield self._requests(rows.filter(is_request))
-        yield from self._replies(rows.filter(replies))
 
-    def _requests(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        correlation = pc.coalesce(rows["correlation_id"], rows["message_id"])
-        rows, correlation = rows.filter(correlation.is_valid()), correlation.drop_null()
-        direct = pc.starts_with(rows["reply_to"], DIRECT_REPLY)
-        place = pc.if_else(direct, _direct_place(rows), rows["reply_to"])
-        return pa.RecordBatch.from_arrays(
-            [
-                _key(rows, correlation, place),
-                pc.coalesce(rows["first_ts_ns"], rows["ts_ns"]),
-                _numbers(0, rows),
-                pairing_keys({name: rows[name] for name in (*KEY_COLUMNS, "server", "vhost")}),
-                rows["connection_id"],
-                rows["first_frame_no"],
-            ],
-            schema=RPC_ROWS,
-        )
-
-    def _replies(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """A row for each value of reply-to that a reply may answer."""
-        route = joined(rows["exchange"], rows["routing_key"], "/")
-        places = [rows["queue"], rows["address"], rows["routing_key"], route]
-        directly = [pc.starts_with(place, DIRECT_REPLY).fill_null(False) for place in places]
-        to_direct = pc.or_(pc.or_(directly[0], directly[1]), pc.or_(directly[2], directly[3]))
-        for place in (*places, pc.if_else(to_direct, _direct_place(rows), None)):
-            there = place.is_valid()
-            of, place = rows.filter(there), place.drop_null()
-            nothing = _numbers(0, of)
-            at_ns = pc.coalesce(of["last_ts_ns"], of["ts_ns"])
-            columns = [_key(of, of["correlation_id"], place), at_ns, _numbers(1, of), nothing, nothing, nothing]
-            yield pa.RecordBatch.from_arrays(columns, schema=RPC_ROWS)
+def _replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A row for each value of reply-to that a reply may answer."""
+    route = joined(rows["exchange"], rows["routing_key"], "/")
+    places = [rows["queue"], rows["address"], rows["routing_key"], route]
+    directly = [pc.starts_with(place, DIRECT_REPLY).fill_null(False) for place in places]
+    to_direct = pc.or_(pc.or_(directly[0], directly[1]), pc.or_(directly[2], directly[3]))
+    for place in (*places, pc.if_else(to_direct, _direct_place(rows), None)):
+        there = place.is_valid()
+        of, place = rows.filter(there), place.drop_null()
+        nothing = _numbers(0, of)
+        at_ns = pc.coalesce(of["last_ts_ns"], of["ts_ns"])
+        columns = [_key(of, of["correlation_id"], place), at_ns, _numbers(1, of), nothing, nothing, nothing]
+        yield pa.RecordBatch.from_arrays(columns, schema=RPC_ROWS)
 
 
 @dataclass(frozen=True)
