@@ -228,7 +228,7 @@ def said(arguments: dict[str, object]) -> pa.StructArray:
 def warm_pairing() -> None:
     """Compile the pairing engine and what it goes by: a delivery that has died before; and how its tables grow."""
     from codec.hashes.keyed import FIRST_ENTRIES, new_keyed, with_room
-    from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
+    from udfs.pairing.flows import TO_PAIR, PairMessages
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import messages_to_pair
 
@@ -241,7 +241,7 @@ def warm_pairing() -> None:
     dead = said({"x-death": [{"routing-keys": ["a"]}]})
     messages = {**texts, **truths, **dict.fromkeys((*numbers, *sizes), pa.array([1]))}
     messages |= {"operation": pa.array(["get"]), "headers": dead, "properties": dead}
-    partitioned = HashPartitioner(TO_PAIR, KEY, 1)(messages_to_pair(pa.record_batch(messages)))
+    partitioned = HashPartitioner(TO_PAIR, 1)(messages_to_pair(pa.record_batch(messages)))
     list(PairMessages(StructType([StructField("flow_id", LongType())]))(partitioned))
     with_room(new_keyed(), FIRST_ENTRIES)
 

@@ -176,19 +176,19 @@ def _ids(buckets: int) -> Partition:
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import Partition
 
-    return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, "key", buckets))
+    return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, buckets))
 
 
 def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bool) -> Made:
     """The input of `udfs.pairing.flows`: messages, and replies if there are requests."""
-    from udfs.pairing.flows import KEY, TO_PAIR
+    from udfs.pairing.flows import TO_PAIR
     from udfs.pairing.hash_partitions import HashPartitioner
     from udfs.pairing.pairable import Partition, messages_to_pair
     from udfs.pairing.replies import RPC_ROWS, PairReplies, requests_and_replies
 
-    partitioner = HashPartitioner(TO_PAIR, KEY, buckets)
+    partitioner = HashPartitioner(TO_PAIR, buckets)
     rows = read(Partition(PAIRING_COLUMNS, messages_to_pair, partitioner))
     if has_requests:
-        replies = read(Partition(REPLY_COLUMNS, requests_and_replies, HashPartitioner(RPC_ROWS, "key", buckets)))
+        replies = read(Partition(REPLY_COLUMNS, requests_and_replies, HashPartitioner(RPC_ROWS, buckets)))
         rows = rows.with_rows(replies.by_bucket().partitioned(PairReplies(partitioner)))
     return rows.by_bucket()

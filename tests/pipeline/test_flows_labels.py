@@ -25,7 +25,7 @@ from udfs.arrow.fields import fields
 from udfs.arrow.rows import with_parts
 from udfs.arrow.types import arrow_schema
 from udfs.conversation.methods import streams_of
-from udfs.pairing.flows import KEY, TO_PAIR, PairMessages
+from udfs.pairing.flows import TO_PAIR, PairMessages
 from udfs.pairing.hash_partitions import HashPartitioner
 from udfs.pairing.pairable import messages_to_pair
 from udfs.pairing.schemas import BROKER_COLUMNS, MESSAGE_COLUMNS
@@ -61,7 +61,7 @@ def paired(messages: pa.RecordBatch, broker: Row) -> list[Row]:
     for name, kind in BROKER_COLUMNS.items():
         if name not in messages.schema.names:
             messages = messages.append_column(name, pa.array([broker.get(name)] * messages.num_rows, kind))
-    partitioned = HashPartitioner(TO_PAIR, KEY, 1)(messages_to_pair(messages))
+    partitioned = HashPartitioner(TO_PAIR, 1)(messages_to_pair(messages))
     return [row for rows in PairMessages(MESSAGE_FLOWS)(partitioned) for row in rows.to_pylist()]
 
 

@@ -49,7 +49,7 @@ def test_all_rows_come_and_those_of_a_key_together(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(hash_partitions, "BUFFER_BYTES", pending)
     monkeypatch.setattr(hash_partitions, "BATCH_BYTES", 10_000)
     given = batches(20_000, 3000, seed=most + pending)
-    found = list(whole_keys(shuffled(list(HashPartitioner(SCHEMA, "key", 5)(iter(given)))), SCHEMA, "key"))
+    found = list(whole_keys(shuffled(list(HashPartitioner(SCHEMA, 5)(iter(given)))), SCHEMA))
     assert content(found) == content(given)
     keys = [key for table in found for key in set(table["key"].to_pylist())]
     assert len(keys) == len(set(keys))
@@ -59,10 +59,10 @@ def test_all_rows_come_and_those_of_a_key_together(monkeypatch: pytest.MonkeyPat
 def test_one_key_stays_together_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hash_partitions, "BUCKET_BYTES", 1000)
     given = batches(5000, 1, seed=1)
-    (found,) = whole_keys(shuffled(list(HashPartitioner(SCHEMA, "key", 4)(iter(given)))), SCHEMA, "key")
+    (found,) = whole_keys(shuffled(list(HashPartitioner(SCHEMA, 4)(iter(given)))), SCHEMA)
     assert content([found]) == content(given)
 
 
 def test_nothing_is_dealt_of_nothing() -> None:
-    assert list(HashPartitioner(SCHEMA, "key", 4)(iter([]))) == []
-    assert list(whole_keys(iter([]), SCHEMA, "key")) == []
+    assert list(HashPartitioner(SCHEMA, 4)(iter([]))) == []
+    assert list(whole_keys(iter([]), SCHEMA)) == []

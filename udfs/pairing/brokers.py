@@ -95,7 +95,7 @@ def ids_of(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def repeated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function for `mapInArrow`: PARTITIONED IDS, sorted by bucket -> REPEATED, brokers at which an id occurs twice
     (not distinct)."""
-    for rows in whole_keys(batches, IDS, "key"):
+    for rows in whole_keys(batches, IDS):
         order = np.argsort(numbers_of(rows["key"]))
         keys = numbers_of(rows["key"])[order]
         twice = order[1:][keys[1:] == keys[:-1]]

@@ -47,7 +47,6 @@ CARRIED = {
     "lossy": pa.bool_(),
     "rpc_latency_ns": pa.int64(),
 }
-KEY = "key"
 SMALL = ("side", "kind", "family", "redelivered", "requeue_seen", "flag_optional")
 _PAIRED = {name: pa.int8() if name in SMALL else pa.int64() for name in Rows._fields}
 TO_PAIR = pa.schema([*_PAIRED.items(), *CARRIED.items()])
@@ -62,7 +61,7 @@ class PairMessages:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.schema)
-        for rows in whole_keys(batches, TO_PAIR, KEY):
+        for rows in whole_keys(batches, TO_PAIR):
             columns = _flows(rows)
             yield pa.RecordBatch.from_arrays(
                 [columns[column.name].cast(column.type) for column in schema], schema=schema

@@ -1,7 +1,7 @@
 """Hash partitioning of Arrow rows by a key, so that a shuffle carries few large rows instead of many small ones.
 
-    partitioned = rows.mapInArrow(HashPartitioner(schema, "key", buckets), PARTITIONED)
-    for rows in whole_keys(batches, schema, "key"): ...         # in a mapInArrow over these, sorted by bucket
+    partitioned = rows.mapInArrow(HashPartitioner(schema, buckets), PARTITIONED)
+    for rows in whole_keys(batches, schema): ...         # in a mapInArrow over these, sorted by bucket
 
 Spark shuffles single rows: it converts columns to rows, sorts them and converts them back, which takes several times
 as long as the work on them. Here a worker groups its rows by bucket (from the key) and serializes those of each bucket
@@ -22,6 +22,7 @@ from udfs.arrow.rows import in_one, numbers_of
 from udfs.arrow.spool import Spool
 
 _PARTITIONED = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
+KEY = "key"  # the column that rows are partitioned by
 BUFFER_BYTES = 32 << 20  # rows that the partitioner collects before it groups them
 BATCH_BYTES = 8 << 20
 # A larger bucket is partitioned again, by other bits of the key, into files.
@@ -32,10 +33,9 @@ BITS, LEVELS = 4, 8
 @dataclass(frozen=True)
 class HashPartitioner:
     """The function for `mapInArrow`: rows with at least the columns of `schema` -> PARTITIONED, one row a bucket.
-    `key`: an int64 column of hashes."""
+    KEY is an int64 column of hashes."""
 
     schema: pa.Schema
-    key: str
     buckets: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -53,7 +53,7 @@ class HashPartitioner:
 
     def _partition(self, pending: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = one_batch(pending)
-        high = numbers_of(rows[self.key]).view(np.uint64) >> np.uint64(32)
+        high = numbers_of(rows[KEY]).view(np.uint64) >> np.uint64(32)
         numbers, parts, size = list[int](), list[pa.Buffer](), 0
         for number, part in _split(rows, high % np.uint64(self.buckets)):
             numbers.append(number)
@@ -66,9 +66,9 @@ class HashPartitioner:
             yield _batch(numbers, parts)
 
 
-def whole_keys(batches: Iterator[pa.RecordBatch], schema: pa.Schema, key: str) -> Iterator[pa.Table]:
+def whole_keys(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     """PARTITIONED sorted by bucket -> tables with all rows of their keys, in any order."""
-    bucket_rows, current = Bucket(key), None
+    bucket_rows, current = Bucket(), None
     for batch in batches:
         for bucket, rows in zip(batch["bucket"].to_pylist(), batch["rows"], strict=True):
             if bucket != current:
@@ -81,8 +81,8 @@ def whole_keys(batches: Iterator[pa.RecordBatch], schema: pa.Schema, key: str) -
 class Bucket:
     """Rows of a bucket: in memory or, above BUCKET_BYTES, in files by bits of their key."""
 
-    def __init__(self, key: str, level: int = 0) -> None:
-        self._key, self._level = key, level
+    def __init__(self, level: int = 0) -> None:
+        self._level = level
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self._keys: set[int] = set()  # the first two distinct ones
@@ -92,7 +92,7 @@ class Bucket:
         self._batches.append(rows)
         self._bytes += rows.nbytes
         if len(self._keys) < 2:
-            self._keys.update(rows[self._key].unique()[:2].to_pylist())
+            self._keys.update(rows[KEY].unique()[:2].to_pylist())
         if self._bytes > BUCKET_BYTES and self._level < LEVELS and len(self._keys) > 1:
             self._part()
 
@@ -105,7 +105,7 @@ class Bucket:
         if batches:
             yield pa.Table.from_batches([one_batch(batches)])
         for part in parts:
-            bucket_rows = Bucket(self._key, self._level + 1)
+            bucket_rows = Bucket(self._level + 1)
             for rows in part.drain():
                 bucket_rows.add(rows)
             yield from bucket_rows.drain()
@@ -115,7 +115,7 @@ class Bucket:
         self._parts = self._parts or [Spool(BUCKET_BYTES >> BITS) for _ in range(1 << BITS)]
         if self._batches:
             rows = one_batch(self._batches)
-            bits = numbers_of(rows[self._key]).view(np.uint64) >> np.uint64(BITS * self._level)
+            bits = numbers_of(rows[KEY]).view(np.uint64) >> np.uint64(BITS * self._level)
             for number, part in _split(rows, bits % np.uint64(1 << BITS)):
                 self._parts[number].add(
                     part.take(pa.array(np.arange(part.num_rows)))

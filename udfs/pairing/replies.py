@@ -85,7 +85,7 @@ class PairReplies:
     partitioner: HashPartitioner
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.partitioner(map(_replied, whole_keys(batches, RPC_ROWS, "key")))
+        return self.partitioner(map(_replied, whole_keys(batches, RPC_ROWS)))
 
 
 def _replied(rows: pa.Table) -> pa.RecordBatch:
