@@ -6,7 +6,7 @@ A missing field, or one of another type, is null. Octets that are not UTF-8 are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from codec.cursor import is_ascii
 from codec.text import escape_all, escaped_ends
-from codec.variant import reading
+from codec.variant import decode, reading
 from codec.variant.reading import (
     BOOLEAN,
     NUMBER,
@@ -83,6 +83,11 @@ class Values(NamedTuple):
 
     def taken(self, rows: NDArray[np.int64]) -> Values:
         return Values(self.octets, self[1][rows], self[2][rows], self.words, self[4][rows], self[5][rows])
+
+    def python(self, row: int) -> Any:
+        """A value as Python's."""
+        value = self.octets[self.starts[row] : self.stops[row]].tobytes()
+        return decode(value, self.words[self.words_starts[row] : self.words_stops[row]].tobytes())
 
     def slice(self, begin: int, end: int) -> Values:
         return self.taken(np.arange(begin, end))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from codec.amqp.notes import note_names
 from codec.amqp.versions import E_MISSING_VALUES, ERRORS
 from udfs.arrow.dictionaries import missing
-from udfs.arrow.types import nulls
+from udfs.arrow.types import TIMESTAMP, nulls
 
 Column = Any  # pa.Array or pa.ChunkedArray; texts may be dictionary-encoded
 MOST_CACHED = 1 << 10
@@ -120,6 +120,27 @@ def is_there(column: Column) -> NDArray[np.bool_]:
     """Where a column is not null."""
     there = in_one(column)
     return truth_of(there.is_valid()) if there.null_count else np.ones(len(there), bool)
+
+
+def changed(rows: pa.RecordBatch, columns: Mapping[str, Column]) -> pa.RecordBatch:
+    """The rows with these columns replaced."""
+    arrays = [columns.get(name, rows[name]) for name in rows.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+def in_one_text(parts: Sequence[Column], between: str) -> Column:
+    """The texts that are there, concatenated; null instead of ''. (Arrow's `null_handling="skip"` drops rows without
+    any, which shifts the others.)"""
+    text = parts[0]
+    for part in parts[1:]:
+        text = pc.coalesce(pc.binary_join_element_wise(text, part, between), text, part)
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def timestamps(nanoseconds: pa.Array) -> pa.Array:
+    """Nanoseconds since 1970-01-01 UTC as TIMESTAMP, microseconds, rounded down."""
+    whole = np.floor_divide(nanoseconds.fill_null(0).to_numpy(zero_copy_only=False), 1000)
+    return pa.array(whole, mask=nanoseconds.is_null().to_numpy(zero_copy_only=False)).cast(TIMESTAMP)
 
 
 def places_where(marks: NDArray[np.bool_]) -> pa.Int64Array:

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from codec.variant import decode
 from codec.variant.reading import OTHER, TIME
 from udfs.arrow.fields import Fields, Values, are_objects, read_as, text_or_hex, values_of
 from udfs.attributes import PERSISTENT, Place
@@ -57,9 +56,7 @@ def as_text(values: Values) -> pa.Array:
     if len(others):  # decimals, as unsigned numbers above 2**63 are, and what no sender should put there
         texts = text.to_pylist()
         for row in others.tolist():
-            octets = values.octets[values.starts[row] : values.stops[row]].tobytes()
-            words = values.words[values.words_starts[row] : values.words_stops[row]].tobytes()
-            texts[row] = _text(decode(octets, words))
+            texts[row] = _text(values.python(row))
         text = pa.array(texts, pa.string())
     return text
 

@@ -25,8 +25,7 @@ from codec.conversation.sessions.state import (
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.fields import hexed
-from udfs.arrow.rows import elapsed, fixed, is_among, picked
-from udfs.arrow.types import TIMESTAMP
+from udfs.arrow.rows import changed, elapsed, fixed, in_one_text, is_among, picked, timestamps
 from udfs.conversation.performatives import Performatives
 
 Integers = NDArray[np.int64]
@@ -67,19 +66,12 @@ def _known(values: Integers) -> pa.Array:
     return pa.array(values, mask=values == NONE)
 
 
-def _timestamp(values: Integers) -> pa.Array:
-    return pa.array(np.where(values == NONE, 0, values) // 1000, mask=values == NONE).cast(TIMESTAMP)
-
-
 def _text(kind: str, numbers: Integers) -> pa.Array:
     return _TEXTS[kind].take(pa.array(numbers))
 
 
 def _error_texts(records: NDArray[np.void], texts: Numbers) -> pa.Array:
-    """Condition and description, or the one that is not empty, else null."""
-    condition, description = (texts.column(records[name]) for name in ("condition", "description"))
-    text = pc.coalesce(pc.binary_join_element_wise(condition, description, ": "), condition, description)
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+    return in_one_text([texts.column(records[name]) for name in ("condition", "description")], ": ")
 
 
 def begun_messages(begun: SessionRecords, performatives: Performatives, texts: Numbers) -> pa.Table:
@@ -154,8 +146,8 @@ def channel_rows(records: SessionRecords, counts: Integers, texts: Numbers) -> p
         "channel_life": pa.array(sessions["incarnation"]),
         "session_name": texts.column(sessions["name"]),
         "remote_channel": _known(sessions["remote_channel"]),
-        "opened_ts": _timestamp(sessions["opened_ns"]),
-        "closed_ts": _timestamp(sessions["closed_ns"]),
+        "opened_ts": timestamps(_known(sessions["opened_ns"])),
+        "closed_ts": timestamps(_known(sessions["closed_ns"])),
         "close_initiator": _SIDES.take(_known(sessions["close_sender"])),
         "close_code": _known(code),
         "close_text": _error_texts(sessions, texts),
@@ -268,8 +260,8 @@ def link_rows(records: SessionRecords, outcomes: Outcomes, octets: Integers, tex
         "filters": texts.column(_of_sender(links, "filters", unknown=0)),
         "no_ack": no_ack,
         "exclusive": pa.array(links["exclusive"] == 1, mask=links["exclusive"] == NONE),
-        "opened_ts": _timestamp(links["opened_ns"]),
-        "closed_ts": _timestamp(closed_ns),
+        "opened_ts": timestamps(_known(links["opened_ns"])),
+        "closed_ts": timestamps(_known(closed_ns)),
         "error": pc.if_else(pa.array(failing & of_1_0), error, pa.scalar(None, pa.string())),
         "flow_mode": _one_of(semantics.FLOW_MODES, flow_mode),
         "credit": _known(credit),
@@ -371,10 +363,8 @@ def with_outcomes(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.Reco
     # Over a link without an address each message has its own.
     for name in ("address", "browsed"):
         outcomes[name] = pc.coalesce(outcomes[name], rows[name])
-    columns = [
-        pc.if_else(known, outcomes[name].cast(rows.schema.field(name).type), rows[name])
-        if name in outcomes
-        else rows[name]
-        for name in rows.schema.names
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+    columns = {
+        name: pc.if_else(known, column.cast(rows.schema.field(name).type), rows[name])
+        for name, column in outcomes.items()
+    }
+    return changed(rows, columns)

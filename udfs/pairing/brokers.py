@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import in_one, numbers_of, one_of, truth_of
+from udfs.arrow.rows import in_one, in_one_text, numbers_of, one_of, truth_of
 from udfs.pairing.hash_partitions import whole_keys
 from udfs.pairing.schemas import BROKERS, CONNECTION_COLUMNS
 from udfs.roles import DELIVERIES
@@ -37,7 +37,7 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
     vhost = pc.if_else(is_1_0, of_1_0, vhost)
     vhost = pc.if_else(pc.not_equal(vhost, "").fill_null(False), vhost, "/")
     port = rows["server_port"].cast(pa.string())
-    server = joined(rows["server_ip"], port, ":")
+    server = in_one_text([rows["server_ip"], port], ":").fill_null("")
     _, broker = np.unique(hashed(server, vhost), return_inverse=True)
     lossy = np.bincount(broker, truth_of(lost)) > 0
     columns = [
@@ -45,12 +45,6 @@ def brokers_of(connections: pa.Table, streams: pa.Table | None = None) -> pa.Tab
         pa.nulls(len(server), pa.bool_()), _streams(streams, rows["connection_id"], broker),
     ]  # fmt: skip
     return pa.Table.from_arrays(columns, schema=BROKERS)
-
-
-def joined(left: pa.Array, right: pa.Array, separator: str) -> pa.Array:
-    """Both texts, or the one that is not null, or ''. (Arrow's `null_handling="skip"` drops rows without either, which
-    shifts the others.)"""
-    return pc.coalesce(pc.binary_join_element_wise(left, right, separator), left, right, "")
 
 
 def _streams(streams: pa.Table | None, connections: pa.Array, broker: np.ndarray) -> pa.Array:

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import numbers_of, one_of
-from udfs.pairing.brokers import joined
+from udfs.arrow.rows import in_one_text, numbers_of, one_of
 from udfs.pairing.flows import RPC_REPLY
 from udfs.pairing.hash_partitions import HashPartitioner, whole_keys
 from udfs.pairing.pairable import filled, pairing_keys
@@ -64,7 +63,7 @@ def _requests(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _replies(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A row for each value of reply-to that a reply may answer."""
-    route = joined(rows["exchange"], rows["routing_key"], "/")
+    route = in_one_text([rows["exchange"], rows["routing_key"]], "/").fill_null("")
     places = [rows["queue"], rows["address"], rows["routing_key"], route]
     directly = [pc.starts_with(place, DIRECT_REPLY).fill_null(False) for place in places]
     to_direct = pc.or_(pc.or_(directly[0], directly[1]), pc.or_(directly[2], directly[3]))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from codec.conversation.channels.state import MAP_CHANNEL_SHIFT, MAP_INCARNATION_SHIFT, TRANSACTED
 from codec.conversation.settlement import Settled
-from udfs.arrow.types import TIMESTAMP
+from udfs.arrow.rows import timestamps
 from udfs.conversation.channels import ChannelTracker, Records
 
 COUNTED = ("confirmed", "nacked", "acked", "rejected", "requeued")  # outcomes that are columns
@@ -101,9 +101,3 @@ def link_columns(links: Records, tracker: ChannelTracker) -> dict[str, pa.Array]
         "closed_ts": timestamps(shown["closed_ns"]),
         "error": pc.if_else(by_server, why, pa.scalar(None, pa.string())),
     }
-
-
-def timestamps(nanoseconds: pa.Array) -> pa.Array:
-    """Nanoseconds since 1970-01-01 UTC as TIMESTAMP, microseconds, rounded down."""
-    whole = np.floor_divide(nanoseconds.fill_null(0).to_numpy(zero_copy_only=False), 1000)
-    return pa.array(whole, mask=nanoseconds.is_null().to_numpy(zero_copy_only=False)).cast(TIMESTAMP)

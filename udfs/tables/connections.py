@@ -23,12 +23,22 @@ from codec.conversation.states import places
 from codec.packing import Reader, Writer
 from codec.sides import SIDES
 from codec.variant import decode, encode
-from udfs.arrow.rows import codes_of, elapsed, in_one, integers, is_there, numbers_of, picked, truth_of
+from udfs.arrow.rows import (
+    codes_of,
+    elapsed,
+    in_one,
+    in_one_text,
+    integers,
+    is_there,
+    numbers_of,
+    picked,
+    timestamps,
+    truth_of,
+)
 from udfs.arrow.types import VARIANT, arrow_schema, bound, nulls
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
-from udfs.tables.channels import timestamps
 from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, frame_counts, handshake_frames
 from udfs.tables.packing import restore_table, save_table
 
@@ -228,7 +238,10 @@ class Connections:
             "capabilities": capabilities([known[f"{side}_capabilities"] for side in SIDES], count),
             "close_initiator": known["close_initiator"],
             "close_code": known["close_code"],
-            "close_text": pc.coalesce(known["close_reply_text"], _error(known)),
+            "close_text": pc.coalesce(
+                known["close_reply_text"],
+                in_one_text([known[f"close_{name}"] for name in ("condition", "description")], ": "),
+            ),
             "blocked_ns": pa.array(numbers_of(known["block.blocked_ns"]) + still),
         }
 
@@ -256,7 +269,7 @@ class Connections:
 
     def _name(self, known: Mapping[str, pa.Array]) -> pa.Array:
         """What the client calls itself."""
-        return pc.coalesce(*(_in_one_text([known[part] for part in name.split()], " ") for name in NAMES))
+        return pc.coalesce(*(in_one_text([known[part] for part in name.split()], " ") for name in NAMES))
 
     def _streams(self, ids: pa.Array, stated: pa.StructArray) -> pa.RecordBatch:
         """Table streams: two rows a connection."""
@@ -316,19 +329,6 @@ def _over(blocks: NDArray[np.void]) -> NDArray[np.void]:
     found = blocks[ends].copy()
     found["blocked_ns"] = np.add.reduceat(spans, np.concatenate([[0], ends[:-1] + 1]))
     return found
-
-
-def _error(known: Mapping[str, pa.Array]) -> pa.Array:
-    """Condition and description, or the one that is there, else null."""
-    return _in_one_text([known[f"close_{name}"] for name in ("condition", "description")], ": ")
-
-
-def _in_one_text(parts: list[pa.Array], between: str) -> pa.Array:
-    """The texts that are there, concatenated; null instead of ''."""
-    text = parts[0]
-    for part in parts[1:]:
-        text = pc.coalesce(pc.binary_join_element_wise(text, part, between), text, part)
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
 def capabilities(sides: list[pa.StructArray], count: int) -> pa.StructArray:

@@ -33,7 +33,7 @@ from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.settled import Frames
 from codec.conversation.states import places
 from codec.packing import Reader, Writer
-from udfs.arrow.rows import Index, joined, numbers_of, picked, places_where
+from udfs.arrow.rows import Index, changed, joined, numbers_of, picked, places_where
 from udfs.arrow.spool import Spool
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
@@ -55,7 +55,7 @@ from udfs.tables.channels import (
     maps_of,
 )
 from udfs.tables.packing import restore_table, save_table
-from udfs.tables.settled import ENDS, ITEM, RETURNS, Known, Returns, changed, ends_of, unknown_ends
+from udfs.tables.settled import ENDS, ITEM, RETURNS, Known, Returns, ends_of, unknown_ends
 
 Rows = Iterator[tuple[str, pa.RecordBatch]]
 EVENT_BYTES = 32 << 20  # above which it is worth while to look what is settled

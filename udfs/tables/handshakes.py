@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.sides import SIDES
-from codec.variant import decode
 from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
@@ -159,9 +158,7 @@ def _converted(values: Values, found: pa.Array, kind: str) -> pa.Array:
         return found
     texts = found.to_pylist()
     for at in others.tolist():
-        value = values.octets[values.starts[at] : values.stops[at]].tobytes()
-        metadata = values.words[values.words_starts[at] : values.words_stops[at]].tobytes()
-        thing = decode(value, metadata)
+        thing = values.python(at)
         texts[at] = _text(thing) if kind == "string" else _number(thing)
     return pa.array(texts, found.type)
 

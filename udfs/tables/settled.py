@@ -19,7 +19,7 @@ from codec.conversation.settlement import NO_RESULT, Settled
 from codec.conversation.states import places
 from udfs.arrow.dictionaries import Numbers
 from udfs.arrow.hashing import hashed
-from udfs.arrow.rows import Index, elapsed, fixed, joined, numbers_of, picked, places_where, truth_of
+from udfs.arrow.rows import Index, changed, elapsed, fixed, joined, numbers_of, picked, places_where, truth_of
 from udfs.conversation.session_rows import with_outcomes
 
 Integers = NDArray[np.int64]
@@ -135,11 +135,6 @@ def _returned(rows: pa.RecordBatch, returned: pa.Table, at: Integers) -> pa.Reco
             "returned_frame_no": picked(returned["frame_no"], at),
         },
     )
-
-
-def changed(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    arrays = [columns.get(name, rows[name]) for name in rows.schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
 
 # `key`: exchange, routing key and body on a channel.
