@@ -21,6 +21,7 @@ from codec.net.segments import SYN
 from pipeline.extract.choice import Pair, Rows, connections
 from pipeline.extract.originals import Original
 from pipeline.extract.survey import NONE, UNMAPPED, Connection, Survey
+from udfs.arrow.rows import in_one, integers, is_among
 
 COLUMNS = (
     "connection_id", "frame_no", "sender", "stream_offset", "size", "payload_size", "frame_type", "version", "status",
@@ -58,8 +59,7 @@ class Frames:
 
     def are(self, column: str, *values: str) -> NDArray[np.bool_]:
         """bool (n,): frames whose text in `column` is one of `values`."""
-        found: NDArray[np.bool_] = pc.is_in(getattr(self, column), pa.array(values, pa.string())).to_numpy(False)
-        return found
+        return is_among(getattr(self, column), *values)
 
     def of(self, group: int) -> slice:
         """The frames of a group."""
@@ -118,7 +118,7 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     clients = np.array([each.client for each in candidates], np.int64)
     from_client = pc.equal(table["sender"], "client").fill_null(True).to_numpy()
     group = 2 * connection + np.where(from_client, clients[connection], 1 - clients[connection])
-    start, size = _numbers(table["stream_offset"]), _numbers(table["size"])
+    start, size = (integers(table[name], NULL) for name in ("stream_offset", "size"))
     order = np.lexsort([start, group])
     # a gap occupies no captured bytes; an encrypted stream is one endless frame
     inside = pa.array([ENCAPSULATED.get(each.transport or "") for each in candidates], pa.string()).take(
@@ -131,24 +131,12 @@ def frames_of(rows: Rows, candidates: Sequence[Connection], originals: Sequence[
     end = np.where(wrapped | pc.equal(kind, "tls").fill_null(False).to_numpy(), ENDLESS, end)
     files = pa.array([each.name for each in originals], pa.string())
     file = pc.index_in(table["capture_file"], files).fill_null(NULL).to_numpy().astype(np.int64)
-    names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), _array(table["name"]).cast(pa.string()))
-    numbers = (_numbers(table[name]) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
+    names = pc.if_else(pa.array(wrapped), pa.scalar(None, pa.string()), in_one(table["name"]).cast(pa.string()))
+    numbers = (integers(table[name], NULL) for name in ("frame_no", "payload_size", "first_packet_no", "packet_no"))
     number, payload, first_packet, last_packet = numbers
     arrays = (group, number, start, end, payload, file, first_packet, last_packet)
     texts = (kind, table["version"], table["status"], names)
-    return Frames(*(array[order] for array in arrays), *(_array(text).take(pa.array(order)) for text in texts))
-
-
-def _array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    chunks = column.combine_chunks()
-    return chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.int64]:
-    numbers: NDArray[np.int64] = column.fill_null(NULL).to_numpy().astype(np.int64)
-    return numbers
+    return Frames(*(array[order] for array in arrays), *(in_one(text).take(pa.array(order)) for text in texts))
 
 
 LEAD_BYTES = 1 << 20  # beyond this the range is not extended

@@ -124,33 +124,30 @@ def unusual_frames(sources: Sources) -> Sql:
 MIDSTREAM: Sql = "SELECT connection_id, true AS midstream FROM known_connections WHERE NOT start"
 
 
-def stretches() -> Sql:
-    """The longest stretch of each channel without methods in STEERS in which messages may pass, if it is LONG:
-    connection_id, channel; after `from_frame` and before `until_frame`; `life`: channel_life; `confirms`.
-
-    Where the capture begins in the middle of a connection, what comes before the first steering method is such a
-    stretch, of which rules know that they know nothing; a channel that is not named is never steered.
-    """
-    states = ", ".join(f"{value} OVER so_far AS {name}" for name, value in CHANNEL_STATE.items())
-    return f"""
-        SELECT connection_id, channel, longest.* EXCEPT (length)
-        FROM (SELECT connection_id, channel, max(greatest(
-                  CASE WHEN was = 'channel.open' AND odd = 0 AND until_frame - from_frame > {LONG} THEN
-                      struct(until_frame - from_frame AS length, from_frame, until_frame, life,
-                             coalesce(confirmed > opened, false) AS confirms) END,
-                  CASE WHEN first AND midstream THEN
-                      struct(from_frame + 1 AS length, -1L AS from_frame, from_frame AS until_frame, 0L AS life,
-                             true AS confirms) END)) AS longest
-              FROM (SELECT connection_id, channel, midstream, frame_no AS from_frame,
-                           coalesce(lead(frame_no) OVER own, {NEVER}) AS until_frame,
-                           lag(frame_no) OVER own IS NULL AS first, {states}
-                    FROM control_methods LEFT JOIN midstream USING (connection_id)
-                    WHERE ({STEERS}) AND {CLASSIC} AND frame_type = 'method' AND channel > 0
-                    WINDOW own AS (PARTITION BY connection_id, channel ORDER BY frame_no),
-                           so_far AS (PARTITION BY connection_id, channel ORDER BY frame_no
-                                      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))
-              GROUP BY connection_id, channel)
-        WHERE longest IS NOT NULL"""
+# The longest stretch of each channel without methods in STEERS in which messages may pass, if it is LONG:
+# connection_id, channel; after `from_frame` and before `until_frame`; `life`: channel_life; `confirms`. Where the
+# capture begins in the middle of a connection, what comes before the first steering method is such a stretch, of which
+# rules know that they know nothing; a channel that is not named is never steered.
+STATES: Sql = ", ".join(f"{value} OVER so_far AS {name}" for name, value in CHANNEL_STATE.items())
+STRETCHES: Sql = f"""
+    SELECT connection_id, channel, longest.* EXCEPT (length)
+    FROM (SELECT connection_id, channel, max(greatest(
+              CASE WHEN was = 'channel.open' AND odd = 0 AND until_frame - from_frame > {LONG} THEN
+                  struct(until_frame - from_frame AS length, from_frame, until_frame, life,
+                         coalesce(confirmed > opened, false) AS confirms) END,
+              CASE WHEN first AND midstream THEN
+                  struct(from_frame + 1 AS length, -1L AS from_frame, from_frame AS until_frame, 0L AS life,
+                         true AS confirms) END)) AS longest
+          FROM (SELECT connection_id, channel, midstream, frame_no AS from_frame,
+                       coalesce(lead(frame_no) OVER own, {NEVER}) AS until_frame,
+                       lag(frame_no) OVER own IS NULL AS first, {STATES}
+                FROM control_methods LEFT JOIN midstream USING (connection_id)
+                WHERE ({STEERS}) AND {CLASSIC} AND frame_type = 'method' AND channel > 0
+                WINDOW own AS (PARTITION BY connection_id, channel ORDER BY frame_no),
+                       so_far AS (PARTITION BY connection_id, channel ORDER BY frame_no
+                                  ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW))
+          GROUP BY connection_id, channel)
+    WHERE longest IS NOT NULL"""
 
 
 # A method that carries or settles a message, within the stretch of its channel.
@@ -223,7 +220,7 @@ RELATIONS = {
     "flagged_frames": Relation(flagged_frames, materialized=False),
     "unusual_frames": Relation(unusual_frames),
     "midstream": Relation(MIDSTREAM, materialized=False),
-    "stretches": Relation(lambda _: stretches()),
+    "stretches": Relation(STRETCHES),
     "transfers": Relation(transfers, materialized=False),
     "transfer_counts": Relation(TRANSFER_COUNTS, {"unusual": "count(unusual_frame)"}),
     "unusual_methods": Relation(unusual_methods),
