@@ -87,9 +87,9 @@ def sums(lengths: NDArray[np.generic], counts: Integers) -> Integers:
     return found
 
 
-def save_records(records: NDArray[Any], ids: Integers, writer: Writer) -> None:
-    """Write the records, with a field `connection`, of these connections."""
-    place = places(ids, records["connection"])
+def save_records(records: NDArray[Any], ids: Integers, writer: Writer, key: str = "connection") -> None:
+    """Write the records of these connections, which field `key` names."""
+    place = places(ids, records[key])
     order = np.argsort(place, kind="stable")
     order = order[np.count_nonzero(place < 0) :]
     writer.put_counted(records[order], np.bincount(place[order], minlength=len(ids)).astype(np.int64))

@@ -37,6 +37,7 @@ from udfs.arrow.rows import (
 )
 from udfs.arrow.types import VARIANT, arrow_schema, bound, nulls
 from udfs.attributes import AGREED, ATTRIBUTES, NAMES, STATED_BY_BOTH
+from udfs.conversation.states import save_records
 from udfs.roles import REACHED_BY_BOTH, STAGES, STEPS
 from udfs.schemas import FACTS, LEDGER
 from udfs.tables.handshakes import COUNTED, MEASURES, attributes_of, frame_counts, handshake_frames
@@ -104,9 +105,7 @@ class Connections:
         attributes = self._first(pa.concat_tables(self._attributes)) if self._attributes else None
         save_table(attributes, self._attribute_schema, ids, writer)
         save_table(pa.Table.from_batches(self._summed()) if self._counts else None, arrow_schema(COUNTED), ids, writer)
-        place = places(ids, self._blocks[KEY])
-        order = np.argsort(place, kind="stable")[np.count_nonzero(place < 0) :]
-        writer.put_counted(self._blocks[order], np.bincount(place[order], minlength=len(ids)).astype(np.int64))
+        save_records(self._blocks, ids, writer, KEY)
 
     def restore(self, reader: Reader) -> None:
         """Add connections that `save` wrote."""
@@ -168,23 +167,15 @@ class Connections:
 
     def _known(self, ids: Integers) -> dict[str, pa.Array]:
         """Remove and return the attributes and counts of these connections."""
-        found: dict[str, pa.Array] = {}
+        attributes = self._attribute_schema.empty_table()
         if self._attributes:
             attributes = self._first(pa.concat_tables(self._attributes))
-            at = places(numbers_of(attributes[KEY]), ids)
-            found |= {name: picked(attributes[name], at) for name in attributes.column_names if name != KEY}
-            rest = attributes.filter(pa.array(~np.isin(numbers_of(attributes[KEY]), ids)))
-            self._attributes = [rest] if rest.num_rows else []
-        else:
-            found |= {field.name: nulls(len(ids), field.type) for field in self._attribute_schema if field.name != KEY}
-        counts = self._summed() if self._counts else []
-        whole = pa.Table.from_batches(counts) if counts else None
-        own = places(numbers_of(whole[KEY]), ids) if whole is not None else np.full(len(ids), -1)
-        for name in MEASURES:
-            found[name] = picked(whole[name], own) if whole is not None else pa.nulls(len(ids), pa.int64())
-        if whole is not None:
-            rest = whole.filter(pa.array(~np.isin(numbers_of(whole[KEY]), ids)))
-            self._counts = rest.combine_chunks().to_batches() if rest.num_rows else []
+        counts = pa.Table.from_batches(self._summed() if self._counts else [], arrow_schema(COUNTED))
+        of_attributes, attributes = _taken_out(attributes, ids)
+        of_counts, counts = _taken_out(counts, ids)
+        self._attributes = [attributes] if attributes.num_rows else []
+        self._counts = counts.combine_chunks().to_batches() if counts.num_rows else []
+        found = of_attributes | of_counts
         block = places(self._blocks[KEY], ids)
         mine = self._blocks[np.maximum(block, 0)] if len(self._blocks) else np.zeros(len(ids), BLOCK)
         for name in ("ts_ns", "on", "blocked_ns"):
@@ -280,6 +271,14 @@ class Connections:
         for field in LEDGER.names:
             columns[field] = pa.concat_arrays([_field(stated, side, field) for side in SIDES]).take(order)
         return bound(columns, self._schemas["streams"])
+
+
+def _taken_out(rows: pa.Table, ids: Integers) -> tuple[dict[str, pa.Array], pa.Table]:
+    """The columns of these connections, null where there is none, and the rows of the others."""
+    known = numbers_of(rows[KEY])
+    at = places(known, ids)
+    columns = {name: picked(rows[name], at) for name in rows.column_names if name != KEY}
+    return columns, rows.filter(pa.array(~np.isin(known, ids)))
 
 
 def _limited(ids: pa.Array, limits: pa.Array, gave_up: set[int]) -> pa.Array:
