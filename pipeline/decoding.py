@@ -17,7 +17,7 @@ from pipeline.output.place import Place
 from pipeline.schemas import TABLES, WORKER_TABLES
 from pipeline.tables.exchange import Applied, Batches, Local, OnSpark, Rows
 from pipeline.tables.processes import LocalProcesses
-from udfs.arrow.shuffle import flow_buckets
+from udfs.arrow.files import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
 from udfs.source.suggestions import suggesting
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.session import grouping_settings, plan_settings, settings
 from pipeline.tables.processes import LocalProcesses
-from udfs.arrow.shuffle import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
+from udfs.arrow.files import Buckets, SortedFile, column_buckets, read_sorted, write_sorted
 from udfs.pairing.schemas import PARTITIONED
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -28,7 +28,7 @@ from codec.compiler.kernel import interpreted
 from codec.errors import WirehareError
 from pipeline.output import scratch
 from pipeline.tables import worker
-from udfs.arrow.spool import LOCAL_DIRECTORIES
+from udfs.arrow.files import LOCAL_DIRECTORIES
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

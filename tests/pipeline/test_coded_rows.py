@@ -10,8 +10,8 @@ import pytest
 from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
+from udfs.arrow.files import Spool
 from udfs.arrow.rows import is_among
-from udfs.arrow.spool import Spool
 from udfs.sink.parquet import ParquetFiles
 
 PLAIN = pa.array(["body", None, "method", "header", "body"])

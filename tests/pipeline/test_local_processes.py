@@ -33,7 +33,7 @@ from pipeline.schemas import TABLES
 from pipeline.tables import processes as local_processes
 from pipeline.tables.exchange import Batches, Local
 from pipeline.tables.processes import Interrupted, LocalProcesses, ProcessLost
-from udfs.arrow import shuffle
+from udfs.arrow import files as arrow_files
 from udfs.decode.key_logs import KeyLogError
 from udfs.source.options import OptionError
 from udfs.source.paths import PathError
@@ -94,13 +94,13 @@ def test_the_tables_are_those_that_spark_writes(number: int, of_spark: Path, cap
         assert found, table
 
 
-@pytest.mark.parametrize("large_row", [shuffle.LARGE_ROW, 0])
+@pytest.mark.parametrize("large_row", [arrow_files.LARGE_ROW, 0])
 def test_flows_whose_runs_are_sorted_in_many_pieces_are_whole(
     of_spark: Path, captures: str, tmp_path: Path, large_row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Captures are split within connections, runs go to many files, and are merged a few at a time."""
-    monkeypatch.setattr(shuffle, "LARGE_ROW", large_row)
-    monkeypatch.setattr(shuffle, "SORTED_BYTES", 4096)
+    monkeypatch.setattr(arrow_files, "LARGE_ROW", large_row)
+    monkeypatch.setattr(arrow_files, "SORTED_BYTES", 4096)
     pipeline.write(LocalProcesses(), captures, str(tmp_path / "here"), split_bytes=4096)
     for table in set(TABLES) - {"captures"}:
         assert rows(tmp_path / "here" / table) == rows(of_spark / table), table
@@ -108,23 +108,23 @@ def test_flows_whose_runs_are_sorted_in_many_pieces_are_whole(
 
 def test_a_flow_is_in_one_bucket() -> None:
     flows = [bytes([number]) * 36 for number in range(200)]
-    buckets = shuffle.flow_buckets(pa.table({"flow": pa.array([*flows, None, *reversed(flows)], pa.binary())}))
+    buckets = arrow_files.flow_buckets(pa.table({"flow": pa.array([*flows, None, *reversed(flows)], pa.binary())}))
     assert buckets[:200].tolist() == buckets[:200:-1].tolist()
-    assert len(set(buckets.tolist())) > shuffle.FLOW_BUCKETS / 2
-    assert set(buckets.tolist()) <= set(range(shuffle.FLOW_BUCKETS))
+    assert len(set(buckets.tolist())) > arrow_files.FLOW_BUCKETS / 2
+    assert set(buckets.tolist()) <= set(range(arrow_files.FLOW_BUCKETS))
 
 
 def test_the_work_of_merging_follows_the_number_of_rows_however_many_files_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One long connection: each file begins where the one before ends."""
-    monkeypatch.setattr(shuffle, "SORTED_BYTES", 1 << 16)
+    monkeypatch.setattr(arrow_files, "SORTED_BYTES", 1 << 16)
 
     def calls(pieces: int) -> int:
         rows = pa.table({"flow": pa.array([bytes(36)] * 4096), "order_ns": pa.array(range(4096))})
         parts = [rows.slice(begin, 4096 // pieces) for begin in range(0, 4096, 4096 // pieces)]
         profile = cProfile.Profile()
-        batches = profile.runcall(lambda: list(shuffle.merged(parts, ["flow", "order_ns"])))
+        batches = profile.runcall(lambda: list(arrow_files.merged(parts, ["flow", "order_ns"])))
         assert [row["order_ns"] for batch in batches for row in batch.to_pylist()] == list(range(4096))
         return sum(entry.callcount for entry in profile.getstats())
 
@@ -139,26 +139,26 @@ def resident_of_files() -> int:
 
 def test_what_was_read_of_sorted_files_does_not_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long connection has as many files as it has bytes."""
-    monkeypatch.setattr(shuffle, "SORTED_BYTES", 1 << 20)
+    monkeypatch.setattr(arrow_files, "SORTED_BYTES", 1 << 20)
     batches = (
         pa.record_batch(
             {"flow": pa.array([bytes(36)] * 100), "order_ns": pa.array(range(at, at + 100)), "x": [bytes(5000)] * 100}
         )
         for at in range(0, 12_800, 100)
     )
-    files = shuffle.write_sorted(batches, str(tmp_path), shuffle.flow_buckets, ("flow", "order_ns"))
+    files = arrow_files.write_sorted(batches, str(tmp_path), arrow_files.flow_buckets, ("flow", "order_ns"))
     assert sum(os.path.getsize(file.path) for file in files) > 64_000_000
     before, read = resident_of_files(), 0
-    for batch in shuffle.read_sorted(files, range(shuffle.FLOW_BUCKETS), ("flow", "order_ns")):
+    for batch in arrow_files.read_sorted(files, range(arrow_files.FLOW_BUCKETS), ("flow", "order_ns")):
         read += batch.num_rows
         assert resident_of_files() - before < 16_000_000
     assert read == 12_800
 
 
-@pytest.mark.parametrize("large_row", [shuffle.LARGE_ROW, 0])
+@pytest.mark.parametrize("large_row", [arrow_files.LARGE_ROW, 0])
 def test_temporary_files_go_with_the_rows_that_need_them(large_row: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop of `wirehare ingest` would fill the disk."""
-    monkeypatch.setattr(shuffle, "LARGE_ROW", large_row)
+    monkeypatch.setattr(arrow_files, "LARGE_ROW", large_row)
     processes = LocalProcesses()
     rows = pa.record_batch({"bucket": pa.array([3, 1, 3], pa.int32()), "rows": pa.array([b"a", b"b", b"c"])})
     once = Local(processes, [Batches([rows]), Batches([rows])]).by_bucket()
@@ -186,8 +186,8 @@ def test_sorted_tables_are_merged_as_they_would_be_sorted_together(
         for part in parts
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shuffle, "SORTED_BYTES", size)
-        batches = list(shuffle.merged(tables, schema.names))
+        patch.setattr(arrow_files, "SORTED_BYTES", size)
+        batches = list(arrow_files.merged(tables, schema.names))
     found = [(row["flow"], row["order_ns"]) for batch in batches for row in batch.to_pylist()]
     assert found == sorted((row for part in parts for row in part), key=key)
 

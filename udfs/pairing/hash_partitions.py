@@ -18,8 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from udfs.arrow.fields import offsets_of
+from udfs.arrow.files import Spool
 from udfs.arrow.rows import in_one, numbers_of
-from udfs.arrow.spool import Spool
 
 _PARTITIONED = pa.schema([("bucket", pa.int32()), ("rows", pa.binary())])
 KEY = "key"  # the column that rows are partitioned by

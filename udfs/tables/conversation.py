@@ -33,8 +33,8 @@ from codec.conversation.channels.state import EVENT, INCARNATION
 from codec.conversation.settled import Frames
 from codec.conversation.states import places
 from codec.packing import Reader, Writer
+from udfs.arrow.files import Spool
 from udfs.arrow.rows import Index, changed, joined, numbers_of, picked, places_where
-from udfs.arrow.spool import Spool
 from udfs.arrow.types import arrow_schema, bound
 from udfs.attributes import FAMILIES
 from udfs.conversation.channels import REPLIES, ChannelTracker, Records

@@ -1,9 +1,10 @@
-"""A shuffle between processes of one machine: rows sorted by bucket in Arrow files, which readers map into memory.
+"""Batches of rows in temporary files: a shuffle between processes of one machine, and a queue that spills.
 
     files = write_sorted(batches, directory, flow_buckets, order=("flow", "order_ns"))
     for batch in read_sorted(files, buckets, order=("flow", "order_ns")): ...
 
-However many rows a bucket has, the writer and the reader hold about SORTED_BYTES of rows of similar sizes.
+Shuffled rows are sorted by bucket in Arrow files, which readers map into memory. However many rows a bucket has, the
+writer and the reader hold about SORTED_BYTES of rows of similar sizes.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import heapq
 import mmap
 import os
+import tempfile
 import uuid
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -155,3 +158,45 @@ def merged(parts: Sequence[pa.Table], order: Sequence[str]) -> Iterator[pa.Recor
 def _key(rows: pa.Table, order: Sequence[str], row: int) -> list[tuple[bool, Any]]:
     values = (rows[name][row].as_py() for name in order)
     return [(value is None, value) for value in values]
+
+
+# Where Spark lets its Python workers spill.
+LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
+
+
+class Spool:
+    """Stores batches of one schema; `drain` returns them in order. The last `most` bytes at most stay in memory."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes = most, 0
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._file: IO[bytes] | None = None
+        self._writer: pa.RecordBatchStreamWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        while self._bytes > self._most:
+            self._spill(self._batches.popleft())
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Return and remove all batches."""
+        file, writer, batches = self._file, self._writer, self._batches
+        self._file, self._writer, self._batches, self._bytes = None, None, deque(), 0
+        if file is not None and writer is not None:
+            with file:
+                writer.close()
+                file.seek(0)
+                yield from pa.ipc.open_stream(file)
+        yield from batches
+
+    def _spill(self, oldest: pa.RecordBatch) -> None:
+        if self._writer is None:
+            directory = os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
+            self._file = tempfile.TemporaryFile(  # noqa: SIM115  (closed by `drain`, or with the spool)
+                dir=directory if os.path.isdir(directory) else None
+            )
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writer = pa.ipc.new_stream(self._file, oldest.schema, options=options)
+        self._writer.write_batch(oldest)
+        self._bytes -= oldest.nbytes
