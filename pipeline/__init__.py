@@ -31,7 +31,6 @@ from pipeline.output.place import OutputError, Place, escape_glob, place
 from pipeline.output.writing import write
 from pipeline.schemas import ROWS, TABLES
 from pipeline.summaries import backlog, consumers, heartbeats, latency, rates
-from pipeline.tables.flows import message_flows
 from pipeline.tables.shape import empty, to_arrow, with_to_arrow
 from udfs.source.files import public_uri
 from udfs.source.suggestions import suggesting
@@ -240,6 +239,8 @@ def load(spark: SparkSession, directory: str, *, since: Time | None = None, unti
     missing = {name: StructType([*schema.fields, *by_folder]) for name, schema in TABLES.items()}
     found = {name: table or empty(spark, missing[name]) for name, table in read.items()}
     if read["message_flows"] is None and read["messages"] and read["connections"]:
+        from pipeline.tables.flows import message_flows  # not above: it loads kernels
+
         streams = stream_queues(found["methods"]) if read["methods"] else None
         found["message_flows"] = message_flows(found["messages"], found["connections"], streams)
     loaded = _arrowed(reading.within(found, span))

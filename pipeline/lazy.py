@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 
 from pipeline.decoding import config
 from pipeline.schemas import CAPTURES, FRAMES, SPARK_TABLES, TABLES, WORKER_TABLES
-from pipeline.tables.flows import message_flows
 from pipeline.tables.shape import shaped
 from udfs.pairing.schemas import MESSAGE_COLUMNS
 from udfs.roles import QUEUE_TYPES_BY
@@ -72,6 +71,8 @@ class LazyTables:
 
     @shared_property
     def message_flows(self) -> DataFrame:
+        from pipeline.tables.flows import message_flows
+
         to_pair = self._persist(self.table("messages").select(*MESSAGE_COLUMNS))
         return message_flows(to_pair, self.table("connections"), stream_queues(self.frames))
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,10 +27,14 @@ from pipeline.tables.exchange import Batches, Local, OnSpark, Rows, planned
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
-from udfs.source.lake import partition_of
-
-if TYPE_CHECKING:
-    from udfs.sink.writers import LakeFolders
+from udfs.decode.key_logs import SecretFiles
+from udfs.pairing.brokers import brokers_of
+from udfs.pairing.flows import PairMessages
+from udfs.pairing.lake import MESSAGE_IDS, SIDES, KeepMessages, WriteFlows
+from udfs.pairing.schemas import CONNECTION_COLUMNS
+from udfs.schemas import STREAM_QUEUES
+from udfs.sink.writers import ACCOUNT, UNREAD, WRITTEN, EndConnections, LakeFolders, WriteBatch
+from udfs.source.lake import StateFiles, partition_of
 
 QUEUES = "stream_queues"
 LOCAL_CONNECTIONS = 1000  # to close in this process, or per task of Spark: a second's work
@@ -70,9 +73,6 @@ class LakeWork:
     ) -> Written:
         """Write the rows of these captures, and of the connections of `states` (only those in `only`) that continue in
         them. `keep_open`, `lost`: as for `udfs.sink.writers.WriteBatch`."""
-        from udfs.decode.key_logs import SecretFiles
-        from udfs.sink.writers import WRITTEN, EndConnections, WriteBatch
-        from udfs.source.lake import StateFiles
 
         folder, uris = self.log.root.child("states"), [arrival.file.uri for arrival in arrivals]
         paths = tuple(f"{folder.path}/{file.path}" for file in states)
@@ -99,12 +99,6 @@ class LakeWork:
     def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change:
         """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns
         the change of message_flows."""
-        # Imported here: the kernels take a second to load, and an ingest may find nothing new.
-        from udfs.pairing.brokers import brokers_of
-        from udfs.pairing.flows import PairMessages
-        from udfs.pairing.lake import SIDES, KeepMessages, WriteFlows
-        from udfs.pairing.schemas import CONNECTION_COLUMNS
-        from udfs.sink.writers import WRITTEN
 
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
         closed = [file for file in written.files["messages"] if not file.open]
@@ -167,7 +161,6 @@ class LakeWork:
         return self.processes.use_for(size)
 
     def _folders(self, number: int) -> LakeFolders:
-        from udfs.sink.writers import LakeFolders
 
         schemas, options = (
             {name: getattr(table, of) for name, table in self.log.tables.items()} for of in ("schema", "options")
@@ -176,8 +169,6 @@ class LakeWork:
 
     def _written(self, filed: Rows) -> Written:
         """The results of workers (rows of WRITTEN)."""
-        from udfs.schemas import STREAM_QUEUES
-        from udfs.sink.writers import ACCOUNT, UNREAD
 
         found = Written()
         for row in filed.collected():
@@ -207,7 +198,6 @@ class LakeWork:
     def _write_ids(self, scratch: Place, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]) -> str:
         """Write the ids of the messages in these files, given as (table, files, columns with connection and frame);
         returns the path."""
-        from udfs.pairing.lake import MESSAGE_IDS
 
         parts = [
             self._rows(table, files, columns).rename_columns(MESSAGE_IDS.names) for table, files, *columns in messages

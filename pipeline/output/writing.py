@@ -24,7 +24,6 @@ from pipeline.output.units import plural
 from pipeline.schemas import TABLES, WORKER_TABLES
 from pipeline.session import INTERPRETED_ROWS, ONE_PARTITION_ROWS, on_one_machine
 from pipeline.tables.exchange import planned
-from pipeline.tables.flows import write_flows
 from pipeline.tables.processes import LocalProcesses
 from udfs.schemas import ACCOUNTS, STREAM_QUEUES
 from udfs.source.captures import capture_rows, captures_of
@@ -150,6 +149,8 @@ def _write(
                 if not written.move(name, target):
                     parquet.write_rows(target, TABLES[name])
         if with_flows:
+            from pipeline.tables.flows import write_flows  # not above: it loads kernels
+
             status.doing = "writing message_flows"
             number_of = written.rows("messages")
             small, one_partition = number_of < INTERPRETED_ROWS, number_of < ONE_PARTITION_ROWS

@@ -4,6 +4,8 @@ Messages are matched at their broker (server endpoint and virtual host) by a key
 of correlation-id and body. They are shuffled by that key, which distributes the messages of a busy queue, and the
 kernel behind `udfs.pairing.flows` pairs them queue by queue. Few messages are paired without Spark
 (`pipeline.tables.exchange`).
+
+Importing this loads kernels, which takes a second.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +27,21 @@ from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
 from pipeline.tables.exchange import Batches, Local, OnSpark, Rows
 from pipeline.tables.processes import LocalProcesses
+from udfs.pairing.brokers import (
+    IDS,
+    MAY_HAVE_MESSAGES,
+    REPEATED,
+    REPEATED_DDL,
+    brokers_of,
+    ids_of,
+    make_brokers,
+    repeated,
+    with_repeats,
+)
+from udfs.pairing.flows import TO_PAIR, PairMessages, WriteFlows
+from udfs.pairing.hash_partitions import HashPartitioner
+from udfs.pairing.pairable import Partition, ReadMessages, messages_to_pair
+from udfs.pairing.replies import RPC_ROWS, PairReplies, requests_and_replies
 from udfs.pairing.schemas import (
     BROKER_COLUMNS,
     BROKERS_DDL,
@@ -33,9 +50,7 @@ from udfs.pairing.schemas import (
     PAIRING_COLUMNS,
     REPLY_COLUMNS,
 )
-
-if TYPE_CHECKING:
-    from udfs.pairing.pairable import Partition
+from udfs.sink.parquet import WRITTEN
 
 Made = TypeVar("Made", bound=Rows)
 
@@ -50,9 +65,6 @@ FILE = "part-0.parquet"
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
     """Tables `messages` (columns MESSAGE_COLUMNS; read twice, three times if bytes are lost), `connections`, and queues
     that are `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
-    # Here, not above, as in the following: the kernels take a second to load, and tables written need none.
-    from udfs.pairing.brokers import REPEATED_DDL, make_brokers, repeated
-    from udfs.pairing.flows import PairMessages
 
     inputs = connections.select(*CONNECTION_COLUMNS, F.lit(None).cast("string").alias("queue"))
     if streams is not None:
@@ -82,9 +94,6 @@ def write_flows(
 ) -> set[str]:
     """Write the table into `directory`, which must not exist; return the names of its files, perhaps none. Retried
     tasks may leave other files there. Workers read the messages from their files."""
-    from udfs.pairing.brokers import MAY_HAVE_MESSAGES, brokers_of
-    from udfs.pairing.flows import PairMessages, WriteFlows
-    from udfs.sink.parquet import WRITTEN
 
     groups, has_requests = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
     brokers = brokers_of(parquet.read(connections, CONNECTION_COLUMNS, where=MAY_HAVE_MESSAGES), streams)
@@ -105,8 +114,6 @@ def paired(
 ) -> Rows:
     """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
     Data for the workers is written into the directory `beside`."""
-    from udfs.pairing.brokers import REPEATED, REPEATED_DDL, repeated, with_repeats
-    from udfs.pairing.pairable import ReadMessages
 
     tasks, buckets = shares(spark, groups), _buckets(spark)
 
@@ -172,19 +179,12 @@ def _buckets(spark: SparkSession | LocalProcesses) -> int:
 
 
 def _ids(buckets: int) -> Partition:
-    from udfs.pairing.brokers import IDS, ids_of
-    from udfs.pairing.hash_partitions import HashPartitioner
-    from udfs.pairing.pairable import Partition
 
     return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, buckets))
 
 
 def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bool) -> Made:
     """The input of `udfs.pairing.flows`: messages, and replies if there are requests."""
-    from udfs.pairing.flows import TO_PAIR
-    from udfs.pairing.hash_partitions import HashPartitioner
-    from udfs.pairing.pairable import Partition, messages_to_pair
-    from udfs.pairing.replies import RPC_ROWS, PairReplies, requests_and_replies
 
     partitioner = HashPartitioner(TO_PAIR, buckets)
     rows = read(Partition(PAIRING_COLUMNS, messages_to_pair, partitioner))
