@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -34,33 +35,13 @@ from udfs.source.suggestions import suggesting, unknown
 FINDINGS = "findings"
 
 
-class Status(Protocol):
-    """The current step, for display."""
-
-    doing: str
-
-
-class Progress(Protocol):
-    """Called for each step with texts for its start and its end, and its session; `phases`: what each stage does to
-    the captures."""
-
-    def __call__(
-        self, doing: str, done: str, spark: SparkSession | LocalProcesses, phases: Sequence[str] = ()
-    ) -> AbstractContextManager[Status]: ...
+# Called for each step with texts for its start and its end, its session, and what each stage does to the captures;
+# gives an object whose `doing` may be changed.
+Progress = Callable[[str, str, SparkSession | LocalProcesses, Sequence[str]], AbstractContextManager[Any]]
 
 
-class NullStatus:
-    """A status that is not displayed."""
-
-    doing = ""
-
-
-@contextmanager
-def no_progress(
-    doing: str, done: str, spark: SparkSession | LocalProcesses, phases: Sequence[str] = ()
-) -> Iterator[Status]:
-    """Display nothing."""
-    yield NullStatus()
+def no_progress(*_: object) -> AbstractContextManager[Any]:
+    return contextlib.nullcontext(SimpleNamespace(doing=""))
 
 
 @suggesting
@@ -135,7 +116,7 @@ def _write(
         planned(spark),
     ):
         written = decode_into(spark, paths, stage.scratch, wanted, payload=payload, **chosen)
-    with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark) as status:
+    with progress("writing tables", f"{plural(len(wanted), 'table')} written", spark, ()) as status:
         accounts = written.part(ACCOUNTS, "account")
         splits = map(json.loads, accounts["account"].to_pylist() if accounts else ())
         rows = capture_rows(captures_of(splits), TABLES["captures"])

@@ -77,9 +77,9 @@ def sarif_result(audit: Audit, one: KnownFinding, place: Mapping[str, int]) -> d
     }
     if one.status is not None:
         made["baselineState"] = STATES[one.status]
-    example = next(
-        (row for row in audit.facts.examples.get(str(one.about["rule_id"]), ()) if is_example_of(row, one)), None
-    )
+    examples = audit.facts.examples.get(str(one.about["rule_id"]), ())
+    own = (row for row in examples if all(row.get(name) == one.about.get(name) for name in ABOUT))
+    example = next(own, None)
     if example is not None and example["capture_file"]:
         packet = "" if example["packet_no"] is None else f", packet {example['packet_no']}"
         peers = f"{example['client']} -> {example['server']}{packet}"
@@ -90,11 +90,6 @@ def sarif_result(audit: Audit, one: KnownFinding, place: Mapping[str, int]) -> d
             }
         ]
     return made
-
-
-def is_example_of(row: Mapping[str, Any], one: KnownFinding) -> bool:
-    """Whether an example belongs to a KnownFinding."""
-    return all(row.get(name) == one.about.get(name) for name in ABOUT)
 
 
 def sarif_message(entry: Mapping[str, Any], rules: Mapping[str, Rule], place: Mapping[str, int]) -> dict[str, Any]:

@@ -268,7 +268,8 @@ def link_rows(records: SessionRecords, outcomes: Outcomes, octets: Integers, tex
         "transfers": pa.array(links["transfers"]),
         "no_credit_ns": _known(no_credit_ns),
     }
-    refused = np.isin(_commands(links["session"], links["command_id"]), _refused(records))
+    refusals = _commands(records.refusals["session"], records.refusals["command_id"])
+    refused = np.isin(_commands(links["session"], links["command_id"]), refusals)
     refused &= links["command_id"] != NONE
     listed = (known & ~refused) | (links["transfers"] > 0)
     return pa.table(columns).filter(pa.array(listed))
@@ -346,11 +347,6 @@ def _idle(records: SessionRecords, outcomes: Outcomes, octets: Integers) -> Inte
 def _commands(sessions: Integers, commands: Integers) -> Integers:
     named: Integers = (sessions << 33) + commands
     return named
-
-
-def _refused(records: SessionRecords) -> Integers:
-    """Commands that were refused with an exception."""
-    return _commands(records.refusals["session"], records.refusals["command_id"])
 
 
 def with_outcomes(rows: pa.RecordBatch, ends: pa.Table, at: Integers) -> pa.RecordBatch:

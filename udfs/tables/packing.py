@@ -45,7 +45,8 @@ def save_table(table: pa.Table | None, schema: pa.Schema, ids: Integers, writer:
     if len(order):
         rows = table.select(schema.names).take(pa.array(order))
         for field in schema:
-            _put(_plain(in_one(rows[field.name]), field.type), counts, writer)
+            column = in_one(rows[field.name])
+            _put(column if column.type == field.type else column.cast(field.type), counts, writer)
 
 
 def restore_table(schema: pa.Schema, reader: Reader) -> pa.Table:
@@ -54,11 +55,6 @@ def restore_table(schema: pa.Schema, reader: Reader) -> pa.Table:
     if not counts.any():
         return schema.empty_table()
     return pa.table([_take(field, counts, reader) for field in schema], schema=schema)
-
-
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Without dictionary encoding."""
-    return column if column.type == kind else column.cast(kind)
 
 
 def _put(column: pa.Array, counts: Integers, writer: Writer) -> None:
