@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import TABLES, WORKER_TABLES
-from pipeline.tables.exchange import Applied, Batches, Local, OnSpark, Rows
+from pipeline.tables.exchange import Local, OnSpark, Rows, Source
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.files import flow_buckets
 from udfs.schemas import DECODED, RUN_ORDER, TCP_RUNS, Config
@@ -191,8 +191,8 @@ def local_runs(
     from udfs.source.sources import ReadRuns, run_tasks
 
     options = _source(paths, chosen, packets_read)[0]
-    first = Batches([pa.record_batch({"id": [0]})])
-    sources = [Applied(first, ReadRuns(options, [task])) for task in run_tasks(options)]
+    first = Source([pa.record_batch({"id": [0]})])
+    sources = [first.then(ReadRuns(options, [task])) for task in run_tasks(options)]
     return Local(processes, sources).shuffled(flow_buckets, RUN_ORDER)
 
 

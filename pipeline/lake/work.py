@@ -23,7 +23,7 @@ from pipeline.lake.layout import OF_BROKERS, LakeFile
 from pipeline.lake.log import Log
 from pipeline.output.place import Place
 from pipeline.schemas import DAY_OF, MESSAGE_FLOWS
-from pipeline.tables.exchange import Batches, Local, OnSpark, Rows, planned
+from pipeline.tables.exchange import Local, OnSpark, Rows, Source, planned
 from pipeline.tables.flows import paired, row_groups, shares
 from pipeline.tables.processes import LocalProcesses
 from udfs.arrow.types import arrow_schema
@@ -86,7 +86,7 @@ class LakeWork:
             with planned(spark):
                 rows: Rows
                 if isinstance(spark, LocalProcesses):
-                    rows = Local(spark, [Batches([pa.record_batch({"id": [0]})])])
+                    rows = Local(spark, [Source([pa.record_batch({"id": [0]})])])
                 else:
                     rows = OnSpark(spark.range(0, tasks, 1, tasks))
                 return self._written(rows.then(EndConnections(writer, tasks), WRITTEN))

@@ -15,7 +15,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
@@ -35,23 +36,18 @@ class Rows(Protocol):
 
     def then(self, function: Function, schema: StructType | str) -> Self:
         """The rows after a function."""
-        ...
 
     def partitioned(self, function: Function) -> Self:
         """The rows after a function that returns PARTITIONED rows."""
-        ...
 
     def with_rows(self, others: Self) -> Self:
         """The union with rows of the same columns."""
-        ...
 
     def by_bucket(self) -> Self:
         """PARTITIONED rows, sorted by bucket."""
-        ...
 
     def collected(self) -> list[dict[str, Any]]:
         """All rows; runs the pipeline."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,67 +77,28 @@ Result = TypeVar("Result")
 TASKS = 2  # per process after a shuffle, so that processes end at about the same time
 
 
-class Source(Protocol):
-    """The input of a task."""
-
-    @property
-    def files(self) -> Sequence[SortedFile]:
-        """Temporary files that it reads."""
-        ...
-
-    def __call__(self) -> Iterator[pa.RecordBatch]:
-        """The rows."""
-        ...
-
-
 @dataclass(frozen=True)
-class Batches:
-    """A source of these rows."""
+class Source:
+    """The input of a task: `rows`, or those of some `buckets` of temporary `files`; then `functions` in turn."""
 
-    rows: Sequence[pa.RecordBatch]
+    rows: Sequence[pa.RecordBatch] = ()
     files: Sequence[SortedFile] = ()
+    buckets: Sequence[int] = ()
+    order: Sequence[str] = ()
+    functions: tuple[Function, ...] = ()
+
+    def then(self, function: Function) -> Source:
+        return replace(self, functions=(*self.functions, function))
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self.rows)
+        rows = read_sorted(self.files, self.buckets, self.order) if self.files else iter(self.rows)
+        for function in self.functions:
+            rows = function(rows)
+        return rows
 
 
-@dataclass(frozen=True)
-class Applied:
-    """The rows of a source after a function."""
-
-    source: Source
-    function: Function
-
-    @property
-    def files(self) -> Sequence[SortedFile]:
-        return self.source.files
-
-    def __call__(self) -> Iterator[pa.RecordBatch]:
-        return self.function(self.source())
-
-
-@dataclass(frozen=True)
-class Shuffled:
-    """The rows of some buckets."""
-
-    files: Sequence[SortedFile]
-    buckets: Sequence[int]
-    order: Sequence[str]
-
-    def __call__(self) -> Iterator[pa.RecordBatch]:
-        return read_sorted(self.files, self.buckets, self.order)
-
-
-@dataclass(frozen=True)
-class _Write:
-    """Writes the rows of a source for a shuffle."""
-
-    directory: str
-    buckets_of: Buckets
-    order: Sequence[str]
-
-    def __call__(self, source: Source) -> list[SortedFile]:
-        return write_sorted(source(), self.directory, self.buckets_of, self.order)
+def _write(directory: str, buckets_of: Buckets, order: Sequence[str], source: Source) -> list[SortedFile]:
+    return write_sorted(source(), directory, buckets_of, order)
 
 
 @dataclass(frozen=True)
@@ -152,7 +109,7 @@ class Local:
     sources: Sequence[Source]
 
     def then(self, function: Function, schema: StructType | str) -> Local:
-        return Local(self.processes, [Applied(source, function) for source in self.sources])
+        return Local(self.processes, [source.then(function) for source in self.sources])
 
     def partitioned(self, function: Function) -> Local:
         return self.then(function, PARTITIONED)
@@ -165,10 +122,10 @@ class Local:
 
     def shuffled(self, buckets_of: Buckets, order: Sequence[str] = ()) -> Local:
         """The rows of each bucket in one task, in this order."""
-        write = _Write(self.processes.directory, buckets_of, order)
+        write = partial(_write, self.processes.directory, buckets_of, order)
         files = [file for written in self._run(write) for file in written]
         tasks = TASKS * self.processes.number if self.processes.number > 1 else 1
-        return Local(self.processes, [Shuffled(files, buckets, order) for buckets in _balanced(files, tasks)])
+        return Local(self.processes, [Source((), files, buckets, order) for buckets in _balanced(files, tasks)])
 
     def collected(self) -> list[dict[str, Any]]:
         return [row for batches in self._run(_all) for each in batches for row in each.to_pylist()]

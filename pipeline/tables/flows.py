@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pipeline.output import parquet
 from pipeline.output.place import Place
 from pipeline.schemas import MESSAGE_FLOWS
-from pipeline.tables.exchange import Batches, Local, OnSpark, Rows
+from pipeline.tables.exchange import Local, OnSpark, Rows, Source
 from pipeline.tables.processes import LocalProcesses
 from udfs.pairing.brokers import (
     IDS,
@@ -162,7 +162,7 @@ def shares(spark: SparkSession | LocalProcesses, groups: Sequence[tuple[str, int
     )
     if isinstance(spark, LocalProcesses):
         of_shares = (rows.filter(pc.equal(rows["share"], share)).drop_columns("share") for share in range(number))
-        return Local(spark, [Batches(of_share.to_batches()) for of_share in of_shares])
+        return Local(spark, [Source(of_share.to_batches()) for of_share in of_shares])
     # Spark converts Arrow columns itself; a list would go through Python workers.
     return OnSpark(spark.createDataFrame(rows).repartitionById(number, "share").drop("share"))
 

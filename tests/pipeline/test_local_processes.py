@@ -31,7 +31,7 @@ import pipeline
 from pipeline.decoding import LOCAL_BYTES, decoded_locally
 from pipeline.schemas import TABLES
 from pipeline.tables import processes as local_processes
-from pipeline.tables.exchange import Batches, Local
+from pipeline.tables.exchange import Local, Source
 from pipeline.tables.processes import Interrupted, LocalProcesses, ProcessLost
 from udfs.arrow import files as arrow_files
 from udfs.decode.key_logs import KeyLogError
@@ -161,7 +161,7 @@ def test_temporary_files_go_with_the_rows_that_need_them(large_row: int, monkeyp
     monkeypatch.setattr(arrow_files, "LARGE_ROW", large_row)
     processes = LocalProcesses()
     rows = pa.record_batch({"bucket": pa.array([3, 1, 3], pa.int32()), "rows": pa.array([b"a", b"b", b"c"])})
-    once = Local(processes, [Batches([rows]), Batches([rows])]).by_bucket()
+    once = Local(processes, [Source([rows]), Source([rows])]).by_bucket()
     assert len(os.listdir(processes.directory)) == 2
     twice = once.by_bucket()
     assert len(os.listdir(processes.directory)) == 1

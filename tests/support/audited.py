@@ -22,7 +22,7 @@ from pipeline.audit.catalogue import catalogue
 from pipeline.audit.config import Config
 from pipeline.audit.contexts import prefilter, settlements
 from pipeline.schemas import FINDINGS
-from pipeline.tables.exchange import Batches, Local
+from pipeline.tables.exchange import Local, Source
 from pipeline.tables.processes import LocalProcesses
 
 OLDER = ("0-8", "0-9")
@@ -130,4 +130,4 @@ def shipped_connections(tables: Tables) -> list[int]:
 def with_shipped_captures(local_runs: Callable[..., Local]) -> Callable[..., Local]:
     """A source of runs that has those of the shipped captures, too."""
     shipped = [*captured_rows.runs_apart()]
-    return lambda processes, *rest: local_runs(processes, *rest).with_rows(Local(processes, [Batches(shipped)]))
+    return lambda processes, *rest: local_runs(processes, *rest).with_rows(Local(processes, [Source(shipped)]))
