@@ -16,19 +16,7 @@ A file:
     reason = "firmware without TLS, replaced in spring"
     until = 2027-03-31                         # the last day
 
-    [rules."HOUSE-01"]                         # a custom rule: the keys in RULE and DETECTOR
-    severity = "warning"
-    scope = "channel"
-    summary = "A queue is not named TEAM.PURPOSE."
-    table = "methods"
-    when = "name = 'queue.declare' AND queue NOT LIKE '%.%'"
-    evidence = { observed = "queue" }
-
-The same custom rule in Python:
-
-    names = Rule(id="HOUSE-01", severity="warning", scope="channel", summary="A queue is not named TEAM.PURPOSE.")
-    found = Detector("HOUSE-01", "methods", "name = 'queue.declare' AND queue NOT LIKE '%.%'", {"observed": "queue"})
-    pipeline.findings(tables, extra=[(names, found)])
+    [rules."HOUSE-01"]                         # a custom rule: the keys in RULE and DETECTOR (docs/audit.md)
 
 The context of a custom rule is a whole table with all of its columns, and `version` if it has none; 'connections' is
 the context of the catalogue, with `frame_no` and `ts_ns`. The other contexts of the catalogue are not available: they

@@ -4,8 +4,8 @@ The data passes through these modules:
 
     sections, evidence           what is counted of the tables and of the findings, as data
     groups                       counts all sections in one Spark query with a bounded number of rows; percentiles
-    facts                        the collected results; no Spark from here on
-    baseline, coverage, verdict  what is new since the last audit, what was checked, the overall result
+    facts                        the collected results, and what was checked; no Spark from here on
+    baseline, verdict            what is new since the last audit, the overall result
     cards                        broken rules of the page
     charts, topology             charts as SVG
     text                         escapes strings from the wire
