@@ -8,19 +8,8 @@ import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.output.units import size
-from pipeline.plots.chart import (
-    NAME_CHARACTERS,
-    WHOLE,
-    WIDTH,
-    empty,
-    filtered,
-    is_one_of,
-    layer,
-    require_positive,
-    scale,
-    titled,
-    unique_names,
-)
+from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, empty, layer, scale, titled, unique_names
+from pipeline.plots.rows import filtered, is_one_of, require_positive
 from pipeline.report.text import plain_text
 from pipeline.summaries import BEATS
 from pipeline.theme import LIGHT

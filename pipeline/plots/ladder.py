@@ -13,19 +13,8 @@ import altair as alt
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.plots.chart import (
-    GIVEN_NAME,
-    NAME_CHARACTERS,
-    empty,
-    filtered,
-    layer,
-    moment,
-    omitted,
-    require_positive,
-    scale,
-    subtitle,
-    titled,
-)
+from pipeline.plots.chart import NAME_CHARACTERS, empty, layer, scale, titled
+from pipeline.plots.rows import GIVEN_NAME, filtered, moment, omitted, require_positive, subtitle
 from pipeline.plots.steps import KINDS, Step, add_silences, fold_repeats, steps
 from pipeline.report.text import plain_text
 from pipeline.theme import LIGHT

@@ -10,23 +10,17 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import (
-    NAME_CHARACTERS,
-    WIDTH,
-    dashes,
-    empty,
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, dashes, empty, layer, scale, titled
+from pipeline.plots.rows import (
     filtered_tables,
     interval,
     interval_us,
     is_one_of,
-    layer,
     length,
     moment,
     require_positive,
-    scale,
     span,
     subtitle,
-    titled,
 )
 from pipeline.report.text import plain_text
 from pipeline.summaries import ACCURACY, MEASURE_NAMES, PERCENTILES, measured

@@ -11,23 +11,8 @@ import altair as alt
 from pyspark.sql import functions as F
 
 from pipeline.output.units import duration, time_unit
-from pipeline.plots.chart import (
-    GIVEN_NAME,
-    NAME_CHARACTERS,
-    WIDTH,
-    empty,
-    filtered,
-    is_one_of,
-    layer,
-    moment,
-    name_rows,
-    omitted,
-    require_positive,
-    scale,
-    subtitle,
-    titled,
-    unique_names,
-)
+from pipeline.plots.chart import NAME_CHARACTERS, WIDTH, empty, layer, name_rows, scale, titled, unique_names
+from pipeline.plots.rows import GIVEN_NAME, filtered, is_one_of, moment, omitted, require_positive, subtitle
 from pipeline.report.text import plain_text
 from pipeline.summaries import BEATS, silences
 from pipeline.theme import LIGHT

@@ -10,25 +10,17 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.output.units import time_unit
-from pipeline.plots.chart import (
-    NAME_CHARACTERS,
-    WHOLE,
-    WIDTH,
-    dashes,
-    empty,
+from pipeline.plots.chart import NAME_CHARACTERS, WHOLE, WIDTH, dashes, empty, layer, scale, titled, unique_names
+from pipeline.plots.rows import (
     filtered_tables,
     interval,
     interval_us,
     is_one_of,
-    layer,
     length,
     moment,
     omitted,
     require_positive,
-    scale,
     subtitle,
-    titled,
-    unique_names,
 )
 from pipeline.report.text import plain_text
 from pipeline.summaries import LINK
@@ -138,6 +130,7 @@ def waiting(tables: Tables, where: str | None) -> DataFrame:
 
 
 def events(rows: DataFrame, name: Column, what: str, ts_ns: str = "ts_ns") -> DataFrame:
+    """(`row`, `what`, `ts_ns`) of rows."""
     return rows.select(name.cast("string").alias("row"), F.lit(what).alias("what"), F.col(ts_ns).alias("ts_ns"))
 
 

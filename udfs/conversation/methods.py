@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
 from codec.conversation.sessions.semantics import NAMES, SETTLES, VERSIONS
 from codec.sides import SIDES
+from udfs import roles
 from udfs.arrow.fields import Fields, fields, inside, values_of
 from udfs.arrow.rows import (
     fixed,
@@ -28,18 +29,6 @@ from udfs.arrow.rows import (
     with_parts,
 )
 from udfs.arrow.types import bound
-from udfs.roles import (
-    CLASSIC_VERSIONS,
-    COMMANDS_TO,
-    COORDINATES,
-    LOSSES,
-    METHOD_FRAMES,
-    NAMES_LINK,
-    QUEUE_TYPES_BY,
-    SESSION_VERSIONS,
-    method_roles,
-    replies,
-)
 
 # Columns that are filled from the reply.
 REPLY = ("reply_frame_no", "reply_name", "reply_latency_ns")
@@ -50,12 +39,12 @@ def method_rows(
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """`frames` and fields of their `arguments` (READ_ARGUMENTS) -> rows of table methods, whose `schema` it is, without
     reply, and of requests."""
-    chosen = is_among(frames["frame_type"], *METHOD_FRAMES)
-    names_link = pa.array(is_among(frames["name"], *NAMES_LINK))
+    chosen = is_among(frames["frame_type"], *roles.METHOD_FRAMES)
+    names_link = pa.array(is_among(frames["name"], *roles.NAMES_LINK))
     link_name = pc.if_else(names_link, arguments["name"], pa.scalar(None, pa.string()))
     known = {name: frames[name] for name in frames.schema.names} | {**arguments, "link_name": link_name}
     known |= {"name": frames["name"], "transaction_command": transaction_commands(frames)}
-    requests = chosen & (is_among(frames["name"], *replies()) | is_there(known["transaction_command"]))
+    requests = chosen & (is_among(frames["name"], *roles.replies()) | is_there(known["transaction_command"]))
 
     def rows(places: pa.Int64Array) -> pa.RecordBatch:
         columns = {name: taken(known[name], places) for name in schema.names if name not in REPLY}
@@ -67,12 +56,12 @@ def method_rows(
 def transaction_commands(frames: pa.RecordBatch) -> pa.StringArray:
     """The command to a transaction coordinator of 1.0 in each of `frames` (with `name`, `properties`), or null: it is
     the body of a transfer (4.2, 4.5)."""
-    carries = is_among(frames["name"], *COMMANDS_TO)
+    carries = is_among(frames["name"], *roles.COMMANDS_TO)
     if not carries.any():
         return pa.nulls(frames.num_rows, pa.string())
     bodies = inside(values_of(frames["properties"]).taken(np.flatnonzero(carries)), "body")
     kinds = fields(bodies, {"type": "string"})["type"]
-    kinds = pc.if_else(one_of(kinds, COORDINATES), kinds, pa.scalar(None, pa.string()))
+    kinds = pc.if_else(one_of(kinds, roles.COORDINATES), kinds, pa.scalar(None, pa.string()))
     return picked(kinds, np.where(carries, np.cumsum(carries) - 1, -1))
 
 
@@ -82,7 +71,7 @@ STREAMS = StructType([StructField("connection_id", LongType()), StructField("que
 
 def streams_of(methods: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of METHOD_COLUMNS -> STREAMS, queues that are streams."""
-    chosen = places_where(is_among(methods["name"], *QUEUE_TYPES_BY))
+    chosen = places_where(is_among(methods["name"], *roles.QUEUE_TYPES_BY))
     if not len(chosen):
         return pa.RecordBatch.from_arrays([pa.nulls(0, pa.int64()), pa.nulls(0, pa.string())], names=STREAMS.names)
     types = queue_types(methods, chosen, passive=True)
@@ -100,7 +89,7 @@ def find_streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def queue_types(frames: pa.RecordBatch, chosen: pa.Int64Array, passive: bool) -> pa.Array:
     """The types of queues that arguments of `chosen` rows imply; `passive`: those of passive declarations, too."""
     found, names = pa.nulls(len(chosen), pa.string()), frames["name"].take(chosen)
-    for name, (argument, implied_type) in QUEUE_TYPES_BY.items():
+    for name, (argument, implied_type) in roles.QUEUE_TYPES_BY.items():
         at = np.flatnonzero(is_among(names, name))
         if len(at):
             values = values_of(frames["arguments"].take(chosen.take(pa.array(at))))
@@ -123,7 +112,7 @@ Flags = NDArray[np.bool_]
 def lost(frames: pa.RecordBatch) -> Flags:
     """True where frames may be missing, so that nothing may be paired across."""
     found = np.zeros(frames.num_rows, bool)
-    for kind, column, value in LOSSES:
+    for kind, column, value in roles.LOSSES:
         is_kind, there = is_among(frames["frame_type"], kind), is_there(frames[column])
         found |= is_kind & (~there if value is None else there & ~is_among(frames[column], value))
     return found
@@ -132,9 +121,9 @@ def lost(frames: pa.RecordBatch) -> Flags:
 def method_frames(frames: pa.RecordBatch) -> Flags:
     """True for the frames that the channel tracker reads: methods of the classic family with a role, and where frames
     of a sender may be missing."""
-    method = is_among(frames["frame_type"], *METHOD_FRAMES) & is_among(frames["name"], *method_roles())
+    method = is_among(frames["frame_type"], *roles.METHOD_FRAMES) & is_among(frames["name"], *roles.method_roles())
     is_read = (method & is_there(frames["channel"])) | lost(frames)
-    return is_read & ~is_among(frames["version"], *SESSION_VERSIONS)
+    return is_read & ~is_among(frames["version"], *roles.SESSION_VERSIONS)
 
 
 def method_marks(frames: pa.RecordBatch) -> dict[str, Flags]:
@@ -143,7 +132,7 @@ def method_marks(frames: pa.RecordBatch) -> dict[str, Flags]:
     return {
         "sender": is_among(frames["sender"], SIDES[1]),
         "loss": lost(frames),
-        "on_connection": channel_0 & is_among(frames["version"], *CLASSIC_VERSIONS),
+        "on_connection": channel_0 & is_among(frames["version"], *roles.CLASSIC_VERSIONS),
         "peer_late": is_noted(frames["notes"], PEER_LATE),
         "late": is_noted(frames["notes"], CAPTURED_LATE),
     }
@@ -172,7 +161,7 @@ def performative_frames(frames: pa.RecordBatch) -> tuple[pa.Int64Array, dict[str
 def _partial_settlements(frames: pa.RecordBatch) -> Flags:
     """True for frames that are not whole and may settle something."""
     partial = is_there(frames["status"]) & ~is_among(frames["status"], "ok")
-    spans = is_among(frames["frame_type"], *(kind for kind, _, _ in LOSSES))
+    spans = is_among(frames["frame_type"], *(kind for kind, _, _ in roles.LOSSES))
     may_settle = np.where(is_there(frames["name"]), is_among(frames["name"], *SETTLES), ~is_there(frames["arguments"]))
     found: Flags = partial & may_settle & ~spans & is_there(frames["frame_type"])
     return found

@@ -19,28 +19,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from codec.sides import SIDES
 from codec.variant.reading import ABSENT, NUMBER, TEXT
+from udfs import roles
 from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls
 from udfs.attributes import ATTRIBUTES, ArgumentPath
 from udfs.conversation.methods import transaction_commands
-from udfs.roles import (
-    BEAT_FRAMES,
-    BEAT_METHODS,
-    BLOCKS,
-    CLOSES_CONNECTION,
-    DELIVERING,
-    HEADER,
-    METHOD_FRAMES,
-    OPENED,
-    PUBLISHING,
-    REACHED_BY_BOTH,
-    REACHES_STAGE,
-    SPANS,
-    STAGES,
-    STEPS,
-    TRANSFERS,
-)
 
 INT64 = np.iinfo(np.int64)
 
@@ -50,8 +34,8 @@ SPEAKS = tuple(
     dict.fromkeys(
         [
             *(place.method for _, places in ATTRIBUTES.values() for place in places),
-            *REACHES_STAGE, *REACHED_BY_BOTH, *BLOCKS,
-            *(step for ends in STEPS.values() for moments in ends for step, _ in moments),
+            *roles.REACHES_STAGE, *roles.REACHED_BY_BOTH, *roles.BLOCKS,
+            *(step for ends in roles.STEPS.values() for moments in ends for step, _ in moments),
         ]
     )
 )  # fmt: skip
@@ -70,11 +54,11 @@ def attributes_of(frames: pa.RecordBatch) -> pa.Table:
     ts_ns = numbers_of(frames["ts_ns"])
     for name, at in _moments(frames).items():
         columns[name] = pa.array(ts_ns, mask=~at)
-    stage = np.array([0, *(STAGES.index(stage) + 1 for stage in REACHES_STAGE.values())])
-    columns["stage"] = _known(stage[numbered(frames["name"], tuple(REACHES_STAGE))], 0)
-    blocks = np.array([-1, *map(int, BLOCKS.values())])
-    columns["blocks"] = _known(blocks[numbered(frames["name"], tuple(BLOCKS))], -1)
-    closes = pa.array(is_among(frames["name"], *CLOSES_CONNECTION))
+    stage = np.array([0, *(roles.STAGES.index(stage) + 1 for stage in roles.REACHES_STAGE.values())])
+    columns["stage"] = _known(stage[numbered(frames["name"], tuple(roles.REACHES_STAGE))], 0)
+    blocks = np.array([-1, *map(int, roles.BLOCKS.values())])
+    columns["blocks"] = _known(blocks[numbered(frames["name"], tuple(roles.BLOCKS))], -1)
+    closes = pa.array(is_among(frames["name"], *roles.CLOSES_CONNECTION))
     arguments = Fields(values_of(frames["arguments"]), {"reply_code": "int", "reply_text": "string"}, ("error",))
     error = Fields(arguments.inside("error"), {"condition": "string", "description": "string"})
     close = {
@@ -91,10 +75,10 @@ def _moments(frames: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
     """Where each event with a time column happens."""
     name = pc.coalesce(frames["name"].cast(pa.string()), frames["frame_type"].cast(pa.string()))
     sides = {side: is_among(frames["sender"], side) for side in SIDES}
-    found = {"open_ns": is_among(frames["name"], *OPENED)}
-    for method in REACHED_BY_BOTH:
+    found = {"open_ns": is_among(frames["name"], *roles.OPENED)}
+    for method in roles.REACHED_BY_BOTH:
         found |= {f"{side}_{method}_ns": is_among(frames["name"], method) & sides[side] for side in SIDES}
-    for column, ends in STEPS.items():
+    for column, ends in roles.STEPS.items():
         for which, moments in zip(("since", "until"), ends, strict=True):
             at = np.zeros(frames.num_rows, bool)
             for step, side in moments:
@@ -196,18 +180,18 @@ def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
     """The frames that count, by measure."""
     kind, name = frames["frame_type"], frames["name"]
     kinds = {
-        "frames": ~is_among(kind, *SPANS, HEADER) & is_there(kind),
-        "methods": is_among(kind, *METHOD_FRAMES),
-        "heartbeats": is_among(kind, *BEAT_FRAMES) | is_among(name, *BEAT_METHODS),
+        "frames": ~is_among(kind, *roles.SPANS, roles.HEADER) & is_there(kind),
+        "methods": is_among(kind, *roles.METHOD_FRAMES),
+        "heartbeats": is_among(kind, *roles.BEAT_FRAMES) | is_among(name, *roles.BEAT_METHODS),
     }
     sides = {side: is_among(frames["sender"], side) for side in SIDES}
     # A message of 1.0 may take several transfers; the first of them counts.
     contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
-    moves = is_among(name, *TRANSFERS) & ((contents == numbers) | ~is_there(frames["content_frame_no"]))
+    moves = is_among(name, *roles.TRANSFERS) & ((contents == numbers) | ~is_there(frames["content_frame_no"]))
     moves &= ~is_there(transaction_commands(frames))
     return {
         **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
-        "published": is_among(name, *PUBLISHING) | (moves & sides["client"]),
-        "delivered": is_among(name, *DELIVERING) | (moves & sides["server"]),
-        "headers": is_among(kind, HEADER),
+        "published": is_among(name, *roles.PUBLISHING) | (moves & sides["client"]),
+        "delivered": is_among(name, *roles.DELIVERING) | (moves & sides["server"]),
+        "headers": is_among(kind, roles.HEADER),
     }
