@@ -19,15 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobs.arguments import add_tables, moment, output_file, tables_directory, write_text
 from jobs.console import print_result, print_status, step
 from jobs.decode import start
-from jobs.running import (
-    FOUND,
-    OK,
-    UNREADABLE,
-    UsageError,
-    cause,
-    run_interruptibly,
-    run_standalone,
-)
+from jobs.running import FOUND, OK, UNREADABLE, UsageError, cause, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

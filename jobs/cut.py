@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.arguments import PORTS, STANDARD_OUTPUT, add_list, add_tables, output_file, tables_directory
 from jobs.console import print_error, print_status, step
 from jobs.decode import start
-from jobs.running import (
-    FOUND,
-    OK,
-    UNREADABLE,
-    UsageError,
-    run_interruptibly,
-    run_standalone,
-)
+from jobs.running import FOUND, OK, UNREADABLE, UsageError, run_interruptibly, run_standalone
 from udfs.source.files import first_line, public_uri
 from udfs.source.suggestions import meant, unknown
 

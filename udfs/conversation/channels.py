@@ -42,14 +42,7 @@ from codec.conversation.settled import Frames
 from codec.conversation.states import ConnectionStates
 from codec.sides import SIDES
 from udfs.arrow.dictionaries import Numbers
-from udfs.arrow.rows import (
-    connections_of,
-    fixed,
-    integers,
-    places_where,
-    taken,
-    values_cut,
-)
+from udfs.arrow.rows import connections_of, fixed, integers, places_where, taken, values_cut
 from udfs.conversation.methods import method_frames, method_marks, queue_types
 from udfs.conversation.states import Tracker
 from udfs.roles import SETTLEMENTS, TEXTS, method_roles
