@@ -128,18 +128,9 @@ def _schema(kind: str) -> pa.Schema:
 MESSAGES, REPLIES = _schema("message"), _schema("reply")
 # Columns of frames, and fields of their arguments, that the tracker reads.
 METHOD_COLUMNS = (
-    "connection_id",
-    "frame_no",
-    "ts_ns",
-    "channel",
-    "sender",
-    "version",
-    "frame_type",
-    "status",
-    "name",
-    "error",
+    "connection_id", "frame_no", "ts_ns", "channel", "sender", "version", "frame_type", "status", "name", "error",
     "notes",
-)
+)  # fmt: skip
 TEXT_ARGUMENTS = ("consumer_tag", "queue", "reply_text")
 ARGUMENTS = (
     *TEXT_ARGUMENTS, "delivery_tag", "prefetch_count", "prefetch_size", "reply_code", "multiple", "requeue", "no_wait",

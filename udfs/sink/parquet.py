@@ -29,33 +29,11 @@ from udfs.sink.footer import with_variants
 # Values are nearly unique: a dictionary would be filled for every page group and then discarded. Integers are delta
 # encoded instead. (A VARIANT is two binary columns in the file.)
 UNIQUE_COLUMNS = (
-    "frame_no",
-    "ts",
-    "ts_ns",
-    "first_ts_ns",
-    "first_packet_no",
-    "packet_no",
-    "stream_offset",
-    "content_frame_no",
-    "first_frame_no",
-    "last_frame_no",
-    "reply_frame_no",
-    "reply_latency_ns",
-    "last_ts_ns",
-    "settled_ts_ns",
-    "settled_frame_no",
-    "settle_latency_ns",
-    "delivery_tag",
-    "delivery_id",
-    "message_id",
-    "body_sha256",
-    "payload",
-    "body",
-    "flow",
-    "octets",
-    "arguments.value",
-    "properties.value",
-)
+    "frame_no", "ts", "ts_ns", "first_ts_ns", "first_packet_no", "packet_no", "stream_offset", "content_frame_no",
+    "first_frame_no", "last_frame_no", "reply_frame_no", "reply_latency_ns", "last_ts_ns", "settled_ts_ns",
+    "settled_frame_no", "settle_latency_ns", "delivery_tag", "delivery_id", "message_id", "body_sha256", "payload",
+    "body", "flow", "octets", "arguments.value", "properties.value",
+)  # fmt: skip
 COMPRESSION = "zstd"  # a third smaller than snappy here, in the same time
 COMPRESSED = ("octets",)  # columns whose values are compressed already
 # Statistics would not help: each row group has all senders, sizes and digests, and octets of a VARIANT have no order.
