@@ -63,19 +63,7 @@ KINDS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("delivery_tag", "tag", "number or null"),
         ("outcome", "outcome", "outcomes"),
     ),
-    "event": (
-        ("connection_id", "connection", "number"),
-        ("map_no", "map_no", "number"),
-        ("frame_no", "frame_no", "number"),
-        ("opens", "opens", "truth"),
-        ("first", "first", "number"),
-        ("last", "last", "number"),
-        ("outcome", "outcome", "outcomes"),
-        ("final", "final", "truth"),
-        ("ts_ns", "effective_ns", "number"),
-        ("effective_ts_ns", "effective_ns", "number"),
-        ("transaction", "transaction", "transactions"),
-    ),
+    "event": (),  # they stay records
     "incarnation": (
         ("connection_id", "connection", "number"),
         ("channel", "channel", "number"),
