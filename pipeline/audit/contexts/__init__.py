@@ -14,22 +14,8 @@ from pipeline.audit.contexts import (
 )
 from pipeline.audit.contexts.sources import Context, Relation
 
+MODULES = (connections, prefilter, messages, channels, settlements, practice, sequences, brokers)
 RELATIONS: dict[str, Relation] = {
-    **connections.RELATIONS,
-    **prefilter.RELATIONS,
-    **messages.RELATIONS,
-    **channels.RELATIONS,
-    **settlements.RELATIONS,
-    **practice.RELATIONS,
-    **sequences.RELATIONS,
+    name: relation for module in MODULES for name, relation in getattr(module, "RELATIONS", {}).items()
 }
-CONTEXTS: dict[str, Context] = {
-    **connections.CONTEXTS,
-    **prefilter.CONTEXTS,
-    **messages.CONTEXTS,
-    **channels.CONTEXTS,
-    **settlements.CONTEXTS,
-    **practice.CONTEXTS,
-    **sequences.CONTEXTS,
-    **brokers.CONTEXTS,
-}
+CONTEXTS: dict[str, Context] = {name: context for module in MODULES for name, context in module.CONTEXTS.items()}
