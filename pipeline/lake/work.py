@@ -73,7 +73,6 @@ class LakeWork:
     ) -> Written:
         """Write the rows of these captures, and of the connections of `states` (only those in `only`) that continue in
         them. `keep_open`, `lost`: as for `udfs.sink.writers.WriteBatch`."""
-
         folder, uris = self.log.root.child("states"), [arrival.file.uri for arrival in arrivals]
         paths = tuple(f"{folder.path}/{file.path}" for file in states)
         carried = StateFiles(self.log.root.files, paths, None if only is None else frozenset(only))
@@ -99,7 +98,6 @@ class LakeWork:
     def flows(self, number: int, written: Written, open_messages: Sequence[LakeFile], cutoff_ns: int) -> Change:
         """Pair messages with those since `cutoff_ns` and those that may still change; older pairs are final. Returns
         the change of message_flows."""
-
         folders, root, before = self._folders(number), self.log.root, self.log.files("pairing")
         closed = [file for file in written.files["messages"] if not file.open]
         final = [*self._paths("pairing", before), *self._paths("messages", closed)]
@@ -161,7 +159,6 @@ class LakeWork:
         return self.processes.use_for(size)
 
     def _folders(self, number: int) -> LakeFolders:
-
         schemas, options = (
             {name: getattr(table, of) for name, table in self.log.tables.items()} for of in ("schema", "options")
         )
@@ -169,7 +166,6 @@ class LakeWork:
 
     def _written(self, filed: Rows) -> Written:
         """The results of workers (rows of WRITTEN)."""
-
         found = Written()
         for row in filed.collected():
             if row["folder"] == ACCOUNT:
@@ -198,7 +194,6 @@ class LakeWork:
     def _write_ids(self, scratch: Place, of: str, messages: Iterable[tuple[str, Sequence[LakeFile], str, str]]) -> str:
         """Write the ids of the messages in these files, given as (table, files, columns with connection and frame);
         returns the path."""
-
         parts = [
             self._rows(table, files, columns).rename_columns(MESSAGE_IDS.names) for table, files, *columns in messages
         ]

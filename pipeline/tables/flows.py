@@ -65,7 +65,6 @@ FILE = "part-0.parquet"
 def message_flows(messages: DataFrame, connections: DataFrame, streams: DataFrame | None = None) -> DataFrame:
     """Tables `messages` (columns MESSAGE_COLUMNS; read twice, three times if bytes are lost), `connections`, and queues
     that are `streams` (`udfs.conversation.methods.STREAMS`) -> table message_flows."""
-
     inputs = connections.select(*CONNECTION_COLUMNS, F.lit(None).cast("string").alias("queue"))
     if streams is not None:
         inputs = inputs.unionByName(streams, allowMissingColumns=True)
@@ -94,7 +93,6 @@ def write_flows(
 ) -> set[str]:
     """Write the table into `directory`, which must not exist; return the names of its files, perhaps none. Retried
     tasks may leave other files there. Workers read the messages from their files."""
-
     groups, has_requests = row_groups(messages.files, [f"{messages.path}/{name}" for name in parquet.files(messages)])
     brokers = brokers_of(parquet.read(connections, CONNECTION_COLUMNS, where=MAY_HAVE_MESSAGES), streams)
     beside = directory.parent.child("brokers")
@@ -114,7 +112,6 @@ def paired(
 ) -> Rows:
     """Messages in these row groups, with their `brokers` (BROKERS), partitioned for `udfs.pairing.flows.PairMessages`.
     Data for the workers is written into the directory `beside`."""
-
     tasks, buckets = shares(spark, groups), _buckets(spark)
 
     def read(of: str, partition: Partition) -> Rows:
@@ -179,13 +176,11 @@ def _buckets(spark: SparkSession | LocalProcesses) -> int:
 
 
 def _ids(buckets: int) -> Partition:
-
     return Partition(ID_COLUMNS, ids_of, HashPartitioner(IDS, buckets))
 
 
 def _by_bucket(read: Callable[[Partition], Made], buckets: int, has_requests: bool) -> Made:
     """The input of `udfs.pairing.flows`: messages, and replies if there are requests."""
-
     partitioner = HashPartitioner(TO_PAIR, buckets)
     rows = read(Partition(PAIRING_COLUMNS, messages_to_pair, partitioner))
     if has_requests:
