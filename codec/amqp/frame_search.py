@@ -66,10 +66,10 @@ def negotiated(c):
 def search(
     judge: Callable[..., tuple[int, int, int, int]], may_begin: Callable[..., bool], ends_with_body: bool
 ) -> tuple[Callable[..., Any], ...]:
-    """The kernels `chain`, `find` and `is_cut` of a family. `may_begin(buf, p, end, frame_cap)`: false where `judge`
-    rejects a frame at `p` (< `end`) by its first octets, as at most places; without tables, since passing them to a
-    kernel takes a hundred times as long. `ends_with_body`: a chain in a known connection may end with a frame that has
-    nothing but a body."""
+    """The kernels `chain`, `find` and `is_cut` of a family. `may_begin(buf, p, end, frame_cap, channel_cap)`: false
+    where `judge` rejects a frame at `p` (< `end`) by octets that need no table, as at most places: passing the tables
+    to a kernel takes a hundred times as long. `ends_with_body`: a chain in a known connection may end with a frame that
+    has nothing but a body."""
 
     @kernel
     def chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known, whole):  # type: ignore[no-untyped-def]
@@ -102,7 +102,7 @@ def search(
         versions, frame_cap, channel_cap = negotiated(c)
         known = c.family != UNKNOWN_FAMILY
         while p < end:
-            if may_begin(buf, p, end, frame_cap):
+            if may_begin(buf, p, end, frame_cap, channel_cap):
                 verdict = chain(buf, p, end, ended, t, versions, frame_cap, channel_cap, known, whole)
                 if verdict != REJECT:
                     return verdict, p

@@ -54,12 +54,24 @@ def _defines_method(buf, start, stop, t, versions):
 
 
 @kernel
-def may_begin(buf, p, end, frame_cap):
-    """Whether the type at `p`, and the highest octet of the size, may be those of a frame."""
+def may_begin(buf, p, end, frame_cap, channel_cap):
+    """Whether the octets of a frame at `p` that need no table may be such, as far as they lie before `end`: its header
+    and its end octet."""
     kind = octet(buf, p)
     if kind not in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME):
         return False
-    return p + 3 >= end or octet(buf, p + 3) <= frame_cap >> 24
+    if p + 7 > end:
+        return True
+    channel, size = u16(buf, p + 1, end), u32(buf, p + 3, end)
+    if channel > channel_cap or size + 8 > frame_cap:
+        return False
+    if kind == HEARTBEAT_FRAME and (size != 0 or channel != 0):
+        return False
+    if kind in (HEADER_FRAME, BODY_FRAME) and channel == 0:
+        return False
+    if (kind == METHOD_FRAME and size < 4) or (kind == HEADER_FRAME and size < 14):
+        return False
+    return p + 7 + size >= end or octet(buf, p + 7 + size) == FRAME_END
 
 
 @kernel
@@ -67,27 +79,16 @@ def classic_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`."""
     if p >= end:
         return UNDECIDED, 0, 0, versions
-    if not may_begin(buf, p, end, frame_cap):
+    if not may_begin(buf, p, end, frame_cap, channel_cap):
         return REJECT, 0, 0, 0
-    kind = octet(buf, p)
     if p + 7 > end:
         return UNDECIDED, 0, 0, versions
-    channel, size = u16(buf, p + 1, end), u32(buf, p + 3, end)
-    if channel > channel_cap or size + 8 > frame_cap:
-        return REJECT, 0, 0, 0
-    if kind == HEARTBEAT_FRAME and (size != 0 or channel != 0):
-        return REJECT, 0, 0, 0
-    if kind in (HEADER_FRAME, BODY_FRAME) and channel == 0:
-        return REJECT, 0, 0, 0
-    if (kind == METHOD_FRAME and size < 4) or (kind == HEADER_FRAME and size < 14):
-        return REJECT, 0, 0, 0
+    kind, size = octet(buf, p), u32(buf, p + 3, end)
     start, stop = p + 7, p + 7 + size
     if kind == METHOD_FRAME and start + 4 <= end and not _defines_method(buf, start, min(stop, end), t, versions):
         return REJECT, 0, 0, 0
     if stop + 1 > end:
         return UNDECIDED, size + 8, 0, versions
-    if octet(buf, stop) != FRAME_END:
-        return REJECT, 0, 0, 0
     if kind == BODY_FRAME:
         return ACCEPT, size + 8, POINTS_BODY, versions
     fits = fitting_versions(buf, p, stop, t, versions)

@@ -242,7 +242,7 @@ def header_flaw(buf, p, end):
 
 
 @kernel
-def may_begin(buf, p, end, frame_cap):
+def may_begin(buf, p, end, frame_cap, channel_cap):
     """Whether the octets at `p` may be a frame header."""
     return header_flaw(buf, p, end) == NO_ERROR
 
@@ -250,7 +250,7 @@ def may_begin(buf, p, end, frame_cap):
 @kernel
 def v0_10_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`. Its size field bounds the frame."""
-    if not may_begin(buf, p, end, frame_cap):
+    if not may_begin(buf, p, end, frame_cap, channel_cap):
         return REJECT, 0, 0, versions
     if u16(buf, p + 6, end) > channel_cap:
         return REJECT, 0, 0, versions

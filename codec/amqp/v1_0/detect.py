@@ -77,7 +77,7 @@ def fields_end(buf, at, stop, definition, t):
 
 
 @kernel
-def may_begin(buf, p, end, frame_cap):
+def may_begin(buf, p, end, frame_cap, channel_cap):
     """Whether the highest octet of the size at `p`, the data offset and the type may be those of a frame."""
     if octet(buf, p) > frame_cap >> 24:
         return False
@@ -89,7 +89,7 @@ def may_begin(buf, p, end, frame_cap):
 @kernel
 def v1_0_frame(buf, p, end, t, versions, frame_cap, channel_cap):
     """Judge the bytes at `p` as one frame; see `codec.amqp.frame_search`."""
-    if p < end and not may_begin(buf, p, end, frame_cap):
+    if p < end and not may_begin(buf, p, end, frame_cap, channel_cap):
         return REJECT, 0, 0, versions
     size, doff = u32(buf, p, end), u8(buf, p + WORD, end)
     if size >= 0 and (size < FRAME_HEADER or size > frame_cap):
