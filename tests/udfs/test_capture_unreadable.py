@@ -111,6 +111,20 @@ def test_compression_is_known_by_content_not_by_name(tmp_path: Path, compression
     assert (account["compression"], account["byte_size"]) == (compression, path.stat().st_size)
 
 
+def test_zstd_may_begin_with_a_skippable_frame(tmp_path: Path) -> None:
+    """pzstd writes the compressed size of each frame in front of it: RFC 8878, section 3.1.2, magic 0x184D2A50."""
+    path = tmp_path / "parallel.pcap.zst"
+    data, parts = GOOD.read_bytes(), []
+    for part in (data[:1000], data[1000:]):
+        compressed = pa.compress(part, "zstd", asbytes=True)
+        parts += [struct.pack("<III", 0x184D2A50, 4, len(compressed)), compressed]
+    path.write_bytes(b"".join(parts))
+    runs = rows(TcpRunsReader, path)
+    assert [packet[1:] for packet in exploded(runs)] == [packet[1:] for packet in expected_packets(GOOD)]
+    (account,) = accounts(runs)
+    assert (account["compression"], account["error"]) == ("zstd", None)
+
+
 def test_expansion_without_end_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("udfs.source.reading.LIMITS", Limits(expansion_ratio=100, expansion_grace=64 * 1024))
     header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101)

@@ -33,6 +33,7 @@ class Compression:
 COMPRESSIONS = (
     Compression("gzip", b"\x1f\x8b", ("gz", "gzip")),
     Compression("zstd", b"\x28\xb5\x2f\xfd", ("zst", "zstd")),
+    Compression("zstd", b"\x50\x2a\x4d\x18", ()),  # of pzstd: a skippable frame (RFC 8878, section 3.1.2) comes first
     Compression("lz4", b"\x04\x22\x4d\x18", ("lz4",)),
 )
 COMPRESSED_SUFFIX = rf"\.({'|'.join(end for each in COMPRESSIONS for end in each.ends)})"
