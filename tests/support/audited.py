@@ -19,7 +19,6 @@ from wire import CLIENT, SERVER, write_capture
 import pipeline
 from pipeline import Tables, decoding
 from pipeline.audit.catalogue import catalogue
-from pipeline.audit.config import Config
 from pipeline.audit.contexts import prefilter, settlements
 from pipeline.schemas import FINDINGS
 from pipeline.tables.exchange import Local, Source
@@ -31,8 +30,6 @@ CASES = [
     *(case for version in OLDER for case in cases_spoken_in(version) if version in catalogue()[case.rule].versions),
 ]
 CAPTURE_CASES = capture_cases()
-# Lower than usual: cases need a tenth of the frames.
-THRESHOLDS = {"DL-12": {"limit": 100}}
 # A password, and a token, where everybody on the path can read them.
 IN_CLEAR = {"SEC-01", "SEC-14"}
 LOGINS = [(case.rule, case.breaks) for case in sec.CASES if case.rule in IN_CLEAR and isinstance(case.breaks, Talk)]
@@ -116,7 +113,7 @@ def audit(spark: SparkSession, folder: Path) -> None:
         # Talks are short: leave routine rows out of every stretch, and settlements that hit.
         patch.setattr(prefilter, "LONG", f"CASE WHEN connection_id IN ({shipped}) THEN {prefilter.LONG} ELSE 0 END")
         patch.setattr(settlements, "MANY", 0)
-        findings = pipeline.findings(tables, config=Config(THRESHOLDS))
+        findings = pipeline.findings(tables)
         assert findings.schema == FINDINGS
         findings.write.parquet(str(folder / "findings"))
 

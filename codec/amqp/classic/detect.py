@@ -55,8 +55,7 @@ def _defines_method(buf, start, stop, t, versions):
 
 @kernel
 def may_begin(buf, p, end, frame_cap, channel_cap):
-    """Whether the octets of a frame at `p` that need no table may be such, as far as they lie before `end`: its header
-    and its end octet."""
+    """Whether a frame may begin at `p`, by its header and its end octet, as far as they lie before `end`."""
     kind = octet(buf, p)
     if kind not in (METHOD_FRAME, HEADER_FRAME, BODY_FRAME, HEARTBEAT_FRAME):
         return False

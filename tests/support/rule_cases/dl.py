@@ -221,14 +221,14 @@ CASES = [
     Case(
         "DL-12",
         V,
-        breaks=delivered(consuming(prefetch=2000), *range(1, 102)),
-        conforms=delivered(consuming(prefetch=2000), *range(1, 101)),
-        evidence={"observed": 101, "expected": 100},
+        breaks=delivered(consuming(prefetch=2000), *range(1, 1002)),
+        conforms=delivered(consuming(prefetch=2000), *range(1, 1001)),
+        evidence={"observed": 1001, "expected": 1000},
     ),
     Case(
-        "DL-12", "0-10", breaks=consuming_0_10(101), conforms=consuming_0_10(100), evidence={"observed": 101}
+        "DL-12", "0-10", breaks=consuming_0_10(1001), conforms=consuming_0_10(1000), evidence={"observed": 1001}
     ),
-    Case("DL-12", "1.0", breaks=consuming_1_0(101), conforms=consuming_1_0(100), evidence={"observed": 101}),
+    Case("DL-12", "1.0", breaks=consuming_1_0(1001), conforms=consuming_1_0(1000), evidence={"observed": 1001}),
     Case("DL-13", V, breaks=waited(1830), conforms=waited(1770), evidence={"expected": 1800, "outcome": "acked"}),
     Case(
         "DL-14",
