@@ -174,6 +174,28 @@ def scripts() -> dict[str, Wire]:
     wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(REJECTED)))  # packet 15
     wire.add(CLIENT, moved(3, 1, payload=DECLARE))  # nobody answers
 
+    # Both commands take two transfers; so does the message.
+    wire = wires["commands in parts"] = sending()
+    wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
+    wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
+    wire.add(CLIENT, moved(0, 1, payload=DECLARE[:4], more=True) + moved(0, 1, payload=DECLARE[4:], first=False))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(DECLARED, b"T")))  # packet 10
+    whole = sections_of(b"abcdef")
+    wire.add(CLIENT, moved(1, payload=whole[:9], more=True, within=b"T"))
+    wire.add(CLIENT, moved(1, payload=whole[9:], first=False, within=b"T"))
+    wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(0x34, b"T", state(ACCEPTED))))
+    wire.add(CLIENT, moved(2, 1, payload=discharge()[:9], more=True))  # packet 14
+    wire.add(CLIENT, moved(2, 1, payload=discharge()[9:], first=False))
+    wire.add(SERVER, disposed(RECEIVES, 2, outcome=state(ACCEPTED)))  # packet 16
+
+    wire = wires["lost first part"] = sending()
+    whole = sections_of(b"a" * 90)
+    wire.lose(CLIENT, len(moved(0, payload=whole[:30], more=True)))
+    wire.add(CLIENT, moved(0, payload=whole[30:60], first=False, more=True))
+    wire.add(CLIENT, moved(0, payload=whole[60:], first=False))
+    give_up(wire, CLIENT)
+    wire.add(CLIENT, moved(1))
+
     # The attach of the coordinator's link came before the capture.
     wire = wires["known by the body"] = sending()
     wire.add(CLIENT, moved(0, 5, payload=DECLARE) + moved(1, 6) + moved(2))
@@ -341,6 +363,21 @@ def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(writ
     counts = ("mode", "published", "confirmed", "nacked", "unsettled")
     assert written.rows("channels", "coordinator", *counts) == [("tx", 1, 1, 0, 0)]
     assert written.rows("links", "coordinator", "name", "transfers") == [("l", 1), ("t", 3)]
+
+
+def test_commands_to_a_coordinator_may_take_several_transfers(written: Written) -> None:
+    rows = written.rows("messages", "commands in parts", "delivery_id", "outcome", "transaction")
+    assert rows == [(1, "confirmed", "committed")]
+    asked = methods(written, "commands in parts", "transaction_command", "reply_name", "reply_latency_ns")
+    # From their first transfers, packets 9 and 14, to packets 10 and 16.
+    assert [row for row in asked if row[0]] == [("declare", "disposition", 1000), ("discharge", "disposition", 2000)]
+    assert written.rows("connections", "commands in parts", "messages_published") == [(1,)]
+    assert written.rows("channels", "commands in parts", "published", "unsettled") == [(1, 0)]
+
+
+def test_the_rest_of_a_delivery_whose_first_transfer_is_lost_is_no_message(written: Written) -> None:
+    assert written.rows("messages", "lost first part", "delivery_id") == [(1,)]
+    assert written.rows("connections", "lost first part", "messages_published") == [(1,)]
 
 
 def test_copies_are_browsed(written: Written) -> None:

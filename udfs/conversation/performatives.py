@@ -170,7 +170,7 @@ class Performatives:
         whole = pc.binary_join_element_wise(*(part.fill_null("") for part in parts), " ")
         key = self.texts.of(pc.if_else(pa.array(on_branch), whole, hexed(named)))
         result = np.where(operation.numbers("fail", NONE) == 1, semantics.ROLLS_BACK, semantics.COMMITS)
-        return key, np.where(discharges & begins, result, ends)
+        return key, np.where(discharges, result, ends)
 
     def _outcomes(self, state: Fields, states: Integers, sender: Integers) -> tuple[Integers, Integers, Integers]:
         """Of settlements: the outcome, the side whose messages are settled, and whether the outcome is final.

@@ -25,6 +25,7 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from codec.compiler.limits import LIMITS
@@ -77,7 +78,7 @@ class Conversation:
         self._channel_tracker, self._sessions = ChannelTracker(keep), SessionTracker(keep)
         self._schemas = {name: arrow_schema(schema) for name, schema in config.schemas.items()}
         self._contents = [Contents(family, self._schemas["messages"], config.payload) for family in FAMILIES]
-        self._messages, self._requests = Waiting("first_frame_no"), Waiting("frame_no")
+        self._messages, self._requests = Waiting("first_frame_no"), Waiting("content_frame_no", "frame_no")
         self._returns = Returns()
         self._open_ids = NO_CONNECTIONS  # connections that may have more frames, in order
         self._events = [np.zeros(0, EVENT)]
@@ -270,7 +271,8 @@ class Conversation:
 def with_replies(rows: pa.RecordBatch, replies: pa.Table) -> pa.RecordBatch:
     """Rows of table methods with the replies to them."""
     index = Index(numbers_of(replies["connection_id"]), numbers_of(replies["frame_no"]))
-    at = index.find(numbers_of(rows["connection_id"]), numbers_of(rows["frame_no"]))
+    # A command to a transaction coordinator may take several transfers: the first one is answered.
+    at = index.find(numbers_of(rows["connection_id"]), _first_there(rows, "content_frame_no", "frame_no"))
     return changed(rows, {name: picked(replies[name], at) for name in REPLY})
 
 
@@ -278,10 +280,15 @@ def with_replies(rows: pa.RecordBatch, replies: pa.Table) -> pa.RecordBatch:
 MEMORY_BYTES = 48 << 20
 
 
-class Waiting:
-    """Rows of one table, each known by its connection and the frame in column `frame`."""
+def _first_there(rows: pa.RecordBatch, *names: str) -> Integers:
+    """The first of these columns that has a value."""
+    return numbers_of(pc.coalesce(*(rows[name] for name in names)))
 
-    def __init__(self, frame: str) -> None:
+
+class Waiting:
+    """Rows of one table, each known by its connection and the frame in the first of columns `frame` with a value."""
+
+    def __init__(self, *frame: str) -> None:
         self._frame = frame
         self._rows = Spool(MEMORY_BYTES)
         self.bytes = 0  # of those that came since the last `release`
@@ -303,7 +310,7 @@ class Waiting:
         rows, self._rows = self._rows, Spool(MEMORY_BYTES)
         self.bytes = self.left = 0
         for batch in rows.drain():
-            stays = outstanding.among(numbers_of(batch["connection_id"]), numbers_of(batch[self._frame]))
+            stays = outstanding.among(numbers_of(batch["connection_id"]), _first_there(batch, *self._frame))
             if stays.any():
                 kept = batch.take(places_where(stays))
                 self._rows.add(kept)

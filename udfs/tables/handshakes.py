@@ -171,13 +171,13 @@ def frame_counts(frames: pa.RecordBatch) -> pa.RecordBatch:
     connections = numbers_of(frames["connection_id"])
     starts = np.flatnonzero(np.diff(connections, prepend=connections[:1] - 1))
     columns = {"connection_id": connections[starts]}
-    for name, holds in _measured(frames).items():
-        columns[name] = np.add.reduceat(holds.astype(np.int64), starts)
+    for name, adds in _measured(frames).items():
+        columns[name] = np.add.reduceat(adds.astype(np.int64), starts)
     return pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in COUNTED.names], names=COUNTED.names)
 
 
-def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
-    """The frames that count, by measure."""
+def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[Any]]:
+    """What each frame adds to each measure."""
     kind, name = frames["frame_type"], frames["name"]
     kinds = {
         "frames": ~is_among(kind, *roles.SPANS, roles.HEADER) & is_there(kind),
@@ -185,13 +185,13 @@ def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
         "heartbeats": is_among(kind, *roles.BEAT_FRAMES) | is_among(name, *roles.BEAT_METHODS),
     }
     sides = {side: is_among(frames["sender"], side) for side in SIDES}
-    # A message of 1.0 may take several transfers; the first of them counts.
+    # A message of 1.0 may take several transfers; the first of them counts. The last one tells that it is a command.
     contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
-    moves = is_among(name, *roles.TRANSFERS) & ((contents == numbers) | ~is_there(frames["content_frame_no"]))
-    moves &= ~is_there(transaction_commands(frames))
+    begins = is_among(name, *roles.TRANSFERS) & is_there(frames["content_frame_no"]) & (contents == numbers)
+    moves = begins.astype(np.int64) - is_there(transaction_commands(frames))
     return {
         **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},
-        "published": is_among(name, *roles.PUBLISHING) | (moves & sides["client"]),
-        "delivered": is_among(name, *roles.DELIVERING) | (moves & sides["server"]),
+        "published": is_among(name, *roles.PUBLISHING) + moves * sides["client"],
+        "delivered": is_among(name, *roles.DELIVERING) + moves * sides["server"],
         "headers": is_among(kind, roles.HEADER),
     }

@@ -146,12 +146,13 @@ def _row(s, roles, rows, i):
         refusal.connection = rows.connection_id[i]
         refusal.session = place
         refusal.command_id = rows.number[i]
-    if rows.ends[i] and rows.number[i] == NONE:
+    continues = role.transfers and not begins
+    if rows.ends[i] and (rows.content_frame_no[i] if continues else rows.number[i]) == NONE:
         s.numbers[HIDDEN_SERVER] += 1  # nothing tells which answer is the one to it
     elif rows.ends[i]:
         if not role.transfers:
             open_delivery(s, rows, i, place * MAPS + rows.sender[i])
-        request_tx_end(s, rows, i, place, key)
+        request_tx_end(s, rows, i, role, place, key)
 
 
 @kernel

@@ -155,12 +155,12 @@ def settle_ranges(s, rows, i, role, place, key):
 
 
 @kernel
-def request_tx_end(s, rows, i, place, key):
+def request_tx_end(s, rows, i, role, place, key):
     """Row `i` requests the end of transaction `key`; the other side answers as to a message."""
     tx_end = s.tx_ends.rows[new_record(s.tx_ends)]
     tx_end.connection = rows.connection_id[i]
     tx_end.map_no = place * MAPS + rows.sender[i]
-    tx_end.frame_no = rows.frame_no[i]
+    tx_end.frame_no = rows.content_frame_no[i] if role.transfers else rows.frame_no[i]
     tx_end.ts_ns = rows.ts_ns[i]
     tx_end.key = key
     tx_end.result = rows.ends[i]
