@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.arguments import add_tables, moment, output_file, tables_directory, write_text
 from jobs.console import print_result, print_status, step
-from jobs.decode import start
+from jobs.decode import import_for_connect, start
 from jobs.running import FOUND, OK, UNREADABLE, UsageError, cause, run_interruptibly, run_standalone
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = check_inputs(arguments)
     source = open_tables(arguments.tables)
     byte_size = tables_size(source, arguments)
+    import_for_connect()
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(import_modules)
         spark = run_interruptibly(lambda: start(byte_size * DECODE_FACTOR))

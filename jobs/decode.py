@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -221,6 +222,12 @@ def import_modules() -> None:
     from udfs.source import sources  # noqa: F401
 
 
+def import_for_connect() -> None:
+    """Import pandas if Spark Connect will need it; imports in two threads at once may fail."""
+    if "SPARK_REMOTE" in os.environ:
+        importlib.import_module("pandas")
+
+
 def start(byte_size: int = 0) -> SparkSession:
     """A Spark session for `byte_size` bytes of captures or tables."""
     with step("starting Spark", "Spark started"):
@@ -231,6 +238,7 @@ def start_quietly(byte_size: int = 0) -> SparkSession:
     """The same, without status lines."""
     from udfs.arrow.imports import without_pandas
 
+    import_for_connect()
     with without_pandas():
         import pyspark.testing.utils  # noqa: F401  (pyspark imports it with the first call to the JVM)
 

@@ -45,6 +45,14 @@ import pyspark.testing.utils
 print(*sorted({"numba", "pandas"} & set(sys.modules)))
 """
 
+# The same over Spark Connect, which is not started either.
+CONNECTING = f"""
+import os
+os.environ["SPARK_REMOTE"] = "local[1]"
+{STARTING}
+from pyspark.sql.connect.functions import expr
+"""
+
 # What the worker of a job does: it reads captures, sorts their runs, and writes tables. Prints the kernels it compiles.
 DECODING = """
 import json, sys
@@ -83,6 +91,11 @@ def test_planning_loads_neither_a_compiler_nor_pandas() -> None:
 
 def test_a_nightly_starts_spark_without_pandas(tmp_path: Path) -> None:
     assert python(STARTING, tmp_path / "tables", tmp_path / "audit.html") == "\n"
+
+
+def test_over_connect_spark_starts_with_pandas_which_it_requires(tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+    assert python(CONNECTING, tmp_path / "tables", tmp_path / "audit.html") == "pandas\n"
 
 
 def test_few_bytes_are_one_task(tmp_path: Path) -> None:
