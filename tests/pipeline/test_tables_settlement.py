@@ -317,6 +317,28 @@ def channel_whose_second_open_is_lost() -> Script:
     return script
 
 
+def tx_refused_in_confirm_mode() -> Script:
+    """RabbitMQ: 406, "cannot switch from confirm to tx mode". The confirm was sent before it read the tx.select."""
+    script = confirming()
+    script.publish()  # 5
+    script.publish()  # 8
+    script.client("tx.select")  # 11
+    script.server("basic.ack", delivery_tag=1, multiple=False)  # 12
+    script.server("channel.close", reply_code=406, reply_text="cannot switch from confirm to tx mode")
+    script.client("channel.close-ok")
+    return script
+
+
+def confirms_refused_in_tx_mode() -> Script:
+    script = Script().open()
+    script.asks("tx.select")  # 3
+    script.client("confirm.select", no_wait=False)  # 5
+    script.publish()  # 6: not numbered
+    script.server("channel.close", reply_code=406, reply_text="cannot switch from tx to confirm mode")
+    script.client("channel.close-ok")
+    return script
+
+
 SCRIPTS = (
     cancelled_with_open_deliveries, closed_with_open_deliveries, immediate_without_a_consumer, acks_of_one_and_of_many,
     ack_of_all_so_far, tag_beyond_the_deliveries, direct_replies_between, refusals, recover,
@@ -326,6 +348,7 @@ SCRIPTS = (
     tags_begin_anew_in_a_new_life, confirms, select_again,
     publishes_may_be_lost, return_in_confirm_mode, nearest_equal_publish_is_returned, transactions,
     ack_rolled_back_then_committed, commit_without_answer, commit_may_be_lost, channel_whose_second_open_is_lost,
+    tx_refused_in_confirm_mode, confirms_refused_in_tx_mode,
 )  # fmt: skip
 
 
@@ -368,6 +391,8 @@ OUTCOMES: dict[str, list[tuple[int, str, int | None]]] = {
     ],
     "ack_rolled_back_then_committed": [(6, "acked", 17), (10, "unsettled", None)],
     "channel_whose_second_open_is_lost": [(5, "unsettled", None), (14, "acked", 17)],
+    "tx_refused_in_confirm_mode": [(5, "confirmed", 12), (8, "unsettled", None)],
+    "confirms_refused_in_tx_mode": [(6, "unknown", None)],
     "commit_may_be_lost": [(5, "unknown", None), (9, "unknown", None), (14, "unknown", None)],
 }  # fmt: skip
 
@@ -426,7 +451,13 @@ def test_channel_counts_what_became_of_its_messages(read: Read) -> None:
     assert read.one("channels", "return_in_confirm_mode", *counted) == (2, 0, 1, 2, 0, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("script", "mode"), [("confirms", "confirm"), ("transactions", "tx"), ("refusals", "none")])
+@pytest.mark.parametrize(
+    ("script", "mode"),
+    [
+        ("confirms", "confirm"), ("transactions", "tx"), ("refusals", "none"), ("tx_refused_in_confirm_mode", "confirm"),
+        ("confirms_refused_in_tx_mode", "tx"),
+    ],
+)  # fmt: skip
 def test_mode_of_the_channel(read: Read, script: str, mode: str) -> None:
     assert read.one("channels", script, "mode") == (mode,)
 

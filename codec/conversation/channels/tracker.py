@@ -131,11 +131,21 @@ def _prove_mode(slot, mode):
 
 
 @kernel
+def _has_mode(s, slot):
+    """Whether a channel cannot get another mode: brokers refuse tx.select in confirm mode and the reverse. After a loss
+    of the client it may be another incarnation."""
+    losses = s.numbers[LOSSES_CLIENT]
+    return (slot.mode == CONFIRM and slot.confirm_losses == losses) or (slot.mode == TX and slot.tx_losses == losses)
+
+
+@kernel
 def _state_changes(s, rows, i, role, slot):
     """Apply what row `i` changes of its channel."""
     numbers = s.numbers
-    if role.mode:
+    if role.mode and (role.mode == slot.mode or not _has_mode(s, slot)):
         slot.mode = role.mode
+        if role.mode == TX:
+            keep_since_loss(s, slot)
         if role.mode == CONFIRM and slot.confirm_from == NONE:
             slot.confirm_from = slot.published
             slot.confirm_losses = numbers[LOSSES_CLIENT]
