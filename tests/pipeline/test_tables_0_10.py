@@ -202,6 +202,17 @@ def flow(value: int, unit: int = 0) -> bytes:
     return control("message.flow", destination="d", unit=unit, value=value)
 
 
+def in_frames(kind: int, payload: bytes, cuts: tuple[int, ...], channel: int = 1, last: int = LAST_SEGMENT) -> bytes:
+    """A control (0) or command (1) whose segment takes several frames, which begin at `cuts`."""
+    ends = [0, *cuts, len(payload)]
+    flags = [FIRST_SEGMENT | last] * (len(ends) - 1)
+    flags[0] |= FIRST_FRAME
+    flags[-1] |= LAST_FRAME
+    return b"".join(
+        frame(kind, payload[start:end], channel, flag) for start, end, flag in zip(ends, ends[1:], flags, strict=False)
+    )
+
+
 OCTETS, NO_LIMIT = 1, 2**32 - 1  # unit and value of message.flow
 # Header and body of `transfer`: all but the headers of its three frames, and the payload of the first.
 OCTETS_OF_TRANSFER = len(transfer("d")) - len(segment("message.transfer", {"destination": "d", "accept-mode": 0})) - 36
@@ -271,6 +282,22 @@ def scripts() -> dict[str, Wire]:
     wire = wires["open transaction"] = subscribed(opened(), "q")
     wire.add(SERVER, transfer("d"))
     wire.add(CLIENT, control("tx.select") + control("message.accept", transfers=[(0, 0)]))
+
+    # Segments may be cut anywhere: after the code of the class, after that of the command, inside of arguments.
+    wire = wires["in frames"] = Wire()
+    attach = segment("session.attach", {"name": b"long name"})
+    wire.add(CLIENT, b"AMQP\x01\x01\x00\x0a" + in_frames(0, attach, (2, 7)) + point(0))
+    wire.add(SERVER, b"AMQP\x01\x01\x00\x0a" + control("session.attached", name=b"long name"))
+    wire.add(CLIENT, control("tx.select"))
+    for cuts in ((1, 3, 5), (2,), (6,)):
+        moved = segment("message.transfer", {"destination": "amq.direct"})
+        wire.add(CLIENT, in_frames(1, moved, cuts, last=0) + frame(3, b"x", 1, LAST_SEGMENT | 3))
+    wire.add(CLIENT, in_frames(1, segment("tx.commit", {}), (2,)))
+    wire.add(SERVER, control("session.completed", commands=[(0, 4)]))
+    refused = segment("execution.exception", {"error-code": 404, "command-id": 5, "description": "no queue"})
+    wire.add(SERVER, in_frames(1, refused, (2, 9)))
+    closed = segment("connection.close", {"reply-code": 320, "reply-text": "stopped"})
+    wire.add(SERVER, in_frames(0, closed, (2, 5), channel=0))
 
     # Of credit, commands one packet after the other: the client's subscribe is packet 5.
     wire = wires["window"] = subscribed(opened(), "q")
@@ -399,6 +426,17 @@ def test_nothing_has_a_default_where_its_values_are_not_all_captured(written: Wr
 def test_a_rejected_publish_that_had_no_route_was_returned(written: Written) -> None:
     assert written.rows("messages", "unroutable", "outcome", "mandatory") == [("returned", True), ("rejected", True)]
     assert written.rows("channels", "unroutable", "returned", "nacked") == [(1, 1)]
+
+
+def test_commands_may_take_several_frames(written: Written) -> None:
+    script = "in frames"
+    columns = ("exchange", "delivery_id", "complete", "outcome", "transaction")
+    expected = [("amq.direct", number, True, "confirmed", "committed") for number in (1, 2, 3)]
+    assert written.rows("messages", script, *columns) == expected
+    of_session = ("channel_life", "session_name", "mode", "close_code", "close_text")
+    assert written.rows("channels", script, *of_session) == [(1, "long name", "tx", 404, "no queue")]
+    of_connection = ("messages_published", "close_initiator", "close_code", "close_text")
+    assert written.rows("connections", script, *of_connection) == [(3, "server", 320, "stopped")]
 
 
 def test_an_accept_in_a_transaction_without_end_settles_nothing(written: Written) -> None:

@@ -454,10 +454,13 @@ def test_channel_counts_what_became_of_its_messages(read: Read) -> None:
 @pytest.mark.parametrize(
     ("script", "mode"),
     [
-        ("confirms", "confirm"), ("transactions", "tx"), ("refusals", "none"), ("tx_refused_in_confirm_mode", "confirm"),
+        ("confirms", "confirm"),
+        ("transactions", "tx"),
+        ("refusals", "none"),
+        ("tx_refused_in_confirm_mode", "confirm"),
         ("confirms_refused_in_tx_mode", "tx"),
     ],
-)  # fmt: skip
+)
 def test_mode_of_the_channel(read: Read, script: str, mode: str) -> None:
     assert read.one("channels", script, "mode") == (mode,)
 

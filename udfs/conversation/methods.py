@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from codec.amqp.notes import CAPTURED_LATE, PEER_LATE
-from codec.conversation.sessions.semantics import NAMES, SETTLES, VERSIONS
+from codec.conversation.sessions.semantics import IN_SEGMENTS, NAMES, SETTLES, VERSIONS
 from codec.sides import SIDES
 from udfs import roles
 from udfs.arrow.fields import Fields, fields, inside, values_of
@@ -146,7 +146,7 @@ def performative_frames(frames: pa.RecordBatch) -> tuple[pa.Int64Array, dict[str
     named = np.zeros(len(is_lost), bool)
     if of_version.any():
         hides = is_lost | _partial_settlements(frames)
-        named = is_among(frames["name"], *NAMES) & is_there(frames["channel"])
+        named = is_among(frames["name"], *NAMES) & is_there(frames["channel"]) & ~unfinished(frames)
     # A loss without a version counts if other frames of the connection have one.
     at = np.flatnonzero((of_version & (named | hides)) | (~is_there(frames["version"]) & is_lost))
     marks = {
@@ -156,6 +156,12 @@ def performative_frames(frames: pa.RecordBatch) -> tuple[pa.Int64Array, dict[str
         "late": is_noted(frames["notes"], CAPTURED_LATE),
     }
     return pa.array(at), {name: fixed(mark[at].astype(np.int64)) for name, mark in marks.items()}
+
+
+def unfinished(frames: pa.RecordBatch) -> Flags:
+    """True for frames of controls and commands of 0-10 that continue in the next frame, which has the arguments."""
+    begun = is_among(frames["version"], *IN_SEGMENTS) & is_among(frames["frame_type"], *roles.METHOD_FRAMES)
+    return begun & is_among(frames["status"], "ok") & ~is_there(frames["arguments"])
 
 
 def _partial_settlements(frames: pa.RecordBatch) -> Flags:

@@ -63,6 +63,9 @@ class Performatives:
         frames, arguments = self.frames, self.arguments
         name, sender = self.names, is_among(frames["sender"], SIDES[1]).astype(np.int64)
         content, frame_no = integers(frames["content_frame_no"], null=NONE), integers(frames["frame_no"])
+        # Its last frame has the arguments of a transfer of 0-10, its first one the message.
+        carries = self._named("transfers") & is_among(frames["version"], *semantics.IN_SEGMENTS) & (content != NONE)
+        frame_no = fixed(np.where(carries, content, frame_no))
         begins = self._named("transfers") & (content == frame_no)
         source = Fields(arguments.inside("source"), SOURCE, ("default_outcome", "filter"))
         target = Fields(arguments.inside("target"), TERMINUS)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import LongType, StructField, StructType
 
+from codec.conversation.sessions.semantics import IN_SEGMENTS
 from codec.sides import SIDES
 from codec.variant.reading import ABSENT, NUMBER, TEXT
 from udfs import roles
@@ -24,7 +25,7 @@ from udfs.arrow.fields import TYPES, Fields, Values, inside, read_as, values_of
 from udfs.arrow.rows import is_among, is_there, numbered, numbers_of, picked, places_where
 from udfs.arrow.types import VARIANT, nulls
 from udfs.attributes import ATTRIBUTES, ArgumentPath
-from udfs.conversation.methods import transaction_commands
+from udfs.conversation.methods import transaction_commands, unfinished
 
 INT64 = np.iinfo(np.int64)
 
@@ -44,6 +45,7 @@ SPEAKS = tuple(
 def handshake_frames(frames: pa.RecordBatch) -> pa.Int64Array:
     """The places of frames with attributes."""
     named, of_type = is_among(frames["name"], *SPEAKS), is_among(frames["frame_type"], *SPEAKS)
+    named &= ~unfinished(frames)
     return places_where(named | (of_type & ~is_there(frames["name"])))
 
 
@@ -186,8 +188,10 @@ def _measured(frames: pa.RecordBatch) -> Mapping[str, NDArray[Any]]:
     }
     sides = {side: is_among(frames["sender"], side) for side in SIDES}
     # A message of 1.0 may take several transfers; the first of them counts. The last one tells that it is a command.
+    # A transfer of 0-10 may take several frames; the last of them counts.
     contents, numbers = (numbers_of(frames[column]) for column in ("content_frame_no", "frame_no"))
-    begins = is_among(name, *roles.TRANSFERS) & is_there(frames["content_frame_no"]) & (contents == numbers)
+    begins = is_among(name, *roles.TRANSFERS) & is_there(frames["content_frame_no"]) & ~unfinished(frames)
+    begins &= (contents == numbers) | is_among(frames["version"], *IN_SEGMENTS)
     moves = begins.astype(np.int64) - is_there(transaction_commands(frames))
     return {
         **{f"{side}_{of}": kinds[of] & sides[side] for of in KINDS for side in SIDES},

@@ -59,6 +59,7 @@ COORDINATOR, TRANSACTIONAL, DISCHARGE = "coordinator", "transactional-state", "d
 COORDINATES = ("declare", "discharge")  # what is asked of a transaction coordinator (4.5.3, 4.5.4)
 
 # ---- 0-10 -----------------------------------------------------------------------------------------------------------
+IN_SEGMENTS = ("0-10",)  # versions in which a control or command may take several frames
 NO_ACCEPT = 1  # accept-mode none
 ACQUIRE_MODES = ("pre-acquired", "not-acquired")
 NOT_ACQUIRED = 1  # acquire-mode: the message stays in its queue
