@@ -53,7 +53,7 @@ PUBLISHING, DELIVERING = (
     tuple(name for name, operation in OPERATIONS.items() if operation in operations)
     for operations in (("publish",), DELIVERIES)
 )
-BODY_FRAMES = ("body", "oob-body")
+BODY_FRAMES, HEADER_FRAMES = ("body", "oob-body"), ("header", "oob-header")
 TRANSFERS = ("transfer", "message.transfer")  # by the client a publish, by the server a delivery
 OPENS_LINK = {"basic.consume": "consumer"}
 CLOSES_LINK = ("basic.cancel",)
@@ -151,7 +151,8 @@ ANSWERED_IN_PRACTICE = {"basic.recover": ("basic.recover-ok",)}
 
 @lru_cache
 def replies() -> dict[str, tuple[str, ...]]:
-    """Request -> its possible replies, of the classic family, from the fact tables of its versions."""
+    """Request -> its possible replies, of the classic family, from the fact tables of its versions. A reply is no request,
+    although file.open-ok is to be followed by file.stage."""
     found: dict[str, set[str]] = {name: set(answers) for name, answers in ANSWERED_IN_PRACTICE.items()}
     for version in CLASSIC_VERSIONS:
         for class_ in fact_table(version)["classes"]:
@@ -159,7 +160,8 @@ def replies() -> dict[str, tuple[str, ...]]:
                 answers = {f"{class_['name']}.{answer}" for answer in method["responses"]}
                 if answers:
                     found.setdefault(f"{class_['name']}.{method['name']}", set()).update(answers)
-    return {name: tuple(sorted(answers)) for name, answers in sorted(found.items())}
+    answers_to_others = set().union(*found.values())
+    return {name: tuple(sorted(answers)) for name, answers in sorted(found.items()) if name not in answers_to_others}
 
 
 @lru_cache

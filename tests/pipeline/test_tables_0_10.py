@@ -299,6 +299,21 @@ def scripts() -> dict[str, Wire]:
     closed = segment("connection.close", {"reply-code": 320, "reply-text": "stopped"})
     wire.add(SERVER, in_frames(0, closed, (2, 5), channel=0))
 
+    # xa-status of the commits: 4 heurcom, 5 heurrb, 6 heurmix (0-10 specification, dtx.commit).
+    wire = wires["heuristics"] = opened()
+    wire.add(CLIENT, control("dtx.select"))
+    for number, status in enumerate((4, 5, 6)):
+        branch = {"xid": {"format": 0, "global-id": bytes([status]), "branch-id": b""}}
+        wire.add(CLIENT, control("dtx.start", **branch) + transfer("amq.direct") + control("dtx.end", **branch))
+        wire.add(CLIENT, control("dtx.commit", **branch))
+        result = ("dtx.xa-result", {"status": status})
+        wire.add(SERVER, control("execution.result", command_id=4 + 4 * number, value=result))
+    wire.add(SERVER, control("session.completed", commands=[(0, 12)]))
+
+    stated = header(("message.message-properties", {"content-length": 3}))
+    wire = wires["no body"] = opened()
+    wire.add(CLIENT, frame(1, alone, 1, FIRST_SEGMENT | 3) + frame(2, stated, 1, LAST_SEGMENT | 3))
+
     # Of credit, commands one packet after the other: the client's subscribe is packet 5.
     wire = wires["window"] = subscribed(opened(), "q")
     wire.add(CLIENT, flow(2))  # no octets yet
@@ -437,6 +452,14 @@ def test_commands_may_take_several_frames(written: Written) -> None:
     assert written.rows("channels", script, *of_session) == [(1, "long name", "tx", 404, "no queue")]
     of_connection = ("messages_published", "close_initiator", "close_code", "close_text")
     assert written.rows("connections", script, *of_connection) == [(3, "server", 320, "stopped")]
+
+
+def test_a_branch_may_end_by_a_decision_of_the_broker(written: Written) -> None:
+    assert written.rows("messages", "heuristics", "transaction") == [("committed",), ("rolled-back",), (None,)]
+
+
+def test_a_body_that_is_not_there_was_not_seen_whatever_its_size_should_be(written: Written) -> None:
+    assert written.rows("messages", "no body", "body_size", "body_seen", "complete") == [(3, 0, True)]
 
 
 def test_an_accept_in_a_transaction_without_end_settles_nothing(written: Written) -> None:

@@ -41,7 +41,7 @@ from udfs.conversation.properties import ONLY_DERIVED_FROM, derived
 from udfs.conversation.properties import properties as read_properties
 from udfs.conversation.session_rows import BEGUN_MESSAGES as OF_SESSIONS
 from udfs.decode.frame_rows import ARROW_DECODED
-from udfs.roles import BODY_FRAMES, READ_ARGUMENTS
+from udfs.roles import BODY_FRAMES, HEADER_FRAMES, READ_ARGUMENTS
 
 # Columns of frames that are stored until their message is complete, beside the arguments of the method.
 FRAME_COLUMNS = (
@@ -181,7 +181,9 @@ class Contents:
         seen = groups.sums(np.where(groups.is_body, groups.numbers("payload_size"), 0))[chosen]
         with_body = groups.first_where(groups.is_body & groups.valid("payload_size"))[chosen] >= 0
         declared = groups.picked("body_size", header_at)
-        assumed = pc.if_else(complete, pc.coalesce(declared, 0), 0)
+        # Only in 1.0 the frame that states the size of the body also carries it.
+        of_1_0 = pa.array(~is_among(groups.picked("frame_type", header_at), *HEADER_FRAMES))
+        assumed = pc.if_else(pc.and_(complete, of_1_0), pc.coalesce(declared, 0), 0)
         body_seen = pc.if_else(pa.array(with_body), pa.array(seen), assumed)
         declared = pc.coalesce(declared, found.get("content_length", declared))
         # Properties that a complete content leaves out have their defaults.

@@ -189,9 +189,10 @@ class Performatives:
         unroutable = self._named("may_return") & (sender == 1)
         unroutable &= np.isin(arguments.numbers("code", NONE), semantics.UNROUTABLE)
         status = Fields(arguments.inside("value"), {"status": "int"}).numbers("status", null=semantics.SUCCESS)
-        failed = self._named("reports_status") & (status != semantics.SUCCESS)
         outcome = np.where(unroutable, semantics.OUTCOMES.index("returned") + 1, outcome)
-        outcome = np.where(failed, semantics.OUTCOMES.index("nacked") + 1, outcome)
+        for failed, name in semantics.FAILED_STATUS.items():
+            fails = self._named("reports_status") & (status == failed)
+            outcome = np.where(fails, semantics.OUTCOMES.index(name) + 1, outcome)
         about = np.where(disposes, np.select([role == 1, role == 0], [1 - sender, sender], NONE), 1 - sender)
         return outcome, about, np.where(disposes, arguments.numbers("settled", null=0), outcome != 0)
 

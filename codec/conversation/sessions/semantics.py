@@ -66,7 +66,9 @@ NOT_ACQUIRED = 1  # acquire-mode: the message stays in its queue
 FLOW_MODES = ("credit", "window")
 DEFAULT_FLOW_MODE = FLOW_MODES.index("window")  # message.subscribe, rule default-flow-mode
 UNROUTABLE = (1, 2)  # reject codes unroutable, immediate: what a return says in the classic family
-SUCCESS = 0  # dtx.xa-status of an execution.result
+SUCCESS = 0
+# dtx.xa-status of an execution.result -> outcome of its command: rolled back, or it may have been, partly; else done.
+FAILED_STATUS = {1: "nacked", 2: "nacked", 3: "unknown", 5: "nacked", 6: "unknown"}
 COUNTS_OCTETS, OCTETS_OF = ("0-10",), ("header", "body")  # where credit has octets: payloads of these frames
 COMMITS, ROLLS_BACK = 1, 2
 
