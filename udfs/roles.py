@@ -151,8 +151,8 @@ ANSWERED_IN_PRACTICE = {"basic.recover": ("basic.recover-ok",)}
 
 @lru_cache
 def replies() -> dict[str, tuple[str, ...]]:
-    """Request -> its possible replies, of the classic family, from the fact tables of its versions. A reply is no request,
-    although file.open-ok is to be followed by file.stage."""
+    """Request -> its possible replies, of the classic family, from the fact tables of its versions. A reply is not a
+    request, although file.open-ok is to be followed by file.stage."""
     found: dict[str, set[str]] = {name: set(answers) for name, answers in ANSWERED_IN_PRACTICE.items()}
     for version in CLASSIC_VERSIONS:
         for class_ in fact_table(version)["classes"]:

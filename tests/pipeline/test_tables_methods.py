@@ -89,9 +89,21 @@ def recovered() -> Script:
     return script
 
 
+def both_stage_files() -> Script:
+    """0-8, class file: each side opens, and stages what the other is ready for."""
+    script = Script("0-8").open()
+    script.client("file.open", identifier="a")  # 3
+    script.server("file.open-ok")
+    script.content("client", "file.stage", b"hello")  # 5
+    script.server("file.open", identifier="b")  # 8
+    script.client("file.open-ok")
+    script.content("server", "file.stage", b"hello")
+    return script
+
+
 SCRIPTS = (
     pipelined_gets, reply_without_request, loss_between, hole_inside_a_frame, no_wait, both_ask, two_lives,
-    two_channels, recovered,
+    two_channels, recovered, both_stage_files,
 )  # fmt: skip
 
 
@@ -117,6 +129,7 @@ def pairs(read: Read, script: str) -> dict[int, int]:
         ("two_lives", {1: 2, 4: 5, 6: 7, 8: 9}),
         ("two_channels", {1: 2, 3: 4, 5: 8, 6: 7}),
         ("recovered", {1: 2, 3: 4}),
+        ("both_stage_files", {1: 2, 3: 4, 8: 9}),
     ],
 )
 def test_requests_are_answered_in_the_order_they_were_asked(read: Read, script: str, expected: dict[int, int]) -> None:
