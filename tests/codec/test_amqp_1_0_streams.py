@@ -21,9 +21,11 @@ HEADER, TLS_HEADER, SASL_HEADER = (b"AMQP" + octets for octets in (b"\0\1\0\0", 
 
 
 def transfer(
-    handle: int, payload: bytes, number: int | None = 0, channel: int = 0, more: bool = False, aborted: bool = False
-) -> bytes:
-    fields = [proton.uint(handle), None if number is None else proton.uint(number), b"t", None, None, more]
+    handle: int, payload: bytes, number: int | None = 0, channel: int = 0, more: bool = False, aborted: bool = False,
+    message_format: int | None = None,
+) -> bytes:  # fmt: skip
+    form = None if message_format is None else proton.uint(message_format)
+    fields = [proton.uint(handle), None if number is None else proton.uint(number), b"t", form, None, more]
     fields += [None, None, None, aborted]
     return frame(performative(0x14, *fields) + payload, channel)
 
@@ -254,6 +256,24 @@ def test_an_operation_of_a_coordinator_over_two_transfers() -> None:
     rows, _ = stream(transfer(0, discharge[:8], more=True), transfer(0, discharge[8:]))
     assert rows[1]["properties"] == {"body": {"type": "discharge", "txn_id": b"t", "fail": True}, "body_kind": "value"}
     assert rows[1]["digest"] == hashlib.sha256(discharge[3:]).hexdigest()
+
+
+@pytest.mark.parametrize("payload", [b"\x01\x02\x03 anything", b"\0\1", b"", b"\0\x53\x75 no section", b"z" * 9000])
+def test_a_message_of_another_format_is_what_its_transfers_carry(payload: bytes) -> None:
+    """Only format 0 has the sections of the specification (2.8.11)."""
+    half = len(payload) // 2 + 1
+    parts = (payload[:half], payload[half:])
+    frames = transfer(0, payload, 0, message_format=1 << 8)
+    frames += transfer(0, parts[0], 1, more=True, message_format=1 << 8) + transfer(0, parts[1], None)
+    rows, _ = stream(OPEN, frames)
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    expected = (hashlib.sha256(payload).hexdigest(), len(payload), None)
+    assert [(row["digest"], row["body_size"], row["properties"]) for row in (rows[1], rows[3])] == [expected] * 2
+
+
+def test_a_message_of_another_format_may_have_sections() -> None:
+    rows, _ = stream(OPEN, transfer(0, sections_of(b"abc"), message_format=0x80013700))
+    assert rows[1]["digest"] == hashlib.sha256(b"abc").hexdigest()
 
 
 def test_an_aborted_delivery_has_no_digest_and_ends() -> None:

@@ -5,14 +5,14 @@ each has a slot (`codec.amqp.v1_0.delivery_slots`), and its sections are parsed 
 completes the delivery has the sections around the body, and the digest of the contents of the body: the octets of all
 data sections, or the encoded values of all sequence sections, or the encoded value, without the descriptor (the
 encoding of the sections may change from hop to hop, the contents may not). A message without a body has the digest of
-no octets. Cost: linear in the octets.
+no octets. A message of another format that does not begin with a section is all body. Cost: linear in the octets.
 """
 
 from __future__ import annotations
 
 from codec.amqp import rows as R
 from codec.amqp.v1_0 import tables as T
-from codec.amqp.v1_0.constructors import MORE, is_operation, section_head
+from codec.amqp.v1_0.constructors import MORE, NO_HEAD, is_operation, section_head
 from codec.amqp.v1_0.delivery_slots import BLOCK, HEAD, IN_PLACE, SLOTS, claim, find, release, store
 from codec.amqp.versions import E_SECTIONS, MALFORMED
 from codec.compiler.kernel import kernel
@@ -22,7 +22,9 @@ from codec.hashes.digest import begin, finish, update
 STORE, HASH, STORE_AND_HASH = 1, 2, 3  # what to do with the octets of a section
 LOST, NO_SECTION = 1, 2  # why the rest of a delivery cannot be parsed
 # Flags of a transfer. UNCERTAIN: bytes may have been lost before it, so it may not be the first of its delivery.
-MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN = 1, 2, 4, 8
+# FOREIGN: its message-format is none of the specification's; the message may have no sections.
+MORE_FOLLOWS, RESUMED, ABORTED, UNCERTAIN, FOREIGN = 1, 2, 4, 8, 16
+ENDLESS = 1 << 62  # the size of the body, where it is all of a message
 
 
 @kernel
@@ -101,12 +103,17 @@ def on_transfer(dl, c, direction, row, rows, digest, t, buf, start, end, transfe
         row[R.CONTENT] = row[R.FRAME_NO]
         if flags & ABORTED:
             return -1
+        head = section_head(buf, start, end, t)[0] if flags & FOREIGN else 0
+        all_body = head == NO_HEAD or (head == MORE and not flags & MORE_FOLLOWS)
         if not flags & MORE_FOLLOWS:
-            return _add_in_place(dl, row, rows, digest, t, buf, start, end, flags)
+            return _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags)
         slot = claim(dl, direction, key, int(row[R.FRAME_NO]), delivery_id)
         if slot < 0:
             c.limits |= OPEN_DELIVERIES
             return -1
+        if all_body:
+            dl.slots[direction, slot].what = HASH
+            dl.slots[direction, slot].left = ENDLESS
     r = dl.slots[direction, slot]
     row[R.CONTENT] = r.frame_no
     if flags & ABORTED:
@@ -135,10 +142,13 @@ def begins(buf, start, end, t):
 
 
 @kernel
-def _add_in_place(dl, row, rows, digest, t, buf, start, end, flags):
+def _add_in_place(dl, row, rows, digest, t, buf, start, end, all_body, flags):
     """Parse a delivery of one transfer: the section of its body, or -1."""
     at, body, size = start, -1, 0
     begin(dl.digests, IN_PLACE)
+    if all_body:
+        update(dl.digests, IN_PLACE, buf, start, end - start)
+        at, size = end, end - start
     while at < end:
         section, value, inside, left = section_head(buf, at, end, t)
         if section < 0 or left > end - inside:
@@ -174,7 +184,7 @@ def _complete(dl, c, direction, slot, row, rows, digest):
             R.append_octets(rows, row, dl.blocks, block * BLOCK, block * BLOCK + n)
             block = int(dl.next_block[block])
             left -= n
-    if r.left > 0 or r.head_size > 0:
+    if 0 < r.left < ENDLESS >> 1 or r.head_size > 0:
         r.whole = 0
         if r.broken == 0:
             _misfit(row)

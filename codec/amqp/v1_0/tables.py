@@ -92,7 +92,16 @@ PLACES = np.dtype(
         *((name, "i8") for name in ("open", "attach", "detach", "transfer", "max_frame_size", "channel_max")),
         *(
             (name, "i8")
-            for name in ("attach_handle", "detach_handle", "handle", "delivery_id", "more", "resume", "aborted")
+            for name in (
+                "attach_handle",
+                "detach_handle",
+                "handle",
+                "delivery_id",
+                "message_format",
+                "more",
+                "resume",
+                "aborted",
+            )
         ),
     ],
     align=True,
@@ -236,7 +245,7 @@ def _places() -> np.ndarray:
         *(place("open", name) for name in ("max-frame-size", "channel-max")),
         place("attach", "handle"),
         place("detach", "handle"),
-        *(place("transfer", name) for name in ("handle", "delivery-id", "more", "resume", "aborted")),
+        *(place("transfer", name) for name in ("handle", "delivery-id", "message-format", "more", "resume", "aborted")),
     )
     return array.view(np.recarray)
 
