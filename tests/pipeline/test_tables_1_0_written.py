@@ -104,6 +104,15 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, moved(1) + moved(2) + detach(0))
     wire.add(SERVER, detach(7, state(0x1D, proton.symbol("amqp:not-found"), "gone")))
 
+    # The second time, the other side attaches first; the third time, before the first attach is answered.
+    wire = wires["attached by both sides"] = sending()
+    wire.add(CLIENT, moved(0) + detach(0))
+    wire.add(SERVER, detach(0) + attach("l", 1, RECEIVES, target="q"))
+    wire.add(CLIENT, attach("l", 1, SENDS, target="q") + moved(1, 1) + detach(1))
+    wire.add(SERVER, detach(1))
+    wire.add(CLIENT, attach("l", 2, SENDS, target="q") + detach(2) + attach("l", 3, SENDS, target="q") + moved(2, 3))
+    wire.add(SERVER, attach("l", 2, RECEIVES, target="q") + detach(2) + attach("l", 3, RECEIVES, target="q"))
+
     wire = wires["ranges"] = receiving()
     numbers = [2**32 - 3, 2**32 - 2, 2**32 - 1, 0, 1, 2, 3]
     wire.add(SERVER, b"".join(moved(number) for number in numbers))
@@ -286,6 +295,11 @@ def test_a_recycled_handle_stands_for_one_link_after_the_other(written: Written)
     assert links == [("a", 0, "first", 1, None, None), ("b", 0, "second", 2, 30, "amqp:not-found: gone")]
     messages = written.rows("messages", "recycled handle", "link", "address", "outcome", "delivery_tag_hex")
     assert messages == [("a", "first", "confirmed", "01ff"), *[("b", "second", "unsettled", "01ff")] * 2]
+
+
+def test_a_link_that_both_sides_have_detached_is_attached_by_either(written: Written) -> None:
+    links = written.rows("links", "attached by both sides", "handle", "transfers")
+    assert links == [(0, 1), (1, 1), (2, 0), (3, 1)]
 
 
 def test_ranges_of_a_disposition_pass_the_highest_number(written: Written) -> None:

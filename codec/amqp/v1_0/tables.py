@@ -89,23 +89,14 @@ FIELD = np.dtype([(name, "i8") for name in OF_FIELD], align=True)
 # Descriptor indexes of the performatives that the framing reads, and indexes of their fields.
 PLACES = np.dtype(
     [
-        *((name, "i8") for name in ("open", "attach", "detach", "transfer", "max_frame_size", "channel_max")),
-        *(
-            (name, "i8")
-            for name in (
-                "attach_handle",
-                "detach_handle",
-                "handle",
-                "delivery_id",
-                "message_format",
-                "more",
-                "resume",
-                "aborted",
-            )
-        ),
+        (name, "i8")
+        for name in (
+            "open", "attach", "detach", "transfer", "max_frame_size", "channel_max", "attach_handle", "detach_handle",
+            "handle", "delivery_id", "message_format", "more", "resume", "aborted",
+        )
     ],
     align=True,
-)
+)  # fmt: skip
 
 
 class WireTables(NamedTuple):

@@ -79,7 +79,8 @@ def bound_link(s, binding, place, kind, name, own_losses):
 
 @kernel
 def _attaching(s, place, session, sender, kind, name):
-    """The attaches of a name and direction that wait for those of the other side; a loss empties the queue."""
+    """The attaches of a name and direction that wait for those of the other side, which this one adds to or answers; a
+    loss empties the queue."""
     key = key_of(ATTACHED, place - s.sessions.cells[FIRST], kind - SENDER, name)
     at = found(s.found_by, key)
     epoch = losses(s.numbers)
@@ -94,6 +95,12 @@ def _attaching(s, place, session, sender, kind, name):
         attaching.opener = sender if session.opened_losses == epoch else CLIENT
         attaching.head = NONE
         attaching.tail = NONE
+        attaching.ends = 0
+        attaching.over = 0
+    if attaching.over:  # either side may attach the link anew
+        attaching.opener = sender
+        attaching.over = 0
+    attaching.ends += 1
     return attaching
 
 
@@ -164,9 +171,14 @@ def _state_terms(s, rows, i, session, link):
 
 
 @kernel
-def detach(rows, i, binding, link):
+def detach(s, rows, i, place, binding, link):
     """Row `i` detaches: the first detach ends the link, the first one with an error has its reason."""
     binding.link = NONE
+    at = found(s.found_by, key_of(ATTACHED, place - s.sessions.cells[FIRST], link.kind - SENDER, link.name))
+    if at != NONE and s.attachings.rows[at].epoch == link.losses:
+        attaching = s.attachings.rows[at]
+        attaching.ends -= 1
+        attaching.over = 1 if attaching.ends == 0 and attaching.head == NONE else 0
     if link.closing_ns == NONE:
         link.closing_ns = rows.ts_ns[i]
     if rows.error[i] and not link.failed:

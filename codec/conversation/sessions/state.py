@@ -55,7 +55,7 @@ NEW_LINK = blank(
 )
 # The link that a handle or destination stands for, and the latest delivery on a handle.
 NEW_BINDING = blank("link? losses? unknown? unknown_losses? delivery_frame? delivery_id? presettled")
-NEW_ATTACHING = blank("epoch? opener head? tail?")
+NEW_ATTACHING = blank("epoch? opener head? tail? ends over")
 NEW_MESSAGE = blank(
     "connection frame_no ts_ns session link sender operation number key readable needs_no_accept command client_hidden "
     "server_hidden named row"

@@ -98,7 +98,7 @@ def _on_handle(s, rows, i, role, place, session, key, begins):
     else:
         link.server_handle = rows.handle[i]
     if role.detaches:
-        detach(rows, i, binding, link)
+        detach(s, rows, i, place, binding, link)
     return at
 
 
