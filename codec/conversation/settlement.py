@@ -262,12 +262,14 @@ def _open(unsettled, message_id, frame_no):
 
 @kernel
 def _write(unsettled, at, rows, n, outcome, settled_ns, settled_frame_no, transaction):
-    """Write row `n`: the message at position `at`. Without an outcome of the event, the notes count."""
+    """Write row `n`: the message at position `at`. Without an outcome of the event, the notes count; an event that
+    states again what is noted leaves it in its transaction."""
+    note = _newest(unsettled, NOTED, at)
+    noted = (note >> OUTCOME_SHIFT) & OUTCOME_MASK
+    if transaction == NO_RESULT and (outcome == 0 or outcome == noted):
+        transaction = note & TRANSACTION_MASK
     if outcome == 0:
-        note = _newest(unsettled, NOTED, at)
-        outcome = (note >> OUTCOME_SHIFT) & OUTCOME_MASK
-        if transaction == NO_RESULT:
-            transaction = note & TRANSACTION_MASK
+        outcome = noted
         mark = _newest(unsettled, UNDONE, at)
         if settled_frame_no < 0 and mark > 0 and (mark > note or transaction == NO_RESULT):
             transaction = ROLLED_BACK

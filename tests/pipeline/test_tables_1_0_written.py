@@ -171,6 +171,14 @@ def scripts() -> dict[str, Wire]:
     wire.add(CLIENT, disposed(RECEIVES, 1, outcome=within) + moved(1, 1, payload=discharge()))
     wire.add(SERVER, disposed(RECEIVES, 1, outcome=state(ACCEPTED)))
 
+    # Accepted in the transaction and settled after it, once without and once with the outcome again (4.4.2).
+    wire = wires["settled after the commit"] = receiving()
+    wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
+    wire.add(SERVER, attach("t", 1, RECEIVES) + moved(0) + moved(1))
+    wire.add(CLIENT, disposed(RECEIVES, 0, 1, settled=False, outcome=within) + moved(0, 1, payload=discharge()))
+    wire.add(SERVER, disposed(RECEIVES, 0, outcome=state(ACCEPTED)))
+    wire.add(CLIENT, disposed(RECEIVES, 0) + disposed(RECEIVES, 1, outcome=state(ACCEPTED)))
+
     wire = wires["coordinator"] = sending()
     wire.add(CLIENT, attach("t", 1, SENDS, coordinator=True))
     wire.add(SERVER, attach("t", 1, RECEIVES, coordinator=True))
@@ -359,6 +367,11 @@ def test_a_transaction_that_is_rolled_back_settles_nothing(written: Written) -> 
     rows = written.rows("messages", "transaction", "operation", "outcome", "transaction")
     assert rows[:2] == [("deliver", "unsettled", "rolled-back"), ("deliver", "acked", "committed")]
     assert written.rows("channels", "transaction", "mode") == [("tx",)]
+
+
+def test_what_was_accepted_in_a_transaction_may_be_settled_after_it(written: Written) -> None:
+    rows = written.rows("messages", "settled after the commit", "outcome", "transaction")
+    assert rows[:2] == [("acked", "committed")] * 2
 
 
 def test_commands_to_a_coordinator_are_methods_with_replies_and_no_messages(written: Written) -> None:
